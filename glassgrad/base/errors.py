@@ -1,0 +1,81 @@
+"""What can go wrong, as types. A user's mistake says given / expected / mend; our own fault is a `Bug`.
+
+In: what the user gave. Out: exceptions whose text is the whole help a user needs, down to the user's line.
+"""
+
+from __future__ import annotations
+
+from glassgrad.base.lines import user_line
+
+__all__ = ["GlassgradError", "ShapeError", "DTypeError", "AxisError", "DeviceError", "GradientError", "InputError",
+           "IndexRangeError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
+
+
+class GlassgradError(Exception):
+    """A mistake in the user's program, said so that it can be mended.
+
+    >>> error = ShapeError("cannot add these shapes", given="(2,) + (3,)", expected="equal sizes",
+    ...                    mend="reshape one", where="train.py:12")
+    >>> print(error)
+    cannot add these shapes
+      given:    (2,) + (3,)
+      expected: equal sizes
+      mend:     reshape one
+      at:       train.py:12
+    """
+
+    def __init__(self, what: str, given: str = "", expected: str = "", mend: str = "", where: str = ""):
+        where = where or str(user_line() or "")
+        self.what, self.given, self.expected, self.mend, self.where = what, given, expected, mend, where
+        rows = [("given", given), ("expected", expected), ("mend", mend), ("at", where)]
+        width = 10
+        lines = [what] + [f"  {name + ':':<{width}}" + text.replace("\n", "\n" + " " * (width + 2))
+                          for name, text in rows if text]
+        super().__init__("\n".join(lines))
+
+
+class ShapeError(GlassgradError, ValueError):
+    """Sizes that do not fit together."""
+
+
+class DTypeError(GlassgradError, TypeError):
+    """An element type that the operation does not have."""
+
+
+class AxisError(GlassgradError, IndexError, ValueError):
+    """An axis that the tensor does not have, or names twice."""
+
+
+class DeviceError(GlassgradError, RuntimeError):
+    """A device that does not exist, cannot be opened, or differs between operands."""
+
+
+class GradientError(GlassgradError, RuntimeError):
+    """`backward` asked of something that has no gradient."""
+
+
+class InputError(GlassgradError, TypeError, ValueError):
+    """A Python value that cannot become a tensor or an argument."""
+
+
+class IndexRangeError(GlassgradError, IndexError):
+    """An index outside its axis."""
+
+
+class MemoryLimitError(GlassgradError, MemoryError):
+    """No memory left on the device, or past the user's own limit."""
+
+
+class FormatError(GlassgradError, ValueError):
+    """A file that is not what it says it is."""
+
+
+class JitError(GlassgradError, RuntimeError):
+    """A function that cannot be captured honestly."""
+
+
+class Bug(Exception):
+    """A fault of glassgrad itself, never of the user. Please report it with the text it carries."""
+
+    def __init__(self, what: str):
+        super().__init__(f"{what}\n  this is a bug in glassgrad, not in your program; please report it")

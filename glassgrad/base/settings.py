@@ -1,0 +1,135 @@
+"""Every knob, typed, in one place. In: environment variables and `Context`. Out: `settings.NAME`.
+
+A knob's value is, in this order: the innermost `Context` that names it, the environment variable of the same
+name (read when it is asked for, so a script may set `os.environ` after the import), the default below.
+`docs/settings.md` describes each of them, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from glassgrad.base.errors import InputError
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One knob: its type is its default's type; `doc` is one sentence."""
+    name: str
+    default: int | float | str
+    doc: str
+
+
+SETTINGS: dict[str, Setting] = {s.name: s for s in [
+    Setting("DEBUG", 0, "How much to show: 1 kernels and time per realize, 2 a line per kernel, 3 source, 4 every pass."),
+    Setting("NOOPT", 0, "1 switches off algebraic rewriting and kernel optimization: one plain loop per axis."),
+    Setting("CHECK", 0, "1 runs every kernel against the NumPy interpreter and names the guilty pass."),
+    Setting("BEAM", 0, "Width of the search for a faster kernel; 0 uses the recipe."),
+    Setting("BEAM_SECONDS", 10.0, "Time the search may take per kernel."),
+    Setting("VIZ", 0, "1 opens the browser visualizer."),
+    Setting("TRAINING", 0, "1 switches dropout and batchnorm to their training behaviour."),
+    Setting("DEV", "", "Device to use by default, by name."),
+    Setting("THREADS", 0, "Worker threads of the CPU devices; 0 takes the cores this process may use."),
+    Setting("CACHE", 1, "0 neither reads nor writes the disk cache of compiled kernels."),
+    Setting("CACHE_DIR", "", "Folder of the disk cache; empty takes the user's cache folder."),
+    Setting("CACHE_MB", 1024, "Size in MiB above which the oldest entries of the disk cache are removed."),
+    Setting("MEMORY_MB", 0, "Most MiB of tensors on a device; 0 leaves it to the system. More raises MemoryLimitError."),
+    Setting("POOL_MB", 4096, "Most MiB of freed buffers kept for reuse; `Device[name].empty_cache()` empties it."),
+    Setting("CHECK_INDEX", 1, "0 stops checking that tensor indices are in range."),
+    Setting("DISABLE_RULES", "", "Comma-separated names of rewrite rules to leave out, to bisect a wrong result."),
+    Setting("CPU_FEATURES", "", "Overrides the CPU's features, as LLVM spells them (`-avx512f,+avx2`), to try other code paths."),
+    Setting("SEED", -1, "Seed of the random numbers when `manual_seed` was not called; -1 takes one from the system."),
+]}
+
+# Settings that choose a default device when set to 1, as tinygrad's texts write them: NAME=1 python script.py
+DEVICE_FLAGS: dict[str, str] = {
+    "CPU": "CPU", "LLVM": "CPU", "CLANG": "CLANG", "PYTHON": "PYTHON", "CUDA": "CUDA", "NV": "CUDA", "OPENCL": "OPENCL",
+    "GPU": "OPENCL", "METAL": "METAL", "WEBGPU": "WEBGPU", "HIP": "HIP", "AMD": "HIP",
+}
+
+
+class _Overrides(threading.local):
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+
+_overrides = _Overrides()
+
+
+def _parse(setting: Setting, text: str) -> Any:
+    kind = type(setting.default)
+    try:
+        return kind(text) if text != "" or kind is str else setting.default
+    except ValueError:
+        raise InputError(f"the setting {setting.name} has a value that cannot be read", given=f"{setting.name}={text}",
+                         expected=f"a value of type {kind.__name__}, such as {setting.name}={setting.default}",
+                         mend="correct the environment variable") from None
+
+
+class Settings:
+    """Reads knobs: `settings.DEBUG`. See `SETTINGS` for the list.
+
+    >>> with Context(DEBUG=2):
+    ...     settings.DEBUG
+    2
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        overridden = _overrides.values
+        if name in overridden:
+            return overridden[name]
+        setting = SETTINGS.get(name)
+        if setting is None:
+            raise AttributeError(f"there is no setting {name!r}; the settings are {', '.join(SETTINGS)}")
+        text = os.environ.get(name)
+        return setting.default if text is None else _parse(setting, text)
+
+
+settings = Settings()
+
+
+class Context:
+    """Sets knobs for a block or a function: `with Context(DEBUG=2, NOOPT=1): ...`
+
+    >>> @Context(NOOPT=1)
+    ... def plain(): return settings.NOOPT
+    >>> plain(), settings.NOOPT
+    (1, 0)
+    """
+
+    def __init__(self, *wrong: Any, **knobs: Any):
+        if wrong:
+            raise InputError("Context sets knobs; it does not record operations for backward",
+                             given=f"Context({', '.join(type(w).__name__ for w in wrong)})",
+                             expected="keyword arguments, such as Context(DEBUG=2)",
+                             mend="for a custom gradient write a subclass of glassgrad.Function with forward and backward")
+        for name, value in knobs.items():
+            if name not in SETTINGS:
+                raise InputError("Context was given a knob that does not exist", given=f"{name}={value!r}",
+                                 expected=f"one of {', '.join(SETTINGS)}", mend="check the spelling")
+            kind = type(SETTINGS[name].default)
+            if not (isinstance(value, kind) or (kind is not str and isinstance(value, (bool, int, float)))):
+                raise InputError("Context was given a value of the wrong type", given=f"{name}={value!r}",
+                                 expected=f"a value of type {kind.__name__}", mend=f"write {name}={SETTINGS[name].default!r}")
+            knobs[name] = kind(value)
+        self.knobs = knobs
+        self.saved: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Context:
+        self.saved.append(_overrides.values)
+        _overrides.values = {**_overrides.values, **self.knobs}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _overrides.values = self.saved.pop()
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def within(*args: Any, **kwargs: Any) -> Any:
+            with Context(**self.knobs):
+                return function(*args, **kwargs)
+        within.__name__, within.__doc__ = function.__name__, function.__doc__
+        return within

@@ -1,0 +1,271 @@
+"""Index arithmetic in one canonical form: constant + sum of coefficient * atom. In: index UOps. Out: simpler ones.
+
+An atom is a RANGE, or anything these functions cannot see through (a load, a division that does not come out).
+Equal expressions become the same node, because terms are sorted and interned. Division and modulo are simplified by
+one function each, from the bounds of what is left over, not by a soup of rules.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.uop import UOp, const
+
+Terms = dict[UOp, int]
+
+
+def index(value: int) -> UOp:
+    return const(value, dtypes.index)
+
+
+def bounds(node: UOp) -> tuple[int, int]:
+    """The least and greatest value an index expression (or bool) can take."""
+    return node.cached("bounds", _bounds)  # type: ignore[no-any-return]
+
+
+def _bounds(node: UOp) -> tuple[int, int]:
+    op = node.op
+    if op is o.CONST:
+        return int(node.arg), int(node.arg)
+    if op is o.RANGE:
+        return 0, max(node.arg.size - 1, 0)
+    if op in (o.ADD, o.SUB, o.MUL, o.IDIV, o.MOD, o.MAX, o.MIN):
+        (a, b), (c, d) = bounds(node.src[0]), bounds(node.src[1])
+        if op is o.ADD:
+            return a + c, b + d
+        if op is o.SUB:
+            return a - d, b - c
+        if op is o.MUL:
+            corners = (a * c, a * d, b * c, b * d)
+            return min(corners), max(corners)
+        if op is o.IDIV and c == d and c > 0:
+            return a // c, b // c
+        if op is o.MOD and c == d and c > 0:
+            return (a % c, b % c) if a // c == b // c else (0, c - 1)
+        if op is o.MAX:
+            return max(a, c), max(b, d)
+        if op is o.MIN:
+            return min(a, c), min(b, d)
+    if op is o.WHERE:
+        (a, b), (c, d) = bounds(node.src[1]), bounds(node.src[2])
+        return min(a, c), max(b, d)
+    if op is o.CAST and node.dtype.kind in "iu" and node.src[0].dtype.kind in "iub":
+        (a, b) = bounds(node.src[0])
+        if node.dtype.min <= a and b <= node.dtype.max:
+            return a, b
+    return int(node.dtype.min if node.dtype.kind != "f" else -(1 << 62)), \
+        int(node.dtype.max if node.dtype.kind != "f" else 1 << 62)
+
+
+def linear(node: UOp) -> tuple[int, Terms]:
+    """The canonical form of an index expression: (constant, {atom: coefficient})."""
+    return node.cached("linear", _linear)  # type: ignore[no-any-return]
+
+
+def _linear(node: UOp) -> tuple[int, Terms]:
+    if node.op is o.CONST:
+        return int(node.arg), {}
+    if node.op in (o.ADD, o.SUB):
+        sign = 1 if node.op is o.ADD else -1
+        (c, terms), (d, more) = linear(node.src[0]), linear(node.src[1])
+        out = dict(terms)
+        for atom, k in more.items():
+            out[atom] = out.get(atom, 0) + sign * k
+        return c + sign * d, {a: k for a, k in out.items() if k}
+    if node.op is o.MUL:
+        (c, terms), (d, more) = linear(node.src[0]), linear(node.src[1])
+        if not more:
+            return c * d, {a: k * d for a, k in terms.items()} if d else {}
+        if not terms:
+            return c * d, {a: k * c for a, k in more.items()} if c else {}
+    return 0, {node: 1}
+
+
+def order_key(atom: UOp) -> str:
+    """A name for sorting that depends on structure alone, so that equal kernels come out as equal text."""
+    return atom.cached("order", _order_key)  # type: ignore[no-any-return]
+
+
+def _order_key(atom: UOp) -> str:
+    if atom.op is o.RANGE:
+        return f"a{atom.arg.name}"
+    inner = ",".join(order_key(s) for s in atom.src)
+    text = f"b{atom.op.name}{atom.arg!r}({inner})"
+    return text if len(text) < 300 else f"c{zlib.crc32(text.encode()):08x}{len(text)}"
+
+
+def build(constant: int, terms: Terms) -> UOp:
+    """The node of a canonical form."""
+    terms = _rejoin(terms)
+    total: UOp | None = None
+    for atom in sorted(terms, key=order_key):
+        k = terms[atom]
+        term = atom if k == 1 else UOp(o.MUL, dtypes.index, (atom, index(k)))
+        total = term if total is None else UOp(o.ADD, dtypes.index, (total, term))
+    if total is None:
+        return index(constant)
+    return UOp(o.ADD, dtypes.index, (total, index(constant))) if constant else total
+
+
+def _rejoin(terms: Terms) -> Terms:
+    """k*c*(x // c) + k*(x % c)  ->  k*x"""
+    for atom, k in terms.items():
+        if atom.op is o.MOD and atom.src[1].op is o.CONST:
+            x, c = atom.src
+            quotient = divide(x, c.arg)
+            (extra, parts) = linear(quotient)
+            if extra == 0 and len(parts) == 1 and next(iter(parts.values())) == 1:
+                (whole,) = parts
+                if terms.get(whole) == k * c.arg:
+                    rest = {a: n for a, n in terms.items() if a is not atom and a is not whole}
+                    _, more = linear(x)
+                    for a, n in more.items():
+                        rest[a] = rest.get(a, 0) + k * n
+                    return _rejoin({a: n for a, n in rest.items() if n})
+    return terms
+
+
+def add(x: UOp, y: UOp) -> UOp:
+    (c, terms), (d, more) = linear(x), linear(y)
+    out = dict(terms)
+    for atom, k in more.items():
+        out[atom] = out.get(atom, 0) + k
+    return build(c + d, {a: k for a, k in out.items() if k})
+
+
+def multiply(x: UOp, factor: int) -> UOp:
+    c, terms = linear(x)
+    return build(c * factor, {a: k * factor for a, k in terms.items()} if factor else {})
+
+
+def divide(x: UOp, divisor: int) -> UOp:
+    """x // divisor (rounding down), for a positive divisor."""
+    if divisor == 1:
+        return x
+    c, terms = linear(x)
+    low, high = bounds(x)
+    if low // divisor == high // divisor:
+        return index(low // divisor)
+    whole = {a: k // divisor for a, k in terms.items() if k % divisor == 0}
+    rest = {a: k for a, k in terms.items() if k % divisor}
+    remainder = c % divisor
+    if not rest:
+        return build(c // divisor, whole)
+    left = build(remainder, rest)
+    low, high = bounds(left)
+    if low // divisor == high // divisor:
+        return build(c // divisor + low // divisor, whole)
+    if any(not 0 < k < divisor for k in rest.values()):   # (5*i) // 4 == i + i // 4, as modulo() splits it
+        for a, k in rest.items():
+            whole[a] = whole.get(a, 0) + k // divisor
+        rest = {a: k % divisor for a, k in rest.items()}
+        whole = {a: k for a, k in whole.items() if k}
+        left = build(remainder, rest)
+        low, high = bounds(left)
+        if low // divisor == high // divisor:
+            return build(c // divisor + low // divisor, whole)
+    g = math.gcd(divisor, *rest.values())
+    if g > 1:                                          # (g*y + r) // (g*d) == y // d for 0 <= r < g
+        inner = divide(build(remainder // g, {a: k // g for a, k in rest.items()}), divisor // g)
+    elif len(rest) == 1 and remainder == 0 and (atom := next(iter(rest))).op is o.IDIV and rest[atom] == 1 \
+            and atom.src[1].op is o.CONST:             # (y // a) // b == y // (a*b)
+        inner = divide(atom.src[0], atom.src[1].arg * divisor)
+    else:
+        inner = UOp(o.IDIV, dtypes.index, (left, index(divisor)))
+    return add(build(c // divisor, whole), inner)
+
+
+def modulo(x: UOp, divisor: int) -> UOp:
+    """x % divisor (never negative), for a positive divisor."""
+    if divisor == 1:
+        return index(0)
+    c, terms = linear(x)
+    low, high = bounds(x)
+    if low // divisor == high // divisor:
+        return build(c - low // divisor * divisor, terms)
+    rest = {a: k % divisor for a, k in terms.items() if k % divisor}
+    left = build(c % divisor, rest)
+    low, high = bounds(left)
+    if low // divisor == high // divisor:
+        return build(c % divisor - low // divisor * divisor, rest)
+    g = math.gcd(divisor, *rest.values())
+    if g > 1:                                          # (g*y + r) % (g*d) == g * (y % d) + r for 0 <= r < g
+        remainder = c % divisor
+        inner = modulo(build(remainder // g, {a: k // g for a, k in rest.items()}), divisor // g)
+        return add(multiply(inner, g), index(remainder % g))
+    return UOp(o.MOD, dtypes.index, (left, index(divisor)))
+
+
+def less(x: UOp, y: UOp) -> UOp:
+    """x < y, decided at once where the bounds decide it."""
+    difference = add(x, multiply(y, -1))
+    low, high = bounds(difference)
+    if high < 0:
+        return const(True, dtypes.bool)
+    if low >= 0:
+        return const(False, dtypes.bool)
+    c, terms = linear(difference)                      # keep constants on the right: a + 3 < 0 is a < -3
+    g = math.gcd(*terms.values())
+    if g > 1:                                          # g*y < -c  is  y < ceil(-c / g)
+        return UOp(o.CMPLT, dtypes.bool, (build(0, {a: k // g for a, k in terms.items()}), index(-(c // g))))
+    return UOp(o.CMPLT, dtypes.bool, (build(0, terms), index(-c)))
+
+
+def both(x: UOp | None, y: UOp | None) -> UOp | None:
+    """x and y, where None and True stand for "always"."""
+    for a, b in ((x, y), (y, x)):
+        if a is None or (a.op is o.CONST and a.arg is True):
+            return None if b is not None and b.op is o.CONST and b.arg is True else b
+        if a.op is o.CONST:
+            return a
+    assert x is not None and y is not None
+    return x if x is y else UOp(o.AND, dtypes.bool, (x, y))
+
+
+def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp]) -> UOp:
+    """An index expression (or any scalar expression over indices) with ranges exchanged, simplified again."""
+    found = memo.get(node)
+    if found is not None:
+        return found
+    stack = [node]
+    while stack:
+        top = stack[-1]
+        if top in memo:
+            stack.pop()
+            continue
+        if top in replace:
+            memo[top] = replace[top]
+            stack.pop()
+            continue
+        waiting = [s for s in top.src if s not in memo]
+        if waiting:
+            stack.extend(waiting)
+            continue
+        stack.pop()
+        src = tuple([memo[s] for s in top.src])
+        memo[top] = top if src == top.src else _rebuild(top, src)
+    return memo[node]
+
+
+def _rebuild(node: UOp, src: tuple[UOp, ...]) -> UOp:
+    if node.dtype is dtypes.index:
+        if node.op is o.ADD:
+            return add(*src)
+        if node.op is o.MUL and src[1].op is o.CONST:
+            return multiply(src[0], src[1].arg)
+        if node.op is o.IDIV and src[1].op is o.CONST and src[1].arg > 0:
+            return divide(src[0], src[1].arg)
+        if node.op is o.MOD and src[1].op is o.CONST and src[1].arg > 0:
+            return modulo(src[0], src[1].arg)
+    if node.op is o.CMPLT and src[0].dtype is dtypes.index:
+        return less(*src)
+    if node.op is o.AND and node.dtype is dtypes.bool:
+        return both(*src) or const(True, dtypes.bool)
+    if node.op is o.LOAD and len(src) == 3 and src[2].op is o.CONST:
+        return UOp(o.LOAD, node.dtype, src[:2]) if src[2].arg else const(0, node.dtype)
+    if node.op is o.WHERE and src[0].op is o.CONST:
+        return src[1] if src[0].arg else src[2]
+    return UOp(node.op, node.dtype, src, node.arg)
