@@ -1,0 +1,263 @@
+"""Find, fetch and check the files of the data sets. In: a data set's name. Out: NumPy arrays. Knows no Tensor.
+
+A data set is looked for, in this order, in
+
+    $GLASSGRAD_DATA                 your own folder, with mnist/, fashion-mnist/, cifar-10-batches-bin/ in it
+    the user's cache folder         where downloads go: ~/.cache/glassgrad/data on Linux
+    ../shared/data                  beside a checkout of glassgrad
+
+and is otherwise downloaded. Every file is checked against a known SHA-256. A wrong file of our own cache is named,
+removed and fetched again; a wrong file in a folder of yours is named and left alone, and the search goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from glassgrad.base.errors import FormatError, GlassgradError
+from glassgrad.nn.download import DownloadError, download, notice
+from glassgrad.nn.image_formats import parse_cifar, parse_labelled_images, unpack
+
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]      # x_train, y_train, x_test, y_test
+
+
+class DataMissingError(GlassgradError, FileNotFoundError):
+    """A data set that is neither on this machine nor to be had from the network."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file: `sha256` is that of the published file, `content` that of what is inside (the same data, packed by
+    another gzip or not at all, are as good). Where `sha256` is empty, none is known: size and format must do."""
+    name: str
+    size: int
+    sha256: str
+    content: str = ""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Files that belong together, the folder they are kept in, and where the world keeps them."""
+    title: str
+    folder: str
+    files: tuple[DataFile, ...]
+    mirrors: tuple[str, ...]
+    archive: DataFile | None = None     # when the mirrors have one archive instead of the files
+    may_lack: tuple[str, ...] = ()      # a folder of the user's is of use without these
+
+
+MNIST = DataSet("MNIST", "mnist", (
+    DataFile("train-images-idx3-ubyte.gz", 9912422,
+             "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+             "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
+    DataFile("train-labels-idx1-ubyte.gz", 28881,
+             "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+             "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+    DataFile("t10k-images-idx3-ubyte.gz", 1648877,
+             "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+             "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+    DataFile("t10k-labels-idx1-ubyte.gz", 4542,
+             "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+             "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+), ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"))
+
+FASHION_MNIST = DataSet("Fashion-MNIST", "fashion-mnist", (
+    DataFile("train-images-idx3-ubyte.gz", 26421880,
+             "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+             "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"),
+    DataFile("train-labels-idx1-ubyte.gz", 29515,
+             "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+             "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"),
+    DataFile("t10k-images-idx3-ubyte.gz", 4422102,
+             "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+             "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"),
+    DataFile("t10k-labels-idx1-ubyte.gz", 5148,
+             "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+             "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
+), ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/"))
+
+CIFAR_10 = DataSet("CIFAR-10", "cifar-10-batches-bin", (
+    DataFile("data_batch_1.bin", 30730000, "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
+    DataFile("data_batch_2.bin", 30730000, "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
+    DataFile("data_batch_3.bin", 30730000, ""),
+    DataFile("data_batch_4.bin", 30730000, ""),
+    DataFile("data_batch_5.bin", 30730000, ""),
+    DataFile("test_batch.bin", 30730000, "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
+), ("https://www.cs.toronto.edu/~kriz/",),
+    archive=DataFile("cifar-10-binary.tar.gz", 170052171,
+                     "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),
+    may_lack=("data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"))
+
+
+def mnist_arrays(allow_download: bool = True) -> Arrays:
+    """MNIST's handwritten digits: uint8 images (60000, 1, 28, 28) and (10000, 1, 28, 28), uint8 labels."""
+    return _idx_arrays(MNIST, allow_download)
+
+
+def fashion_mnist_arrays(allow_download: bool = True) -> Arrays:
+    """Zalando's drop-in for MNIST, with ten kinds of clothing: the same shapes and types."""
+    return _idx_arrays(FASHION_MNIST, allow_download)
+
+
+def cifar_arrays(allow_download: bool = True) -> Arrays:
+    """CIFAR-10's small photographs: uint8 images (50000, 3, 32, 32) and (10000, 3, 32, 32), uint8 labels."""
+    contents = load(CIFAR_10, allow_download)
+    train = [parse_cifar(data, name) for name, data in sorted(contents.items()) if name.startswith("data_batch")]
+    images, labels = (np.concatenate(parts) for parts in zip(*train, strict=True))
+    return (images, labels, *parse_cifar(contents["test_batch.bin"], "test_batch.bin"))
+
+
+def digits_arrays() -> Arrays:
+    """The 8x8 digits that ship with glassgrad: uint8 images of 0 to 16, (1497, 1, 8, 8) and (300, 1, 8, 8).
+
+    >>> x_train, y_train, x_test, y_test = digits_arrays()
+    >>> x_train.shape, y_test.shape, int(x_train.max())
+    ((1497, 1, 8, 8), (300,), 16)
+    """
+    with np.load(Path(__file__).parent / "data" / "digits.npz") as file:
+        images, labels = file["images"][:, np.newaxis], file["labels"]
+    test = np.arange(len(labels)) % 6 == 0          # every sixth, so that every writer is in both parts
+    return images[~test], labels[~test], images[test], labels[test]
+
+
+# ---- where files may be
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder to look into; `ours` says that we may remove a broken file from it."""
+    path: Path
+    ours: bool = False
+
+
+def cache_folder() -> Path:
+    """The folder for downloads: the system's place for caches that belong to the user."""
+    home = Path.home()
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "glassgrad" / "data"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "glassgrad" / "data"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "glassgrad" / "data"
+
+
+def places() -> Iterator[Place]:
+    """The folders that are searched, in order."""
+    if own := os.environ.get("GLASSGRAD_DATA"):
+        if not Path(own).expanduser().is_dir():
+            notice(f"GLASSGRAD_DATA={own} is not a folder; looking elsewhere")
+        yield Place(Path(own).expanduser())
+    yield Place(cache_folder(), ours=True)
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "pyproject.toml").exists():
+        yield Place(checkout.parent / "shared" / "data")
+
+
+# ---- finding, checking, fetching
+
+
+def load(dataset: DataSet, allow_download: bool = True) -> dict[str, bytes]:
+    """The unpacked content of each of the data set's files, by name, from the first place that has them."""
+    looked = []
+    for place in places():
+        folder = place.path / dataset.folder
+        contents = _read_folder(dataset, folder, place.ours)
+        missing = [file.name for file in dataset.files if file.name not in contents]
+        if not missing:
+            return contents
+        if set(missing) <= set(dataset.may_lack) and not place.ours:
+            notice(f"{folder} holds only a part of {dataset.title}: going on without {', '.join(missing)}")
+            return contents
+        looked.append(f"{folder}: " + ("there is no such folder" if not folder.is_dir()
+                                       else f"no usable {', '.join(missing)}"))
+    if allow_download:
+        folder = cache_folder() / dataset.folder
+        try:
+            _fetch(dataset, folder)
+            contents = _read_folder(dataset, folder, ours=True)
+            if len(contents) == len(dataset.files):
+                return contents
+            looked.append(f"{folder}: changed while it was being read")
+        except DownloadError as problem:
+            looked.append(problem.given)
+        except OSError as problem:                          # no permission, or no room on the disk
+            looked.append(f"{folder}: {problem}")
+    raise DataMissingError(
+        f"{dataset.title} is not on this machine" + (" and could not be downloaded" if allow_download else ""),
+        given="\n".join(looked), expected=", ".join(file.name for file in dataset.files),
+        mend=f"connect to the network, or put these files into a folder {dataset.folder}/ and set GLASSGRAD_DATA "
+             "to the folder that holds it")
+
+
+def _read_folder(dataset: DataSet, folder: Path, ours: bool) -> dict[str, bytes]:
+    """What is whole and right among the data set's files in this folder. What is not is named."""
+    contents = {}
+    for file in dataset.files:
+        packed, plain = folder / file.name, folder / file.name.removesuffix(".gz")
+        path = packed if packed.is_file() or not plain.is_file() else plain
+        if not path.is_file():
+            continue
+        try:
+            contents[file.name] = read_checked(path, file)
+        except FormatError as problem:
+            if ours:
+                path.unlink()
+                notice(f"{path} is damaged and was removed: {problem.given}")
+            else:
+                notice(f"{path} is left alone and not used: {problem.given}")
+    return contents
+
+
+def read_checked(path: Path, file: DataFile) -> bytes:
+    """The unpacked content of a file that must be this one; FormatError when it is another, or not whole."""
+    data = path.read_bytes()
+    if len(data) == file.size and file.sha256 in ("", hashlib.sha256(data).hexdigest()):
+        return unpack(data, str(path))
+    if file.content:
+        try:
+            content = unpack(data, str(path))
+        except FormatError:
+            content = b""
+        if hashlib.sha256(content).hexdigest() == file.content:
+            return content
+    fault = f"truncated: {len(data):,} of {file.size:,} bytes" if len(data) < file.size \
+        else f"{len(data):,} bytes with SHA-256 {hashlib.sha256(data).hexdigest()}"
+    raise FormatError(f"{path} is not the published file", given=fault,
+                      expected=f"{file.size:,} bytes" + (f" with SHA-256 {file.sha256}" if file.sha256 else ""),
+                      mend="remove it, so that it is fetched again")
+
+
+def _fetch(dataset: DataSet, folder: Path) -> None:
+    """Download what this folder of our cache lacks."""
+    missing = [file for file in dataset.files if not (folder / file.name).exists()]
+    if dataset.archive is None:
+        for file in missing:
+            download([mirror + file.name for mirror in dataset.mirrors], folder / file.name, file.sha256)
+        return
+    name = dataset.archive.name
+    archive = download([mirror + name for mirror in dataset.mirrors], folder.parent / name, dataset.archive.sha256)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive) as tar:
+        for file in missing:                                # by exact name: nothing else is unpacked
+            member = tar.extractfile(f"{dataset.folder}/{file.name}")
+            assert member is not None                       # the checksum vouched for what is inside
+            part = folder / (file.name + ".part")
+            part.write_bytes(member.read())
+            os.replace(part, folder / file.name)
+    archive.unlink()
+
+
+def _idx_arrays(dataset: DataSet, allow_download: bool) -> Arrays:
+    contents = load(dataset, allow_download)
+    names = [file.name for file in dataset.files]
+    train = parse_labelled_images(contents[names[0]], contents[names[1]], (names[0], names[1]))
+    test = parse_labelled_images(contents[names[2]], contents[names[3]], (names[2], names[3]))
+    return (*train, *test)
