@@ -1,7 +1,7 @@
 """Load a relocatable ELF object. In: object bytes, from LLVM or a C compiler. Out: addresses to call.
 
-Knows nothing of kernels, compilers or files: no linker, no `dlopen`, nothing written to disk. Sections go into one
-mapping that is writable while relocations are applied and executable afterwards, never both.
+Knows nothing of kernels, compilers or files: no linker, no `dlopen`, nothing written to disk. Sections go
+into one mapping that is writable while relocations are applied and executable afterwards, never both.
 Source of the relocation formulas: the System V psABI for x86-64, and "ELF for the Arm 64-bit Architecture".
 """
 
@@ -66,7 +66,7 @@ class Object:
     size: int = 0
     sections: list[Section] = field(default_factory=list)
     symbols: list[Symbol] = field(default_factory=list)
-    table: dict[int, int] = field(default_factory=dict)  # symbol number -> offset of its slot in the address table
+    table: dict[int, int] = field(default_factory=dict)  # symbol number -> place of the slot with its address
 
     def __post_init__(self) -> None:
         try:
@@ -84,7 +84,7 @@ class Object:
         data = self.data
         if len(data) < _HEADER.size:
             raise _refuse(f"{len(data)} bytes are too few for an ELF header")
-        ident, kind, self.machine, _, _, _, start, _, _, _, _, each, count, names_at = _HEADER.unpack_from(data)
+        ident, kind, self.machine, _, _, _, start, _, _, _, _, each, count, naming = _HEADER.unpack_from(data)
         if ident[:4] != b"\x7fELF":
             raise _refuse(f"it starts with {ident[:4]!r}, not with the ELF mark")
         if ident[4:6] != b"\x02\x01" or kind != 1:
@@ -96,14 +96,14 @@ class Object:
         if start + each * count > len(data):
             raise _refuse("its section headers lie outside the file")
         heads = [_SECTION.unpack_from(data, start + each * number) for number in range(count)]
-        names = heads[names_at]
+        _, _, _, _, names_start, names_size, *_ = heads[naming]
         for name, kind, flags, _, offset, size, link, info, alignment, _ in heads:
             if kind != _NOBITS and offset + size > len(data):
                 raise _refuse(f"section {len(self.sections)} lies outside the file")
             if alignment & (alignment - 1):
                 raise _refuse(f"section {len(self.sections)} has alignment {alignment}, not a power of two")
-            self.sections.append(Section(self._text(names[4], names[5], name), kind, flags, offset, size, link, info,
-                                         max(alignment, 1)))
+            text = self._text(names_start, names_size, name)
+            self.sections.append(Section(text, kind, flags, offset, size, link, info, max(alignment, 1)))
 
     def _text(self, start: int, size: int, offset: int) -> str:
         end = self.data.find(b"\0", start + offset, start + size)
@@ -113,11 +113,13 @@ class Object:
 
     def _read_symbols(self) -> None:
         for section in self.sections:
-            if section.flags & _ALLOC and section.size and section.name != ".eh_frame":  # nothing unwinds kernels
+            loaded = section.flags & _ALLOC and section.size and section.name != ".eh_frame"  # never unwound
+            if loaded:
                 if section.flags & _WRITE and not section.name.startswith(".data.rel.ro"):
                     raise _refuse(f"section {section.name} is writable; a kernel keeps no state of its own")
                 if section.size > 1 << 30 or section.alignment > 4096:
-                    raise _refuse(f"section {section.name} asks for {section.size} bytes at {section.alignment}")
+                    raise _refuse(f"section {section.name} asks for {section.size} bytes "
+                                  f"aligned to {section.alignment}")
                 self.size = round_up(self.size, section.alignment)
                 section.place = self.size
                 self.size += section.size
@@ -151,7 +153,8 @@ class Object:
             if section.kind == _REL_TYPE:
                 raise _refuse(f"section {section.name} has relocations without addends")
             target = self.sections[section.info]
-            for offset, info, addend in _RELA.iter_unpack(self.data[section.offset:section.offset + section.size]):
+            content = self.data[section.offset:section.offset + section.size]
+            for offset, info, addend in _RELA.iter_unpack(content):
                 found.append((target, offset, info & 0xFFFFFFFF, info >> 32, addend))
         return found
 
@@ -196,12 +199,13 @@ def _refuse(why: str) -> Bug:
     return Bug(f"the object cannot be loaded: {why}")
 
 
-# In the formulas: S the symbol's address, A the addend, P the place's address, G the address of the symbol's slot.
+# In the formulas: S the symbol's address, A the addend, P the place's address, G that of the symbol's slot.
 _X86_TABLE_KINDS = frozenset({9, 41, 42})  # GOTPCREL and its relaxable forms
 _X86_RELATIVE = frozenset({2, 4})  # PC32, PLT32
 
 
-def _relocate_x86(image: bytearray, place: int, address: int, kind: int, symbol: int, addend: int, slot: int) -> None:
+def _relocate_x86(image: bytearray, place: int, address: int, kind: int,
+                  symbol: int, addend: int, slot: int) -> None:
     if kind in _X86_RELATIVE:                                           # S + A - P
         struct.pack_into("<i", image, place, symbol + addend - address)
     elif kind in _X86_TABLE_KINDS:                                      # G + A - P
@@ -223,7 +227,8 @@ _ARM_TABLE_KINDS = frozenset({311, 312})
 _ARM_LOW12 = {277: 0, 278: 0, 284: 1, 285: 2, 286: 3, 299: 4}
 
 
-def _relocate_arm(image: bytearray, place: int, address: int, kind: int, symbol: int, addend: int, slot: int) -> None:
+def _relocate_arm(image: bytearray, place: int, address: int, kind: int,
+                  symbol: int, addend: int, slot: int) -> None:
     value = symbol + addend
 
     def insert(bits: int, width: int, at: int) -> None:
@@ -285,5 +290,6 @@ class Image:
         """Where the function or constant `name` lies."""
         found = self._addresses.get(name)
         if found is None:
-            raise Bug(f"the object has no symbol {name}; it has {', '.join(sorted(self._addresses)) or 'none'}")
+            known = ", ".join(sorted(self._addresses)) or "none"
+            raise Bug(f"the object has no symbol {name}; it has {known}")
         return found

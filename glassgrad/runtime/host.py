@@ -1,7 +1,7 @@
 """What processor this is. In: what the operating system says. Out: a `HostTarget`.
 
-Knows nothing of compilers: a warm process takes its kernels from the disk cache, so it must learn the key and the
-vector width without loading LLVM. `CPU_FEATURES` adds and removes features, to try other code paths.
+Knows nothing of compilers: a warm process takes its kernels from the disk cache, so it must learn the key and
+the vector width without loading LLVM. `CPU_FEATURES` adds and removes features, to try other code paths.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from glassgrad.base.settings import settings
 class HostTarget:
     """A processor: `features` are spelled as LLVM spells them (`avx512f`, `amx-bf16`, `neon`).
 
-    >>> target = HostTarget("x86_64", "some cpu", frozenset({"avx", "avx2", "fma"}), "x86_64-unknown-linux-gnu")
+    >>> target = HostTarget("x86_64", "a cpu", frozenset({"avx", "avx2", "fma"}), "x86_64-unknown-linux-gnu")
     >>> target.vector_bytes, target.vector_registers, target.has_fma, target.has_amx_bf16
     (32, 16, True, False)
     """
@@ -71,7 +71,7 @@ class HostTarget:
 # Features that decide what code we emit, as the system spells them -> as LLVM does, where the two differ.
 _LINUX_TO_LLVM = {
     "pni": "sse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "abm": "lzcnt", "bmi1": "bmi", "rdrand": "rdrnd",
-    "pclmulqdq": "pclmul", "sha_ni": "sha", "lahf_lm": "sahf", "avx_vnni": "avxvnni", "avx512_bf16": "avx512bf16",
+    "pclmulqdq": "pclmul", "sha_ni": "sha", "avx_vnni": "avxvnni", "avx512_bf16": "avx512bf16",
     "avx512_fp16": "avx512fp16", "avx512_vnni": "avx512vnni", "avx512_vbmi2": "avx512vbmi2",
     "avx512_bitalg": "avx512bitalg", "avx512_vpopcntdq": "avx512vpopcntdq", "amx_tile": "amx-tile",
     "amx_bf16": "amx-bf16", "amx_int8": "amx-int8", "amx_fp16": "amx-fp16",
@@ -110,7 +110,8 @@ def _linux() -> tuple[str, frozenset[str], int, int]:
         name, _, value = line.partition(":")
         fields[name.strip()] = value.strip()
     flags = (fields.get("flags") or fields.get("Features") or "").split()
-    naming = ("vendor_id", "model name", "cpu family", "model", "stepping", "CPU implementer", "CPU part", "CPU variant")
+    naming = ("vendor_id", "model name", "cpu family", "model", "stepping",     # x86
+              "CPU implementer", "CPU part", "CPU variant")                     # Arm
     cpu = " ".join(fields[name] for name in naming if fields.get(name))
     sizes = {1: 0, 2: 0}
     for index in range(4):
@@ -118,8 +119,8 @@ def _linux() -> tuple[str, frozenset[str], int, int]:
         level, kind, size = (_read(f"{folder}/{name}").strip() for name in ("level", "type", "size"))
         if kind in ("Data", "Unified") and level in ("1", "2") and size.endswith("K"):
             sizes[int(level)] = int(size[:-1]) << 10
-    names = frozenset(name for name in (_LINUX_TO_LLVM.get(flag, flag) for flag in flags) if name.startswith(_KEPT))
-    return cpu, names, sizes[1], sizes[2]
+    names = (_LINUX_TO_LLVM.get(flag, flag) for flag in flags)
+    return cpu, frozenset(name for name in names if name.startswith(_KEPT)), sizes[1], sizes[2]
 
 
 def _macos(arch: str) -> tuple[str, frozenset[str], int, int]:
@@ -138,8 +139,8 @@ def _macos(arch: str) -> tuple[str, frozenset[str], int, int]:
 
     cpu = ask("machdep.cpu.brand_string").rstrip(b"\0").decode("utf-8", "replace")
     if arch == "aarch64":
-        optional = {"FEAT_FP16": "fullfp16", "FEAT_BF16": "bf16", "FEAT_DotProd": "dotprod", "FEAT_I8MM": "i8mm",
-                    "FEAT_LSE": "lse", "FEAT_SME": "sme"}
+        optional = {"FEAT_FP16": "fullfp16", "FEAT_BF16": "bf16", "FEAT_DotProd": "dotprod",
+                    "FEAT_I8MM": "i8mm", "FEAT_LSE": "lse", "FEAT_SME": "sme"}
         names = {"neon"} | {llvm for name, llvm in optional.items() if number(f"hw.optional.arm.{name}")}
     else:
         text = ask("machdep.cpu.features") + b" " + ask("machdep.cpu.leaf7_features")
@@ -190,8 +191,43 @@ def host_description() -> HostTarget:
 
 @lru_cache(maxsize=1)
 def request_amx() -> bool:
-    """Asks Linux for the AMX tile registers; without permission the first tile instruction kills the process."""
+    """Asks Linux for the AMX tile registers; without permission the first tile instruction is fatal."""
     if sys.platform != "linux" or not host_description().has_amx_bf16:
         return False
     arch_prctl, request_permission, tile_data = (ctypes.c_long(number) for number in (158, 0x1023, 18))
     return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
+
+
+def available_cores() -> int:
+    """How many threads this process may keep busy: its affinity, and the quota of its control group.
+
+    >>> available_cores() >= 1
+    True
+    """
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    quota = _group_quota() if sys.platform == "linux" else None
+    return max(1, cores if quota is None else min(cores, int(quota + 0.5)))
+
+
+def _group_quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> float | None:
+    """Processors that Linux control groups allow (the least over all parents), or None without a limit."""
+    limits = []
+    for line in _read(own).splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            base, names = root, ["cpu.max"]                                  # version 2: "150000 100000"
+        elif "cpu" in controllers.split(","):
+            base, names = f"{root}/{controllers}", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]    # version 1
+        else:
+            continue
+        parts = [part for part in path.split("/") if part]
+        for depth in range(len(parts) + 1):
+            folder = "/".join([base, *parts[:depth]])
+            words = " ".join(_read(f"{folder}/{name}") for name in names).split()
+            if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):  # not "max" or "-1"
+                limits.append(int(words[0]) / int(words[1]))
+    return min(limits, default=None)
