@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from typing import Any
 
 from glassgrad.base.errors import DTypeError
@@ -133,6 +135,73 @@ def promote(a: DType, b: DType) -> DType:
     if meet is None:
         meet = _meets[a, b] = min(_reach(a) & _reach(b), key=lambda d: d.rank)
     return meet
+
+
+# -- one value's conversion: what CAST means, for constants ------------------------------------------------------------
+def convert(value: Any, dtype: DType) -> bool | int | float:
+    """A Python number as `dtype` holds it: floats rounded to the type's grid, integers wrapped, as CAST does.
+
+    >>> convert(0.1, dtypes.float16), convert(300, dtypes.uint8), convert(3e9, dtypes.int32)
+    (0.0999755859375, 44, -2147483648)
+    """
+    if dtype.kind == "f":
+        return round_float(value, dtype)
+    if dtype.kind == "b":
+        return bool(value)
+    if isinstance(value, float):
+        value = _truncate(value, dtype)
+    value = int(value) & ((1 << dtype.bits) - 1)
+    return value - (1 << dtype.bits) if dtype.kind == "i" and value >> (dtype.bits - 1) else value
+
+
+def _truncate(value: float, dtype: DType) -> int:
+    """A float to an integer as x86 and PyTorch do: out of the conversion's range gives that register's lowest value.
+
+    Up to int32 the register has 32 bits, above it 64; the wrap to `dtype` comes after. uint64 has 2**63 more room.
+    """
+    lowest = -(1 << 31) if dtype.bits < 32 or dtype is dtypes.int32 else -(1 << 63)
+    if value != value:
+        return lowest
+    if dtype is dtypes.uint64 and value >= 2.0 ** 63:
+        return int(value) if value < 2.0 ** 64 else 0
+    return int(value) if lowest - 1 < value < -lowest else lowest
+
+
+def round_float(value: Any, dtype: DType) -> float:
+    """A number rounded to the nearest one of a float type, ties to even; types below float32 by way of float32.
+
+    Too large a number becomes infinite, but 448 in fp8e4m3, which has no infinities.
+    """
+    if isinstance(value, int) and dtype is not dtypes.float64 and abs(value) >> 53:
+        spare = abs(value).bit_length() - 40           # keep 40 bits and whether any bit was lost: then round once
+        value = ((value >> spare) | ((value & ((1 << spare) - 1)) != 0)) << spare
+    try:
+        value = float(value)
+        if dtype is not dtypes.float64:
+            value = _FLOAT32.unpack(_FLOAT32.pack(value))[0]
+            if dtype is dtypes.float16:
+                value = _FLOAT16.unpack(_FLOAT16.pack(value))[0]
+    except OverflowError:
+        value = math.inf if value > 0 else -math.inf
+    if dtype in _UNPACKABLE and value != 0 and value == value:
+        if not math.isinf(value):
+            smallest = 2 - (1 << (dtype.exponent - 1))     # the exponent of the smallest normal number
+            step = max(math.frexp(value)[1] - 1, smallest) - dtype.mantissa
+            value = math.copysign(math.ldexp(round(math.ldexp(value, -step)), step), value)
+        if abs(value) > largest(dtype):
+            value = math.copysign(largest(dtype) if dtype is dtypes.fp8e4m3 else math.inf, value)
+    return value  # type: ignore[no-any-return]
+
+
+def largest(dtype: DType) -> float:
+    """The greatest finite value of a float type."""
+    if dtype is dtypes.fp8e4m3:                        # the one without infinities: its topmost code is NaN
+        return 448.0
+    return (2.0 - 2.0 ** -dtype.mantissa) * 2.0 ** ((1 << (dtype.exponent - 1)) - 1)
+
+
+_UNPACKABLE = (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)
+_FLOAT32, _FLOAT16 = struct.Struct("<f"), struct.Struct("<e")
 
 
 def dtype_by_name(name: Any) -> DType:

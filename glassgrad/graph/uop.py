@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from glassgrad.base.errors import Bug, DeviceError, ShapeError
 from glassgrad.base.lines import Line, line_of, user_place
 from glassgrad.graph import ops as o
-from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.graph.dtype import DType, convert, dtypes
 from glassgrad.graph.ops import Kind, Op
 
 Dimension = Any    # int | UOp: lengths may become symbolic
@@ -86,6 +86,7 @@ class Place(NamedTuple):
 class Param(NamedTuple):
     slot: int
     shape: Shape
+    scalar: bool = False                     # a Cell's value, not memory
 
 
 class Range(NamedTuple):
@@ -234,7 +235,7 @@ class UOp:
     def __invert__(self) -> UOp: return self.alu(o.NOT)
     def eq(self, y: Any) -> UOp: return self.alu(o.CMPEQ, self._wrap(y))
     def ne(self, y: Any) -> UOp: return self.alu(o.CMPNE, self._wrap(y))
-    def ge(self, y: Any) -> UOp: return (self < y).logical_not()
+    def ge(self, y: Any) -> UOp: return (self > y) | self.eq(y)   # not "not <": NaN is neither
     def maximum(self, y: Any) -> UOp: return self.alu(o.MAX, self._wrap(y))
     def minimum(self, y: Any) -> UOp: return self.alu(o.MIN, self._wrap(y))
     def mulacc(self, y: Any, z: Any) -> UOp: return self.alu(o.MULACC, self._wrap(y), self._wrap(z))
@@ -325,22 +326,10 @@ class UOp:
 
 # -- making leaves --------------------------------------------------------------------------------------------------
 def const(value: Any, dtype: DType | None = None) -> UOp:
-    """A constant of shape (), its value brought into the type's range as a cast would."""
+    """A constant of shape (), its value rounded or wrapped into the type as a cast would."""
     if dtype is None:
         dtype = dtypes.from_py(value)
-    if dtype.kind == "f":
-        value = float(value)
-    elif dtype.kind == "b":
-        value = bool(value)
-    else:
-        if isinstance(value, float):
-            value = int(value) if math.isfinite(value) else int(dtype.min)
-        value = int(value)
-        if not dtype.min <= value <= dtype.max:
-            value &= (1 << dtype.bits) - 1
-            if dtype.kind == "i" and value >> (dtype.bits - 1):
-                value -= 1 << dtype.bits
-    return UOp(o.CONST, dtype, (), value)
+    return UOp(o.CONST, dtype, (), convert(value, dtype))
 
 
 def full(shape: Shape, value: Any, dtype: DType | None = None) -> UOp:
