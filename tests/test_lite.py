@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -327,13 +329,23 @@ def test_main_reads_real_mnist_over_97_percent(mnist_folder):
 
 
 def test_main_falls_back_to_the_digits_of_scikit_learn(monkeypatch, capsys, tmp_path):
-    datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn is not installed")
-
-    def no_network(*_, **__):
+    """With stand-ins for scikit-learn's two loaders, and the same digits: scikit-learn itself is large."""
+    def no_network(name, *, return_X_y, as_frame, parser):
         raise ConnectionRefusedError("no network")
 
-    monkeypatch.setattr(datasets, "fetch_openml", no_network)
+    def load_digits(*, return_X_y):
+        with np.load(SOURCE.parent / "glassgrad" / "nn" / "data" / "digits.npz") as file:
+            return file["images"].reshape(-1, 64).astype(float), file["labels"].astype(int)
+
+    datasets = SimpleNamespace(fetch_openml=no_network, load_digits=load_digits)
+    monkeypatch.setitem(sys.modules, "sklearn", SimpleNamespace(datasets=datasets))
     monkeypatch.setattr(lite, "__file__", str(tmp_path / "clone" / "tinygrad_lite.py"))
     monkeypatch.delenv("GLASSGRAD_DATA", raising=False)
     assert lite.main() > 0.95
     assert "8x8 digits" in capsys.readouterr().out
+
+
+def test_the_page_names_files_that_exist():
+    page = (SOURCE.parent / "docs" / "lite.md").read_text()
+    paths = re.findall(r"`(glassgrad/[\w/.]*)`", page)
+    assert paths and [path for path in paths if not (SOURCE.parent / path).exists()] == []

@@ -113,6 +113,8 @@ def cifar_arrays(allow_download: bool = True) -> Arrays:
     contents = load(CIFAR_10, allow_download)
     train = [parse_cifar(data, name) for name, data in sorted(contents.items()) if name.startswith("data_batch")]
     images, labels = (np.concatenate(parts) for parts in zip(*train, strict=True))
+    if len(images) < 50_000:
+        notice(f"training with {len(images):,} of CIFAR-10's 50,000 images")
     return (images, labels, *parse_cifar(contents["test_batch.bin"], "test_batch.bin"))
 
 
@@ -159,6 +161,19 @@ def places() -> Iterator[Place]:
     checkout = Path(__file__).resolve().parents[2]
     if (checkout / "pyproject.toml").exists():
         yield Place(checkout.parent / "shared" / "data")
+
+
+def whereabouts(dataset: DataSet) -> str:
+    """In words, where this data set would be read from. Looks at names only: files are checked when they are read."""
+    names = {file.name for file in dataset.files}
+    for place in places():
+        folder = place.path / dataset.folder
+        here = {name for name in names if (folder / name).is_file() or (folder / name.removesuffix(".gz")).is_file()}
+        if here == names:
+            return str(folder)
+        if here and not place.ours and names - here <= set(dataset.may_lack):
+            return f"{folder} ({len(here)} of {len(names)} files)"
+    return f"not here; would be downloaded to {cache_folder() / dataset.folder}"
 
 
 # ---- finding, checking, fetching

@@ -1,4 +1,4 @@
-"""Fetch a file from its mirrors. In: addresses, a target, a SHA-256. Out: the file, whole and checked, or DownloadError.
+"""Fetch a file from its mirrors. In: addresses, a target, a SHA-256. Out: the file, whole and right, or DownloadError.
 
 Bytes arrive in `<target>.part`, so an interrupted download goes on where it stopped; the target appears only when its
 checksum is right. Knows nothing of data sets.
@@ -88,7 +88,7 @@ def _in_words(problem: Exception) -> str:
 
 def _transfer(address: str, part: Path) -> None:
     """Append to `part` what is missing of the file at `address`."""
-    from tqdm import tqdm           # late: only a person who downloads needs a progress bar
+    from tqdm import tqdm  # late, because it is of use only to a person who waits for a download
 
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(address, headers={"User-Agent": "glassgrad"})
