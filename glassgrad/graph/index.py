@@ -167,15 +167,24 @@ def divide(x: UOp, divisor: int) -> UOp:
         low, high = bounds(left)
         if low // divisor == high // divisor:
             return build(c // divisor + low // divisor, whole)
-    g = math.gcd(divisor, *rest.values())
+    g = _common_step(divisor, remainder, rest)
     if g > 1:                                          # (g*y + r) // (g*d) == y // d for 0 <= r < g
-        inner = divide(build(remainder // g, {a: k // g for a, k in rest.items()}), divisor // g)
+        inner = divide(build(remainder // g, {a: k // g for a, k in rest.items() if k % g == 0}), divisor // g)
     elif len(rest) == 1 and remainder == 0 and (atom := next(iter(rest))).op is o.IDIV and rest[atom] == 1 \
             and atom.src[1].op is o.CONST:             # (y // a) // b == y // (a*b)
         inner = divide(atom.src[0], atom.src[1].arg * divisor)
     else:
         inner = UOp(o.IDIV, dtypes.index, (left, index(divisor)))
     return add(build(c // divisor, whole), inner)
+
+
+def _common_step(divisor: int, constant: int, terms: Terms) -> int:
+    """The largest g dividing the divisor such that the terms g does not divide stay within [0, g): 16*i + lane has 16."""
+    for g in sorted({math.gcd(divisor, k) for k in terms.values()} | {math.gcd(divisor, *terms.values())}, reverse=True):
+        low, high = bounds(build(constant % g, {a: k for a, k in terms.items() if k % g}))
+        if 0 <= low and high < g:
+            return g
+    return 1
 
 
 def modulo(x: UOp, divisor: int) -> UOp:
@@ -191,11 +200,11 @@ def modulo(x: UOp, divisor: int) -> UOp:
     low, high = bounds(left)
     if low // divisor == high // divisor:
         return build(c % divisor - low // divisor * divisor, rest)
-    g = math.gcd(divisor, *rest.values())
+    remainder = c % divisor
+    g = _common_step(divisor, remainder, rest)
     if g > 1:                                          # (g*y + r) % (g*d) == g * (y % d) + r for 0 <= r < g
-        remainder = c % divisor
-        inner = modulo(build(remainder // g, {a: k // g for a, k in rest.items()}), divisor // g)
-        return add(multiply(inner, g), index(remainder % g))
+        inner = modulo(build(remainder // g, {a: k // g for a, k in rest.items() if k % g == 0}), divisor // g)
+        return add(multiply(inner, g), build(remainder % g, {a: k for a, k in rest.items() if k % g}))
     return UOp(o.MOD, dtypes.index, (left, index(divisor)))
 
 
@@ -246,11 +255,12 @@ def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp]) -
             continue
         stack.pop()
         src = tuple([memo[s] for s in top.src])
-        memo[top] = top if src == top.src else _rebuild(top, src)
+        memo[top] = top if src == top.src else rebuild(top, src)
     return memo[node]
 
 
-def _rebuild(node: UOp, src: tuple[UOp, ...]) -> UOp:
+def rebuild(node: UOp, src: tuple[UOp, ...]) -> UOp:
+    """A node over other sources, simplified again where it is index arithmetic or a decided gate."""
     if node.dtype is dtypes.index:
         if node.op is o.ADD:
             return add(*src)
