@@ -13,7 +13,8 @@ class DType:
     """One element type, compared by identity. `kind` is one of b(ool) i(nt) u(int) f(loat)."""
     __slots__ = ("name", "itemsize", "kind", "rank", "format", "bits", "exponent", "mantissa")
 
-    def __init__(self, name: str, itemsize: int, kind: str, rank: int, format: str, exponent: int = 0, mantissa: int = 0):
+    def __init__(self, name: str, itemsize: int, kind: str, rank: int, format: str,
+                 exponent: int = 0, mantissa: int = 0):
         self.name, self.itemsize, self.kind, self.rank, self.format = name, itemsize, kind, rank, format
         self.bits, self.exponent, self.mantissa = itemsize * 8, exponent, mantissa
 
@@ -99,7 +100,7 @@ class dtypes:
         return dtypes.default_int if isinstance(value, int_type) else dtypes.default_float
 
 
-int_type = type(0)
+int_type = int
 
 ALL: tuple[DType, ...] = tuple(sorted({id(d): d for d in vars(dtypes).values() if isinstance(d, DType)}.values(),
                                       key=lambda d: d.rank))

@@ -1,0 +1,326 @@
+"""The judge: what a graph means, by NumPy. In: UOps and arrays for their leaves. Out: arrays. Knows nothing of kernels.
+
+Every element type has an array type that holds its values: its own, except that bfloat16 and the two fp8 types, which
+NumPy does not have, are held as float32 and rounded to their grid after every op. `to_storage` and `from_storage`
+translate between those values and the bits in memory. Arithmetic on floats narrower than float32 is done in float32
+and rounded once, reductions at their end. NumPy is loaded when a function here first runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from glassgrad.base.errors import Bug
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import DType, convert, dtypes
+from glassgrad.graph.ops import ELEMENTWISE, REDUCE, Op
+from glassgrad.graph.uop import UOp, identity, toposort
+
+Array = Any    # numpy.ndarray; NumPy is not loaded with this file
+
+_NOT_IN_NUMPY = (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)
+
+
+def interpret(roots: Sequence[UOp], values: Mapping[UOp, Array]) -> list[Array]:
+    """The values of the roots. `values` gives arrays for the leaves, and may give any other node's value too.
+
+    >>> import numpy as np
+    >>> from glassgrad.graph.uop import const
+    >>> x = const(3.0)
+    >>> interpret([x * x + 1.0, x < 2.0], {})
+    [array(10., dtype=float32), array(False)]
+    """
+    import numpy as np
+    order = toposort(roots)
+    needed = set(roots)
+    for node in reversed(order):
+        if node in needed and node not in values:
+            needed.update(node.src)
+    uses = Counter(roots)
+    for node in needed:
+        if node not in values:
+            uses.update(node.src)
+    done: dict[UOp, Array] = {}
+    with np.errstate(all="ignore"):
+        for node in order:
+            if node not in needed:
+                continue
+            if node in values:
+                result = np.asarray(values[node])
+            else:
+                result = _evaluate(np, node, [done[s] for s in node.src])
+                for s in node.src:
+                    uses[s] -= 1
+                    if not uses[s]:                    # nobody will ask again: long graphs stay small
+                        del done[s]
+            if result.shape != node.shape or result.dtype != array_type(node.dtype):
+                raise Bug(f"{node} has the value of an array of {result.dtype}{list(result.shape)}")
+            done[node] = result
+    return [done[r] for r in roots]
+
+
+def _evaluate(np: Any, node: UOp, sources: list[Array]) -> Array:
+    op = node.op
+    if op in ELEMENTWISE and op.meaning is not None:
+        wide = [_widen(np, x, s.dtype) for x, s in zip(sources, node.src)]
+        return _settle(np, op.meaning(np, *wide), node.dtype)
+    if op in REDUCE:
+        return _reduce(np, node, sources[0])
+    evaluate = _EVALUATE.get(op)
+    if evaluate is None:
+        raise Bug(f"the interpreter needs a value for {node}" if op in (o.BUFFER, o.PARAM)
+                  else f"{op} means nothing outside a kernel")
+    return evaluate(np, node, *sources)
+
+
+def _widen(np: Any, x: Array, dtype: DType) -> Array:
+    return x.astype(np.float32) if dtype is dtypes.float16 else x
+
+
+def _settle(np: Any, x: Array, dtype: DType) -> Array:
+    """A result as an array of its type: rounded where the arithmetic was wider."""
+    x = np.asarray(x)
+    if dtype is dtypes.float16:
+        return x.astype(np.float16)
+    return from_storage(to_storage(x, dtype), dtype) if dtype in _NOT_IN_NUMPY else x
+
+
+_EVALUATE: dict[Op, Callable[..., Array]] = {}
+
+
+def _means(*ops: Op) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    def declare(evaluate: Callable[..., Array]) -> Callable[..., Array]:
+        _EVALUATE.update(dict.fromkeys(ops, evaluate))
+        return evaluate
+    return declare
+
+
+# -- leaves and memory ------------------------------------------------------------------------------------------------
+@_means(o.CONST)
+def _(np: Any, node: UOp) -> Array:
+    return np.asarray(node.arg, array_type(node.dtype))
+
+
+@_means(o.SCALAR)
+def _(np: Any, node: UOp) -> Array:
+    return np.asarray(convert(node.arg.value, node.dtype), array_type(node.dtype))
+
+
+@_means(o.CONTIGUOUS, o.COPY, o.DETACH)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    return x
+
+
+# -- conversion -------------------------------------------------------------------------------------------------------
+@_means(o.CAST)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    return cast_array(x, node.dtype)
+
+
+@_means(o.BITCAST)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    return from_storage(to_storage(x, node.src[0].dtype).view(storage_type(node.dtype)), node.dtype)
+
+
+def array_type(dtype: DType) -> Any:
+    """The NumPy type of arrays that hold values of `dtype`."""
+    import numpy as np
+    return np.dtype(np.float32 if dtype in _NOT_IN_NUMPY else dtype.name)
+
+
+def storage_type(dtype: DType) -> Any:
+    """The NumPy type of arrays that hold the bits of `dtype` as they lie in memory."""
+    import numpy as np
+    return np.dtype(f"uint{dtype.bits}" if dtype in _NOT_IN_NUMPY else dtype.name)
+
+
+def cast_array(x: Array, dtype: DType) -> Array:
+    """Values as another type, as PyTorch on x86 converts them (see `dtype.convert`, which does one value)."""
+    import numpy as np
+    with np.errstate(all="ignore"):
+        if dtype.kind == "b":
+            return np.asarray(x != 0)
+        if dtype.kind == "f":
+            narrow = dtype.bits < 32
+            return _settle(np, x.astype(np.float32 if narrow else dtype.name), dtype)
+        return _truncate(np, x.astype(np.float64), dtype) if x.dtype.kind == "f" else x.astype(dtype.name)
+
+
+def _truncate(np: Any, x: Array, dtype: DType) -> Array:
+    lowest = -(1 << 31) if dtype.bits < 32 or dtype is dtypes.int32 else -(1 << 63)
+    fits = (x > lowest - 1) & (x < -lowest)            # false for NaN
+    whole = np.where(fits, np.where(fits, x, 0.0).astype(np.int64), np.int64(lowest))
+    if dtype is dtypes.uint64:
+        above = (x >= 2.0 ** 63) & (x < 2.0 ** 64)
+        upper = np.where(above, x - 2.0 ** 63, 0.0).astype(np.uint64) + np.uint64(1 << 63)
+        return np.where(x >= 2.0 ** 63, np.where(above, upper, np.uint64(0)), whole.astype(np.uint64))
+    return whole.astype(dtype.name)
+
+
+# -- values and the bits in memory ------------------------------------------------------------------------------------
+def to_storage(values: Array, dtype: DType) -> Array:
+    """Values as they lie in memory: the array itself, or the codes of types that NumPy lacks, rounded to nearest even.
+
+    >>> import numpy as np
+    >>> [hex(code) for code in to_storage(np.array([1.0, 3.14159], np.float32), dtypes.bfloat16)]
+    ['0x3f80', '0x4049']
+    """
+    import numpy as np
+    values = np.asarray(values)
+    if dtype not in _NOT_IN_NUMPY:
+        return values.astype(dtype.name, copy=False)
+    values = values.astype(np.float32, copy=False)
+    if dtype is dtypes.bfloat16:
+        bits = values.view(np.uint32)
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)
+    mantissa, smallest = dtype.mantissa, 2 - (1 << (dtype.exponent - 1))
+    greatest = 0x7E if dtype is dtypes.fp8e4m3 else 0x7C            # 448 there, infinity here
+    size = np.abs(np.where(np.isfinite(values), values, np.float32(0)).astype(np.float64))
+    power = np.where(size > 0, np.maximum(np.frexp(size)[1] - 1, smallest), smallest)
+    codes = np.rint(np.ldexp(size, mantissa - power)).astype(np.int64) + ((power - smallest) << mantissa)
+    codes = np.where(np.isinf(values), greatest, np.minimum(codes, greatest))
+    codes = np.where(np.isnan(values), 0x7F, codes) | (np.signbit(values) << 7)
+    return codes.astype(np.uint8)
+
+
+def from_storage(codes: Array | bytes | memoryview, dtype: DType) -> Array:
+    """The values behind what lies in memory: an array of codes, or raw bytes (one axis).
+
+    >>> from_storage(bytes([0x49, 0x40]), dtypes.bfloat16)
+    array([3.140625], dtype=float32)
+    """
+    import numpy as np
+    if not isinstance(codes, np.ndarray):
+        codes = np.frombuffer(codes, storage_type(dtype))
+    if dtype is dtypes.bfloat16:
+        return (codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    if dtype not in _NOT_IN_NUMPY:
+        return codes
+    return _fp8_values(np, dtype)[codes]
+
+
+def _fp8_values(np: Any, dtype: DType) -> Array:
+    """All 256 values of an fp8 type, by code."""
+    codes = np.arange(256)
+    power, fraction = (codes & 0x7F) >> dtype.mantissa, codes & ((1 << dtype.mantissa) - 1)
+    smallest = 2 - (1 << (dtype.exponent - 1))
+    significand = np.where(power > 0, fraction + (1 << dtype.mantissa), fraction).astype(np.float64)
+    values = np.ldexp(significand, np.maximum(power - 1, 0) + smallest - dtype.mantissa)
+    if dtype is dtypes.fp8e5m2:
+        values[codes & 0x7F == 0x7C] = np.inf
+        values[codes & 0x7F > 0x7C] = np.nan
+    values[codes & 0x7F == 0x7F] = np.nan
+    return np.where(codes >> 7, -values, values).astype(np.float32)
+
+
+# -- reductions and scans ---------------------------------------------------------------------------------------------
+def _reduce(np: Any, node: UOp, x: Array) -> Array:
+    axes = node.arg.axes
+    if any(x.shape[a] == 0 for a in axes):             # the fold of nothing is where the fold starts
+        assert node.op.combine is not None
+        return np.full(node.shape, identity(node.op.combine, node.dtype).arg, array_type(node.dtype))
+    assert node.op.meaning is not None
+    return _settle(np, node.op.meaning(np, _widen(np, x, node.dtype), axes), node.dtype)
+
+
+@_means(o.SCAN)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    combine = {o.ADD: np.add, o.MUL: np.multiply, o.MAX: np.maximum, o.MIN: np.minimum}[node.arg.combine]
+    wide = _widen(np, x, node.dtype)
+    return _settle(np, combine.accumulate(wide, axis=node.arg.axis, dtype=wide.dtype), node.dtype)
+
+
+# -- movement ---------------------------------------------------------------------------------------------------------
+@_means(o.RESHAPE)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    return x.reshape(node.arg.shape)
+
+
+@_means(o.PERMUTE)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    return x.transpose(node.arg.order)
+
+
+@_means(o.EXPAND)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    return np.broadcast_to(x, node.arg.shape)
+
+
+@_means(o.PAD)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    return np.pad(x, node.arg.padding)
+
+
+@_means(o.SHRINK)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    return x[tuple(slice(start, stop) for start, stop in node.arg.bounds)]
+
+
+@_means(o.FLIP)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    return np.flip(x, node.arg.axes)
+
+
+@_means(o.WINDOW)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    axis, size, stride, dilation = node.arg
+    positions = np.arange(node.shape[axis])[:, None] * stride + np.arange(size) * dilation
+    return np.moveaxis(np.take(x, positions, axis), axis + 1, -1)
+
+
+@_means(o.UNWINDOW)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    axis, stride, dilation, length = node.arg
+    out = np.zeros(node.shape, x.dtype)
+    source, target = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
+    for k in range(x.shape[-1]):                       # x[o, k] goes to place o*stride + k*dilation, where there is one
+        start = k * dilation
+        count = min(len(source), max(-(-(length - start) // stride), 0))
+        target[start:start + count * stride:stride, ..., k] = source[:count, ..., k]
+    return out
+
+
+# -- the four that cannot honestly be composed ------------------------------------------------------------------------
+@_means(o.GATHER)
+def _(np: Any, node: UOp, rows: Array, index: Array) -> Array:
+    if not len(rows):
+        return np.zeros(node.shape, rows.dtype)
+    return rows[np.clip(index, 0, len(rows) - 1)]
+
+
+@_means(o.SCATTER)
+def _(np: Any, node: UOp, base: Array, index: Array, value: Array) -> Array:
+    if not len(base):
+        return base
+    out = _widen(np, base, node.dtype).copy()
+    index = np.clip(index, 0, len(base) - 1).ravel()
+    value = np.broadcast_to(_widen(np, value, node.dtype), node.src[1].shape + base.shape[1:])
+    value = value.reshape(index.shape + base.shape[1:])
+    if node.arg.mode == "set":                         # of several values for one place the last stays
+        out[index] = value
+    else:
+        {"add": np.add, "max": np.maximum}[node.arg.mode].at(out, index, value)
+    return _settle(np, out, node.dtype)
+
+
+@_means(o.RANDOM)
+def _(np: Any, node: UOp, seed: Array, stream: Array) -> Array:
+    count = np.arange(node.size, dtype=np.uint64) & np.uint64(0xFFFFFFFF)
+    first, second = philox(count, stream, seed)
+    return (first | second << np.uint64(32)).reshape(node.shape)
+
+
+def philox(low: Array, high: Array, key: Array) -> tuple[Array, Array]:
+    """Philox2x32 of ten rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): two random 32-bit
+    words, as uint64, for each counter (low, high) under a key."""
+    import numpy as np
+    multiplier, weyl, mask = np.uint64(0xD256D193), np.uint64(0x9E3779B9), np.uint64(0xFFFFFFFF)
+    low, high, key = (np.asarray(word).astype(np.uint64) & mask for word in (low, high, key))
+    for _ in range(10):
+        product = low * multiplier
+        low, high = (product >> np.uint64(32)) ^ key ^ high, product & mask
+        key = (key + weyl) & mask
+    return low, high
