@@ -10,7 +10,6 @@ so that without it they skip with that reason, and the tests judged by NumPy sti
 from __future__ import annotations
 
 import os
-import sys
 import zlib
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +18,6 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))                       # tinygrad_lite.py lives beside the package, not in it
 
 if "PYTEST_XDIST_WORKER" in os.environ:             # one worker per core: each must not start a thread per core
     for library in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

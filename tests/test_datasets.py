@@ -364,7 +364,7 @@ def test_without_network_and_data_the_error_says_where_it_looked(small, server, 
         datafiles.load(alone)
     assert error.value.what == "Small is not on this machine and could not be downloaded"
     cache, beside, mirror = error.value.given.splitlines()
-    assert cache == f"{tmp_path / 'cache' / 'small'}: there is no such folder"
+    assert cache == f"{tmp_path / 'cache' / 'small'}: nothing there"
     assert beside == f"{tmp_path / 'shared' / 'small'}: no usable y.gz"
     assert mirror.startswith(f"{refused}/x.gz: ") and "refused" in mirror
     assert error.value.expected == "x.gz, y.gz"

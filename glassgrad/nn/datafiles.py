@@ -191,7 +191,7 @@ def load(dataset: DataSet, allow_download: bool = True) -> dict[str, bytes]:
         if set(missing) <= set(dataset.may_lack) and not place.ours:
             notice(f"{folder} holds only a part of {dataset.title}: going on without {', '.join(missing)}")
             return contents
-        looked.append(f"{folder}: " + ("there is no such folder" if not folder.is_dir()
+        looked.append(f"{folder}: " + ("nothing there" if len(missing) == len(dataset.files)
                                        else f"no usable {', '.join(missing)}"))
     if allow_download:
         folder = cache_folder() / dataset.folder
