@@ -109,8 +109,8 @@ def _(np: Any, node: UOp) -> Array:
 
 
 @_means(o.CONTIGUOUS, o.COPY, o.DETACH)
-def _(np: Any, node: UOp, x: Array) -> Array:
-    return x
+def _(np: Any, node: UOp, x: Array, *inputs: Array) -> Array:
+    return x    # a DETACH may have more sources: they matter to gradients only
 
 
 # -- conversion -------------------------------------------------------------------------------------------------------

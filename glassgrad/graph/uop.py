@@ -83,6 +83,11 @@ class Place(NamedTuple):
     device: str
 
 
+class OwnGradient(NamedTuple):
+    """Of a DETACH with sources (value, *inputs): the gradients of the inputs are what `backward` says."""
+    backward: Any                            # (gradient, output, *inputs) -> one UOp or None per input
+
+
 class Param(NamedTuple):
     slot: int
     shape: Shape
@@ -318,7 +323,7 @@ class UOp:
         return self if self.op in (o.BUFFER, o.CONTIGUOUS) else UOp(o.CONTIGUOUS, self.dtype, (self,))
 
     def detach(self) -> UOp:
-        return self if self.op is o.DETACH else UOp(o.DETACH, self.dtype, (self,))
+        return self if self.op is o.DETACH and self.arg is None else UOp(o.DETACH, self.dtype, (self,))
 
     def copy_to(self, device: str) -> UOp:
         return UOp(o.COPY, self.dtype, (self,), Place(device))
