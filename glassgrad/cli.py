@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
+from glassgrad.base.errors import GlassgradError
+
 EXAMPLES = """examples:
   glassgrad demo                train on handwritten digits and show what ran
   glassgrad demo --epochs 1     the same, sooner
+  glassgrad devices             what this machine offers to run on
   glassgrad data                where the data sets are, or would be
 """
 
@@ -31,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(import_module("glassgrad.demo").main(rest))
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    return show_data()
+    return show_devices() if given.command == "devices" else show_data()
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -41,6 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"glassgrad {installed_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     commands.add_parser("demo", help="train on handwritten digits and show what ran", add_help=False)
+    commands.add_parser("devices", help="show what this machine offers to run on")
     commands.add_parser("data", help="show where the data sets are, or would be")
     return parser
 
@@ -51,6 +55,19 @@ def installed_version() -> str:
         return version("glassgrad")
     except PackageNotFoundError:
         return "(not installed: run from a source folder)"
+
+
+def show_devices() -> int:
+    """Print one line per kind of device: what it is here, or why it cannot be had."""
+    host, llvm, c = (import_module(f"glassgrad.runtime.{room}") for room in ("host", "llvm", "ccompiler"))
+    target = host.host_description()
+    print(f"{'CPU':<8} {target.cpu}, {host.available_cores()} cores, {target.vector_bytes * 8}-bit vectors, "
+          f"compiled by {llvm.compiler_version()}")
+    try:
+        print(f"{'CLANG':<8} the same processor, compiled by {c.compiler_version()}")
+    except GlassgradError as problem:
+        print(f"{'CLANG':<8} not here: {problem.given}; {problem.mend}")
+    return 0
 
 
 def show_data() -> int:

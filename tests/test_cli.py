@@ -34,7 +34,7 @@ def test_wrong_usage_exits_2(arguments):
     assert done.returncode == 2 and done.stdout == "" and "usage: glassgrad" in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["data", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["data", "--help"], ["devices", "--help"]])
 def test_help_exits_0(arguments):
     done = glassgrad(*arguments)
     assert done.returncode == 0 and done.stdout.startswith("usage: glassgrad") and done.stderr == ""
@@ -43,6 +43,21 @@ def test_help_exits_0(arguments):
 def test_version():
     done = glassgrad("--version")
     assert done.returncode == 0 and re.fullmatch(r"glassgrad (\d+\.\d+\.\d+.*|\(not installed: .*\))\n", done.stdout)
+
+
+def test_devices():
+    done = glassgrad("devices")
+    assert done.returncode == 0, done.stderr
+    cpu, clang = done.stdout.splitlines()
+    assert re.match(r"CPU +\S.*, \d+ cores, \d+-bit vectors, compiled by llvmlite \d", cpu)
+    assert re.match(r"CLANG +the same processor, compiled by \S|CLANG +not here: ", clang)
+
+
+def test_devices_without_a_c_compiler(tmp_path):
+    done = glassgrad("devices", CC="/no/such/compiler")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[1] == ("CLANG    not here: CC=/no/such/compiler; "
+                                           "correct the environment variable CC, or unset it")
 
 
 def test_data_says_where_each_data_set_is(tmp_path):
