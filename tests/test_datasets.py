@@ -448,3 +448,12 @@ def test_every_catalogued_checksum_is_a_checksum():
         for file in dataset.files + ((dataset.archive,) if dataset.archive else ()):
             assert file.size > 0 and all(len(s) in (0, 64) for s in (file.sha256, file.content))
         assert all(mirror.endswith("/") for mirror in dataset.mirrors)
+
+
+def test_data_sets_are_tensors():
+    if not hasattr(pytest.importorskip("glassgrad.tensor"), "Tensor"):
+        pytest.skip("glassgrad.tensor has no Tensor yet")
+    from glassgrad.nn import datasets
+    for tensor, array in zip(datasets.digits(), datafiles.digits_arrays(), strict=True):
+        assert tensor.shape == array.shape and tensor.numpy().dtype == np.uint8
+        assert np.array_equal(tensor.numpy(), array)
