@@ -1,0 +1,58 @@
+"""How a rendered kernel is launched. In: a `Kernel`. Out: `LaunchInfo`, and where its LOCAL memory lies.
+
+One phase is one function `void name_p(void **args, int64_t task, void *scratch)`. If a phase is nothing but TASK loops
+nested perfectly inside each other, `task` counts their iterations; any other phase is one task.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from glassgrad.graph.uop import UOp
+from glassgrad.lower.loops import TASK, For, Kernel, Phase, Statement, shared_locals, worker_locals
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class LaunchInfo:
+    """What a launch must provide: the functions in order, the shared memory slots, the scratch of each worker."""
+    phases: tuple[tuple[str, int], ...]     # (function name, number of tasks), one after another
+    shared: tuple[int, ...]                 # bytes of each slot that follows the params
+    scratch_bytes: int                      # private to the worker that runs a task
+
+
+def launch_info(kernel: Kernel) -> LaunchInfo:
+    """What running a kernel takes: each phase with its number of tasks, shared slots and scratch."""
+    phases = tuple((function_name(kernel, p), math.prod(loop.range.arg.size for loop in task_loops(phase)[0]))
+                   for p, phase in enumerate(kernel.phases))
+    shared = tuple(_padded(m.arg.size * m.dtype.itemsize) for m in shared_locals(kernel))
+    return LaunchInfo(phases, shared, sum(_padded(m.arg.size * m.dtype.itemsize) for m in worker_locals(kernel)))
+
+
+def function_name(kernel: Kernel, phase: int) -> str:
+    return f"{kernel.name}_{phase}"
+
+
+def task_loops(phase: Phase) -> tuple[list[For], list[Statement]]:
+    """The perfectly nested TASK loops at the top of a phase, outermost first, and what the innermost one holds."""
+    loops: list[For] = []
+    body = phase.body
+    while len(body) == 1 and isinstance(body[0], For) and body[0].kind == TASK:
+        loops.append(body[0])
+        body = body[0].body
+    return loops, body
+
+
+def scratch_offsets(kernel: Kernel) -> dict[UOp, int]:
+    """Where each worker LOCAL starts in the scratch memory, in bytes."""
+    offsets, place = {}, 0
+    for memory in worker_locals(kernel):
+        offsets[memory] = place
+        place += _padded(memory.arg.size * memory.dtype.itemsize)
+    return offsets
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

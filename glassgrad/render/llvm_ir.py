@@ -1,0 +1,355 @@
+"""LLVM IR of a kernel. In: a `Kernel`, a `Target`. Out: the text of a module, already vectorized and in SSA form.
+
+The text is compiled without optimization passes, so it must be good as it stands: registers are SSA values joined by
+phis, values sit where `walk` puts them, an address is one pointer per loop level plus a constant. Spelling of memory
+access is in `llvm_memory`, of arithmetic in `llvm_ops`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from glassgrad.base.errors import Bug
+from glassgrad.graph import index as ix
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.uop import UOp
+from glassgrad.lower.loops import Accumulate, Assign, For, Kernel, Statement, Store, ranges_of, shared_locals
+from glassgrad.lower.narrow import legalizer
+from glassgrad.render.jam import Jammed, jam
+from glassgrad.render.launch import function_name, scratch_offsets
+from glassgrad.render.llvm_memory import Memory
+from glassgrad.render.llvm_ops import TYPES, Value, is_literal, list_of, literal
+from glassgrad.render.target import Target
+from glassgrad.render.walk import Flow, Walker
+
+
+def render_llvm(kernel: Kernel, target: Target) -> str:
+    """A kernel as the text of an LLVM module with one function per phase."""
+    target = Target.of(target)
+    declarations: dict[str, str] = {}
+    legalize = legalizer(half=target.has_f16c, rounding=target.has_round)
+    functions = [Function(kernel, target, jam(phase, legalize), function_name(kernel, p), declarations).text()
+                 for p, phase in enumerate(kernel.phases)]
+    return "\n".join([*functions, *[f"declare {d}" for d in declarations.values()], ""])
+
+
+class Function(Memory):
+    """One phase of a kernel as one LLVM function."""
+
+    def __init__(self, kernel: Kernel, target: Target, jammed: Jammed, name: str, declarations: dict[str, str]):
+        Walker.__init__(self, jammed)
+        self.target, self.name, self.tasks, self.declarations = target, name, jammed.tasks, declarations
+        self.registers: dict[UOp, Value] = {}
+        self.counters: dict[UOp, Value] = {}
+        self.offsets = scratch_offsets(kernel)
+        self.slots = {m: len(kernel.params) + i for i, m in enumerate(shared_locals(kernel))}
+        self.labels = 0
+
+    def text(self) -> str:
+        head = f"define void @{self.name}(ptr %args, i64 %task, ptr %scratch) nounwind {{"
+        self._count_tasks()
+        self.run(self.body)
+        return "\n".join([head, "entry:", *self.scopes[0].lines, "  ret void", "}"])
+
+    def _count_tasks(self) -> None:
+        left = Value("%task", "i64")
+        for number, range_ in reversed(list(enumerate(self.tasks))):
+            size = range_.arg.size
+            if size == 1:
+                continue
+            if any(r.arg.size > 1 for r in self.tasks[:number]):
+                self.counters[range_] = self.put(f"urem i64 {left.text}, {size}", "i64", 0)
+                left = self.put(f"udiv i64 {left.text}, {size}", "i64", 0)
+            else:
+                self.counters[range_] = left
+
+    # -- writing -------------------------------------------------------------------------------------------------
+    def line(self, text: str) -> None:
+        self.scope.lines.append("  " + text)
+
+    def declare(self, result: str, name: str, arguments: str) -> None:
+        if name not in self.declarations:
+            self.declarations[name] = f"{result} {name}({arguments})"
+
+    def label(self, what: str) -> str:
+        self.labels += 1
+        return f"{what}{self.labels}"
+
+    # -- control -------------------------------------------------------------------------------------------------
+    def loop(self, statement: For, flow: Flow) -> None:
+        range_, stop = statement.range, statement.stop
+        if stop is None or ix.bounds(stop)[0] > 0:
+            self._loop(statement, flow)
+        else:
+            self.branch(ix.less(ix.index(0), stop), [statement], flow)
+
+    def branch(self, condition: UOp, body: list[Statement], flow: Flow) -> None:
+        test = self.operand(condition)
+        around = self.scopes[-1]
+        inside, after = self.label("then"), self.label("after")
+        before = {r: self.registers.get(r) for r in flow.writes if r.op is o.REGISTER}
+        self.enter(flow, inside)
+        if len(body) == 1 and isinstance(body[0], For) and self.flows[body[0]] is flow:
+            self._loop(body[0], flow)
+        else:
+            self.run(body)
+        scope = self.scopes[-1]
+        self.leave()
+        around.lines += [f"  br i1 {test.text}, label %{inside}, label %{after}", f"{inside}:", *scope.lines,
+                         f"  br label %{after}", f"{after}:"]
+        start, around.block = around.block, after
+        for register, old in before.items():
+            new = self.registers[register]
+            if old is None:
+                old = self.wide(literal(0, register.dtype), new.lanes)
+            self.registers[register] = self.put(
+                f"phi {new.full} [ {new.text}, %{scope.block} ], [ {old.text}, %{start} ]", new.type, new.lanes)
+
+    def _loop(self, statement: For, flow: Flow) -> None:
+        range_ = statement.range
+        limit = self._trips(statement)
+        around = self.scopes[-1]
+        start, head, after = around.block, self.label("loop"), self.label("after")
+        counter = Value(f"%{_plain(range_.arg.name)}{self.labels}", "i64")
+        self.counters[range_] = counter
+        joins = []
+        for register in flow.writes:
+            if register.op is not o.REGISTER:
+                continue
+            if register in flow.exposed:
+                before = self.register(register)
+                self.names += 1
+                inside = Value(f"%v{self.names}", before.type, before.lanes)
+                joins.append((register, inside, before))
+                self.registers[register] = inside
+            else:
+                self.registers.pop(register, None)
+        self.enter(flow, head, range_)
+        self.run(statement.body)
+        scope = self.scopes[-1]
+        self.leave()
+        end, step = scope.block, f"{counter.text}.next"
+        lines = around.lines
+        lines += [f"  br label %{head}", f"{head}:",
+                  f"  {counter.text} = phi i64 [ 0, %{start} ], [ {step}, %{end} ]"]
+        lines += [f"  {inside.text} = phi {inside.full} [ {before.text}, %{start} ], [ {self.registers[r].text}, %{end} ]"
+                  for r, inside, before in joins]
+        lines += scope.lines
+        lines += [f"  {step} = add nuw nsw i64 {counter.text}, 1",
+                  f"  {counter.text}.more = icmp ult i64 {step}, {limit.text}",
+                  f"  br i1 {counter.text}.more, label %{head}, label %{after}", f"{after}:"]
+        around.block = after
+        del self.counters[range_]
+
+    def _trips(self, statement: For) -> Value:
+        size, stop = statement.range.arg.size, statement.stop
+        whole = literal(size, dtypes.index)
+        if stop is None:
+            return whole
+        limit = self.operand(stop)
+        return limit if ix.bounds(stop)[1] <= size else self.call("llvm.smin", "i64", 0, limit, whole)
+
+    # -- registers and values ------------------------------------------------------------------------------------
+    def register(self, node: UOp) -> Value:
+        found = self.registers.get(node)
+        if found is None:
+            raise Bug(f"the register {node.arg}{[s.arg for s in node.src]} is read before it is assigned")
+        return found
+
+    def assign(self, statement: Assign) -> None:
+        lanes = self.widths[statement.register]
+        if self.widths[statement.value] and not lanes:
+            raise Bug(f"the register {statement.register.arg} is narrower than the value assigned to it")
+        self.registers[statement.register] = self.operand(statement.value, lanes)
+
+    def accumulate(self, statement: Accumulate) -> None:
+        register, combine, value = statement.register, statement.combine, statement.value
+        lanes, width, dtype = self.widths[register], self.widths[value], register.dtype
+        if combine is o.ADD and value.op is o.MUL and dtype.kind == "f" and (lanes or not width):
+            x, y = self.operand(value.src[0], lanes), self.operand(value.src[1], lanes)
+            result = self.multiply_add(dtype, x, y, self.register(register))
+        else:
+            more = self.operand(value, lanes or width)
+            if width and not lanes:
+                more = self.fold(combine, dtype, more)
+            # the fresh value first: its NaN test is then not part of the chain from one iteration to the next
+            result = self.binary(combine, dtype, more, self.register(register)) if combine.commutative else \
+                self.binary(combine, dtype, self.register(register), more)
+        self.registers[register] = result
+
+    def settled(self, node: UOp) -> bool:
+        return node.op in _SETTLED
+
+    def get(self, node: UOp) -> Value:
+        """The value of a node, computed now if it is not there."""
+        op = node.op
+        if op is o.CONST:
+            return literal(node.arg, node.dtype)
+        if op is o.REGISTER:
+            return self.register(node)
+        if op is o.RANGE:
+            return self.counters[node] if node not in self.lanes else \
+                list_of([str(i) for i in range(node.arg.size)], "i32")
+        found = self.home(node).values.get(node)
+        if found is None:
+            self.evaluate(node)
+            found = self.home(node).values[node]
+        return found  # type: ignore[no-any-return]
+
+    def operand(self, node: UOp, lanes: int = 0, type_: str | None = None) -> Value:
+        """A node's value as wide as asked for. Lane indices may be i32 inside; they leave as their own type."""
+        value = self.get(node)
+        type_ = type_ or TYPES[node.dtype]
+        if value.lanes == lanes and value.type == type_:
+            return value
+        if is_literal(value):
+            return self.wide(literal(node.arg, node.dtype, type_), lanes)
+        home, key = self.home(node), (node, lanes, type_)
+        found = home.values.get(key)
+        if found is None:
+            resume, self.scope = self.scope, home
+            found = self.wide(value if value.type == type_ else self.resize(value, type_), lanes)
+            self.keep(home, key, self.reads[node], found)
+            self.scope = resume
+        return found  # type: ignore[no-any-return]
+
+    def needs(self, node: UOp) -> Iterable[UOp]:
+        op = node.op
+        if op is o.LOAD:
+            return [*ix.linear(node.src[1])[1], *node.src[2:]]
+        if op in _SUMS and node.dtype is dtypes.index:
+            atoms = ix.linear(node)[1]
+            return node.src if node in atoms else atoms
+        if op is o.CMPLT and node.src[0].dtype is dtypes.index and self.widths[node]:
+            return [*ix.linear(node.src[0])[1], *ix.linear(node.src[1])[1]]
+        return node.src[:1] if op is o.FOLD else node.src
+
+    def make(self, node: UOp) -> Value:
+        op, dtype, src, lanes = node.op, node.dtype, node.src, self.widths[node]
+        if op is o.LOAD:
+            return self.load(node)
+        if op is o.PARAM:
+            return self.cell(node)
+        if op is o.FOLD:
+            return self.fold(node.arg.combine, dtype, self.operand(src[0], self.widths[src[0]]))
+        if op is o.CAST:
+            value = self.get(src[0])
+            narrow = src[0].dtype is dtypes.index and lanes
+            return self.cast(value if narrow else self.operand(src[0], lanes), src[0].dtype, dtype)
+        if op is o.BITCAST:
+            return self.bitcast(self.operand(src[0], lanes), TYPES[dtype])
+        if op is o.WHERE:
+            return self.select(self.operand(src[0], self.widths[src[0]]), self.operand(src[1], lanes),
+                               self.operand(src[2], lanes))
+        if op is o.MULACC:
+            return self.multiply_add(dtype, *[self.operand(s, lanes) for s in src])
+        if len(src) == 1:
+            return self.unary(op, dtype, self.operand(src[0], lanes))
+        if src[0].dtype is dtypes.index:
+            if op in _SUMS and node not in ix.linear(node)[1]:
+                constant, terms = ix.linear(node)
+                return self.lane_sum(node, lanes) if lanes else self.total(constant, terms)
+            if lanes and op is o.CMPLT:
+                return self.lane_less(node, lanes)
+            low, high = self.span(src[0])
+            small = lanes and op in _NARROW and all(fits(*self.span(s)) for s in src)
+            type_ = "i32" if small else "i64"
+            x, y = self.operand(src[0], lanes, type_), self.operand(src[1], lanes, type_)
+            return self.binary(op, src[0].dtype, x, y, low)
+        return self.binary(op, src[0].dtype, self.operand(src[0], lanes), self.operand(src[1], lanes))
+
+    # -- index arithmetic ----------------------------------------------------------------------------------------
+    def span(self, node: UOp) -> tuple[int, int]:
+        """Bounds that hold for the number as computed: where the exact result may wrap around, those of the type."""
+        low, high = ix.bounds(node)
+        return (low, high) if -(1 << 63) <= low and high < 1 << 63 else (-(1 << 63), (1 << 63) - 1)
+
+    def resize(self, value: Value, type_: str) -> Value:
+        """A lane index as another integer type; its value fits both."""
+        return self.convert("trunc" if type_ == "i32" else "sext", value, type_)
+
+    def total(self, constant: int, terms: dict[UOp, int]) -> Value:
+        """constant + sum of k * atom in scalars: outer loops' terms first, so that they are added up outside."""
+        ranked = sorted([(self.home(a).depth, ix.order_key(a), a, k) for a, k in terms.items()], key=lambda t: t[:2])
+        result: Value | None = None
+        key: tuple[object, ...] = ("sum",)
+        resume = self.scope
+        reads = frozenset()
+        for depth, _, atom, k in ranked:
+            key = (*key, atom, k)
+            reads |= self.reads[atom]
+            self.scope = self.scopes[depth]
+            found = self.scope.values.get(key)
+            if found is None:
+                value = self.operand(atom)
+                term = value if k == 1 else self.put(f"mul i64 {value.text}, {_wrapped(k)}", "i64", 0)
+                found = term if result is None else self.put(f"add i64 {result.text}, {term.text}", "i64", 0)
+                self.keep(self.scope, key, reads, found)
+            result = found
+        if result is not None and constant:
+            result = self.put(f"add i64 {result.text}, {_wrapped(constant)}", "i64", 0)
+        self.scope = resume
+        return result or literal(constant, dtypes.index)
+
+    def lane_sum(self, node: UOp, lanes: int) -> Value:
+        """An index that differs between lanes: its scalar part, repeated, plus what the lanes add."""
+        constant, terms = ix.linear(node)
+        type_ = "i32" if fits(*self.span(node)) else "i64"
+        same = {a: k for a, k in terms.items() if not self.widths[a]}
+        result: Value | None = None
+        for atom, k in terms.items():
+            if atom in same:
+                continue
+            if atom in self.lanes:
+                term = list_of([str(_wrapped(k * i + (0 if same else constant), type_)) for i in range(lanes)], type_)
+                constant = constant if same else 0
+            else:
+                term = self.operand(atom, lanes, type_)
+                if k != 1:
+                    term = self.instruction("mul", term, self.wide(Value(str(_wrapped(k, type_)), type_), lanes))
+            result = term if result is None else self.instruction("add", result, term)
+        if same or constant:
+            scalar = self.total(constant, same)
+            if scalar.type != type_:
+                scalar = Value(str(_wrapped(int(scalar.text), type_)), type_) if is_literal(scalar) else \
+                    self.resize(scalar, type_)
+            repeated = self.wide(scalar, lanes)
+            result = repeated if result is None else self.instruction("add", result, repeated)
+        if result is None:
+            raise Bug(f"{node} was taken for a lane index")
+        return result
+
+    def lane_less(self, node: UOp, lanes: int) -> Value:
+        """x < y between indices: what differs between lanes stays on the left, the rest becomes one scalar limit."""
+        (c, left), (d, right) = ix.linear(node.src[0]), ix.linear(node.src[1])
+        terms = dict(left)
+        for atom, k in right.items():
+            terms[atom] = terms.get(atom, 0) - k
+        wide = ix.build(0, {a: k for a, k in terms.items() if self.widths[a] and k})
+        rest = ix.build(d - c, {a: -k for a, k in terms.items() if not self.widths[a] and k})
+        self.note((wide, rest))
+        if not ranges_of(wide):
+            raise Bug(f"{node} was taken for a comparison between lanes")
+        type_ = "i32" if fits(*self.span(wide)) and fits(*self.span(rest)) else "i64"
+        return self.compare("slt", self.operand(wide, lanes, type_), self.operand(rest, lanes, type_))
+
+
+_SETTLED = (o.CONST, o.REGISTER, o.RANGE, o.LOCAL)
+_SUMS = (o.ADD, o.SUB, o.MUL)
+_NARROW = (o.IDIV, o.MOD, o.MAX, o.MIN, o.CMPLT, o.CMPEQ, o.CMPNE)
+
+
+def fits(low: int, high: int) -> bool:
+    """Whether an index can be computed in 32 bits."""
+    return -(1 << 31) <= low and high < 1 << 31
+
+
+def _wrapped(value: int, type_: str = "i64") -> int:
+    bits = int(type_[1:])
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+def _plain(name: str) -> str:
+    return "".join(c if c.isalnum() or c == "_" else "_" for c in name)

@@ -1,0 +1,228 @@
+"""Memory access in LLVM IR. In: LOADs and Stores. Out: the best instruction for the way their index meets the lanes.
+
+An index is split into constant + scalar terms + what the lanes add. Where neighbouring lanes read neighbours it is one
+vector access, backwards one access and a shuffle, in small steps a few accesses and a shuffle, else a gather. Gates become
+masks; a gate that all lanes share, for one element, becomes a safe index and a select.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from glassgrad.base.errors import Bug
+from glassgrad.graph import index as ix
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.uop import UOp
+from glassgrad.lower.loops import Store
+from glassgrad.render.llvm_ops import SHORT, TYPES, Arithmetic, Value, list_of, literal
+from glassgrad.render.walk import NOTHING, Walker
+
+GATHER = None     # the step of an index that has none
+
+
+class Memory(Arithmetic, Walker):
+    """Loads and stores of a `Function`."""
+    slots: dict[UOp, int]       # where in `args` shared LOCALs are
+    offsets: dict[UOp, int]     # where in the scratch worker LOCALs are
+
+    def operand(self, node: UOp, lanes: int = 0, type_: str | None = None) -> Value: raise NotImplementedError
+    def total(self, constant: int, terms: dict[UOp, int]) -> Value: raise NotImplementedError
+
+    # -- addresses -----------------------------------------------------------------------------------------------
+    def base(self, memory: UOp) -> Value:
+        """The pointer to a param's or LOCAL's first element, read once at the function's start."""
+        start = self.scopes[0]
+        found = start.values.get(("base", memory))
+        if found is None:
+            resume, self.scope = self.scope, start
+            if memory in self.offsets:
+                found = self.put(f"getelementptr i8, ptr %scratch, i64 {self.offsets[memory]}", "ptr", 0)
+            else:
+                if memory.op is o.PARAM:
+                    slot = memory.arg.slot
+                elif memory in self.slots:
+                    slot = self.slots[memory]
+                else:
+                    raise Bug(f"the LOCAL {memory.arg.name} is read but never written")
+                place = self.put(f"getelementptr ptr, ptr %args, i64 {slot}", "ptr", 0)
+                found = self.put(f"load ptr, ptr {place.text}, align 8", "ptr", 0)
+            self.keep(start, ("base", memory), NOTHING, found)
+            self.scope = resume
+        return found  # type: ignore[no-any-return]
+
+    def cell(self, param: UOp) -> Value:
+        """A scalar argument."""
+        return self.in_register(self.read(self.base(param), param, 0), param)
+
+    def address(self, memory: UOp, constant: int, terms: dict[UOp, int]) -> Value:
+        """The pointer to memory[constant + terms]: one step per loop level, the constant last, where it costs nothing."""
+        pointer = self.base(memory)
+        unit = _unit(memory)
+        levels: dict[int, dict[UOp, int]] = {}
+        for atom, k in terms.items():
+            levels.setdefault(self.home(atom).depth, {})[atom] = k
+        key: tuple[Any, ...] = ("at", memory)
+        reads = NOTHING
+        resume = self.scope
+        for depth in sorted(levels):
+            key = (*key, *sorted(levels[depth].items(), key=lambda item: ix.order_key(item[0])))
+            reads = reads.union(*[self.reads[a] for a in levels[depth]])
+            self.scope = self.scopes[depth]
+            found = self.scope.values.get(key)
+            if found is None:
+                offset = self.total(0, levels[depth])
+                found = self.put(f"getelementptr {unit}, {pointer.typed}, {offset.typed}", "ptr", 0)
+                self.keep(self.scope, key, reads, found)
+            pointer = found
+        self.scope = resume
+        return self.put(f"getelementptr {unit}, {pointer.typed}, i64 {constant}", "ptr", 0) if constant else pointer
+
+    def split(self, index: UOp) -> tuple[int, dict[UOp, int], UOp | None, int | None]:
+        """An index as (constant, scalar terms, what lanes add, the step from lane to lane or GATHER)."""
+        constant, terms = ix.linear(index)
+        same = {a: k for a, k in terms.items() if not self.widths[a]}
+        if len(same) == len(terms):
+            return constant, same, None, 0
+        wide = {a: k for a, k in terms.items() if a not in same}
+        if len(wide) == 1 and (lane := next(iter(wide))) in self.lanes:
+            return constant, same, lane, wide[lane]
+        offsets = ix.build(0, wide)
+        self.note((offsets,))
+        return constant, same, offsets, GATHER
+
+    def pointers(self, memory: UOp, constant: int, same: dict[UOp, int], wide: UOp | None, step: int | None,
+                 lanes: int) -> Value:
+        """One pointer per lane."""
+        base = self.address(memory, constant, same)
+        if step is not GATHER:
+            offsets = list_of([str(step * i) for i in range(lanes)], "i64")
+        else:
+            assert wide is not None
+            offsets = self.operand(wide, lanes)    # sign-extended from 32 bits, which gathers understand
+        return self.put(f"getelementptr {_unit(memory)}, {base.typed}, {offsets.typed}", "ptr", lanes)
+
+    # -- loads ---------------------------------------------------------------------------------------------------
+    def load(self, node: UOp) -> Value:
+        memory, index = node.src[:2]
+        gate = node.src[2] if len(node.src) == 3 else None
+        return self.in_register(self._load(memory, index, gate, self.widths[node]), node)
+
+    def _load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> Value:
+        constant, same, wide, step = self.split(index)
+        if not lanes:
+            if gate is None:
+                return self.read(self.address(memory, constant, same), memory, 0)
+            test = self.operand(gate)
+            safe = self.select(test, self.total(constant, same), literal(0, dtypes.index))
+            place = self.put(f"getelementptr {_unit(memory)}, {self.base(memory).typed}, {safe.typed}", "ptr", 0)
+            value = self.read(place, memory, 0)
+            return self.select(test, value, _zero(value))
+        mask = None if gate is None else self.operand(gate, lanes)
+        if step == 1 or step == -1:
+            place = self.address(memory, constant - (lanes - 1 if step == -1 else 0), same)
+            if mask is None:
+                value = self.read(place, memory, lanes)
+            else:
+                mask = mask if step == 1 else self.shuffle(mask, list(range(lanes))[::-1])
+                value = self._masked_load("llvm.masked.load", place, mask, memory, lanes)
+            return value if step == 1 else self.shuffle(value, list(range(lanes))[::-1])
+        if mask is None and step is not GATHER and 2 <= step <= 4:
+            return self._strided(memory, constant, same, step, lanes)
+        places = self.pointers(memory, constant, same, wide, step, lanes)
+        if mask is None:
+            mask = list_of(["true"] * lanes, "i1")
+        return self._masked_load("llvm.masked.gather", places, mask, memory, lanes)
+
+    def read(self, place: Value, memory: UOp, lanes: int) -> Value:
+        unit = _unit(memory)
+        full = f"<{lanes} x {unit}>" if lanes else unit
+        return self.put(f"load {full}, {place.typed}, align {memory.dtype.itemsize}", unit, lanes)
+
+    def _masked_load(self, name: str, place: Value, mask: Value, memory: UOp, lanes: int) -> Value:
+        unit, align = _unit(memory), memory.dtype.itemsize
+        full = f"<{lanes} x {unit}>"
+        mangled = f"@{name}.v{lanes}{SHORT.get(unit, unit)}.{'v' + str(lanes) if place.lanes else ''}p0"
+        self.declare(full, mangled, f"{place.full}, i32, {mask.full}, {full}")
+        return self.put(f"call {full} {mangled}({place.typed}, i32 {align}, {mask.typed}, {full} zeroinitializer)",
+                        unit, lanes)
+
+    def _strided(self, memory: UOp, constant: int, same: dict[UOp, int], step: int, lanes: int) -> Value:
+        """Every 2nd to 4th element: whole vectors that start so that the last one ends with the last element."""
+        starts = [min(i * lanes, (lanes - 1) * step + 1 - lanes) for i in range(step)]
+        parts = [self.read(self.address(memory, constant + s, same), memory, lanes) for s in starts]
+        result = parts[0]
+        for i in range(1, step):      # lanes that part i provides replace those taken so far
+            order = []
+            for lane in range(lanes):
+                offset = lane * step
+                here = starts[i] <= offset and offset >= starts[i - 1] + lanes
+                done = offset < starts[i - 1] + lanes
+                order.append(lanes + offset - starts[i] if here else (offset if i == 1 else lane) if done else 0)
+            picked = ", ".join([f"i32 {x}" for x in order])
+            result = self.put(f"shufflevector {result.typed}, {parts[i].typed}, <{lanes} x i32> <{picked}>",
+                              result.type, lanes)
+        return result
+
+    def in_register(self, value: Value, like: UOp) -> Value:
+        """A value from memory: booleans are bytes there."""
+        return self.compare("ne", value, _zero(value)) if like.dtype is dtypes.bool else value
+
+    # -- stores --------------------------------------------------------------------------------------------------
+    def store(self, statement: Store) -> None:
+        memory, combine = statement.memory, statement.combine
+        width = self.widths[statement.value]
+        constant, same, wide, step = self.split(statement.index)
+        lanes = max(width, 0 if step == 0 else self.widths[statement.index])
+        if statement.gate is not None and step == 0:
+            raise Bug("a store to one place has a gate that differs between lanes")
+        if step == 0:
+            value = self.operand(statement.value, width)
+            if width:
+                if combine is None:
+                    raise Bug("lanes would overwrite each other in one place")
+                value = self.fold(combine, memory.dtype, value)
+            lanes = 0
+        else:
+            value = self.operand(statement.value, lanes)
+        if combine is not None:
+            if step is GATHER:
+                raise Bug("lanes may meet in one place: they cannot be combined in parallel")
+            # reading again what is already loaded is right: the memory's kept values end with this store
+            old = self.in_register(self._load(memory, statement.index, statement.gate, lanes), memory)
+            value = self.binary(combine, memory.dtype, old, value)
+        if memory.dtype is dtypes.bool:
+            value = self.convert("zext", value, "i8")
+        mask = None if statement.gate is None else self.operand(statement.gate, lanes)
+        align = memory.dtype.itemsize
+        if not lanes or step == 1 or step == -1:
+            place = self.address(memory, constant - (lanes - 1 if step == -1 else 0), same)
+            if step == -1:
+                value = self.shuffle(value, list(range(lanes))[::-1])
+                mask = None if mask is None else self.shuffle(mask, list(range(lanes))[::-1])
+            if mask is None:
+                self.line(f"store {value.typed}, {place.typed}, align {align}")
+                return
+            name = f"@llvm.masked.store.v{lanes}{SHORT.get(value.type, value.type)}.p0"
+        else:
+            place = self.pointers(memory, constant, same, wide, step, lanes)
+            mask = mask or list_of(["true"] * lanes, "i1")
+            name = f"@llvm.masked.scatter.v{lanes}{SHORT.get(value.type, value.type)}.v{lanes}p0"
+        self.declare("void", name, f"{value.full}, {place.full}, i32, {mask.full}")
+        self.line(f"call void {name}({value.typed}, {place.typed}, i32 {align}, {mask.typed})")
+
+
+def _unit(memory: UOp) -> str:
+    """The element type in memory."""
+    return "i8" if memory.dtype is dtypes.bool else TYPES[memory.dtype]
+
+
+def _zero(value: Value) -> Value:
+    text = "zeroinitializer" if value.lanes else "0x0000000000000000" if value.type in ("float", "double") else "0"
+    return Value(text, value.type, value.lanes)
+
+
+def memory_size(memory: UOp) -> int:
+    """How many elements a param or LOCAL has."""
+    return int(memory.arg.size) if memory.op is o.LOCAL else math.prod(memory.shape)
