@@ -151,6 +151,8 @@ SCALAR = _declare("SCALAR", Kind.LEAF)             # arg: Cell, a scalar handed 
 CONTIGUOUS = _declare("CONTIGUOUS", Kind.MEMORY)   # "store this here"
 COPY = _declare("COPY", Kind.MEMORY)               # to arg.device
 DETACH = _declare("DETACH", Kind.MEMORY)           # the same value; gradients stop
+STORE = _declare("STORE", Kind.MEMORY)             # (PARAM, value): a kernel's result
+SINK = _declare("SINK", Kind.MEMORY)               # (STORE, ...): all that one kernel does
 
 # -- the four that cannot honestly be composed ------------------------------------------------------------------------
 GATHER = _declare("GATHER", Kind.SPECIAL)     # (rows (n, *rest), index S) -> S + rest:  out[s, r] = rows[index[s], r]

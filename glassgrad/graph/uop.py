@@ -92,6 +92,7 @@ class Param(NamedTuple):
     slot: int
     shape: Shape
     scalar: bool = False                     # a Cell's value, not memory
+    device: str | None = None                # set while scheduling, not inside kernels
 
 
 class Range(NamedTuple):
@@ -405,8 +406,8 @@ def _movement_shape(op: Op, shape: Shape, arg: Any) -> Shape:
 
 
 def _device(node: UOp) -> str | None:
-    if node.op is o.BUFFER:
-        device: str = node.arg.device
+    if node.op is o.BUFFER or node.op is o.PARAM:
+        device: str | None = node.arg.device
         return device
     if node.op is o.COPY:
         return str(node.arg.device)

@@ -1,0 +1,83 @@
+"""Which axes matter, followed through movement ops. In: shapes, nodes, sets of axes. Out: sets of axes.
+
+A value that does not change along an axis can be computed once for all of it; fusion and contraction both ask this.
+"""
+
+from __future__ import annotations
+
+from glassgrad.graph import ops as o
+from glassgrad.graph.ops import Kind
+from glassgrad.graph.uop import Shape, UOp
+
+AxisSet = frozenset[int]
+Run = tuple[int, int, int, int]     # axes [i, left) of one shape hold the same elements as [j, right) of the other
+
+
+def runs(shape: Shape, source: Shape) -> list[Run]:
+    """Two shapes of one size cut into the shortest runs of axes with equal products.
+
+    >>> runs((6, 4), (2, 3, 4))
+    [(0, 1, 0, 2), (1, 2, 2, 3)]
+    """
+    out: list[Run] = []
+    i = j = 0
+    while i < len(shape) or j < len(source):
+        left, right = i, j
+        size_left = size_right = 1
+        while size_left != size_right or (left == i and right == j):
+            if (size_left <= size_right and left < len(shape)) or right == len(source):
+                if left == len(shape):
+                    break
+                size_left *= shape[left]
+                left += 1
+            else:
+                size_right *= source[right]
+                right += 1
+        out.append((i, left, j, right))
+        i, j = left, right
+    return out
+
+
+def nontrivial(shape: Shape) -> AxisSet:
+    return frozenset(a for a, n in enumerate(shape) if n != 1)
+
+
+def carried(node: UOp, axes: AxisSet, exact: bool) -> AxisSet | None:
+    """Axes of `node.src[0]` as axes of a movement or reduce node.
+
+    Where a reshape mixes axes inside and outside the set there is no answer: None if `exact`, else all of the mix.
+    """
+    op, arg, source = node.op, node.arg, node.src[0].shape
+    if op is o.PERMUTE:
+        return frozenset(arg.order.index(a) for a in axes)
+    if op is o.RESHAPE:
+        out: set[int] = set()
+        for i, left, j, right in runs(node.shape, source):
+            inside = {a for a in range(j, right) if source[a] != 1}
+            if not inside & axes:
+                continue
+            if exact and not inside <= axes:
+                return None
+            out |= {a for a in range(i, left) if node.shape[a] != 1}
+        return frozenset(out)
+    if op is o.WINDOW or op is o.UNWINDOW:
+        return axes | {len(node.shape) - 1} if arg.axis in axes else axes
+    if op in o.REDUCE:
+        return axes - frozenset(arg.axes)
+    return axes
+
+
+def varies(order: list[UOp]) -> dict[UOp, AxisSet]:
+    """For every node (given sources first), the axes along which its value may change."""
+    found: dict[UOp, AxisSet] = {}
+    for node in order:
+        kind = node.op.kind
+        if kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
+            found[node] = frozenset().union(*[found[s] for s in node.src if s.shape != ()]) if node.shape else frozenset()
+        elif kind in (Kind.MOVEMENT, Kind.REDUCE):
+            found[node] = carried(node, found[node.src[0]], exact=False) or frozenset()
+        elif node.op in (o.CONTIGUOUS, o.DETACH, o.COPY):
+            found[node] = found[node.src[0]]
+        else:
+            found[node] = nontrivial(node.shape)
+    return found

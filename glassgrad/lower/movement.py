@@ -1,0 +1,81 @@
+"""Where an element comes from. In: a movement node and an index into it. Out: the index into its source, and a gate.
+
+Lowering pushes loop counters down through the movement nodes with these functions; nothing is ever copied. The gate is
+a condition outside which the element is 0 (padding).
+"""
+
+from __future__ import annotations
+
+import math
+
+from glassgrad.base.errors import Bug
+from glassgrad.graph import ops as o
+from glassgrad.graph.axes import runs
+from glassgrad.graph.index import add, both, divide, index, less, modulo, multiply
+from glassgrad.graph.uop import Shape, UOp
+
+Index = tuple[UOp, ...]
+
+
+def source_index(node: UOp, at: Index) -> tuple[Index, UOp | None]:
+    """The index into `node.src[0]` that element `at` of a movement node reads, and the gate where it is real."""
+    op, arg, shape = node.op, node.arg, node.src[0].shape
+    if op is o.RESHAPE:
+        return reshape_index(at, node.shape, shape), None
+    if op is o.PERMUTE:
+        return tuple(at[arg.order.index(i)] for i in range(len(shape))), None
+    if op is o.EXPAND:
+        return tuple(index(0) if n == 1 else i for i, n in zip(at, shape)), None
+    if op is o.SHRINK:
+        return tuple(add(i, index(start)) for i, (start, _) in zip(at, arg.bounds)), None
+    if op is o.FLIP:
+        return tuple(add(index(n - 1), multiply(i, -1)) if axis in arg.axes else i
+                     for axis, (i, n) in enumerate(zip(at, shape))), None
+    if op is o.WINDOW:
+        inner = add(multiply(at[arg.axis], arg.stride), multiply(at[-1], arg.dilation))
+        return at[:arg.axis] + (inner,) + at[arg.axis + 1:-1], None
+    if op is o.PAD:
+        gate: UOp | None = None
+        out = []
+        for i, n, (before, _) in zip(at, shape, arg.padding):
+            inner = add(i, index(-before))
+            gate = both(gate, both(less(index(-1), inner), less(inner, index(n))))
+            out.append(inner)
+        return tuple(out), gate
+    if op is o.UNWINDOW:
+        n = shape[arg.axis]
+        offset = add(at[arg.axis], multiply(at[-1], -arg.dilation))
+        gate = both(less(index(-1), offset), less(offset, index((n - 1) * arg.stride + 1)))
+        if arg.stride > 1:
+            gate = both(gate, less(modulo(offset, arg.stride), index(1)))
+        return at[:arg.axis] + (divide(offset, arg.stride),) + at[arg.axis + 1:], gate
+    raise Bug(f"{op.name} is not a movement op")
+
+
+def reshape_index(at: Index, shape: Shape, source: Shape) -> Index:
+    """Row-major index of `at` in `shape`, taken apart again in `source`; runs of axes that match are kept apart."""
+    out: list[UOp] = []
+    for i, left, j, right in runs(shape, source):
+        out += _regroup(at[i:left], shape[i:left], source[j:right])
+    return tuple(out)
+
+
+def _regroup(at: Index, shape: Shape, source: Shape) -> list[UOp]:
+    if shape == source:
+        return list(at)
+    flat = flatten(at, shape)
+    out: list[UOp] = []
+    size = math.prod(source)
+    for n in source:
+        size = size // n if n else 0
+        out.append(index(0) if n == 1 or size == 0 else modulo(divide(flat, size), n))
+    return out
+
+
+def flatten(at: Index, shape: Shape) -> UOp:
+    """The row-major position of an index."""
+    total, step = index(0), 1
+    for i, n in zip(reversed(at), reversed(shape)):
+        total = add(total, multiply(i, step))
+        step *= n
+    return total

@@ -1,0 +1,255 @@
+"""Decide which nodes live in memory. In: the sinks' graph. Out: {node: reason}. Knows nothing of loops or devices.
+
+Everything else is computed where it is used. One walk down the graph keeps, for every node, what is inlined in it: its
+cost, and the reductions inside together with the axes they vary along (`Inlined`). A node gets memory when a rule
+below says so; the rule's words are kept as the reason, for DEBUG and the visualizer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from glassgrad.graph import ops as o
+from glassgrad.graph.axes import AxisSet, carried, nontrivial, varies
+from glassgrad.graph.ops import Kind
+from glassgrad.graph.uop import UOp, toposort
+
+COSTLY = 12            # vector instructions above which a value is stored rather than computed twice
+MANY_INPUTS = 3        # as many loads to compute a value again cost more than to load it
+SMALL = 16 * 1024      # elements: below, one kernel that does it all beats two
+LARGEST = 1000         # operations in one kernel: compile time grows faster than what fusing more would save
+LEAVES = (o.BUFFER, o.PARAM, o.CONST, o.SCALAR)
+
+
+class Inlined(NamedTuple):
+    """What is computed inside a node that has no memory."""
+    cost: int                      # of one element, in vector instructions
+    inputs: int                    # values loaded for one element
+    rows: AxisSet | None           # axes of this node along which the reductions inside vary; None: no reductions
+    contraction: bool              # one of them is a sum of products with reuse
+    elements: int                  # the largest space that is walked for it
+
+
+NOTHING = Inlined(0, 1, None, False, 0)
+CONSTANT = Inlined(0, 0, None, False, 0)
+
+
+def fuse(sinks: list[UOp]) -> dict[UOp, str]:
+    """Every node that gets memory, sources before users, with the reason."""
+    order = toposort(sinks)
+    plan = _Plan(order)
+    wanted = set(sinks)
+    for node in order:
+        plan.visit(node)
+        if node in wanted and node.op not in LEAVES:
+            plan.store(node, "asked for")
+    plan.separate_shared(order)
+    return {node: plan.reasons[node] for node in order if node in plan.reasons}
+
+
+class _Plan:
+    def __init__(self, order: list[UOp]):
+        self.inlined: dict[UOp, Inlined] = {}
+        self.reasons: dict[UOp, str] = {}
+        self.varies = varies(order)
+        self.readers: dict[UOp, list[UOp]] = {}
+        for node in order:
+            for s in node.src:
+                self.readers.setdefault(s, []).append(node)
+
+    def store(self, node: UOp, reason: str) -> None:
+        """Give memory to a node: the value below its outermost movement ops, where that is not larger."""
+        base = node
+        while base.op in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH) and base not in self.reasons:
+            base = base.src[0]
+        if base.op in LEAVES or reason == "asked for":
+            base = node
+        if base.op not in LEAVES:
+            self.reasons.setdefault(base, reason)
+            while node is not base:          # views of memory read it
+                self.inlined[node] = NOTHING
+                node = node.src[0]
+            self.inlined[base] = NOTHING
+
+    # -- what each kind of node does with what is inlined in its sources -----------------------------------------------
+    def visit(self, node: UOp) -> None:
+        kind = node.op.kind
+        if node.op in LEAVES:
+            self.inlined[node] = CONSTANT if node.op in (o.CONST, o.SCALAR) else NOTHING
+        elif kind == Kind.MOVEMENT:
+            self.inlined[node] = self.movement(node)
+        elif kind == Kind.REDUCE:
+            self.inlined[node] = self.reduction(node)
+        elif kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
+            self.inlined[node] = self.elementwise(node)
+        elif node.op is o.DETACH:
+            self.inlined[node] = self.inlined[node.src[0]]
+        elif node.op is o.RANDOM:
+            self.inlined[node] = Inlined(60, 0, None, False, node.size)
+        elif node.op is o.GATHER:
+            rows, where = node.src
+            self.settle(rows, "read by index: any row, any number of times")
+            self.settle(where, "an index with a reduction inside") if self.inlined[where].rows is not None else None
+            self.inlined[node] = Inlined(4 + self.inlined[where].cost, 2, None, False, node.size)
+        else:                                # CONTIGUOUS, COPY, SCATTER, SCAN
+            for s in node.src:
+                if node.op is o.COPY or self.inlined[s].rows is not None:
+                    self.settle(s, f"read by {node.op.name.lower()}")
+            self.inlined[node] = NOTHING
+            if node.op is not o.CONTIGUOUS or node.src[0].op not in LEAVES:
+                self.store(node, {o.CONTIGUOUS: "contiguous() asks for memory", o.COPY: "copied to another device"}
+                           .get(node.op, f"{node.op.name.lower()} writes memory"))
+
+    def settle(self, node: UOp, reason: str) -> None:
+        """Make sure a source is memory, or a view of it, or costs nothing."""
+        inside = self.inlined[node]
+        if inside.rows is not None or inside.cost > 0:
+            self.store(node, reason)
+
+    def elementwise(self, node: UOp) -> Inlined:
+        rows: AxisSet | None = None
+        contraction = False
+        kept: UOp | None = None
+        for s in sorted(node.src, key=lambda s: -self.inlined[s].elements):
+            inside = self.inlined[s]
+            if inside.rows is None:
+                continue
+            if kept is None:
+                rows, contraction, kept = inside.rows, inside.contraction, s
+            elif inside.rows != rows:
+                self.store(s, "its rows differ from those it meets")
+            elif (inside.contraction or contraction) and len(self.reductions(kept) | self.reductions(s)) > 1:
+                self.store(s, "a sum of products shares its kernel with no other reduction")
+        distinct = set(node.src)
+        cost = min(node.op.cost + sum(self.inlined[s].cost for s in distinct), 1 << 20)
+        found = Inlined(cost, min(sum(self.inlined[s].inputs for s in distinct), 1 << 20), rows, contraction,
+                        max([node.size] + [self.inlined[s].elements for s in node.src]))
+        if cost > LARGEST:
+            self.inlined[node] = found
+            self.store(node, f"a kernel of {LARGEST} operations is long enough")
+            return NOTHING
+        return found
+
+    def reductions(self, node: UOp) -> frozenset[UOp]:
+        """The reductions inlined in a node."""
+        found, stack, seen = set(), [node], set()
+        while stack:
+            n = stack.pop()
+            if n in seen or n in self.reasons or self.inlined[n].rows is None:
+                continue
+            seen.add(n)
+            if n.op in o.REDUCE:
+                found.add(n)
+            stack.extend(n.src)
+        return frozenset(found)
+
+    def movement(self, node: UOp) -> Inlined:
+        source = node.src[0]
+        inside = self.inlined[source]
+        repeats = node.op in (o.WINDOW, o.UNWINDOW) or (node.op is o.EXPAND and node.size > source.size)
+        if inside.rows is not None:
+            if node.op in (o.PAD, o.WINDOW, o.UNWINDOW):
+                self.store(source, f"a reduction under {node.op.name.lower()} would be computed again")
+                return NOTHING
+            rows = carried(node, inside.rows, exact=True)
+            if rows is None:
+                self.store(source, "a reshape mixes the rows of its reduction with the rest")
+                return NOTHING
+            return inside._replace(rows=rows)
+        if repeats and node.op is not o.EXPAND and inside.cost * self._reads(node) > 8:
+            self.store(source, f"each element is read {self._reads(node)} times and costs {inside.cost}")
+            return NOTHING
+        if repeats and inside.cost >= COSTLY and node.size >= 4 * source.size and not self._feeds_contraction(node):
+            self.store(source, "costly, and repeated many times")
+            return NOTHING
+        return inside
+
+    def _reads(self, node: UOp) -> int:
+        if node.op is o.WINDOW:
+            return max(1, -(-node.arg.size // node.arg.stride))
+        return max(1, node.shape[-1] // node.arg.stride)
+
+    def _feeds_contraction(self, node: UOp) -> bool:
+        """A repeated factor of a sum of products is packed once, so what it costs is paid once."""
+        for _ in range(8):
+            readers = self.readers.get(node, [])
+            if len(readers) != 1:
+                return False
+            node = readers[0]
+            if node.op is o.SUM:
+                return self.is_contraction(node)
+            if node.op not in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.MUL, o.CAST):
+                return False
+        return False
+
+    def is_contraction(self, node: UOp) -> bool:
+        """A sum of products where each factor is used again and again along axes only the other one sees."""
+        source = node.src[0]
+        while source.op is o.CAST:
+            source = source.src[0]
+        if node.op is not o.SUM or source.op is not o.MUL or () in (source.src[0].shape, source.src[1].shape):
+            return False
+        left, right = self.varies[source.src[0]], self.varies[source.src[1]]
+        axes = frozenset(node.arg.axes)
+        return bool(axes <= left & right and left - right and right - left)
+
+    def reduction(self, node: UOp) -> Inlined:
+        source = node.src[0]
+        inside = self.inlined[source]
+        axes = frozenset(node.arg.axes)
+        contraction = self.is_contraction(node)
+        if contraction:
+            inner = source
+            while inner.op is o.CAST:
+                inner = inner.src[0]
+            for factor in inner.src:
+                if self.inlined[factor].rows is not None:
+                    self.store(factor, "a factor of a sum of products, with a reduction inside")
+        elif inside.rows is not None:
+            small = inside.elements <= SMALL and not inside.contraction
+            if inside.contraction:
+                self.store(source, "a sum of products under another reduction")
+            elif axes & inside.rows and not small:
+                self.store(source, "its rows are reduced in turn")
+            elif not axes & inside.rows and nontrivial(source.shape) - axes - inside.rows:
+                self.store_reductions(source, "computed for fewer axes than its reader walks")
+        inside = self.inlined[source]
+        rows = nontrivial(node.shape)
+        return Inlined(inside.cost + 2, inside.inputs, rows, contraction, max(source.size, inside.elements))
+
+    def store_reductions(self, node: UOp, reason: str) -> None:
+        """Give memory to the reductions inlined in a node, at the last point before they are repeated."""
+        stack, seen = [node], set()
+        while stack:
+            n = stack.pop()
+            if n in seen or n in self.reasons or n.op in LEAVES or self.inlined[n].rows is None:
+                continue
+            seen.add(n)
+            if n.op in o.REDUCE:
+                self.store(n, reason)
+            else:
+                stack.extend(n.src)
+        for n in toposort([node]):
+            if n in seen and n not in self.reasons:
+                self.inlined[n] = self.inlined[n]._replace(rows=None, contraction=False)
+
+    # -- values that several kernels would compute ----------------------------------------------------------------------
+    def separate_shared(self, order: list[UOp]) -> None:
+        """Walk users first: where the users of a value lie in different kernels, it is stored if it is worth it."""
+        owner: dict[UOp, UOp | None] = {}      # the one stored node that a node is computed for; None: several
+        for node in reversed(order):
+            readers = {owner.get(r) if r not in self.reasons else r for r in self.readers.get(node, [])}
+            one = next(iter(readers)) if len(readers) == 1 else None
+            if node in self.reasons:
+                owner[node] = node
+            elif (len(readers) > 1 or None in readers) and node.op not in LEAVES and self._worth_sharing(node):
+                self.reasons[node] = "used by several kernels, and costly to compute again"
+                owner[node] = node
+            else:
+                owner[node] = one
+
+    def _worth_sharing(self, node: UOp) -> bool:
+        inside = self.inlined[node]
+        if node.op.kind == Kind.MOVEMENT or node.op is o.DETACH:
+            return False                        # its source is asked next, and is not larger
+        return inside.rows is not None or inside.cost >= COSTLY or inside.inputs >= MANY_INPUTS and inside.cost > 0

@@ -1,0 +1,247 @@
+"""Cut a graph into kernels. In: sinks over PARAM leaves, and which nodes live in memory. Out: `Schedule`.
+
+Each stored node becomes a kernel's result; what lies between it and other stored nodes is its body. Results of equal
+shape that belong together share one kernel: a result and what is computed from it element by element (a gradient and
+the updated weight), and results that read the same values (an optimizer's moments).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from glassgrad.base.lines import Line
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import DType
+from glassgrad.graph.ops import Kind
+from glassgrad.graph.uop import Param, Shape, UOp, toposort
+from glassgrad.schedule.fuse import LEAVES, fuse
+
+MOST_RESULTS = 8      # of one kernel
+
+
+@dataclass(eq=False)
+class Slot:
+    """A place in memory during one run of a schedule: an input, a result, or something between."""
+    shape: Shape
+    dtype: DType
+    device: str | None
+
+
+@dataclass(eq=False)
+class Item:
+    """One kernel (or one copy between devices) and the slots it works on: PARAM i of `ast` is slots[i]."""
+    ast: UOp                     # SINK of STOREs over PARAMs, or COPY of a PARAM
+    slots: tuple[int, ...]
+    results: int                 # the first so many slots are written
+    device: str | None
+    reasons: tuple[str, ...] = ()
+    lines: tuple[Line, ...] = ()
+
+
+@dataclass(eq=False)
+class Schedule:
+    items: list[Item]
+    slots: list[Slot]
+    inputs: int                  # the first so many slots are given
+    results: dict[UOp, int] = field(default_factory=dict)   # sink: its slot
+
+
+def schedule(sinks: list[UOp], inputs: list[UOp]) -> Schedule:
+    """Kernels in an order that respects who reads what; `inputs` are the PARAM leaves by slot."""
+    reasons = fuse(sinks)
+    slots = [Slot(p.shape, p.dtype, p.device) for p in inputs]
+    place: dict[UOp, int] = {p: i for i, p in enumerate(inputs)}
+    for node in reasons:
+        place[node] = len(slots)
+        slots.append(Slot(node.shape, node.dtype, node.device))
+    items = [_item(group, place, reasons) for group in _groups(reasons)]
+    return Schedule(items, slots, len(inputs), {s: place[s] for s in sinks})
+
+
+# -- which results share a kernel ---------------------------------------------------------------------------------------
+@dataclass(eq=False)
+class _Group:
+    roots: list[UOp]
+    reads: dict[UOp, bool]       # stored nodes and leaves it reads: True where only element by element
+    needs: int                   # bit set of the groups it depends on, itself included
+    reduces: bool
+    bit: int
+
+
+def _groups(reasons: dict[UOp, str]) -> list[list[UOp]]:
+    """Kernels as lists of the nodes they store, in order."""
+    groups: list[_Group] = []
+    home: dict[UOp, _Group] = {}
+    by_shape: dict[Shape, list[_Group]] = {}
+    for node in reasons:
+        reads, reduces = _reads(node, reasons)
+        bit = 1 << len(groups)
+        needs = bit
+        for r in reads:
+            if r in home:
+                needs |= home[r].needs
+        fresh = _Group([node], reads, needs, reduces, bit)
+        joined = None
+        if node.op not in (o.COPY, o.SCATTER, o.SCAN):
+            joined = _join(fresh, by_shape.get(node.shape, [])[-MOST_RESULTS:], home, groups)
+        if joined is None:
+            groups.append(fresh)
+            by_shape.setdefault(node.shape, []).append(fresh)
+            home[node] = fresh
+        else:
+            home[node] = joined
+    return [g.roots for g in _ordered(groups, home)]
+
+
+def _join(fresh: _Group, candidates: list[_Group], home: dict[UOp, _Group], groups: list[_Group]) -> _Group | None:
+    """The group that a new result may share a kernel with, brought up to date; None where there is none."""
+    node = fresh.roots[0]
+    for group in reversed(candidates):
+        if len(group.roots) >= MOST_RESULTS or group.roots[0].op in (o.COPY, o.SCATTER, o.SCAN) or fresh.reduces:
+            continue
+        if group.roots[0].device != node.device:
+            continue
+        inside = [r for r in fresh.reads if r in group.roots]
+        outside_needs = 0
+        for r in fresh.reads:
+            if r in home and r not in group.roots:
+                outside_needs |= home[r].needs
+        if outside_needs & group.bit:
+            continue                      # it waits for a third kernel that waits for this group
+        if any(other.needs & group.bit and other is not group for other in groups) and _later(groups, group, fresh, home):
+            continue
+        together = all(fresh.reads[r] for r in inside) if inside else \
+            not group.reduces and any(r in group.reads for r in fresh.reads)
+        if not together:
+            continue
+        group.roots.append(node)
+        for r, plain in fresh.reads.items():
+            if r not in group.roots:
+                group.reads[r] = group.reads.get(r, True) and plain
+        added = outside_needs & ~group.needs
+        group.needs |= outside_needs
+        if added:
+            for other in groups:
+                if other.needs & group.bit:
+                    other.needs |= added
+        return group
+    return None
+
+
+def _later(groups: list[_Group], group: _Group, fresh: _Group, home: dict[UOp, _Group]) -> bool:
+    """Whether joining would close a circle: something `fresh` reads waits for the group."""
+    return any(home[r].needs & group.bit for r in fresh.reads if r in home and home[r] is not group)
+
+
+def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:
+    """What a result's kernel reads, and whether each is read element by element only; and whether it reduces."""
+    reads: dict[UOp, bool] = {}
+    reduces = False
+    plain: dict[UOp, bool] = {root: True}
+    for node in _inside(root, reasons):
+        reduces = reduces or node.op in o.REDUCE
+        straight = plain.get(node, True) and (node.op.kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY)
+                                              or node.op in (o.CONTIGUOUS, o.DETACH))
+        for s in node.src:
+            through = straight and (s.shape == root.shape)
+            if s in reasons or s.op in LEAVES:
+                if s.op not in (o.CONST, o.SCALAR):
+                    reads[s] = reads.get(s, True) and through
+            else:
+                plain[s] = plain.get(s, True) and through
+    return reads, reduces
+
+
+def _inside(root: UOp, reasons: dict[UOp, str]) -> list[UOp]:
+    """The nodes of one kernel, users first."""
+    done: set[UOp] = set()
+    order: list[UOp] = []
+    stack: list[tuple[UOp, bool]] = [(root, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            order.append(node)
+        elif node not in done:
+            done.add(node)
+            stack.append((node, True))
+            stack += [(s, False) for s in node.src if s not in done and s not in reasons and s.op not in LEAVES]
+    order.reverse()
+    return order
+
+
+def _ordered(groups: list[_Group], home: dict[UOp, _Group]) -> list[_Group]:
+    """Groups after those they read from."""
+    done: set[int] = set()
+    out: list[_Group] = []
+    for first in groups:
+        stack = [first]
+        while stack:
+            group = stack[-1]
+            waiting = [home[r] for r in group.reads if r in home and home[r] is not group and home[r].bit not in done]
+            if group.bit in done:
+                stack.pop()
+            elif waiting:
+                stack += waiting
+            else:
+                done.add(group.bit)
+                out.append(group)
+                stack.pop()
+    return out
+
+
+# -- one kernel's own graph -----------------------------------------------------------------------------------------------
+def _item(roots: list[UOp], place: dict[UOp, int], reasons: dict[UOp, str]) -> Item:
+    lines = tuple(dict.fromkeys(line for r in roots if (line := r.line) is not None))
+    why = tuple(reasons[r] for r in roots)
+    if roots[0].op is o.COPY:
+        source = roots[0].src[0]
+        param = UOp(o.PARAM, source.dtype, (), Param(1, source.shape))
+        return Item(UOp(o.COPY, source.dtype, (param,), roots[0].arg), (place[roots[0]], place[source]), 1,
+                    roots[0].device, why, lines)
+    new: dict[UOp, UOp] = {}
+    slots = [place[r] for r in roots]
+    targets = [UOp(o.PARAM, r.dtype, (), Param(i, r.shape)) for i, r in enumerate(roots)]
+
+    def leaf(node: UOp) -> UOp:
+        if node.op is o.CONST:
+            return node
+        slots.append(place[node])
+        return UOp(o.PARAM, node.dtype, (), Param(len(slots) - 1, node.shape, node.op is o.PARAM and node.arg.scalar))
+
+    for root in roots:
+        for node in _toposort_within(root, roots, reasons, new):
+            if node.op in LEAVES or (node in reasons and node not in roots):
+                new[node] = leaf(node)
+                continue
+            src = tuple([new[s] for s in node.src])
+            if node.op in (o.CONTIGUOUS, o.DETACH):
+                new[node] = src[0]
+            else:
+                new[node] = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+    stores = tuple(UOp(o.STORE, r.dtype, (t, new[r])) for t, r in zip(targets, roots))
+    return Item(UOp(o.SINK, roots[0].dtype, stores), tuple(slots), len(roots), roots[0].device, why, lines)
+
+
+def _toposort_within(root: UOp, roots: list[UOp], reasons: dict[UOp, str], known: dict[UOp, UOp]) -> list[UOp]:
+    """Sources before users, stopping at what lives in memory elsewhere and at what is known already."""
+    done: set[UOp] = set()
+    order: list[UOp] = []
+    stack: list[tuple[UOp, bool]] = [(root, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            order.append(node)
+        elif node not in done and node not in known:
+            done.add(node)
+            stack.append((node, True))
+            if node not in reasons or node in roots:
+                stack += [(s, False) for s in reversed(node.src)]
+    return order
+
+
+def describe(item: Item) -> str:
+    """One kernel's graph as text, sources first."""
+    order = toposort([item.ast])
+    number = {n: i for i, n in enumerate(order)}
+    return "\n".join(f"{number[n]:4d} {n.op.name:<10} {n.dtype.name:<9} {str(list(n.shape)):<20} "
+                     f"{[number[s] for s in n.src]} {'' if n.arg is None else n.arg}" for n in order)
