@@ -99,7 +99,7 @@ def _order_key(atom: UOp) -> str:
 
 def build(constant: int, terms: Terms) -> UOp:
     """The node of a canonical form."""
-    terms = _rejoin(terms)
+    constant, terms = _rejoin(constant, terms)
     total: UOp | None = None
     for atom in sorted(terms, key=order_key):
         k = terms[atom]
@@ -110,7 +110,7 @@ def build(constant: int, terms: Terms) -> UOp:
     return UOp(o.ADD, dtypes.index, (total, index(constant))) if constant else total
 
 
-def _rejoin(terms: Terms) -> Terms:
+def _rejoin(constant: int, terms: Terms) -> tuple[int, Terms]:
     """k*c*(x // c) + k*(x % c)  ->  k*x"""
     for atom, k in terms.items():
         if atom.op is o.MOD and atom.src[1].op is o.CONST:
@@ -121,11 +121,11 @@ def _rejoin(terms: Terms) -> Terms:
                 (whole,) = parts
                 if terms.get(whole) == k * c.arg:
                     rest = {a: n for a, n in terms.items() if a is not atom and a is not whole}
-                    _, more = linear(x)
+                    shift, more = linear(x)
                     for a, n in more.items():
                         rest[a] = rest.get(a, 0) + k * n
-                    return _rejoin({a: n for a, n in rest.items() if n})
-    return terms
+                    return _rejoin(constant + k * shift, {a: n for a, n in rest.items() if n})
+    return constant, terms
 
 
 def add(x: UOp, y: UOp) -> UOp:
