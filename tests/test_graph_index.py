@@ -10,7 +10,18 @@ import pytest
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.index import (
-    add, both, bounds, build, divide, index, less, linear, modulo, multiply, order_key, substitute_index,
+    add,
+    both,
+    bounds,
+    build,
+    divide,
+    index,
+    less,
+    linear,
+    modulo,
+    multiply,
+    order_key,
+    substitute_index,
 )
 from glassgrad.graph.uop import Range, UOp, const, toposort
 

@@ -134,7 +134,10 @@ def promote(a: DType, b: DType) -> DType:
         return a
     meet = _meets.get((a, b))
     if meet is None:
-        meet = _meets[a, b] = min(_reach(a) & _reach(b), key=lambda d: d.rank)
+        meet = min(_reach(a) & _reach(b), key=lambda d: d.rank)
+        if meet.is_float and not (a.is_float or b.is_float):   # uint64 and a signed type: no integer holds both
+            meet = dtypes.float32
+        _meets[a, b] = meet
     return meet
 
 
