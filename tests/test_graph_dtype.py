@@ -30,6 +30,8 @@ def test_promotion_is_commutative_associative_and_idempotent():
             for c in ALL:
                 if dtypes.uint64 in (a, b, c) and any(d.kind == "i" for d in (a, b, c)):
                     continue                            # no integer holds both: float32, before the third has spoken
+                if {dtypes.fp8e4m3, dtypes.fp8e5m2} <= {a, b, c}:
+                    continue                            # float16 and bfloat16 both hold these two, and not each other
                 assert promote(promote(a, b), c) is promote(a, promote(b, c)), (a, b, c)
 
 

@@ -101,23 +101,19 @@ def chain():
     return x, node
 
 
-def test_a_long_chain_walks_pickles_substitutes_and_dies(chain):
+def test_a_long_chain_walks_pickles_and_substitutes(chain):
     x, node = chain
     assert len(toposort([node])) == 100_000 + 4
     text = pickle.dumps(node)
     assert pickle.loads(text) is node
     y = param((2,), dtypes.float32).detach()
     assert substitute([node], {x: y})[0] is not node
-    watch = weakref.ref(node)
-    del node, chain
-    gc.collect()
-    assert watch is not None
 
 
 def test_a_long_chain_is_freed_without_recursion():
     node = buffer((2,))
     start = len(uop_module._table)
-    for i in range(100_000):
+    for _ in range(100_000):
         node = node * 1.5
     del node
     gc.collect()
@@ -196,8 +192,8 @@ def test_comparisons_at_nan_are_false():
 
 
 @pytest.mark.parametrize("op, dtype, value", [
-    (o.ADD, dtypes.int8, 0), (o.MUL, dtypes.float32, 1.0), (o.MAX, dtypes.float32, -math.inf), (o.MAX, dtypes.int8, -128),
-    (o.MIN, dtypes.uint8, 255), (o.MAX, dtypes.bool, False), (o.MIN, dtypes.bool, True)])
+    (o.ADD, dtypes.int8, 0), (o.MUL, dtypes.float32, 1.0), (o.MAX, dtypes.float32, -math.inf),
+    (o.MAX, dtypes.int8, -128), (o.MIN, dtypes.uint8, 255), (o.MAX, dtypes.bool, False), (o.MIN, dtypes.bool, True)])
 def test_identities(op, dtype, value):
     assert identity(op, dtype) is const(value, dtype)
 
