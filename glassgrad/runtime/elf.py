@@ -135,8 +135,9 @@ class Object:
             if where == _ABSOLUTE or kind == _TYPE_FILE:
                 self.symbols.append(Symbol(text, True, value, absolute=True))
             elif where == _UNDEFINED:
-                # the first symbol is always empty, and relocations without a symbol name it
-                self.symbols.append(Symbol(text, not self.symbols, 0, absolute=True))
+                # The first symbol is always empty. Assemblers also name the table of addresses, which we make.
+                harmless = not self.symbols or text == "_GLOBAL_OFFSET_TABLE_"
+                self.symbols.append(Symbol(text, harmless, 0, absolute=True))
             else:
                 section = self.sections[where]
                 if value > section.size:
