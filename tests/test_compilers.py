@@ -98,7 +98,8 @@ def test_c_reaches_its_own_tables_and_functions() -> None:
     call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int)(image.address("call"))
     assert [call(0, 20), call(1, 20)] == [21, 40]
     assert ctypes.CFUNCTYPE(ctypes.c_size_t)(image.address("where"))() == image.address("functions")
-    assert [ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int)(image.address("number"))(i) for i in range(3)] == [0.5, 1.5, 2.5]
+    number = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int)(image.address("number"))
+    assert [number(i) for i in range(3)] == [0.5, 1.5, 2.5]
 
 
 def test_bad_ir_is_our_bug() -> None:
@@ -216,6 +217,7 @@ def test_cores_follow_affinity() -> None:
 
 
 def test_describing_the_host_loads_no_compiler() -> None:
-    script = "import sys; from glassgrad.runtime import host, llvm; host.host_description(); llvm.compiler_version()\n" \
+    script = "import sys; from glassgrad.runtime import host, llvm\n" \
+             "host.host_description(); llvm.compiler_version()\n" \
              "print([name for name in ('llvmlite', 'numpy') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True).stdout == "[]\n"

@@ -328,8 +328,8 @@ busy = CommandList([(image.address("busy"), [cell.ctypes.data], 4, False)])
 
 def run_script(body: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     script = f"KERNELS = {KERNELS!r}\n{PRELUDE}\n{textwrap.dedent(body)}"
-    return subprocess.run([sys.executable, "-X", "faulthandler", "-c", script], cwd=ROOT, capture_output=True, text=True,
-                          timeout=timeout)
+    return subprocess.run([sys.executable, "-X", "faulthandler", "-c", script], cwd=ROOT, capture_output=True,
+                          text=True, timeout=timeout)
 
 
 @pytest.mark.skipif(not hasattr(sys, "getswitchinterval") or sys.platform == "win32", reason="no fork here")

@@ -136,7 +136,8 @@ class HostMemory:
             self._free.setdefault(size, []).append(address)
             if size > _SMALL:
                 self._order[address] = size
-                if self._pooled > self._most_pooled:  # reading a setting costs more than all the rest
+                # Reading a setting costs more than all the rest, so not for every block.
+                if size >= _LARGE or self._pooled > self._most_pooled:
                     self._trim(settings.POOL_MB * _MEBIBYTE)
                     self._most_pooled = self._pooled
 
