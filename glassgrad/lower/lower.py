@@ -70,6 +70,10 @@ class _Lowering:
         nodes = toposort([sink])
         self.params = sorted((n for n in nodes if n.op is o.PARAM), key=lambda n: n.arg.slot)
         self.reductions = [n for n in nodes if n.op in o.REDUCE]
+        self.outputs: set[UOp | None] = {None}
+        self.nesting: dict[UOp, int] = {}     # how many reductions stand one in another below a node
+        for n in nodes:
+            self.nesting[n] = max([self.nesting[s] for s in n.src], default=0) + (n.op in o.REDUCE)
 
     # -- the whole kernel --------------------------------------------------------------------------------------------
     def run(self, name: str) -> Kernel:
@@ -83,6 +87,7 @@ class _Lowering:
             counters = [counter(f"i{axis}", n) if n > 1 else index(0) for axis, n in enumerate(shape)]
             for c in self.row_order(counters):
                 self.path.append(_Block(c))
+                self.outputs.add(c)
             blocks = self.path
             for s in stores:
                 target, value = s.src
@@ -147,11 +152,14 @@ class _Lowering:
             if node in self.kept_at:
                 memory, axes = self.kept_at[node]
                 return load(memory, flatten(tuple(at[a] for a in axes), tuple(node.shape[a] for a in axes)), gate)
-            src = []
-            for s in node.src:
-                src.append((yield (s, at if s.shape != () else (), gate)))
-            result = _compute(node, tuple(src))
-            if node in self.kept:
+            # the source with the deepest reductions first: its loops are the first to need what the others share
+            src: dict[UOp, UOp] = {}
+            for s in sorted(node.src, key=lambda s: -self.nesting[s]):
+                src[s] = yield (s, at if s.shape != () else (), gate)
+            if node in self.kept_at:      # kept by a loop that a source asked for
+                return (yield (node, at, gate))
+            result = _compute(node, tuple([src[s] for s in node.src]))
+            if node in self.kept and self.path[-1].counter not in self.outputs:
                 self.keep(node, at, result)
             return result
         if op.kind == Kind.MOVEMENT:

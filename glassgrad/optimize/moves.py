@@ -5,6 +5,7 @@ Each shows before -> after, and refuses (returns None) where it does not apply. 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from glassgrad.graph import ops as o
@@ -98,14 +99,7 @@ def wide(loop: For, tile: int, lanes: int) -> list[Statement]:
     n, name = loop.range.arg.size, loop.range.arg.name
     out: list[Statement] = []
     start = 0
-    for t, v in ((tile, lanes), (1, lanes), (1, 0)):
-        left = n - start
-        v = v or left
-        if t == 1 and v == lanes and left >= lanes:
-            t = left // lanes                     # the vectors that are left, all at once
-        count = left // (t * v) if t * v else 0
-        if not count:
-            continue
+    for count, t, v in _steps(n, tile, lanes):
         outer, over, lane = counter(name + "o", count), counter(name + "u", t), counter(name + "l", v)
         at = add(index(start), add(multiply(_one(outer, count), t * v), add(multiply(_one(over, t), v), _one(lane, v))))
         axes = ([over] if t > 1 else []) + ([lane] if v > 1 else [])
@@ -121,6 +115,17 @@ def wide(loop: For, tile: int, lanes: int) -> list[Statement]:
         out += [For(outer, loop.kind, body)] if count > 1 else body
         start += count * t * v
     return out
+
+
+def _steps(n: int, tile: int, lanes: int) -> list[tuple[int, int, int]]:
+    """n elements as (how many times, vectors, lanes): whole tiles, the vectors left over at once, the lanes left over.
+
+    >>> _steps(1000, 4, 16)
+    [(15, 4, 16), (1, 2, 16), (1, 1, 8)]
+    """
+    tiles, rest = divmod(n, tile * lanes)
+    vectors, last = divmod(rest, lanes)
+    return [step for step in ((tiles, tile, lanes), (1, vectors, lanes), (1, 1, last)) if math.prod(step)]
 
 
 def _one(range_: UOp, size: int) -> UOp:
@@ -162,14 +167,7 @@ def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0) -> list[Statem
         return out
     out = []
     start = 0
-    for t, v in ((tile, lanes), (1, lanes), (1, 0)):
-        left = n - start
-        v = v or left
-        if t == 1 and v == lanes and left >= lanes:
-            t = left // lanes
-        count = left // (t * v) if t * v else 0
-        if not count:
-            continue
+    for count, t, v in _steps(n, tile, lanes):
         outer, over, lane = counter(name + "o", count), counter(name + "u", t), counter(name + "l", v)
         at = add(index(start), add(multiply(_one(outer, count), t * v), add(multiply(_one(over, t), v), _one(lane, v))))
         axes = ([over] if t > 1 else []) + ([lane] if v > 1 else [])

@@ -48,19 +48,19 @@ def unoptimized(kernel: Kernel) -> Kernel:
 # -- everything that is not a contraction -------------------------------------------------------------------------------
 def plain(body: list[Statement], target: Target, log: list[str]) -> list[list[Statement]]:
     loops, inner = chain(body)
-    rows = math.prod(f.range.arg.size for f in loops)
     total = work(body)
-    if total >= 4 * GRAIN and rows < 8 * 16:
-        parts = grouped(loops, inner, rows, total, log)
-        if parts is not None:
-            return [b for part in parts for b in plain(part, target, log)]
-    itemsize = _itemsize(body)
-    lanes = target.lanes(itemsize)
+    lanes = target.lanes(_itemsize(body))
     if _has_serial_store(inner):
         return [nest(loops, inner, total)]
-    if loops and columns_cost(loops, inner, lanes) <= rows_cost(inner, lanes):
+    columns = bool(loops) and columns_cost(loops, inner, lanes) <= rows_cost(inner, lanes)
+    tile = _tile(inner)
+    apart = math.prod(f.range.arg.size for f in loops) // (tile * lanes if columns else 1)
+    if total >= 4 * GRAIN and apart < 8:
+        parts = grouped(loops, inner, total, log)
+        if parts is not None:
+            return [b for part in parts for b in plain(part, target, log)]
+    if columns:
         loop = loops.pop(_lane_loop(loops, inner))
-        tile = _tile(inner)
         log.append(f"lanes({loop.range.arg.name}, {tile} x {lanes})")
         return [nest(loops, moves.wide(For(loop.range, LOOP, inner), tile, lanes), total)]
     return [nest(loops, along_rows(inner, lanes, log), total)]
@@ -75,20 +75,15 @@ def chain(body: list[Statement]) -> tuple[list[For], list[Statement]]:
     return loops, body
 
 
-def grouped(loops: list[For], inner: list[Statement], rows: int, total: int, log: list[str]) \
+def grouped(loops: list[For], inner: list[Statement], total: int, log: list[str]) \
         -> tuple[list[Statement], list[Statement]] | None:
-    """Partial results over chunks of the reduced axis, then their combination."""
+    """Partial results over chunks of the reduced axis, then their combination; the chunks are fixed by the shape."""
     reduced = next((s for s in inner if isinstance(s, For)), None)
-    if reduced is None or reduced.kind != LOOP or rows >= 128 or reduced.stop is not None:
+    if reduced is None or reduced.kind != LOOP or reduced.stop is not None:
         return None
     n = reduced.range.arg.size
-    if loops and _stride(reduced, loops[-1].range) == 1 and rows >= 64 * 16:
-        return None
-    per_step = max(1, total // max(n, 1))
-    chunk = _chunk(n, max(64, GRAIN // per_step), most=64)
-    if chunk >= n:
-        return None
-    parts = moves.group(inner, [f.range for f in loops], chunk)
+    chunk = _chunk(n, max(16, GRAIN * n // max(total, 1)), most=64)
+    parts = moves.group(inner, [f.range for f in loops], chunk) if chunk < n else None
     if parts is None:
         return None
     log.append(f"group({reduced.range.arg.name}, {chunk})")
@@ -197,12 +192,6 @@ def _accesses(statement: Statement) -> list[UOp]:
 def _contiguous(at: UOp, lane: UOp) -> bool:
     _, terms = linear(at)
     return all(k in (1, -1) if atom is lane else lane not in ranges_of(atom) for atom, k in terms.items())
-
-
-def _stride(loop: For, lane: UOp) -> int:
-    """The step in memory of the loads in a loop along a counter: 1 where all agree on it, else 0."""
-    found = [linear(a)[1].get(lane, 0) for s, _ in weighed(loop.body) for a in _accesses(s)]
-    return 1 if found and all(k in (0, 1) for k in found) and 1 in found else 0
 
 
 def _lane_loop(loops: list[For], inner: list[Statement]) -> int:

@@ -1,23 +1,51 @@
-"""What the machine offers, as far as the optimizer and the renderers care. In: nothing. Out: `Target`."""
+"""The processor a kernel is written for. In: what the runtime found out. Out: `Target`. Asks the machine nothing."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 
-class Target(NamedTuple):
-    """A CPU in numbers. Recipes choose tile shapes from these, never from a machine's name.
+@dataclass(frozen=True)
+class Target:
+    """What renderers and recipes need to know of a processor; `features` are spelled as LLVM spells them.
 
-    >>> Target().lanes(4)
-    16
+    >>> Target("x86_64", 32, 16, frozenset({"avx2", "fma"})).has_fma
+    True
     """
-    arch: str = "x86_64"
-    vector_bytes: int = 64           # of one vector register
-    vector_registers: int = 32
-    features: frozenset[str] = frozenset({"avx512f", "fma", "f16c"})
-    l1_bytes: int = 48 * 1024
-    l2_bytes: int = 2 * 1024 * 1024
+    arch: str                                 # "x86_64" or "aarch64"
+    vector_bytes: int                         # width of one vector register
+    vector_registers: int
+    features: frozenset[str] = frozenset()
+    l1_bytes: int = 32 << 10                  # data cache of one core
+    l2_bytes: int = 1 << 20
+
+    @staticmethod
+    def of(host: Any) -> Target:
+        """The target in a fuller description of a machine, such as the runtime's."""
+        return host if isinstance(host, Target) else Target(host.arch, host.vector_bytes, host.vector_registers,
+                                                            host.features, host.l1_bytes, host.l2_bytes)
 
     def lanes(self, itemsize: int) -> int:
         """How many elements of a size fit one vector register."""
         return max(1, self.vector_bytes // itemsize)
+
+    @property
+    def has_fma(self) -> bool:
+        """Whether a multiply and an add are one instruction."""
+        return self.arch == "aarch64" or "fma" in self.features
+
+    @property
+    def has_f16c(self) -> bool:
+        """Whether float16 converts to and from float32 in one instruction."""
+        return self.arch == "aarch64" or "f16c" in self.features
+
+    @property
+    def has_round(self) -> bool:
+        """Whether rounding a float to an integer is one instruction (else LLVM would call a library)."""
+        return self.arch == "aarch64" or "sse4.1" in self.features
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether loads and stores of some lanes only are one instruction for every element size."""
+        return "avx512bw" in self.features and "avx512vl" in self.features

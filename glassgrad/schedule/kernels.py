@@ -7,6 +7,7 @@ the updated weight), and results that read the same values (an optimizer's momen
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from glassgrad.base.lines import Line
@@ -26,6 +27,14 @@ class Slot:
     dtype: DType
     device: str | None
 
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def nonempty(self) -> bool:
+        return 0 not in self.shape
+
 
 @dataclass(eq=False)
 class Item:
@@ -44,6 +53,7 @@ class Schedule:
     slots: list[Slot]
     inputs: int                  # the first so many slots are given
     results: dict[UOp, int] = field(default_factory=dict)   # sink: its slot
+    sinks: list[int] = field(default_factory=list)          # the slots asked for, in order
 
 
 def schedule(sinks: list[UOp], inputs: list[UOp]) -> Schedule:
@@ -55,7 +65,8 @@ def schedule(sinks: list[UOp], inputs: list[UOp]) -> Schedule:
         place[node] = len(slots)
         slots.append(Slot(node.shape, node.dtype, node.device))
     items = [_item(group, place, reasons) for group in _groups(reasons)]
-    return Schedule(items, slots, len(inputs), {s: place[s] for s in sinks})
+    results = {s: place[s] for s in sinks}
+    return Schedule(items, slots, len(inputs), results, list(results.values()))
 
 
 # -- which results share a kernel ---------------------------------------------------------------------------------------

@@ -1,0 +1,80 @@
+"""Values in memory. In: a shape, a type, a device. Out: `Buffer`, which owns its memory and gives it back.
+
+A buffer is a value: once written it does not change, so graphs may hold it without fear of aliasing. Its memory comes
+from the device's pool and returns there when the last graph and tensor that know it are gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import weakref
+from typing import Any
+
+from glassgrad.base.lines import line_of, user_place
+from glassgrad.graph.dtype import DType
+from glassgrad.graph.uop import Shape
+from glassgrad.runtime.device import Device
+from glassgrad.runtime.memory import readable
+
+_live: weakref.WeakSet[Buffer] = weakref.WeakSet()
+
+
+class Buffer:
+    """A row-major value on a device.
+
+    >>> from glassgrad.graph.dtype import dtypes
+    >>> b = Buffer((2,), dtypes.int32, "CPU")
+    >>> b.copy_in(b"\\x01\\0\\0\\0\\x02\\0\\0\\0")
+    >>> list(memoryview(b.copy_out()).cast("i"))
+    [1, 2]
+    """
+    __slots__ = ("shape", "dtype", "device", "nbytes", "address", "owner", "place", "_block", "__weakref__")
+
+    def __init__(self, shape: Shape, dtype: DType, device: str):
+        self.shape, self.dtype, self.device = tuple(shape), dtype, device
+        self.nbytes = math.prod(self.shape) * dtype.itemsize
+        self.owner: Any = None           # what else must live as long: a NumPy array whose memory this is
+        self.place = user_place()
+        self._block = Device[device].memory.allocate(self.nbytes)
+        self.address: int = self._block.address
+        _live.add(self)
+
+    @classmethod
+    def from_host(cls, owner: Any, address: int, shape: Shape, dtype: DType, device: str) -> Buffer:
+        """Memory that somebody else owns and that this buffer keeps alive."""
+        self = object.__new__(cls)
+        self.shape, self.dtype, self.device = tuple(shape), dtype, device
+        self.nbytes = math.prod(self.shape) * dtype.itemsize
+        self.owner, self.address, self._block, self.place = owner, address, None, user_place()
+        return self
+
+    def __del__(self) -> None:
+        block = getattr(self, "_block", None)
+        if block is not None:
+            self._block = None
+            Device[self.device].memory.release(block)
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.dtype.name}{list(self.shape)} on {self.device})"
+
+    def copy_in(self, data: Any) -> None:
+        """Fill from host bytes."""
+        Device[self.device].copy_in(self.address, data)
+
+    def copy_out(self) -> bytearray:
+        """The bytes, copied to the host."""
+        return Device[self.device].copy_out(self.address, self.nbytes)
+
+    def view(self) -> memoryview:
+        """The memory itself as writable bytes, on devices that share the host's."""
+        memory = (ctypes.c_char * self.nbytes).from_address(self.address)
+        memory._owner = self             # type: ignore[attr-defined]
+        return memoryview(memory).cast("B")
+
+
+def largest_live(count: int = 5) -> str:
+    """The largest buffers alive and the lines that made them, for the message that memory is full."""
+    rows = sorted(_live, key=lambda b: -b.nbytes)[:count]
+    return "\n".join(f"{readable(b.nbytes):>10}  {b.dtype.name}{list(b.shape)}  made at {line_of(b.place) or 'unknown'}"
+                     for b in rows)

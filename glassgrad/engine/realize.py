@@ -1,0 +1,325 @@
+"""Make lazy values real. In: UOps. Out: UOps whose values are in memory.
+
+The whole way of a graph, pass by pass:
+    normalise    lift buffers and numbers out of the graph; the rest is the key of the schedule cache
+    fold         algebra: rules as data, glassgrad/graph/rules.py            (not under NOOPT=1)
+    schedule     which nodes live in memory, and the kernels between them    glassgrad/schedule
+    compile      each distinct kernel once                                   glassgrad/runtime/compile.py
+    plan         one arena for everything in between                         glassgrad/engine/memory_plan.py
+    run          bind addresses, one foreign call
+A graph of known structure starts at the last line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glassgrad.base.settings import settings
+from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.counters import GlobalCounters
+from glassgrad.engine.memory_plan import Life, place
+from glassgrad.engine.normal import Normal, normalise, scalar_bytes, with_params
+from glassgrad.engine.report import check_kernel, report_kernel, report_run, show_source
+from glassgrad.graph import ops as o
+from glassgrad.graph.ops import Kind
+from glassgrad.graph.rewrite import rewrite
+from glassgrad.graph.rules import ALGEBRA
+from glassgrad.graph.uop import UOp
+from glassgrad.runtime.device import Device
+from glassgrad.schedule.kernels import Item, Schedule, describe, schedule
+
+_VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH)
+_MOST_SCHEDULES = 1024
+
+
+def realize(nodes: Sequence[UOp], device: str | None = None) -> list[UOp]:
+    """Compute all of these at once; each comes back as a view of a BUFFER."""
+    sinks = list(dict.fromkeys(base for n in nodes if (base := _to_store(n)) is not None))
+    if not sinks:
+        return list(nodes)
+    run = _find(normalise(sinks), Device.canonicalize(device))
+    stored = dict(zip(sinks, run))
+    return [_rebased(n, stored) for n in nodes]
+
+
+def schedule_of(nodes: Sequence[UOp], device: str | None = None) -> list[Item]:
+    """The kernels that realizing these would run; runs nothing."""
+    sinks = list(dict.fromkeys(base for n in nodes if (base := _to_store(n)) is not None))
+    if not sinks:
+        return []
+    normal = normalise(sinks)
+    planned = _schedule(normal, range(0), Device.canonicalize(device))
+    return [item for item in planned.items if _runs(item, planned)]
+
+
+def _to_store(node: UOp) -> UOp | None:
+    """What must be computed for a node: the value below its views; None when it is in memory already."""
+    if node.base.op is o.BUFFER:
+        return None
+    while node.op in _VIEWS:
+        node = node.src[0]
+    return node
+
+
+def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
+    """The node's views over its stored value."""
+    if node.base.op is o.BUFFER:
+        return node
+    views = []
+    while node.op in _VIEWS:
+        views.append(node)
+        node = node.src[0]
+    out = stored[node]
+    for view in reversed(views):
+        out = out if view.op is o.DETACH else UOp(view.op, view.dtype, (out,), view.arg)
+    return out
+
+
+# -- finding a schedule again ------------------------------------------------------------------------------------------
+@dataclass(eq=False)
+class _Known:
+    """All schedules of one structure: by their constants, and one that takes the constants that were seen to change."""
+    variants: dict[bytes, Ready]
+    first: list[float]
+    varying: tuple[int, ...] = ()
+    general: Ready | None = None
+
+
+_known: dict[Any, _Known] = {}
+
+
+def _find(normal: Normal, device: str) -> list[UOp]:
+    mode = (settings.NOOPT, settings.DISABLE_RULES, settings.CPU_FEATURES, device)
+    known = _known.get((mode, normal.key))
+    bits = normal.constant_bits()
+    if known is None:
+        if len(_known) >= _MOST_SCHEDULES:
+            _known.pop(next(iter(_known)))
+        known = _known[mode, normal.key] = _Known({}, [c.arg for c in normal.constants])
+        ready = known.variants[bits] = _prepare(normal, (), device)
+        return ready.run(normal)
+    exact = known.variants.get(bits)
+    if exact is not None:
+        return exact.run(normal)
+    # the same graph with other numbers: from now on, those that change are arguments
+    changed = tuple(i for i, (c, was) in enumerate(zip(normal.constants, known.first))
+                    if i in known.varying or scalar_bytes(c.arg, c.dtype) != scalar_bytes(was, c.dtype))
+    if known.general is None or changed != known.varying:
+        known.varying, known.general = changed, _prepare(normal, changed, device)
+    return known.general.run(normal)
+
+
+def _schedule(normal: Normal, scalars: Sequence[int], device: str) -> Schedule:
+    sinks, params = with_params(normal, scalars)
+    debug = settings.DEBUG
+    if debug >= 4:
+        print("--- initial\n" + _listing(sinks))
+    if not settings.NOOPT:
+        sinks = rewrite(sinks, ALGEBRA)
+        if debug >= 4:
+            print("--- folded\n" + _listing(sinks))
+    # algebra may find that a result is an input, or another result: each still gets memory of its own
+    asked = [s if s.op.kind not in (Kind.LEAF, Kind.MOVEMENT) and sinks.index(s) == i
+             else UOp(o.CONTIGUOUS, s.dtype, (s,)) for i, s in enumerate(sinks)]
+    unique = list(dict.fromkeys(asked))
+    planned = schedule(unique, params)
+    planned.sinks = [planned.results[s] for s in asked]
+    for slot in planned.slots:
+        slot.device = slot.device or device
+    for item in planned.items:
+        item.device = item.device or device
+    return planned
+
+
+def _listing(sinks: Sequence[UOp]) -> str:
+    return describe(Item(UOp(o.SINK, sinks[0].dtype, tuple(sinks)), (), 0, None))
+
+
+def _runs(item: Item, planned: Schedule) -> bool:
+    return planned.slots[item.slots[0]].nonempty
+
+
+def _prepare(normal: Normal, scalars: tuple[int, ...], device: str) -> Ready:
+    GlobalCounters.schedules += 1
+    return Ready(_schedule(normal, scalars, device), scalars, len(normal.buffers))
+
+
+# -- a schedule that can run ---------------------------------------------------------------------------------------------
+class Ready:
+    """A compiled schedule: bind buffers and numbers, and run."""
+
+    def __init__(self, planned: Schedule, scalars: tuple[int, ...], buffers: int):
+        self.planned, self.scalars, self.buffers = planned, scalars, buffers
+        items = [item for item in planned.items if _runs(item, planned)]
+        self.items = items
+        self.segments: list[_Segment] = []          # runs of kernels on one device; copies stand between
+        asked = set(planned.sinks)
+        slots = len(planned.slots)
+        lives: dict[str, list[tuple[int, Life]]] = {}
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for at, item in enumerate(items):
+            for n, slot in enumerate(item.slots):
+                if n < item.results:
+                    first.setdefault(slot, at)
+                last[slot] = at
+        for slot, begin in first.items():
+            if slot not in asked:
+                s = planned.slots[slot]
+                lives.setdefault(s.device or "", []).append((slot, Life(begin, last[slot], s.nbytes)))
+        at = 0
+        while at < len(items):
+            stop = at + 1
+            if items[at].ast.op is not o.COPY:
+                while stop < len(items) and items[stop].ast.op is not o.COPY and items[stop].device == items[at].device:
+                    stop += 1
+            segment = _Segment(items[at:stop], slots, planned)
+            for number, sizes in segment.shared:
+                for nbytes in sizes:
+                    lives.setdefault(segment.device, []).append((slots, Life(at + number, at + number, nbytes)))
+                    slots += 1
+            self.segments.append(segment)
+            at = stop
+        self.slots = slots
+        self.arenas: list[tuple[str, int, list[tuple[int, int]]]] = []
+        for name, rows in lives.items():
+            offsets, total = place([life for _, life in rows])
+            self.arenas.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
+        cells = [planned.slots[i] for i in range(buffers, planned.inputs)]
+        self.cell_types = [c.dtype for c in cells]
+        self.cells = (ctypes.c_char * (8 * max(1, len(cells))))()
+        self.operations = sum(s.operations for s in self.segments)
+        self.bytes = sum(s.bytes for s in self.segments)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Memory between inputs and results that one run needs."""
+        return sum(total for _, total, _ in self.arenas)
+
+    def run(self, normal: Normal) -> list[UOp]:
+        """Compute the graph's sinks; new buffers for each."""
+        planned = self.planned
+        addresses = [0] * self.slots
+        for i, node in enumerate(normal.buffers):
+            addresses[i] = node.arg.address
+        values = [c.arg.value for c in normal.cells] + [normal.constants[i].arg for i in self.scalars]
+        base = ctypes.addressof(self.cells)
+        for i, (value, dtype) in enumerate(zip(values, self.cell_types)):
+            self.cells[8 * i:8 * i + 8] = scalar_bytes(value, dtype)
+            addresses[self.buffers + i] = base + 8 * i
+        results: dict[int, UOp] = {}
+        for slot in planned.sinks:
+            if slot not in results:
+                s = planned.slots[slot]
+                buffer = Buffer(s.shape, s.dtype, s.device or "")
+                addresses[slot] = buffer.address
+                results[slot] = UOp(o.BUFFER, s.dtype, (), buffer)
+        blocks = []
+        try:
+            for name, total, rows in self.arenas:
+                memory = Device[name].memory
+                block = memory.allocate(total)
+                blocks.append((memory, block))
+                for slot, offset in rows:
+                    addresses[slot] = block.address + offset
+            self._launch(addresses)
+        finally:
+            for memory, block in blocks:
+                memory.release(block)
+        return [results[slot] for slot in planned.sinks]
+
+    def _launch(self, addresses: list[int]) -> None:
+        debug, check = settings.DEBUG, settings.CHECK
+        start = time.perf_counter()
+        number = 0
+        for segment in self.segments:
+            segment.bind(addresses)
+            if debug < 2 and not check:
+                segment.run()
+                continue
+            for i, item in enumerate(segment.items):
+                before = segment.snapshot(i, addresses) if check else None
+                nanoseconds = segment.run_one(i)
+                if debug >= 2:
+                    report_kernel(GlobalCounters.kernel_count + number, item, segment.programs[i], nanoseconds)
+                if debug >= 3:
+                    show_source(item)
+                if before is not None:
+                    check_kernel(item, before, segment.results(i, addresses))
+                number += 1
+        elapsed = time.perf_counter() - start
+        GlobalCounters.kernel_count += len(self.items)
+        GlobalCounters.global_ops += self.operations
+        GlobalCounters.global_mem += self.bytes
+        GlobalCounters.time_sum_s += elapsed
+        if debug >= 1:
+            report_run(len(self.items), elapsed)
+
+
+class _Segment:
+    """Kernels on one device that run without a break, or one copy between devices."""
+
+    def __init__(self, items: Sequence[Item], slots: int, planned: Schedule):
+        self.items, self.device = list(items), items[0].device or ""
+        self.copy = items[0].ast.op is o.COPY
+        self.source_device = planned.slots[items[0].slots[-1]].device or ""
+        self.shared: list[tuple[int, tuple[int, ...]]] = []
+        self.programs: list[Any] = [None] * len(items)
+        self.operations = self.bytes = 0
+        if not self.copy:
+            opened = Device[self.device]
+            self.programs = opened.programs([item.ast for item in items])
+            uses = []
+            for number, (item, program) in enumerate(zip(items, self.programs)):
+                own = tuple(range(slots, slots + len(program.info.shared)))
+                slots += len(own)
+                uses.append((*item.slots, *own))
+                if own:
+                    self.shared.append((number, program.info.shared))
+            self.plan = opened.plan(self.programs, uses)
+            self.operations = sum(p.operations for p in self.programs)
+            self.bytes = sum(p.bytes for p in self.programs)
+
+    def bind(self, addresses: list[int]) -> None:
+        if self.copy:
+            target, source = self.items[0].slots
+            self._copied = (addresses[target], addresses[source])
+        else:
+            self.plan.bind(addresses)
+
+    def run(self) -> None:
+        if self.copy:
+            param = self.items[0].ast.src[0]
+            target, source = self._copied
+            nbytes = param.size * param.dtype.itemsize
+            data = Device[self.source_device].copy_out(source, nbytes)
+            Device[self.device].copy_in(target, data)
+        else:
+            self.plan.run()
+
+    def run_one(self, number: int) -> int:
+        if self.copy:
+            start = time.perf_counter_ns()
+            self.run()
+            return time.perf_counter_ns() - start
+        return int(self.plan.run_one(number))
+
+    def snapshot(self, number: int, addresses: list[int]) -> list[bytes]:
+        """The kernel's inputs, before it runs."""
+        return [self._bytes(number, i, addresses) for i in range(len(self.items[number].slots))]
+
+    def results(self, number: int, addresses: list[int]) -> list[bytes]:
+        return [self._bytes(number, i, addresses) for i in range(self.items[number].results)]
+
+    def _bytes(self, number: int, position: int, addresses: list[int]) -> bytes:
+        item = self.items[number]
+        params = {n.arg.slot: n for n in item.ast.toposort() if n.op is o.PARAM}
+        param = params.get(position)
+        if param is None:
+            return b""
+        nbytes = 8 if param.arg.scalar else param.size * param.dtype.itemsize
+        return bytes(Device[self.device].copy_out(addresses[item.slots[position]], nbytes))

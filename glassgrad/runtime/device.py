@@ -1,0 +1,119 @@
+"""Devices by name. In: a name. Out: an opened device, once. `Device.DEFAULT` is where tensors go when nobody says.
+
+The default is chosen in this order: an assignment to `Device.DEFAULT`, the setting DEV, a flag such as CLANG=1, then
+CPU; where llvmlite is missing CPU uses a C compiler, and without one the interpreter, each with a one-line notice.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from typing import Any
+
+from glassgrad.base.errors import DeviceError
+from glassgrad.base.settings import DEVICE_FLAGS, settings
+
+
+def _open_cpu() -> Any:
+    from glassgrad.runtime.native import NativeDevice
+    if find_spec("llvmlite") is not None:
+        return NativeDevice("CPU", "llvm")
+    from glassgrad.runtime.ccompiler import find_compiler
+    try:
+        command = find_compiler()
+    except DeviceError:
+        print("glassgrad: no llvmlite and no C compiler: CPU kernels are interpreted, slowly; pip install llvmlite",
+              file=sys.stderr)
+        return _open_python("CPU")
+    print(f"glassgrad: no llvmlite: CPU kernels are compiled by {command[0]}; pip install llvmlite", file=sys.stderr)
+    return NativeDevice("CPU", "c")
+
+
+def _open_clang() -> Any:
+    from glassgrad.runtime.ccompiler import find_compiler
+    from glassgrad.runtime.native import NativeDevice
+    find_compiler()
+    return NativeDevice("CLANG", "c")
+
+
+def _open_python(name: str = "PYTHON") -> Any:
+    from glassgrad.runtime.python import PythonDevice
+    return PythonDevice(name)
+
+
+class _Devices:
+    """Opened devices by name; `Device["CPU"]`."""
+
+    def __init__(self) -> None:
+        # name: a class or function that opens it; a newcomer's device is one more entry
+        self._devices: dict[str, Callable[..., Any]] = {"CPU": _open_cpu, "CLANG": _open_clang, "PYTHON": _open_python}
+        self._opened: dict[str, Any] = {}
+        self._default: str | None = None
+
+    def canonicalize(self, name: str | None) -> str:
+        """A device's proper name; None is the default device.
+
+        >>> Device.canonicalize("clang")
+        'CLANG'
+        """
+        if name is None:
+            return self.DEFAULT
+        if not isinstance(name, str):
+            raise DeviceError("a device is named by a string", given=repr(name), expected='a name such as "CPU"',
+                              mend='write device="CPU"')
+        upper = name.upper()
+        upper = DEVICE_FLAGS.get(upper, upper) if upper not in self._devices else upper
+        if upper not in self._devices and not self._plugged_in(upper):
+            raise DeviceError("there is no such device", given=repr(name), expected=f"one of {', '.join(self._devices)}",
+                              mend="check the name, or register a device: Device._devices[name] = YourDevice")
+        return upper
+
+    def _plugged_in(self, name: str) -> bool:
+        for entry in entry_points(group="glassgrad.devices"):
+            if entry.name.upper() == name:
+                self._devices[name] = entry.load()
+                return True
+        return False
+
+    def __getitem__(self, name: str) -> Any:
+        device = self._opened.get(name)
+        if device is None:
+            name = self.canonicalize(name)
+            device = self._opened.get(name)
+            if device is None:
+                make = self._devices[name]
+                device = self._opened[name] = make() if not isinstance(make, type) else make(name)
+        return device
+
+    @property
+    def DEFAULT(self) -> str:
+        if self._default is not None:
+            return self._default
+        if settings.DEV:
+            return self.canonicalize(settings.DEV)
+        for flag, device in DEVICE_FLAGS.items():
+            if os.environ.get(flag) == "1" and (device in self._devices):
+                return device
+        named = os.environ.get("DEVICE")
+        return self.canonicalize(named) if named else "CPU"
+
+    @DEFAULT.setter
+    def DEFAULT(self, name: str) -> None:
+        self._default = None if name is None else self.canonicalize(name)
+
+    def get_available_devices(self) -> list[str]:
+        """Names of the devices that open on this machine."""
+        found = []
+        for name in self._devices:
+            try:
+                self[name]
+            except DeviceError:
+                continue
+            found.append(name)
+        return found
+
+
+Device = _Devices()

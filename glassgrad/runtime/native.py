@@ -1,0 +1,183 @@
+"""Devices that run machine code on this processor. In: kernels' graphs. Out: `Program`s, and plans that run them.
+
+`CPU` compiles LLVM IR in the process, `CLANG` compiles C with the system's compiler; both load the object themselves
+and run it on the worker pool. A compiled kernel is kept in memory by its graph and on disk by its structure, so a warm
+process neither lowers nor loads a compiler.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import struct
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from glassgrad.base.settings import settings
+from glassgrad.graph.uop import UOp
+from glassgrad.optimize.target import Target
+from glassgrad.render.launch import LaunchInfo
+from glassgrad.runtime import ccompiler, llvm
+from glassgrad.runtime.compile import build, cache_key, cost, kernel_of
+from glassgrad.runtime.diskcache import default_cache
+from glassgrad.runtime.elf import Image
+from glassgrad.runtime.host import host_description
+from glassgrad.runtime.memory import HostMemory
+from glassgrad.runtime.workers import Command, worker_pool
+
+ALIGNMENT = 64
+
+
+@dataclass(eq=False)
+class Program:
+    """A compiled kernel: phases to call, and the memory a launch must bring along."""
+    name: str
+    image: Image
+    info: LaunchInfo
+    operations: int
+    bytes: int
+
+    def __post_init__(self) -> None:
+        self.phases = [(self.image.address(name), tasks) for name, tasks in self.info.phases]
+
+
+class NativeDevice:
+    """One device name, one language."""
+
+    def __init__(self, name: str, language: str):
+        self.name, self.language = name, language
+        self.memory = HostMemory()
+        self._programs: dict[tuple[UOp, int, str], Program] = {}
+        self._compiling = ThreadPoolExecutor(1, thread_name_prefix="glassgrad-compile") if language == "llvm" else None
+
+    @property
+    def target(self) -> Target:
+        return Target.of(host_description())
+
+    # -- compiling -----------------------------------------------------------------------------------------------------
+    def programs(self, kernels: Sequence[UOp]) -> list[Program]:
+        """Compiled kernels, each distinct one once; LLVM works on one while Python lowers the next."""
+        mode = (settings.NOOPT, settings.CPU_FEATURES)
+        waiting: dict[UOp, Any] = {}
+        for ast in dict.fromkeys(kernels):
+            if (ast, *mode) not in self._programs:
+                waiting[ast] = self._start(ast)
+        for ast, pending in waiting.items():
+            self._programs[(ast, *mode)] = self._finish(ast, pending)
+        return [self._programs[(ast, *mode)] for ast in kernels]
+
+    def _compiler_name(self) -> str:
+        return llvm.compiler_version() if self.language == "llvm" else ccompiler.compiler_version()
+
+    def _start(self, ast: UOp) -> Any:
+        cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
+        key = cache_key(ast, host_description().key, self.language + self._compiler_name()) if cache else ""
+        stored = cache.get(key) if cache else None
+        if stored is not None:
+            return _unpack(stored)
+        if self.language == "llvm":
+            from glassgrad.render.llvm_ir import render_llvm as render
+            compile_text = llvm.compile_ir
+        else:
+            from glassgrad.render.c_source import render_c as render
+            compile_text = ccompiler.compile_c
+        built = build(ast, self.target, render)
+
+        def work() -> tuple[str, LaunchInfo, bytes]:
+            compiled = compile_text(built.source)
+            if cache:
+                cache.put(key, _pack(built.name, built.info, compiled))
+            return built.name, built.info, compiled
+
+        return self._compiling.submit(work) if self._compiling else work()
+
+    def _finish(self, ast: UOp, pending: Any) -> Program:
+        name, info, compiled = pending.result() if isinstance(pending, Future) else pending
+        return Program(name, Image(compiled), info, *cost(ast))
+
+    def source(self, ast: UOp) -> str:
+        """The kernel as readable C, whatever the device compiles."""
+        from glassgrad.render.c_source import render_c
+        return render_c(kernel_of(ast, self.target), self.target)
+
+    # -- running ---------------------------------------------------------------------------------------------------------
+    def plan(self, programs: Sequence[Program], slots: Sequence[tuple[int, ...]]) -> NativePlan:
+        """Launches of these programs one after another, on numbered slots of memory."""
+        return NativePlan(programs, slots)
+
+    def synchronize(self) -> None:
+        """Everything launched has run: launches on this device wait."""
+
+    def empty_cache(self) -> None:
+        """Give pooled memory back to the system."""
+        self.memory.empty_cache()
+
+    @staticmethod
+    def copy_in(address: int, data: Any) -> None:
+        """Host bytes to device memory."""
+        view = memoryview(data).cast("B")
+        if view.nbytes:
+            source = (ctypes.c_char * view.nbytes).from_buffer(view) if not view.readonly else bytes(view)
+            ctypes.memmove(address, source, view.nbytes)
+
+    @staticmethod
+    def copy_out(address: int, nbytes: int) -> bytearray:
+        """Device memory to host bytes."""
+        out = bytearray(nbytes)
+        if nbytes:
+            ctypes.memmove((ctypes.c_char * nbytes).from_buffer(out), address, nbytes)
+        return out
+
+
+class NativePlan:
+    """A command list over slots; `run` writes the slots' addresses into it and walks it in one foreign call."""
+
+    def __init__(self, programs: Sequence[Program], slots: Sequence[tuple[int, ...]]):
+        self.programs = list(programs)
+        self.scratch_bytes = max([p.info.scratch_bytes for p in programs], default=0)
+        self.spans: list[tuple[int, int]] = []          # commands of each program
+        self._arguments: list[Any] = []
+        self._wires: list[tuple[Any, int, int]] = []    # (argument array, position, slot)
+        rows: list[tuple[int, int, int, int]] = []
+        for program, uses in zip(programs, slots):
+            array = (ctypes.c_void_p * max(1, len(uses)))()
+            self._arguments.append(array)
+            self._wires += [(array, i, slot) for i, slot in enumerate(uses)]
+            first = len(rows)
+            for address, tasks in program.phases:
+                rows.append((address, ctypes.addressof(array), tasks, int(tasks <= 1)))
+            self.spans.append((first, len(rows) - first))
+        self._commands = (Command * max(1, len(rows)))(*[Command(*row) for row in rows])
+        self._address, self._count = ctypes.addressof(self._commands), len(rows)
+
+    def bind(self, addresses: Sequence[int]) -> None:
+        """Point every launch at the memory of its slots."""
+        for array, position, slot in self._wires:
+            array[position] = addresses[slot]
+
+    def run(self) -> None:
+        """Every kernel, in order, in one call."""
+        pool = worker_pool()
+        if self.scratch_bytes:
+            pool.ensure_scratch(self.scratch_bytes)
+        pool.run(self._address, self._count)
+
+    def run_one(self, number: int) -> int:
+        """One kernel alone; its nanoseconds."""
+        pool = worker_pool()
+        pool.ensure_scratch(self.scratch_bytes)
+        first, count = self.spans[number]
+        return sum(pool.run_timed(self._address + first * ctypes.sizeof(Command), count))
+
+
+def _pack(name: str, info: LaunchInfo, compiled: bytes) -> bytes:
+    head = json.dumps([name, info.phases, info.shared, info.scratch_bytes]).encode()
+    return struct.pack("<I", len(head)) + head + compiled
+
+
+def _unpack(data: bytes) -> tuple[str, LaunchInfo, bytes]:
+    (length,) = struct.unpack_from("<I", data)
+    name, phases, shared, scratch = json.loads(data[4:4 + length])
+    return name, LaunchInfo(tuple((f, t) for f, t in phases), tuple(shared), scratch), data[4 + length:]
