@@ -11,7 +11,7 @@ and gates that the value decides disappear. Loops of one iteration are tiles too
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 
 from glassgrad.base.errors import Bug
@@ -59,7 +59,7 @@ class _Jam:
         self.lanes = {r for r in lanes if r.arg.size > 1}
         self.open: dict[UOp, int] = {}                              # TILE ranges around this statement -> iterations
         self.prepared: dict[UOp, UOp] = {}
-        self.plans: dict[tuple[UOp, tuple[UOp, ...]], list[tuple[UOp, tuple[UOp, ...]]]] = {}
+        self.plans: dict[tuple[UOp, tuple[UOp, ...]], list[_Step]] = {}
         self.bound: dict[tuple[UOp, ...], UOp] = {}
 
     # -- statements ----------------------------------------------------------------------------------------------
@@ -155,27 +155,28 @@ class _Jam:
         places = tuple([r for r in binding if r in wide])
         plan = self.plans.get((root, places))
         if plan is None:
-            plan = self.plans[root, places] = [
-                (node, signature) for node in toposort((root,))
-                if (signature := tuple([r for r in places if r in ranges_of(node)]))]
+            plan = self.plans[root, places] = _plan(root, places)
         bound = self.bound
-        for node, signature in plan:
-            key = (node, *[binding[r] for r in signature])
-            if key in bound:
-                continue
-            if node.op is o.RANGE:
-                bound[key] = binding[node]
-                continue
-            quick = _bind_linear(node, binding, signature) if node.dtype is dtypes.index else None
-            if quick is None:
-                src = []
-                for s in node.src:
-                    reach = ranges_of(s)
-                    values = [binding[r] for r in signature if r in reach]
-                    src.append(bound[(s, *values)] if values else s)
-                quick = rebuild(node, tuple(src))
-            bound[key] = quick
-        return bound[(root, *[binding[r] for r in places])]
+        key: tuple[UOp, ...] = ()
+        for step in plan:
+            key = (step.node, *[binding[r] for r in step.places])
+            if key not in bound:
+                bound[key] = self._bind(step, binding)
+        return bound[key]
+
+    def _bind(self, step: _Step, binding: Binding) -> UOp:
+        if step.rest is not None:
+            constant = step.constant + sum([k * binding[r].arg for r, k in step.tiles])
+            if not step.terms:
+                return ix.index(constant)
+            if not constant:
+                return step.rest
+            node = UOp(o.ADD, dtypes.index, (step.rest, ix.index(constant)))
+            node.cached("linear", lambda _: (constant, step.terms))
+            return node
+        bound = self.bound
+        return rebuild(step.node, tuple([bound[(s, *[binding[r] for r in places])] if places else s
+                                         for s, places in step.sources]))
 
     def prepare(self, root: UOp) -> UOp:
         """The expression with its folds over tiles written out, and in terms the target has."""
@@ -210,23 +211,50 @@ def tree(combine: Op, values: list[UOp]) -> UOp:
     return values[0]
 
 
-def _bind_linear(node: UOp, binding: Binding, places: tuple[UOp, ...]) -> UOp | None:
-    """A sum in which tile ranges appear only as plain terms: their values move into the constant."""
-    if node.op is not o.ADD and node.op is not o.MUL:
-        return None
-    constant, terms = ix.linear(node)
-    rest = {}
-    for atom, k in terms.items():
-        if atom in binding:
-            constant += k * binding[atom].arg
-        elif ranges_of(atom).isdisjoint(places):
-            rest[atom] = k
+@dataclass
+class _Step:
+    """How to bind one node: as a sum in which tile ranges are plain terms (`rest`), or over bound `sources`."""
+    node: UOp
+    places: tuple[UOp, ...]                                 # the tile ranges under it
+    sources: list[tuple[UOp, tuple[UOp, ...]]]
+    rest: UOp | None = None                                 # the sum without its constant and the tile ranges
+    terms: ix.Terms = field(default_factory=dict)           # and its canonical form
+    tiles: list[tuple[UOp, int]] = field(default_factory=list)
+    constant: int = 0
+
+
+def _plan(root: UOp, places: tuple[UOp, ...]) -> list[_Step]:
+    """The steps that bind an expression, sources first. Sums are bound as a whole: their tile values are constants."""
+    steps: dict[UOp, _Step | None] = {}
+    order: list[_Step] = []
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if node not in steps:
+            steps[node] = None
+            step = _Step(node, _within(node, places), [])
+            constant, terms = ix.linear(node) if node.dtype is dtypes.index else (0, {node: 1})
+            if node.op is o.RANGE or node not in terms and all(
+                    a.op is o.RANGE or ranges_of(a).isdisjoint(places) for a in terms):
+                step.constant, step.tiles = constant, [(a, k) for a, k in terms.items() if a in places]
+                step.terms = {a: k for a, k in terms.items() if a not in places}
+                step.rest = ix.build(0, step.terms)
+            else:
+                step.sources = [(s, _within(s, places)) for s in node.src]
+            steps[node] = step
+            stack.extend([s for s, inside in step.sources if inside and s not in steps])
         else:
-            return None
-    if len(rest) < 2:
-        return ix.build(constant, rest)
-    base = ix.build(0, rest)
-    return UOp(o.ADD, dtypes.index, (base, ix.index(constant))) if constant else base
+            stack.pop()
+            found = steps[node]
+            if found is not None:
+                order.append(found)
+                steps[node] = None
+    return order
+
+
+def _within(node: UOp, places: tuple[UOp, ...]) -> tuple[UOp, ...]:
+    found = ranges_of(node)
+    return tuple([r for r in places if r in found])
 
 
 def _changes(node: UOp) -> bool:

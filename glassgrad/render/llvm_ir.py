@@ -14,7 +14,7 @@ from glassgrad.graph import index as ix
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp
-from glassgrad.lower.loops import Accumulate, Assign, For, Kernel, Statement, Store, ranges_of, shared_locals
+from glassgrad.lower.loops import Accumulate, Assign, For, Kernel, Statement, ranges_of, shared_locals, walk
 from glassgrad.lower.narrow import legalizer
 from glassgrad.render.jam import Jammed, jam
 from glassgrad.render.launch import function_name, scratch_offsets
@@ -117,8 +117,8 @@ class Function(Memory):
         for register in flow.writes:
             if register.op is not o.REGISTER:
                 continue
-            if register in flow.exposed:
-                before = self.register(register)
+            if register in flow.exposed or register not in flow.assigned:
+                before = self._before(register, statement)
                 self.names += 1
                 inside = Value(f"%v{self.names}", before.type, before.lanes)
                 joins.append((register, inside, before))
@@ -141,6 +141,13 @@ class Function(Memory):
                   f"  br i1 {counter.text}.more, label %{head}, label %{after}", f"{after}:"]
         around.block = after
         del self.counters[range_]
+
+    def _before(self, register: UOp, statement: For) -> Value:
+        """A register's value before a loop that changes it: 0 where only a branch inside gives it one."""
+        if register in self.registers or not any(isinstance(s, Assign) and s.register is register
+                                                 for s in walk(statement.body)):
+            return self.register(register)
+        return self.wide(literal(0, register.dtype), self.widths[register])
 
     def _trips(self, statement: For) -> Value:
         size, stop = statement.range.arg.size, statement.stop
@@ -203,7 +210,7 @@ class Function(Memory):
         type_ = type_ or TYPES[node.dtype]
         if value.lanes == lanes and value.type == type_:
             return value
-        if is_literal(value):
+        if node.op is o.CONST:
             return self.wide(literal(node.arg, node.dtype, type_), lanes)
         home, key = self.home(node), (node, lanes, type_)
         found = home.values.get(key)
@@ -250,9 +257,9 @@ class Function(Memory):
             if op in _SUMS and node not in ix.linear(node)[1]:
                 constant, terms = ix.linear(node)
                 return self.lane_sum(node, lanes) if lanes else self.total(constant, terms)
-            if lanes and op is o.CMPLT:
-                return self.lane_less(node, lanes)
-            low, high = self.span(src[0])
+            if lanes and op is o.CMPLT and (result := self.lane_less(node, lanes)):
+                return result
+            low, _ = self.span(src[0])
             small = lanes and op in _NARROW and all(fits(*self.span(s)) for s in src)
             type_ = "i32" if small else "i64"
             x, y = self.operand(src[0], lanes, type_), self.operand(src[1], lanes, type_)
@@ -262,8 +269,7 @@ class Function(Memory):
     # -- index arithmetic ----------------------------------------------------------------------------------------
     def span(self, node: UOp) -> tuple[int, int]:
         """Bounds that hold for the number as computed: where the exact result may wrap around, those of the type."""
-        low, high = ix.bounds(node)
-        return (low, high) if -(1 << 63) <= low and high < 1 << 63 else (-(1 << 63), (1 << 63) - 1)
+        return ix.bounds(node) if exact(node) else (-(1 << 63), (1 << 63) - 1)
 
     def resize(self, value: Value, type_: str) -> Value:
         """A lane index as another integer type; its value fits both."""
@@ -290,7 +296,7 @@ class Function(Memory):
         if result is not None and constant:
             result = self.put(f"add i64 {result.text}, {_wrapped(constant)}", "i64", 0)
         self.scope = resume
-        return result or literal(constant, dtypes.index)
+        return result or literal(_wrapped(constant), dtypes.index)
 
     def lane_sum(self, node: UOp, lanes: int) -> Value:
         """An index that differs between lanes: its scalar part, repeated, plus what the lanes add."""
@@ -309,18 +315,16 @@ class Function(Memory):
                 if k != 1:
                     term = self.instruction("mul", term, self.wide(Value(str(_wrapped(k, type_)), type_), lanes))
             result = term if result is None else self.instruction("add", result, term)
-        if same or constant:
+        if same or constant or result is None:
             scalar = self.total(constant, same)
             if scalar.type != type_:
                 scalar = Value(str(_wrapped(int(scalar.text), type_)), type_) if is_literal(scalar) else \
                     self.resize(scalar, type_)
             repeated = self.wide(scalar, lanes)
             result = repeated if result is None else self.instruction("add", result, repeated)
-        if result is None:
-            raise Bug(f"{node} was taken for a lane index")
         return result
 
-    def lane_less(self, node: UOp, lanes: int) -> Value:
+    def lane_less(self, node: UOp, lanes: int) -> Value | None:
         """x < y between indices: what differs between lanes stays on the left, the rest becomes one scalar limit."""
         (c, left), (d, right) = ix.linear(node.src[0]), ix.linear(node.src[1])
         terms = dict(left)
@@ -328,9 +332,9 @@ class Function(Memory):
             terms[atom] = terms.get(atom, 0) - k
         wide = ix.build(0, {a: k for a, k in terms.items() if self.widths[a] and k})
         rest = ix.build(d - c, {a: -k for a, k in terms.items() if not self.widths[a] and k})
+        if not ranges_of(wide) or not all(exact(n) for n in (*node.src, wide, rest)):
+            return None
         self.note((wide, rest))
-        if not ranges_of(wide):
-            raise Bug(f"{node} was taken for a comparison between lanes")
         type_ = "i32" if fits(*self.span(wide)) and fits(*self.span(rest)) else "i64"
         return self.compare("slt", self.operand(wide, lanes, type_), self.operand(rest, lanes, type_))
 
@@ -338,6 +342,12 @@ class Function(Memory):
 _SETTLED = (o.CONST, o.REGISTER, o.RANGE, o.LOCAL)
 _SUMS = (o.ADD, o.SUB, o.MUL)
 _NARROW = (o.IDIV, o.MOD, o.MAX, o.MIN, o.CMPLT, o.CMPEQ, o.CMPNE)
+
+
+def exact(node: UOp) -> bool:
+    """Whether an index can not wrap around."""
+    low, high = ix.bounds(node)
+    return -(1 << 63) <= low and high < 1 << 63
 
 
 def fits(low: int, high: int) -> bool:

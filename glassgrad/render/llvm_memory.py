@@ -152,14 +152,11 @@ class Memory(Arithmetic, Walker):
         """Every 2nd to 4th element: whole vectors that start so that the last one ends with the last element."""
         starts = [min(i * lanes, (lanes - 1) * step + 1 - lanes) for i in range(step)]
         parts = [self.read(self.address(memory, constant + s, same), memory, lanes) for s in starts]
+        owners = [min(i for i, s in enumerate(starts) if s <= lane * step < s + lanes) for lane in range(lanes)]
         result = parts[0]
-        for i in range(1, step):      # lanes that part i provides replace those taken so far
-            order = []
-            for lane in range(lanes):
-                offset = lane * step
-                here = starts[i] <= offset and offset >= starts[i - 1] + lanes
-                done = offset < starts[i - 1] + lanes
-                order.append(lanes + offset - starts[i] if here else (offset if i == 1 else lane) if done else 0)
+        for i in range(1, step):      # part i brings its lanes to those that are in place already
+            order = [lanes + lane * step - starts[i] if owner == i else lane * step if owner == 0 and i == 1 else lane
+                     for lane, owner in enumerate(owners)]
             picked = ", ".join([f"i32 {x}" for x in order])
             result = self.put(f"shufflevector {result.typed}, {parts[i].typed}, <{lanes} x i32> <{picked}>",
                               result.type, lanes)

@@ -66,7 +66,7 @@ def list_of(values: list[str], type_: str) -> Value:
 
 
 def is_literal(value: Value) -> bool:
-    return value.text[0] not in "%<"
+    return not value.lanes and value.text[0] != "%"
 
 
 class Arithmetic:
@@ -320,7 +320,7 @@ _COMPARES = {o.CMPLT: ("olt", "slt", "ult"), o.CMPNE: ("une", "ne", "ne"), o.CMP
 
 def literal_int(value: Value) -> int | None:
     """The number an integer literal (or a vector of equal ones) stands for."""
-    text = value.text
+    text = "0" if value.text == "zeroinitializer" else value.text
     if text[0] == "<":
         items = {item.split()[-1] for item in text[1:-1].split(",")}
         text = items.pop() if len(items) == 1 else "%"
@@ -329,4 +329,5 @@ def literal_int(value: Value) -> int | None:
 
 def _is_number(value: Value) -> bool:
     """Whether a float is a literal and not a NaN."""
-    return (value.text[0] == "0" or value.text.startswith(f"<{value.type} 0x")) and "0x7FF8" not in value.text
+    text = value.text
+    return text == "zeroinitializer" or "0x7FF8" not in text and (text[0] == "0" or text.startswith(f"<{value.type} 0x"))
