@@ -58,7 +58,8 @@ def test_default_types_of_python_values():
 @pytest.mark.parametrize("value, dtype, expected", [
     (300, dtypes.uint8, 44), (-1, dtypes.uint32, 2**32 - 1), (2**31, dtypes.int32, -2**31), (-129, dtypes.int8, 127),
     (2**64 + 5, dtypes.uint64, 5), (-1.9, dtypes.int8, -1), (300.0, dtypes.int8, 44), (3e9, dtypes.int32, -2**31),
-    (3e9, dtypes.int16, 0), (math.inf, dtypes.int8, 0), (math.nan, dtypes.int64, -2**63), (3e9, dtypes.uint32, 3 * 10**9),
+    (3e9, dtypes.int16, 0), (math.inf, dtypes.int8, 0), (math.nan, dtypes.int64, -2**63),
+    (3e9, dtypes.uint32, 3000000000),
     (-1.0, dtypes.uint32, 2**32 - 1), (1e19, dtypes.uint64, 10**19), (1e20, dtypes.uint64, 0), (2, dtypes.bool, True),
     (math.nan, dtypes.bool, True), (0.0, dtypes.bool, False), (True, dtypes.float32, 1.0)])
 def test_conversion(value, dtype, expected):
