@@ -50,7 +50,7 @@ def interpret(roots: Sequence[UOp], values: Mapping[UOp, Array]) -> list[Array]:
             if node in values:
                 result = np.asarray(values[node])
             else:
-                result = _evaluate(np, node, [done[s] for s in node.src])
+                result = evaluate(np, node, [done[s] for s in node.src])
                 for s in node.src:
                     uses[s] -= 1
                     if not uses[s]:                    # nobody will ask again: long graphs stay small
@@ -61,18 +61,19 @@ def interpret(roots: Sequence[UOp], values: Mapping[UOp, Array]) -> list[Array]:
     return [done[r] for r in roots]
 
 
-def _evaluate(np: Any, node: UOp, sources: list[Array]) -> Array:
+def evaluate(np: Any, node: UOp, sources: list[Array]) -> Array:
+    """One node's value from its sources' values; the kernel interpreter gives it arrays that broadcast."""
     op = node.op
     if op in ELEMENTWISE and op.meaning is not None:
         wide = [_widen(np, x, s.dtype) for x, s in zip(sources, node.src)]
         return _settle(np, op.meaning(np, *wide), node.dtype)
     if op in REDUCE:
         return _reduce(np, node, sources[0])
-    evaluate = _EVALUATE.get(op)
-    if evaluate is None:
+    rule = _EVALUATE.get(op)
+    if rule is None:
         raise Bug(f"the interpreter needs a value for {node}" if op in (o.BUFFER, o.PARAM)
                   else f"{op} means nothing outside a kernel")
-    return evaluate(np, node, *sources)
+    return rule(np, node, *sources)
 
 
 def _widen(np: Any, x: Array, dtype: DType) -> Array:
