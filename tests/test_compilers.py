@@ -216,6 +216,11 @@ def test_cores_follow_affinity() -> None:
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True).stdout == "1\n"
 
 
+def test_compiler_version_is_llvmlites() -> None:
+    llvmlite = pytest.importorskip("llvmlite")
+    assert llvm.compiler_version() == f"llvmlite {llvmlite.__version__}"
+
+
 def test_describing_the_host_loads_no_compiler() -> None:
     script = "import sys; from glassgrad.runtime import host, llvm\n" \
              "host.host_description(); llvm.compiler_version()\n" \

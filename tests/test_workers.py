@@ -19,8 +19,9 @@ import pytest
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.settings import Context
 from glassgrad.runtime import llvm, workers
-from glassgrad.runtime.elf import Image
+from glassgrad.runtime.elf import Image, Object
 from glassgrad.runtime.workers import CommandList, Native, WorkerPool, native_object, worker_pool
+from glassgrad.runtime.workers_ir import ir_text
 
 pytest.importorskip("llvmlite", reason="the kernels of these tests are LLVM IR")
 
@@ -394,6 +395,23 @@ def test_control_c_arrives_after_the_call_and_the_pool_survives() -> None:
         print((counts == 100).all(), sum(t.name.startswith("glassgrad-worker") for t in threading.enumerate()))
     """)
     assert (done.returncode, done.stdout) == (0, "interrupted\nTrue 3\n"), done.stderr
+
+
+@pytest.mark.parametrize("triple", ["x86_64-unknown-linux-gnu", "x86_64-pc-windows-msvc-elf",
+                                    "aarch64-unknown-linux-gnu", "aarch64-pc-windows-msvc-elf"])
+def test_pool_compiles_for_other_systems(triple: str) -> None:
+    """The same text becomes an ELF object that needs nothing from outside, for every system we name."""
+    from llvmlite import binding
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    machine = binding.Target.from_triple(triple).create_target_machine(opt=1, reloc="pic", codemodel="small")
+    module = binding.parse_assembly(ir_text(triple.partition("-")[0]))
+    module.triple = triple
+    module.verify()
+    linked = Object(machine.emit_object(module))
+    assert linked.undefined() == [] and len(linked.link(0x7F00_0000_0000)) > 500
+    names = {symbol.name for symbol in linked.symbols}
+    assert {"glassgrad_run", "glassgrad_inline", "glassgrad_worker", "glassgrad_stop", "glassgrad_spin"} <= names
 
 
 def test_warm_process_loads_no_compiler(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Knows nothing of graphs, caches or loading. Looks for $CC, clang, gcc, cc and the `ziglang` package, in that
 order. The code is freestanding: it may include only headers that need no library, and calls nothing outside.
-A small kernel takes about 40 ms with gcc, most of it starting processes.
+A small kernel takes 20 to 40 ms with gcc, most of it starting processes.
 """
 
 from __future__ import annotations
