@@ -251,10 +251,7 @@ class _Operand:
                 value = gate.where(value, const(0, value.dtype))
         store: list[Statement] = [Store(self.memory, self.place(_one(panel), flat, _one(spot)), value)]
         if along_k:
-            # each row of the panel is read in whole vectors along k and written with a stride
-            body: list[Statement] = [For(self.k[-1], LOOP, store)]
-            body = moves.wide(body[0], 1, lanes)  # type: ignore[arg-type]
-            body = [For(spot, LOOP, body)] if self.width > 1 else body
+            body = self.across(spot, store, lanes)
             inner_k = self.k[:-1]
         else:
             body = moves.wide(For(spot, LOOP, store), self.vectors, lanes) if self.width > 1 else store
@@ -268,6 +265,26 @@ class _Operand:
         for r in reversed(self.outer):
             body = [For(r, kind, body)]
         return body
+
+
+    def across(self, spot: UOp, store: list[Statement], lanes: int) -> list[Statement]:
+        """Packing what lies along k: for pieces of k: for rows: read a piece, write it with a stride.
+
+        A piece is a few cache lines, so that the part of the panel it goes to stays in the first-level cache; it is
+        written element by element, because a scatter instruction costs more than the scalar stores.
+        """
+        k, piece = self.k[-1], 4 * lanes
+        whole, rest = divmod(k.arg.size, piece)
+        out: list[Statement] = []
+        for outer, inner, start in ((counter("kb", whole), counter("kq", piece), 0), (None, counter("kq", max(rest, 1)),
+                                                                                     whole * piece)):
+            if (whole if outer is not None else rest) == 0:
+                continue
+            at = add(inner, index(start)) if outer is None else add(multiply(_one(outer), piece), inner)
+            body = moves.wide(For(inner, LOOP, moves.rebuild(store, {k: at})), lanes, 1)
+            body = [For(spot, LOOP, body)] if self.width > 1 else body
+            out += [For(outer, LOOP, body)] if outer is not None and whole > 1 else body
+        return out
 
 
 def _rows(size: int, most: int) -> int:
