@@ -187,6 +187,39 @@ def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0) -> list[Statem
     return out
 
 
+def chunks(body: list[Statement], chunk: int) -> list[Statement]:
+    """for k in n: r += f(k)  ->  for c: { p = 0; for k in chunk: p += f(c*chunk + k); r += p }; and the rest
+
+    For long float sums of one value each: no register adds more than `chunk` times, so they stay accurate.
+    """
+    out: list[Statement] = []
+    for s in body:
+        if not isinstance(s, For) or s.stop is not None:
+            out.append(s)
+            continue
+        totals = accumulated(s.body)
+        n, name = s.range.arg.size, s.range.arg.name
+        if any(isinstance(x, For) for x in s.body) or n <= chunk or not totals or not all(
+                combine is o.ADD and r.dtype.is_float for r, combine in totals.items()):
+            out.append(For(s.range, s.kind, chunks(s.body, chunk), s.stop))
+            continue
+        parts = {r: register(r.arg + "p", r.dtype, r.src) for r in totals}
+        begin: list[Statement] = [Assign(p, identity(o.ADD, p.dtype)) for p in parts.values()]
+        end: list[Statement] = [Accumulate(r, o.ADD, p) for r, p in parts.items()]
+        outer, whole = counter(name + "c", n // chunk), n // chunk * chunk
+        for inner, at, wrap in ((counter(name, chunk), None, True), (counter(name, max(n - whole, 1)), index(whole), False)):
+            if not wrap and n == whole:
+                continue
+            place = add(multiply(outer, chunk), inner) if at is None else add(at, inner)
+            steps = rebuild(s.body, {s.range: place})
+            for x in steps:
+                if isinstance(x, Accumulate) and x.register in parts:
+                    x.register = parts[x.register]
+            piece: list[Statement] = [*begin, For(inner, LOOP, steps), *end]
+            out += [For(outer, LOOP, piece)] if wrap else piece
+    return out
+
+
 def _wide_reduce_to(loop: For, stop: UOp, totals: dict[UOp, Op], tile: int, lanes: int) -> list[Statement]:
     """wide_reduce for a loop whose end is known only when it runs: whole tiles, then one element at a time."""
     name, step = loop.range.arg.name, tile * lanes

@@ -23,13 +23,13 @@ ADDS = 1024             # adds per lane before a partial sum is folded: float32 
 FOLD_COST = 8.0         # of one horizontal fold, in vector instructions
 
 
-def optimize(kernel: Kernel, target: Target) -> Kernel:
+def optimize(kernel: Kernel, target: Target, contract: bool = True) -> Kernel:
     """The kernel with the recipe's moves applied; what it computes stays the same up to the order of sums."""
     phases: list[Phase] = []
     log: list[str] = []
     for phase in kernel.phases:
         body = moves.merge_all(phase.body)
-        contracted = contraction(body, target, log)
+        contracted = contraction(body, target, log) if contract else None
         if contracted is not None:
             phases += [Phase(b) for b in contracted]
         else:
@@ -54,7 +54,10 @@ def plain(body: list[Statement], target: Target, log: list[str]) -> list[list[St
         return [nest(loops, inner, total)]
     columns = bool(loops) and columns_cost(loops, inner, lanes) <= rows_cost(inner, lanes)
     tile = _tile(inner)
-    apart = math.prod(f.range.arg.size for f in loops) // (tile * lanes if columns else 1)
+    apart = math.prod(f.range.arg.size for f in loops)
+    if columns:
+        across = loops[_lane_loop(loops, inner)].range.arg.size
+        apart = apart // across * -(-across // (tile * lanes))
     if total >= 4 * GRAIN and apart < 8:
         parts = grouped(loops, inner, total, log)
         if parts is not None:
@@ -62,7 +65,7 @@ def plain(body: list[Statement], target: Target, log: list[str]) -> list[list[St
     if columns:
         loop = loops.pop(_lane_loop(loops, inner))
         log.append(f"lanes({loop.range.arg.name}, {tile} x {lanes})")
-        return [nest(loops, moves.wide(For(loop.range, LOOP, inner), tile, lanes), total)]
+        return [nest(loops, moves.wide(For(loop.range, LOOP, moves.chunks(inner, ADDS)), tile, lanes), total)]
     return [nest(loops, along_rows(inner, lanes, log), total)]
 
 

@@ -1,0 +1,5 @@
+"""Devices, where the engine's users look for them."""
+
+from glassgrad.runtime.device import Device
+
+__all__ = ["Device"]

@@ -1,0 +1,114 @@
+"""The device PYTHON: kernels interpreted with NumPy. In: kernels' graphs. Out: plans that run them, slowly and checked.
+
+It runs the same loop trees as the other devices, every access checked, so it judges them; and it needs no compiler.
+Wide "registers" of 2048 elements keep the Python loops short.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glassgrad.base.settings import settings
+from glassgrad.graph.uop import UOp
+from glassgrad.lower.loops import Kernel
+from glassgrad.lower.lower import lower
+from glassgrad.lower.show import show
+from glassgrad.optimize.recipes import optimize, unoptimized
+from glassgrad.optimize.target import Target
+from glassgrad.render.launch import LaunchInfo
+from glassgrad.runtime.compile import cost
+from glassgrad.runtime.loop_interpreter import run_kernel
+from glassgrad.runtime.memory import HostMemory
+from glassgrad.runtime.native import NativeDevice
+
+WIDE = Target(arch="python", vector_bytes=8192, vector_registers=32)
+
+
+@dataclass(eq=False)
+class Interpreted:
+    """A kernel ready to be interpreted."""
+    kernel: Kernel
+    operations: int
+    bytes: int
+
+    def __post_init__(self) -> None:
+        self.name = self.kernel.name
+        self.info = LaunchInfo((), (), 0)      # the interpreter brings its own LOCAL memory
+
+
+class PythonDevice:
+    """Allocator, compiler and runner in one, over the host's memory."""
+
+    def __init__(self, name: str = "PYTHON"):
+        self.name = name
+        self.memory = HostMemory()
+        self._programs: dict[tuple[UOp, int], Interpreted] = {}
+
+    def programs(self, kernels: Sequence[UOp]) -> list[Interpreted]:
+        return [self._program(ast) for ast in kernels]
+
+    def _program(self, ast: UOp) -> Interpreted:
+        key = (ast, settings.NOOPT)
+        found = self._programs.get(key)
+        if found is None:
+            plain = lower(ast)
+            kernel = unoptimized(plain) if settings.NOOPT else optimize(plain, WIDE, contract=False)
+            found = self._programs[key] = Interpreted(kernel, *cost(ast))
+        return found
+
+    def source(self, ast: UOp) -> str:
+        """The loop tree itself is what runs."""
+        return show(self._program(ast).kernel)
+
+    def plan(self, programs: Sequence[Interpreted], slots: Sequence[tuple[int, ...]]) -> PythonPlan:
+        return PythonPlan(programs, slots)
+
+    def synchronize(self) -> None:
+        """Nothing runs behind the caller's back."""
+
+    def empty_cache(self) -> None:
+        """Give pooled memory back to the system."""
+        self.memory.empty_cache()
+
+    copy_in = staticmethod(NativeDevice.copy_in)
+    copy_out = staticmethod(NativeDevice.copy_out)
+
+
+class PythonPlan:
+    """Kernels one after another over numbered slots."""
+
+    def __init__(self, programs: Sequence[Interpreted], slots: Sequence[tuple[int, ...]]):
+        self.programs, self.slots = list(programs), list(slots)
+        self.addresses: Sequence[int] = ()
+
+    def bind(self, addresses: Sequence[int]) -> None:
+        self.addresses = list(addresses)
+
+    def run(self) -> None:
+        for number in range(len(self.programs)):
+            self.run_one(number)
+
+    def run_one(self, number: int) -> int:
+        start = time.perf_counter_ns()
+        program, uses = self.programs[number], self.slots[number]
+        arguments: list[Any] = [None] * len(uses)
+        for param in program.kernel.params:
+            arguments[param.arg.slot] = _argument(param, self.addresses[uses[param.arg.slot]])
+        run_kernel(program.kernel, arguments)
+        return time.perf_counter_ns() - start
+
+
+def _argument(param: UOp, address: int) -> Any:
+    import numpy as np
+    if param.arg.scalar:
+        code = {"bfloat16": "f", "fp8e4m3": "f", "fp8e5m2": "f"}.get(param.dtype.name, param.dtype.format)
+        return struct.unpack_from("<" + code, ctypes.string_at(address, 8))[0]
+    nbytes = param.size * param.dtype.itemsize
+    if not nbytes:
+        return np.zeros(0, np.dtype(param.dtype.format))
+    return np.frombuffer((ctypes.c_char * nbytes).from_address(address), np.dtype(param.dtype.format))
