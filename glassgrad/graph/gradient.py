@@ -30,7 +30,7 @@ def gradient(*ops: Op) -> Callable[[Gradient], Gradient]:
 
 # Flat or with jumps: no gradient passes. A test sees to it that every op is either here or in the table.
 FLAT = frozenset((o.CMPLT, o.CMPNE, o.CMPEQ, o.AND, o.OR, o.XOR, o.NOT, o.SHL, o.SHR, o.IDIV, o.MOD, o.TRUNC,
-                  o.BITCAST, o.DETACH, o.RANDOM))
+                  o.BITCAST, o.RANDOM))
 
 
 def gradients(root: UOp, seed: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
@@ -51,7 +51,7 @@ def gradients(root: UOp, seed: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
     received: dict[UOp, UOp] = {root: _fit(seed, root)} if root in between else {}
     for node in reversed(order):                # users before sources: what a node receives is complete when it is met
         g = received.get(node)
-        if g is None or node.op not in GRADIENTS or not any(s in between for s in node.src):
+        if g is None or node.op not in GRADIENTS or not any(s in between for s in _inputs(node)):
             continue
         for source, part in zip(node.src, GRADIENTS[node.op](g, node, *node.src)):
             if part is not None and source in between:
@@ -60,6 +60,11 @@ def gradients(root: UOp, seed: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
         if node not in wanted:
             del received[node]
     return [received.get(target) for target in targets]
+
+
+def _inputs(node: UOp) -> tuple[UOp, ...]:
+    """The sources a gradient can pass to: of a DETACH, those its own gradient speaks of."""
+    return node.src[1:] if node.op is o.DETACH else node.src
 
 
 def _fit(g: UOp, node: UOp) -> UOp:
@@ -128,13 +133,20 @@ def _(g, out, x):
 
 @gradient(o.MAX, o.MIN)                         # the gradient goes to the chosen side; equal sides take half each
 def _(g, out, x, y):
-    if y.base.op is o.CONST:                    # relu and clamp: nothing at the constant itself
+    if _constant(y):                            # relu and clamp: nothing at the constant itself
         return out.ne(y).where(g, 0), None
-    if x.base.op is o.CONST:
+    if _constant(x):
         return None, out.ne(x).where(g, 0)
     lost_x, lost_y = (x < y, y < x) if out.op is o.MAX else (y < x, x < y)
     share = x.eq(y).where(g * 0.5, g)
     return lost_x.where(0, share), lost_y.where(0, share)
+
+
+def _constant(node: UOp) -> bool:
+    """Whether a node is one number, perhaps repeated. (A leaf of zeros is not: it may want a gradient.)"""
+    while node.op in (o.RESHAPE, o.EXPAND):
+        node = node.src[0]
+    return node.op is o.CONST
 
 
 @gradient(o.WHERE)                              # d where(c, x, y) = where(c, dx, dy)
@@ -143,6 +155,10 @@ def _(g, out, condition, x, y): return None, condition.where(g, 0), condition.wh
 
 @gradient(o.CAST)                               # between floats: the same number, so the same gradient
 def _(g, out, x): return (g.cast(x.dtype) if x.dtype.kind == "f" else None,)
+
+
+@gradient(o.DETACH)                             # stops here, unless the node says its own gradient
+def _(g, out, x, *inputs): return (None, *(out.arg.backward(g, out, *inputs) if inputs else ()))
 
 
 @gradient(o.CONTIGUOUS)
