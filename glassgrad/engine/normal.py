@@ -40,7 +40,9 @@ def normalise(sinks: Sequence[UOp]) -> Normal:
     for i, n in enumerate(order):
         place[n] = i
         op = n.op
-        if op is o.BUFFER:
+        if op is o.DETACH:                   # computes nothing: its argument (a leaf's token, a gradient) is not structure
+            place[n] = place[n.src[0]]
+        elif op is o.BUFFER:
             buffers.append(n)
             rows.append((op, n.dtype, n.shape, n.device))
         elif op is o.CONST and n.dtype.kind == "f":
@@ -65,7 +67,9 @@ def with_params(normal: Normal, scalars: Sequence[int]) -> tuple[list[UOp], list
         new[node] = UOp(o.PARAM, node.dtype, (), Param(slot, node.shape, scalar, node.device))
     params = [new[n] for n in lifted]
     for n in normal.order:
-        if n not in new:
+        if n.op is o.DETACH:
+            new[n] = new[n.src[0]]
+        elif n not in new:
             src = tuple([new[s] for s in n.src])
             new[n] = n if src == n.src else UOp(n.op, n.dtype, src, n.arg)
     return [new[s] for s in normal.sinks], params
