@@ -37,8 +37,8 @@ def normalise(sinks: Sequence[UOp]) -> Normal:
     place: dict[UOp, int] = {}
     rows: list[Any] = []
     buffers, cells, constants = [], [], []
-    for i, n in enumerate(order):
-        place[n] = i
+    for n in order:
+        place[n] = len(rows)
         op = n.op
         if op is o.DETACH:                   # computes nothing: its argument (a leaf's token, a gradient) is not structure
             place[n] = place[n.src[0]]
