@@ -1,0 +1,33 @@
+"""glassgrad: a deep-learning framework you can see through.
+
+    from glassgrad import Tensor
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    (x @ x).relu().sum().backward()
+    print(x.grad)
+"""
+
+from glassgrad.base.errors import (
+    AxisError,
+    Bug,
+    DeviceError,
+    DTypeError,
+    FormatError,
+    GlassgradError,
+    GradientError,
+    IndexRangeError,
+    InputError,
+    JitError,
+    MemoryLimitError,
+    ShapeError,
+)
+from glassgrad.base.settings import Context
+from glassgrad.engine.counters import GlobalCounters
+from glassgrad.engine.device import Device
+from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.tensor.tensor import Tensor
+
+__version__ = "0.1.0"
+
+__all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "GlassgradError", "ShapeError", "DTypeError",
+           "AxisError", "DeviceError", "GradientError", "InputError", "IndexRangeError", "MemoryLimitError", "FormatError",
+           "JitError", "Bug"]

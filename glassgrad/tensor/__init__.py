@@ -1,0 +1,1 @@
+"""The lazy tensor: sugar that builds graph nodes; nothing runs until somebody looks."""

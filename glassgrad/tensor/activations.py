@@ -1,0 +1,176 @@
+"""What stands between layers, element by element: relu and its relatives. In, out: tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from glassgrad.base.errors import InputError
+from glassgrad.graph.uop import const
+from glassgrad.tensor import formulas
+from glassgrad.tensor.convolution import Convolution
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Activations"]
+
+
+class Activations(Convolution):
+    """relu and its relatives."""
+    __slots__ = ()
+
+    def relu(self) -> Self:
+        """max(x, 0); NaN stays NaN.
+
+        >>> Tensor([-1.0, 2.0]).relu().tolist()
+        [0.0, 2.0]
+        """
+        return self._with(self.uop.maximum(const(0, self.uop.dtype)))
+
+    def relu6(self) -> Self:
+        """min(max(x, 0), 6).
+
+        >>> Tensor([-1.0, 2.0, 9.0]).relu6().tolist()
+        [0.0, 2.0, 6.0]
+        """
+        return self.maximum(0).minimum(6)
+
+    def leaky_relu(self, neg_slope: float = 0.01) -> Self:
+        """x where it is positive, neg_slope * x elsewhere.
+
+        >>> Tensor([-1.0, 2.0]).leaky_relu(0.5).tolist()
+        [-0.5, 2.0]
+        """
+        return (self > 0).where(self, self * neg_slope)
+
+    def elu(self, alpha: float = 1.0) -> Self:
+        """x where it is positive, alpha (e^x - 1) elsewhere.
+
+        >>> Tensor([float("-inf"), 2.0]).elu().tolist()
+        [-1.0, 2.0]
+        """
+        x = self._float_node()
+        return self._with((x > 0.0).where(x, formulas.expm1(x.minimum(0.0)) * alpha))
+
+    def celu(self, alpha: float = 1.0) -> Self:
+        """max(x, 0) + min(alpha (e^(x / alpha) - 1), 0).
+
+        >>> Tensor([float("-inf"), 2.0]).celu(2.0).tolist()
+        [-2.0, 2.0]
+        """
+        x = self._float_node()
+        return self._with((x > 0.0).where(x, formulas.expm1((x / alpha).minimum(0.0)) * alpha))
+
+    def selu(self, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Self:
+        """gamma elu(x, alpha): keeps mean 0 and variance 1 (Klambauer et al., 2017).
+
+        >>> Tensor([0.0]).selu().tolist()
+        [0.0]
+        """
+        return self.elu(alpha) * gamma
+
+    def silu(self) -> Self:
+        """x sigmoid(x).
+
+        >>> Tensor([0.0]).silu().tolist()
+        [0.0]
+        """
+        return self * self.sigmoid()
+
+    def swish(self) -> Self:
+        """x sigmoid(x); another name of `silu`.
+
+        >>> Tensor([0.0]).swish().tolist()
+        [0.0]
+        """
+        return self.silu()
+
+    def gelu(self, approximate: str = "none") -> Self:
+        """x (1 + erf(x / sqrt 2)) / 2, as PyTorch has it; approximate="tanh" (tinygrad's own) is
+        x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
+
+        >>> Tensor([0.0, 100.0]).gelu().tolist()
+        [0.0, 100.0]
+        """
+        if approximate not in ("none", "tanh"):
+            raise InputError("there is no such gelu", given=f"approximate={approximate!r}", expected='"none" or "tanh"',
+                             mend='write x.gelu() or x.gelu("tanh")')
+        x = self._float_node()
+        if approximate == "tanh":   # (1 + tanh u) / 2 is sigmoid(2 u)
+            return self._with(x * formulas.sigmoid(x * (x * x * 0.044715 + 1.0) * (2.0 * math.sqrt(2.0 / math.pi))))
+        return self._with(x * 0.5 * (formulas.erf(x * math.sqrt(0.5)) + 1.0))
+
+    def quick_gelu(self) -> Self:
+        """x sigmoid(1.702 x).
+
+        >>> Tensor([0.0]).quick_gelu().tolist()
+        [0.0]
+        """
+        return self * (self * 1.702).sigmoid()
+
+    def swiglu(self) -> Self:
+        """The last axis cut in two halves a and b: silu(a) b (Shazeer, 2020).
+
+        >>> Tensor([0.0, 5.0]).swiglu().tolist()
+        [0.0]
+        """
+        a, b = self.chunk(2, dim=-1)
+        return a.silu() * b
+
+    def softplus(self, beta: float = 1.0) -> Self:
+        """ln(1 + e^(beta x)) / beta, without overflow.
+
+        >>> Tensor([1000.0, -1000.0]).softplus().tolist()
+        [1000.0, 0.0]
+        """
+        x = self._float_node()
+        return self._with(formulas.softplus(x) if beta == 1 else formulas.softplus(x * beta) * (1 / beta))
+
+    def logsigmoid(self) -> Self:
+        """ln(sigmoid(x)), without underflow.
+
+        >>> Tensor([-1000.0]).logsigmoid().tolist()
+        [-1000.0]
+        """
+        return self._with(-formulas.softplus(-self._float_node()))
+
+    def mish(self) -> Self:
+        """x tanh(softplus(x)) (Misra, 2019).
+
+        >>> Tensor([0.0]).mish().tolist()
+        [0.0]
+        """
+        return self * self.softplus().tanh()
+
+    def softsign(self) -> Self:
+        """x / (1 + |x|).
+
+        >>> Tensor([1.0, -3.0]).softsign().tolist()
+        [0.5, -0.75]
+        """
+        return self / (self.abs() + 1)
+
+    def hardtanh(self, min_val: float = -1, max_val: float = 1) -> Self:
+        """x limited to min_val and max_val.
+
+        >>> Tensor([-3.0, 0.5]).hardtanh().tolist()
+        [-1.0, 0.5]
+        """
+        return self.maximum(min_val).minimum(max_val)
+
+    def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
+        """alpha x + beta limited to 0 and 1.
+
+        >>> Tensor([-9.0, 0.0, 9.0]).hardsigmoid().tolist()
+        [0.0, 0.5, 1.0]
+        """
+        return (self * alpha + beta).maximum(0).minimum(1)
+
+    def hardswish(self) -> Self:
+        """x relu6(x + 3) / 6.
+
+        >>> Tensor([-4.0, 3.0]).hardswish().tolist()
+        [-0.0, 3.0]
+        """
+        return self * (self + 3).relu6() * (1 / 6)

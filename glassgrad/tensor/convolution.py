@@ -1,0 +1,179 @@
+"""Convolutions and pools: windows, then a sum of products, a mean or a maximum. In, out: tensors.
+
+Shapes are (batch, channels, ...space) with any number of space axes. Nothing is copied to make the windows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import DType, dtype_by_name, dtypes, promote
+from glassgrad.graph.uop import UOp, full
+from glassgrad.tensor.indexing import Indexing
+from glassgrad.tensor.reduce import sum_dtype
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Convolution"]
+
+Sizes = "int | Sequence[int]"
+
+
+def each(value: Any, rank: int, what: str, least: int = 1) -> tuple[int, ...]:
+    """One number per space axis, from one number or a sequence."""
+    sizes = (value,) * rank if isinstance(value, int) else tuple(value)
+    if len(sizes) != rank or any(isinstance(n, bool) or not isinstance(n, int) or n < least for n in sizes):
+        raise InputError(f"{what} does not fit the space axes", given=f"{what}={value!r}",
+                         expected=f"one int of {least} or more, or {rank} of them", mend=f"write {what}={least}, for example")
+    return sizes
+
+
+def windows(x: UOp, size: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> UOp:
+    """(.., s1, s2) to (.., o1, o2, k1, k2): the last axes are the window."""
+    rank, first = len(size), len(x.shape) - len(size)
+    for i in range(rank):
+        x = x.window(first + i, size[i], stride[i], dilation[i])
+    return x
+
+
+class Convolution(Indexing):
+    """Convolutions and pools."""
+    __slots__ = ()
+
+    # -- padding -------------------------------------------------------------------------------------------------------
+    def _space_padding(self, padding: Any, rank: int) -> list[tuple[int, int]]:
+        """Padding as (before, after) per space axis: from one int, one per axis, or 2 per axis from the last backward."""
+        if isinstance(padding, int):
+            pairs = [(padding, padding)] * rank
+        elif len(padding) == 2 * rank:
+            pairs = [(padding[i], padding[i + 1]) for i in range(0, 2 * rank, 2)][::-1]
+        elif len(padding) == rank:
+            pairs = [(p, p) for p in padding]
+        else:
+            pairs = []
+        if len(pairs) != rank or any(not isinstance(n, int) or n < 0 for p in pairs for n in p):
+            raise InputError("the padding does not fit the space axes", given=f"padding={padding!r}",
+                             expected=f"an int, {rank} ints, or {2 * rank} ints from the last axis backward",
+                             mend="write padding=1, for example")
+        return pairs
+
+    def _check_space(self, what: str, pairs: list[tuple[int, int]], size: Sequence[int], dilation: Sequence[int]) -> None:
+        space = self.shape[-len(size):]
+        for n, (before, after), k, d in zip(space, pairs, size, dilation):
+            if n + before + after < d * (k - 1) + 1:
+                raise ShapeError(f"the window of {what} is larger than the padded input",
+                                 given=f"a window of {tuple(size)} (dilation {tuple(dilation)}) on {space} padded by {pairs}",
+                                 expected="a window that fits", mend="pad more, or use a smaller kernel")
+
+    # -- convolution ---------------------------------------------------------------------------------------------------
+    def conv2d(self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Sizes = 1, dilation: Sizes = 1,
+               padding: Any = 0, dtype: DType | str | None = None) -> Self:
+        """The convolution of (batch, in, ...space) with a weight of (out, in / groups, ...kernel).
+
+        >>> x = Tensor.arange(9).reshape(1, 1, 3, 3)
+        >>> x.conv2d(Tensor.ones(1, 1, 2, 2, dtype=dtypes.int32)).tolist()
+        [[[[8, 12], [20, 24]]]]
+        """
+        x, w = self.uop, weight.uop
+        rank = len(w.shape) - 2
+        if rank < 1 or len(x.shape) != rank + 2 or x.shape[1] != groups * w.shape[1] or w.shape[0] % groups:
+            raise ShapeError("the weight does not fit the input of this convolution",
+                             given=f"input {x.shape}, weight {w.shape}, groups={groups}",
+                             expected="input (batch, in, ...space) and weight (out, in / groups, ...kernel) with as many "
+                                      "kernel axes as space axes, and out divisible by groups",
+                             mend="check the layer's in_channels and groups; add a batch axis with x.unsqueeze(0)")
+        size, strides = w.shape[2:], each(stride, rank, "stride")
+        dilations, pairs = each(dilation, rank, "dilation"), self._space_padding(padding, rank)
+        self._check_space("conv2d", pairs, size, dilations)
+        place = self._shared_device(weight) if self._device is not weight._device else self._device
+        out = dtype_by_name(dtype) if dtype is not None else sum_dtype(promote(x.dtype, w.dtype))
+        wide = out.accumulator
+        x, w = x.cast(wide), w.cast(wide)
+        batch, outputs, inputs = x.shape[0], w.shape[0] // groups, w.shape[1]
+        seen = windows(x.pad([(0, 0), (0, 0), *pairs]), size, strides, dilations)
+        space = seen.shape[2:2 + rank]
+        # (batch, group, 1, ...space, in, ...kernel) * (1, group, out, 1.., in, ...kernel), summed over the last axes
+        seen = seen.reshape((batch, groups, inputs, *space, *size))
+        seen = seen.permute((0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)))
+        whole = (batch, groups, outputs, *space, inputs, *size)
+        seen = seen.reshape((batch, groups, 1, *space, inputs, *size)).expand(whole)
+        w = w.reshape((1, groups, outputs, *(1,) * rank, inputs, *size)).expand(whole)
+        total = (seen * w).sum(range(3 + rank, len(whole))).cast(out)
+        made = self._with(total.reshape((batch, groups * outputs, *space)))
+        made._device = place
+        return made if bias is None else made + bias.reshape((1, -1) + (1,) * rank)
+
+    # -- pools -----------------------------------------------------------------------------------------------------------
+    def _pooled(self, what: str, kernel_size: Any, stride: Any, dilation: Any, padding: Any, ceil_mode: bool,
+                fill: Any) -> tuple[UOp, int]:
+        """The windows of a pool, and how many axes the window has."""
+        rank = len(kernel_size) if isinstance(kernel_size, (tuple, list)) else 2
+        if self.ndim < rank:
+            raise ShapeError(f"{what} needs {rank} space axes", given=f"shape {self.shape}",
+                             expected="(batch, channels, ...space)", mend="reshape it first")
+        size = each(kernel_size, rank, "kernel_size")
+        strides = size if stride is None else each(stride, rank, "stride")
+        dilations, pairs = each(dilation, rank, "dilation"), self._space_padding(padding, rank)
+        if ceil_mode:
+            pairs = [_ceil_pair(n, p, k, s, d) for n, p, k, s, d in
+                     zip(self.shape[-rank:], pairs, size, strides, dilations)]
+        self._check_space(what, pairs, size, dilations)
+        x = self._pad_constant([(0, 0)] * (self.ndim - rank) + pairs, fill).uop
+        lead, space = x.shape[:-rank], x.shape[-rank:]
+        if size == strides and all(d == 1 for d in dilations):     # windows side by side: only a reshape
+            counts = [n // k for n, k in zip(space, size)]
+            x = x.shrink([*[(0, n) for n in lead], *[(0, c * k) for c, k in zip(counts, size)]])
+            x = x.reshape((*lead, *[m for c, k in zip(counts, size) for m in (c, k)]))
+            first = len(lead)
+            return x.permute((*range(first), *range(first, first + 2 * rank, 2),
+                              *range(first + 1, first + 2 * rank, 2))), rank
+        return windows(x, size, strides, dilations), rank
+
+    def avg_pool2d(self, kernel_size: Sizes = (2, 2), stride: Any = None, dilation: Sizes = 1, padding: Any = 0,
+                   ceil_mode: bool = False, count_include_pad: bool = True) -> Self:
+        """The mean of each window; without `stride` the windows stand side by side.
+
+        >>> Tensor.arange(16).reshape(1, 1, 4, 4).avg_pool2d().tolist()
+        [[[[2.5, 4.5], [10.5, 12.5]]]]
+        """
+        x = self if self.uop.dtype.kind == "f" else self.cast(dtypes.default_float)
+        options = (kernel_size, stride, dilation, padding, ceil_mode)
+        seen, rank = x._pooled("avg_pool2d", *options, 0)
+        axes = tuple(range(len(seen.shape) - rank, len(seen.shape)))
+        total = self._with(seen).sum(axes)
+        if count_include_pad and not ceil_mode:
+            return total / math.prod(seen.shape[-rank:])
+        if count_include_pad:   # what ceil_mode added at the end never counts, the padding itself does
+            pairs = x._space_padding(padding, rank)
+            grown = tuple(n + b + a for n, (b, a) in zip(x.shape[-rank:], pairs))
+            counted, _ = self._with(full(grown, 1, x.dtype))._pooled("avg_pool2d", kernel_size, stride, dilation, 0, True, 0)
+            counted = counted.shrink([(0, n) for n in seen.shape[-2 * rank:]])
+        else:
+            counted, _ = self._with(full(x.shape[-rank:], 1, x.dtype))._pooled("avg_pool2d", *options, 0)
+        return total / self._with(counted).sum(tuple(range(rank, 2 * rank)))
+
+    def max_pool2d(self, kernel_size: Sizes = (2, 2), stride: Any = None, dilation: Sizes = 1, padding: Any = 0,
+                   ceil_mode: bool = False) -> Self:
+        """The largest value of each window; without `stride` the windows stand side by side.
+
+        >>> Tensor.arange(16).reshape(1, 1, 4, 4).max_pool2d().tolist()
+        [[[[5, 7], [13, 15]]]]
+        """
+        seen, rank = self._pooled("max_pool2d", kernel_size, stride, dilation, padding, ceil_mode, self.dtype.min)
+        axes = range(len(seen.shape) - rank, len(seen.shape))
+        return self._with(seen.reduce(o.AMAX, axes).reshape(seen.shape[:-rank]))
+
+
+def _ceil_pair(n: int, pair: tuple[int, int], k: int, s: int, d: int) -> tuple[int, int]:
+    """Padding that makes room for the last, partial window, if it starts inside the input or its front padding."""
+    before, after = pair
+    reach = d * (k - 1) + 1
+    count = -(-(n + before + after - reach) // s) + 1
+    if (count - 1) * s >= n + before:
+        count -= 1
+    return before, after + max(0, (count - 1) * s + reach - (n + before + after))

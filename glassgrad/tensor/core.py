@@ -1,0 +1,255 @@
+"""What a tensor is: a node of the graph, a gradient, a wish for one. In: values or nodes. Out: `Core`.
+
+Every room of tensor/ adds methods to the class below it: core <- arithmetic <- movement <- elementwise <- ... <- Tensor.
+So a room uses only what stands beneath it, and each method is found by name in one file.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.errors import DeviceError, DTypeError, InputError
+from glassgrad.graph.dtype import DType, dtype_by_name
+from glassgrad.graph.uop import UOp
+from glassgrad.tensor import running
+from glassgrad.tensor.host import read_value
+from glassgrad.tensor.leaves import hold
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Core"]
+
+_create = object.__new__
+
+
+class Core:
+    """State and identity of a tensor: which node it stands for, its gradient, and whether it wants one."""
+    __slots__ = ("uop", "grad", "_requires_grad", "_device", "__weakref__")
+    __array_ufunc__ = None   # array + tensor asks the tensor
+
+    uop: UOp
+    grad: Self | None
+    _requires_grad: bool | None
+    _device: str | None      # where constants are to live; what has memory knows for itself
+
+    def __init__(self, data: Any, device: str | None = None, dtype: DType | str | None = None,
+                 requires_grad: bool | None = None):
+        place = running.canonical_device(device)
+        wanted = dtype_by_name(dtype) if dtype is not None else None
+        self.grad, self._requires_grad, self._device = None, None, place
+        if isinstance(data, UOp):
+            self.uop = data
+        elif isinstance(data, Core):
+            self.uop = data.uop
+            self._device = place or data._device
+        else:
+            value = read_value(data, wanted)
+            self.uop = running.store(value, place or running.default_device())
+        if place is not None and self.uop.device not in (None, place):
+            self.uop = self.uop.copy_to(place)
+        if wanted is not None:
+            self.uop = self.uop.cast(wanted)
+        hold(self)
+        if requires_grad is not None:
+            self.requires_grad = requires_grad
+
+    def _with(self, uop: UOp) -> Self:
+        """A tensor computed from this one."""
+        made = _create(self.__class__)
+        made.uop, made.grad, made._requires_grad, made._device = uop, None, None, self._device
+        return made
+
+    @classmethod
+    def _leaf(cls, uop: UOp, device: str | None, requires_grad: bool | None) -> Self:
+        """A tensor that was made, not computed."""
+        made = _create(cls)
+        made.uop, made.grad, made._requires_grad, made._device = uop, None, None, running.canonical_device(device)
+        hold(made)
+        if requires_grad is not None:
+            made.requires_grad = requires_grad
+        return made
+
+    # -- what it is ----------------------------------------------------------------------------------------------------
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of every axis.
+
+        >>> Tensor([[1, 2, 3], [4, 5, 6]]).shape
+        (2, 3)
+        """
+        return self.uop.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the elements.
+
+        >>> Tensor([1, 2]).dtype, Tensor([1.0, 2.0]).dtype
+        (dtypes.int32, dtypes.float32)
+        """
+        return self.uop.dtype
+
+    @property
+    def device(self) -> str:
+        """The name of the device that holds or will compute the values.
+
+        >>> Tensor([1, 2]).device == Device.DEFAULT
+        True
+        """
+        return self.uop.device or self._device or running.default_device()
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes.
+
+        >>> Tensor.zeros(2, 3).ndim
+        2
+        """
+        return len(self.uop.shape)
+
+    @property
+    def lazydata(self) -> UOp:
+        """The graph node this tensor stands for; the older name of `uop`.
+
+        >>> (Tensor([1]) + 1).lazydata.op
+        Ops.ADD
+        """
+        return self.uop
+
+    def dim(self) -> int:
+        """The number of axes, as PyTorch asks for it.
+
+        >>> Tensor.zeros(2, 3).dim()
+        2
+        """
+        return len(self.uop.shape)
+
+    def numel(self) -> int:
+        """The number of elements.
+
+        >>> Tensor.zeros(2, 3).numel()
+        6
+        """
+        return math.prod(self.uop.shape)
+
+    def element_size(self) -> int:
+        """Bytes per element.
+
+        >>> Tensor([1.0]).element_size()
+        4
+        """
+        return self.uop.dtype.itemsize
+
+    def nbytes(self) -> int:
+        """Bytes of all elements.
+
+        >>> Tensor.zeros(2, 3).nbytes()
+        24
+        """
+        return self.numel() * self.element_size()
+
+    def is_floating_point(self) -> bool:
+        """Whether the elements are floats.
+
+        >>> Tensor([1]).is_floating_point()
+        False
+        """
+        return self.uop.dtype.kind == "f"
+
+    # -- whether it wants a gradient -------------------------------------------------------------------------------------
+    @property
+    def requires_grad(self) -> bool | None:
+        """True: `backward` fills `grad`. False: never. None, the default: a leaf's `grad` is filled, which costs nothing
+        until it is read.
+
+        >>> Tensor([1.0], requires_grad=True).requires_grad
+        True
+        """
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, wish: bool | None) -> None:
+        if wish and self.uop.dtype.kind != "f":
+            raise DTypeError("only float tensors have gradients", given=f"requires_grad=True on {self.uop.dtype.name}",
+                             expected="a float dtype", mend="cast it first: x.float()")
+        self._requires_grad = wish
+        if wish:
+            hold(self)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Set `requires_grad` and return the tensor itself.
+
+        >>> Tensor([1.0]).requires_grad_().requires_grad
+        True
+        """
+        self.requires_grad = requires_grad
+        return self
+
+    # -- types and places ----------------------------------------------------------------------------------------------
+    def cast(self, dtype: DType | str) -> Self:
+        """The same values in another element type.
+
+        >>> Tensor([1.7, -1.7]).cast(dtypes.int32).tolist()
+        [1, -1]
+        """
+        wanted = dtype_by_name(dtype)
+        return self if wanted is self.uop.dtype else self._with(self.uop.cast(wanted))
+
+    def bitcast(self, dtype: DType | str) -> Self:
+        """The same bits read as another element type of the same size.
+
+        >>> Tensor([1.0]).bitcast(dtypes.int32).tolist()
+        [1065353216]
+        """
+        wanted = dtype_by_name(dtype)
+        if wanted.itemsize != self.uop.dtype.itemsize:
+            raise DTypeError("bitcast keeps the size of an element",
+                             given=f"{self.uop.dtype.name} ({self.uop.dtype.itemsize} bytes) as {wanted.name} "
+                                   f"({wanted.itemsize} bytes)",
+                             expected="two types of the same size", mend="use cast to convert values")
+        return self._with(self.uop.bitcast(wanted))
+
+    def to(self, device: str | None) -> Self:
+        """The same values on another device (itself, when it is there already).
+
+        >>> Tensor([1, 2]).to(Device.DEFAULT).tolist()
+        [1, 2]
+        """
+        place = running.canonical_device(device) or running.default_device()
+        if place == self.device:
+            return self
+        moved = self._with(self.uop.copy_to(place) if self.uop.device is not None else self.uop)
+        moved._device = place
+        return moved
+
+    def to_(self, device: str | None) -> Self:
+        """Move this tensor itself to another device.
+
+        >>> Tensor([1, 2]).to_(Device.DEFAULT).tolist()
+        [1, 2]
+        """
+        moved = self.to(device)
+        if moved is not self:
+            self.uop, self._device = moved.uop, moved._device
+            hold(self)
+        return self
+
+    # -- meeting other tensors -------------------------------------------------------------------------------------------
+    def _shared_device(self, other: Core) -> str | None:
+        """The device two tensors meet on, where at least one of them said where it wants to live."""
+        mine, theirs = self.uop.device or self._device, other.uop.device or other._device
+        if mine is not None and theirs is not None and mine != theirs:
+            raise DeviceError("operands live on different devices", given=f"{mine} and {theirs}", expected="one device",
+                              mend=f'move one: x.to("{mine}")')
+        return self._device or other._device
+
+    def _beside(self, value: Any) -> Self:
+        """A tensor from what the user wrote next to this one."""
+        if isinstance(value, Core):
+            return value  # type: ignore[return-value]
+        if isinstance(value, (list, tuple)) or hasattr(value, "__array_interface__"):
+            return self.__class__(value, device=self.device)
+        raise InputError("cannot use this value beside a tensor", given=f"{value!r} of type {type(value).__name__}",
+                         expected="a Tensor, a number, a list or an array",
+                         mend="make it a Tensor first: Tensor(value)")

@@ -1,0 +1,300 @@
+"""x[...] and x[...] = y. In: numbers, slices, None, ..., tensors, lists. Out: tensors.
+
+Numbers, slices, None and ... only move: no copy. Tensors (and lists) of whole numbers are one GATHER, whatever their
+number: rows are looked up under one linear index. As in PyTorch, several index tensors broadcast together, and their
+axes stand where the first of them stood if they are neighbours, else in front.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.errors import InputError, IndexRangeError, ShapeError
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.uop import Scatter, UOp, full
+from glassgrad.tensor import running
+from glassgrad.tensor.linear import Linear
+from glassgrad.tensor.meeting import broadcast_shape, resolve_axis
+from glassgrad.tensor.sequence import counting
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Indexing"]
+
+
+class Indexing(Linear):
+    """x[...] and its kin."""
+    __slots__ = ()
+
+    def __getitem__(self, key: Any) -> Self:
+        parts = self._parts(key)
+        view, picks = self._basic(parts)
+        return self._with(_pick(view, picks)) if picks else self._with(view)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """x[key] = value gives this tensor a new value; tensors computed from the old one keep it."""
+        parts = self._parts(key)
+        new = value if isinstance(value, Indexing) else self.__class__(value, device=self.device, dtype=self.dtype)
+        held = self._rebind
+        if len(parts) == 1 and isinstance(parts[0], Indexing) and parts[0].dtype is dtypes.bool and new.numel() == 1:
+            mask = parts[0].reshape(parts[0].shape + (1,) * (self.ndim - parts[0].ndim))
+            held(mask.where(new.cast(self.dtype).reshape(()), self))
+            return
+        view, picks = self._basic(parts)
+        if not picks and _only_cuts(self.uop, view):
+            held(self._with(_replaced(self.uop, view, _fitted(new, view.shape, self))))
+            return
+        # where each chosen element lives, by choosing from the count of all elements
+        places = self._with(counting(self.numel(), dtypes.int64).reshape(self.shape))[key]
+        source = _fitted(new, places.shape, self)
+        flat = UOp(o.SCATTER, self.dtype, (self.uop.reshape((self.numel(),)), places.uop.reshape((places.numel(),)),
+                                           source.reshape((places.numel(),))), Scatter("set"))
+        held(self._with(flat.reshape(self.shape)))
+
+    # -- reading the key ---------------------------------------------------------------------------------------------------
+    def _parts(self, key: Any) -> list[Any]:
+        """The key as one entry per axis (and per None), ... filled in; lists and masks as tensors of places."""
+        keys = list(key) if isinstance(key, tuple) else [key]
+        parts: list[Any] = []
+        for k in keys:
+            if isinstance(k, (list, range)) or type(k).__module__ == "numpy" and getattr(k, "shape", ()) != ():
+                k = self.__class__(k, device=self.device)
+                if k.dtype.kind == "f" and k.numel() == 0:
+                    k = k.cast(dtypes.int32)
+            if k is None or k is Ellipsis or isinstance(k, slice):
+                parts.append(k)
+            elif isinstance(k, Indexing):
+                if k.dtype.kind not in "iub":
+                    raise InputError("a tensor used as an index must hold whole numbers or truth values",
+                                     given=f"an index of {k.dtype.name}", expected="an integer or bool tensor",
+                                     mend="cast it first: x[index.int()]")
+                parts.append(k)
+            elif not isinstance(k, bool) and hasattr(k, "__index__"):
+                parts.append(k.__index__())
+            else:
+                raise InputError("cannot index a tensor with this", given=f"{k!r} of type {type(k).__name__}",
+                                 expected="an int, a slice, None, ..., or an integer or bool tensor",
+                                 mend="convert it to one of these")
+        if len(parts) == 1 and isinstance(parts[0], Indexing) and parts[0].dtype is dtypes.bool:
+            return parts
+        return self._spread(parts)
+
+    def _spread(self, parts: list[Any]) -> list[Any]:
+        if sum(p is Ellipsis for p in parts) > 1:
+            raise InputError("an index can hold only one ...", given=f"{sum(p is Ellipsis for p in parts)} of them",
+                             expected="at most one", mend="write out the other axes with :")
+        expanded: list[Any] = []
+        for p in parts:
+            if isinstance(p, Indexing) and p.dtype is dtypes.bool:
+                expanded.extend(self._places_of(p))
+            else:
+                expanded.append(p)
+        used = sum(p is not None and p is not Ellipsis for p in expanded)
+        if used > self.ndim:
+            raise IndexRangeError("too many indices for this tensor", given=f"{used} indices, shape {self.shape}",
+                                  expected=f"at most {self.ndim}", mend="check the tensor's shape: print(x.shape)")
+        rest = [slice(None)] * (self.ndim - used)
+        if any(p is Ellipsis for p in expanded):
+            at = next(i for i, p in enumerate(expanded) if p is Ellipsis)
+            return expanded[:at] + rest + expanded[at + 1:]
+        return expanded + rest
+
+    def _places_of(self, mask: Indexing) -> list[Self]:
+        """A mask as index tensors, one per axis of it; how many are true is known only by computing it."""
+        found = running.array_of(mask.uop, mask.device).nonzero()
+        return [self.__class__(axis.astype("int64"), device=self.device) for axis in found]
+
+    def _basic(self, parts: list[Any]) -> tuple[UOp, list[tuple[int, Indexing]]]:
+        """The view that numbers, slices and None give, and the tensors still to look up, by axis of the view."""
+        if len(parts) == 1 and isinstance(parts[0], Indexing) and parts[0].dtype is dtypes.bool:
+            mask = parts[0]
+            if mask.shape != self.shape[:mask.ndim]:
+                raise ShapeError("the mask does not fit the tensor", given=f"a mask of {mask.shape} for {self.shape}",
+                                 expected=f"a mask of shape {self.shape[:max(mask.ndim, 1)]}", mend="compare along these axes")
+            parts = self._spread(parts)
+        x = self.uop
+        bounds: list[tuple[int, int]] = []
+        strides: list[int] = []
+        shape: list[int] = []                       # of the result, before strides above 1 are applied
+        picks: list[tuple[int, Indexing]] = []
+        axis = 0
+        for p in parts:
+            if p is None:
+                shape.append(1)
+                continue
+            n = x.shape[axis]
+            if isinstance(p, int):
+                if not -n <= p < n:
+                    raise IndexRangeError("the index is outside its axis", given=f"index {p} on axis {axis} of {self.shape}",
+                                          expected=f"an index from {-n} to {n - 1}" if n else "an axis that has elements",
+                                          mend="check the tensor's shape: print(x.shape)")
+                bounds.append((p % n, p % n + 1))
+                strides.append(1)
+            elif isinstance(p, slice):
+                start, stop, step = self._slice(p, n)
+                bounds.append((start, stop))
+                strides.append(step)
+                shape.append(-(-(stop - start) // abs(step)))
+            else:
+                picks.append((len(shape), p))
+                bounds.append((0, n))
+                strides.append(1)
+                shape.append(n)
+            axis += 1
+        x = x.shrink(bounds).flip([i for i, s in enumerate(strides) if s < 0])
+        for i, s in enumerate(strides):
+            x = _every(x, i, abs(s))
+        return x.reshape(tuple(shape)), picks
+
+    def _slice(self, p: slice, n: int) -> tuple[int, int, int]:
+        """A slice as (start, stop, step) with 0 <= start <= stop; a negative step reads that part backward."""
+        for end in (p.start, p.stop, p.step):
+            if end is not None and not hasattr(end, "__index__"):
+                raise InputError("slices are made of whole numbers", given=f"{end!r} of type {type(end).__name__}",
+                                 expected="ints or nothing: x[1:3]", mend="convert it with int() or .item()")
+        if p.step is not None and p.step.__index__() == 0:
+            raise InputError("a slice needs steps that lead somewhere", given="step 0", expected="a step that is not 0",
+                             mend="write x[::2], for example")
+        start, stop, step = p.indices(n)
+        count = len(range(start, stop, step))
+        if count == 0:
+            return 0, 0, 1
+        if step > 0:
+            return start, stop, step
+        last = start + (count - 1) * step
+        return last, start + 1, step
+
+    # -- looking up by name ------------------------------------------------------------------------------------------------
+    def gather(self, dim: int, index: Self) -> Self:
+        """out[i, j] = x[index[i, j], j] for dim 0, and so on: along one axis, the elements an index of equal rank names.
+
+        >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[0], [1]])).tolist()
+        [[1], [4]]
+        """
+        axis = resolve_axis(dim, self.ndim, "gather")
+        if index.ndim != self.ndim or any(i > n for a, (i, n) in enumerate(zip(index.shape, self.shape)) if a != axis):
+            raise ShapeError("the index does not fit the tensor", given=f"index {index.shape} for {self.shape}, dim={dim}",
+                             expected="as many axes, and sizes that are not larger except along dim", mend="check the shapes")
+        x = self.uop.shrink([(0, n if a == axis else i) for a, (n, i) in enumerate(zip(self.shape, index.shape))])
+        picks: list[tuple[int, Indexing]] = []
+        for a, n in enumerate(index.shape):
+            count = counting(n, dtypes.int64).reshape((1,) * a + (n,) + (1,) * (index.ndim - a - 1)).expand(index.shape)
+            picks.append((a, index if a == axis else self._with(count)))
+        return self._with(_pick(x, picks)) if self.ndim else self.reshape(index.shape)
+
+    def index_select(self, dim: int, index: Self) -> Self:
+        """The slices along one axis that a vector of places names.
+
+        >>> Tensor([[1, 2], [3, 4]]).index_select(1, Tensor([1, 1])).tolist()
+        [[2, 2], [4, 4]]
+        """
+        axis = resolve_axis(dim, self.ndim, "index_select")
+        return self[(slice(None),) * axis + (index,)]
+
+    def take(self, index: Self) -> Self:
+        """The elements of the flattened tensor that places name.
+
+        >>> Tensor([[1, 2], [3, 4]]).take(Tensor([3, 0])).tolist()
+        [4, 1]
+        """
+        return self.flatten()[index]
+
+    def masked_select(self, mask: Self) -> Self:
+        """The elements where a mask is true, as a vector (computes the mask, to know how many).
+
+        >>> Tensor([1, 2, 3]).masked_select(Tensor([True, False, True])).tolist()
+        [1, 3]
+        """
+        shape = broadcast_shape(self.shape, mask.shape)
+        return self.expand(shape)[mask.expand(shape)]
+
+    def masked_fill(self, mask: Self, value: Any) -> Self:
+        """This with `value` where a mask is true.
+
+        >>> Tensor([1, 2, 3]).masked_fill(Tensor([True, False, True]), 9).tolist()
+        [9, 2, 9]
+        """
+        return mask.where(value, self)
+
+
+# -- on nodes ---------------------------------------------------------------------------------------------------------
+def _every(x: UOp, axis: int, step: int) -> UOp:
+    """Each step-th element along an axis: pad to a multiple, split, keep the first of each."""
+    if step == 1:
+        return x
+    n = x.shape[axis]
+    count = -(-n // step)
+    padded = x.pad([(0, count * step - n) if i == axis else (0, 0) for i in range(len(x.shape))])
+    before, after = x.shape[:axis], x.shape[axis + 1:]
+    split = padded.reshape((*before, count, step, *after))
+    return split.shrink([(0, 1) if i == axis + 1 else (0, m) for i, m in enumerate(split.shape)]).reshape(
+        (*before, count, *after))
+
+
+def _pick(x: UOp, picks: list[tuple[int, Indexing]]) -> UOp:
+    """Look up: one GATHER of the picked axes, brought to the front and made one, under the linear index."""
+    axes = [a for a, _ in picks]
+    shape: tuple[int, ...] = ()
+    for _, index in picks:
+        shape = broadcast_shape(shape, index.shape)
+    linear: UOp | None = None
+    outside: UOp | None = None
+    for axis, index in picks:
+        n = x.shape[axis]
+        place = index.uop.cast(dtypes.int64) if len(picks) > 1 or index.dtype.bits < 32 else index.uop
+        if place.dtype.kind == "i":
+            place = (place < 0).where(place + n, place)
+        place = place.broadcast(shape)
+        if len(picks) > 1:   # a bad place must stay bad in the linear index, where the engine looks for it
+            bad = (place < 0) | (place < n).logical_not()
+            outside = bad if outside is None else outside | bad
+        linear = place if linear is None else linear * n + place
+    assert linear is not None
+    if outside is not None:
+        linear = outside.where(-1, linear)
+    rest = [a for a in range(len(x.shape)) if a not in axes]
+    rows = x.permute(axes + rest)
+    tail = tuple(x.shape[a] for a in rest)
+    rows = rows.reshape((math.prod(x.shape[a] for a in axes), *tail))
+    found = UOp(o.GATHER, x.dtype, (rows, linear))
+    together = axes == list(range(axes[0], axes[0] + len(axes)))
+    lead = axes[0] if together else 0               # how many of the remaining axes stand before the looked-up ones
+    order = [len(shape) + i for i in range(lead)] + list(range(len(shape))) + \
+        [len(shape) + i for i in range(lead, len(rest))]
+    return found.permute(order)
+
+
+def _only_cuts(x: UOp, view: UOp) -> bool:
+    """Whether a view is a plain part of x, perhaps with axes of size 1 dropped or added."""
+    while view.op is o.RESHAPE:
+        view = view.src[0]
+    return view is x or view.op is o.SHRINK and view.src[0] is x
+
+
+def _replaced(x: UOp, view: UOp, value: UOp) -> UOp:
+    """x with the part that `view` shows replaced by `value`."""
+    while view.op is o.RESHAPE:
+        view = view.src[0]
+    if view is x:
+        return value.reshape(x.shape)
+    around = [(start, n - stop) for n, (start, stop) in zip(x.shape, view.arg.bounds)]
+    inside = full(view.shape, True, dtypes.bool).pad(around)
+    return UOp(o.WHERE, x.dtype, (inside, value.reshape(view.shape).pad(around), x))
+
+
+def _fitted(value: Indexing, shape: tuple[int, ...], target: Indexing) -> UOp:
+    """A value broadcast to the part it replaces."""
+    if value.dtype.kind == "f" and target.dtype.kind != "f":
+        raise InputError("the value does not fit the tensor's type", given=f"{value.dtype.name} into {target.dtype.name}",
+                         expected=f"values of {target.dtype.name}", mend=f"cast it: value.cast({target.dtype!r})")
+    node = value.uop.cast(target.dtype)
+    extra = len(node.shape) - len(shape)
+    if extra > 0 and all(n == 1 for n in node.shape[:extra]):
+        node = node.reshape(node.shape[extra:])
+    if len(node.shape) > len(shape) or any(n != m and n != 1 for n, m in zip(node.shape[::-1], shape[::-1])):
+        raise ShapeError("the value does not fit the part it replaces", given=f"{value.shape} into {shape}",
+                         expected="the same sizes, or sizes of 1", mend="reshape or expand the value")
+    return node.broadcast(shape)

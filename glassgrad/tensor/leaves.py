@@ -1,0 +1,55 @@
+"""Which tensors a gradient can be asked for. In: graph nodes. Out: the live tensors that hold them.
+
+A leaf is a tensor that was made, not computed: from data, by `zeros` or `rand`, by `realize` or `assign`, or one whose
+`requires_grad` was set. Its node remembers, weakly, who holds it, so `backward` finds its targets while it walks the
+graph and no list of all tensors exists. Nodes are shared when equal; a leaf must not be (two biases of zeros are two
+parameters), so constants get a DETACH node with a token of their own, which computes nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from glassgrad.graph import ops as o
+from glassgrad.graph.uop import UOp
+
+__all__ = ["Leaf", "distinct", "hold", "holders", "is_held"]
+
+
+class Leaf:
+    """A token, equal only to itself."""
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "leaf"
+
+
+def distinct(node: UOp) -> UOp:
+    """The same value as a node of its own, which no equal expression shares."""
+    return UOp(o.DETACH, node.dtype, (node,), Leaf())
+
+
+def hold(tensor: Any) -> None:
+    """Remember, without keeping it alive, that this tensor is a leaf."""
+    held: list[weakref.ref[Any]] = tensor.uop.cached("holders", lambda _: [])
+    if held:
+        held[:] = [h for h in held if h() is not None and h() is not tensor]
+    held.append(weakref.ref(tensor))
+
+
+def is_held(tensor: Any) -> bool:
+    """Whether this tensor is a leaf."""
+    cache = tensor.uop._cache
+    return cache is not None and any(h() is tensor for h in cache.get("holders", ()))
+
+
+def holders(nodes: Iterable[UOp]) -> list[Any]:
+    """The live leaf tensors among these nodes, in the nodes' order."""
+    found = []
+    for node in nodes:
+        cache = node._cache
+        if cache is not None and "holders" in cache:
+            found.extend(t for t in (h() for h in cache["holders"]) if t is not None and t.uop is node)
+    return found

@@ -1,0 +1,146 @@
+"""How operands meet: one dtype, one shape. In: UOps and plain Python numbers. Out: UOps that an op accepts.
+
+Python numbers are weak: they take the tensor's type, and only change its kind (int + 1.5 is a float). Two tensors meet
+at the narrowest type that holds both. Shapes align at the right; axes of size 1 repeat.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glassgrad.base.errors import AxisError, InputError, ShapeError
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import DType, dtypes, promote
+from glassgrad.graph.ops import Op
+from glassgrad.graph.uop import Shape, UOp, const
+
+__all__ = ["broadcast_shape", "meet", "meet_many", "number", "resolve_axis", "resolve_axes", "shape_from"]
+
+VERBS = {o.ADD: ("add", "+"), o.SUB: ("subtract", "-"), o.MUL: ("multiply", "*"), o.DIV: ("divide", "/"),
+         o.IDIV: ("divide", "//"), o.MOD: ("take the remainder of", "%"), o.CMPLT: ("compare", "<"),
+         o.CMPEQ: ("compare", "=="), o.CMPNE: ("compare", "!="), o.WHERE: ("choose between", "where"),
+         o.MAX: ("take the maximum of", "max"), o.MIN: ("take the minimum of", "min"),
+         o.AND: ("combine", "&"), o.OR: ("combine", "|"), o.XOR: ("combine", "^"),
+         o.SHL: ("shift", "<<"), o.SHR: ("shift", ">>")}
+
+
+def broadcast_shape(a: Shape, b: Shape, op: Op = o.ADD) -> Shape:
+    """The shape two shapes meet at.
+
+    >>> broadcast_shape((3, 1), (4,))
+    (3, 4)
+    """
+    if a == b:
+        return a
+    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
+    lead = len(longer) - len(shorter)
+    out = list(longer)
+    for i, n in enumerate(shorter):
+        m = longer[lead + i]
+        if n != m:
+            if m == 1:
+                out[lead + i] = n
+            elif n != 1:
+                verb, sign = VERBS.get(op, ("combine", op.name.lower()))
+                raise ShapeError(f"cannot {verb} tensors of these shapes", given=f"{a} {sign} {b}",
+                                 expected="sizes that are equal, or 1, counted from the last axis; "
+                                          f"here {m if longer is a else n} meets {n if longer is a else m}",
+                                 mend="reshape or transpose one side, or insert an axis of size 1 with unsqueeze")
+    return tuple(out)
+
+
+def number(value: Any, dtype: DType, op: Op = o.ADD) -> UOp:
+    """A Python number beside a tensor of `dtype`: weak, so that only its kind can widen the tensor's type.
+
+    >>> number(2, dtypes.float16).dtype, number(1.5, dtypes.int64).dtype, number(1, dtypes.bool).dtype
+    (dtypes.float16, dtypes.float32, dtypes.int32)
+    """
+    kind = dtype.kind
+    if kind == "f" or value is True or value is False:
+        return const(value, dtype)
+    if isinstance(value, float):
+        return const(value, dtypes.default_float)
+    if kind == "b":
+        return const(value, dtypes.default_int)
+    if not dtype.min <= value <= dtype.max:
+        if op.compares:   # 300 is larger than every uint8: compare where both are exact
+            return const(value, dtypes.int64 if value < 1 << 63 else dtypes.uint64)
+        if op is o.MAX or op is o.MIN:   # beyond every value of the type: the type's own limit does the same
+            return const(dtype.min if value < dtype.min else dtype.max, dtype)
+        if op is o.WHERE:
+            raise InputError(f"a number does not fit into {dtype.name}", given=str(value),
+                             expected=f"a number from {dtype.min} to {dtype.max}",
+                             mend="cast the tensor to a wider type first: x.int()")
+    return const(value, dtype)
+
+
+def plain_number(value: Any, beside: str) -> Any:
+    """A Python number from what a user wrote next to a tensor: bool, int, float, or a NumPy scalar."""
+    if isinstance(value, (bool, int, float)):
+        return value
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item"):
+        found = value.item()
+        if isinstance(found, (bool, int, float)):
+            return found
+    raise InputError(f"cannot use this value {beside}", given=f"{value!r} of type {type(value).__name__}",
+                     expected="a Tensor or a number", mend="make it a Tensor first: Tensor(value)")
+
+
+def meet(x: UOp, y: UOp, op: Op = o.ADD) -> tuple[UOp, UOp]:
+    """Two operands brought to one dtype and one shape (a shape of () is left alone: it meets any)."""
+    if x.dtype is not y.dtype:
+        dtype = promote(x.dtype, y.dtype)
+        x, y = x.cast(dtype), y.cast(dtype)
+    a, b = x.shape, y.shape
+    if a != b and a != () and b != ():
+        shape = broadcast_shape(a, b, op)
+        return x.broadcast(shape), y.broadcast(shape)
+    return x, y
+
+
+def meet_many(operands: list[UOp], op: Op) -> list[UOp]:
+    """Several operands brought to one shape; dtypes are the caller's matter."""
+    shape: Shape = ()
+    for x in operands:
+        shape = broadcast_shape(shape, x.shape, op)
+    return [x if x.shape == () else x.broadcast(shape) for x in operands]
+
+
+# -- axes and shapes as users write them ------------------------------------------------------------------------------
+def resolve_axis(axis: Any, rank: int, what: str, extra: int = 0) -> int:
+    """An axis counted from the front; negative ones count from the end. `extra` axes may be addressed past the last."""
+    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+        raise InputError(f"{what} needs a whole number as its axis", given=f"{axis!r} of type {type(axis).__name__}",
+                         expected="an int", mend="write axis=0, for example")
+    axis, reach = axis.__index__(), rank + extra
+    if not -max(reach, 1) <= axis < max(reach, 1):
+        last = f"an axis from {-reach} to {reach - 1}" if reach else "axis 0 or -1, or none at all"
+        raise AxisError(f"{what} was given an axis that the tensor does not have",
+                        given=f"axis {axis} of a tensor with {rank} {'axis' if rank == 1 else 'axes'}",
+                        expected=last, mend="check the tensor's shape: print(x.shape)")
+    return axis + reach if axis < 0 and reach else axis
+
+
+def resolve_axes(axis: Any, rank: int, what: str) -> tuple[int, ...]:
+    """One axis, several, or None for all of them; each at most once."""
+    if axis is None:
+        return tuple(range(rank))
+    if not isinstance(axis, (tuple, list)):
+        axes: tuple[int, ...] = (resolve_axis(axis, rank, what),)
+    else:
+        axes = tuple(resolve_axis(a, rank, what) for a in axis)
+        if len(set(axes)) != len(axes):
+            raise AxisError(f"{what} was given the same axis twice", given=f"axis={tuple(axis)}",
+                            expected="each axis at most once", mend="remove the repeated axis")
+    return () if rank == 0 else axes
+
+
+def shape_from(args: tuple[Any, ...], what: str) -> tuple[int, ...]:
+    """A shape written as f(2, 3), f((2, 3)) or f([2, 3])."""
+    if len(args) == 1 and isinstance(args[0], (tuple, list)):
+        args = tuple(args[0])
+    for n in args:
+        if isinstance(n, bool) or not hasattr(n, "__index__"):
+            raise InputError(f"{what} needs whole numbers as sizes", given=f"{n!r} of type {type(n).__name__}",
+                             expected="ints, such as (2, 3)", mend="write each size as an int")
+    return tuple(n.__index__() for n in args)

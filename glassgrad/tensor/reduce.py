@@ -1,0 +1,271 @@
+"""Many values to one: sums, products, extremes, their places, running sums. In, out: tensors.
+
+Whole numbers narrower than 32 bits are summed as int32 or uint32, truth values as int32 (PyTorch makes all of them int64);
+floats narrower than 32 bits are summed in float32 and rounded at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.errors import ShapeError
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
+from glassgrad.graph.ops import Op
+from glassgrad.graph.uop import Scan, UOp, const
+from glassgrad.tensor.meeting import resolve_axes, resolve_axis
+from glassgrad.tensor.sequence import counting
+from glassgrad.tensor.trigonometry import Trigonometry
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Reduce"]
+
+Axis = "int | Sequence[int] | None"
+
+
+def sum_dtype(dtype: DType) -> DType:
+    """The type a sum comes out in."""
+    if dtype.kind == "f" or dtype.bits >= 32:
+        return dtype
+    return dtypes.uint32 if dtype.kind == "u" else dtypes.int32
+
+
+class Reduce(Trigonometry):
+    """Many values to one."""
+    __slots__ = ()
+
+    def _reduce(self, op: Op, axis: Any, keepdim: bool, dtype: DType | None = None) -> Self:
+        """Fold axes; the axes stay with size 1 if `keepdim`."""
+        x = self.uop
+        axes = resolve_axes(axis, len(x.shape), op.name.lower().replace("amax", "max").replace("amin", "min"))
+        out = dtype or x.dtype
+        wide = out.accumulator if op is o.SUM or op is o.PROD else out
+        y = x.cast(wide).reduce(op, axes).cast(out)
+        if not keepdim:
+            y = y.reshape(tuple(n for i, n in enumerate(x.shape) if i not in axes))
+        return self._with(y)
+
+    def _count(self, axis: Any, what: str) -> int:
+        shape = self.uop.shape
+        return math.prod(shape[a] for a in resolve_axes(axis, len(shape), what))
+
+    def _nonempty(self, axis: Any, what: str) -> None:
+        if self._count(axis, what) == 0:
+            raise ShapeError(f"{what} of no values has no answer", given=f"shape {self.uop.shape}, axis={axis}",
+                             expected="at least one value to choose from", mend="check for empty tensors before this line")
+
+    # -- sums --------------------------------------------------------------------------------------------------------------
+    def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
+        """The sum over all axes, or over those given.
+
+        >>> Tensor([[1, 2], [3, 4]]).sum().item(), Tensor([[1, 2], [3, 4]]).sum(axis=0).tolist()
+        (10, [4, 6])
+        """
+        out = dtype_by_name(dtype) if dtype is not None else sum_dtype(self.uop.dtype)
+        return self._reduce(o.SUM, axis, keepdim, out)
+
+    def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
+        """The product over all axes, or over those given.
+
+        >>> Tensor([[1, 2], [3, 4]]).prod(axis=1).tolist()
+        [2, 12]
+        """
+        out = dtype_by_name(dtype) if dtype is not None else sum_dtype(self.uop.dtype)
+        return self._reduce(o.PROD, axis, keepdim, out)
+
+    def mean(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        """The average; of whole numbers a float32, of no numbers NaN.
+
+        >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).mean(axis=0).tolist()
+        [2.0, 3.0]
+        """
+        x = self if self.uop.dtype.kind == "f" else self.cast(dtypes.default_float)
+        wide = x.uop.dtype.accumulator
+        return (x.cast(wide)._reduce(o.SUM, axis, keepdim) / x._count(axis, "mean")).cast(x.dtype)
+
+    def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
+        """The variance: the mean of squared distances from the mean, over n - correction.
+
+        >>> Tensor([1.0, 2.0, 3.0]).var().item()
+        1.0
+        """
+        x = self if self.uop.dtype.kind == "f" else self.cast(dtypes.default_float)
+        wide = x.cast(x.uop.dtype.accumulator)
+        squares = (wide - wide.mean(axis, keepdim=True)).square().sum(axis, keepdim)
+        left = max(0, x._count(axis, "var") - correction)
+        return (squares / left).cast(x.dtype)
+
+    def var_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
+        """The variance and the mean.
+
+        >>> [t.item() for t in Tensor([1.0, 2.0, 3.0]).var_mean()]
+        [1.0, 2.0]
+        """
+        return self.var(axis, keepdim, correction), self.mean(axis, keepdim)
+
+    def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
+        """The standard deviation: the square root of the variance.
+
+        >>> Tensor([1.0, 2.0, 3.0]).std().item()
+        1.0
+        """
+        return self.var(axis, keepdim, correction).sqrt()
+
+    def std_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
+        """The standard deviation and the mean.
+
+        >>> [t.item() for t in Tensor([1.0, 2.0, 3.0]).std_mean()]
+        [1.0, 2.0]
+        """
+        return self.std(axis, keepdim, correction), self.mean(axis, keepdim)
+
+    def norm(self, p: Any = 2, dim: Axis = None, keepdim: bool = False) -> Self:
+        """The length of a vector: (sum |x|^p)^(1/p); p may be infinite.
+
+        >>> Tensor([3.0, 4.0]).norm().item()
+        5.0
+        """
+        x = self.abs()
+        if p in ("fro", 2, 2.0):
+            return x.square().sum(dim, keepdim).sqrt()
+        if p == math.inf or p == -math.inf:
+            return x.max(dim, keepdim) if p > 0 else x.min(dim, keepdim)
+        if p == 0:
+            return (x != 0).cast(self._float_node().dtype).sum(dim, keepdim)
+        if p == 1:
+            return x.sum(dim, keepdim)
+        return (x ** p).sum(dim, keepdim) ** (1.0 / p)
+
+    def logsumexp(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        """ln of the sum of e^x, without overflow.
+
+        >>> Tensor([1000.0, 1000.0]).logsumexp().item() - 1000 > 0.69
+        True
+        """
+        x = self._with(self._float_node())
+        top = x.max(axis, keepdim=True).detach()
+        top = (top.abs() == math.inf).where(0.0, top)
+        total = (x - top).exp().sum(axis, keepdim).log()
+        return total + (top if keepdim else top.reshape(total.shape))
+
+    # -- extremes ----------------------------------------------------------------------------------------------------------
+    def max(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        """The largest value; NaN if there is one.
+
+        >>> Tensor([[1, 5], [7, 2]]).max(axis=1).tolist()
+        [5, 7]
+        """
+        self._nonempty(axis, "max")
+        return self._reduce(o.AMAX, axis, keepdim)
+
+    def min(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        """The smallest value; NaN if there is one.
+
+        >>> Tensor([[1, 5], [7, 2]]).min(axis=1).tolist()
+        [1, 2]
+        """
+        self._nonempty(axis, "min")
+        return self._reduce(o.AMIN, axis, keepdim)
+
+    def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
+        """The place of the largest value, the first of equals; without an axis, in the flattened tensor.
+
+        >>> Tensor([[1, 5], [7, 2]]).argmax(axis=1).tolist(), Tensor([[1, 5], [7, 2]]).argmax().item()
+        ([1, 0], 2)
+        """
+        return self._place_of("argmax", o.AMAX, axis, keepdim)
+
+    def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
+        """The place of the smallest value, the first of equals; without an axis, in the flattened tensor.
+
+        >>> Tensor([[1, 5], [7, 2]]).argmin(axis=1).tolist()
+        [0, 1]
+        """
+        return self._place_of("argmin", o.AMIN, axis, keepdim)
+
+    def _place_of(self, what: str, op: Op, axis: int | None, keepdim: bool) -> Self:
+        if axis is None:
+            found = self.flatten()._place_of(what, op, 0, False)
+            return found.reshape((1,) * self.ndim) if keepdim else found
+        x = self.uop
+        at = resolve_axis(axis, len(x.shape), what)
+        if not x.shape:
+            return self._with(const(0, dtypes.default_int))
+        self._nonempty(at, what)
+        n = x.shape[at]
+        extreme = x.reduce(op, (at,)).expand(x.shape)
+        chosen = x.eq(extreme)
+        if x.dtype.kind == "f":
+            chosen = chosen | x.ne(x)   # a NaN is the extreme, and equals nothing
+        places = counting(n, dtypes.default_int).reshape((n,) + (1,) * (len(x.shape) - at - 1)).broadcast(x.shape)
+        first = chosen.where(places, n).reduce(o.AMIN, (at,))
+        return self._with(first if keepdim else first.reshape(x.shape[:at] + x.shape[at + 1:]))
+
+    # -- truth -------------------------------------------------------------------------------------------------------------
+    def any(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        """Whether any value differs from zero.
+
+        >>> Tensor([[0, 1], [0, 0]]).any(axis=1).tolist()
+        [True, False]
+        """
+        return self.bool()._reduce(o.AMAX, axis, keepdim)
+
+    def all(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        """Whether all values differ from zero.
+
+        >>> Tensor([[1, 1], [0, 1]]).all(axis=1).tolist()
+        [True, False]
+        """
+        return self.bool()._reduce(o.AMIN, axis, keepdim)
+
+    def count_nonzero(self, axis: Axis = None) -> Self:
+        """How many values differ from zero.
+
+        >>> Tensor([0, 3, 5]).count_nonzero().item()
+        2
+        """
+        return self.bool().sum(axis)
+
+    # -- running -----------------------------------------------------------------------------------------------------------
+    def _scan(self, op: Op, axis: int, dtype: DType) -> Self:
+        x = self.uop.cast(dtype)
+        at = resolve_axis(axis, len(x.shape), f"cum{ {o.ADD: 'sum', o.MUL: 'prod', o.MAX: 'max', o.MIN: 'min'}[op] }")
+        if not x.shape:
+            return self._with(x)
+        return self._with(UOp(o.SCAN, dtype.accumulator, (x.cast(dtype.accumulator),), Scan(at, op)).cast(dtype))
+
+    def cumsum(self, axis: int = 0) -> Self:
+        """The sum of each value and those before it.
+
+        >>> Tensor([1, 2, 3]).cumsum().tolist()
+        [1, 3, 6]
+        """
+        return self._scan(o.ADD, axis, sum_dtype(self.uop.dtype))
+
+    def cumprod(self, axis: int = 0) -> Self:
+        """The product of each value and those before it.
+
+        >>> Tensor([1, 2, 3]).cumprod().tolist()
+        [1, 2, 6]
+        """
+        return self._scan(o.MUL, axis, sum_dtype(self.uop.dtype))
+
+    def cummax(self, axis: int = 0) -> Self:
+        """The largest so far.
+
+        >>> Tensor([1, 3, 2]).cummax().tolist()
+        [1, 3, 3]
+        """
+        return self._scan(o.MAX, axis, self.uop.dtype)
+
+    def cummin(self, axis: int = 0) -> Self:
+        """The smallest so far.
+
+        >>> Tensor([3, 1, 2]).cummin().tolist()
+        [3, 1, 1]
+        """
+        return self._scan(o.MIN, axis, self.uop.dtype)

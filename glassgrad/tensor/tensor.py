@@ -1,0 +1,291 @@
+"""The tensor. In: values. Out: more of them, once somebody looks.
+
+Arithmetic builds graph nodes and runs nothing; reading (`numpy`, `item`, `tolist`, `print`) or `realize` runs them. The
+methods are in the rooms this class stands on, one theme each; here are running, reading and gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.errors import DTypeError, GradientError, ShapeError
+from glassgrad.graph.dtype import dtype_by_name
+from glassgrad.graph.gradient import gradients
+from glassgrad.graph.uop import UOp, full, toposort
+from glassgrad.tensor import running
+from glassgrad.tensor.functional import Functional
+from glassgrad.tensor.host import HostValue, nest
+from glassgrad.tensor.leaves import hold, holders
+from glassgrad.tensor.meeting import resolve_axis
+from glassgrad.tensor.training import Training, TrainingSwitch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Tensor"]
+
+
+class Tensor(Functional, metaclass=TrainingSwitch):
+    """A block of numbers of one type, computed when needed.
+
+    >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> (x @ x + 1).relu().sum().item()
+    58.0
+    >>> x
+    Tensor([[1., 2.],
+            [3., 4.]], dtype=float32, device=CPU)
+    """
+    __slots__ = ()
+
+    # -- running -------------------------------------------------------------------------------------------------------
+    def realize(self, *others: Tensor) -> Self:
+        """Compute this tensor (and others with it) now and keep the values; gradients do not pass through it any more.
+
+        >>> x = (Tensor([1, 2]) + 1).realize()
+        >>> x.uop.op
+        Ops.BUFFER
+        """
+        tensors = (self, *others)
+        for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
+            t.uop = node
+            hold(t)
+        return self
+
+    def schedule(self, *others: Tensor) -> list[Any]:
+        """The kernels that `realize` would run now, each with its `.ast`; runs nothing.
+
+        >>> len((Tensor([1, 2]) + 1).schedule())
+        1
+        """
+        return running.schedule([t.uop for t in (self, *others)], self.device)
+
+    def contiguous(self) -> Self:
+        """The same values in memory of their own, row by row, when they are computed.
+
+        >>> Tensor([[1, 2], [3, 4]]).T.contiguous().tolist()
+        [[1, 3], [2, 4]]
+        """
+        return self._with(self.uop.contiguous())
+
+    def clone(self) -> Self:
+        """A copy with memory of its own.
+
+        >>> Tensor([1, 2]).clone().tolist()
+        [1, 2]
+        """
+        return self._with(self.uop.contiguous())
+
+    def assign(self, value: Any) -> Self:
+        """This tensor takes a new value of its own shape and type. Tensors computed before keep the old one.
+
+        >>> x = Tensor([1, 2]); y = x * 10
+        >>> x.assign(Tensor([3, 4])).tolist(), y.tolist()
+        ([3, 4], [10, 20])
+        """
+        new = value if isinstance(value, Tensor) else Tensor(value, device=self.device, dtype=self.dtype)
+        if new.shape != self.shape:
+            raise ShapeError("cannot assign a value of another shape", given=f"{new.shape} to {self.shape}",
+                             expected=f"shape {self.shape}", mend="reshape or expand the value first")
+        if new.dtype is not self.dtype:
+            raise DTypeError("cannot assign a value of another type", given=f"{new.dtype.name} to {self.dtype.name}",
+                             expected=f"{self.dtype.name} values", mend=f"cast the value first: value.cast({self.dtype!r})")
+        self._shared_device(new)
+        return self.replace(new)
+
+    def replace(self, value: Tensor) -> Self:
+        """This tensor takes the place of another in the graph: its node, whatever shape and type that has.
+
+        >>> Tensor([1, 2]).replace(Tensor([3.0])).tolist()
+        [3.0]
+        """
+        self.uop, self._device = value.uop, value._device
+        hold(self)
+        return self
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+    def numpy(self) -> Any:
+        """The values as a NumPy array; bfloat16 and fp8, which NumPy does not have, as float32.
+
+        >>> Tensor([[1, 2], [3, 4]]).numpy()
+        array([[1, 2],
+               [3, 4]], dtype=int32)
+        """
+        x = self if self.dtype.format == "e" or self.dtype.kind != "f" or self.dtype.bits >= 32 else self.float()
+        return running.array_of(x.uop, x.device)
+
+    def data(self) -> memoryview:
+        """The values as memory, typed and shaped.
+
+        >>> Tensor([[1, 2], [3, 4]]).data()[1, 0]
+        3
+        """
+        x = self if self.dtype.kind != "f" or self.dtype.bits >= 32 else self.float()
+        if 0 in self.shape:
+            raise ShapeError("there is no memory to show", given=f"a tensor of shape {self.shape}",
+                             expected="at least one element", mend="use .numpy() or .tolist(), which can be empty")
+        return running.bytes_of(x.uop, x.device).cast("B").cast(x.dtype.format, self.shape)
+
+    def tolist(self) -> Any:
+        """The values as nested lists (or one number).
+
+        >>> Tensor([[1, 2], [3, 4]]).tolist()
+        [[1, 2], [3, 4]]
+        """
+        if 0 in self.shape:
+            return nest([], self.shape)
+        flat = self.flatten() if self.ndim != 1 else self
+        return nest(flat.data().tolist(), self.shape)
+
+    def item(self) -> Any:
+        """The one value of a tensor with one element, as a Python number.
+
+        >>> Tensor([3.5]).item()
+        3.5
+        """
+        if self.numel() != 1:
+            raise ShapeError("item() is for a tensor with one element", given=f"shape {self.shape}, {self.numel()} elements",
+                             expected="1 element", mend="use .tolist() or .numpy(), or reduce it first: x.sum().item()")
+        return self.data().cast("B").cast(self._readable_format())[0]
+
+    def _readable_format(self) -> str:
+        return self.dtype.format if self.dtype.kind != "f" or self.dtype.bits >= 32 else "f"
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size of one axis.
+
+        >>> Tensor.zeros(2, 3).size(), Tensor.zeros(2, 3).size(-1)
+        ((2, 3), 3)
+        """
+        return self.shape if dim is None else self.shape[resolve_axis(dim, self.ndim, "size")]
+
+    def __repr__(self) -> str:
+        import numpy  # whoever looks at values can wait for it
+        body = numpy.array2string(self.numpy(), separator=", ", prefix="Tensor(", threshold=1000, edgeitems=3)
+        return f"Tensor({body}, dtype={self.dtype.name}, device={self.device})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec and self.numel() == 1 else format(repr(self), spec)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("a tensor without axes has no length", given="shape ()", expected="at least 1 axis",
+                             mend="use .item() for its value")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Self]:
+        return (self[i] for i in range(len(self)))
+
+    def __contains__(self, value: Any) -> bool:
+        return bool((self == value).any().item())
+
+    def __bool__(self) -> bool:
+        if self.numel() != 1:
+            raise ShapeError("a tensor with several elements is neither true nor false", given=f"shape {self.shape}",
+                             expected="1 element", mend="use .any() or .all(): if (x > 0).all(): ...")
+        return bool(self.item())
+
+    def __float__(self) -> float: return float(self.item())
+    def __int__(self) -> int: return int(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu":
+            raise DTypeError("only whole numbers can be an index", given=f"a tensor of {self.dtype.name}",
+                             expected="an integer tensor with 1 element", mend="cast it first: x.int()")
+        return int(self.item())
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __reduce__(self) -> Any:
+        return (_restored, (self.dtype.name, self.shape, bytes(running.bytes_of(self.uop, self.device)), self.device,
+                            self.requires_grad))
+
+    # -- gradients -----------------------------------------------------------------------------------------------------
+    def backward(self, gradient: Tensor | None = None) -> Self:
+        """Fill `grad` of every leaf this value depends on: tensors that were made, not computed, and those whose
+        `requires_grad` is True. A second call adds to `grad`; reset it with `x.grad = None`. There is no graph to retain
+        or to free: it is the lazy expression itself, so this can be called as often as you like.
+
+        >>> x = Tensor([1.0, 2.0])
+        >>> loss = (x * x).sum().backward()
+        >>> x.grad.tolist()
+        [2.0, 4.0]
+        """
+        seed = self._seed(gradient)
+        nodes = toposort([self.uop])
+        leaves = [t for t in holders(nodes) if t.dtype.kind == "f" and t.requires_grad is not False]
+        if not leaves:
+            raise GradientError("nothing here has a gradient", given="a value computed from no float tensor that wants one",
+                                expected="at least one float tensor whose requires_grad is not False, still alive",
+                                mend="compute the value from float tensors, or set x.requires_grad = True")
+        for leaf, found in zip(leaves, gradients(self.uop, seed, [t.uop for t in leaves])):
+            if found is not None:
+                made = leaf._with(found)
+                leaf.grad = made if leaf.grad is None else leaf.grad + made
+        return self
+
+    def gradient(self, *targets: Tensor, gradient: Tensor | None = None, materialize_grads: bool = False) -> list[Tensor]:
+        """The gradient of this value for each target, without touching `grad`. Targets may be any tensors on the way.
+
+        >>> x = Tensor([1.0, 2.0])
+        >>> [g.tolist() for g in (x ** 3).sum().gradient(x)]
+        [[3.0, 12.0]]
+        """
+        found = gradients(self.uop, self._seed(gradient), [t.uop for t in targets])
+        result = []
+        for i, (target, node) in enumerate(zip(targets, found)):
+            if node is None:
+                if not materialize_grads:
+                    raise GradientError("the value does not depend on this tensor",
+                                        given=f"target {i} of shape {target.shape}, {target.dtype.name}",
+                                        expected="a float tensor that the value was computed from",
+                                        mend="check the order of targets; or pass materialize_grads=True for zeros")
+                node = full(target.shape, 0, target.dtype)
+            result.append(target._with(node))
+        return result
+
+    def _seed(self, gradient: Tensor | None) -> UOp:
+        """What backward starts from: ones for a single value, else what the caller gave."""
+        if self.dtype.kind != "f":
+            raise GradientError("only float values have gradients", given=f"backward() of {self.dtype.name}",
+                                expected="a float value, such as a loss", mend="cast the inputs: x.float()")
+        if gradient is None:
+            if self.numel() != 1:
+                raise GradientError("backward() needs a single value to start from", given=f"shape {self.shape}",
+                                    expected="1 element", mend="reduce it: x.sum().backward(), or pass the gradient of this "
+                                    "value: x.backward(gradient)")
+            return full(self.shape, 1.0, self.dtype)
+        if gradient.shape != self.shape:
+            raise GradientError("the gradient given does not fit", given=f"a gradient of shape {gradient.shape}",
+                                expected=f"the value's shape, {self.shape}", mend="reshape or expand it")
+        return gradient.uop.cast(self.dtype)
+
+    # -- modes -----------------------------------------------------------------------------------------------------------
+    @staticmethod
+    def train(mode: bool = True) -> Training:
+        """Switch dropout and batchnorm to training: as a statement, as `with Tensor.train():`, or as a decorator.
+
+        >>> with Tensor.train():
+        ...     Tensor.training
+        True
+        """
+        return Training(mode)
+
+    @staticmethod
+    def test(mode: bool = True) -> Training:
+        """The opposite of `train`.
+
+        >>> with Tensor.test():
+        ...     Tensor.training
+        False
+        """
+        return Training(not mode)
+
+
+def _restored(dtype: str, shape: tuple[int, ...], data: bytes, device: str, requires_grad: bool | None) -> Tensor:
+    """A pickled tensor."""
+    value = HostValue(data, shape, dtype_by_name(dtype))
+    return Tensor(running.store(value, device), requires_grad=requires_grad)
+
