@@ -45,7 +45,7 @@ def gradients(root: UOp, seed: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
     order = toposort([root])
     between: set[UOp] = set()                   # nodes that carry a gradient to some target
     for node in order:
-        passes = node.op in GRADIENTS and any(s in between for s in node.src)
+        passes = node.op in GRADIENTS and any(s in between for s in _inputs(node))
         if node.dtype.kind == "f" and (passes or node in wanted):
             between.add(node)
     received: dict[UOp, UOp] = {root: _fit(seed, root)} if root in between else {}

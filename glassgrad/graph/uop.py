@@ -200,6 +200,12 @@ class UOp:
             node = node.src[0]
         return node
 
+    @property
+    def st(self) -> Any:
+        """Where this node's elements lie in the memory below its movement ops: a `ShapeTracker` (tinygrad's name)."""
+        from glassgrad.graph.view import ShapeTracker   # view.py is built on this file, and few ever ask
+        return ShapeTracker.of(self)
+
     def toposort(self) -> list[UOp]:
         return toposort([self])
 
