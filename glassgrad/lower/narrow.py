@@ -66,6 +66,9 @@ def widen(x: UOp) -> UOp:
 def narrow(x: UOp, dtype: DType) -> UOp:
     """A float32 rounded to a narrow float."""
     bits = x.bitcast(dtypes.uint32)
+    if dtype is dtypes.bfloat16:           # the upper half of a float32, rounded: exponents need no care
+        half = (bits + ((bits >> 16) & 1) + const(0x7FFF, dtypes.uint32)) >> 16
+        return x.ne(x).where(const(_NAN[dtype], dtypes.uint32), half).cast(dtypes.uint16).bitcast(dtype)
     shift, bias = 23 - dtype.mantissa, _bias(dtype)
     size = bits & 0x7FFFFFFF
     sign = (bits >> (32 - dtype.bits)) & (1 << (dtype.bits - 1))
@@ -73,12 +76,11 @@ def narrow(x: UOp, dtype: DType) -> UOp:
     rounding = ((size >> shift) & 1) + const((1 << (shift - 1)) - 1, dtypes.uint32)
     normal = (size + rounding - ((127 - bias) << 23)) >> shift
     result = normal.minimum(_limit(dtype))
-    if dtype is not dtypes.bfloat16:
-        # adding a number whose last place is the smallest narrow float makes the adder round for us
-        magic = (1 - bias - dtype.mantissa + 23 + 127) << 23
-        adder = const(struct.unpack("<f", struct.pack("<I", magic))[0], dtypes.float32)
-        tiny = (size.bitcast(dtypes.float32) + adder).bitcast(dtypes.uint32) - const(magic, dtypes.uint32)
-        result = (size < ((128 - bias) << 23)).where(tiny, result)
+    # adding a number whose last place is the smallest narrow float makes the adder round for us
+    magic = (1 - bias - dtype.mantissa + 23 + 127) << 23
+    adder = const(struct.unpack("<f", struct.pack("<I", magic))[0], dtypes.float32)
+    tiny = (size.bitcast(dtypes.float32) + adder).bitcast(dtypes.uint32) - const(magic, dtypes.uint32)
+    result = (size < ((128 - bias) << 23)).where(tiny, result)
     result = (const(0x7F800000, dtypes.uint32) < size).where(const(_NAN[dtype], dtypes.uint32), result)
     return (result | sign).cast(carrier(dtype)).bitcast(dtype)
 

@@ -4,8 +4,9 @@
 where each value is computed and in which order. Knows nothing of compilers, devices or buffers.
 """
 
+from glassgrad.render.c_source import render_c
 from glassgrad.render.launch import LaunchInfo, launch_info
 from glassgrad.render.llvm_ir import render_llvm
 from glassgrad.render.target import Target
 
-__all__ = ["LaunchInfo", "Target", "launch_info", "render_llvm"]
+__all__ = ["LaunchInfo", "Target", "launch_info", "render_c", "render_llvm"]

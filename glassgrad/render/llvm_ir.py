@@ -7,8 +7,6 @@ access is in `llvm_memory`, of arithmetic in `llvm_ops`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from glassgrad.base.errors import Bug
 from glassgrad.graph import index as ix
 from glassgrad.graph import ops as o
@@ -21,7 +19,7 @@ from glassgrad.render.launch import function_name, scratch_offsets
 from glassgrad.render.llvm_memory import Memory
 from glassgrad.render.llvm_ops import TYPES, Value, is_literal, list_of, literal
 from glassgrad.render.target import Target
-from glassgrad.render.walk import Flow, Walker
+from glassgrad.render.walk import SUMS, Flow, Walker
 
 
 def render_llvm(kernel: Kernel, target: Target) -> str:
@@ -89,7 +87,7 @@ class Function(Memory):
         around = self.scopes[-1]
         inside, after = self.label("then"), self.label("after")
         before = {r: self.registers.get(r) for r in flow.writes if r.op is o.REGISTER}
-        self.enter(flow, inside)
+        self.enter(flow, inside, guard=True)
         if len(body) == 1 and isinstance(body[0], For) and self.flows[body[0]] is flow:
             self._loop(body[0], flow)
         else:
@@ -185,9 +183,6 @@ class Function(Memory):
                 self.binary(combine, dtype, self.register(register), more)
         self.registers[register] = result
 
-    def settled(self, node: UOp) -> bool:
-        return node.op in _SETTLED
-
     def get(self, node: UOp) -> Value:
         """The value of a node, computed now if it is not there."""
         op = node.op
@@ -221,17 +216,6 @@ class Function(Memory):
             self.scope = resume
         return found  # type: ignore[no-any-return]
 
-    def needs(self, node: UOp) -> Iterable[UOp]:
-        op = node.op
-        if op is o.LOAD:
-            return [*ix.linear(node.src[1])[1], *node.src[2:]]
-        if op in _SUMS and node.dtype is dtypes.index:
-            atoms = ix.linear(node)[1]
-            return node.src if node in atoms else atoms
-        if op is o.CMPLT and node.src[0].dtype is dtypes.index and self.widths[node]:
-            return [*ix.linear(node.src[0])[1], *ix.linear(node.src[1])[1]]
-        return node.src[:1] if op is o.FOLD else node.src
-
     def make(self, node: UOp) -> Value:
         op, dtype, src, lanes = node.op, node.dtype, node.src, self.widths[node]
         if op is o.LOAD:
@@ -254,7 +238,7 @@ class Function(Memory):
         if len(src) == 1:
             return self.unary(op, dtype, self.operand(src[0], lanes))
         if src[0].dtype is dtypes.index:
-            if op in _SUMS and node not in ix.linear(node)[1]:
+            if op in SUMS and node not in ix.linear(node)[1]:
                 constant, terms = ix.linear(node)
                 return self.lane_sum(node, lanes) if lanes else self.total(constant, terms)
             if lanes and op is o.CMPLT and (result := self.lane_less(node, lanes)):
@@ -339,8 +323,6 @@ class Function(Memory):
         return self.compare("slt", self.operand(wide, lanes, type_), self.operand(rest, lanes, type_))
 
 
-_SETTLED = (o.CONST, o.REGISTER, o.RANGE, o.LOCAL)
-_SUMS = (o.ADD, o.SUB, o.MUL)
 _NARROW = (o.IDIV, o.MOD, o.MAX, o.MIN, o.CMPLT, o.CMPEQ, o.CMPNE)
 
 

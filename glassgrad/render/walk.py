@@ -14,13 +14,16 @@ from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
-from glassgrad.graph.index import bounds
+from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.index import bounds, linear
 from glassgrad.graph.uop import UOp, toposort
 from glassgrad.lower.loops import LANE, Accumulate, Assign, For, If, Statement, Store, expressions, ranges_of, walk
 from glassgrad.render.jam import Jammed
 
 READS = "reads"     # what a load without a gate depends on, besides its memory: the branches that make it safe
 NOTHING: frozenset[Any] = frozenset()
+SUMS = (o.ADD, o.SUB, o.MUL)
+SETTLED = (o.CONST, o.REGISTER, o.RANGE, o.LOCAL)     # have a value without being computed
 
 
 class Scope:
@@ -67,8 +70,6 @@ class Walker:
 
     # -- what subclasses provide ---------------------------------------------------------------------------------
     def make(self, node: UOp) -> Any: raise NotImplementedError
-    def needs(self, node: UOp) -> Iterable[UOp]: raise NotImplementedError
-    def settled(self, node: UOp) -> bool: raise NotImplementedError
     def loop(self, statement: For, flow: Flow) -> None: raise NotImplementedError
     def branch(self, condition: UOp, body: list[Statement], flow: Flow) -> None: raise NotImplementedError
     def assign(self, statement: Assign) -> None: raise NotImplementedError
@@ -97,12 +98,12 @@ class Walker:
                 self.store(statement)
                 self.changed(statement.memory)
 
-    def enter(self, flow: Flow, block: str, range_: UOp | None = None) -> Scope:
-        """Opens a scope; what it changes is stale in the scope around it. `leave` closes it."""
+    def enter(self, flow: Flow, block: str, range_: UOp | None = None, guard: bool = False) -> Scope:
+        """Opens a scope, which may run zero times if it is a `guard`; what it changes is stale in the scope around it."""
         around = self.scopes[-1]
         scope = Scope(around.depth + 1, block)
         undo = {}
-        changes: Iterable[Any] = flow.writes if range_ is not None else (*flow.writes, READS)
+        changes: Iterable[Any] = (*flow.writes, READS) if guard else flow.writes
         for what in changes:
             if what is not READS:
                 self._forget(around, what)
@@ -156,16 +157,28 @@ class Walker:
             homes[node] = depth
         return self.scopes[depth]
 
+    def needs(self, node: UOp) -> Iterable[UOp]:
+        """What must be there before a node is made. Sums of indices are made as a whole, of their atoms."""
+        op = node.op
+        if op is o.LOAD:
+            return [*linear(node.src[1])[1], *node.src[2:]]
+        if op in SUMS and node.dtype is dtypes.index:
+            atoms = linear(node)[1]
+            return node.src if node in atoms else atoms
+        if op is o.CMPLT and node.src[0].dtype is dtypes.index and self.widths[node]:
+            return [*linear(node.src[0])[1], *linear(node.src[1])[1]]
+        return node.src[:1] if op is o.FOLD else node.src
+
     def evaluate(self, root: UOp) -> None:
         """Computes a node and everything under it that is not there yet; iterative, so depth is no limit."""
         stack = [root]
         resume = self.scope
         while stack:
             top = stack[-1]
-            if self.settled(top) or top in self.home(top).values:
+            if top.op in SETTLED or top in self.home(top).values:
                 stack.pop()
                 continue
-            waiting = [s for s in self.needs(top) if not self.settled(s) and s not in self.home(s).values]
+            waiting = [s for s in self.needs(top) if s.op not in SETTLED and s not in self.home(s).values]
             if waiting:
                 stack.extend(reversed(waiting))
                 continue

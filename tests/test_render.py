@@ -1,0 +1,681 @@
+"""The CPU renderers: kernels built by hand, run as LLVM IR and as C, judged by NumPy's meaning of every op."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import time
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glassgrad.base.errors import Bug
+from glassgrad.graph import index as ix
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.uop import Param, UOp, const, identity
+from glassgrad.lower.loops import (
+    LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Kernel, Phase, Store, counter, fold, load, local, register,
+)
+from glassgrad.lower.narrow import bits_of
+from glassgrad.render import Target, launch_info, render_c, render_llvm
+from glassgrad.runtime.ccompiler import compile_c
+from glassgrad.runtime.elf import Image
+from glassgrad.runtime.host import host_description
+from glassgrad.runtime.llvm import assembly, compile_ir
+
+HOST = Target.of(host_description())
+RENDERERS = {"llvm": (render_llvm, compile_ir), "c": (render_c, compile_c)}
+F32, I32, I64, BOOL = dtypes.float32, dtypes.int32, dtypes.int64, dtypes.bool
+NUMPY = {dtypes.bool: np.bool_, dtypes.int8: np.int8, dtypes.uint8: np.uint8, dtypes.int16: np.int16,
+         dtypes.uint16: np.uint16, dtypes.int32: np.int32, dtypes.uint32: np.uint32, dtypes.int64: np.int64,
+         dtypes.uint64: np.uint64, dtypes.float16: np.float16, dtypes.float32: np.float32, dtypes.float64: np.float64}
+
+
+@pytest.fixture(params=["llvm", "c"])
+def how(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def param(slot: int, dtype, *shape: int) -> UOp:
+    return UOp(o.PARAM, dtype, (), Param(slot, shape))
+
+
+def at(*terms) -> UOp:
+    """An index: at((i, 4), j, 3) is i*4 + j + 3."""
+    total = ix.index(0)
+    for term in terms:
+        node, k = term if isinstance(term, tuple) else (term, 1)
+        total = ix.add(total, ix.multiply(node if isinstance(node, UOp) else ix.index(node), k))
+    return total
+
+
+@lru_cache(maxsize=512)
+def _image(how: str, source: str) -> Image:
+    return Image(RENDERERS[how][1](source))
+
+
+def prepare(kernel: Kernel, arrays, how: str, target: Target = HOST):
+    """Everything for launching: a function that runs all tasks of all phases once."""
+    source = RENDERERS[how][0](kernel, target)
+    image, info = _image(how, source), launch_info(kernel)
+    shared = [np.zeros(n, np.uint8) for n in info.shared]
+    pointers = (ctypes.c_void_p * (len(arrays) + len(shared)))(*[a.ctypes.data for a in (*arrays, *shared)])
+    scratch = np.zeros(info.scratch_bytes + 64, np.uint8)
+    aligned = (scratch.ctypes.data + 63) // 64 * 64
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+    calls = [(kind(image.address(name)), tasks) for name, tasks in info.phases]
+
+    def launch() -> None:
+        for function, tasks in calls:
+            for task in range(tasks):
+                function(pointers, task, aligned)
+    launch.keep = (image, shared, scratch)
+    return launch
+
+
+def run(kernel: Kernel, arrays, how: str, target: Target = HOST) -> None:
+    prepare(kernel, arrays, how, target)()
+
+
+# -- loops, lanes, tiles ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("n", [1, 2, 7, 16, 17, 31, 100])
+def test_elementwise_with_a_tail(how, rng, n):
+    x, y, i, lane, tail = param(0, F32, n), param(1, F32, n), counter("i", n // 16), counter("l", 16), counter("t", n % 16)
+
+    def one(index):
+        return Store(y, index, (load(x, index) * 2.0).maximum(0.0) + 1.0)
+    kernel = Kernel("elementwise", [x, y], [Phase([
+        For(i, LOOP, [For(lane, LANE, [one(at((i, 16), lane))])]), For(tail, LANE, [one(at(tail, n // 16 * 16))])])], (1,))
+    a, b = rng.standard_normal(n).astype(np.float32), np.zeros(n, np.float32)
+    run(kernel, [a, b], how)
+    np.testing.assert_array_equal(b, np.maximum(a * 2, 0) + 1)
+
+
+@pytest.mark.parametrize("combine,dtype", [(o.ADD, F32), (o.MAX, F32), (o.MIN, dtypes.float64), (o.ADD, dtypes.int64),
+                                           (o.MAX, dtypes.uint8), (o.MUL, F32), (o.XOR, dtypes.uint32), (o.AND, BOOL),
+                                           (o.OR, BOOL)])
+@pytest.mark.parametrize("lanes", [1, 3, 7, 8, 16])
+def test_row_reduction(how, rng, combine, dtype, lanes):
+    rows, tiles, steps = 3, 4, 5
+    n = tiles * steps * lanes
+    x, y = param(0, dtype, rows, n), param(1, dtype, rows)
+    r, k, t, lane = counter("r", rows), counter("k", steps), counter("t", tiles), counter("l", lanes)
+    acc = register("acc", dtype, (t, lane))
+    first = identity(combine, dtype) if combine.identity is not None else const(combine is o.AND, dtype)
+    kernel = Kernel("reduce", [x, y], [Phase([For(r, TASK, [
+        For(t, TILE, [For(lane, LANE, [
+            Assign(acc, first),
+            For(k, LOOP, [Accumulate(acc, combine, load(x, at((r, n), (k, tiles * lanes), (t, lanes), lane)))])])]),
+        Store(y, r, fold(acc, combine, (t, lane)))])])], (1,))
+    a = (rng.standard_normal((rows, n)) * (1 if dtype.is_float else 100)).astype(NUMPY[dtype])
+    if dtype is BOOL:
+        a[0], a[1] = True, False
+    b = np.zeros(rows, NUMPY[dtype])
+    run(kernel, [a, b], how)
+    meaning = {o.ADD: np.add, o.MAX: np.maximum, o.MIN: np.minimum, o.MUL: np.multiply, o.XOR: np.bitwise_xor,
+               o.AND: np.logical_and, o.OR: np.logical_or}[combine]
+    np.testing.assert_allclose(b, meaning.reduce(a, axis=1, dtype=NUMPY[dtype]), rtol=1e-4, atol=1e-4)
+    assert launch_info(kernel).phases == (("reduce_0", rows),)
+
+
+def test_a_scalar_register_takes_all_lanes(how, rng):
+    x, y, k, lane = param(0, F32, 80), param(1, F32), counter("k", 10), counter("l", 8)
+    acc = register("acc", F32)
+    kernel = Kernel("narrow", [x, y], [Phase([
+        Assign(acc, const(0.0)), For(k, LOOP, [For(lane, LANE, [Accumulate(acc, o.ADD, load(x, at((k, 8), lane)))])]),
+        Store(y, ix.index(0), acc)])], (1,))
+    a, b = rng.standard_normal(80).astype(np.float32), np.zeros((), np.float32)
+    run(kernel, [a, b], how)
+    np.testing.assert_allclose(b, a.sum(), rtol=1e-5, atol=1e-5)
+
+
+def matmul(rows: int, columns: int, depth: int, height: int, vectors: int, lanes: int) -> Kernel:
+    """C = A @ B from packed panels, in register tiles of height x (vectors * lanes)."""
+    width = vectors * lanes
+    a, b = param(0, F32, rows // height, depth, height), param(1, F32, columns // width, depth, width)
+    c = param(2, F32, rows, columns)
+    i, j, k = counter("i", rows // height), counter("j", columns // width), counter("k", depth)
+    m, v, lane = counter("m", height), counter("v", vectors), counter("l", lanes)
+    acc = register("acc", F32, (m, v, lane))
+    product = load(a, at((i, depth * height), (k, height), m)) * load(b, at((j, depth * width), (k, width), (v, lanes), lane))
+    tile = [Assign(acc, const(0.0)), For(k, LOOP, [Accumulate(acc, o.ADD, product)]),
+            Store(c, at((i, height * columns), (m, columns), (j, width), (v, lanes), lane), acc)]
+    return Kernel("matmul", [a, b, c], [Phase([For(j, LOOP, [For(i, LOOP, [
+        For(m, TILE, [For(v, TILE, [For(lane, LANE, tile)])])])])])], (2,))
+
+
+@pytest.mark.parametrize("sizes", [(14, 32, 5, 14, 2, 16), (6, 21, 3, 3, 1, 7), (4, 4, 1, 2, 2, 1)])
+def test_matmul_tile(how, rng, sizes):
+    rows, columns, depth, height, vectors, lanes = sizes
+    a = rng.standard_normal((rows // height, depth, height)).astype(np.float32)
+    b = rng.standard_normal((columns // (vectors * lanes), depth, vectors * lanes)).astype(np.float32)
+    c = np.zeros((rows, columns), np.float32)
+    run(matmul(*sizes), [a, b, c], how)
+    np.testing.assert_allclose(c, np.einsum("mkr,nkv->mrnv", a, b).reshape(rows, columns), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif("avx512f" not in HOST.features, reason="needs 32 registers of 16 floats")
+def test_matmul_inner_loop_has_nothing_to_spare():
+    text = assembly(render_llvm(matmul(14, 32, 100, 14, 2, 16), HOST))
+    loops, block = [], []
+    for line in text.splitlines():
+        if line.startswith(".LBB"):
+            block = []
+        elif line.startswith("\t") and not line.startswith("\t."):
+            block.append(line.split()[0])
+            if line.split()[0].startswith("j") and any(w.startswith("vfmadd") for w in block):
+                loops.append(block)
+                block = []
+    (inner,) = loops
+    count = {w: sum(i.startswith(w) for i in inner) for w in ("vfmadd", "vmovups", "vbroadcastss")}
+    assert count == {"vfmadd": 28, "vmovups": 2, "vbroadcastss": 14}
+    assert len(inner) - sum(count.values()) <= 5, inner          # counting, and one pointer per operand
+    assert "(%rsp)" not in text                                   # nothing spilled
+
+
+def test_staged_panel_in_worker_memory_and_spilled_sums(how, rng):
+    """For each column block: copy a panel of B transposed into LOCAL memory, then use it for every row."""
+    rows, columns, depth, lanes = 5, 24, 9, 8
+    a, b, c = param(0, F32, rows, depth), param(1, F32, columns, depth), param(2, F32, rows, columns)
+    panel, sums = local("panel", F32, depth * lanes), local("sums", F32, rows * lanes)
+    j, i, k, kk, lane, p = (counter("j", columns // lanes), counter("i", rows), counter("k", depth), counter("kk", 3),
+                            counter("l", lanes), counter("p", lanes))
+    acc = register("acc", F32, (lane,))
+    k3 = counter("k3", depth // 3)
+    kernel = Kernel("staged", [a, b, c], [Phase([For(j, TASK, [
+        For(k, LOOP, [For(p, LANE, [Store(panel, at((k, lanes), p), load(b, at((j, lanes * depth), (p, depth), k)))])]),
+        For(k3, LOOP, [For(i, LOOP, [For(lane, LANE, [
+            Assign(acc, (k3.eq(0)).where(const(0.0), load(sums, at((i, lanes), lane), ix.less(ix.index(0), k3)))),
+            For(kk, LOOP, [Accumulate(acc, o.ADD, load(a, at((i, depth), (k3, 3), kk)) *
+                                      load(panel, at((k3, 3 * lanes), (kk, lanes), lane)))]),
+            Store(sums, at((i, lanes), lane), acc),
+            If(k3.eq(depth // 3 - 1), [Store(c, at((i, columns), (j, lanes), lane), load(sums, at((i, lanes), lane)))]),
+        ])])])])])], (2,))
+    x, y = rng.standard_normal((rows, depth)).astype(np.float32), rng.standard_normal((columns, depth)).astype(np.float32)
+    z = np.zeros((rows, columns), np.float32)
+    run(kernel, [x, y, z], how)
+    np.testing.assert_allclose(z, x @ y.T, rtol=1e-4, atol=1e-5)
+    info = launch_info(kernel)
+    assert info.phases == (("staged_0", 3),) and info.scratch_bytes == 320 + 192 and info.shared == ()
+
+
+def test_phases_share_memory_and_count_nested_tasks(how, rng):
+    x, y = param(0, F32, 4, 6, 5), param(1, F32, 4)
+    part, scale = local("part", F32, 24, "shared"), local("scale", F32, 4, "shared")
+    i, j, k = counter("i", 4), counter("j", 6), counter("k", 5)
+    acc = register("acc", F32)
+    kernel = Kernel("phases", [x, y], [
+        Phase([For(i, TASK, [For(j, TASK, [
+            Assign(acc, const(0.0)), For(k, LOOP, [Accumulate(acc, o.ADD, load(x, at((i, 30), (j, 5), k)))]),
+            Store(part, at((i, 6), j), acc)])])]),
+        Phase([For(i, TASK, [Store(scale, i, i.cast(F32) + 1.0)]), Assign(acc, const(0.0))]),
+        Phase([For(i, TASK, [Assign(acc, const(0.0)), For(j, LOOP, [Accumulate(acc, o.ADD, load(part, at((i, 6), j)))]),
+                             Store(y, i, acc * load(scale, i))])])], (1,))
+    a, b = rng.standard_normal((4, 6, 5)).astype(np.float32), np.zeros(4, np.float32)
+    run(kernel, [a, b], how)
+    np.testing.assert_allclose(b, a.sum((1, 2)) * np.arange(1, 5), rtol=1e-4, atol=1e-5)
+    info = launch_info(kernel)
+    assert info.phases == (("phases_0", 24), ("phases_1", 1), ("phases_2", 4))
+    assert info.shared == (128, 64) and info.scratch_bytes == 0
+
+
+# -- memory access ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", [F32, dtypes.uint8, dtypes.int64, BOOL, dtypes.float16])
+@pytest.mark.parametrize("step", [1, -1, 2, 3, 4, 5, -2, 0])
+@pytest.mark.parametrize("lanes", [1, 5, 16])
+def test_steps_from_lane_to_lane(how, rng, dtype, step, lanes):
+    n = max(1, abs(step) * (lanes - 1) + 1)
+    x, y, z = param(0, dtype, n), param(1, dtype, n), param(2, dtype, lanes)
+    lane = counter("l", lanes)
+    index = at((lane, step), 0 if step >= 0 else n - 1)
+    value = load(x, index)
+    body = [Store(z, lane, value)] + ([Store(y, index, value)] if step else [])
+    kernel = Kernel("steps", [x, y, z], [Phase([For(lane, LANE, body)])], (1, 2))
+    a = (rng.standard_normal(n) * 50).astype(NUMPY[dtype])
+    b, c = np.zeros(n, NUMPY[dtype]), np.zeros(lanes, NUMPY[dtype])
+    run(kernel, [a, b, c], how)
+    order = np.arange(lanes) * step + (0 if step >= 0 else n - 1)
+    expected = np.zeros_like(b)
+    if step:
+        expected[order] = a[order]
+    np.testing.assert_array_equal(c, a[order])
+    np.testing.assert_array_equal(b, expected)
+
+
+@pytest.mark.parametrize("itype", [I32, I64, dtypes.uint8])
+@pytest.mark.parametrize("dtype", [F32, dtypes.int8, dtypes.float64])
+def test_gather_and_scatter_by_an_index(how, rng, itype, dtype):
+    n, rows, width = 19, 23, 4
+    x, which, y = param(0, dtype, rows, width), param(1, itype, n), param(2, dtype, n, width)
+    z = param(3, dtype, rows, width)
+    i, lane, tail, w = counter("i", 2), counter("l", 8), counter("t", 3), counter("w", width)
+
+    def one(row):
+        source = ix.add(ix.multiply(load(which, row).cast(I64), width), w)
+        return [Store(y, at((row, width), w), load(x, source)), Store(z, source, load(x, source))]
+    kernel = Kernel("gather", [x, which, y, z], [Phase([For(w, LOOP, [
+        For(i, LOOP, [For(lane, LANE, one(at((i, 8), lane)))]), For(tail, LANE, one(at(tail, 16)))])])], (2, 3))
+    a = (rng.standard_normal((rows, width)) * 10).astype(NUMPY[dtype])
+    index = rng.permutation(rows)[:n].astype(NUMPY[itype])
+    b, c = np.zeros((n, width), NUMPY[dtype]), np.zeros((rows, width), NUMPY[dtype])
+    run(kernel, [a, index, b, c], how)
+    np.testing.assert_array_equal(b, a[index])
+    expected = np.zeros_like(a)
+    expected[index] = a[index]
+    np.testing.assert_array_equal(c, expected)
+
+
+@pytest.mark.parametrize("dtype", [F32, dtypes.int16, BOOL, dtypes.float64, dtypes.uint8])
+@pytest.mark.parametrize("lanes", [1, 7, 8, 16])
+def test_gates_pad_with_zeros_and_keep_the_rest(how, rng, dtype, lanes):
+    """y[i] = x[i - 3] inside, 0 outside; stores only where i is below a limit, the array ends there."""
+    size, limit = 20, 45
+    x, y, flipped = param(0, dtype, size), param(1, dtype, limit), param(2, dtype, limit)
+    i, lane = counter("i", -(-limit // lanes)), counter("l", lanes)
+    place = at((i, lanes), lane)
+    inside = ix.both(ix.less(ix.index(2), place), ix.less(place, ix.index(size + 3)))
+    below = ix.less(place, ix.index(limit))
+    value = load(x, at(place, -3), inside)
+    backwards = load(x, at((place, -1), size + 2), inside)
+    kernel = Kernel("gates", [x, y, flipped], [Phase([For(i, LOOP, [For(lane, LANE, [
+        Store(y, place, value, None, below), Store(flipped, at((place, -1), limit - 1), backwards, None, below)])])])], (1, 2))
+    a = (rng.standard_normal(size) * 50 + 1).astype(NUMPY[dtype])
+    b, c = np.ones(limit, NUMPY[dtype]), np.ones(limit, NUMPY[dtype])
+    run(kernel, [a, b, c], how)
+    expected = np.zeros(limit, NUMPY[dtype])
+    expected[3:size + 3] = a
+    np.testing.assert_array_equal(b, expected)
+    expected[3:size + 3] = a[::-1]
+    np.testing.assert_array_equal(c, expected[::-1])
+
+
+def test_a_gate_shared_by_all_lanes(how, rng):
+    x, y = param(0, F32, 2, 8), param(1, F32, 4, 8)
+    i, lane = counter("i", 4), counter("l", 8)
+    inside = ix.both(ix.less(ix.index(0), i), ix.less(i, ix.index(3)))
+    kernel = Kernel("rows", [x, y], [Phase([For(i, LOOP, [For(lane, LANE, [
+        Store(y, at((i, 8), lane), load(x, at((i, 8), lane, -8), inside), None, ix.less(i, ix.index(3)))])])])], (1,))
+    a, b = rng.standard_normal((2, 8)).astype(np.float32), np.ones((4, 8), np.float32)
+    run(kernel, [a, b], how)
+    np.testing.assert_array_equal(b, np.concatenate([np.zeros((1, 8)), a, np.ones((1, 8))]).astype(np.float32))
+
+
+def test_gated_gather(how, rng):
+    x, y, lane, i = param(0, F32, 40), param(1, F32, 16), counter("l", 16), counter("i", 1)
+    place = UOp(o.IDIV, I64, (ix.multiply(lane, 7), ix.index(3)))
+    kernel = Kernel("irregular", [x, y], [Phase([For(lane, LANE, [
+        Store(y, lane, load(x, place, ix.less(place, ix.index(25))))])])], (1,))
+    a, b = rng.standard_normal(40).astype(np.float32), np.ones(16, np.float32)
+    run(kernel, [a, b], how)
+    where = np.arange(16) * 7 // 3
+    np.testing.assert_array_equal(b, np.where(where < 25, a[where], 0))
+
+
+@pytest.mark.parametrize("combine", [o.ADD, o.MAX])
+def test_stores_that_combine(how, rng, combine):
+    x, y, i, lane = param(0, F32, 3, 16), param(1, F32, 16), counter("i", 3), counter("l", 8)
+    total = param(2, F32)
+    half = counter("h", 2)
+    value = load(x, at((i, 16), (half, 8), lane))
+    kernel = Kernel("combine", [x, y, total], [Phase([For(i, LOOP, [For(half, LOOP, [For(lane, LANE, [
+        Store(y, at((half, 8), lane), value, combine, ix.less(at((half, 8), lane), ix.index(13))),
+        Store(total, ix.index(0), value, combine)])])])])], (1, 2))
+    a, b, c = rng.standard_normal((3, 16)).astype(np.float32), np.zeros(16, np.float32), np.zeros((), np.float32)
+    run(kernel, [a, b, c], how)
+    meaning = np.add if combine is o.ADD else np.maximum
+    expected = meaning.reduce(np.concatenate([np.zeros((1, 16), np.float32), a]))
+    np.testing.assert_allclose(b, np.where(np.arange(16) < 13, expected, 0), rtol=1e-5)
+    np.testing.assert_allclose(c, meaning.reduce(np.concatenate([[0], a.ravel()])), rtol=1e-4)
+
+
+def test_a_load_sees_the_store_before_it(how, rng):
+    """y[i+1] = y[i] * x[i]: a running product through memory; nothing may be kept across the store."""
+    n = 9
+    x, y, i = param(0, F32, n), param(1, F32, n + 1), counter("i", n)
+    before = load(y, i)
+    kernel = Kernel("running", [x, y], [Phase([
+        Store(y, ix.index(0), const(1.0)),
+        For(i, LOOP, [Store(y, at(i, 1), before * load(x, i)), Store(y, at(i, 1), load(y, at(i, 1)) + before)])])], (1,))
+    a, b = rng.standard_normal(n).astype(np.float32), np.zeros(n + 1, np.float32)
+    run(kernel, [a, b], how)
+    expected = [np.float32(1)]
+    for v in a:
+        expected.append(expected[-1] * v + expected[-1])
+    np.testing.assert_allclose(b, expected, rtol=1e-4, atol=1e-6)
+
+
+# -- registers and control --------------------------------------------------------------------------------------------
+def test_registers_through_loops_and_branches(how):
+    """Counts, sums and a last value that pass through nested loops, branches and loops that run zero times."""
+    y, i, j = param(0, I64, 4), counter("i", 6), counter("j", 10)
+    count, last, total, fresh = (register(n, I64) for n in ("count", "last", "total", "fresh"))
+    kernel = Kernel("registers", [y], [Phase([
+        Assign(count, const(0, I64)), Assign(last, const(-1, I64)), Assign(total, const(0, I64)),
+        For(i, LOOP, [
+            Assign(fresh, i * i),
+            For(j, LOOP, [
+                Accumulate(fresh, o.ADD, j), Accumulate(count, o.ADD, const(1, I64)),
+                If((j % 3).eq(1), [Assign(last, i * 100 + j), If(i < 3, [Accumulate(total, o.ADD, last)])]),
+            ], stop=ix.add(ix.multiply(i, 2), ix.index(-3))),
+            Accumulate(total, o.ADD, fresh)]),
+        Store(y, ix.index(0), count), Store(y, ix.index(1), last), Store(y, ix.index(2), total),
+        Store(y, ix.index(3), fresh)])], (0,))
+    b = np.zeros(4, np.int64)
+    run(kernel, [b], how)
+    n = t = f = 0
+    last_value = -1
+    for p in range(6):
+        f = p * p
+        for q in range(min(10, max(0, 2 * p - 3))):
+            f, n = f + q, n + 1
+            if q % 3 == 1:
+                last_value = p * 100 + q
+                if p < 3:
+                    t += last_value
+        t += f
+    assert b.tolist() == [n, last_value, t, f]
+
+
+def test_tiles_decide_gates_and_stops(how):
+    y, t, k = param(0, I64, 4), counter("t", 4), counter("k", 9)
+    acc = register("acc", I64, (t,))
+    kernel = Kernel("stops", [y], [Phase([For(t, TILE, [
+        Assign(acc, const(0, I64)),
+        For(k, LOOP, [Accumulate(acc, o.ADD, k)], stop=ix.multiply(t, 2)),
+        If(ix.less(ix.index(1), t), [Accumulate(acc, o.ADD, const(100, I64))]),
+        Store(y, t, acc, None, ix.less(t, ix.index(3)))])])], (0,))
+    b = np.full(4, -5)
+    run(kernel, [b], how)
+    assert b.tolist() == [0, 1, 106, -5]
+
+
+def test_scalar_arguments(how):
+    x, rate, flag, y = param(0, F32, 8), param(1, F32), param(2, BOOL), param(3, F32, 8)
+    lane = counter("l", 8)
+    kernel = Kernel("cells", [x, rate, flag, y], [Phase([For(lane, LANE, [
+        Store(y, lane, flag.where(load(x, lane) * rate, load(x, lane)))])])], (3,))
+    a, b = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    cell = np.zeros(8, np.uint8)
+    cell[:4] = np.frombuffer(np.float32(2.5).tobytes(), np.uint8)
+    for on in (0, 1):
+        run(kernel, [a, cell, np.array([on], np.uint64), b], how)
+        np.testing.assert_array_equal(b, a * 2.5 if on else a)
+
+
+def test_deep_expressions_are_no_limit(how):
+    x, y = param(0, F32, 8), param(1, F32, 8)
+    lane = counter("l", 8)
+    value = load(x, lane)
+    for i in range(3000 if how == "llvm" else 300):
+        value = value + float(i % 3)
+    kernel = Kernel("deep", [x, y], [Phase([For(lane, LANE, [Store(y, lane, value)])])], (1,))
+    a, b = np.zeros(8, np.float32), np.zeros(8, np.float32)
+    run(kernel, [a, b], how)
+    assert b.tolist() == [3000.0 if how == "llvm" else 300.0] * 8
+
+
+def test_what_is_wrong_is_said():
+    x, y, k, lane = param(0, F32, 8), param(1, F32, 8), counter("k", 8), counter("l", 8)
+    acc = register("acc", F32)
+
+    def text(*body):
+        return render_llvm(Kernel("bad", [x, y], [Phase(list(body))], (1,)), HOST)
+    with pytest.raises(Bug, match="register acc.* read before it is assigned"):
+        text(Store(y, ix.index(0), acc))
+    with pytest.raises(Bug, match="whose loops are not open"):
+        text(Store(y, k, const(0.0)))
+    with pytest.raises(Bug, match="lanes would overwrite each other"):
+        text(For(lane, LANE, [Store(y, ix.index(0), load(x, lane))]))
+    with pytest.raises(Bug, match="narrower than the value"):
+        text(For(lane, LANE, [Assign(acc, load(x, lane))]))
+    with pytest.raises(Bug, match="EXP2 of float32 reached"):
+        text(For(k, LOOP, [Store(y, k, load(x, k).exp2())]))
+    with pytest.raises(Bug, match="lane loop l has a stop"):
+        text(For(k, LOOP, [For(lane, LANE, [Store(y, lane, load(x, lane))], stop=k)]))
+
+
+# -- every op and every type, judged by the op table's own meaning ------------------------------------------------------
+def special(dtype) -> np.ndarray:
+    """Values at which implementations differ: limits, zeros of both signs, infinities, NaN, ties, neighbours of powers."""
+    if dtype is BOOL:
+        return np.array([False, True])
+    if dtype.is_float:
+        tiny = np.finfo(NUMPY[dtype]).smallest_subnormal
+        values = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.75, 1e4, -1e4, tiny, -tiny, np.inf, -np.inf, np.nan,
+                  0.1, 8388607.5, -8388609.0, 3e9, -3e9]
+        return np.array(values).astype(NUMPY[dtype])
+    low, high = int(dtype.min), int(dtype.max)
+    values = [0, 1, 2, 3, 5, 7, 8, 31, 100, high, high - 1, high // 2, low, low + 1] + ([-1, -2, -3, -7, -8] if low else [])
+    return np.array([v for v in values if low <= v <= high], NUMPY[dtype])
+
+
+def pairs(dtype) -> tuple[np.ndarray, np.ndarray]:
+    both = np.array(list(itertools.product(special(dtype), special(dtype))), NUMPY[dtype])
+    return both[:, 0].copy(), both[:, 1].copy()
+
+
+def apply(how: str, expression, inputs: list[np.ndarray], result, lanes: int, target: Target = HOST) -> np.ndarray:
+    """expression(loads...) over whole arrays: full vectors first, then the rest one by one."""
+    n = len(inputs[0])
+    sources = {v: k for k, v in NUMPY.items()}
+    params = [param(s, sources[a.dtype.type], n) for s, a in enumerate(inputs)]
+    y = param(len(inputs), result, n)
+    i, lane, j = counter("i", n // lanes), counter("l", lanes), counter("j", n % lanes)
+
+    def one(index):
+        return [Store(y, index, expression(*[load(p, index) for p in params]))]
+    kernel = Kernel("apply", [*params, y], [Phase([For(i, LOOP, [For(lane, LANE, one(at((i, lanes), lane)))]),
+                                                   For(j, LOOP, one(at(j, n // lanes * lanes)))])], (len(inputs),))
+    out = np.zeros(n, NUMPY[result])
+    run(kernel, [*inputs, out], how, target)
+    return out
+
+
+def same(found: np.ndarray, expected: np.ndarray) -> None:
+    expected = np.asarray(expected)
+    np.testing.assert_array_equal(found, expected.astype(found.dtype))
+    assert expected.dtype == found.dtype, f"the op table says {expected.dtype}"
+
+
+INTEGERS = [d for d in NUMPY if d.is_int]
+WIDE_FLOATS = [dtypes.float32, dtypes.float64]
+EVERY = [BOOL, *INTEGERS, *WIDE_FLOATS]
+BINARY = [(op, d) for ops, types in [((o.ADD, o.MUL, o.MAX, o.MIN, o.CMPLT, o.CMPNE, o.CMPEQ), EVERY),
+                                     ((o.SUB,), [*INTEGERS, *WIDE_FLOATS]), ((o.DIV,), WIDE_FLOATS),
+                                     ((o.AND, o.OR, o.XOR), [BOOL, *INTEGERS]), ((o.IDIV, o.MOD, o.SHL, o.SHR), INTEGERS)]
+          for op in ops for d in types]
+UNARY = [(op, d) for ops, types in [((o.NEG, o.ABS), [*INTEGERS, *WIDE_FLOATS]), ((o.RECIP, o.SQRT, o.TRUNC), WIDE_FLOATS),
+                                    ((o.NOT,), [BOOL, *INTEGERS])] for op in ops for d in types]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("op,dtype", BINARY, ids=lambda v: getattr(v, "name", v))
+def test_binary_ops(how, op, dtype):
+    x, y = pairs(dtype)
+    result = BOOL if op.compares else dtype
+    expected = op.meaning(np, x, y)
+    for lanes in (16, 3) if how == "llvm" else (16,):
+        same(apply(how, lambda a, b: UOp(op, result, (a, b)), [x, y], result, lanes), expected)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("op,dtype", [p for p in BINARY if p[1] in (I32, I64, dtypes.uint8, F32)],
+                         ids=lambda v: getattr(v, "name", v))
+def test_binary_ops_with_a_constant(how, op, dtype):
+    x = np.repeat(special(dtype), 3)
+    numbers = [v for v in special(dtype) if dtype.is_float or abs(int(v)) < 1000 or int(v) == int(dtype.min)]
+    result = BOOL if op.compares else dtype
+
+    def expression(a):      # all of them in one kernel, told apart by which one differs
+        return [UOp(op, result, (a, const(v.item(), dtype))) for v in numbers]
+    n, lanes = len(x), 8
+    p, out = param(0, dtype, n), param(1, result, len(numbers), n)
+    i, lane = counter("i", n // lanes), counter("l", lanes)
+    index = at((i, lanes), lane)
+    kernel = Kernel("constants", [p, out], [Phase([For(i, LOOP, [For(lane, LANE, [
+        Store(out, at(index, k * n), e) for k, e in enumerate(expression(load(p, index)))])])])], (1,))
+    found = np.zeros((len(numbers), n), NUMPY[result])
+    run(kernel, [x, found], how)
+    whole = n // lanes * lanes
+    for row, v in zip(found, numbers):
+        same(row[:whole], op.meaning(np, x, np.full_like(x, v))[:whole])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("op,dtype", UNARY, ids=lambda v: getattr(v, "name", v))
+def test_unary_ops(how, op, dtype):
+    x = np.tile(special(dtype), 5)
+    expected = op.meaning(np, x)
+    targets = [HOST] if op is not o.TRUNC else [HOST, Target(HOST.arch, HOST.vector_bytes, HOST.vector_registers,
+                                                            HOST.features - {"sse4.1"})]
+    for lanes, target in itertools.product((16, 5) if how == "llvm" else (16,), targets):
+        found = apply(how, lambda a: UOp(op, dtype, (a,)), [x], dtype, lanes, target)
+        same(found, expected)
+        if dtype.is_float:
+            np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+
+
+def test_ternary_ops(how, rng):
+    c, x, y = rng.random(100) < 0.5, rng.standard_normal(100).astype(np.float32), np.tile(special(F32), 5)[:100]
+    same(apply(how, lambda a, b, z: UOp(o.WHERE, F32, (a, b, z)), [c, x, y], F32, 16), np.where(c, x, y))
+    z = rng.standard_normal(100).astype(np.float32)
+    found = apply(how, lambda a, b, d: a.mulacc(b, d), [x, z, x], F32, 16)
+    np.testing.assert_allclose(found, x * z + x, rtol=1e-5, atol=1e-6)
+
+
+def test_without_fused_multiply_add(rng):
+    x, y, z = (rng.standard_normal(64).astype(np.float32) for _ in range(3))
+    plain = Target(HOST.arch, 16, 16, frozenset())
+    found = apply("llvm", lambda a, b, c: a.mulacc(b, c), [x, y, z], F32, 4, plain)
+    np.testing.assert_array_equal(found, x * y + z)
+
+
+# -- casts, judged by PyTorch on x86 -------------------------------------------------------------------------------------
+NARROW = {dtypes.float16: "float16", dtypes.bfloat16: "bfloat16", dtypes.fp8e4m3: "float8_e4m3fn", dtypes.fp8e5m2: "float8_e5m2"}
+STORED = {1: np.uint8, 2: np.uint16}
+
+
+def cast_kernel(source, dtype, n: int, lanes: int) -> Kernel:
+    x, y, i, lane = param(0, source, n), param(1, dtype, n), counter("i", n // lanes), counter("l", lanes)
+    index = at((i, lanes), lane)
+    return Kernel("cast", [x, y], [Phase([For(i, LOOP, [For(lane, LANE, [Store(y, index, load(x, index).cast(dtype))])])])], (1,))
+
+
+@pytest.mark.parametrize("source", EVERY, ids=lambda d: d.name)
+def test_casts(how, torch, source):
+    values = special(source)
+    if source.is_float:
+        values = np.concatenate([values, np.array([300.0, -300.7, 7e4, 2**31, 2**63, 1.8e19, -2.0**63, 255.9, 128.5])])
+    x = np.resize(values.astype(NUMPY[source]), 64)
+    for dtype in EVERY:
+        expected = torch.from_numpy(x).to(getattr(torch, dtype.name)).numpy()
+        for lanes in (16, 1) if how == "llvm" else (16,):
+            y = np.zeros(64, NUMPY[dtype])
+            run(cast_kernel(source, dtype, 64, lanes), [x, y], how)
+            np.testing.assert_array_equal(y, expected, err_msg=f"{source.name} -> {dtype.name}, {lanes} lanes")
+
+
+@pytest.mark.parametrize("half", [True, False], ids=["f16c", "without"])
+@pytest.mark.parametrize("dtype", NARROW, ids=lambda d: d.name)
+def test_narrow_floats(how, torch, dtype, half):
+    """Every narrow number to float32; float32 at, between and next to all narrow numbers, and beyond them, back."""
+    target = HOST if half else Target(HOST.arch, HOST.vector_bytes, HOST.vector_registers, HOST.features - {"f16c"})
+    kind, n = STORED[dtype.itemsize], 1 << dtype.bits
+    patterns, wide = np.arange(n).astype(kind), np.zeros(n, np.float32)
+    run(cast_kernel(dtype, F32, n, 16), [patterns, wide], how, target)
+
+    def as_torch(bits):
+        return torch.from_numpy(bits.view(np.int16 if dtype.itemsize == 2 else np.int8)).view(getattr(torch, NARROW[dtype]))
+    np.testing.assert_array_equal(wide, as_torch(patterns).float().numpy())
+    exact = np.unique(wide[np.isfinite(wide)]).astype(np.float64)
+    ties = ((exact[1:] + exact[:-1]) / 2).astype(np.float32)
+    random = np.random.default_rng(1).integers(0, 2**32, 4096, dtype=np.uint32).view(np.float32)
+    x = np.concatenate([exact.astype(np.float32), ties, np.nextafter(ties, np.float32(np.inf)),
+                        np.nextafter(ties, np.float32(-np.inf)), random, special(F32)])
+    x = np.resize(x, -(-len(x) // 16) * 16)
+    y = np.zeros(len(x), kind)
+    run(cast_kernel(F32, dtype, len(x), 16), [x, y], how, target)
+    expected = torch.from_numpy(x).to(getattr(torch, NARROW[dtype])).float().numpy()
+    np.testing.assert_array_equal(as_torch(y).float().numpy(), expected)
+    numbers = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(as_torch(y).float().numpy()[numbers]), np.signbit(expected[numbers]))
+    constants = np.array([bits_of(v, dtype) for v in x[:: max(1, len(x) // 2000)].tolist()], kind)
+    np.testing.assert_array_equal(as_torch(constants).float().numpy(), expected[:: max(1, len(x) // 2000)])
+
+
+@pytest.mark.parametrize("other", [dtypes.float64, I32, I64, dtypes.uint8, BOOL, dtypes.bfloat16], ids=lambda d: d.name)
+@pytest.mark.parametrize("dtype", NARROW, ids=lambda d: d.name)
+def test_narrow_floats_and_other_types(how, torch, dtype, other):
+    x = np.resize(np.array([0, 1, 2, 3, 77, 100, 1, 0, 250]), 16)
+    store = NUMPY.get(other, np.uint16)
+    source = (torch.from_numpy(x).to(torch.bfloat16) if other is dtypes.bfloat16 else torch.from_numpy(x.astype(store)))
+    bits = source.view(torch.int16).numpy().view(np.uint16) if other is dtypes.bfloat16 else source.numpy()
+    y = np.zeros(16, STORED[dtype.itemsize])
+    run(cast_kernel(other, dtype, 16, 8), [bits, y], how)
+    narrow = source.to(getattr(torch, NARROW[dtype]))
+    np.testing.assert_array_equal(y, narrow.view(torch.int16 if dtype.itemsize == 2 else torch.int8).numpy().view(y.dtype))
+    z = np.zeros(16, store)
+    run(cast_kernel(dtype, other, 16, 8), [y, z], how)
+    back = narrow.to(getattr(torch, other.name))
+    np.testing.assert_array_equal(z, back.view(torch.int16).numpy().view(np.uint16) if other is dtypes.bfloat16 else back.numpy())
+
+
+def test_bitcasts_and_constants(how):
+    x = np.array([0, 1, 0x3F800000, 0x80000000, 0x7F800000, 0x7FC00000, 0xFFFFFFFF, 0x00000001] * 2, np.uint32)
+    found = apply(how, lambda a: a.bitcast(F32), [x], F32, 8)
+    np.testing.assert_array_equal(found.view(np.uint32), x)
+    for value in (np.inf, -np.inf, np.nan, -0.0, 1e-45, 3.4028235e38, 0.1, 1e300):
+        for dtype in (F32, dtypes.float64, dtypes.float16):
+            y, lane = param(0, dtype, 8), counter("l", 8)
+            out = np.zeros(8, NUMPY[dtype])
+            run(Kernel("constant", [y], [Phase([For(lane, LANE, [Store(y, lane, const(value, dtype))])])], (0,)), [out], how)
+            with np.errstate(over="ignore"):
+                expected = np.full(8, np.float32(value) if dtype is dtypes.float16 else value).astype(NUMPY[dtype])
+            np.testing.assert_array_equal(out, expected)
+            assert np.signbit(out[0]) == np.signbit(expected[0]) or np.isnan(value)
+
+
+# -- index arithmetic ----------------------------------------------------------------------------------------------------
+def test_index_arithmetic(how, rng):
+    """Random expressions over a loop, a tile and lanes, stored as numbers: the same in Python's integers."""
+    i, t, lane = counter("i", 5), counter("t", 3), counter("l", 8)
+
+    def expression(depth: int) -> UOp:
+        kind = rng.integers(0, 7 if depth else 2)
+        if kind == 0:
+            return (i, t, lane)[rng.integers(0, 3)]
+        if kind == 1:
+            return ix.index(int(rng.integers(-20, 20)))
+        x = expression(depth - 1)
+        if kind == 2:
+            return ix.add(x, expression(depth - 1))
+        if kind == 3:
+            return ix.multiply(x, int(rng.choice([-3, -1, 2, 4, 5, 1 << 20, 1 << 33])))
+        if kind == 4:
+            return UOp(o.IDIV, I64, (x, ix.index(int(rng.choice([2, 3, 7, 8, 30])))))
+        if kind == 5:
+            return UOp(o.MOD, I64, (x, ix.index(int(rng.choice([2, 3, 7, 16, 100])))))
+        return UOp(o.WHERE, I64, (ix.less(x, expression(depth - 1)), expression(depth - 1), x))
+
+    def meaning(node: UOp, env) -> int:
+        if node.op is o.CONST:
+            return int(node.arg)
+        if node.op is o.RANGE:
+            return env[node]
+        a = [meaning(s, env) for s in node.src]
+        return {o.ADD: lambda: a[0] + a[1], o.MUL: lambda: a[0] * a[1], o.IDIV: lambda: a[0] // a[1],
+                o.MOD: lambda: a[0] % a[1], o.CMPLT: lambda: a[0] < a[1], o.WHERE: lambda: a[1] if a[0] else a[2]}[node.op]()
+    many = [expression(4) for _ in range(60)]
+    y = param(0, I64, len(many), 5, 3, 8)
+    place = at((i, 24), (t, 8), lane)
+    kernel = Kernel("indices", [y], [Phase([For(i, LOOP, [For(t, TILE, [For(lane, LANE, [
+        Store(y, at(place, n * 120), e) for n, e in enumerate(many)])])])])], (0,))
+    found = np.zeros((len(many), 5, 3, 8), np.int64)
+    run(kernel, [found], how)
+    for n, e in enumerate(many):
+        for a, b, c in itertools.product(range(5), range(3), range(8)):
+            wrapped = (meaning(e, {i: a, t: b, lane: c}) + (1 << 63)) % (1 << 64) - (1 << 63)
+            assert found[n, a, b, c] == wrapped, e
