@@ -50,7 +50,11 @@ def plain(body: list[Statement], target: Target, log: list[str]) -> list[list[St
     loops, inner = chain(body)
     total = work(body)
     lanes = target.lanes(_itemsize(body))
-    if _has_serial_store(inner):
+    if _stores_in_order(inner):
+        lane = loops[-1].range if loops else None
+        if lane is not None and access_cost(inner, lane, lanes) < access_cost(inner, lane, 1):
+            log.append(f"lanes({lane.arg.name}, 1 x {lanes})")
+            return [nest(loops[:-1], moves.wide(For(lane, LOOP, inner), 1, lanes), total)]
         return [nest(loops, inner, total)]
     columns = bool(loops) and columns_cost(loops, inner, lanes) <= rows_cost(inner, lanes)
     tile = _tile(inner)
@@ -208,9 +212,10 @@ def _lane_loop(loops: list[For], inner: list[Statement]) -> int:
     return len(loops) - 1
 
 
-def _has_serial_store(body: list[Statement]) -> bool:
-    """A loop that stores what it is accumulating (a scan, a scatter) must keep its order: lanes only around it."""
-    return any(isinstance(s, Store) and s.combine is not None for s in walk(body))
+def _stores_in_order(body: list[Statement]) -> bool:
+    """A loop that stores inside (a scan, a scatter) must keep its order: lanes only around it."""
+    return any(isinstance(s, Store) and s.memory.op is not o.LOCAL for f in walk(body)
+               if isinstance(f, For) and f.kind == LOOP for s in walk(f.body))
 
 
 def work(body: list[Statement]) -> int:
