@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import time
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from glassgrad.base.errors import Bug
-from glassgrad.graph import index as ix
-from glassgrad.graph import ops as o
+from glassgrad.graph import index as ix, ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import Param, UOp, const, identity
 from glassgrad.lower.loops import (
-    LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Kernel, Phase, Store, counter, fold, load, local, register,
+    LANE,
+    LOOP,
+    TASK,
+    TILE,
+    Accumulate,
+    Assign,
+    For,
+    If,
+    Kernel,
+    Phase,
+    Store,
+    counter,
+    fold,
+    load,
+    local,
+    register,
 )
 from glassgrad.lower.narrow import bits_of
-from glassgrad.render import Target, launch_info, render_c, render_llvm
+from glassgrad.optimize.target import Target
+from glassgrad.render.c_source import render_c
+from glassgrad.render.launch import launch_info
+from glassgrad.render.llvm_ir import render_llvm
 from glassgrad.runtime.ccompiler import compile_c
 from glassgrad.runtime.elf import Image
 from glassgrad.runtime.host import host_description

@@ -9,16 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.base.errors import Bug
-from glassgrad.graph import index as ix
-from glassgrad.graph import ops as o
+from glassgrad.graph import index as ix, ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp, toposort
 from glassgrad.lower.loops import Accumulate, Assign, For, Kernel, Statement, Store, expressions, shared_locals, walk
 from glassgrad.lower.narrow import legalizer
+from glassgrad.optimize.target import Target
 from glassgrad.render.c_ops import CArithmetic, CValue, number, width
 from glassgrad.render.jam import Jammed, jam
 from glassgrad.render.launch import function_name, scratch_offsets
-from glassgrad.render.target import Target
 from glassgrad.render.walk import READS, SUMS, Flow, Walker
 
 LONGEST = 100      # characters of an expression before it gets a name

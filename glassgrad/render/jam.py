@@ -15,14 +15,24 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from glassgrad.base.errors import Bug
-from glassgrad.graph import index as ix
-from glassgrad.graph import ops as o
+from glassgrad.graph import index as ix, ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.index import rebuild
 from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import UOp, toposort
 from glassgrad.lower.loops import (
-    LANE, LOOP, TILE, Accumulate, Assign, For, If, Phase, Statement, Store, ranges_of, walk,
+    LANE,
+    LOOP,
+    TILE,
+    Accumulate,
+    Assign,
+    For,
+    If,
+    Phase,
+    Statement,
+    Store,
+    ranges_of,
+    walk,
 )
 from glassgrad.render.launch import task_loops
 

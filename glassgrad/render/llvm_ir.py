@@ -8,17 +8,16 @@ access is in `llvm_memory`, of arithmetic in `llvm_ops`.
 from __future__ import annotations
 
 from glassgrad.base.errors import Bug
-from glassgrad.graph import index as ix
-from glassgrad.graph import ops as o
+from glassgrad.graph import index as ix, ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp
 from glassgrad.lower.loops import Accumulate, Assign, For, Kernel, Statement, ranges_of, shared_locals, walk
 from glassgrad.lower.narrow import legalizer
+from glassgrad.optimize.target import Target
 from glassgrad.render.jam import Jammed, jam
 from glassgrad.render.launch import function_name, scratch_offsets
 from glassgrad.render.llvm_memory import Memory
 from glassgrad.render.llvm_ops import TYPES, Value, is_literal, list_of, literal
-from glassgrad.render.target import Target
 from glassgrad.render.walk import SUMS, Flow, Walker
 
 

@@ -11,8 +11,7 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import Bug
-from glassgrad.graph import index as ix
-from glassgrad.graph import ops as o
+from glassgrad.graph import index as ix, ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp
 from glassgrad.lower.loops import Store

@@ -15,7 +15,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.ops import Op
 from glassgrad.lower.narrow import bits_of
-from glassgrad.render.target import Target
+from glassgrad.optimize.target import Target
 
 
 class Value(NamedTuple):
