@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from glassgrad.base.errors import InputError
@@ -50,8 +49,7 @@ class Activations(Convolution):
         >>> Tensor([float("-inf"), 2.0]).elu().tolist()
         [-1.0, 2.0]
         """
-        x = self._float_node()
-        return self._with((x > 0.0).where(x, formulas.expm1(x.minimum(0.0)) * alpha))
+        return self._formula(lambda x: (x > 0.0).where(x, formulas.expm1(x.minimum(0.0)) * alpha))
 
     def celu(self, alpha: float = 1.0) -> Self:
         """max(x, 0) + min(alpha (e^(x / alpha) - 1), 0).
@@ -59,8 +57,7 @@ class Activations(Convolution):
         >>> Tensor([float("-inf"), 2.0]).celu(2.0).tolist()
         [-2.0, 2.0]
         """
-        x = self._float_node()
-        return self._with((x > 0.0).where(x, formulas.expm1((x / alpha).minimum(0.0)) * alpha))
+        return self._formula(lambda x: (x > 0.0).where(x, formulas.expm1((x / alpha).minimum(0.0)) * alpha))
 
     def selu(self, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Self:
         """gamma elu(x, alpha): keeps mean 0 and variance 1 (Klambauer et al., 2017).
@@ -76,7 +73,7 @@ class Activations(Convolution):
         >>> Tensor([0.0]).silu().tolist()
         [0.0]
         """
-        return self * self.sigmoid()
+        return self._formula(lambda x: x * formulas.sigmoid(x))
 
     def swish(self) -> Self:
         """x sigmoid(x); another name of `silu`.
@@ -96,10 +93,7 @@ class Activations(Convolution):
         if approximate not in ("none", "tanh"):
             raise InputError("there is no such gelu", given=f"approximate={approximate!r}", expected='"none" or "tanh"',
                              mend='write x.gelu() or x.gelu("tanh")')
-        x = self._float_node()
-        if approximate == "tanh":   # (1 + tanh u) / 2 is sigmoid(2 u)
-            return self._with(x * formulas.sigmoid(x * (x * x * 0.044715 + 1.0) * (2.0 * math.sqrt(2.0 / math.pi))))
-        return self._with(x * 0.5 * (formulas.erf(x * math.sqrt(0.5)) + 1.0))
+        return self._formula(formulas.gelu if approximate == "none" else formulas.gelu_by_tanh)
 
     def quick_gelu(self) -> Self:
         """x sigmoid(1.702 x).
@@ -107,7 +101,7 @@ class Activations(Convolution):
         >>> Tensor([0.0]).quick_gelu().tolist()
         [0.0]
         """
-        return self * (self * 1.702).sigmoid()
+        return self._formula(lambda x: x * formulas.sigmoid(x * 1.702))
 
     def swiglu(self) -> Self:
         """The last axis cut in two halves a and b: silu(a) b (Shazeer, 2020).
@@ -124,8 +118,7 @@ class Activations(Convolution):
         >>> Tensor([1000.0, -1000.0]).softplus().tolist()
         [1000.0, 0.0]
         """
-        x = self._float_node()
-        return self._with(formulas.softplus(x) if beta == 1 else formulas.softplus(x * beta) * (1 / beta))
+        return self._formula(lambda x: formulas.softplus(x) if beta == 1 else formulas.softplus(x * beta) * (1 / beta))
 
     def logsigmoid(self) -> Self:
         """ln(sigmoid(x)), without underflow.
@@ -133,7 +126,7 @@ class Activations(Convolution):
         >>> Tensor([-1000.0]).logsigmoid().tolist()
         [-1000.0]
         """
-        return self._with(-formulas.softplus(-self._float_node()))
+        return self._formula(lambda x: -formulas.softplus(-x))
 
     def mish(self) -> Self:
         """x tanh(softplus(x)) (Misra, 2019).
@@ -141,7 +134,7 @@ class Activations(Convolution):
         >>> Tensor([0.0]).mish().tolist()
         [0.0]
         """
-        return self * self.softplus().tanh()
+        return self._formula(lambda x: x * formulas.tanh(formulas.softplus(x)))
 
     def softsign(self) -> Self:
         """x / (1 + |x|).

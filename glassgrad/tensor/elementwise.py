@@ -6,6 +6,7 @@ Whole numbers become float32 where the result is not whole. The formulas themsel
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError, InputError
@@ -31,6 +32,11 @@ class Elementwise(Movement):
         x = self.uop
         return x if x.dtype.kind == "f" else x.cast(dtypes.default_float)
 
+    def _formula(self, formula: Callable[[UOp], UOp]) -> Self:
+        """A formula of several ops: narrow floats go through it in float32 and are rounded once."""
+        x = self._float_node()
+        return self._with(formula(x.cast(x.dtype.accumulator)).cast(x.dtype))
+
     # -- exponentials and logarithms -----------------------------------------------------------------------------------
     def exp(self) -> Self:
         """e to the power of each value.
@@ -38,7 +44,7 @@ class Elementwise(Movement):
         >>> Tensor([0.0, float("-inf")]).exp().tolist()
         [1.0, 0.0]
         """
-        return self._with(formulas.exp(self._float_node()))
+        return self._formula(formulas.exp)
 
     def exp2(self) -> Self:
         """2 to the power of each value.
@@ -54,7 +60,7 @@ class Elementwise(Movement):
         >>> Tensor([0.0, 1e-10]).expm1().numpy()
         array([0.e+00, 1.e-10], dtype=float32)
         """
-        return self._with(formulas.expm1(self._float_node()))
+        return self._formula(formulas.expm1)
 
     def log(self) -> Self:
         """The natural logarithm.
@@ -62,7 +68,7 @@ class Elementwise(Movement):
         >>> Tensor([1.0, 0.0]).log().tolist()
         [0.0, -inf]
         """
-        return self._with(formulas.log(self._float_node()))
+        return self._formula(formulas.log)
 
     def log2(self) -> Self:
         """The logarithm to base 2.
@@ -78,7 +84,7 @@ class Elementwise(Movement):
         >>> Tensor([1.0, 0.0]).log10().tolist()
         [0.0, -inf]
         """
-        return self._with(self._float_node().log2() * math.log10(2.0))
+        return self._formula(lambda x: x.log2() * math.log10(2.0))
 
     def log1p(self) -> Self:
         """ln(1 + x), exact near 0.
@@ -86,7 +92,7 @@ class Elementwise(Movement):
         >>> Tensor([0.0, 1e-10]).log1p().numpy()
         array([0.e+00, 1.e-10], dtype=float32)
         """
-        return self._with(formulas.log1p(self._float_node()))
+        return self._formula(formulas.log1p)
 
     def logaddexp(self, other: Any) -> Self:
         """ln(e^x + e^y) without overflow.
@@ -133,7 +139,7 @@ class Elementwise(Movement):
         >>> Tensor([4.0, 16.0]).rsqrt().tolist()
         [0.5, 0.25]
         """
-        return self._with(formulas.rsqrt(self._float_node()))
+        return self._formula(formulas.rsqrt)
 
     def reciprocal(self) -> Self:
         """One over each value.
@@ -166,7 +172,8 @@ class Elementwise(Movement):
                 return self._constant_power(plain_number(exponent, "as an exponent"))
         if self._is_float_with(exponent):
             x, y = self._broadcasted(exponent)
-            return x._with(formulas.power(x.uop, y.uop))
+            wide = x.dtype.accumulator
+            return x._with(formulas.power(x.uop.cast(wide), y.uop.cast(wide)).cast(x.dtype))
         base, left = self._as_numbers(exponent)._broadcasted(exponent)
         result, x = const(1, base.dtype), base.uop
         for bit in range(6):   # beyond 63 every base but 0, 1 and -1 has long overflowed
@@ -184,14 +191,14 @@ class Elementwise(Movement):
                                  expected="an exponent of 0 or more, or floats", mend="cast first: x.float() ** -1")
             if x.dtype is dtypes.bool:
                 x = x.cast(dtypes.default_int)
-            made = formulas.whole_power(x, abs(n)).broadcast(x.shape)
-            return self._with(made if n >= 0 else made.recip())
-        x = self._float_node()
+            wide = x.cast(x.dtype.accumulator)
+            made = formulas.whole_power(wide, abs(n)) if n else formulas.one(wide)
+            return self._with((made if n >= 0 else made.recip()).cast(x.dtype))
         if n == 0.5:
-            return self._with((x.eq(-math.inf)).where(math.inf, x.sqrt()))
+            return self.sqrt()
         if n == -0.5:
             return self.rsqrt()
-        return self._with(formulas.power(x, const(n, x.dtype)))
+        return self._formula(lambda x: formulas.power(x, const(n, x.dtype)))
 
     # -- rounding ------------------------------------------------------------------------------------------------------
     def trunc(self) -> Self:
@@ -246,7 +253,7 @@ class Elementwise(Movement):
 
     # -- signs and limits ----------------------------------------------------------------------------------------------
     def sign(self) -> Self:
-        """-1, 0 or 1.
+        """-1, 0 or 1; of NaN 0, as in PyTorch.
 
         >>> Tensor([-3.0, 0.0, 5.0]).sign().tolist()
         [-1.0, 0.0, 1.0]
@@ -255,7 +262,7 @@ class Elementwise(Movement):
         if x.dtype is dtypes.bool:
             return self
         zero, one = const(0, x.dtype), const(1, x.dtype)
-        return self._with((zero < x).where(one, (x < zero).where(const(-1, x.dtype), x.ne(x).where(x, zero))))
+        return self._with((zero < x).where(one, (x < zero).where(const(-1, x.dtype), zero)))
 
     def copysign(self, other: Any) -> Self:
         """The size of this with the sign of the other; -0.0 counts as negative.

@@ -68,6 +68,16 @@ def softplus(x: UOp) -> UOp:
     return own_gradient(x.maximum(0.0) + log1p(exp(-x.abs())), (x,), _softplus_backward)
 
 
+def gelu(x: UOp) -> UOp:
+    """x (1 + erf(x / sqrt 2)) / 2."""
+    return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1.0)
+
+
+def gelu_by_tanh(x: UOp) -> UOp:
+    """x (1 + tanh u) / 2 = x sigmoid(2 u) for u = sqrt(2 / pi) (x + 0.044715 x^3)."""
+    return x * sigmoid(x * (x * x * 0.044715 + 1.0) * (2.0 * math.sqrt(2.0 / math.pi)))
+
+
 def _expm1_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * (y + 1.0),)
 def _log1p_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g / (x + 1.0),)
 def _sigmoid_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * (y * (1.0 - y)),)
@@ -95,9 +105,11 @@ def tanh(x: UOp) -> UOp:
 
 
 def sinh(x: UOp) -> UOp:
-    """(e^|x| - e^-|x|) / 2 with x's sign, from e^|x| - 1."""
-    less = expm1(x.abs())
-    return own_gradient(with_sign_of(x, (less + less / (less + 1.0)) * 0.5), (x,), _sinh_backward)
+    """(e^|x| - e^-|x|) / 2 with x's sign; from e^|x| - 1 where that would cancel."""
+    size = x.abs()
+    large, less = exp(size), expm1(size)
+    near, far = less + less / (less + 1.0), large - large.recip()
+    return own_gradient(with_sign_of(x, (size < 1.0).where(near, far) * 0.5), (x,), _sinh_backward)
 
 
 def cosh(x: UOp) -> UOp:
@@ -120,8 +132,9 @@ def acosh(x: UOp) -> UOp:
 
 
 def atanh(x: UOp) -> UOp:
-    """ln((1 + x) / (1 - x)) / 2."""
-    return own_gradient(log1p(x * 2.0 / (1.0 - x)) * 0.5, (x,), _atanh_backward)
+    """ln((1 + t) / (1 - t)) / 2 for t = |x|, with x's sign."""
+    t = x.abs()
+    return own_gradient(with_sign_of(x, log1p(t * 2.0 / (1.0 - t)) * 0.5), (x,), _atanh_backward)
 
 
 def _tanh_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * (1.0 - y * y),)
@@ -230,8 +243,13 @@ def rsqrt(x: UOp) -> UOp:
     return own_gradient(x.sqrt().recip(), (x,), _rsqrt_backward)
 
 
+def one(x: UOp) -> UOp:
+    """x^0: 1 everywhere, with a gradient of 0."""
+    return own_gradient(const(1, x.dtype).broadcast(x.shape), (x,), _one_backward)
+
+
 def whole_power(x: UOp, n: int) -> UOp:
-    """x^n for n >= 0 by squaring."""
+    """x^n for n >= 1 by squaring."""
     result: UOp | None = None
     while n:
         if n & 1:
@@ -239,7 +257,8 @@ def whole_power(x: UOp, n: int) -> UOp:
         n >>= 1
         if n:
             x = x * x
-    return const(1, x.dtype) if result is None else result
+    assert result is not None
+    return result
 
 
 def power(x: UOp, y: UOp) -> UOp:
@@ -262,6 +281,7 @@ def clamp(x: UOp, low: UOp | None, high: UOp | None) -> UOp:
 
 
 def _rsqrt_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * (y / x) * -0.5,)
+def _one_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (const(0, x.dtype).broadcast(x.shape),)
 def _clamp_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (y.eq(x).where(g, 0.0),)
 
 

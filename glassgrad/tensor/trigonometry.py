@@ -35,7 +35,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).cos().tolist()
         [1.0]
         """
-        return self._with(formulas.cos(self._float_node()))
+        return self._formula(formulas.cos)
 
     def tan(self) -> Self:
         """The tangent of an angle in radians.
@@ -43,7 +43,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).tan().tolist()
         [0.0]
         """
-        return self._with(formulas.tan(self._float_node()))
+        return self._formula(formulas.tan)
 
     def asin(self) -> Self:
         """The angle from -pi/2 to pi/2 with this sine.
@@ -51,7 +51,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0, 1.0]).asin().numpy()
         array([0.       , 1.5707964], dtype=float32)
         """
-        return self._with(formulas.asin(self._float_node()))
+        return self._formula(formulas.asin)
 
     def acos(self) -> Self:
         """The angle from 0 to pi with this cosine.
@@ -59,7 +59,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([1.0]).acos().tolist()
         [0.0]
         """
-        return self._with(formulas.acos(self._float_node()))
+        return self._formula(formulas.acos)
 
     def atan(self) -> Self:
         """The angle from -pi/2 to pi/2 with this tangent.
@@ -67,7 +67,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0, float("inf")]).atan().numpy()
         array([0.       , 1.5707964], dtype=float32)
         """
-        return self._with(formulas.atan(self._float_node()))
+        return self._formula(formulas.atan)
 
     def sinh(self) -> Self:
         """The hyperbolic sine.
@@ -75,7 +75,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).sinh().tolist()
         [0.0]
         """
-        return self._with(formulas.sinh(self._float_node()))
+        return self._formula(formulas.sinh)
 
     def cosh(self) -> Self:
         """The hyperbolic cosine.
@@ -83,7 +83,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).cosh().tolist()
         [1.0]
         """
-        return self._with(formulas.cosh(self._float_node()))
+        return self._formula(formulas.cosh)
 
     def tanh(self) -> Self:
         """The hyperbolic tangent.
@@ -91,7 +91,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0, 100.0, -100.0]).tanh().tolist()
         [0.0, 1.0, -1.0]
         """
-        return self._with(formulas.tanh(self._float_node()))
+        return self._formula(formulas.tanh)
 
     def asinh(self) -> Self:
         """The inverse of sinh.
@@ -99,7 +99,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).asinh().tolist()
         [0.0]
         """
-        return self._with(formulas.asinh(self._float_node()))
+        return self._formula(formulas.asinh)
 
     def acosh(self) -> Self:
         """The inverse of cosh.
@@ -107,7 +107,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([1.0]).acosh().tolist()
         [0.0]
         """
-        return self._with(formulas.acosh(self._float_node()))
+        return self._formula(formulas.acosh)
 
     def atanh(self) -> Self:
         """The inverse of tanh.
@@ -115,7 +115,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).atanh().tolist()
         [0.0]
         """
-        return self._with(formulas.atanh(self._float_node()))
+        return self._formula(formulas.atanh)
 
     def erf(self) -> Self:
         """The error function, 2/sqrt(pi) times the integral of e^(-t^2) from 0 to x.
@@ -123,7 +123,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0, 9.0, -9.0]).erf().tolist()
         [0.0, 1.0, -1.0]
         """
-        return self._with(formulas.erf(self._float_node()))
+        return self._formula(formulas.erf)
 
     def sigmoid(self) -> Self:
         """1 / (1 + e^-x).
@@ -131,7 +131,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0, 1000.0, -1000.0]).sigmoid().tolist()
         [0.5, 1.0, 0.0]
         """
-        return self._with(formulas.sigmoid(self._float_node()))
+        return self._formula(formulas.sigmoid)
 
     def atan2(self, other: Any) -> Self:
         """The angle from -pi to pi of the point (other, self).
@@ -140,4 +140,5 @@ class Trigonometry(Elementwise):
         array([3.1415927, 1.5707964], dtype=float32)
         """
         y, x = self._with(self._float_node())._broadcasted(other)
-        return self._with(formulas.atan2(y.uop, x.uop))
+        wide = x.dtype.accumulator
+        return self._with(formulas.atan2(y.uop.cast(wide), x.uop.cast(wide)).cast(x.dtype))
