@@ -1,0 +1,63 @@
+"""What the kernel interpreter knows of a tree before it runs. In: statements and expressions. Out: facts about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from glassgrad.graph import ops as o
+from glassgrad.graph.uop import UOp, toposort
+from glassgrad.lower.loops import WIDE, Accumulate, For, walk
+
+SUMS = (o.ADD, o.MUL, o.MAX, o.MIN)       # what a loop can accumulate as an axis
+
+
+def is_sum(loop: For) -> bool:
+    """Whether a LOOP does nothing but accumulate what does not depend on the sums: then it can run as an axis."""
+    inner = list(walk(loop.body))
+    sums = [s for s in inner if isinstance(s, Accumulate)]
+    if not sums or any(not (isinstance(s, For) and s.kind in WIDE) for s in inner if s not in sums):
+        return False
+    if any(s.combine not in SUMS or s.register.dtype.kind == "b" or s.register.dtype.accumulator is not s.register.dtype
+           for s in sums):                # narrow floats are rounded at every step
+        return False
+    read = {n for s in sums for n in toposort([s.value]) if n.op is o.REGISTER}
+    return read.isdisjoint(s.register for s in sums)
+
+
+def operands(node: UOp) -> tuple[UOp, ...]:
+    """The sources whose values a node takes: not memories, nor the ranges that only name axes."""
+    if node.op is o.LOAD:
+        return node.src[1:]
+    return () if node.op in (o.REGISTER, o.FOLD) else node.src
+
+
+def order(root: UOp, is_leaf: Callable[[UOp], bool]) -> list[UOp]:
+    """What must be computed for an expression, operands first; leaves stand for all that is under them."""
+    found: list[UOp] = []
+    seen: set[UOp] = set()
+    stack = [(root, False)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            found.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            if not is_leaf(node):
+                stack.extend((s, False) for s in reversed(operands(node)))
+    return found
+
+
+def is_pure(node: UOp) -> bool:
+    """Whether a value is made of counters, scalars and constants alone; iterative, so depth is no limit."""
+    stack = [node]
+    while stack:
+        top = stack[-1]
+        waiting = [s for s in top.src if not (s._cache and "pure" in s._cache)]
+        if waiting:
+            stack.extend(waiting)
+            continue
+        stack.pop()
+        pure = top.op not in (o.LOAD, o.REGISTER, o.FOLD, o.LOCAL) and all(s._cache["pure"] for s in top.src)
+        top.cached("pure", lambda _, p=pure: p)
+    return bool(node._cache["pure"])
