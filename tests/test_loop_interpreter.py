@@ -369,7 +369,7 @@ def test_a_race_through_two_parameters_that_are_one_array():
     tree = kernel([out, x], [For(i, TASK, [Store(out, i, load(x, turned))])])
     run_kernel(tree, zeros(8, 8))
     shared = np.zeros(8, np.float32)
-    refuses(tree, [shared, shared], "stores what another task loads in the same phase")
+    refuses(tree, [shared, shared[:]], "stores what another task loads in the same phase")
     run_kernel(kernel([out, x], [For(i, TASK, [Store(out, i, load(x, i) + 1.0)])]), [shared, shared])
 
 

@@ -68,6 +68,7 @@ class Memory:
     def __init__(self, name: str, dtype: DType, array: Array, private: bool = False):
         self.name, self.dtype, self.array, self.private = name, dtype, array, private
         self.size: int = array.shape[-1]
+        self.address: int = array.__array_interface__["data"][0]
         self.watch: Watch | None = None
 
     def check(self, index: Array, active: Array, what: str, place: Place) -> None:

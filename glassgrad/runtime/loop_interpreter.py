@@ -112,9 +112,9 @@ class _PhaseRun:
         count = math.prod(sizes)
         stored = [self._memory(s.memory) for s in walk(self.body)
                   if isinstance(s, Store) and s.memory not in self.private]
-        watches = {id(m.array): Watch(m.size) for m in stored} if count > 1 else {}
-        for memory in self.memories.values():              # two params may be the same array: one watch
-            memory.watch = watches.get(id(memory.array))
+        watches = {m.address: Watch(m.size) for m in stored} if count > 1 else {}
+        for memory in self.memories.values():              # two params may be the same memory: one watch
+            memory.watch = watches.get(memory.address)
         scratch = max([m.arg.size for m in self.private], default=1)
         chunk = max(1, AT_ONCE // max(self._width(self.body), scratch))
         for first in range(0, count, chunk):
