@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.index import add, both, divide, index, less, modulo, multiply, substitute_index
 from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import UOp, const, identity, toposort
@@ -223,6 +224,7 @@ def chunks(body: list[Statement], chunk: int) -> list[Statement]:
 def _wide_reduce_to(loop: For, stop: UOp, totals: dict[UOp, Op], tile: int, lanes: int) -> list[Statement]:
     """wide_reduce for a loop whose end is known only when it runs: whole tiles, then one element at a time."""
     name, step = loop.range.arg.name, tile * lanes
+    stop = UOp(o.MIN, dtypes.index, (stop, index(loop.range.arg.size)))      # a stop beyond the size does not count
     outer, inner = counter(name + "o", -(-loop.range.arg.size // step)), counter(name, step)
     body = rebuild(loop.body, {loop.range: add(multiply(outer, step), inner)})
     parts = {r: register(f"{r.arg}_w", r.dtype, (*r.src, *axes)) for r in totals
