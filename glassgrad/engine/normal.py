@@ -1,12 +1,14 @@
 """A graph without its buffers: the key by which schedules are found again. In: sinks. Out: `Normal`.
 
 Buffers, scalar cells and float constants are lifted out, in the order a walk meets them; what is left is structure.
-Two training steps on new batches have the same structure, so the second needs no scheduling.
+Two training steps on new batches have the same structure, so the second needs no scheduling. A slice that is one piece
+of its buffer (`X[i:i + 64]`) counts as a buffer of its own, so that the next batch is the same graph too.
 """
 
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +24,8 @@ class Normal:
     key: tuple[Any, ...]
     order: list[UOp]
     sinks: Sequence[UOp]
-    buffers: list[UOp]           # BUFFER nodes
+    buffers: list[UOp]           # BUFFER nodes, or slices that are one piece of one
+    addresses: list[int]         # where each of them begins
     cells: list[UOp]             # SCALAR nodes
     constants: list[UOp]         # CONST nodes of float type
 
@@ -36,26 +39,49 @@ def normalise(sinks: Sequence[UOp]) -> Normal:
     order = toposort(sinks)
     place: dict[UOp, int] = {}
     rows: list[Any] = []
-    buffers, cells, constants = [], [], []
+    buffers, addresses, cells, constants = [], [], [], []
+    pieces = _pieces(order)
     for n in order:
         place[n] = len(rows)
         op = n.op
         if op is o.DETACH:                   # computes nothing: its argument (a leaf's token, a gradient) is not structure
             place[n] = place[n.src[0]]
-        elif op is o.BUFFER:
+        elif op is o.BUFFER or n in pieces:
             buffers.append(n)
-            rows.append((op, n.dtype, n.shape, n.device))
-        elif op is o.CONST and n.dtype.kind == "f":
+            addresses.append(n.arg.address if op is o.BUFFER else pieces[n])
+            rows.append((o.BUFFER, n.dtype, n.shape, n.device))
+        elif op is o.CONST and n.dtype.kind == "f" and n.dtype.bits >= 32:   # a cell holds no narrower float
             constants.append(n)
             rows.append((op, n.dtype))
         elif op is o.SCALAR:
             cells.append(n)
             rows.append((op, n.dtype))
         elif op is o.CONST:
-            rows.append((op, n.dtype, type(n.arg), n.arg))
+            rows.append((op, n.dtype, type(n.arg), struct.pack("d", n.arg) if n.dtype.kind == "f" else n.arg))
         else:
             rows.append((op, n.dtype, n.arg, *[place[s] for s in n.src]))
-    return Normal((*rows, *[place[s] for s in sinks]), order, sinks, buffers, cells, constants)
+    return Normal((*rows, *[place[s] for s in sinks]), order, sinks, buffers, addresses, cells, constants)
+
+
+def _pieces(order: list[UOp]) -> dict[UOp, int]:
+    """SHRINKs (and their reshapes) that take one contiguous piece of a buffer, with the address they begin at."""
+    found: dict[UOp, int] = {}
+    for n in order:
+        if n.op is o.SHRINK and (n.src[0].op is o.BUFFER or n.src[0] in found):
+            source = n.src[0]
+            offset, step, whole = 0, 1, True
+            for (start, stop), size in zip(reversed(n.arg.bounds), reversed(source.shape)):
+                if not whole and stop - start != 1:
+                    break
+                whole = whole and (start, stop) == (0, size)
+                offset += start * step
+                step *= size
+            else:
+                begin = source.arg.address if source.op is o.BUFFER else found[source]
+                found[n] = begin + offset * n.dtype.itemsize
+        elif n.op is o.RESHAPE and n.src[0] in found:
+            found[n] = found[n.src[0]]
+    return found
 
 
 def with_params(normal: Normal, scalars: Sequence[int]) -> tuple[list[UOp], list[UOp]]:
@@ -63,7 +89,7 @@ def with_params(normal: Normal, scalars: Sequence[int]) -> tuple[list[UOp], list
     lifted = [*normal.buffers, *normal.cells, *[normal.constants[i] for i in scalars]]
     new: dict[UOp, UOp] = {}
     for slot, node in enumerate(lifted):
-        scalar = node.op is not o.BUFFER
+        scalar = node.op in (o.SCALAR, o.CONST)
         new[node] = UOp(o.PARAM, node.dtype, (), Param(slot, node.shape, scalar, node.device))
     params = [new[n] for n in lifted]
     for n in normal.order:
@@ -71,7 +97,7 @@ def with_params(normal: Normal, scalars: Sequence[int]) -> tuple[list[UOp], list
             new[n] = new[n.src[0]]
         elif n not in new:
             src = tuple([new[s] for s in n.src])
-            new[n] = n if src == n.src else UOp(n.op, n.dtype, src, n.arg)
+            new[n] = n.over(src)
     return [new[s] for s in normal.sinks], params
 
 
@@ -81,6 +107,6 @@ _CODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 def scalar_bytes(value: Any, dtype: DType) -> bytes:
     """A scalar as the eight bytes of its cell."""
     if dtype.kind == "f":
-        code = {"float64": "d", "float16": "e"}.get(dtype.name, "f")
-        return struct.pack("<" + code, value).ljust(8, b"\0")
+        code = {"float64": "d"}.get(dtype.name, "f")
+        return array(code, [value]).tobytes().ljust(8, b"\0")     # beyond float32 is infinity, where struct refuses
     return (int(value) & ((1 << dtype.bits) - 1)).to_bytes(8, "little")

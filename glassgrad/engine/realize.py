@@ -204,8 +204,7 @@ class Ready:
         """Compute the graph's sinks; new buffers for each."""
         planned = self.planned
         addresses = [0] * self.slots
-        for i, node in enumerate(normal.buffers):
-            addresses[i] = node.arg.address
+        addresses[:len(normal.addresses)] = normal.addresses
         values = [c.arg.value for c in normal.cells] + [normal.constants[i].arg for i in self.scalars]
         base = ctypes.addressof(self.cells)
         for i, (value, dtype) in enumerate(zip(values, self.cell_types)):

@@ -151,7 +151,7 @@ class UOp:
     device: str | None
     place: Any
 
-    def __new__(cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
+    def __new__(cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None, place: Any = None) -> UOp:
         # constants are keyed by their bits: 1, 1.0 and True differ, and so do 0.0 and -0.0; a NaN equals itself
         key = (op, dtype, src, struct.pack("d", arg) if type(arg) is float else (type(arg), arg)) if op is o.CONST \
             else (op, dtype, src, arg)
@@ -168,7 +168,7 @@ class UOp:
             node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
             node.shape = _shape(node)
             node.device = _device(node)
-            node.place = user_place()
+            node.place = place or user_place()
             node._cache = None
             entry = _Entry(node, _forget)
             entry.key = key
@@ -205,6 +205,10 @@ class UOp:
         """Where this node's elements lie in the memory below its movement ops: a `ShapeTracker` (tinygrad's name)."""
         from glassgrad.graph.view import ShapeTracker   # view.py is built on this file, and few ever ask
         return ShapeTracker.of(self)
+
+    def over(self, src: tuple[UOp, ...]) -> UOp:
+        """This node over other sources; it keeps the user's line."""
+        return self if src == self.src else UOp(self.op, self.dtype, src, self.arg, self.place)
 
     def toposort(self) -> list[UOp]:
         return toposort([self])
@@ -465,5 +469,5 @@ def substitute(roots: Sequence[UOp], replace: dict[UOp, UOp]) -> list[UOp]:
     for node in toposort(roots):
         if node not in new:
             src = tuple([new[s] for s in node.src])
-            new[node] = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+            new[node] = node.over(src)
     return [new[r] for r in roots]

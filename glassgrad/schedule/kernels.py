@@ -228,7 +228,7 @@ def _item(roots: list[UOp], place: dict[UOp, int], reasons: dict[UOp, str]) -> I
             if node.op in (o.CONTIGUOUS, o.DETACH):
                 new[node] = src[0]
             else:
-                new[node] = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+                new[node] = node.over(src)
     stores = tuple(UOp(o.STORE, r.dtype, (t, new[r])) for t, r in zip(targets, roots))
     return Item(UOp(o.SINK, roots[0].dtype, stores), tuple(slots), len(roots), roots[0].device, why, lines)
 

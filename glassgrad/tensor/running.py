@@ -91,7 +91,7 @@ def _with_known_values(roots: Sequence[UOp]) -> list[UOp]:
         node, sources_done = stack.pop()
         if sources_done:
             src = tuple([new[s] for s in node.src])
-            new[node] = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+            new[node] = node.over(src)
         elif node not in new:
             cache = node._cache
             if cache is not None and "value" in cache:
