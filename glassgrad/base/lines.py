@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import CodeType
 from typing import NamedTuple
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 Place = tuple[CodeType, int]    # a code object and the instruction in it
-_ours: dict[CodeType, bool] = {}
+_ours: dict[str, bool] = {}     # by file: hashing a code object would walk its constants
+
+
+class _Held(threading.local):
+    on = False
+    place: Place | None = None
+
+
+_held = _Held()
 
 
 class Line(NamedTuple):
@@ -27,16 +38,31 @@ class Line(NamedTuple):
 
 def user_place() -> Place | None:
     """The innermost running place outside this package: cheap enough to take for every node of a graph."""
+    if _held.on:
+        return _held.place
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        ours = _ours.get(code)
+        file = code.co_filename
+        ours = _ours.get(file)
         if ours is None:
-            ours = _ours[code] = code.co_filename.startswith(PACKAGE)
+            ours = _ours[file] = file.startswith(PACKAGE)
         if not ours:
             return (code, frame.f_lasti)
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+@contextmanager
+def one_place() -> Iterator[None]:
+    """Inside, every place on this thread is the one it was entered from: a compiler makes a thousand nodes for one line."""
+    before = (_held.on, _held.place)
+    _held.place = user_place()
+    _held.on = True
+    try:
+        yield
+    finally:
+        _held.on, _held.place = before
 
 
 def line_of(place: Place | None) -> Line | None:

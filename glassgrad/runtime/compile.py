@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from glassgrad.base.lines import PACKAGE
+from glassgrad.base.lines import PACKAGE, one_place
 from glassgrad.base.settings import settings
 from glassgrad.graph import ops as o
 from glassgrad.graph.uop import UOp, toposort
@@ -47,8 +47,9 @@ def kernel_of(ast: UOp, target: Target) -> Kernel:
 
 def build(ast: UOp, target: Target, render: Callable[[Kernel, Target], str]) -> Built:
     """All passes for one kernel."""
-    kernel = kernel_of(ast, target)
-    return Built(kernel.name, render(kernel, target), launch_info(kernel), kernel)
+    with one_place():
+        kernel = kernel_of(ast, target)
+        return Built(kernel.name, render(kernel, target), launch_info(kernel), kernel)
 
 
 # -- names for caches -----------------------------------------------------------------------------------------------------
