@@ -12,12 +12,12 @@ from glassgrad.base.errors import Bug
 from glassgrad.graph import index as ix, ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp, toposort
-from glassgrad.lower.loops import Accumulate, Assign, For, Kernel, Statement, Store, expressions, shared_locals, walk
+from glassgrad.lower.loops import Accumulate, Assign, For, Kernel, Statement, Store
 from glassgrad.lower.narrow import legalizer
 from glassgrad.optimize.target import Target
 from glassgrad.render.c_ops import CArithmetic, CValue, number, width
 from glassgrad.render.jam import Jammed, jam
-from glassgrad.render.launch import function_name, scratch_offsets
+from glassgrad.render.launch import Places, function_name
 from glassgrad.render.walk import READS, SUMS, Flow, Walker
 
 LONGEST = 100      # characters of an expression before it gets a name
@@ -27,7 +27,8 @@ def render_c(kernel: Kernel, target: Target) -> str:
     """A kernel as C, with one function per phase."""
     helpers: dict[str, str] = {}
     legalize = legalizer(half=False, rounding=Target.of(target).has_round)
-    functions = [CFunction(kernel, jam(phase, legalize), function_name(kernel, p), helpers).text()
+    places = Places(kernel)
+    functions = [CFunction(places, jam(phase, legalize), function_name(kernel, p), helpers).text()
                  for p, phase in enumerate(kernel.phases)]
     return "\n".join([*helpers.values(), "", "\n\n".join(functions), ""])
 
@@ -35,18 +36,16 @@ def render_c(kernel: Kernel, target: Target) -> str:
 class CFunction(CArithmetic, Walker):
     """One phase of a kernel as one C function."""
 
-    def __init__(self, kernel: Kernel, jammed: Jammed, name: str, helpers: dict[str, str]):
+    def __init__(self, places: Places, jammed: Jammed, name: str, helpers: dict[str, str]):
         Walker.__init__(self, jammed)
         self.helpers, self.name, self.tasks = helpers, name, jammed.tasks
-        self.offsets = scratch_offsets(kernel)
-        self.slots = {m: len(kernel.params) + i for i, m in enumerate(shared_locals(kernel))}
-        self.written = {s.memory for s in walk(jammed.body) if isinstance(s, Store)}
+        self.offsets, self.slots = places.offsets, places.slots
         self.taken: set[str] = {"args", "task", "scratch", "i", "r", "x", "y", *_KEYWORDS}
         self.given: dict[Any, str] = {}
         self.registers: dict[UOp, str] = {}
         self.values_named = 0
         self.uses: dict[UOp, int] = {}
-        roots = [e for s in walk(jammed.body) for e in expressions(s)]
+        roots = self.roots
         for node in [*roots, *[s for n in toposort(roots) for s in self.needs(n)]]:
             self.uses[node] = self.uses.get(node, 0) + 1
 
@@ -90,7 +89,7 @@ class CFunction(CArithmetic, Walker):
         if ("base", memory) in self.given:
             return self.given["base", memory]
         kind = self.type(dtypes.uint8 if memory.dtype is dtypes.bool else memory.dtype)
-        kind = kind if memory in self.written else f"const {kind}"
+        kind = kind if memory in self.stored else f"const {kind}"
         if memory in self.offsets:
             name = self.named(("base", memory), memory.arg.name)
             value = f"({kind} *)((char *)scratch + {self.offsets[memory]})"

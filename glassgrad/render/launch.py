@@ -45,13 +45,16 @@ def task_loops(phase: Phase) -> tuple[list[For], list[Statement]]:
     return loops, body
 
 
-def scratch_offsets(kernel: Kernel) -> dict[UOp, int]:
-    """Where each worker LOCAL starts in the scratch memory, in bytes."""
-    offsets, place = {}, 0
-    for memory in worker_locals(kernel):
-        offsets[memory] = place
-        place += _padded(memory.arg.size * memory.dtype.itemsize)
-    return offsets
+class Places:
+    """Where a kernel's LOCAL memory is found: a slot of `args`, or an offset into the scratch, in bytes."""
+
+    def __init__(self, kernel: Kernel):
+        self.slots: dict[UOp, int] = {m: len(kernel.params) + i for i, m in enumerate(shared_locals(kernel))}
+        self.offsets: dict[UOp, int] = {}
+        place = 0
+        for memory in worker_locals(kernel):
+            self.offsets[memory] = place
+            place += _padded(memory.arg.size * memory.dtype.itemsize)
 
 
 def _padded(nbytes: int) -> int:

@@ -11,14 +11,14 @@ from glassgrad.base.errors import Bug
 from glassgrad.graph import index as ix, ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp
-from glassgrad.lower.loops import Accumulate, Assign, For, Kernel, Statement, ranges_of, shared_locals, walk
+from glassgrad.lower.loops import Accumulate, Assign, For, Kernel, Statement, ranges_of, walk
 from glassgrad.lower.narrow import legalizer
 from glassgrad.optimize.target import Target
 from glassgrad.render.jam import Jammed, jam
-from glassgrad.render.launch import function_name, scratch_offsets
+from glassgrad.render.launch import Places, function_name
 from glassgrad.render.llvm_memory import Memory
 from glassgrad.render.llvm_ops import TYPES, Value, is_literal, list_of, literal
-from glassgrad.render.walk import SUMS, Flow, Walker
+from glassgrad.render.walk import NOTHING, SUMS, Flow, Walker
 
 
 def render_llvm(kernel: Kernel, target: Target) -> str:
@@ -26,7 +26,8 @@ def render_llvm(kernel: Kernel, target: Target) -> str:
     target = Target.of(target)
     declarations: dict[str, str] = {}
     legalize = legalizer(half=target.has_f16c, rounding=target.has_round)
-    functions = [Function(kernel, target, jam(phase, legalize), function_name(kernel, p), declarations).text()
+    places = Places(kernel)
+    functions = [Function(places, target, jam(phase, legalize), function_name(kernel, p), declarations).text()
                  for p, phase in enumerate(kernel.phases)]
     return "\n".join([*functions, *[f"declare {d}" for d in declarations.values()], ""])
 
@@ -34,13 +35,12 @@ def render_llvm(kernel: Kernel, target: Target) -> str:
 class Function(Memory):
     """One phase of a kernel as one LLVM function."""
 
-    def __init__(self, kernel: Kernel, target: Target, jammed: Jammed, name: str, declarations: dict[str, str]):
+    def __init__(self, places: Places, target: Target, jammed: Jammed, name: str, declarations: dict[str, str]):
         Walker.__init__(self, jammed)
         self.target, self.name, self.tasks, self.declarations = target, name, jammed.tasks, declarations
         self.registers: dict[UOp, Value] = {}
         self.counters: dict[UOp, Value] = {}
-        self.offsets = scratch_offsets(kernel)
-        self.slots = {m: len(kernel.params) + i for i, m in enumerate(shared_locals(kernel))}
+        self.offsets, self.slots, self.splits = places.offsets, places.slots, {}
         self.labels = 0
 
     def text(self) -> str:
@@ -258,13 +258,13 @@ class Function(Memory):
         """A lane index as another integer type; its value fits both."""
         return self.convert("trunc" if type_ == "i32" else "sext", value, type_)
 
-    def total(self, constant: int, terms: dict[UOp, int]) -> Value:
+    def total(self, constant: int, terms: ix.Terms) -> Value:
         """constant + sum of k * atom in scalars: outer loops' terms first, so that they are added up outside."""
         ranked = sorted([(self.home(a).depth, ix.order_key(a), a, k) for a, k in terms.items()], key=lambda t: t[:2])
         result: Value | None = None
         key: tuple[object, ...] = ("sum",)
         resume = self.scope
-        reads = frozenset()
+        reads = NOTHING
         for depth, _, atom, k in ranked:
             key = (*key, atom, k)
             reads |= self.reads[atom]

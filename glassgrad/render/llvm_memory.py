@@ -25,9 +25,10 @@ class Memory(Arithmetic, Walker):
     """Loads and stores of a `Function`."""
     slots: dict[UOp, int]       # where in `args` shared LOCALs are
     offsets: dict[UOp, int]     # where in the scratch worker LOCALs are
+    splits: dict[int, tuple[ix.Terms, ix.Terms, UOp | None, int | None]]
 
     def operand(self, node: UOp, lanes: int = 0, type_: str | None = None) -> Value: raise NotImplementedError
-    def total(self, constant: int, terms: dict[UOp, int]) -> Value: raise NotImplementedError
+    def total(self, constant: int, terms: ix.Terms) -> Value: raise NotImplementedError
 
     # -- addresses -----------------------------------------------------------------------------------------------
     def base(self, memory: UOp) -> Value:
@@ -55,11 +56,20 @@ class Memory(Arithmetic, Walker):
         """A scalar argument."""
         return self.in_register(self.read(self.base(param), param, 0), param)
 
-    def address(self, memory: UOp, constant: int, terms: dict[UOp, int]) -> Value:
+    def address(self, memory: UOp, constant: int, terms: ix.Terms) -> Value:
         """The pointer to memory[constant + terms]: one step per loop level, the constant last, where it costs nothing."""
-        pointer = self.base(memory)
+        short = ("at", memory, id(terms))     # `splits` keeps the terms, so equal ids are the same terms
+        here = self.scopes[-1]
+        pointer = here.values.get(short)
         unit = _unit(memory)
-        levels: dict[int, dict[UOp, int]] = {}
+        if pointer is None:
+            pointer = self._step(memory, unit, terms)
+            self.keep(here, short, NOTHING.union(*[self.reads[a] for a in terms]), pointer)
+        return self.put(f"getelementptr {unit}, ptr {pointer.text}, i64 {constant}", "ptr", 0) if constant else pointer
+
+    def _step(self, memory: UOp, unit: str, terms: ix.Terms) -> Value:
+        pointer = self.base(memory)
+        levels: dict[int, ix.Terms] = {}
         for atom, k in terms.items():
             levels.setdefault(self.home(atom).depth, {})[atom] = k
         key: tuple[Any, ...] = ("at", memory)
@@ -76,22 +86,28 @@ class Memory(Arithmetic, Walker):
                 self.keep(self.scope, key, reads, found)
             pointer = found
         self.scope = resume
-        return self.put(f"getelementptr {unit}, {pointer.typed}, i64 {constant}", "ptr", 0) if constant else pointer
+        return pointer
 
-    def split(self, index: UOp) -> tuple[int, dict[UOp, int], UOp | None, int | None]:
+    def split(self, index: UOp) -> tuple[int, ix.Terms, UOp | None, int | None]:
         """An index as (constant, scalar terms, what lanes add, the step from lane to lane or GATHER)."""
         constant, terms = ix.linear(index)
+        known = self.splits.get(id(terms))    # indices that differ by a constant share their terms
+        if known is None:
+            known = self.splits[id(terms)] = (terms, *self._split(terms))
+        return constant, *known[1:]
+
+    def _split(self, terms: ix.Terms) -> tuple[ix.Terms, UOp | None, int | None]:
         same = {a: k for a, k in terms.items() if not self.widths[a]}
         if len(same) == len(terms):
-            return constant, same, None, 0
+            return same, None, 0
         wide = {a: k for a, k in terms.items() if a not in same}
         if len(wide) == 1 and (lane := next(iter(wide))) in self.lanes:
-            return constant, same, lane, wide[lane]
+            return same, lane, wide[lane]
         offsets = ix.build(0, wide)
         self.note((offsets,))
-        return constant, same, offsets, GATHER
+        return same, offsets, GATHER
 
-    def pointers(self, memory: UOp, constant: int, same: dict[UOp, int], wide: UOp | None, step: int | None,
+    def pointers(self, memory: UOp, constant: int, same: ix.Terms, wide: UOp | None, step: int | None,
                  lanes: int) -> Value:
         """One pointer per lane."""
         base = self.address(memory, constant, same)
@@ -147,7 +163,7 @@ class Memory(Arithmetic, Walker):
         return self.put(f"call {full} {mangled}({place.typed}, i32 {align}, {mask.typed}, {full} zeroinitializer)",
                         unit, lanes)
 
-    def _strided(self, memory: UOp, constant: int, same: dict[UOp, int], step: int, lanes: int) -> Value:
+    def _strided(self, memory: UOp, constant: int, same: ix.Terms, step: int, lanes: int) -> Value:
         """Every 2nd to 4th element: whole vectors that start so that the last one ends with the last element."""
         starts = [min(i * lanes, (lanes - 1) * step + 1 - lanes) for i in range(step)]
         parts = [self.read(self.address(memory, constant + s, same), memory, lanes) for s in starts]

@@ -54,12 +54,12 @@ class Walker:
     def __init__(self, jammed: Jammed):
         self.lanes = {r: r.arg.size for r in jammed.lanes}
         self.body = jammed.body
-        self.stored = {s.memory for s in walk(jammed.body) if isinstance(s, Store)}
+        statements = list(walk(jammed.body))
+        self.stored = {s.memory for s in statements if isinstance(s, Store)}
         self.reads: dict[UOp, frozenset[Any]] = {}        # node -> registers and written memories under it, and READS
         self.widths: dict[UOp, int] = {}                  # node -> lanes, 0 for scalars
-        roots = [e for s in walk(jammed.body) for e in expressions(s)]
-        roots += [s.register for s in walk(jammed.body) if isinstance(s, (Assign, Accumulate))]
-        self.note(roots)
+        self.roots = [e for s in statements for e in expressions(s)]
+        self.note([*self.roots, *[s.register for s in statements if isinstance(s, (Assign, Accumulate))]])
         self.flows: dict[Statement, Flow] = {}
         self._flow(jammed.body)
         self.scopes = [Scope(0, "entry")]
