@@ -59,6 +59,15 @@ def test_elementwise_is_its_meaning_rounded_once(op, dtype, rng):
     assert same(values.of(node), expected)
 
 
+@pytest.mark.parametrize("dtype", ALL, ids=lambda d: d.name)
+def test_values_without_axes_stay_arrays_without_axes(dtype):
+    values = Values()
+    x = values.leaf(np.ones(()), dtype)
+    for node in (x, x * x, x.maximum(x), x.cast(dtypes.float64), x.eq(x).where(x, x), x.reshape((1, 1)).reshape(())):
+        got = values.of(node)
+        assert isinstance(got, np.ndarray) and got.shape == () and got == 1
+
+
 def test_a_source_of_shape_nothing_mixes_with_any_shape(rng):
     values = Values()
     x = values.leaf(rng.standard_normal((2, 3)).astype(np.float32))

@@ -176,7 +176,7 @@ def to_storage(values: Array, dtype: DType) -> Array:
     if dtype is dtypes.bfloat16:
         bits = values.view(np.uint32)
         rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-        return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)
+        return np.asarray(np.where(np.isnan(values), np.uint32(0x7FC0), rounded), np.uint16)
     mantissa, smallest = dtype.mantissa, 2 - (1 << (dtype.exponent - 1))
     greatest = 0x7E if dtype is dtypes.fp8e4m3 else 0x7C            # 448 there, infinity here
     size = np.abs(np.where(np.isfinite(values), values, np.float32(0)).astype(np.float64))
@@ -184,7 +184,7 @@ def to_storage(values: Array, dtype: DType) -> Array:
     codes = np.rint(np.ldexp(size, mantissa - power)).astype(np.int64) + ((power - smallest) << mantissa)
     codes = np.where(np.isinf(values), greatest, np.minimum(codes, greatest))
     codes = np.where(np.isnan(values), 0x7F, codes) | (np.signbit(values) << 7)
-    return codes.astype(np.uint8)
+    return np.asarray(codes, np.uint8)
 
 
 def from_storage(codes: Array | bytes | memoryview, dtype: DType) -> Array:
@@ -197,10 +197,10 @@ def from_storage(codes: Array | bytes | memoryview, dtype: DType) -> Array:
     if not isinstance(codes, np.ndarray):
         codes = np.frombuffer(codes, storage_type(dtype))
     if dtype is dtypes.bfloat16:
-        return (codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return np.asarray(codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
     if dtype not in _NOT_IN_NUMPY:
         return codes
-    return _fp8_values(np, dtype)[codes]
+    return np.asarray(_fp8_values(np, dtype)[codes])
 
 
 def _fp8_values(np: Any, dtype: DType) -> Array:
