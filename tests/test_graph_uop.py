@@ -56,8 +56,9 @@ def test_nodes_die_with_their_last_user():
     watch = weakref.ref(x + 123.5)
     gc.collect()
     assert watch() is None
+    constants = [const(float(i)) for i in range(100)]      # the latest constants are kept for the next line
     before = len(uop_module._table)
-    kept = [(x * float(i)) for i in range(100)]
+    kept = [x * c for c in constants]
     assert len(uop_module._table) >= before + 100
     del kept
     gc.collect()

@@ -345,7 +345,17 @@ def const(value: Any, dtype: DType | None = None) -> UOp:
     """A constant of shape (), its value rounded or wrapped into the type as a cast would."""
     if dtype is None:
         dtype = dtypes.from_py(value)
-    return UOp(o.CONST, dtype, (), convert(value, dtype))
+    key = (value, type(value), dtype) if value else (str(value), dtype)     # 0.0 and -0.0 are equal, and differ
+    known = _constants.get(key)
+    if known is None:
+        if len(_constants) >= _MOST_CONSTANTS:
+            _constants.clear()
+        known = _constants[key] = UOp(o.CONST, dtype, (), convert(value, dtype))
+    return known
+
+
+_constants: dict[Any, UOp] = {}     # the latest constants, kept: they are small and come again with the next line
+_MOST_CONSTANTS = 1024
 
 
 def full(shape: Shape, value: Any, dtype: DType | None = None) -> UOp:
