@@ -40,6 +40,7 @@ class Function(Memory):
         self.target, self.name, self.tasks, self.declarations = target, name, jammed.tasks, declarations
         self.registers: dict[UOp, Value] = {}
         self.counters: dict[UOp, Value] = {}
+        self.counts: dict[UOp, dict[int, Value]] = {}       # of innermost loops: multiples of the counter, counted along
         self.offsets, self.slots, self.splits = places.offsets, places.slots, {}
         self.labels = 0
 
@@ -108,8 +109,11 @@ class Function(Memory):
         limit = self._trips(statement)
         around = self.scopes[-1]
         start, head, after = around.block, self.label("loop"), self.label("after")
-        counter = Value(f"%{_plain(range_.arg.name)}{self.labels}", "i64")
-        self.counters[range_] = counter
+        name = f"%{_plain(range_.arg.name)}{self.labels}"
+        self.counters[range_] = Value(name, "i64")
+        counts: dict[int, Value] = {}
+        if not flow.loops:
+            self.counts[range_] = counts
         joins = []
         for register in flow.writes:
             if register.op is not o.REGISTER:
@@ -126,18 +130,23 @@ class Function(Memory):
         self.run(statement.body)
         scope = self.scopes[-1]
         self.leave()
-        end, step = scope.block, f"{counter.text}.next"
-        lines = around.lines
-        lines += [f"  br label %{head}", f"{head}:",
-                  f"  {counter.text} = phi i64 [ 0, %{start} ], [ {step}, %{end} ]"]
+        end, lines = scope.block, around.lines
+        last = next((k for k in counts if k > 0), 1) if is_literal(limit) else 1     # the multiple that ends the loop
+        counts.setdefault(last, self.counters[range_])
+        lines += [f"  br label %{head}", f"{head}:"]
+        lines += [f"  {c.text} = phi i64 [ 0, %{start} ], [ {c.text}.next, %{end} ]" for c in counts.values()]
         lines += [f"  {inside.text} = phi {inside.full} [ {before.text}, %{start} ], [ {self.registers[r].text}, %{end} ]"
                   for r, inside, before in joins]
         lines += scope.lines
-        lines += [f"  {step} = add nuw nsw i64 {counter.text}, 1",
-                  f"  {counter.text}.more = icmp ult i64 {step}, {limit.text}",
-                  f"  br i1 {counter.text}.more, label %{head}, label %{after}", f"{after}:"]
+        for k, c in counts.items():
+            # frozen, so that LLVM does not take these counters apart again, which costs a third of its time
+            lines += [f"  {c.text}.sum = add i64 {c.text}, {_wrapped(k)}", f"  {c.text}.next = freeze i64 {c.text}.sum"]
+        end_at = int(limit.text) * last if last > 1 else limit.text
+        lines += [f"  {name}.more = icmp ult i64 {counts[last].text}.next, {end_at}",
+                  f"  br i1 {name}.more, label %{head}, label %{after}", f"{after}:"]
         around.block = after
         del self.counters[range_]
+        self.counts.pop(range_, None)
 
     def _before(self, register: UOp, statement: For) -> Value:
         """A register's value before a loop that changes it: 0 where only a branch inside gives it one."""
@@ -190,8 +199,11 @@ class Function(Memory):
         if op is o.REGISTER:
             return self.register(node)
         if op is o.RANGE:
-            return self.counters[node] if node not in self.lanes else \
-                list_of([str(i) for i in range(node.arg.size)], "i32")
+            if node in self.lanes:
+                return list_of([str(i) for i in range(node.arg.size)], "i32")
+            if node in self.counts:
+                self.counts[node][1] = self.counters[node]
+            return self.counters[node]
         found = self.home(node).values.get(node)
         if found is None:
             self.evaluate(node)
@@ -271,8 +283,7 @@ class Function(Memory):
             self.scope = self.scopes[depth]
             found = self.scope.values.get(key)
             if found is None:
-                value = self.operand(atom)
-                term = value if k == 1 else self.put(f"mul i64 {value.text}, {_wrapped(k)}", "i64", 0)
+                term = self.multiple(atom, k)
                 found = term if result is None else self.put(f"add i64 {result.text}, {term.text}", "i64", 0)
                 self.keep(self.scope, key, reads, found)
             result = found
@@ -280,6 +291,17 @@ class Function(Memory):
             result = self.put(f"add i64 {result.text}, {_wrapped(constant)}", "i64", 0)
         self.scope = resume
         return result or literal(_wrapped(constant), dtypes.index)
+
+    def multiple(self, atom: UOp, k: int) -> Value:
+        """k * atom; of an innermost loop's counter it is counted along instead of multiplied."""
+        counts = self.counts.get(atom)
+        if k == 1 or counts is None:
+            value = self.operand(atom)
+            return value if k == 1 else self.put(f"mul i64 {value.text}, {_wrapped(k)}", "i64", 0)
+        found = counts.get(k)
+        if found is None:
+            found = counts[k] = Value(f"{self.counters[atom].text}.{str(k).replace('-', 'm')}", "i64")
+        return found
 
     def lane_sum(self, node: UOp, lanes: int) -> Value:
         """An index that differs between lanes: its scalar part, repeated, plus what the lanes add."""

@@ -40,12 +40,13 @@ class Scope:
 
 class Flow:
     """What a piece of program does to registers and memory."""
-    __slots__ = ("assigned", "exposed", "writes")
+    __slots__ = ("assigned", "exposed", "loops", "writes")
 
     def __init__(self) -> None:
         self.writes: dict[UOp, None] = {}      # registers and memories that change (dicts: they keep an order)
         self.exposed: dict[UOp, None] = {}     # registers read before they are assigned
         self.assigned: dict[UOp, None] = {}    # registers assigned whatever happens
+        self.loops = False                     # whether there are loops in it
 
 
 class Walker:
@@ -234,6 +235,7 @@ class Walker:
             if isinstance(s, (For, If)):
                 inner = self.flows[s] = self._flow(s.body)
                 flow.writes.update(inner.writes)
+                flow.loops |= inner.loops or isinstance(s, For) and s.kind != LANE
                 flow.exposed.update((r, None) for r in inner.exposed if r not in flow.assigned)
                 if isinstance(s, For) and (s.stop is None or bounds(s.stop)[0] > 0):
                     flow.assigned.update(inner.assigned)
