@@ -154,7 +154,8 @@ CHOICE = [
     Rule("choose-choose", node((o.MAX, o.MIN), node((o.MAX, o.MIN), x, c, name="inner"), d),
          lambda root, inner, x, c, d: UOp(root.op, root.dtype, (x, const(max(c, d) if root.op is o.MAX else min(c, d),
                                                                        root.dtype))),
-         when=lambda root, inner, c, d: root.op is inner.op and c == c and d == d and not c == d == 0,
+         when=lambda root, inner, c, d: root.op is inner.op and c == c and d == d
+         and not (c == d == 0 and _negative(c) != _negative(d)),
          why="the greatest of three; two zeros may differ in sign"),
     Rule("where-same", p.where(x, x), x, why="both ways lead to the same"),
     Rule("where-true", node(o.WHERE, True, x, y), x, why="decided"),
@@ -281,6 +282,8 @@ _compute = tuple(ELEMENTWISE - {o.BITCAST})
 _broadcast = node(o.EXPAND, node(o.RESHAPE, c))               # how a constant is repeated to a shape
 
 MOVES = [
+    Rule("move-constant", node(_still, _broadcast), lambda root, c: const(c, root.dtype),
+         why="equal elements are equal in any place"),
     Rule("reshape-reshape", node(o.RESHAPE, node(o.RESHAPE, x)), lambda root, x: x.reshape(root.shape),
          why="only the last shape counts"),
     Rule("reshape-same", node(o.RESHAPE, x), lambda root, x: x if x.shape == root.shape else None, why="nothing moves"),
@@ -304,8 +307,6 @@ MOVES = [
          replacement=lambda root, inner, x: x.flip(set(root.arg.axes) ^ set(inner.arg.axes))),
     Rule("flip-one", node(o.FLIP, x), lambda root, x: x.flip(a for a in root.arg.axes if x.shape[a] != 1),
          when=lambda root, x: any(x.shape[a] == 1 for a in root.arg.axes), why="one element has no order"),
-    Rule("move-constant", node(_still, _broadcast), lambda root, c: const(c, root.dtype),
-         why="equal elements are equal in any place"),
     Rule("spread-zeros", node((o.PAD, o.UNWINDOW), _broadcast), 0, when=lambda c: c == 0 and not _negative(c),
          why="zeros among zeros"),
     Rule("constant-operand", some(_compute, _broadcast), _constant_operand, why="constants mix with any shape"),
