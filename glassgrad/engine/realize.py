@@ -20,6 +20,7 @@ from typing import Any
 
 from glassgrad.base.settings import settings
 from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.capture import Record, recording
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.memory_plan import Life, place
 from glassgrad.engine.normal import Normal, normalise, scalar_bytes, with_params
@@ -41,8 +42,13 @@ def realize(nodes: Sequence[UOp], device: str | None = None) -> list[UOp]:
     sinks = list(dict.fromkeys(base for n in nodes if (base := _to_store(n)) is not None))
     if not sinks:
         return list(nodes)
-    run = _find(normalise(sinks), Device.canonicalize(device))
-    stored = dict(zip(sinks, run))
+    normal = normalise(sinks)
+    ready = _find(normal, Device.canonicalize(device))
+    results = ready.run(normal)
+    trace = recording()
+    if trace is not None:
+        trace.records.append(Record(ready, normal, results))
+    stored = dict(zip(sinks, results))
     return [_rebased(n, stored) for n in nodes]
 
 
@@ -92,7 +98,8 @@ class _Known:
 _known: dict[Any, _Known] = {}
 
 
-def _find(normal: Normal, device: str) -> list[UOp]:
+def _find(normal: Normal, device: str) -> Ready:
+    """The compiled schedule of a graph: made once for its structure and constants."""
     mode = (settings.NOOPT, settings.DISABLE_RULES, settings.CPU_FEATURES, device)
     known = _known.get((mode, normal.key))
     bits = normal.constant_bits()
@@ -100,17 +107,16 @@ def _find(normal: Normal, device: str) -> list[UOp]:
         if len(_known) >= _MOST_SCHEDULES:
             _known.pop(next(iter(_known)))
         known = _known[mode, normal.key] = _Known({}, [c.arg for c in normal.constants])
-        ready = known.variants[bits] = _prepare(normal, (), device)
-        return ready.run(normal)
+        known.variants[bits] = _prepare(normal, (), device)
     exact = known.variants.get(bits)
     if exact is not None:
-        return exact.run(normal)
+        return exact
     # the same graph with other numbers: from now on, those that change are arguments
     changed = tuple(i for i, (c, was) in enumerate(zip(normal.constants, known.first))
                     if i in known.varying or scalar_bytes(c.arg, c.dtype) != scalar_bytes(was, c.dtype))
     if known.general is None or changed != known.varying:
         known.varying, known.general = changed, _prepare(normal, changed, device)
-    return known.general.run(normal)
+    return known.general
 
 
 def _schedule(normal: Normal, scalars: Sequence[int], device: str) -> Schedule:
@@ -263,7 +269,7 @@ class _Segment:
     """Kernels on one device that run without a break, or one copy between devices."""
 
     def __init__(self, items: Sequence[Item], slots: int, planned: Schedule):
-        self.items, self.device = list(items), items[0].device or ""
+        self.items, self.device, self.first_shared = list(items), items[0].device or "", slots
         self.copy = items[0].ast.op is o.COPY
         self.source_device = planned.slots[items[0].slots[-1]].device or ""
         self.shared: list[tuple[int, tuple[int, ...]]] = []

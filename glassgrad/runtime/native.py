@@ -140,6 +140,7 @@ class NativePlan:
         self.spans: list[tuple[int, int]] = []          # commands of each program
         self._arguments: list[Any] = []
         self._wires: list[tuple[Any, int, int]] = []    # (argument array, position, slot)
+        self._by_slot: dict[int, list[tuple[Any, int]]] | None = None
         rows: list[tuple[int, int, int, int]] = []
         for program, uses in zip(programs, slots):
             array = (ctypes.c_void_p * max(1, len(uses)))()
@@ -156,6 +157,14 @@ class NativePlan:
         """Point every launch at the memory of its slots."""
         for array, position, slot in self._wires:
             array[position] = addresses[slot]
+
+    def uses_of(self, slot: int) -> list[tuple[Any, int]]:
+        """Where a slot's address is written: (argument array, position)."""
+        if self._by_slot is None:
+            self._by_slot = {}
+            for array, position, s in self._wires:
+                self._by_slot.setdefault(s, []).append((array, position))
+        return self._by_slot.get(slot, [])
 
     def run(self) -> None:
         """Every kernel, in order, in one call."""

@@ -84,10 +84,14 @@ class PythonPlan:
 
     def __init__(self, programs: Sequence[Interpreted], slots: Sequence[tuple[int, ...]]):
         self.programs, self.slots = list(programs), list(slots)
-        self.addresses: Sequence[int] = ()
+        self.addresses: list[int] = []
 
     def bind(self, addresses: Sequence[int]) -> None:
         self.addresses = list(addresses)
+
+    def uses_of(self, slot: int) -> list[tuple[Any, int]]:
+        """Where a slot's address is written: (array, position)."""
+        return [(self.addresses, slot)]
 
     def run(self) -> None:
         for number in range(len(self.programs)):

@@ -11,6 +11,7 @@ from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.capture import refuse_reading
 from glassgrad.engine.device import Device
 from glassgrad.engine.realize import realize as compute, schedule_of
 from glassgrad.graph import ops as o
@@ -105,6 +106,7 @@ def _with_known_values(roots: Sequence[UOp]) -> list[UOp]:
 # -- reading ----------------------------------------------------------------------------------------------------------
 def bytes_of(node: UOp, device: str) -> memoryview:
     """The node's value as bytes, on this host: its memory itself where the device shares the host's."""
+    refuse_reading(f"the values of a tensor of shape {node.shape}")
     buffer: Buffer = value_of(node, device).arg
     if buffer.nbytes and isinstance(Device[buffer.device].memory, HostMemory):
         return buffer.view()

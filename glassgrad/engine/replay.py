@@ -1,0 +1,170 @@
+"""Run a trace again as one list of commands. In: a `Trace`, and where its inputs come from. Out: `Replay`.
+
+Every buffer of the trace gets a symbol. What never changes (memory between kernels, constants) is bound once; inputs and
+results that outlive the call are bound anew each time, by writing their address into the launches that use them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from glassgrad.base.settings import settings
+from glassgrad.engine.capture import Trace
+from glassgrad.engine.counters import GlobalCounters
+from glassgrad.engine.normal import scalar_bytes
+from glassgrad.engine.report import report_kernel, report_run, show_source
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import DType
+from glassgrad.graph.uop import Cell, UOp
+from glassgrad.runtime.device import Device
+from glassgrad.schedule.kernels import Item
+
+
+class Replay:
+    """The launches of a trace. `outside` are buffers to be bound each time; everything else is bound here."""
+
+    def __init__(self, trace: Trace, outside: Sequence[UOp]):
+        self.items: list[Item] = []
+        self.programs: list[Any] = []
+        self.operations = self.bytes = 0
+        self._kept: list[Any] = [trace]                       # constants and compiled code stay alive
+        self._symbols: dict[UOp, list[tuple[int, int]]] = {b: [] for b in outside}    # buffer: (slot, byte offset)
+        self._plans: list[tuple[str, Any, Sequence[int]]] = []
+        self.cells: list[tuple[Cell, DType, int, bool]] = []  # (cell, type, address, is a random stream)
+        size = sum(r.ready.slots for r in trace.records)
+        self._addresses = [0] * size
+        self._arenas = self._claim(trace)
+        first = 0
+        uses: list[tuple[str, Any, tuple[int, ...], Item]] = []
+        for record in trace.records:
+            ready, normal = record.ready, record.normal
+            for i, node in enumerate(normal.buffers):
+                self._place(first + i, node, normal.addresses[i])
+            self._cells_of(record, first + len(normal.buffers))
+            for slot, node in zip(ready.planned.sinks, record.results):
+                self._place(first + slot, node, node.arg.address)
+            for name, _, rows in ready.arenas:
+                for slot, offset in rows:
+                    self._addresses[first + slot] = self._arenas[name].address + offset
+            for segment in ready.segments:
+                shared = dict(segment.shared)
+                at = segment.first_shared
+                for number, (item, program) in enumerate(zip(segment.items, segment.programs)):
+                    own = tuple(range(at, at + len(shared.get(number, ()))))
+                    at += len(own)
+                    uses.append((segment.device, program, tuple(first + s for s in (*item.slots, *own)), item))
+            self.operations += ready.operations
+            self.bytes += ready.bytes
+            first += ready.slots
+        self._make_plans(uses)
+
+    # -- where things lie ------------------------------------------------------------------------------------------------
+    def _claim(self, trace: Trace) -> dict[str, Any]:
+        """One arena per device, large enough for each schedule in turn."""
+        most: dict[str, int] = {}
+        for record in trace.records:
+            for name, total, _ in record.ready.arenas:
+                most[name] = max(most.get(name, 0), total)
+        return {name: Device[name].memory.allocate(total) for name, total in most.items()}
+
+    def __del__(self) -> None:
+        for name, block in getattr(self, "_arenas", {}).items():
+            Device[name].memory.release(block)
+
+    def _place(self, slot: int, node: UOp, address: int) -> None:
+        """Bind a slot to the buffer under `node` (a piece of it begins at `address`)."""
+        base = node.base
+        offset = address - base.arg.address
+        if base in self._symbols:
+            self._symbols[base].append((slot, offset))
+            self._addresses[slot] = address
+        else:                                # made and used up inside the call, or a constant of it
+            self._kept.append(base)
+            self._addresses[slot] = address
+
+    def _cells_of(self, record: Any, first: int) -> None:
+        normal, ready = record.normal, record.ready
+        streams = {n.src[1] for n in normal.order if n.op is o.RANDOM}
+        values = [(n.arg, n in streams) for n in normal.cells]
+        values += [(Cell(normal.constants[i].arg), False) for i in ready.scalars]
+        memory = (ctypes.c_char * (8 * max(1, len(values))))()
+        self._kept.append(memory)
+        for i, ((cell, stream), dtype) in enumerate(zip(values, ready.cell_types)):
+            address = ctypes.addressof(memory) + 8 * i
+            self._addresses[first + i] = address
+            ctypes.memmove(address, scalar_bytes(cell.value, dtype), 8)
+            if i < len(normal.cells):
+                self.cells.append((cell, dtype, address, stream))
+
+    def _make_plans(self, uses: list[tuple[str, Any, tuple[int, ...], Item]]) -> None:
+        """Neighbours on one device become one plan: on the CPU, one foreign call."""
+        at = 0
+        while at < len(uses):
+            device, program, _, item = uses[at]
+            stop = at + 1
+            if item.ast.op is not o.COPY:
+                while stop < len(uses) and uses[stop][0] == device and uses[stop][3].ast.op is not o.COPY:
+                    stop += 1
+                plan = Device[device].plan([u[1] for u in uses[at:stop]], [u[2] for u in uses[at:stop]])
+                plan.bind(self._addresses)
+                self._plans.append((device, plan, range(at, stop)))
+            else:
+                self._plans.append((device, _Copy(item, uses[at][2], self._addresses), range(at, stop)))
+            at = stop
+        self.items = [u[3] for u in uses]
+        self.programs = [u[1] for u in uses]
+        self._pointers = {symbol: [(array, position, offset) for slot, offset in places
+                                   for _, plan, _ in self._plans for array, position in plan.uses_of(slot)]
+                          for symbol, places in self._symbols.items()}
+
+    # -- running -----------------------------------------------------------------------------------------------------------
+    def bind(self, symbol: UOp, address: int) -> None:
+        """The buffer that was `symbol` in the trace is at this address from now on."""
+        for array, position, offset in self._pointers[symbol]:
+            array[position] = address + offset
+
+    def run(self) -> None:
+        """Every launch, in order."""
+        debug = settings.DEBUG
+        start = time.perf_counter()
+        for _, plan, span in self._plans:
+            if debug < 2:
+                plan.run()
+                continue
+            for i, number in enumerate(span):
+                nanoseconds = plan.run_one(i)
+                report_kernel(GlobalCounters.kernel_count + number, self.items[number], self.programs[number], nanoseconds)
+                if debug >= 3:
+                    show_source(self.items[number])
+        elapsed = time.perf_counter() - start
+        GlobalCounters.kernel_count += len(self.items)
+        GlobalCounters.global_ops += self.operations
+        GlobalCounters.global_mem += self.bytes
+        GlobalCounters.time_sum_s += elapsed
+        if debug:
+            report_run(len(self.items), elapsed)
+
+
+class _Copy:
+    """A copy between devices, as a plan of one launch."""
+
+    def __init__(self, item: Item, slots: tuple[int, ...], addresses: Sequence[int]):
+        self.item, self.slots = item, slots
+        self.pointers = [addresses[s] for s in slots]
+        param = item.ast.src[0]
+        self.nbytes = param.size * param.dtype.itemsize
+
+    def uses_of(self, slot: int) -> list[tuple[Any, int]]:
+        return [(self.pointers, i) for i, s in enumerate(self.slots) if s == slot]
+
+    def run(self) -> None:
+        device = Device[self.item.device or ""]
+        device.copy_in(self.pointers[0], device.copy_out(self.pointers[1], self.nbytes))
+
+    def run_one(self, number: int) -> int:
+        start = time.perf_counter_ns()
+        self.run()
+        return time.perf_counter_ns() - start
