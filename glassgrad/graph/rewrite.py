@@ -12,7 +12,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 from glassgrad.base.errors import Bug, InputError
 from glassgrad.base.settings import settings
@@ -95,7 +95,7 @@ class Node(Pattern):
         return f"{ops}({inner if self.quantity == 'list' else f'{self.quantity} {inner}'})"
 
 
-Expression = Union[Pattern, int, float]
+Expression = Pattern | int | float
 
 
 def holes(names: str, kinds: str = "biuf", constant: bool = False) -> list[Hole]:
