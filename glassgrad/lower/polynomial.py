@@ -14,6 +14,10 @@ from glassgrad.base.errors import Bug
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.uop import UOp, const
 
+# The arg of a WHERE whose last source few elements need, and which costs much. Its condition is an integer below a
+# constant, so that one maximum tells whether any lane needs it: optimize/rare.py then branches around it.
+RARELY = "rarely"
+
 
 class Layout(NamedTuple):
     """How a float is made of bits: sign, then exponent + bias, then the mantissa without its leading 1."""

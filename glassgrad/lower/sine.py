@@ -2,9 +2,10 @@
 
 sin(x) = +-sin(r) with r = x - n*pi in [-pi/2, pi/2]: the work is to find r for large x. Up to a limit, n*pi is taken
 off in three exact pieces. Beyond it, x/pi is multiplied out in integers, mod 2, with the bits of 1/pi that the exponent
-of x calls for, so that the result is right for every finite x. Lanes cannot branch, so every lane pays for both, except
-where the source is seen to stay below the limit, as an angle from random bits does. cos(x) is written sin(pi/2 - x) or
-sin(x + pi/2): the quarter turn is recognised and added to n, where it is exact. Errors: see transcendental.py.
+of x calls for, so that the result is right for every finite x. That costs much and is rarely needed: it is marked, for
+optimize/rare.py to branch around, and left out where the source is seen to stay below the limit. cos(x) is written
+sin(pi/2 - x) or sin(x + pi/2): the quarter turn is recognised and added to n, where it is exact. Errors: see
+transcendental.py.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes, round_float
 from glassgrad.graph.index import bounds
 from glassgrad.graph.uop import UOp, const
-from glassgrad.lower.polynomial import Layout, horner, layout_of, pieces
+from glassgrad.lower.polynomial import RARELY, Layout, horner, layout_of, pieces
 
 # (sin(r) - r) / r^3 in powers of r^2 for |r| <= pi/2: sin(r) to 6.2e-9 (float32, rounded) and 2.8e-19 (float64)
 _SIN = {
@@ -37,22 +38,26 @@ def sine(source: UOp) -> UOp:
     """sin(source) for every finite value; nan for inf."""
     layout = layout_of(source.dtype)
     x, turned = _quarter(source)
-    top = layout.bits(1 << (layout.unsigned.bits - 1))
     size = x.abs()
-    rest, odd = _short_reduction(size, turned, layout)
-    if magnitude(x) > _LIMIT[x.dtype]:
-        short = size < layout.number(_LIMIT[x.dtype])
-        long_rest, long_odd = _long_reduction(size, turned, layout)
-        rest, odd = short.where(rest, long_rest), short.where(odd, long_odd)
+    usual = _signed(x, turned, *_short_reduction(size, turned, layout), layout)
+    if magnitude(x) <= _LIMIT[x.dtype]:
+        return usual
+    large = _signed(x, turned, *_long_reduction(size, turned, layout), layout)
+    right = (size < layout.number(math.inf)).where(large, layout.number(math.nan))
+    # compared as integers, so that inf and nan are large too, and the maximum over lanes is a plain one
+    limit = (int(math.log2(_LIMIT[x.dtype])) + layout.bias) << layout.mantissa
+    short = size.bitcast(layout.signed) < const(limit, layout.signed)
+    return UOp(o.WHERE, x.dtype, (short, usual, right), RARELY)
+
+
+def _signed(x: UOp, turned: bool, rest: UOp, odd: UOp, layout: Layout) -> UOp:
+    """The sine of the rest of |x|, negative where n is odd, and where x is: sin is odd, cos is even."""
     square = rest * rest
     value = (rest * square).mulacc(horner(square, _SIN[x.dtype], layout), rest)
     sign = odd << layout.bits(layout.unsigned.bits - 1)
-    if not turned:                                                  # sin is odd, and sin(-0.0) is -0.0; cos is even
-        sign = sign ^ (x.bitcast(layout.unsigned) & top)
-    value = (value.bitcast(layout.unsigned) ^ sign).bitcast(x.dtype)
-    if magnitude(x) <= _LIMIT[x.dtype]:
-        return value
-    return (size < layout.number(math.inf)).where(value, layout.number(math.nan))
+    if not turned:                                                  # by bits: sin(-0.0) is -0.0
+        sign = sign ^ (x.bitcast(layout.unsigned) & layout.bits(1 << (layout.unsigned.bits - 1)))
+    return (value.bitcast(layout.unsigned) ^ sign).bitcast(x.dtype)
 
 
 def _quarter(source: UOp) -> tuple[UOp, bool]:

@@ -9,7 +9,7 @@ Knows nothing of loops or devices. Narrow floats are cast to float32 by the call
     EXP2(x)          1.3 (1.7)   15      1.7 (2.0)   21
     EXP2(x * c)      1.7 (2.0)   16      1.5 (1.8)   22      exp(x), c = log2(e); other c: up to 2.5
     LOG2(x)          1.6 (1.8)   27      1.7 (1.8)   38      one rounding more in LOG2(x) * log(2)
-    SIN(x)           1.8 (2.5)   80      1.7 (2.4)  173      20 and 30 where |x| is seen to be small
+    SIN(x)           1.8 (2.5)   18      1.7 (2.4)   22      88 and 185 for a vector with a large angle
 
 Polynomials are minimax fits (least squares, reweighted by the error until it is level, in 60 digits).
 """

@@ -13,7 +13,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.index import linear
 from glassgrad.graph.uop import UOp, toposort
 from glassgrad.lower.loops import (LOOP, TASK, For, If, Kernel, Phase, Statement, Store, expressions, ranges_of, walk)
-from glassgrad.optimize import moves
+from glassgrad.optimize import moves, rare
 from glassgrad.optimize.contraction import contraction
 from glassgrad.optimize.target import Target
 
@@ -34,6 +34,7 @@ def optimize(kernel: Kernel, target: Target, contract: bool = True) -> Kernel:
             phases += [Phase(b) for b in contracted]
         else:
             phases += [Phase(b) for b in plain(body, target, log)]
+    phases = [Phase(rare.branch(phase.body)) for phase in phases]
     return Kernel(kernel.name, kernel.params, phases, kernel.written, log)
 
 
@@ -224,7 +225,7 @@ def work(body: list[Statement]) -> int:
     for s, times in weighed(body):
         cost = 1.0
         for e in expressions(s):
-            cost += 0.1 * len(toposort([e]))
+            cost += 0.1 * len(rare.usual_nodes(e))
         total += times * cost
     return int(total)
 
@@ -238,7 +239,7 @@ def _tile(body: list[Statement]) -> int:
 def _itemsize(body: list[Statement]) -> int:
     """The widest value computed decides how many lanes fit a register."""
     sizes = [n.dtype.itemsize for s in walk(body) if not isinstance(s, (For, If))
-             for e in ([s.value] if hasattr(s, "value") else []) for n in toposort([e])
+             for e in ([s.value] if hasattr(s, "value") else []) for n in rare.usual_nodes(e)
              if n.dtype.kind in "fiu" and n.op not in (o.CONST, o.RANGE) and not _is_address(n)]
     return max([4, *sizes]) if sizes else 4
 
