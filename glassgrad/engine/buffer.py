@@ -9,13 +9,14 @@ from __future__ import annotations
 import ctypes
 import math
 import weakref
+from functools import partial
 from typing import Any
 
 from glassgrad.base.lines import line_of, user_place
 from glassgrad.graph.dtype import DType
 from glassgrad.graph.uop import Shape
 from glassgrad.runtime.device import Device
-from glassgrad.runtime.memory import readable
+from glassgrad.runtime.memory import HostMemory, readable
 
 _live: weakref.WeakSet[Buffer] = weakref.WeakSet()
 
@@ -36,7 +37,10 @@ class Buffer:
         self.nbytes = math.prod(self.shape) * dtype.itemsize
         self.owner: Any = None           # what else must live as long: a NumPy array whose memory this is
         self.place = user_place()
-        self._block = Device[device].memory.allocate(self.nbytes)
+        memory = Device[device].memory
+        if isinstance(memory, HostMemory) and memory.describe is None:
+            memory.describe = partial(largest_live, device)
+        self._block = memory.allocate(self.nbytes)
         self.address: int = self._block.address
         _live.add(self)
 
@@ -73,8 +77,8 @@ class Buffer:
         return memoryview(memory).cast("B")
 
 
-def largest_live(count: int = 5) -> str:
-    """The largest buffers alive and the lines that made them, for the message that memory is full."""
-    rows = sorted(_live, key=lambda b: -b.nbytes)[:count]
+def largest_live(device: str, count: int = 5) -> str:
+    """The largest buffers alive on a device and the lines that made them, for the message that memory is full."""
+    rows = sorted((b for b in _live if b.device == device), key=lambda b: -b.nbytes)[:count]
     return "\n".join(f"{readable(b.nbytes):>10}  {b.dtype.name}{list(b.shape)}  made at {line_of(b.place) or 'unknown'}"
                      for b in rows)

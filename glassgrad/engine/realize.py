@@ -217,10 +217,11 @@ class Ready:
             self.cells[8 * i:8 * i + 8] = scalar_bytes(value, dtype)
             addresses[self.buffers + i] = base + 8 * i
         results: dict[int, UOp] = {}
-        for slot in planned.sinks:
+        for slot, sink in zip(planned.sinks, normal.sinks):
             if slot not in results:
                 s = planned.slots[slot]
                 buffer = Buffer(s.shape, s.dtype, s.device or "")
+                buffer.place = sink.place            # the line of the expression says more than that of realize()
                 addresses[slot] = buffer.address
                 results[slot] = UOp(o.BUFFER, s.dtype, (), buffer)
         blocks = []
