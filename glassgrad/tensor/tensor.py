@@ -134,8 +134,7 @@ class Tensor(Functional, metaclass=TrainingSwitch):
         """
         if 0 in self.shape:
             return nest([], self.shape)
-        flat = self.flatten() if self.ndim != 1 else self
-        return nest(flat.data().tolist(), self.shape)
+        return self.data().tolist()
 
     def item(self) -> Any:
         """The one value of a tensor with one element, as a Python number.
