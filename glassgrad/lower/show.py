@@ -124,7 +124,7 @@ def linear(kernel: Kernel) -> str:
             elif isinstance(s, Store):
                 lines.append(f"{len(lines):4d} STORE     {_memory(s.memory):<9} {uses}")
             else:
-                lines.append(f"{len(lines):4d} {type(s).__name__.upper():<10}{text(s.register):<9} {uses}")
+                lines.append(f"{len(lines):4d} {type(s).__name__.upper():<9} {text(s.register):<9} {uses}")
 
     for phase in kernel.phases:
         walk_body(phase.body)
