@@ -8,6 +8,7 @@ A JIT that cannot lie:
 - Tensors it reads without being handed them (weights) are looked up at each call; tensors it leaves changed (weights,
   gradients, running means) are changed by a replay in the same way. Results are the caller's to keep.
 - Random numbers are new at each call. Reading values inside is refused.
+- Gradients left lazy on tensors that did not ask for one (requires_grad is not True) are dropped, not computed.
 """
 
 from __future__ import annotations
@@ -171,11 +172,13 @@ class _Captured:
         self.watched = list(_watch(self.function))
         made = {r for rec in traced.trace.records for r in rec.results}
         self.inputs = traced.argument_nodes
-        self.outside: list[tuple[UOp, weakref.ref[Tensor], UOp]] = []     # buffer, the tensor that brings it, its node then
+        self.outside: list[tuple[UOp, weakref.ref[Tensor]]] = []     # a buffer, and the tensor that brings it
+        self.seen: list[UOp] = []                                    # that tensor's node at the last call
         for node in traced.read_from_outside():
             holder = traced.holder(node)
             if holder is not None:
-                self.outside.append((node, weakref.ref(holder), traced.before[id(holder)][1]))
+                self.outside.append((node, weakref.ref(holder)))
+                self.seen.append(traced.before[id(holder)][1])
         follow = traced.left_behind()
         self.after: list[tuple[weakref.ref[Tensor], UOp]] = [(weakref.ref(t), t.uop) for t in follow
                                                              if not any(t is a for a in traced.arguments)]
@@ -185,15 +188,16 @@ class _Captured:
         kept = {t.uop.base for t in follow} | {a.uop.base for a in traced.arguments}
         _mapped(traced.result, lambda t: kept.add(t.uop.base))
         self.fresh = [b for b in kept if b in made]                       # results that outlive the call
-        self.spare: dict[UOp, UOp] = {}
-        symbols = [*self.inputs, *[n for n, _, _ in self.outside], *self.fresh]
+        symbols = [*self.inputs, *[n for n, _ in self.outside], *self.fresh]
         self.streams = traced.streams
         self.replay = Replay(traced.trace, list(dict.fromkeys(symbols)))
         self.random_cells = [(cell.value - traced.streams[0], address, dtype) for cell, dtype, address, stream
                              in self.replay.cells if stream and cell.value > traced.streams[0]]
         self.other_cells = [(cell, address, dtype) for cell, dtype, address, stream in self.replay.cells
                             if not (stream and cell.value > traced.streams[0])]
-        self.current: dict[UOp, UOp] = {b: b for b in self.fresh}
+        self.writes = [(self.replay.pointers(b), b) for b in self.fresh]
+        self.frame: _Frame | None = None          # holds the results of the last call
+        self.other: _Frame | None = None          # held those of the call before: free once nobody else does
 
     # -- replaying -----------------------------------------------------------------------------------------------------------
     def call(self, tensors: list[Tensor]) -> Any:
@@ -203,62 +207,87 @@ class _Captured:
             if _lookup(place, name) != value:
                 self.why = f"{name} is no longer {value!r}"
                 return _STALE
-        sources: list[tuple[UOp, UOp]] = []
-        for symbol, reference, node in self.outside:
+        for i, (symbol, reference) in enumerate(self.outside):
             tensor = reference()
             if tensor is None:
                 self.why = "a tensor it uses is gone"
                 return _STALE
             now = tensor.uop
-            if now is not node and not _same_view(now, node):
-                self.why = f"a tensor of shape {node.shape} it uses was replaced by something else"
-                return _STALE
-            sources.append((symbol, now.base))
+            if now is not self.seen[i]:
+                if not _same_view(now, self.seen[i]):
+                    self.why = f"a tensor of shape {now.shape} it uses was replaced by something else"
+                    return _STALE
+                self.seen[i] = now
+                replay.bind(symbol, now.base.arg.address)
         handed = [_as_buffer(t) for t in tensors]
         for symbol, buffer in zip(self.inputs, handed):
             replay.bind(symbol, buffer.arg.address)
-        for symbol, base in sources:
-            replay.bind(symbol, base.arg.address)
-        made: dict[UOp, UOp] = {}
-        for symbol in self.fresh:
-            made[symbol] = self._memory_for(symbol)
-            replay.bind(symbol, made[symbol].arg.address)
-        if self.random_cells:
-            for offset, address, dtype in self.random_cells:
-                _write(address, scalar_bytes((_streams.count + offset) & 0xFFFFFFFF, dtype))
+        frame = self.other
+        if frame is None or not frame.is_free():
+            frame = _Frame(self)
+            frame.counted = frame.counts()
+        for (pointers, _), address in zip(self.writes, frame.addresses):
+            for array, position, offset in pointers:
+                array[position] = address + offset
+        for offset, address, dtype in self.random_cells:
+            _write(address, scalar_bytes((_streams.count + offset) & 0xFFFFFFFF, dtype))
         _streams.count += self.streams[1] - self.streams[0]
         for cell, address, dtype in self.other_cells:
             _write(address, scalar_bytes(cell.value, dtype))
         replay.run()
-        made.update(zip(self.inputs, handed))
-        for reference, node in self.after:
+        self.other, self.frame = self.frame, frame
+        return frame.hand_out(self, tensors, handed)
+
+
+class _Frame:
+    """Memory for the results of one call. Two take turns: a call writes into the one whose results nobody holds."""
+
+    def __init__(self, captured: _Captured):
+        self.made: dict[UOp, UOp] = {b: UOp(o.BUFFER, b.dtype, (), Buffer(b.shape, b.dtype, b.arg.device)) for b in captured.fresh}
+        self.addresses = [node.arg.address for node in self.made.values()]
+        inputs = set(captured.inputs)
+        self.after = [(reference, None if node.base in inputs else _moved(node, self.made), node)
+                      for reference, node in captured.after]
+        self.returned: list[UOp | None] = []
+        _mapped(captured.returned, lambda t: self.returned.append(None if t.uop.base in inputs
+                                                                  else _moved(t.uop, self.made)))
+        self.held = False
+        nodes = [*self.made.values(), *[n for _, n, _ in self.after if n is not None], *filter(None, self.returned)]
+        self.things: list[Any] = list(dict.fromkeys(nodes)) + [n.arg for n in self.made.values()]
+        self.counted: list[int] = []
+
+    def counts(self) -> list[int]:
+        """How often each node and buffer of this frame is referred to."""
+        return [sys.getrefcount(thing) for thing in self.things]
+
+    def is_free(self) -> bool:
+        """Whether nobody but this frame knows its nodes and buffers: counted when it was made, counted again now."""
+        return self.counts() == self.counted
+
+    def hand_out(self, captured: _Captured, tensors: list[Tensor], handed: list[UOp]) -> Any:
+        """Rebind what the function rebinds, and its results in the form it returned them."""
+        given = dict(zip(captured.inputs, handed))
+        for reference, node, then in self.after:
             tensor = reference()
             if tensor is not None:
-                tensor.uop = _moved(node, made)
-                hold(tensor)
-        for i, node in self.argument_updates:
-            tensors[i].uop = _moved(node, made)
+                tensor.uop = node if node is not None else _moved(then, given)
+                if not self.held or node is None:
+                    hold(tensor)
+        self.held = True
+        for i, node in captured.argument_updates:
+            tensors[i].uop = _moved(node, {**self.made, **given})
             hold(tensors[i])
-        for reference, grad in self.grads:
+        for reference, grad in captured.grads:
             tensor = reference()
             if tensor is not None:
                 tensor.grad = grad
-        result = _mapped(self.returned, lambda t: Tensor(_moved(t.uop, made)))
-        self._retire(made)
-        return result
+        results = iter(self.returned)
 
-    def _memory_for(self, symbol: UOp) -> UOp:
-        """Memory for a result: that of two calls ago if nobody holds it any more, else new."""
-        spare = self.spare.pop(symbol, None)
-        if spare is not None and sys.getrefcount(spare) <= 2 and sys.getrefcount(spare.arg) <= 2:
-            return spare
-        buffer = Buffer(symbol.shape, symbol.dtype, symbol.arg.device)
-        return UOp(o.BUFFER, symbol.dtype, (), buffer)
+        def fresh(then: Tensor) -> Tensor:
+            node = next(results)
+            return Tensor(node if node is not None else _moved(then.uop, given))
 
-    def _retire(self, made: dict[UOp, UOp]) -> None:
-        for symbol in self.fresh:
-            self.spare[symbol] = self.current[symbol]
-            self.current[symbol] = made[symbol]
+        return _mapped(captured.returned, fresh)
 
 
 def _write(address: int, data: bytes) -> None:
@@ -329,6 +358,7 @@ class _Traced:
             result = function(*args, **kwargs)
             returned: list[Tensor] = []
             _mapped(result, returned.append)
+            _drop_unread_gradients()
             changed = [t for t in _live_tensors() if self._changed(t)]
             waiting = [t for t in dict.fromkeys([*returned, *changed]) if t.uop.base.op is not o.BUFFER
                        and self._concerns(t, returned)]
@@ -419,6 +449,15 @@ def _first_difference(a: Record, b: Record) -> str:
         if (x.op, x.shape, x.dtype) != (y.op, y.shape, y.dtype):
             return f", first at {x.line}"
     return ""
+
+
+def _drop_unread_gradients() -> None:
+    """Gradients that `backward` offers to every leaf cost nothing while they are lazy; a replay would have to compute
+    them. Those the function left lazy are dropped, except for tensors that ask for theirs (requires_grad=True)."""
+    for tensor in _live_tensors():
+        grad = tensor.grad
+        if grad is not None and grad.uop.base.op is not o.BUFFER and tensor.requires_grad is not True:
+            tensor.grad = None
 
 
 def _live_tensors() -> Iterator[Tensor]:

@@ -85,10 +85,20 @@ class Settings:
         setting = SETTINGS.get(name)
         if setting is None:
             raise AttributeError(f"there is no setting {name!r}; the settings are {', '.join(SETTINGS)}")
-        text = os.environ.get(name)
+        text = _environment(name)
         return setting.default if text is None else _parse(setting, text)
 
 
+def _environment(name: str) -> str | None:
+    """os.environ.get(name), without its encoding of every name: settings are read many times a step."""
+    if _raw is None:
+        return os.environ.get(name)
+    value = _raw.get(_encoded[name])
+    return None if value is None else os.environ.get(name)
+
+
+_raw = getattr(os.environ, "_data", None)     # what CPython's os.environ wraps; without it, the slow way
+_encoded = {name: os.environ.encodekey(name) if _raw is not None else name for name in SETTINGS}  # type: ignore[attr-defined]
 settings = Settings()
 
 

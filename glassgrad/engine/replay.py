@@ -126,6 +126,10 @@ class Replay:
         for array, position, offset in self._pointers[symbol]:
             array[position] = address + offset
 
+    def pointers(self, symbol: UOp) -> list[tuple[Any, int, int]]:
+        """Where a buffer's address is written: (array, position, byte offset)."""
+        return self._pointers[symbol]
+
     def run(self) -> None:
         """Every launch, in order."""
         debug = settings.DEBUG
