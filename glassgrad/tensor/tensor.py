@@ -16,7 +16,7 @@ from glassgrad.graph.uop import UOp, full, toposort
 from glassgrad.tensor import running
 from glassgrad.tensor.functional import Functional
 from glassgrad.tensor.host import HostValue, nest
-from glassgrad.tensor.leaves import hold, holders
+from glassgrad.tensor.leaves import distinct, hold, holders
 from glassgrad.tensor.meeting import resolve_axis
 from glassgrad.tensor.training import Training, TrainingSwitch
 
@@ -48,7 +48,8 @@ class Tensor(Functional, metaclass=TrainingSwitch):
         """
         tensors = (self, *others)
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
-            t.uop = node
+            # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
+            t.uop = distinct(node) if any(other is not t for other in holders((node,))) else node
             hold(t)
         return self
 
