@@ -1,0 +1,104 @@
+"""A file's bytes where they lie. In: a path, bytes, or a tensor of bytes. Out: `Source`, whose parts become tensors.
+
+The file is mapped, not read: a tensor made here is memory of the file, and the system fetches its pages when they are
+first touched. The map is private: writing into an array that shares it changes neither the file nor other readers.
+What it cannot survive is the file being shortened while its tensors live; replacing the file (as `safe_save` does) is
+harmless.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from glassgrad.base.errors import DTypeError, FormatError
+from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.device import Device
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.graph.uop import UOp
+from glassgrad.runtime.memory import HostMemory
+from glassgrad.tensor import running
+from glassgrad.tensor.host import HostValue
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["Readable", "Source", "MOST_AXES"]
+
+Readable = str | os.PathLike[str] | bytes | bytearray | Tensor
+
+MOST_AXES = 64          # as many as NumPy and PyTorch let a tensor have
+
+
+class Source:
+    """Bytes with a name.
+
+    >>> source = Source(b"\\x01\\x02\\x03\\x04")
+    >>> source.size, bytes(source.part(1, 2)), source.tensor(0, (2,), dtypes.int16).tolist()
+    (4, b'\\x02\\x03', [513, 1027])
+    """
+    __slots__ = ("name", "size", "data", "_memory", "_address")
+
+    def __init__(self, given: Readable):
+        self.name, memory = _memory_of(given)
+        self.size = len(memory)
+        # ctypes keeps the memory exported, and so alive, as long as this object is
+        self._memory: Any = (ctypes.c_char * self.size).from_buffer(memory) if self.size else b""
+        self._address = ctypes.addressof(self._memory) if self.size else 0
+        self.data = memoryview(memory)
+
+    def wrong(self, what: str, given: str, expected: str, mend: str = "") -> FormatError:
+        """The error that says what is wrong with this file."""
+        return FormatError(f"{self.name}: {what}", given=given, expected=expected,
+                           mend=mend or "fetch or write the file again; it may be damaged or not whole")
+
+    def part(self, offset: int, count: int) -> memoryview:
+        """`count` bytes from `offset` on; FormatError where the file has not so many."""
+        if not 0 <= offset <= offset + count <= self.size:
+            raise self.wrong("the file ends too early", given=f"{self.size:,} bytes",
+                             expected=f"{count:,} bytes from byte {offset:,} on")
+        return self.data[offset:offset + count]
+
+    def tensor(self, offset: int, shape: tuple[int, ...], dtype: DType, device: str | None = None) -> Tensor:
+        """The values at `offset`, row by row: the file's own memory where the device can read it."""
+        if len(shape) > MOST_AXES:
+            raise self.wrong("a tensor has too many axes", given=f"{len(shape)} axes", expected=f"at most {MOST_AXES}")
+        nbytes = math.prod(shape) * dtype.itemsize
+        part = self.part(offset, nbytes)
+        place = running.canonical_device(device) or running.default_device()
+        mapped = place if isinstance(Device[place].memory, HostMemory) else "CPU"
+        address = self._address + offset
+        if nbytes and address % dtype.itemsize:       # no processor-independent way to read these where they lie
+            node = running.store(HostValue(part, shape, dtype), mapped)
+        else:
+            node = UOp(o.BUFFER, dtype, (), Buffer.from_host(self, address, shape, dtype, mapped))
+        return Tensor(node, device=place)
+
+
+def _memory_of(given: Readable) -> tuple[str, Any]:
+    """A name to use in messages, and writable memory."""
+    if isinstance(given, (bytes, bytearray)):
+        return "these bytes", bytearray(given)
+    if isinstance(given, Tensor):
+        if given.dtype is not dtypes.uint8:
+            raise DTypeError("a file's content is a tensor of bytes", given=f"a tensor of {given.dtype.name}",
+                             expected="uint8", mend="give the path of the file")
+        data = running.bytes_of(given.uop, given.device)
+        return "this tensor of bytes", data if len(data) else bytearray()
+    path = Path(given)
+    with open(path, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise FormatError(f"{path} cannot be mapped into memory", given="not a plain file", expected="a plain file",
+                              mend="copy its content into a file first")
+        if status.st_size == 0:
+            return str(path), bytearray()
+        if os.name == "nt":
+            return str(path), mmap.mmap(file.fileno(), status.st_size, access=mmap.ACCESS_COPY)
+        # private pages are only needed once somebody writes: files larger than the memory can be mapped too
+        return str(path), mmap.mmap(file.fileno(), status.st_size, prot=mmap.PROT_READ | mmap.PROT_WRITE,
+                                    flags=mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0))
