@@ -85,11 +85,11 @@ class Settings:
         setting = SETTINGS.get(name)
         if setting is None:
             raise AttributeError(f"there is no setting {name!r}; the settings are {', '.join(SETTINGS)}")
-        text = _environment(name)
+        text = environment(name)
         return setting.default if text is None else _parse(setting, text)
 
 
-def _environment(name: str) -> str | None:
+def environment(name: str) -> str | None:
     """os.environ.get(name), without its encoding of every name: settings are read many times a step."""
     if _raw is None:
         return os.environ.get(name)
@@ -98,7 +98,8 @@ def _environment(name: str) -> str | None:
 
 
 _raw = getattr(os.environ, "_data", None)     # what CPython's os.environ wraps; without it, the slow way
-_encoded = {name: os.environ.encodekey(name) if _raw is not None else name for name in SETTINGS}  # type: ignore[attr-defined]
+_encoded = {name: os.environ.encodekey(name) if _raw is not None else name  # type: ignore[attr-defined]
+            for name in (*SETTINGS, *DEVICE_FLAGS, "DEVICE")}
 settings = Settings()
 
 

@@ -1,20 +1,19 @@
 """Devices by name. In: a name. Out: an opened device, once. `Device.DEFAULT` is where tensors go when nobody says.
 
-The default is chosen in this order: an assignment to `Device.DEFAULT`, the setting DEV, a flag such as CLANG=1, then
-CPU; where llvmlite is missing CPU uses a C compiler, and without one the interpreter, each with a one-line notice.
+The default is chosen in this order: an assignment to `Device.DEFAULT`, the setting DEV, a flag such as CLANG=1, the
+variable DEVICE, then CPU; where llvmlite is missing CPU uses a C compiler, and without one the interpreter, each with a
+one-line notice.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any
 
 from glassgrad.base.errors import DeviceError
-from glassgrad.base.settings import DEVICE_FLAGS, settings
+from glassgrad.base.settings import DEVICE_FLAGS, environment, settings
 
 
 def _open_cpu() -> Any:
@@ -53,8 +52,8 @@ class _Devices:
         self._opened: dict[str, Any] = {}
         self._default: str | None = None
 
-    def canonicalize(self, name: str | None) -> str:
-        """A device's proper name; None is the default device.
+    def canonicalize(self, name: str | None, said: str = "") -> str:
+        """A device's proper name; None is the default device. `said` is how the user named it, where not by itself.
 
         >>> Device.canonicalize("clang")
         'CLANG'
@@ -67,11 +66,13 @@ class _Devices:
         upper = name.upper()
         upper = DEVICE_FLAGS.get(upper, upper) if upper not in self._devices else upper
         if upper not in self._devices and not self._plugged_in(upper):
-            raise DeviceError("there is no such device", given=repr(name), expected=f"one of {', '.join(self._devices)}",
+            raise DeviceError("there is no such device", given=said or repr(name),
+                              expected=f"one of {', '.join(self._devices)}",
                               mend="check the name, or register a device: Device._devices[name] = YourDevice")
         return upper
 
     def _plugged_in(self, name: str) -> bool:
+        from importlib.metadata import entry_points      # a fifth of the time to import glassgrad
         for entry in entry_points(group="glassgrad.devices"):
             if entry.name.upper() == name:
                 self._devices[name] = entry.load()
@@ -93,12 +94,12 @@ class _Devices:
         if self._default is not None:
             return self._default
         if settings.DEV:
-            return self.canonicalize(settings.DEV)
+            return self.canonicalize(settings.DEV, f"DEV={settings.DEV}")
         for flag, device in DEVICE_FLAGS.items():
-            if os.environ.get(flag) == "1" and (device in self._devices):
-                return device
-        named = os.environ.get("DEVICE")
-        return self.canonicalize(named) if named else "CPU"
+            if environment(flag) == "1":
+                return self.canonicalize(device, f"{flag}=1")
+        named = environment("DEVICE")
+        return self.canonicalize(named, f"DEVICE={named}") if named else "CPU"
 
     @DEFAULT.setter
     def DEFAULT(self, name: str) -> None:
