@@ -16,12 +16,10 @@ from typing import Any
 from glassgrad.base.settings import settings
 from glassgrad.graph.uop import UOp
 from glassgrad.lower.loops import Kernel
-from glassgrad.lower.lower import lower
 from glassgrad.lower.show import show
-from glassgrad.optimize.recipes import optimize, unoptimized
 from glassgrad.optimize.target import Target
 from glassgrad.render.launch import LaunchInfo
-from glassgrad.runtime.compile import cost
+from glassgrad.runtime.compile import cost, kernel_of
 from glassgrad.runtime.loop_interpreter import run_kernel
 from glassgrad.runtime.memory import HostMemory
 from glassgrad.runtime.native import NativeDevice
@@ -56,8 +54,7 @@ class PythonDevice:
         key = (ast, settings.NOOPT)
         found = self._programs.get(key)
         if found is None:
-            plain = lower(ast)
-            kernel = unoptimized(plain) if settings.NOOPT else optimize(plain, WIDE, contract=False)
+            kernel = kernel_of(ast, WIDE, contract=False, say=True)
             found = self._programs[key] = Interpreted(kernel, *cost(ast))
         return found
 
