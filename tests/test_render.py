@@ -48,6 +48,8 @@ NUMPY = {dtypes.bool: np.bool_, dtypes.int8: np.int8, dtypes.uint8: np.uint8, dt
          dtypes.uint16: np.uint16, dtypes.int32: np.int32, dtypes.uint32: np.uint32, dtypes.int64: np.int64,
          dtypes.uint64: np.uint64, dtypes.float16: np.float16, dtypes.float32: np.float32, dtypes.float64: np.float64}
 
+DTYPE = {v: k for k, v in NUMPY.items()}
+
 
 @pytest.fixture(params=["llvm", "c"])
 def how(request: pytest.FixtureRequest) -> str:
@@ -238,26 +240,32 @@ def test_phases_share_memory_and_count_nested_tasks(how, rng):
 
 
 # -- memory access ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("dtype", [F32, dtypes.uint8, dtypes.int64, BOOL, dtypes.float16])
-@pytest.mark.parametrize("step", [1, -1, 2, 3, 4, 5, -2, 0])
+@pytest.mark.parametrize("dtype", [F32, dtypes.uint8, dtypes.int64, BOOL, dtypes.float16], ids=lambda d: d.name)
 @pytest.mark.parametrize("lanes", [1, 5, 16])
-def test_steps_from_lane_to_lane(how, rng, dtype, step, lanes):
-    n = max(1, abs(step) * (lanes - 1) + 1)
-    x, y, z = param(0, dtype, n), param(1, dtype, n), param(2, dtype, lanes)
+def test_steps_from_lane_to_lane(how, rng, dtype, lanes):
+    """Forwards, backwards, every 2nd to 5th element, the same one: read in steps, and written in steps."""
+    steps = [1, -1, 2, 3, 4, 5, -2, 0]
+    n = 5 * (lanes - 1) + 1
+    x, y, z = param(0, dtype, n), param(1, dtype, len(steps), n), param(2, dtype, len(steps), lanes)
     lane = counter("l", lanes)
-    index = at((lane, step), 0 if step >= 0 else n - 1)
-    value = load(x, index)
-    body = [Store(z, lane, value)] + ([Store(y, index, value)] if step else [])
+    body, orders = [], []
+    for row, step in enumerate(steps):
+        first = 0 if step >= 0 else -step * (lanes - 1)
+        index = at((lane, step), first)
+        body.append(Store(z, at(lane, row * lanes), load(x, index)))
+        orders.append(np.arange(lanes) * step + first)
+        if step:
+            body.append(Store(y, at(index, row * n), load(x, index)))
     kernel = Kernel("steps", [x, y, z], [Phase([For(lane, LANE, body)])], (1, 2))
     a = (rng.standard_normal(n) * 50).astype(NUMPY[dtype])
-    b, c = np.zeros(n, NUMPY[dtype]), np.zeros(lanes, NUMPY[dtype])
+    b, c = np.zeros((len(steps), n), NUMPY[dtype]), np.zeros((len(steps), lanes), NUMPY[dtype])
     run(kernel, [a, b, c], how)
-    order = np.arange(lanes) * step + (0 if step >= 0 else n - 1)
-    expected = np.zeros_like(b)
-    if step:
-        expected[order] = a[order]
-    np.testing.assert_array_equal(c, a[order])
-    np.testing.assert_array_equal(b, expected)
+    for row, (step, order) in enumerate(zip(steps, orders)):
+        expected = np.zeros(n, NUMPY[dtype])
+        if step:
+            expected[order] = a[order]
+        np.testing.assert_array_equal(c[row], a[order], err_msg=f"step {step}")
+        np.testing.assert_array_equal(b[row], expected, err_msg=f"step {step}")
 
 
 @pytest.mark.parametrize("itype", [I32, I64, dtypes.uint8])
@@ -319,7 +327,7 @@ def test_a_gate_shared_by_all_lanes(how, rng):
 
 
 def test_gated_gather(how, rng):
-    x, y, lane, i = param(0, F32, 40), param(1, F32, 16), counter("l", 16), counter("i", 1)
+    x, y, lane = param(0, F32, 40), param(1, F32, 16), counter("l", 16)
     place = UOp(o.IDIV, I64, (ix.multiply(lane, 7), ix.index(3)))
     kernel = Kernel("irregular", [x, y], [Phase([For(lane, LANE, [
         Store(y, lane, load(x, place, ix.less(place, ix.index(25))))])])], (1,))
@@ -472,100 +480,98 @@ def pairs(dtype) -> tuple[np.ndarray, np.ndarray]:
     return both[:, 0].copy(), both[:, 1].copy()
 
 
-def apply(how: str, expression, inputs: list[np.ndarray], result, lanes: int, target: Target = HOST) -> np.ndarray:
-    """expression(loads...) over whole arrays: full vectors first, then the rest one by one."""
+def apply(how: str, expressions, inputs: list[np.ndarray], results: list, lanes: int, target: Target = HOST):
+    """Each of expressions(loads...) over whole arrays: full vectors first, then the rest one by one."""
     n = len(inputs[0])
-    sources = {v: k for k, v in NUMPY.items()}
-    params = [param(s, sources[a.dtype.type], n) for s, a in enumerate(inputs)]
-    y = param(len(inputs), result, n)
+    params = [param(s, DTYPE[a.dtype.type], n) for s, a in enumerate(inputs)]
+    outputs = [param(len(params) + s, dtype, n) for s, dtype in enumerate(results)]
     i, lane, j = counter("i", n // lanes), counter("l", lanes), counter("j", n % lanes)
 
-    def one(index):
-        return [Store(y, index, expression(*[load(p, index) for p in params]))]
-    kernel = Kernel("apply", [*params, y], [Phase([For(i, LOOP, [For(lane, LANE, one(at((i, lanes), lane)))]),
-                                                   For(j, LOOP, one(at(j, n // lanes * lanes)))])], (len(inputs),))
-    out = np.zeros(n, NUMPY[result])
-    run(kernel, [*inputs, out], how, target)
-    return out
+    def every(index):
+        return [Store(y, index, e) for y, e in zip(outputs, expressions(*[load(p, index) for p in params]))]
+    kernel = Kernel("apply", [*params, *outputs], [Phase([
+        For(i, LOOP, [For(lane, LANE, every(at((i, lanes), lane)))]), For(j, LOOP, every(at(j, n // lanes * lanes)))])],
+        tuple(p.arg.slot for p in outputs))
+    found = [np.zeros(n, NUMPY[dtype]) for dtype in results]
+    run(kernel, [*inputs, *found], how, target)
+    return found
 
 
-def same(found: np.ndarray, expected: np.ndarray) -> None:
+def same(found: np.ndarray, expected: np.ndarray, what: object) -> None:
     expected = np.asarray(expected)
-    np.testing.assert_array_equal(found, expected.astype(found.dtype))
+    np.testing.assert_array_equal(found, expected.astype(found.dtype), err_msg=str(what))
     assert expected.dtype == found.dtype, f"the op table says {expected.dtype}"
 
 
 INTEGERS = [d for d in NUMPY if d.is_int]
 WIDE_FLOATS = [dtypes.float32, dtypes.float64]
 EVERY = [BOOL, *INTEGERS, *WIDE_FLOATS]
-BINARY = [(op, d) for ops, types in [((o.ADD, o.MUL, o.MAX, o.MIN, o.CMPLT, o.CMPNE, o.CMPEQ), EVERY),
-                                     ((o.SUB,), [*INTEGERS, *WIDE_FLOATS]), ((o.DIV,), WIDE_FLOATS),
-                                     ((o.AND, o.OR, o.XOR), [BOOL, *INTEGERS]), ((o.IDIV, o.MOD, o.SHL, o.SHR), INTEGERS)]
-          for op in ops for d in types]
-UNARY = [(op, d) for ops, types in [((o.NEG, o.ABS), [*INTEGERS, *WIDE_FLOATS]), ((o.RECIP, o.SQRT, o.TRUNC), WIDE_FLOATS),
-                                    ((o.NOT,), [BOOL, *INTEGERS])] for op in ops for d in types]
+LANES = {"llvm": (16, 3), "c": (16,)}
+
+
+def binary_ops(dtype) -> list:
+    ops = [o.ADD, o.MUL, o.MAX, o.MIN, o.CMPLT, o.CMPNE, o.CMPEQ]
+    ops += [] if dtype is BOOL else [o.SUB]
+    ops += [o.DIV] if dtype.is_float else [o.AND, o.OR, o.XOR]
+    return ops + ([o.IDIV, o.MOD, o.SHL, o.SHR] if dtype.is_int else [])
+
+
+def unary_ops(dtype) -> list:
+    ops = [] if dtype is BOOL else [o.NEG, o.ABS]
+    return ops + ([o.RECIP, o.SQRT, o.TRUNC] if dtype.is_float else [o.NOT])
+
+
+def result_of(op, dtype):
+    return BOOL if op.compares else dtype
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("op,dtype", BINARY, ids=lambda v: getattr(v, "name", v))
-def test_binary_ops(how, op, dtype):
+@pytest.mark.parametrize("dtype", EVERY, ids=lambda d: d.name)
+def test_binary_ops(how, dtype):
     x, y = pairs(dtype)
-    result = BOOL if op.compares else dtype
-    expected = op.meaning(np, x, y)
-    for lanes in (16, 3) if how == "llvm" else (16,):
-        same(apply(how, lambda a, b: UOp(op, result, (a, b)), [x, y], result, lanes), expected)
+    ops = binary_ops(dtype)
+    for lanes in LANES[how]:
+        found = apply(how, lambda a, b: [UOp(op, result_of(op, dtype), (a, b)) for op in ops], [x, y],
+                      [result_of(op, dtype) for op in ops], lanes)
+        for op, values in zip(ops, found):
+            same(values, op.meaning(np, x, y), op)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("op,dtype", [p for p in BINARY if p[1] in (I32, I64, dtypes.uint8, F32)],
-                         ids=lambda v: getattr(v, "name", v))
-def test_binary_ops_with_a_constant(how, op, dtype):
-    x = np.repeat(special(dtype), 3)
-    numbers = [v for v in special(dtype) if dtype.is_float or abs(int(v)) < 1000 or int(v) == int(dtype.min)]
-    result = BOOL if op.compares else dtype
-
-    def expression(a):      # all of them in one kernel, told apart by which one differs
-        return [UOp(op, result, (a, const(v.item(), dtype))) for v in numbers]
-    n, lanes = len(x), 8
-    p, out = param(0, dtype, n), param(1, result, len(numbers), n)
-    i, lane = counter("i", n // lanes), counter("l", lanes)
-    index = at((i, lanes), lane)
-    kernel = Kernel("constants", [p, out], [Phase([For(i, LOOP, [For(lane, LANE, [
-        Store(out, at(index, k * n), e) for k, e in enumerate(expression(load(p, index)))])])])], (1,))
-    found = np.zeros((len(numbers), n), NUMPY[result])
-    run(kernel, [x, found], how)
-    whole = n // lanes * lanes
-    for row, v in zip(found, numbers):
-        same(row[:whole], op.meaning(np, x, np.full_like(x, v))[:whole])
+@pytest.mark.parametrize("dtype", [I32, I64, dtypes.uint8, F32], ids=lambda d: d.name)
+def test_binary_ops_with_a_constant(how, dtype):
+    x = np.tile(special(dtype), 2)
+    numbers = [v.item() for v in special(dtype) if dtype.is_float or abs(int(v)) < 1000 or int(v) == int(dtype.min)]
+    for some in (binary_ops(dtype)[::2], binary_ops(dtype)[1::2]):
+        cases = list(itertools.product(some, numbers))
+        found = apply(how, lambda a: [UOp(op, result_of(op, dtype), (a, const(v, dtype))) for op, v in cases], [x],
+                      [result_of(op, dtype) for op, _ in cases], 8)
+        for (op, v), values in zip(cases, found):
+            same(values, op.meaning(np, x, np.full_like(x, v)), (op, v))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("op,dtype", UNARY, ids=lambda v: getattr(v, "name", v))
-def test_unary_ops(how, op, dtype):
-    x = np.tile(special(dtype), 5)
-    expected = op.meaning(np, x)
-    targets = [HOST] if op is not o.TRUNC else [HOST, Target(HOST.arch, HOST.vector_bytes, HOST.vector_registers,
-                                                            HOST.features - {"sse4.1"})]
-    for lanes, target in itertools.product((16, 5) if how == "llvm" else (16,), targets):
-        found = apply(how, lambda a: UOp(op, dtype, (a,)), [x], dtype, lanes, target)
-        same(found, expected)
-        if dtype.is_float:
-            np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+@pytest.mark.parametrize("dtype", EVERY, ids=lambda d: d.name)
+def test_unary_ops(how, dtype):
+    x, ops = np.tile(special(dtype), 5), unary_ops(dtype)
+    without = Target(HOST.arch, HOST.vector_bytes, HOST.vector_registers, HOST.features - {"sse4.1"})
+    for lanes, target in itertools.product(LANES[how], (HOST, without) if dtype.is_float else (HOST,)):
+        found = apply(how, lambda a: [UOp(op, dtype, (a,)) for op in ops], [x], [dtype] * len(ops), lanes, target)
+        for op, values in zip(ops, found):
+            expected = op.meaning(np, x)
+            same(values, expected, op)
+            if dtype.is_float:
+                numbers = ~np.isnan(expected)
+                np.testing.assert_array_equal(np.signbit(values)[numbers], np.signbit(expected)[numbers])
 
 
 def test_ternary_ops(how, rng):
-    c, x, y = rng.random(100) < 0.5, rng.standard_normal(100).astype(np.float32), np.tile(special(F32), 5)[:100]
-    same(apply(how, lambda a, b, z: UOp(o.WHERE, F32, (a, b, z)), [c, x, y], F32, 16), np.where(c, x, y))
+    c, x, y = rng.random(100) < 0.5, rng.standard_normal(100).astype(np.float32), np.resize(special(F32), 100)
+    (found,) = apply(how, lambda a, b, z: [UOp(o.WHERE, F32, (a, b, z))], [c, x, y], [F32], 16)
+    same(found, np.where(c, x, y), "where")
     z = rng.standard_normal(100).astype(np.float32)
-    found = apply(how, lambda a, b, d: a.mulacc(b, d), [x, z, x], F32, 16)
+    (found,) = apply(how, lambda a, b, d: [a.mulacc(b, d)], [x, z, x], [F32], 16)
     np.testing.assert_allclose(found, x * z + x, rtol=1e-5, atol=1e-6)
-
-
-def test_without_fused_multiply_add(rng):
-    x, y, z = (rng.standard_normal(64).astype(np.float32) for _ in range(3))
-    plain = Target(HOST.arch, 16, 16, frozenset())
-    found = apply("llvm", lambda a, b, c: a.mulacc(b, c), [x, y, z], F32, 4, plain)
-    np.testing.assert_array_equal(found, x * y + z)
 
 
 # -- casts, judged by PyTorch on x86 -------------------------------------------------------------------------------------
@@ -584,13 +590,12 @@ def test_casts(how, torch, source):
     values = special(source)
     if source.is_float:
         values = np.concatenate([values, np.array([300.0, -300.7, 7e4, 2**31, 2**63, 1.8e19, -2.0**63, 255.9, 128.5])])
-    x = np.resize(values.astype(NUMPY[source]), 64)
-    for dtype in EVERY:
-        expected = torch.from_numpy(x).to(getattr(torch, dtype.name)).numpy()
-        for lanes in (16, 1) if how == "llvm" else (16,):
-            y = np.zeros(64, NUMPY[dtype])
-            run(cast_kernel(source, dtype, 64, lanes), [x, y], how)
-            np.testing.assert_array_equal(y, expected, err_msg=f"{source.name} -> {dtype.name}, {lanes} lanes")
+    x = np.resize(values.astype(NUMPY[source]), 67)
+    others = [d for d in EVERY if d is not source]
+    for lanes in LANES[how]:
+        for dtype, found in zip(others, apply(how, lambda a: [a.cast(d) for d in others], [x], others, lanes)):
+            expected = torch.from_numpy(x).to(getattr(torch, dtype.name)).numpy()
+            np.testing.assert_array_equal(found, expected, err_msg=f"{source.name} -> {dtype.name}, {lanes} lanes")
 
 
 @pytest.mark.parametrize("half", [True, False], ids=["f16c", "without"])
@@ -640,17 +645,19 @@ def test_narrow_floats_and_other_types(how, torch, dtype, other):
 
 def test_bitcasts_and_constants(how):
     x = np.array([0, 1, 0x3F800000, 0x80000000, 0x7F800000, 0x7FC00000, 0xFFFFFFFF, 0x00000001] * 2, np.uint32)
-    found = apply(how, lambda a: a.bitcast(F32), [x], F32, 8)
+    (found,) = apply(how, lambda a: [a.bitcast(F32)], [x], [F32], 8)
     np.testing.assert_array_equal(found.view(np.uint32), x)
-    for value in (np.inf, -np.inf, np.nan, -0.0, 1e-45, 3.4028235e38, 0.1, 1e300):
-        for dtype in (F32, dtypes.float64, dtypes.float16):
-            y, lane = param(0, dtype, 8), counter("l", 8)
-            out = np.zeros(8, NUMPY[dtype])
-            run(Kernel("constant", [y], [Phase([For(lane, LANE, [Store(y, lane, const(value, dtype))])])], (0,)), [out], how)
-            with np.errstate(over="ignore"):
-                expected = np.full(8, np.float32(value) if dtype is dtypes.float16 else value).astype(NUMPY[dtype])
-            np.testing.assert_array_equal(out, expected)
-            assert np.signbit(out[0]) == np.signbit(expected[0]) or np.isnan(value)
+    numbers = [np.inf, -np.inf, np.nan, -0.0, 1e-45, 3.4028235e38, 0.1, 1e300]
+    for dtype in (F32, dtypes.float64, dtypes.float16):
+        y, lane = param(0, dtype, len(numbers), 8), counter("l", 8)
+        out = np.zeros((len(numbers), 8), NUMPY[dtype])
+        run(Kernel("constants", [y], [Phase([For(lane, LANE, [
+            Store(y, at(lane, row * 8), const(v, dtype)) for row, v in enumerate(numbers)])])], (0,)), [out], how)
+        with np.errstate(over="ignore"):
+            expected = np.array(numbers, np.float32 if dtype is dtypes.float16 else np.float64).astype(NUMPY[dtype])
+        np.testing.assert_array_equal(out, np.repeat(expected[:, None], 8, 1))
+        np.testing.assert_array_equal(np.signbit(out[:2]), np.repeat(np.signbit(expected[:2, None]), 8, 1))
+        assert np.signbit(out[3, 0])
 
 
 # -- index arithmetic ----------------------------------------------------------------------------------------------------

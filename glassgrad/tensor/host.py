@@ -41,6 +41,8 @@ def read_value(value: Any, dtype: DType | None = None) -> HostValue:
         return _pack([value], (), dtype)
     if isinstance(value, (list, tuple, range)):
         flat, shape = _flatten(list(value))
+        if flat and getattr(flat[0], "shape", ()) not in ((), (1,)) and hasattr(flat[0], "__array__"):
+            return read_array(value, dtype)         # a list of arrays or tensors
         return _pack(flat, shape, dtype)
     if isinstance(value, (bytes, bytearray)):
         return HostValue(bytes(value), (len(value),), dtypes.uint8)
@@ -64,7 +66,7 @@ def read_array(value: Any, dtype: DType | None = None) -> HostValue:
     own = numpy_dtype(found.dtype)
     if own is None:
         raise InputError("cannot make a tensor of this array", given=f"an array of {found.dtype}",
-                         expected="numbers or truth values: " + ", ".join(d.name for d in _BY_FORMAT.values()),
+                         expected="numbers or truth values: " + ", ".join(d.name for d in ALL if d in _BY_FORMAT.values()),
                          mend='convert it first, for example with array.astype("float32")')
     native = numpy.ascontiguousarray(found, dtype=found.dtype.newbyteorder("="))
     return HostValue(native.tobytes(), tuple(found.shape), own)
@@ -157,7 +159,8 @@ def _pack(flat: list[Any], shape: tuple[int, ...], dtype: DType | None) -> HostV
         raise InputError(f"a value does not fit into {dtype.name}",
                          given=f"value{_place(wrong, list(shape))} is {flat[wrong]}",
                          expected=f"values from {dtype.min} to {dtype.max}",
-                         mend="choose a wider dtype, for example dtype=dtypes.int64") from None
+                         mend="choose a wider dtype, for example dtype=dtypes.int64" if dtype.bits < 64 else
+                              "choose a float dtype: dtype=dtypes.float64") from None
 
 
 def _fits(x: Any, dtype: DType) -> bool:

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, IndexRangeError, ShapeError
+from glassgrad.base.settings import settings
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import Scatter, UOp, full
@@ -127,10 +128,7 @@ class Indexing(Linear):
                 continue
             n = x.shape[axis]
             if isinstance(p, int):
-                if not -n <= p < n:
-                    raise IndexRangeError("the index is outside its axis", given=f"index {p} on axis {axis} of {self.shape}",
-                                          expected=f"an index from {-n} to {n - 1}" if n else "an axis that has elements",
-                                          mend="check the tensor's shape: print(x.shape)")
+                self._check_range(p, p, axis)
                 bounds.append((p % n, p % n + 1))
                 strides.append(1)
             elif isinstance(p, slice):
@@ -139,6 +137,9 @@ class Indexing(Linear):
                 strides.append(step)
                 shape.append(-(-(stop - start) // abs(step)))
             else:
+                known = running.limits_of(p.uop) if settings.CHECK_INDEX else None
+                if known is not None:
+                    self._check_range(*known, axis)
                 picks.append((len(shape), p))
                 bounds.append((0, n))
                 strides.append(1)
@@ -148,6 +149,15 @@ class Indexing(Linear):
         for i, s in enumerate(strides):
             x = _every(x, i, abs(s))
         return x.reshape(tuple(shape)), picks
+
+    def _check_range(self, least: int, greatest: int, axis: int) -> None:
+        n = self.shape[axis]
+        if -n <= least and greatest < n:
+            return
+        wrong = greatest if greatest >= n else least
+        raise IndexRangeError("the index is outside its axis", given=f"index {wrong} on axis {axis} of {self.shape}",
+                              expected=f"an index from {-n} to {n - 1}" if n else "an axis that has elements",
+                              mend="check the tensor's shape: print(x.shape)")
 
     def _slice(self, p: slice, n: int) -> tuple[int, int, int]:
         """A slice as (start, stop, step) with 0 <= start <= stop; a negative step reads that part backward."""

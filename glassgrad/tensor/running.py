@@ -20,7 +20,7 @@ from glassgrad.runtime.memory import HostMemory
 from glassgrad.tensor.host import HostValue, numpy_dtype
 
 __all__ = ["canonical_device", "default_device", "store", "share", "realize", "schedule", "value_of", "bytes_of", "array_of",
-           "number_in"]
+           "number_in", "limits_of"]
 
 
 # -- places -----------------------------------------------------------------------------------------------------------
@@ -119,6 +119,14 @@ def array_of(node: UOp, device: str) -> Any:
     import numpy
     data = bytes_of(node, device)
     return numpy.frombuffer(data if node.op is o.BUFFER else bytearray(data), node.dtype.format).reshape(node.shape)
+
+
+def limits_of(node: UOp) -> tuple[int, int] | None:
+    """The least and greatest of whole numbers that lie in host memory already, if they are few; else None."""
+    if node.op is not o.BUFFER or not 0 < node.size <= 1024 or not isinstance(Device[node.arg.device].memory, HostMemory):
+        return None
+    numbers = node.arg.view().cast(node.dtype.format).tolist()
+    return min(numbers), max(numbers)
 
 
 def number_in(node: UOp, device: str) -> Any:

@@ -1,0 +1,217 @@
+"""Gradients as a user meets them: leaves, accumulation, custom targets; and laziness."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from glassgrad import GlobalCounters, Tensor
+
+
+def test_leaves_get_a_gradient_without_asking():
+    x, y = Tensor([1.0, 2.0]), Tensor([3.0, 4.0], requires_grad=False)
+    z = x * y
+    z.sum().backward()
+    assert x.grad.tolist() == [3.0, 4.0] and y.grad is None and z.grad is None
+
+
+def test_equal_constants_are_different_leaves():
+    a, b = Tensor.zeros(2), Tensor.zeros(2)
+    (a * 2 + b * 3).sum().backward()
+    assert a.grad.tolist() == [2.0, 2.0] and b.grad.tolist() == [3.0, 3.0]
+    r, s = Tensor.rand(2), Tensor.ones(2)
+    (r + s + s).sum().backward()
+    assert r.grad.tolist() == [1.0, 1.0] and s.grad.tolist() == [2.0, 2.0]
+
+
+def test_equal_values_computed_together_are_different_leaves():
+    a, b = Tensor.zeros(2), Tensor.zeros(2)
+    a.realize(b)
+    (a * 2 + b * 3).sum().backward()
+    assert a.grad.tolist() == [2.0, 2.0] and b.grad.tolist() == [3.0, 3.0] and b.tolist() == [0.0, 0.0]
+
+
+def test_maximum_with_a_leaf_of_zeros():
+    x, zeros = Tensor([1.0, -1.0]), Tensor.zeros(2)
+    x.maximum(zeros).sum().backward()
+    assert x.grad.tolist() == [1.0, 0.0] and zeros.grad.tolist() == [0.0, 1.0]
+
+
+def test_a_computed_tensor_that_asks_becomes_a_parameter():
+    w = Tensor.randn(3, 2) * 0.01
+    w.requires_grad = True
+    (Tensor([[1.0, 2.0, 3.0]]) @ w).sum().backward()
+    assert w.grad.tolist() == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
+
+
+def test_backward_adds_up_until_reset():
+    x = Tensor([1.0, 2.0])
+    for _ in range(2):
+        (x * 3).sum().backward()
+    assert x.grad.tolist() == [6.0, 6.0]
+    x.grad = None
+    (x * 3).sum().backward()
+    assert x.grad.tolist() == [3.0, 3.0]
+
+
+def test_backward_of_one_element_and_of_many():
+    x = Tensor([2.0])
+    (x * x).backward()                                              # shape (1,)
+    assert x.grad.tolist() == [4.0]
+    y = Tensor([1.0, 2.0])
+    (y * y).backward(Tensor([1.0, 10.0]))
+    assert y.grad.tolist() == [2.0, 40.0]
+
+
+def test_reading_first_changes_nothing():
+    x = Tensor([1.0, 2.0])
+    loss = (x * x).sum()
+    assert loss.item() == 5.0 and repr(loss)
+    loss.backward()
+    assert x.grad.tolist() == [2.0, 4.0]
+    h = x * 3
+    h.numpy()
+    (h * h).sum().backward()
+    assert x.grad.tolist() == [2.0 + 18.0, 4.0 + 36.0]
+
+
+def test_reading_twice_computes_once():
+    x = Tensor(np.ones(10, "float32"))
+    y = x + 1
+    before = GlobalCounters.kernel_count
+    y.numpy(), y.tolist()
+    assert GlobalCounters.kernel_count == before + 1
+    (y * 2).numpy()
+    assert GlobalCounters.kernel_count == before + 2
+
+
+def test_what_numpy_gives_is_the_readers_own():
+    x = Tensor([1.0, 2.0])
+    y = x + 1
+    array = y.numpy()
+    array[0] = 99
+    assert y.tolist() == [2.0, 3.0] and (x + 1).tolist() == [2.0, 3.0]
+
+
+def test_realize_cuts():
+    x = Tensor([1.0, 2.0])
+    h = (x * 3).realize()
+    (h * h).sum().backward()
+    assert h.grad.tolist() == [6.0, 12.0] and x.grad is None
+
+
+def test_gradient_for_any_target():
+    x = Tensor([1.0, 2.0])
+    h = x * 3
+    to_h, to_x = (h * h).sum().gradient(h, x)
+    assert to_h.tolist() == [6.0, 12.0] and to_x.tolist() == [18.0, 36.0] and x.grad is None
+    unrelated = Tensor([1.0])
+    assert h.sum().gradient(unrelated, materialize_grads=True)[0].tolist() == [0.0]
+    assert (x ** 3).sum().gradient(x)[0].sum().gradient(x)[0].tolist() == [6.0, 12.0]      # a gradient's gradient
+
+
+def test_detach_stops():
+    x = Tensor([2.0])
+    (x * x.detach()).sum().backward()
+    assert x.grad.tolist() == [2.0] and x.detach().requires_grad is False
+    t = Tensor([0.5])
+    (t.tanh().detach() * t).sum().backward()
+    assert abs(t.grad.item() - np.tanh(0.5)) < 1e-6
+
+
+def test_views_of_a_parameter_send_their_gradient_back():
+    w = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    (w.T[0] * Tensor([10.0, 100.0])).sum().backward()
+    assert w.grad.tolist() == [[10.0, 0.0], [100.0, 0.0]]
+
+
+def test_assign_is_rebinding():
+    w = Tensor([1.0, 2.0])
+    y = w * 2
+    w.assign(w * 0).realize()
+    assert y.tolist() == [2.0, 4.0] and w.tolist() == [0.0, 0.0]
+    w.assign(w + 5)
+    (w * w).sum().backward()
+    assert w.grad.tolist() == [10.0, 10.0]
+    w -= 1
+    assert w.tolist() == [4.0, 4.0]
+    w.grad = None
+    (w * 3).sum().backward()
+    assert w.grad.tolist() == [3.0, 3.0]
+    x = Tensor([1.0])
+    x += 1
+    x *= 3
+    assert x.tolist() == [6.0]
+
+
+def test_gradient_descent_learns_a_line():
+    Tensor.manual_seed(0)
+    x = Tensor(np.linspace(-1, 1, 64, dtype="float32").reshape(64, 1))
+    y = x * 3 + 0.5
+    w, b = Tensor.zeros(1, 1), Tensor.zeros(1)
+    for _ in range(60):
+        w.grad = b.grad = None
+        ((x @ w + b - y) ** 2).mean().backward()
+        w.assign(w - w.grad * 0.3)
+        b.assign(b - b.grad * 0.3)
+        w.realize(b)
+    assert abs(w.item() - 3) < 0.05 and abs(b.item() - 0.5) < 0.01
+
+
+def test_tensors_and_graphs_die():
+    x = Tensor([1.0, 2.0])
+    y = (x * 2).exp()
+    watch = weakref.ref(y), weakref.ref(y.uop)
+    y.sum().backward()
+    del y
+    x.grad = None
+    gc.collect()
+    assert watch[0]() is None and watch[1]() is None
+
+
+@pytest.mark.parametrize("length", [20_000])
+def test_a_long_chain_is_no_problem(length):
+    x = Tensor([1.0])
+    y = x
+    for _ in range(length):
+        y = y + 1.0
+    grad = y.gradient(x)[0]
+    assert grad.shape == (1,)
+
+
+# -- laziness -----------------------------------------------------------------------------------------------------------
+def test_nothing_runs_until_somebody_looks():
+    before = GlobalCounters.kernel_count
+    x = (Tensor([1.0, 2.0]) + 1).relu().sum()
+    assert GlobalCounters.kernel_count == before
+    x.item()
+    assert GlobalCounters.kernel_count > before
+
+
+def test_schedule_is_pure():
+    x = Tensor(np.ones((4, 4), "float32"))
+    y = (x + x).relu().sum()
+    before = GlobalCounters.kernel_count
+    assert len(y.schedule()) == len(y.schedule()) == 1 and GlobalCounters.kernel_count == before
+    assert y.schedule()[0].ast is not None
+    assert y.realize().schedule() == []
+
+
+def test_kernel_counts_that_texts_rely_on():
+    x = Tensor(np.ones((4, 8), "float32"))
+    assert len(((Tensor.randn(4, 4) + 1) * 2).relu().schedule()) == 1
+    assert len(x.softmax().schedule()) == 1 and len(x.log_softmax().schedule()) == 1 and len(x.layernorm().schedule()) == 1
+    assert len((x @ Tensor(np.ones((8, 3), "float32")) + Tensor([1.0, 2.0, 3.0])).relu().schedule()) == 1
+    a = x * 2
+    assert len(((a + 1) * (a - 1)).schedule()) == 1
+    assert x[1:3, ::2].schedule() == [] and x.permute(1, 0).reshape(2, 16).schedule() == []
+
+
+def test_realize_together():
+    x = Tensor(np.ones(10, "float32"))
+    a, b = x + 1, x * 3
+    a.realize(b)
+    assert a.schedule() == b.schedule() == [] and a.tolist()[0] == 2.0 and b.tolist()[0] == 3.0
