@@ -10,8 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import struct
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +18,11 @@ from glassgrad.base.settings import settings
 from glassgrad.graph.uop import UOp
 from glassgrad.optimize.target import Target
 from glassgrad.render.launch import LaunchInfo
-from glassgrad.runtime import ccompiler, llvm
-from glassgrad.runtime.compile import build, cache_key, cost, kernel_of
+from glassgrad.runtime import llvm
 from glassgrad.runtime.diskcache import default_cache
 from glassgrad.runtime.elf import Image
 from glassgrad.runtime.host import host_description
+from glassgrad.runtime.kernel_key import cache_key, cost
 from glassgrad.runtime.memory import HostMemory
 from glassgrad.runtime.workers import Command, worker_pool
 
@@ -50,7 +49,6 @@ class NativeDevice:
         self.name, self.language = name, language
         self.memory = HostMemory()
         self._programs: dict[tuple[UOp, int, str], Program] = {}
-        self._compiling = ThreadPoolExecutor(1, thread_name_prefix="glassgrad-compile") if language == "llvm" else None
 
     @property
     def target(self) -> Target:
@@ -69,38 +67,30 @@ class NativeDevice:
         return [self._programs[(ast, *mode)] for ast in kernels]
 
     def _compiler_name(self) -> str:
-        return llvm.compiler_version() if self.language == "llvm" else ccompiler.compiler_version()
+        if self.language == "llvm":
+            return llvm.compiler_version()
+        from glassgrad.runtime.ccompiler import compiler_version   # loads subprocess, which most users never need
+        return compiler_version()
 
-    def _start(self, ast: UOp) -> Any:
+    def _start(self, ast: UOp) -> Callable[[], tuple[str, LaunchInfo, bytes]]:
+        """A kernel from the disk cache, or on its way through the compiler."""
         cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
         key = cache_key(ast, host_description().key, self.language + self._compiler_name()) if cache else ""
         stored = cache.get(key) if cache else None
         if stored is not None:
-            return _unpack(stored)
-        if self.language == "llvm":
-            from glassgrad.render.llvm_ir import render_llvm as render
-            compile_text = llvm.compile_ir
-        else:
-            from glassgrad.render.c_source import render_c as render
-            compile_text = ccompiler.compile_c
-        built = build(ast, self.target, render)
+            made = _unpack(stored)
+            return lambda: made
+        from glassgrad.runtime.toolchain import start    # the whole compiler: a warm process does without
+        return start(ast, self.target, self.language, lambda made: cache.put(key, _pack(*made)) if cache else None)
 
-        def work() -> tuple[str, LaunchInfo, bytes]:
-            compiled = compile_text(built.source)
-            if cache:
-                cache.put(key, _pack(built.name, built.info, compiled))
-            return built.name, built.info, compiled
-
-        return self._compiling.submit(work) if self._compiling else work()
-
-    def _finish(self, ast: UOp, pending: Any) -> Program:
-        name, info, compiled = pending.result() if isinstance(pending, Future) else pending
+    def _finish(self, ast: UOp, pending: Callable[[], tuple[str, LaunchInfo, bytes]]) -> Program:
+        name, info, compiled = pending()
         return Program(name, Image(compiled), info, *cost(ast))
 
     def source(self, ast: UOp) -> str:
         """The kernel as readable C, whatever the device compiles."""
-        from glassgrad.render.c_source import render_c
-        return render_c(kernel_of(ast, self.target), self.target)
+        from glassgrad.runtime.toolchain import source
+        return source(ast, self.target)
 
     # -- running ---------------------------------------------------------------------------------------------------------
     def plan(self, programs: Sequence[Program], slots: Sequence[tuple[int, ...]]) -> NativePlan:

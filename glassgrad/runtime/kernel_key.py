@@ -1,0 +1,59 @@
+"""A kernel's name in the caches, and what it costs. In: a kernel's graph. Out: a key, and counts.
+
+Loads nothing of the compiler: a warm process finds its kernels by these names and never compiles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import lru_cache
+
+from glassgrad.base.lines import PACKAGE
+from glassgrad.base.settings import settings
+from glassgrad.graph import ops as o
+from glassgrad.graph.uop import UOp, toposort
+
+
+@lru_cache(maxsize=1)
+def source_digest() -> str:
+    """A digest of the compiler's own source: a changed compiler finds nothing in an old cache."""
+    digest = hashlib.sha256()
+    for folder in ("graph", "lower", "optimize", "render", "runtime"):
+        for file in sorted(os.listdir(PACKAGE + folder)):
+            if file.endswith(".py"):
+                with open(os.path.join(PACKAGE, folder, file), "rb") as f:
+                    digest.update(file.encode() + f.read())
+    return digest.hexdigest()
+
+
+def structure(ast: UOp) -> str:
+    """A kernel's graph as text: equal for equal kernels, in every process."""
+    order = toposort([ast])
+    place = {n: i for i, n in enumerate(order)}
+    return "\n".join(f"{n.op.name} {n.dtype.name} {[place[s] for s in n.src]} {_arg(n)}" for n in order)
+
+
+def _arg(node: UOp) -> str:
+    if node.op is o.CONST and isinstance(node.arg, float):
+        return node.arg.hex()
+    return repr(node.arg)
+
+
+def cache_key(ast: UOp, machine: str, compiler: str) -> str:
+    """What a compiled kernel depends on, as one name."""
+    parts = ("kernel", source_digest(), machine, compiler, str(settings.NOOPT), structure(ast))
+    return hashlib.sha256("\n\n".join(parts).encode()).hexdigest()
+
+
+def cost(ast: UOp) -> tuple[int, int]:
+    """Arithmetic operations and bytes of memory that a kernel must touch."""
+    operations = total = 0
+    for n in toposort([ast]):
+        if n.op in o.ELEMENTWISE and n.op not in (o.CAST, o.BITCAST):
+            operations += n.size
+        elif n.op in o.REDUCE:
+            operations += n.src[0].size
+        elif n.op is o.PARAM:
+            total += n.size * n.dtype.itemsize
+    return operations, total
