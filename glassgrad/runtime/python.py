@@ -19,7 +19,8 @@ from glassgrad.lower.loops import Kernel
 from glassgrad.lower.show import show
 from glassgrad.optimize.target import Target
 from glassgrad.render.launch import LaunchInfo
-from glassgrad.runtime.compile import cost, kernel_of
+from glassgrad.runtime.compile import kernel_of
+from glassgrad.runtime.kernel_key import cost
 from glassgrad.runtime.loop_interpreter import run_kernel
 from glassgrad.runtime.memory import HostMemory
 from glassgrad.runtime.native import NativeDevice
