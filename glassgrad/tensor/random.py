@@ -35,13 +35,26 @@ class _Streams:
     def start(self, seed: int) -> None:
         self.seed, self.count = _scalar(seed & 0xFFFFFFFF), 0
 
-    def bits(self, shape: tuple[int, ...]) -> UOp:
+    def _begun(self) -> UOp:
         if self.seed is None:
             chosen = settings.SEED
             self.start(chosen if chosen >= 0 else int.from_bytes(os.urandom(4), "little"))
         assert self.seed is not None
+        return self.seed
+
+    def state(self) -> tuple[int, int]:
+        """All that decides the numbers to come: the seed and the count; chosen now, if nothing was drawn yet."""
+        return int(self._begun().arg.value), self.count
+
+    def restore(self, seed: int, count: int) -> None:
+        """Go on from a `state`."""
+        self.start(seed)
+        self.count = count
+
+    def bits(self, shape: tuple[int, ...]) -> UOp:
+        seed = self._begun()
         self.count += 1
-        return UOp(o.RANDOM, dtypes.uint64, (self.seed, _scalar(self.count & 0xFFFFFFFF)), RandomBits(shape))
+        return UOp(o.RANDOM, dtypes.uint64, (seed, _scalar(self.count & 0xFFFFFFFF)), RandomBits(shape))
 
 
 def _scalar(value: int) -> UOp:
@@ -164,8 +177,8 @@ class Random(Joining):
         >>> Tensor.zeros(2, 3).rand_like().shape
         (2, 3)
         """
-        return self._leaf(uniform(self.shape, self._wanted(kwargs)), kwargs.get("device", self.uop.device or self._device),
-                          kwargs.get("requires_grad"))
+        return self._leaf(uniform(self.shape, self._wanted(kwargs)),
+                          kwargs.get("device", self.uop.device or self._device), kwargs.get("requires_grad"))
 
     def randn_like(self, **kwargs: Any) -> Self:
         """Numbers of the normal distribution, in the shape and dtype of this tensor.
@@ -176,7 +189,7 @@ class Random(Joining):
         return self._leaf(standard_normal(self.shape, self._wanted(kwargs)),
                           kwargs.get("device", self.uop.device or self._device), kwargs.get("requires_grad"))
 
-    # -- weights to start from -----------------------------------------------------------------------------------------
+    # -- weights to start from -------------------------------------------------------------------------------
     @classmethod
     def scaled_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
         """Even numbers over (-1, 1) divided by the square root of their count.
