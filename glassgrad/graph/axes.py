@@ -73,11 +73,19 @@ def varies(order: list[UOp]) -> dict[UOp, AxisSet]:
     for node in order:
         kind = node.op.kind
         if kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
-            found[node] = frozenset().union(*[found[s] for s in node.src if s.shape != ()]) if node.shape else frozenset()
+            inner = [found[s] for s in node.src if s.shape != ()]
+            found[node] = frozenset().union(*inner) if node.shape else frozenset()
         elif kind in (Kind.MOVEMENT, Kind.REDUCE):
-            found[node] = carried(node, found[node.src[0]], exact=False) or frozenset()
+            found[node] = (carried(node, found[node.src[0]], exact=False) or frozenset()) | _edges(node)
         elif node.op in (o.CONTIGUOUS, o.DETACH, o.COPY):
             found[node] = found[node.src[0]]
         else:
             found[node] = nontrivial(node.shape)
     return found
+
+
+def _edges(node: UOp) -> AxisSet:
+    """Axes along which a node changes because zeros begin, whatever its source does."""
+    if node.op is o.PAD:
+        return frozenset(a for a, zeros in enumerate(node.arg.padding) if zeros != (0, 0))
+    return frozenset((node.arg.axis, len(node.shape) - 1)) if node.op is o.UNWINDOW else frozenset()

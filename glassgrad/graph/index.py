@@ -179,8 +179,9 @@ def divide(x: UOp, divisor: int) -> UOp:
 
 
 def _common_step(divisor: int, constant: int, terms: Terms) -> int:
-    """The largest g dividing the divisor such that the terms g does not divide stay within [0, g): 16*i + lane has 16."""
-    for g in sorted({math.gcd(divisor, k) for k in terms.values()} | {math.gcd(divisor, *terms.values())}, reverse=True):
+    """The largest g dividing the divisor such that terms g does not divide stay within [0, g): 16*i + lane has 16."""
+    steps = {math.gcd(divisor, k) for k in terms.values()} | {math.gcd(divisor, *terms.values())}
+    for g in sorted(steps, reverse=True):
         low, high = bounds(build(constant % g, {a: k for a, k in terms.items() if k % g}))
         if 0 <= low and high < g:
             return g

@@ -94,7 +94,7 @@ def _shift_right(np: Any, x: Any, y: Any) -> Any:
 
 U, B, T, R, M = Kind.UNARY, Kind.BINARY, Kind.TERNARY, Kind.REDUCE, Kind.MOVEMENT
 
-# -- elementwise --------------------------------------------------------------------------------------------------
+# -- elementwise ------------------------------------------------------------------------------------------------------
 NEG = _declare("NEG", U, lambda np, x: np.negative(x))
 ABS = _declare("ABS", U, lambda np, x: np.abs(x))
 RECIP = _declare("RECIP", U, lambda np, x: np.divide(x.dtype.type(1), x), cost=8)
@@ -126,15 +126,15 @@ SHL = _declare("SHL", B, _shift_left)
 SHR = _declare("SHR", B, _shift_right)
 
 WHERE = _declare("WHERE", T, lambda np, c, x, y: np.where(c, x, y))
-MULACC = _declare("MULACC", T, lambda np, x, y, z: np.add(np.multiply(x, y), z))   # x*y + z, rounded once where it can be
+MULACC = _declare("MULACC", T, lambda np, x, y, z: np.add(np.multiply(x, y), z))   # rounded once where it can be
 
-# -- reductions: fold `arg.axes` to size 1 with the `combine` op ----------------------------------------------------
+# -- reductions: fold `arg.axes` to size 1 with the `combine` op ------------------------------------------------------
 SUM = _declare("SUM", R, lambda np, x, axes: np.sum(x, axis=axes, keepdims=True, dtype=x.dtype), combine=ADD)
 PROD = _declare("PROD", R, lambda np, x, axes: np.prod(x, axis=axes, keepdims=True, dtype=x.dtype), combine=MUL)
 AMAX = _declare("AMAX", R, lambda np, x, axes: np.max(x, axis=axes, keepdims=True), combine=MAX)
 AMIN = _declare("AMIN", R, lambda np, x, axes: np.min(x, axis=axes, keepdims=True), combine=MIN)
 
-# -- movement: the same elements under other indices ----------------------------------------------------------------
+# -- movement: the same elements under other indices ------------------------------------------------------------------
 RESHAPE = _declare("RESHAPE", M)
 PERMUTE = _declare("PERMUTE", M)
 EXPAND = _declare("EXPAND", M)        # axes of size 1 repeat
@@ -142,7 +142,7 @@ PAD = _declare("PAD", M)              # with zeros
 SHRINK = _declare("SHRINK", M)
 FLIP = _declare("FLIP", M)
 WINDOW = _declare("WINDOW", M)        # out[.., o, .., k] = x[.., o*stride + k*dilation, ..]; k is a new last axis
-UNWINDOW = _declare("UNWINDOW", M)    # out[.., i, .., k] = x[.., (i - k*dilation) / stride, .., k], or 0: WINDOW's adjoint
+UNWINDOW = _declare("UNWINDOW", M)    # out[.., i, .., k] = x[.., (i - k*dilation) / stride, .., k], or 0
 
 # -- memory and leaves ------------------------------------------------------------------------------------------------
 BUFFER = _declare("BUFFER", Kind.LEAF)             # arg: Buffer, a row-major value in memory

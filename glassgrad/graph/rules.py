@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.axes import runs
 from glassgrad.graph.dtype import DType, convert
 from glassgrad.graph.fold import EXACT, ROUNDED, fold
 from glassgrad.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE
@@ -263,6 +264,22 @@ def _flip_expand(root: UOp, inner: UOp, x: UOp) -> UOp:
     return x.flip(a for a in root.arg.axes if x.shape[a] != 1).expand(root.shape)
 
 
+def _reshape_expand(root: UOp, x: UOp) -> UOp | None:
+    """Each run of axes that a reshape joins or splits must repeat as a whole, or not at all."""
+    inner = root.src[0]
+    shape: list[int] = []
+    if 0 in root.shape:
+        return None
+    for i, left, j, right in runs(root.shape, inner.shape):
+        if x.shape[j:right] == inner.shape[j:right]:
+            shape += root.shape[i:left]
+        elif all(size == 1 for size in x.shape[j:right]):
+            shape += [1] * (left - i)
+        else:
+            return None
+    return x.reshape(shape).expand(root.shape)
+
+
 def _constant_operand(root: UOp) -> UOp:
     """Constants mix with any shape: no need to repeat them, unless all operands are constants."""
     return UOp(root.op, root.dtype, tuple(_uniform(s) or s for s in root.src), root.arg)
@@ -300,6 +317,8 @@ MOVES = [
     Rule("shrink-pad", node(o.SHRINK, node(o.PAD, x, name="inner")), _shrink_pad, why="padding that is cut off again"),
     Rule("shrink-expand", node(o.SHRINK, node(o.EXPAND, x, name="inner")), _shrink_expand, why="repeat less often"),
     Rule("permute-expand", node(o.PERMUTE, node(o.EXPAND, x, name="inner")), _permute_expand,
+         why="move the small value, repeat last"),
+    Rule("reshape-expand", node(o.RESHAPE, node(o.EXPAND, x)), _reshape_expand,
          why="move the small value, repeat last"),
     Rule("flip-expand", node(o.FLIP, node(o.EXPAND, x, name="inner")), _flip_expand,
          why="equal elements have no order"),
@@ -359,7 +378,8 @@ REDUCTIONS = [
     Rule("extreme-extreme", node((o.AMAX, o.AMIN), node((o.AMAX, o.AMIN), x, name="inner")), _reduce_reduce,
          when=lambda root, inner: root.op is inner.op, why="the greatest of the greatest"),
     Rule("sum-sum", node(o.SUM, node(o.SUM, x, name="inner")), _reduce_reduce, inexact=_REORDERED,
-         why="one fold over both axes; sums may be taken in any order"),
+         when=lambda x: not (x.op is o.MUL and o.EXPAND in (x.src[0].op, x.src[1].op)),
+         why="one fold over both axes, in any order; but a matrix product is best summed after"),
     Rule("product-product", node(o.PROD, node(o.PROD, x, name="inner")), _reduce_reduce, inexact=_REORDERED,
          when=lambda x: x.dtype.kind != "f" or _is_wide(x), why="one fold over both axes"),
     Rule("extreme-expand", node((o.AMAX, o.AMIN), node(o.EXPAND, x)),

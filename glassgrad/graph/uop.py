@@ -175,7 +175,7 @@ class UOp:
             _table[key] = entry
             return node
 
-    # -- reading -----------------------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------------------
     def __repr__(self) -> str:
         arg = "" if self.arg is None else f" {self.arg!r}"
         return f"UOp({self.op.name} {self.dtype.name}{list(self.shape)}{arg})"
@@ -203,7 +203,8 @@ class UOp:
     @property
     def st(self) -> Any:
         """Where this node's elements lie in the memory below its movement ops: a `ShapeTracker` (tinygrad's name)."""
-        from glassgrad.graph.view import ShapeTracker   # view.py is built on this file, and few ever ask
+        # view.py is built on this file, and few ever ask
+        from glassgrad.graph.view import ShapeTracker
         return ShapeTracker.of(self)
 
     def over(self, src: tuple[UOp, ...]) -> UOp:
@@ -223,7 +224,7 @@ class UOp:
         value = cache[what] = make(self)
         return value
 
-    # -- elementwise -------------------------------------------------------------------------------------------------
+    # -- elementwise --------------------------------------------------------------------------------------------------
     def _wrap(self, value: Any) -> UOp:
         return value if isinstance(value, UOp) else const(value, self.dtype)
 
@@ -278,14 +279,14 @@ class UOp:
     def bitcast(self, dtype: DType) -> UOp:
         return self if dtype is self.dtype else UOp(o.BITCAST, dtype, (self,))
 
-    # -- reductions --------------------------------------------------------------------------------------------------
+    # -- reductions ---------------------------------------------------------------------------------------------------
     def reduce(self, op: Op, axes: Iterable[int]) -> UOp:
         axes = tuple(sorted(a for a in axes if self.shape[a] != 1))
         return UOp(op, self.dtype, (self,), Axes(axes)) if axes else self
 
     def sum(self, axes: Iterable[int]) -> UOp: return self.reduce(o.SUM, axes)
 
-    # -- movement: these check sizes, and drop what changes nothing ----------------------------------------------------
+    # -- movement: these check sizes, and drop what changes nothing ---------------------------------------------------
     def reshape(self, shape: Sequence[Dimension]) -> UOp:
         shape = tuple(shape)
         if shape == self.shape:
@@ -329,7 +330,7 @@ class UOp:
             return self
         return self.reshape((1,) * (len(shape) - len(self.shape)) + self.shape).expand(shape)
 
-    # -- memory --------------------------------------------------------------------------------------------------------
+    # -- memory -------------------------------------------------------------------------------------------------------
     def contiguous(self) -> UOp:
         return self if self.op in (o.BUFFER, o.CONTIGUOUS) else UOp(o.CONTIGUOUS, self.dtype, (self,))
 
@@ -340,7 +341,7 @@ class UOp:
         return UOp(o.COPY, self.dtype, (self,), Place(device))
 
 
-# -- making leaves --------------------------------------------------------------------------------------------------
+# -- making leaves ----------------------------------------------------------------------------------------------------
 def const(value: Any, dtype: DType | None = None) -> UOp:
     """A constant of shape (), its value rounded or wrapped into the type as a cast would."""
     if dtype is None:
@@ -368,7 +369,7 @@ def identity(op: Op, dtype: DType) -> UOp:
     return const(dtype.min if value == "min" else dtype.max if value == "max" else value, dtype)
 
 
-# -- shape and device rules ---------------------------------------------------------------------------------------------
+# -- shape and device rules -------------------------------------------------------------------------------------------
 def _shape(node: UOp) -> Shape:
     op, src, arg = node.op, node.src, node.arg
     kind = op.kind
@@ -401,7 +402,8 @@ def _movement_shape(op: Op, shape: Shape, arg: Any) -> Shape:
     if op is o.RESHAPE:
         if math.prod(shape) != math.prod(arg.shape):
             raise ShapeError("cannot reshape: the number of elements changes",
-                             given=f"{shape} ({math.prod(shape)} elements) to {arg.shape} ({math.prod(arg.shape)} elements)",
+                             given=f"{shape} ({math.prod(shape)} elements) to {arg.shape} "
+                                   f"({math.prod(arg.shape)} elements)",
                              expected=f"a shape with {math.prod(shape)} elements",
                              mend="use -1 for the size that should follow from the others")
         return tuple(arg.shape)
@@ -441,7 +443,7 @@ def _device(node: UOp) -> str | None:
     return found
 
 
-# -- walking --------------------------------------------------------------------------------------------------------
+# -- walking ----------------------------------------------------------------------------------------------------------
 def toposort(roots: Iterable[UOp]) -> list[UOp]:
     """Every node under the roots, sources before users, each once; iterative, so depth is no limit."""
     done: set[UOp] = set()
