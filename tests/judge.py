@@ -51,8 +51,9 @@ def close(ours: np.ndarray, theirs: Any, dtype: str, what: str, factor: float = 
     np.testing.assert_allclose(ours, expected, rtol=rtol * factor, atol=atol * factor, err_msg=what)
 
 
-def check(op: Callable[..., Any], *args: Any, low: float = -2.0, high: float = 2.0, dtype: str | tuple[str, ...] = "float32",
-          grad: bool = True, gives: str | None = None, factor: float = 1.0, values: list[Any] | None = None) -> None:
+def check(op: Callable[..., Any], *args: Any, low: float = -2.0, high: float = 2.0,
+          dtype: str | tuple[str, ...] = "float32", grad: bool = True, gives: str | None = None, factor: float = 1.0,
+          values: list[Any] | None = None) -> None:
     """Compare `op` with PyTorch on random inputs of the given shapes, or on `values`.
 
     args: first, optionally, PyTorch's function (default: `op` itself); then one shape per input.
@@ -63,8 +64,10 @@ def check(op: Callable[..., Any], *args: Any, low: float = -2.0, high: float = 2
     shapes = args if judge is op else args[1:]
     kinds = (dtype,) * max(len(shapes), len(values or ())) if isinstance(dtype, str) else dtype
     rng = seeded(shapes, dtype, low, high)
-    arrays = [np.asarray(v, "float32" if k == "bfloat16" else k) for v, k in zip(values, kinds)] if values is not None else \
-        [make(s, k, rng, low, high) for s, k in zip(shapes, kinds)]
+    if values is None:
+        arrays = [make(s, k, rng, low, high) for s, k in zip(shapes, kinds)]
+    else:
+        arrays = [np.asarray(v, "float32" if k == "bfloat16" else k) for v, k in zip(values, kinds)]
     pairs = [both(a, k, grad) for a, k in zip(arrays, kinds)]
     ours, theirs = op(*[p[0] for p in pairs]), judge(*[p[1] for p in pairs])
     assert ours.shape == tuple(theirs.shape), f"shape {ours.shape}, PyTorch {tuple(theirs.shape)}"
@@ -81,7 +84,7 @@ def check(op: Callable[..., Any], *args: Any, low: float = -2.0, high: float = 2
             if x.grad is None:
                 assert not y.grad.abs().sum().item(), f"input {i} has no gradient"
                 continue
-            assert x.grad.shape == x.shape and x.grad.dtype is x.dtype, f"gradient {i} has {x.grad.shape} {x.grad.dtype}"
+            assert x.grad.shape == x.shape and x.grad.dtype is x.dtype, f"gradient {i}: {x.grad.shape} {x.grad.dtype}"
             close(x.grad.numpy(), y.grad, x.dtype.name, f"gradient of input {i}", factor * 4)
 
 

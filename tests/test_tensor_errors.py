@@ -1,4 +1,5 @@
 """Every mistake's message, read whole, and the line it names."""
+# ruff: noqa: E501   (messages stand here as users see them)
 
 from __future__ import annotations
 

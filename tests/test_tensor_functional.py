@@ -22,7 +22,8 @@ def test_softmax(axis, dtype):
 
 def test_softmax_of_extremes():
     inf = float("inf")
-    check(lambda x: x.softmax(-1), values=[[[1000.0, -1000.0, 0.0], [-inf, 0.0, 1.0], [-1e30, -1e30, -1e30]]], grad=False)
+    check(lambda x: x.softmax(-1), values=[[[1000.0, -1000.0, 0.0], [-inf, 0.0, 1.0], [-1e30, -1e30, -1e30]]],
+          grad=False)
     check(lambda x: x.log_softmax(-1), values=[[[1000.0, -1000.0, 0.0], [-inf, 0.0, 1.0]]], grad=False)
     check(lambda x: x.logsumexp(-1), values=[[[-inf, -inf], [inf, 0.0], [1000.0, 1000.0]]], grad=False)
     check(lambda x: x.softmax(-1), (0, 3))
@@ -78,13 +79,15 @@ def test_attention():
     shape = (2, 3, 5, 4)
     attend = F.scaled_dot_product_attention
     check(lambda q, k, v: q.scaled_dot_product_attention(k, v), attend, shape, shape, shape, factor=4)
-    check(lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=True), lambda q, k, v: attend(q, k, v, is_causal=True),
+    check(lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=True), lambda q, k,
+          v: attend(q, k, v, is_causal=True),
           shape, shape, shape, factor=4)
     mask = np.tri(5, 5, 1, dtype=bool)
     check(lambda q, k, v: q.scaled_dot_product_attention(k, v, Tensor(mask)),
           lambda q, k, v: attend(q, k, v, torch.tensor(mask)), shape, shape, shape, factor=4)
     check(lambda q, k, v: q.scaled_dot_product_attention(k, v, scale=0.3, enable_gqa=True),
-          lambda q, k, v: attend(q, k, v, scale=0.3, enable_gqa=True), (2, 6, 5, 4), (2, 3, 5, 4), (2, 3, 5, 4), factor=4)
+          lambda q, k, v: attend(q, k, v, scale=0.3, enable_gqa=True), (2, 6, 5, 4), (2, 3, 5, 4), (2, 3, 5, 4),
+          factor=4)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

@@ -1,4 +1,5 @@
 """x[...] and x[...] = y against PyTorch."""
+# ruff: noqa: B023   (each lambda runs before its loop goes on)
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ pytest.importorskip("torch", reason="PyTorch, the judge of gradients, is not ins
 from hypothesis import given, settings as hypothesis_settings, strategies as st  # noqa: E402
 from judge import Tensor, check, torch  # noqa: E402
 
-BASIC = [0, -1, (1, 2), (slice(1, 3),), (slice(None), -1), (slice(None, None, 2),), (slice(3, 0, -1),), (slice(None, None, -2), 1),
-         (None, 1), (Ellipsis, 0), (1, Ellipsis), (Ellipsis,), (None, Ellipsis, None), (slice(5, 2),), (slice(-3, -1), None, 2),
+BASIC = [0, -1, (1, 2), (slice(1, 3),), (slice(None), -1), (slice(None, None, 2),), (slice(3, 0, -1),),
+         (slice(None, None, -2), 1),
+         (None, 1), (Ellipsis, 0), (1, Ellipsis), (Ellipsis,), (None, Ellipsis, None), (slice(5, 2),),
+         (slice(-3, -1), None, 2),
          (slice(1, 100), slice(-100, 2)), (0, 0, 0), (slice(None, None, 3), slice(None, None, -1), slice(1, 4, 2))]
 
 
@@ -30,8 +33,10 @@ def test_no_kernel_for_a_view():
 
 ADVANCED = {
     "one": lambda x, i, j: x[i], "second axis": lambda x, i, j: x[:, j], "two": lambda x, i, j: x[i, j],
-    "two, apart": lambda x, i, j: x[i, :, j], "with a slice": lambda x, i, j: x[1:, j], "with a number": lambda x, i, j: x[2, j],
-    "number between": lambda x, i, j: x[i, 1, j], "after ...": lambda x, i, j: x[..., j], "with None": lambda x, i, j: x[None, i],
+    "two, apart": lambda x, i, j: x[i, :, j], "with a slice": lambda x, i, j: x[1:, j], "with a number": lambda x, i,
+    j: x[2, j],
+    "number between": lambda x, i, j: x[i, 1, j], "after ...": lambda x, i, j: x[..., j], "with None": lambda x, i,
+    j: x[None, i],
     "broadcast": lambda x, i, j: x[i.reshape(-1, 1), j], "matrix": lambda x, i, j: x[i.reshape(2, 2)],
     "all three": lambda x, i, j: x[i, j, j], "step before": lambda x, i, j: x[::2, j],
 }
@@ -40,8 +45,8 @@ ADVANCED = {
 @pytest.mark.parametrize("name", ADVANCED)
 def test_tensors_as_indices(name):
     i, j = np.array([3, 0, -1, 2]), np.array([0, 2, -2, 1])
-    check(lambda x: ADVANCED[name](x, Tensor(i), Tensor(j)), lambda x: ADVANCED[name](x, torch.tensor(i), torch.tensor(j)),
-          (4, 3, 5))
+    check(lambda x: ADVANCED[name](x, Tensor(i), Tensor(j)),
+          lambda x: ADVANCED[name](x, torch.tensor(i), torch.tensor(j)), (4, 3, 5))
 
 
 def test_lists_and_masks():
@@ -78,8 +83,10 @@ def test_iteration():
 
 SETS = {
     "number": (1, 9.0), "negative": (-1, 9.0), "slice": ((slice(1, 3),), 7.0), "two": ((slice(None), 2), 7.0),
-    "row": (0, [1.0, 2.0, 3.0, 4.0, 5.0]), "part": ((slice(1, 3), slice(0, 2)), [[1.0, 2.0], [3.0, 4.0]]), "all": (slice(None), 3.0),
-    "steps": ((slice(None, None, 2), slice(1, None, 3)), 5.0), "broadcast": ((slice(0, 2),), [[1.0], [2.0]]), "...": (..., 4.0),
+    "row": (0, [1.0, 2.0, 3.0, 4.0, 5.0]), "part": ((slice(1, 3), slice(0, 2)), [[1.0, 2.0], [3.0, 4.0]]),
+    "all": (slice(None), 3.0),
+    "steps": ((slice(None, None, 2), slice(1, None, 3)), 5.0), "broadcast": ((slice(0, 2),), [[1.0], [2.0]]),
+    "...": (..., 4.0),
     "list": ([0, 2], 8.0), "pairs": (([0, 1], [1, 2]), [7.0, 8.0]), "mixed": ((slice(1, 4), [0, 3]), 6.0),
 }
 

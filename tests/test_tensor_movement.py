@@ -1,4 +1,5 @@
 """Views, joining and splitting against PyTorch and NumPy."""
+# ruff: noqa: B023   (each lambda runs before its loop goes on)
 
 from __future__ import annotations
 
@@ -12,17 +13,22 @@ from judge import Tensor, check, seeded, torch  # noqa: E402
 F = torch.nn.functional
 
 SAME = {
-    "reshape": lambda x: x.reshape(4, 6), "reshape -1": lambda x: x.reshape(-1, 2), "reshape ()": lambda x: x.reshape((2, 12)),
+    "reshape": lambda x: x.reshape(4, 6), "reshape -1": lambda x: x.reshape(-1, 2),
+    "reshape ()": lambda x: x.reshape((2, 12)),
     "view": lambda x: x.view(24), "permute": lambda x: x.permute(2, 0, 1), "permute -": lambda x: x.permute(-1, 0, -2),
     "transpose": lambda x: x.transpose(0, 2), "mT": lambda x: x.mT, "flatten": lambda x: x.flatten(),
-    "flatten 1": lambda x: x.flatten(1), "flatten 0 1": lambda x: x.flatten(0, 1), "unflatten": lambda x: x.unflatten(2, (2, -1)),
+    "flatten 1": lambda x: x.flatten(1), "flatten 0 1": lambda x: x.flatten(0, 1),
+    "unflatten": lambda x: x.unflatten(2, (2, -1)),
     "unsqueeze": lambda x: x.unsqueeze(1), "unsqueeze -1": lambda x: x.unsqueeze(-1), "flip": lambda x: x.flip(0, 2),
     "flip ()": lambda x: x.flip((1,)), "expand": lambda x: x.unsqueeze(0).expand(5, -1, -1, -1),
-    "repeat": lambda x: x.repeat(2, 1, 3), "repeat more": lambda x: x.repeat(2, 1, 2, 1), "movedim": lambda x: x.movedim(0, 2),
+    "repeat": lambda x: x.repeat(2, 1, 3), "repeat more": lambda x: x.repeat(2, 1, 2, 1),
+    "movedim": lambda x: x.movedim(0, 2),
     "roll": lambda x: x.roll(2, 1), "roll flat": lambda x: x.roll(5), "roll 2": lambda x: x.roll((1, -1), (0, 2)),
-    "repeat_interleave": lambda x: x.repeat_interleave(2, 1), "repeat_interleave flat": lambda x: x.repeat_interleave(3),
+    "repeat_interleave": lambda x: x.repeat_interleave(2, 1),
+    "repeat_interleave flat": lambda x: x.repeat_interleave(3),
     "unfold": lambda x: x.unfold(2, 3, 1), "unfold 2": lambda x: x.unfold(1, 2, 2), "triu": lambda x: x.triu(),
-    "tril": lambda x: x.tril(), "triu 1": lambda x: x.triu(1), "tril -1": lambda x: x.tril(-1), "tril 9": lambda x: x.tril(9),
+    "tril": lambda x: x.tril(), "triu 1": lambda x: x.triu(1), "tril -1": lambda x: x.tril(-1),
+    "tril 9": lambda x: x.tril(9),
     "squeeze": lambda x: x.unsqueeze(0).unsqueeze(2).squeeze(), "squeeze 0": lambda x: x.unsqueeze(0).squeeze(0),
     "squeeze no-op": lambda x: x.squeeze(0), "broadcast_to": lambda x: x.broadcast_to((2, 2, 3, 4)),
 }

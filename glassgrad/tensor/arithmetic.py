@@ -31,7 +31,7 @@ class Arithmetic(Casts):
     """Operators and comparisons, element by element."""
     __slots__ = ()
 
-    # -- two operands ----------------------------------------------------------------------------------------------------
+    # -- two operands ----------------------------------------------------------------------------------------
     def _binary(self, op: Op, other: Any, swapped: bool = False) -> Self:
         x = self.uop
         place = self._device
@@ -59,7 +59,8 @@ class Arithmetic(Casts):
             raise DTypeError(f"{VERBS[op][1]} works on whole numbers and truth values",
                              given=f"{self.uop.dtype.name} {VERBS[op][1]} "
                                    f"{other.dtype.name if isinstance(other, Core) else other}",
-                             expected="integer or bool tensors", mend="cast first: x.int(); or compare: (x > 0) & (y > 0)")
+                             expected="integer or bool tensors",
+                             mend="cast first: x.int(); or compare: (x > 0) & (y > 0)")
         made = self._with(UOp(op, _bool if op.compares else dtype, (x, y)))
         if place is not None:
             made._device = place
@@ -160,7 +161,7 @@ class Arithmetic(Casts):
             return self._binary(o.CMPLT, other, swapped)._binary(o.OR, self._binary(o.CMPEQ, other))
         return self._binary(o.CMPLT, other, not swapped)._unary(o.NOT)
 
-    # -- one operand -------------------------------------------------------------------------------------------------------
+    # -- one operand -----------------------------------------------------------------------------------------
     def _unary(self, op: Op) -> Self:
         return self._with(UOp(op, self.uop.dtype, (self.uop,)))
 
@@ -209,7 +210,7 @@ class Arithmetic(Casts):
         """
         return self.bool()._unary(o.NOT)
 
-    # -- operators by name ---------------------------------------------------------------------------------------------------
+    # -- operators by name -----------------------------------------------------------------------------------
     def add(self, other: Any, reverse: bool = False) -> Self:
         """The sum, element by element; the same as `x + other`.
 
@@ -327,7 +328,7 @@ class Arithmetic(Casts):
         """
         return self._binary(o.CMPNE, other)
 
-    # -- choosing ----------------------------------------------------------------------------------------------------------
+    # -- choosing --------------------------------------------------------------------------------------------
     def where(self, yes: Any, no: Any) -> Self:
         """`yes` where this tensor is true (not zero), elsewhere `no`.
 

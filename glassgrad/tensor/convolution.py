@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Convolution"]
 
-Sizes = "int | Sequence[int]"
+Sizes = int | Sequence[int]
 
 
 def each(value: Any, rank: int, what: str, least: int = 1) -> tuple[int, ...]:
@@ -29,7 +29,8 @@ def each(value: Any, rank: int, what: str, least: int = 1) -> tuple[int, ...]:
     sizes = (value,) * rank if isinstance(value, int) else tuple(value)
     if len(sizes) != rank or any(isinstance(n, bool) or not isinstance(n, int) or n < least for n in sizes):
         raise InputError(f"{what} does not fit the space axes", given=f"{what}={value!r}",
-                         expected=f"one int of {least} or more, or {rank} of them", mend=f"write {what}={least}, for example")
+                         expected=f"one int of {least} or more, or {rank} of them",
+                         mend=f"write {what}={least}, for example")
     return sizes
 
 
@@ -45,9 +46,9 @@ class Convolution(Indexing):
     """Convolutions and pools."""
     __slots__ = ()
 
-    # -- padding -------------------------------------------------------------------------------------------------------
+    # -- padding ---------------------------------------------------------------------------------------------
     def _space_padding(self, padding: Any, rank: int) -> list[tuple[int, int]]:
-        """Padding as (before, after) per space axis: from one int, one per axis, or 2 per axis from the last backward."""
+        """Padding as (before, after) per space axis, from an int, one per axis, or two, from the last backward."""
         if isinstance(padding, int):
             pairs = [(padding, padding)] * rank
         elif len(padding) == 2 * rank:
@@ -62,15 +63,17 @@ class Convolution(Indexing):
                              mend="write padding=1, for example")
         return pairs
 
-    def _check_space(self, what: str, pairs: list[tuple[int, int]], size: Sequence[int], dilation: Sequence[int]) -> None:
+    def _check_space(self, what: str, pairs: list[tuple[int, int]], size: Sequence[int],
+                     dilation: Sequence[int]) -> None:
         space = self.shape[-len(size):]
         for n, (before, after), k, d in zip(space, pairs, size, dilation):
             if n + before + after < d * (k - 1) + 1:
                 raise ShapeError(f"the window of {what} is larger than the padded input",
-                                 given=f"a window of {tuple(size)} (dilation {tuple(dilation)}) on {space} padded by {pairs}",
+                                 given=f"a window of {tuple(size)} (dilation {tuple(dilation)}) on {space} "
+                                       f"padded by {pairs}",
                                  expected="a window that fits", mend="pad more, or use a smaller kernel")
 
-    # -- convolution ---------------------------------------------------------------------------------------------------
+    # -- convolution -----------------------------------------------------------------------------------------
     def conv2d(self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Sizes = 1, dilation: Sizes = 1,
                padding: Any = 0, dtype: DType | str | None = None) -> Self:
         """The convolution of (batch, in, ...space) with a weight of (out, in / groups, ...kernel).
@@ -84,8 +87,8 @@ class Convolution(Indexing):
         if rank < 1 or len(x.shape) != rank + 2 or x.shape[1] != groups * w.shape[1] or w.shape[0] % groups:
             raise ShapeError("the weight does not fit the input of this convolution",
                              given=f"input {x.shape}, weight {w.shape}, groups={groups}",
-                             expected="input (batch, in, ...space) and weight (out, in / groups, ...kernel) with as many "
-                                      "kernel axes as space axes, and out divisible by groups",
+                             expected="input (batch, in, ...space) and weight (out, in / groups, ...kernel) with as "
+                                      "many kernel axes as space axes, and out divisible by groups",
                              mend="check the layer's in_channels and groups; add a batch axis with x.unsqueeze(0)")
         size, strides = w.shape[2:], each(stride, rank, "stride")
         dilations, pairs = each(dilation, rank, "dilation"), self._space_padding(padding, rank)
@@ -108,7 +111,7 @@ class Convolution(Indexing):
         made._device = place
         return made if bias is None else made + bias.reshape((1, -1) + (1,) * rank)
 
-    # -- pools -----------------------------------------------------------------------------------------------------------
+    # -- pools -----------------------------------------------------------------------------------------------
     def _pooled(self, what: str, kernel_size: Any, stride: Any, dilation: Any, padding: Any, ceil_mode: bool,
                 fill: Any) -> tuple[UOp, int]:
         """The windows of a pool, and how many axes the window has."""
@@ -151,7 +154,8 @@ class Convolution(Indexing):
         if count_include_pad:   # what ceil_mode added at the end never counts, the padding itself does
             pairs = x._space_padding(padding, rank)
             grown = tuple(n + b + a for n, (b, a) in zip(x.shape[-rank:], pairs))
-            counted, _ = self._with(full(grown, 1, x.dtype))._pooled("avg_pool2d", kernel_size, stride, dilation, 0, True, 0)
+            ones = self._with(full(grown, 1, x.dtype))
+            counted, _ = ones._pooled("avg_pool2d", kernel_size, stride, dilation, 0, True, 0)
             counted = counted.shrink([(0, n) for n in seen.shape[-2 * rank:]])
         else:
             counted, _ = self._with(full(x.shape[-rank:], 1, x.dtype))._pooled("avg_pool2d", *options, 0)

@@ -1,7 +1,7 @@
 """What a tensor is: a node of the graph, a gradient, a wish for one. In: values or nodes. Out: `Core`.
 
-Every room of tensor/ adds methods to the class below it: core <- arithmetic <- movement <- elementwise <- ... <- Tensor.
-So a room uses only what stands beneath it, and each method is found by name in one file.
+Every room of tensor/ adds methods to the class below it: core <- casts <- arithmetic <- movement <- ... <- Tensor. So
+a room uses only what stands beneath it, and each method is found by name in one file.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Core:
             made.requires_grad = requires_grad
         return made
 
-    # -- what it is ----------------------------------------------------------------------------------------------------
+    # -- what it is ------------------------------------------------------------------------------------------
     @property
     def shape(self) -> tuple[int, ...]:
         """The size of every axis.
@@ -157,11 +157,11 @@ class Core:
         """
         return self.uop.dtype.kind == "f"
 
-    # -- whether it wants a gradient -------------------------------------------------------------------------------------
+    # -- whether it wants a gradient -------------------------------------------------------------------------
     @property
     def requires_grad(self) -> bool | None:
-        """True: `backward` fills `grad`. False: never. None, the default: a leaf's `grad` is filled, which costs nothing
-        until it is read.
+        """True: `backward` fills `grad`. False: never. None, the default: a leaf's `grad` is filled, which costs
+        nothing until it is read.
 
         >>> Tensor([1.0], requires_grad=True).requires_grad
         True
@@ -171,8 +171,9 @@ class Core:
     @requires_grad.setter
     def requires_grad(self, wish: bool | None) -> None:
         if wish and self.uop.dtype.kind != "f":
-            raise DTypeError("only float tensors have gradients", given=f"requires_grad=True on {self.uop.dtype.name}",
-                             expected="a float dtype", mend="cast it first: x.float()")
+            raise DTypeError("only float tensors have gradients",
+                             given=f"requires_grad=True on {self.uop.dtype.name}", expected="a float dtype",
+                             mend="cast it first: x.float()")
         self._requires_grad = wish
         if wish:
             hold(self)
@@ -186,7 +187,7 @@ class Core:
         self.requires_grad = requires_grad
         return self
 
-    # -- types and places ----------------------------------------------------------------------------------------------
+    # -- types and places ------------------------------------------------------------------------------------
     def cast(self, dtype: DType | str) -> Self:
         """The same values in another element type.
 
@@ -235,7 +236,7 @@ class Core:
             hold(self)
         return self
 
-    # -- meeting other tensors -------------------------------------------------------------------------------------------
+    # -- meeting other tensors -------------------------------------------------------------------------------
     def _shared_device(self, other: Core) -> str | None:
         """The device two tensors meet on, where at least one of them said where it wants to live."""
         mine, theirs = self.uop.device or self._device, other.uop.device or other._device

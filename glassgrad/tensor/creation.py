@@ -41,7 +41,7 @@ class Creation(Reduce):
                              mend="check how the sizes are computed")
         return sizes
 
-    # -- constants -----------------------------------------------------------------------------------------------------
+    # -- constants -------------------------------------------------------------------------------------------
     @classmethod
     def full(cls, shape: int | Sequence[int], fill_value: Any, device: str | None = None,
              dtype: DType | str | None = None, requires_grad: bool | None = None) -> Self:
@@ -121,7 +121,7 @@ class Creation(Reduce):
         place = kwargs.get("device") or self.uop.device or self._device
         return self._made(node, place, kwargs.get("requires_grad"))
 
-    # -- ranges --------------------------------------------------------------------------------------------------------
+    # -- ranges ----------------------------------------------------------------------------------------------
     @classmethod
     def arange(cls, start: Any, stop: Any = None, step: Any = 1, device: str | None = None,
                dtype: DType | str | None = None, requires_grad: bool | None = None) -> Self:
@@ -141,7 +141,8 @@ class Creation(Reduce):
         count = max(0, math.ceil((stop - start) / step))
         if kind.kind == "f":
             wide = kind.accumulator
-            node = (counting(count, dtypes.int64 if count >= 1 << 31 else dtypes.int32).cast(wide) * step + start).cast(kind)
+            places = counting(count, dtypes.int64 if count >= 1 << 31 else dtypes.int32)
+            node = (places.cast(wide) * step + start).cast(kind)
         else:
             node = counting(count, kind) * step + start if whole else \
                 (counting(count, dtypes.int32).cast(dtypes.float64) * step + start).cast(kind)
@@ -163,8 +164,8 @@ class Creation(Reduce):
         [0.0, 0.25, 0.5, 0.75, 1.0]
         """
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-            raise InputError("linspace needs a number of steps", given=f"steps={steps!r}", expected="an int of 0 or more",
-                             mend="write Tensor.linspace(0, 1, 5), for example")
+            raise InputError("linspace needs a number of steps", given=f"steps={steps!r}",
+                             expected="an int of 0 or more", mend="write Tensor.linspace(0, 1, 5), for example")
         kind = dtype_by_name(dtype) if dtype is not None else dtypes.default_float
         wide = kind.accumulator if kind.kind == "f" else dtypes.float32
         if steps == 1:
@@ -250,7 +251,7 @@ class Creation(Reduce):
         value = self.uop.reshape((*self.shape, 1)).expand((*self.shape, count))
         return self._with(value.eq(places).cast(dtypes.default_int))
 
-    # -- from memory ---------------------------------------------------------------------------------------------------
+    # -- from memory -----------------------------------------------------------------------------------------
     @classmethod
     def from_numpy(cls, array: Any, device: str | None = None, requires_grad: bool | None = None) -> Self:
         """A NumPy array's own memory as a tensor: later writes to the array are seen. Arrays that a device cannot share

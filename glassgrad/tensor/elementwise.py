@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.uop import UOp, const
+from glassgrad.graph.uop import UOp, const, full
 from glassgrad.tensor import formulas
 from glassgrad.tensor.core import Core
 from glassgrad.tensor.meeting import plain_number
@@ -37,7 +37,7 @@ class Elementwise(Movement):
         x = self._float_node()
         return self._with(formula(x.cast(x.dtype.accumulator)).cast(x.dtype))
 
-    # -- exponentials and logarithms -----------------------------------------------------------------------------------
+    # -- exponentials and logarithms -------------------------------------------------------------------------
     def exp(self) -> Self:
         """e to the power of each value.
 
@@ -102,7 +102,7 @@ class Elementwise(Movement):
         """
         x, y = self._both(other)
         top = x.maximum(y)
-        top = (top.abs() == math.inf).where(0.0, top).detach()
+        top = top.abs().eq(math.inf).where(0.0, top).detach()
         return ((x - top).exp() + (y - top).exp()).log() + top
 
     def detach(self) -> Self:
@@ -116,7 +116,7 @@ class Elementwise(Movement):
         made._requires_grad = False
         return made
 
-    # -- powers and roots ----------------------------------------------------------------------------------------------
+    # -- powers and roots ------------------------------------------------------------------------------------
     def square(self) -> Self:
         """Each value times itself.
 
@@ -156,8 +156,7 @@ class Elementwise(Movement):
         ([4, 9], [2.0, 3.0], [2.0, 8.0])
         """
         if reverse:
-            base = exponent if isinstance(exponent, Core) else self._both(exponent)[1]
-            return base._power_of(self)
+            return self._both(exponent)[1]._power_of(self)
         return self._power_of(exponent)
 
     def __pow__(self, exponent: Any) -> Self: return self._power_of(exponent)
@@ -175,11 +174,7 @@ class Elementwise(Movement):
             wide = x.dtype.accumulator
             return x._with(formulas.power(x.uop.cast(wide), y.uop.cast(wide)).cast(x.dtype))
         base, left = self._as_numbers(exponent)._broadcasted(exponent)
-        result, x = const(1, base.dtype), base.uop
-        for bit in range(6):   # beyond 63 every base but 0, 1 and -1 has long overflowed
-            result = (left.uop & (1 << bit)).ne(0).where(result * x, result)
-            x = x * x
-        return base._with(result)
+        return base._with(formulas.whole_number_power(base.uop, left.uop))
 
     def _constant_power(self, n: Any) -> Self:
         x = self.uop
@@ -200,7 +195,7 @@ class Elementwise(Movement):
             return self.rsqrt()
         return self._formula(lambda x: formulas.power(x, const(n, x.dtype)))
 
-    # -- rounding ------------------------------------------------------------------------------------------------------
+    # -- rounding --------------------------------------------------------------------------------------------
     def trunc(self) -> Self:
         """Rounded toward zero.
 
@@ -251,7 +246,7 @@ class Elementwise(Movement):
         """
         return self - self.trunc()
 
-    # -- signs and limits ----------------------------------------------------------------------------------------------
+    # -- signs and limits ------------------------------------------------------------------------------------
     def sign(self) -> Self:
         """-1, 0 or 1; of NaN 0, as in PyTorch.
 
@@ -271,7 +266,7 @@ class Elementwise(Movement):
         [-1.0, 2.0]
         """
         x, y = self.cast(self._float_node().dtype)._both(other)
-        negative = (y < 0) | ((y == 0) & (y.reciprocal() < 0))
+        negative = (y < 0) | (y.eq(0) & (y.reciprocal() < 0))
         return negative.where(-x.abs(), x.abs())
 
     def clamp(self, min_: Any = None, max_: Any = None, *, min: Any = None, max: Any = None) -> Self:
@@ -306,7 +301,7 @@ class Elementwise(Movement):
         """
         return self + (end - self) * weight
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    # -- asking ----------------------------------------------------------------------------------------------
     def isnan(self) -> Self:
         """Whether each value is NaN.
 
@@ -323,8 +318,10 @@ class Elementwise(Movement):
         """
         x = self._with(self._float_node())
         if detect_positive and detect_negative:
-            return x.abs() == math.inf
-        return x == (math.inf if detect_positive else -math.inf) if detect_positive or detect_negative else x != x
+            return x.abs().eq(math.inf)
+        if not (detect_positive or detect_negative):
+            return x._with(full(x.shape, False, dtypes.bool))
+        return x.eq(math.inf if detect_positive else -math.inf)
 
     def isfinite(self) -> Self:
         """Whether each value is neither infinite nor NaN.

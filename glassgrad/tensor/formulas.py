@@ -36,7 +36,7 @@ def with_sign_of(x: UOp, size: UOp) -> UOp:
     return (x < 0.0).where(-size, size)
 
 
-# -- exponentials and logarithms --------------------------------------------------------------------------------------
+# -- exponentials and logarithms -----------------------------------------------------------------------------
 def exp(x: UOp) -> UOp:
     return (x * LOG2_E).exp2()
 
@@ -84,7 +84,7 @@ def _sigmoid_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * (y * (1
 def _softplus_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * sigmoid(x),)
 
 
-# -- hyperbolic -------------------------------------------------------------------------------------------------------
+# -- hyperbolic ----------------------------------------------------------------------------------------------
 def _tanh_series(count: int) -> list[float]:
     """Coefficients of tanh x / x in powers of x^2, from tanh' = 1 - tanh^2."""
     t = [0.0] * (2 * count + 1)
@@ -145,7 +145,7 @@ def _acosh_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g / (x * x - 
 def _atanh_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g / (1.0 - x * x),)
 
 
-# -- angles -----------------------------------------------------------------------------------------------------------
+# -- angles --------------------------------------------------------------------------------------------------
 def cos(x: UOp) -> UOp:
     """sin(pi/2 - x)."""
     return own_gradient((HALF_PI - x).sin(), (x,), _cos_backward)
@@ -197,14 +197,14 @@ def _atan2_backward(g: UOp, angle: UOp, y: UOp, x: UOp) -> tuple[UOp, UOp]:
     return scaled * x, -scaled * y
 
 
-# -- the error function -----------------------------------------------------------------------------------------------
+# -- the error function --------------------------------------------------------------------------------------
 # erf(x) / x = P(x^2) / Q(x^2) up to 3.925, where erf is 1 in float32; fitted by weighted least squares to 2e-8
 _ERF_P = (1.128379146, 0.1905948738, 0.05276945007, 0.003772599333, 0.0002848448616, 2.04602164e-06)
 _ERF_Q = (1.0, 0.5022430393, 0.1141831876, 0.01498329601, 0.001163870135, 3.80477847e-05)
 
 
 def _erf_series(count: int) -> list[float]:
-    """Of erf(x) sqrt(pi) e^(x^2) / 2x in powers of x^2: 2^k / (1 * 3 * ... * (2k + 1)); all positive, nothing cancels."""
+    """Of erf(x) sqrt(pi) e^(x^2) / 2x in powers of x^2: 2^k / (1 * 3 * ... * (2k + 1)); all positive, none cancel."""
     series = [1.0]
     for k in range(1, count):
         series.append(series[-1] * 2 / (2 * k + 1))
@@ -238,7 +238,7 @@ def erf(x: UOp) -> UOp:
 def _erf_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * exp(-x * x) * (2.0 / math.sqrt(math.pi)),)
 
 
-# -- powers and limits ------------------------------------------------------------------------------------------------
+# -- powers and limits ---------------------------------------------------------------------------------------
 def rsqrt(x: UOp) -> UOp:
     return own_gradient(x.sqrt().recip(), (x,), _rsqrt_backward)
 
@@ -258,6 +258,15 @@ def whole_power(x: UOp, n: int) -> UOp:
         if n:
             x = x * x
     assert result is not None
+    return result
+
+
+def whole_number_power(x: UOp, n: UOp) -> UOp:
+    """x^n for whole numbers: beyond n = 63 every base but 0, 1 and -1 has long overflowed."""
+    result = const(1, x.dtype)
+    for bit in range(6):
+        result = (n & (1 << bit)).ne(0).where(result * x, result)
+        x = x * x
     return result
 
 

@@ -13,7 +13,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.tensor.activations import Activations
-from glassgrad.tensor.meeting import resolve_axes, resolve_axis
+from glassgrad.tensor.meeting import Axis, resolve_axes, resolve_axis
 from glassgrad.tensor.sequence import counting
 
 if TYPE_CHECKING:
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Functional"]
 
-Axis = "int | Sequence[int] | None"
-
 
 class Functional(Activations):
     """Softmax, norms, dropout, attention, losses."""
     __slots__ = ()
 
-    # -- softmax -----------------------------------------------------------------------------------------------------------
+    # -- softmax ---------------------------------------------------------------------------------------------
     def _shifted(self, axis: Axis, dtype: DType | str | None) -> tuple[Self, DType]:
         """Each value less the largest of its row, in a type wide enough to sum, and the type to come back to."""
         x = self._with(self._float_node())
@@ -55,7 +53,7 @@ class Functional(Activations):
         x, out = self._shifted(axis, dtype)
         return (x - x.exp().sum(axis, keepdim=True).log()).cast(out)
 
-    # -- norms -------------------------------------------------------------------------------------------------------------
+    # -- norms -----------------------------------------------------------------------------------------------
     def layernorm(self, axis: Axis = -1, eps: float = 1e-5) -> Self:
         """(x - mean) / sqrt(variance + eps) along an axis; the variance is over n.
 
@@ -77,7 +75,8 @@ class Functional(Activations):
         wide = x.cast(x.dtype.accumulator)
         return (wide * (wide.square().mean(axis, keepdim=True) + eps).rsqrt()).cast(x.dtype)
 
-    def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: int | Sequence[int] = 1) -> Self:
+    def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self,
+                  axis: int | Sequence[int] = 1) -> Self:
         """(x - mean) invstd weight + bias, where all of these have one value per place along `axis`.
 
         >>> Tensor([[1.0, 2.0]]).batchnorm(None, None, Tensor([1.0, 1.0]), Tensor([1.0, 2.0])).tolist()
@@ -97,7 +96,7 @@ class Functional(Activations):
         """
         return self / self.norm(p, dim, keepdim=True).maximum(eps)
 
-    # -- dropout and attention ---------------------------------------------------------------------------------------------
+    # -- dropout and attention -------------------------------------------------------------------------------
     def dropout(self, p: float = 0.5) -> Self:
         """In training: each value 0 with probability p, the others over 1 - p. Else unchanged. See `Tensor.train`.
 
@@ -114,8 +113,9 @@ class Functional(Activations):
         keep = self.rand_like(dtype=dtypes.default_float) >= p
         return keep.where(self, 0) * (1.0 / (1.0 - p))
 
-    def scaled_dot_product_attention(self, key: Self, value: Self, attn_mask: Self | None = None, dropout_p: float = 0.0,
-                                     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Self:
+    def scaled_dot_product_attention(self, key: Self, value: Self, attn_mask: Self | None = None,
+                                     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+                                     enable_gqa: bool = False) -> Self:
         """softmax(query key^T scale + mask) value, over (.., time, size); scale is 1 / sqrt(size) unless given.
 
         >>> q = Tensor([[1.0, 0.0]])
@@ -136,7 +136,7 @@ class Functional(Activations):
             scores = attn_mask.where(scores, -math.inf) if attn_mask.dtype is dtypes.bool else scores + attn_mask
         return scores.softmax(-1).dropout(dropout_p) @ value
 
-    # -- losses --------------------------------------------------------------------------------------------------------------
+    # -- losses ----------------------------------------------------------------------------------------------
     def _reduced(self, reduction: str) -> Self:
         if reduction not in ("mean", "sum", "none"):
             raise InputError("there is no such reduction", given=f"reduction={reduction!r}",
@@ -162,7 +162,7 @@ class Functional(Activations):
         2.0
         """
         axis = self._class_axis(target, "nll_loss")
-        return self._weighed(-self._chosen(target, axis), target != ignore_index, reduction)
+        return self._weighed(-self._chosen(target, axis), target.ne(ignore_index), reduction)
 
     def _class_axis(self, target: Self, what: str) -> int:
         axis = 0 if self.ndim == 1 else 1
@@ -184,7 +184,8 @@ class Functional(Activations):
         logs = self.log_softmax(axis)
         smooth = label_smoothing
         if not 0 <= smooth <= 1:
-            raise InputError("label_smoothing is a share", given=str(smooth), expected="a number from 0 to 1", mend="write 0.1")
+            raise InputError("label_smoothing is a share", given=f"label_smoothing={smooth}",
+                             expected="a number from 0 to 1", mend="write label_smoothing=0.1, for example")
         if target.dtype.kind == "f":
             if target.shape != self.shape:
                 raise ShapeError("the target probabilities do not fit the predictions",
@@ -199,7 +200,7 @@ class Functional(Activations):
         losses = -logs._chosen(target, axis)
         if smooth:
             losses = losses * (1 - smooth) - logs.mean(axis) * smooth
-        return self._weighed(losses, target != ignore_index, reduction)
+        return self._weighed(losses, target.ne(ignore_index), reduction)
 
     def sparse_categorical_crossentropy(self, target: Self, ignore_index: int = -1, label_smoothing: float = 0.0,
                                         reduction: str = "mean") -> Self:
@@ -212,12 +213,13 @@ class Functional(Activations):
         if target.shape != self.shape[:-1]:
             raise ShapeError("the targets do not fit the predictions",
                              given=f"predictions {self.shape}, targets {target.shape}",
-                             expected=f"targets of shape {self.shape[:-1]}, one class each", mend="check the batch sizes")
+                             expected=f"targets of shape {self.shape[:-1]}, one class each",
+                             mend="check the batch sizes")
         logs = self.log_softmax(-1)
         losses = -logs._chosen(target, axis)
         if label_smoothing:
             losses = losses * (1 - label_smoothing) - logs.mean(-1) * label_smoothing
-        return self._weighed(losses, target != ignore_index, reduction)
+        return self._weighed(losses, target.ne(ignore_index), reduction)
 
     def binary_crossentropy(self, target: Self, reduction: str = "mean") -> Self:
         """-(y ln p + (1 - y) ln(1 - p)) for probabilities p; each logarithm is at least -100.

@@ -66,7 +66,8 @@ def read_array(value: Any, dtype: DType | None = None) -> HostValue:
     own = numpy_dtype(found.dtype)
     if own is None:
         raise InputError("cannot make a tensor of this array", given=f"an array of {found.dtype}",
-                         expected="numbers or truth values: " + ", ".join(d.name for d in ALL if d in _BY_FORMAT.values()),
+                         expected="numbers or truth values: "
+                                  + ", ".join(d.name for d in ALL if d in _BY_FORMAT.values()),
                          mend='convert it first, for example with array.astype("float32")')
     native = numpy.ascontiguousarray(found, dtype=found.dtype.newbyteorder("="))
     return HostValue(native.tobytes(), tuple(found.shape), own)
@@ -91,7 +92,7 @@ def nest(flat: list[Any], shape: tuple[int, ...]) -> Any:
     return flat
 
 
-# -- lists ------------------------------------------------------------------------------------------------------------
+# -- lists ---------------------------------------------------------------------------------------------------
 def _flatten(value: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
     shape = [len(value)]
     flat = value
@@ -173,8 +174,9 @@ def _fits(x: Any, dtype: DType) -> bool:
 
 def _whole(x: Any, position: int, shape: tuple[int, ...], dtype: DType) -> int:
     if isinstance(x, float) and not math.isfinite(x):
-        raise InputError(f"a value does not fit into {dtype.name}", given=f"value{_place(position, list(shape))} is {x}",
-                         expected="a finite number", mend="choose a float dtype")
+        raise InputError(f"a value does not fit into {dtype.name}",
+                         given=f"value{_place(position, list(shape))} is {x}", expected="a finite number",
+                         mend="choose a float dtype")
     return int(x)
 
 

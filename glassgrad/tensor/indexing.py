@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.errors import InputError, IndexRangeError, ShapeError
+from glassgrad.base.errors import IndexRangeError, InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
@@ -55,7 +55,7 @@ class Indexing(Linear):
                                            source.reshape((places.numel(),))), Scatter("set"))
         held(self._with(flat.reshape(self.shape)))
 
-    # -- reading the key ---------------------------------------------------------------------------------------------------
+    # -- reading the key -------------------------------------------------------------------------------------
     def _parts(self, key: Any) -> list[Any]:
         """The key as one entry per axis (and per None), ... filled in; lists and masks as tensors of places."""
         keys = list(key) if isinstance(key, tuple) else [key]
@@ -114,7 +114,8 @@ class Indexing(Linear):
             mask = parts[0]
             if mask.shape != self.shape[:mask.ndim]:
                 raise ShapeError("the mask does not fit the tensor", given=f"a mask of {mask.shape} for {self.shape}",
-                                 expected=f"a mask of shape {self.shape[:max(mask.ndim, 1)]}", mend="compare along these axes")
+                                 expected=f"a mask of shape {self.shape[:max(mask.ndim, 1)]}",
+                                 mend="compare along these axes")
             parts = self._spread(parts)
         x = self.uop
         bounds: list[tuple[int, int]] = []
@@ -177,22 +178,24 @@ class Indexing(Linear):
         last = start + (count - 1) * step
         return last, start + 1, step
 
-    # -- looking up by name ------------------------------------------------------------------------------------------------
+    # -- looking up by name ----------------------------------------------------------------------------------
     def gather(self, dim: int, index: Self) -> Self:
-        """out[i, j] = x[index[i, j], j] for dim 0, and so on: along one axis, the elements an index of equal rank names.
+        """out[i, j] = x[index[i, j], j] for dim 0, and so on: along an axis, the elements an index of equal rank names.
 
         >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[0], [1]])).tolist()
         [[1], [4]]
         """
         axis = resolve_axis(dim, self.ndim, "gather")
         if index.ndim != self.ndim or any(i > n for a, (i, n) in enumerate(zip(index.shape, self.shape)) if a != axis):
-            raise ShapeError("the index does not fit the tensor", given=f"index {index.shape} for {self.shape}, dim={dim}",
-                             expected="as many axes, and sizes that are not larger except along dim", mend="check the shapes")
+            raise ShapeError("the index does not fit the tensor",
+                             given=f"index {index.shape} for {self.shape}, dim={dim}",
+                             expected="as many axes, and sizes that are not larger except along dim",
+                             mend="check the shapes")
         x = self.uop.shrink([(0, n if a == axis else i) for a, (n, i) in enumerate(zip(self.shape, index.shape))])
         picks: list[tuple[int, Indexing]] = []
         for a, n in enumerate(index.shape):
-            count = counting(n, dtypes.int64).reshape((1,) * a + (n,) + (1,) * (index.ndim - a - 1)).expand(index.shape)
-            picks.append((a, index if a == axis else self._with(count)))
+            count = counting(n, dtypes.int64).reshape((1,) * a + (n,) + (1,) * (index.ndim - a - 1))
+            picks.append((a, index if a == axis else self._with(count.expand(index.shape))))
         return self._with(_pick(x, picks)) if self.ndim else self.reshape(index.shape)
 
     def index_select(self, dim: int, index: Self) -> Self:
@@ -212,15 +215,6 @@ class Indexing(Linear):
         """
         return self.flatten()[index]
 
-    def masked_select(self, mask: Self) -> Self:
-        """The elements where a mask is true, as a vector (computes the mask, to know how many).
-
-        >>> Tensor([1, 2, 3]).masked_select(Tensor([True, False, True])).tolist()
-        [1, 3]
-        """
-        shape = broadcast_shape(self.shape, mask.shape)
-        return self.expand(shape)[mask.expand(shape)]
-
     def masked_fill(self, mask: Self, value: Any) -> Self:
         """This with `value` where a mask is true.
 
@@ -230,7 +224,7 @@ class Indexing(Linear):
         return mask.where(value, self)
 
 
-# -- on nodes ---------------------------------------------------------------------------------------------------------
+# -- on nodes ------------------------------------------------------------------------------------------------
 def _every(x: UOp, axis: int, step: int) -> UOp:
     """Each step-th element along an axis: pad to a multiple, split, keep the first of each."""
     if step == 1:
@@ -298,7 +292,8 @@ def _replaced(x: UOp, view: UOp, value: UOp) -> UOp:
 def _fitted(value: Indexing, shape: tuple[int, ...], target: Indexing) -> UOp:
     """A value broadcast to the part it replaces."""
     if value.dtype.kind == "f" and target.dtype.kind != "f":
-        raise InputError("the value does not fit the tensor's type", given=f"{value.dtype.name} into {target.dtype.name}",
+        raise InputError("the value does not fit the tensor's type",
+                         given=f"{value.dtype.name} into {target.dtype.name}",
                          expected=f"values of {target.dtype.name}", mend=f"cast it: value.cast({target.dtype!r})")
     node = value.uop.cast(target.dtype)
     extra = len(node.shape) - len(shape)

@@ -37,7 +37,8 @@ class Joining(Creation):
                     a != b for k, (a, b) in enumerate(zip(t.shape, first.shape)) if k != axis):
                 raise ShapeError("cannot put these tensors one after another",
                                  given=f"shape {first.shape} first, shape {t.shape} at place {i}, along axis {axis}",
-                                 expected="the same number of axes (at least 1) and the same sizes, except along that axis",
+                                 expected="the same number of axes (at least 1) and the same sizes, except along "
+                                          "that axis",
                                  mend="check the shapes, or use Tensor.stack for a new axis")
             dtype = promote(dtype, t.dtype)
             if t._device is not place:
@@ -153,8 +154,8 @@ class Joining(Creation):
             raise ShapeError("diagonal needs a matrix", given=f"shape {self.shape}", expected="2 axes",
                              mend="index the stack first: x[0].diagonal()")
         n = min(self.shape)
-        square = self.uop.shrink(((0, n), (0, n)))
-        return self._with(square.reshape((n * n,)).pad(((0, n),)).reshape((n, n + 1)).shrink(((0, n), (0, 1))).reshape((n,)))
+        row = self.uop.shrink(((0, n), (0, n))).reshape((n * n,)).pad(((0, n),))
+        return self._with(row.reshape((n, n + 1)).shrink(((0, n), (0, 1))).reshape((n,)))
 
     def diag(self) -> Self:
         """A matrix with this vector as its diagonal.

@@ -47,7 +47,7 @@ def is_held(tensor: Any) -> bool:
 
 def holders(nodes: Iterable[UOp]) -> list[Any]:
     """The live leaf tensors among these nodes, in the nodes' order."""
-    found = []
+    found: list[Any] = []
     for node in nodes:
         cache = node._cache
         if cache is not None and "holders" in cache:

@@ -1,4 +1,4 @@
-"""Products of matrices. In, out: tensors. There is no matmul op: it is expand, multiply, sum, and the compiler sees it."""
+"""Products of matrices. In, out: tensors. There is no matmul op: it is expand, multiply, sum; the compiler sees it."""
 
 from __future__ import annotations
 

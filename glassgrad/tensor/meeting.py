@@ -6,6 +6,7 @@ at the narrowest type that holds both. Shapes align at the right; axes of size 1
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import AxisError, InputError, ShapeError
@@ -14,7 +15,9 @@ from glassgrad.graph.dtype import DType, dtypes, promote
 from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import Shape, UOp, const
 
-__all__ = ["broadcast_shape", "meet", "meet_many", "number", "resolve_axis", "resolve_axes", "shape_from"]
+__all__ = ["Axis", "broadcast_shape", "meet", "meet_many", "number", "resolve_axis", "resolve_axes", "shape_from"]
+
+Axis = int | Sequence[int] | None
 
 VERBS = {o.ADD: ("add", "+"), o.SUB: ("subtract", "-"), o.MUL: ("multiply", "*"), o.DIV: ("divide", "/"),
          o.IDIV: ("divide", "//"), o.MOD: ("take the remainder of", "%"), o.CMPLT: ("compare", "<"),
@@ -106,7 +109,7 @@ def meet_many(operands: list[UOp], op: Op) -> list[UOp]:
     return [x if x.shape == () else x.broadcast(shape) for x in operands]
 
 
-# -- axes and shapes as users write them ------------------------------------------------------------------------------
+# -- axes and shapes as users write them ---------------------------------------------------------------------
 def resolve_axis(axis: Any, rank: int, what: str, extra: int = 0) -> int:
     """An axis counted from the front; negative ones count from the end. `extra` axes may be addressed past the last."""
     if isinstance(axis, bool) or not hasattr(axis, "__index__"):

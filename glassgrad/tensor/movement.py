@@ -28,7 +28,7 @@ class Movement(Arithmetic):
     """Views: the same elements under other indices."""
     __slots__ = ()
 
-    # -- shapes ----------------------------------------------------------------------------------------------------------
+    # -- shapes ----------------------------------------------------------------------------------------------
     def reshape(self, *shape: Any) -> Self:
         """The same elements in row-major order under another shape; one size may be -1, and None keeps a size.
 
@@ -136,7 +136,7 @@ class Movement(Arithmetic):
         axis = resolve_axis(dim, len(shape), "unsqueeze", extra=1)
         return self._with(self.uop.reshape(shape[:axis] + (1,) + shape[axis:]))
 
-    # -- order of axes -----------------------------------------------------------------------------------------------------
+    # -- order of axes ---------------------------------------------------------------------------------------
     def permute(self, *order: Any) -> Self:
         """The axes in another order.
 
@@ -146,8 +146,9 @@ class Movement(Arithmetic):
         rank = len(self.uop.shape)
         axes = tuple(resolve_axis(a, rank, "permute") for a in shape_from(order, "permute"))
         if sorted(axes) != list(range(rank)):
-            raise AxisError("permute needs every axis exactly once", given=f"permute{shape_from(order, 'permute')} of a "
-                            f"tensor of shape {self.uop.shape}", expected=f"the axes 0 to {rank - 1} in some order",
+            raise AxisError("permute needs every axis exactly once",
+                            given=f"permute{shape_from(order, 'permute')} of a tensor of shape {self.uop.shape}",
+                            expected=f"the axes 0 to {rank - 1} in some order",
                             mend="name the missing axes")
         return self._with(self.uop.permute(axes))
 
@@ -194,7 +195,7 @@ class Movement(Arithmetic):
         order.insert(b, a)
         return self._with(self.uop.permute(order))
 
-    # -- repeating ---------------------------------------------------------------------------------------------------------
+    # -- repeating -------------------------------------------------------------------------------------------
     def expand(self, *shape: Any) -> Self:
         """Axes of size 1 repeated without copying; -1 or None keeps a size, and new axes may be added in front.
 
@@ -244,8 +245,10 @@ class Movement(Arithmetic):
         """
         times = shape_from(repeats, "repeat")
         if any(n < 0 for n in times) or len(times) < self.ndim:
-            raise ShapeError("repeat needs a count for every axis", given=f"{times} for a tensor of shape {self.shape}",
-                             expected=f"at least {self.ndim} counts of 0 or more", mend="write 1 for axes to leave alone")
+            raise ShapeError("repeat needs a count for every axis",
+                             given=f"{times} for a tensor of shape {self.shape}",
+                             expected=f"at least {self.ndim} counts of 0 or more",
+                             mend="write 1 for axes to leave alone")
         base = (1,) * (len(times) - self.ndim) + self.shape
         x = self.uop.reshape(tuple(m for n in base for m in (1, n)))
         x = x.expand(tuple(m for t, n in zip(times, base) for m in (t, n)))
@@ -263,7 +266,7 @@ class Movement(Arithmetic):
         y = y.expand(x.shape[:axis] + (repeats,) + x.shape[axis:])
         return self._with(y.reshape(x.shape[:axis - 1] + (x.shape[axis - 1] * repeats,) + x.shape[axis:]))
 
-    # -- borders -----------------------------------------------------------------------------------------------------------
+    # -- borders ---------------------------------------------------------------------------------------------
     def shrink(self, bounds: Sequence[tuple[int, int] | None]) -> Self:
         """The part between (start, stop) on every axis; None keeps an axis whole.
 
@@ -274,7 +277,8 @@ class Movement(Arithmetic):
         parts = tuple((0, n) if b is None else tuple(b) for b, n in zip(bounds, shape))
         if len(bounds) != len(shape) or any(not 0 <= b[0] <= b[1] <= n for b, n in zip(parts, shape)):
             raise ShapeError("cannot shrink to these bounds", given=f"{tuple(bounds)} of shape {shape}",
-                             expected="one (start, stop) per axis with 0 <= start <= stop <= size", mend="check the bounds")
+                             expected="one (start, stop) per axis with 0 <= start <= stop <= size",
+                             mend="check the bounds")
         return self._with(self.uop.shrink(parts))  # type: ignore[arg-type]
 
     def flip(self, *dims: Any) -> Self:
@@ -348,7 +352,8 @@ class Movement(Arithmetic):
         reach = {"reflect": n - 1, "circular": n, "replicate": before + after if n else 0}[mode]
         if max(before, after) > reach:
             raise ShapeError(f"cannot pad with mode={mode!r} by more than there is to copy",
-                             given=f"({before}, {after}) on an axis of size {n}", expected=f"at most {reach} on each side",
+                             given=f"({before}, {after}) on an axis of size {n}",
+                             expected=f"at most {reach} on each side",
                              mend='pad less, or use mode="replicate"')
 
         def part(start: int, stop: int, flip: bool = False, count: int = 0) -> UOp:

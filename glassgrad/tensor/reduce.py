@@ -1,13 +1,12 @@
 """Many values to one: sums, products, extremes, their places, running sums. In, out: tensors.
 
-Whole numbers narrower than 32 bits are summed as int32 or uint32, truth values as int32 (PyTorch makes all of them int64);
-floats narrower than 32 bits are summed in float32 and rounded at the end.
+Whole numbers narrower than 32 bits are summed as int32 or uint32, truth values as int32 (PyTorch makes all of them
+int64); floats narrower than 32 bits are summed in float32 and rounded at the end.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import ShapeError
@@ -15,7 +14,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import Scan, UOp, const
-from glassgrad.tensor.meeting import resolve_axes, resolve_axis
+from glassgrad.tensor.meeting import Axis, resolve_axes, resolve_axis
 from glassgrad.tensor.sequence import counting
 from glassgrad.tensor.trigonometry import Trigonometry
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["Reduce"]
-
-Axis = "int | Sequence[int] | None"
 
 
 def sum_dtype(dtype: DType) -> DType:
@@ -56,9 +53,10 @@ class Reduce(Trigonometry):
     def _nonempty(self, axis: Any, what: str) -> None:
         if self._count(axis, what) == 0:
             raise ShapeError(f"{what} of no values has no answer", given=f"shape {self.uop.shape}, axis={axis}",
-                             expected="at least one value to choose from", mend="check for empty tensors before this line")
+                             expected="at least one value to choose from",
+                             mend="check for empty tensors before this line")
 
-    # -- sums --------------------------------------------------------------------------------------------------------------
+    # -- sums ------------------------------------------------------------------------------------------------
     def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
         """The sum over all axes, or over those given.
 
@@ -135,7 +133,7 @@ class Reduce(Trigonometry):
         if p == math.inf or p == -math.inf:
             return x.max(dim, keepdim) if p > 0 else x.min(dim, keepdim)
         if p == 0:
-            return (x != 0).cast(self._float_node().dtype).sum(dim, keepdim)
+            return x.ne(0).cast(self._float_node().dtype).sum(dim, keepdim)
         if p == 1:
             return x.sum(dim, keepdim)
         return (x ** p).sum(dim, keepdim) ** (1.0 / p)
@@ -148,11 +146,11 @@ class Reduce(Trigonometry):
         """
         x = self._with(self._float_node())
         top = x.max(axis, keepdim=True).detach()
-        top = (top.abs() == math.inf).where(0.0, top)
+        top = top.abs().eq(math.inf).where(0.0, top)
         total = (x - top).exp().sum(axis, keepdim).log()
         return total + (top if keepdim else top.reshape(total.shape))
 
-    # -- extremes ----------------------------------------------------------------------------------------------------------
+    # -- extremes --------------------------------------------------------------------------------------------
     def max(self, axis: Axis = None, keepdim: bool = False) -> Self:
         """The largest value; NaN if there is one.
 
@@ -205,7 +203,7 @@ class Reduce(Trigonometry):
         first = chosen.where(places, n).reduce(o.AMIN, (at,))
         return self._with(first if keepdim else first.reshape(x.shape[:at] + x.shape[at + 1:]))
 
-    # -- truth -------------------------------------------------------------------------------------------------------------
+    # -- truth -----------------------------------------------------------------------------------------------
     def any(self, axis: Axis = None, keepdim: bool = False) -> Self:
         """Whether any value differs from zero.
 
@@ -230,7 +228,7 @@ class Reduce(Trigonometry):
         """
         return self.bool().sum(axis)
 
-    # -- running -----------------------------------------------------------------------------------------------------------
+    # -- running ---------------------------------------------------------------------------------------------
     def _scan(self, op: Op, axis: int, dtype: DType) -> Self:
         x = self.uop.cast(dtype)
         at = resolve_axis(axis, len(x.shape), f"cum{ {o.ADD: 'sum', o.MUL: 'prod', o.MAX: 'max', o.MIN: 'min'}[op] }")

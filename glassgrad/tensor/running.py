@@ -15,15 +15,16 @@ from glassgrad.engine.capture import refuse_reading
 from glassgrad.engine.device import Device
 from glassgrad.engine.realize import realize as compute, schedule_of
 from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import DType
 from glassgrad.graph.uop import UOp
 from glassgrad.runtime.memory import HostMemory
 from glassgrad.tensor.host import HostValue, numpy_dtype
 
-__all__ = ["canonical_device", "default_device", "store", "share", "realize", "schedule", "value_of", "bytes_of", "array_of",
-           "number_in", "limits_of"]
+__all__ = ["canonical_device", "default_device", "store", "share", "realize", "schedule", "value_of", "bytes_of",
+           "array_of", "number_in", "limits_of"]
 
 
-# -- places -----------------------------------------------------------------------------------------------------------
+# -- places --------------------------------------------------------------------------------------------------
 def canonical_device(name: str | None) -> str | None:
     """A device's proper name; None stays None."""
     return None if name is None else Device.canonicalize(name)
@@ -51,7 +52,7 @@ def share(array: Any, device: str) -> UOp | None:
     return UOp(o.BUFFER, dtype, (), Buffer.from_host(array, address, tuple(array.shape), dtype, device))
 
 
-# -- computing --------------------------------------------------------------------------------------------------------
+# -- computing -----------------------------------------------------------------------------------------------
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     """Compute all of these at once; each comes back as a view of a BUFFER."""
     return compute(_with_known_values(nodes), device)
@@ -103,7 +104,7 @@ def _with_known_values(roots: Sequence[UOp]) -> list[UOp]:
     return [new[r] for r in roots]
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------
+# -- reading -------------------------------------------------------------------------------------------------
 def bytes_of(node: UOp, device: str) -> memoryview:
     """The node's value as bytes, on this host: its memory itself where the device shares the host's."""
     refuse_reading(f"the values of a tensor of shape {node.shape}")
@@ -114,8 +115,8 @@ def bytes_of(node: UOp, device: str) -> memoryview:
 
 
 def array_of(node: UOp, device: str) -> Any:
-    """The node's value as a NumPy array: shared memory if the node is a BUFFER, else an array of the caller's own, because
-    equal expressions share one node and its value."""
+    """The node's value as a NumPy array: shared memory if the node is a BUFFER, else an array of the caller's own,
+    because equal expressions share one node and its value."""
     import numpy
     data = bytes_of(node, device)
     return numpy.frombuffer(data if node.op is o.BUFFER else bytearray(data), node.dtype.format).reshape(node.shape)
@@ -123,12 +124,19 @@ def array_of(node: UOp, device: str) -> Any:
 
 def limits_of(node: UOp) -> tuple[int, int] | None:
     """The least and greatest of whole numbers that lie in host memory already, if they are few; else None."""
-    if node.op is not o.BUFFER or not 0 < node.size <= 1024 or not isinstance(Device[node.arg.device].memory, HostMemory):
+    if node.op is not o.BUFFER or not 0 < node.size <= 1024:
         return None
-    numbers = node.arg.view().cast(node.dtype.format).tolist()
+    buffer: Buffer = node.arg
+    if not isinstance(Device[buffer.device].memory, HostMemory):
+        return None
+    numbers = _typed(buffer.view(), node.dtype).tolist()
     return min(numbers), max(numbers)
 
 
 def number_in(node: UOp, device: str) -> Any:
     """The one number of a node with one element."""
-    return bytes_of(node, device).cast("B").cast(node.dtype.format)[0]
+    return _typed(bytes_of(node, device), node.dtype)[0]
+
+
+def _typed(data: memoryview, dtype: DType) -> Any:
+    return data.cast("B").cast(dtype.format)  # type: ignore[call-overload]

@@ -14,10 +14,10 @@ from glassgrad.graph.dtype import dtype_by_name
 from glassgrad.graph.gradient import gradients
 from glassgrad.graph.uop import UOp, full, toposort
 from glassgrad.tensor import running
-from glassgrad.tensor.functional import Functional
 from glassgrad.tensor.host import HostValue, nest
 from glassgrad.tensor.leaves import distinct, hold, holders
 from glassgrad.tensor.meeting import resolve_axis
+from glassgrad.tensor.sorting import Sorting
 from glassgrad.tensor.training import Training, TrainingSwitch
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Tensor"]
 
 
-class Tensor(Functional, metaclass=TrainingSwitch):
+class Tensor(Sorting, metaclass=TrainingSwitch):
     """A block of numbers of one type, computed when needed.
 
     >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -38,7 +38,7 @@ class Tensor(Functional, metaclass=TrainingSwitch):
     """
     __slots__ = ()
 
-    # -- running -------------------------------------------------------------------------------------------------------
+    # -- running ---------------------------------------------------------------------------------------------
     def realize(self, *others: Tensor) -> Self:
         """Compute this tensor (and others with it) now and keep the values; gradients do not pass through it any more.
 
@@ -46,7 +46,7 @@ class Tensor(Functional, metaclass=TrainingSwitch):
         >>> x.uop.op
         Ops.BUFFER
         """
-        tensors = (self, *others)
+        tensors: tuple[Tensor, ...] = (self, *others)
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
             # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
             t.uop = distinct(node) if any(other is not t for other in holders((node,))) else node
@@ -90,7 +90,8 @@ class Tensor(Functional, metaclass=TrainingSwitch):
                              expected=f"shape {self.shape}", mend="reshape or expand the value first")
         if new.dtype is not self.dtype:
             raise DTypeError("cannot assign a value of another type", given=f"{new.dtype.name} to {self.dtype.name}",
-                             expected=f"{self.dtype.name} values", mend=f"cast the value first: value.cast({self.dtype!r})")
+                             expected=f"{self.dtype.name} values",
+                             mend=f"cast the value first: value.cast({self.dtype!r})")
         self._shared_device(new)
         return self.replace(new)
 
@@ -104,7 +105,7 @@ class Tensor(Functional, metaclass=TrainingSwitch):
         hold(self)
         return self
 
-    # -- reading -------------------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------
     def numpy(self) -> Any:
         """The values as a NumPy array; bfloat16 and fp8, which NumPy does not have, as float32.
 
@@ -125,7 +126,8 @@ class Tensor(Functional, metaclass=TrainingSwitch):
         if 0 in self.shape:
             raise ShapeError("there is no memory to show", given=f"a tensor of shape {self.shape}",
                              expected="at least one element", mend="use .numpy() or .tolist(), which can be empty")
-        return running.bytes_of(x.uop, x.device).cast("B").cast(x.dtype.format, self.shape)
+        data = running.bytes_of(x.uop, x.device)
+        return data.cast("B").cast(x.dtype.format, self.shape)  # type: ignore[call-overload,no-any-return]
 
     def tolist(self) -> Any:
         """The values as nested lists (or one number).
@@ -144,12 +146,11 @@ class Tensor(Functional, metaclass=TrainingSwitch):
         3.5
         """
         if self.numel() != 1:
-            raise ShapeError("item() is for a tensor with one element", given=f"shape {self.shape}, {self.numel()} elements",
-                             expected="1 element", mend="use .tolist() or .numpy(), or reduce it first: x.sum().item()")
-        return self.data().cast("B").cast(self._readable_format())[0]
-
-    def _readable_format(self) -> str:
-        return self.dtype.format if self.dtype.kind != "f" or self.dtype.bits >= 32 else "f"
+            raise ShapeError("item() is for a tensor with one element",
+                             given=f"shape {self.shape}, {self.numel()} elements", expected="1 element",
+                             mend="use .tolist() or .numpy(), or reduce it first: x.sum().item()")
+        x = self if self.dtype.kind != "f" or self.dtype.bits >= 32 else self.float()
+        return running.number_in(x.uop, x.device)
 
     def size(self, dim: int | None = None) -> Any:
         """The shape, or the size of one axis.
@@ -202,11 +203,11 @@ class Tensor(Functional, metaclass=TrainingSwitch):
         return (_restored, (self.dtype.name, self.shape, bytes(running.bytes_of(self.uop, self.device)), self.device,
                             self.requires_grad))
 
-    # -- gradients -----------------------------------------------------------------------------------------------------
+    # -- gradients -------------------------------------------------------------------------------------------
     def backward(self, gradient: Tensor | None = None) -> Self:
         """Fill `grad` of every leaf this value depends on: tensors that were made, not computed, and those whose
-        `requires_grad` is True. A second call adds to `grad`; reset it with `x.grad = None`. There is no graph to retain
-        or to free: it is the lazy expression itself, so this can be called as often as you like.
+        `requires_grad` is True. A second call adds to `grad`; reset it with `x.grad = None`. There is no graph to
+        retain or to free: it is the lazy expression itself, so this can be called as often as you like.
 
         >>> x = Tensor([1.0, 2.0])
         >>> loss = (x * x).sum().backward()
@@ -217,7 +218,8 @@ class Tensor(Functional, metaclass=TrainingSwitch):
         nodes = toposort([self.uop])
         leaves = [t for t in holders(nodes) if t.dtype.kind == "f" and t.requires_grad is not False]
         if not leaves:
-            raise GradientError("nothing here has a gradient", given="a value computed from no float tensor that wants one",
+            raise GradientError("nothing here has a gradient",
+                                given="a value computed from no float tensor that wants one",
                                 expected="at least one float tensor whose requires_grad is not False, still alive",
                                 mend="compute the value from float tensors, or set x.requires_grad = True")
         for leaf, found in zip(leaves, gradients(self.uop, seed, [t.uop for t in leaves])):
@@ -226,7 +228,8 @@ class Tensor(Functional, metaclass=TrainingSwitch):
                 leaf.grad = made if leaf.grad is None else leaf.grad + made
         return self
 
-    def gradient(self, *targets: Tensor, gradient: Tensor | None = None, materialize_grads: bool = False) -> list[Tensor]:
+    def gradient(self, *targets: Tensor, gradient: Tensor | None = None,
+                 materialize_grads: bool = False) -> list[Tensor]:
         """The gradient of this value for each target, without touching `grad`. Targets may be any tensors on the way.
 
         >>> x = Tensor([1.0, 2.0])
@@ -254,15 +257,15 @@ class Tensor(Functional, metaclass=TrainingSwitch):
         if gradient is None:
             if self.numel() != 1:
                 raise GradientError("backward() needs a single value to start from", given=f"shape {self.shape}",
-                                    expected="1 element", mend="reduce it: x.sum().backward(), or pass the gradient of this "
-                                    "value: x.backward(gradient)")
+                                    expected="1 element", mend="reduce it: x.sum().backward(), or pass the gradient "
+                                    "of this value: x.backward(gradient)")
             return full(self.shape, 1.0, self.dtype)
         if gradient.shape != self.shape:
             raise GradientError("the gradient given does not fit", given=f"a gradient of shape {gradient.shape}",
                                 expected=f"the value's shape, {self.shape}", mend="reshape or expand it")
         return gradient.uop.cast(self.dtype)
 
-    # -- modes -----------------------------------------------------------------------------------------------------------
+    # -- modes -----------------------------------------------------------------------------------------------
     @staticmethod
     def train(mode: bool = True) -> Training:
         """Switch dropout and batchnorm to training: as a statement, as `with Tensor.train():`, or as a decorator.
