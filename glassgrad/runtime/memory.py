@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -229,8 +230,9 @@ class HostMemory:
         for slab in empty:
             unmap_pages(slab, SLAB)
 
-    def __del__(self) -> None:
-        if getattr(self, "_lock", None) is not None:
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # when the interpreter ends, modules lose their names one by one, and the system takes all memory back
+        if getattr(self, "_lock", None) is not None and not finalizing():
             self.empty_cache()
 
 

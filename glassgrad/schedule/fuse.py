@@ -93,7 +93,7 @@ class _Plan:
             self.inlined[node] = Inlined(4 + self.inlined[where].cost, 2, None, False, node.size)
         else:                                # CONTIGUOUS, COPY, SCATTER, SCAN
             for s in node.src:
-                if node.op is o.COPY or self.inlined[s].rows is not None:
+                if node.op is o.COPY or (node.op is not o.CONTIGUOUS and self.inlined[s].rows is not None):
                     self.settle(s, f"read by {node.op.name.lower()}")
             self.inlined[node] = NOTHING
             if node.op is not o.CONTIGUOUS or node.src[0].op not in LEAVES:
@@ -156,6 +156,13 @@ class _Plan:
                 self.store(source, "a reshape mixes the rows of its reduction with the rest")
                 return NOTHING
             return inside._replace(rows=rows)
+        if node.op is o.WINDOW and inside.rows is None and self._feeds_contraction(node):
+            image = source
+            while image.op in (o.WINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP) and image not in self.reasons:
+                image = image.src[0]
+            if image.op is o.PAD and image not in self.reasons:
+                self.store(image, "its padding would be checked at every tap of the window")
+                return NOTHING
         if repeats and node.op is not o.EXPAND and inside.cost * self._reads(node) > 8:
             self.store(source, f"each element is read {self._reads(node)} times and costs {inside.cost}")
             return NOTHING
@@ -171,14 +178,14 @@ class _Plan:
 
     def _feeds_contraction(self, node: UOp) -> bool:
         """A repeated factor of a sum of products is packed once, so what it costs is paid once."""
-        for _ in range(8):
+        for _ in range(12):
             readers = self.readers.get(node, [])
             if len(readers) != 1:
                 return False
             node = readers[0]
             if node.op is o.SUM:
                 return self.is_contraction(node)
-            if node.op not in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.MUL, o.CAST):
+            if node.op not in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.MUL, o.CAST, o.WINDOW, o.FLIP):
                 return False
         return False
 
