@@ -28,6 +28,6 @@ from glassgrad.tensor.tensor import Tensor
 
 __version__ = "0.1.0"
 
-__all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "GlassgradError", "ShapeError", "DTypeError",
-           "AxisError", "DeviceError", "GradientError", "InputError", "IndexRangeError", "MemoryLimitError", "FormatError",
-           "JitError", "Bug"]
+__all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "GlassgradError", "ShapeError",
+           "DTypeError", "AxisError", "DeviceError", "GradientError", "InputError", "IndexRangeError",
+           "MemoryLimitError", "FormatError", "JitError", "Bug"]
