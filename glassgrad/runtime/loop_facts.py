@@ -20,6 +20,8 @@ def is_sum(loop: For) -> bool:
     if any(s.combine not in SUMS or s.register.dtype.kind == "b" or s.register.dtype.accumulator is not s.register.dtype
            for s in sums):                # narrow floats are rounded at every step
         return False
+    if len({(s.register, s.combine) for s in sums}) > len({s.register for s in sums}):
+        return False                      # x * a + b, again and again, is not a product and a sum
     read = {n for s in sums for n in toposort([s.value]) if n.op is o.REGISTER}
     return read.isdisjoint(s.register for s in sums)
 
