@@ -156,7 +156,7 @@ SINK = _declare("SINK", Kind.MEMORY)               # (STORE, ...): all that one 
 
 # -- the four that cannot honestly be composed ------------------------------------------------------------------------
 GATHER = _declare("GATHER", Kind.SPECIAL)     # (rows (n, *rest), index S) -> S + rest:  out[s, r] = rows[index[s], r]
-SCATTER = _declare("SCATTER", Kind.SPECIAL)   # (base (n, *rest), index S, value S + rest): base[index[s], r] (op)= value
+SCATTER = _declare("SCATTER", Kind.SPECIAL)   # (base (n, *rest), index S, value S + rest): base[index[s], r] op= value
 SCAN = _declare("SCAN", Kind.SPECIAL)         # running combination along one axis, inclusive
 RANDOM = _declare("RANDOM", Kind.SPECIAL)     # (seed, stream) -> uint64 of arg.shape: counter-based random bits
 

@@ -127,6 +127,7 @@ _lock = threading.RLock()   # re-entrant: a weak reference's callback may run wh
 
 class _Entry(weakref.ref):  # type: ignore[type-arg]
     __slots__ = ("key",)
+    key: Any
 
 
 def _forget(entry: _Entry) -> None:
@@ -150,6 +151,7 @@ class UOp:
     shape: Shape
     device: str | None
     place: Any
+    _cache: dict[str, Any] | None
 
     def __new__(cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None, place: Any = None) -> UOp:
         # constants are keyed by their bits: 1, 1.0 and True differ, and so do 0.0 and -0.0; a NaN equals itself
