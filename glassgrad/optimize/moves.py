@@ -300,7 +300,10 @@ def group(body: list[Statement], rows: list[UOp], chunk: int) -> tuple[list[Stat
     count = -(-n // chunk)
     if count < 2:
         return None
-    outer, inner = counter(name + "g", count), counter(name, chunk)
+    group_name = name + "g"
+    while any(r.arg.name == group_name for r in rows):      # groups of groups: equal counters would be one node
+        group_name += "g"
+    outer, inner = counter(group_name, count), counter(name, chunk)
     position = add(multiply(outer, chunk), inner)
     stop = None if n % chunk == 0 else add(index(n), multiply(outer, -chunk))
     row_sizes = [r.arg.size for r in rows]
@@ -315,7 +318,7 @@ def group(body: list[Statement], rows: list[UOp], chunk: int) -> tuple[list[Stat
     second: list[Statement] = [Assign(b.register, b.value) for b in begins]
     again: list[Statement] = []
     for r, combine in totals.items():
-        memory = local(f"part_{r.arg}", r.dtype, size, "shared")
+        memory = local(f"part_{r.arg}_{group_name}", r.dtype, size, "shared")
         first.append(Store(memory, place, r))
         again.append(Accumulate(r, combine, load(memory, place)))
     for r in reversed(rows):
