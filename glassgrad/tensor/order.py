@@ -1,0 +1,170 @@
+"""The order of numbers, on nodes: what sort and topk stand on. In: keys (rows, n). Out: places (rows, n).
+
+A key is an unsigned integer whose order is the order of the values: NaN last, -0.0 equal to 0.0, as in PyTorch. Short
+rows are ordered by counting how many keys come before each (one kernel). Long rows take a radix sort, two bits at a
+time: a running count of each digit (SCAN) says where an element goes (SCATTER), and equal keys keep their order. The
+digit's place is a scalar argument, so every pass runs the same two kernels.
+"""
+
+from __future__ import annotations
+
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.uop import Cell, Scan, Scatter, UOp, const, full
+from glassgrad.tensor.sequence import counting
+
+__all__ = ["key_of", "order_of", "largest_of"]
+
+SHORT = 64                 # rows up to here are ordered by counting
+_WORDS = {8: dtypes.uint8, 16: dtypes.uint16, 32: dtypes.uint32, 64: dtypes.uint64}
+_FIELD = 21                # bits of a running count: three of them share an int64
+
+
+def key_of(x: UOp, descending: bool = False) -> UOp:
+    """Unsigned integers in the order of x; equal where x is equal, the greatest for NaN.
+
+    >>> key_of(const(1.5)).dtype, key_of(const(True)).dtype
+    (dtypes.uint32, dtypes.uint8)
+    """
+    if x.dtype is dtypes.bool:
+        x = x.cast(dtypes.uint8)
+    if x.dtype.kind == "f" and x.dtype.bits < 32:
+        x = x.cast(dtypes.float32)
+    word = _WORDS[x.dtype.bits]
+    top = const(1 << (word.bits - 1), word)
+    if x.dtype.kind == "u":
+        key = x
+    elif x.dtype.kind == "i":
+        key = x.bitcast(word) ^ top
+    else:
+        bits = x.eq(0.0).where(0.0, x).bitcast(word)
+        negative = (bits & top).ne(0)
+        key = x.ne(x).where(const(word.max, word), negative.where(~bits, bits | top))
+    return ~key if descending else key
+
+
+def order_of(key: UOp, bits: int | None = None) -> UOp:
+    """For each row of keys (rows, n), the places of its elements in order (int32); equal keys keep theirs.
+
+    `bits`: how many low bits can differ, where fewer than all of them do.
+    """
+    rows, n = key.shape
+    count = key.dtype.bits if bits is None else max(bits, 1)
+    if n <= 1 or not rows:
+        return full(key.shape, 0, dtypes.int32)
+    if n <= SHORT:
+        return _by_counting(key.contiguous())
+    if key.dtype is not dtypes.uint64:
+        return _by_digits(key.cast(dtypes.uint32), count, None)
+    low = _by_digits(key.cast(dtypes.uint32), min(count, 32), None)
+    return low if count <= 32 else _by_digits((key >> 32).cast(dtypes.uint32), count - 32, low)
+
+
+def _row_starts(rows: int, n: int) -> UOp:
+    return (counting(rows, dtypes.int64) * n).reshape((rows, 1)).expand((rows, n))
+
+
+def _place(start: UOp, within: UOp) -> UOp:
+    """The linear places of a matrix' elements, as a vector."""
+    return (start + within.cast(dtypes.int64)).reshape((within.size,))
+
+
+def _moved_to(value: UOp, place: UOp) -> UOp:
+    """A permutation: value[i] goes to place[i]."""
+    flat = value.reshape((value.size,))
+    return UOp(o.SCATTER, value.dtype, (full(flat.shape, 0, value.dtype), place, flat), Scatter("set")).reshape(value.shape)
+
+
+def _by_counting(key: UOp) -> UOp:
+    """rank[i] = how many keys are smaller, or equal and earlier; then element i goes to its rank."""
+    rows, n = key.shape
+    whole = (rows, n, n)
+    mine, other = key.reshape((rows, n, 1)).expand(whole), key.reshape((rows, 1, n)).expand(whole)
+    place = counting(n)
+    earlier = place.reshape((1, 1, n)).expand(whole) < place.reshape((1, n, 1)).expand(whole)
+    before = (other < mine) | (other.eq(mine) & earlier)
+    rank = before.cast(dtypes.int32).sum((2,)).reshape((rows, n))
+    return _moved_to(place.broadcast((rows, n)), _place(_row_starts(rows, n), rank))
+
+
+def _by_digits(key: UOp, bits: int, order: UOp | None) -> UOp:
+    """A stable radix sort of 32-bit keys that stand in `order` already (None: as they are)."""
+    rows, n = key.shape
+    start = _row_starts(rows, n)
+    place = counting(n).broadcast((rows, n)) if order is None else order
+    if order is not None:
+        key = UOp(o.GATHER, key.dtype, (key.reshape((rows * n,)), _place(start, order))).reshape(key.shape)
+    # key and place travel as one number: one SCATTER a pass
+    packed = ((key.cast(dtypes.uint64) << 32) | place.cast(dtypes.uint64)).contiguous()
+    pairs = n < 1 << _FIELD
+    for first in range(0, bits, 2 if pairs else 1):
+        shift = UOp(o.SCALAR, dtypes.uint64, (), Cell(32 + first))
+        packed = _moved_to(packed, _place(start, (_by_two_bits if pairs else _by_one_bit)(packed, shift, n))).contiguous()
+    return (packed & 0xFFFFFFFF).cast(dtypes.int32)
+
+
+def _running(x: UOp) -> UOp:
+    return UOp(o.SCAN, x.dtype, (x,), Scan(1, o.ADD))
+
+
+def _totals(running: UOp) -> UOp:
+    """The last of each row's running sums, for every element of the row."""
+    rows, n = running.shape
+    return running.shrink(((0, rows), (n - 1, n))).expand((rows, n))
+
+
+def _by_one_bit(packed: UOp, shift: UOp, n: int) -> UOp:
+    """Zeros first, then ones: where each element goes within its row."""
+    one = ((packed >> shift) & 1).ne(0)
+    ones = _running(one.cast(dtypes.int32)).contiguous()
+    index = counting(n).broadcast(packed.shape)
+    return one.where((n - 1) - _totals(ones) + ones, index - ones)
+
+
+def _by_two_bits(packed: UOp, shift: UOp, n: int) -> UOp:
+    """The same for the digits 0 to 3: the counts of 0, 1 and 2 run along together, in three fields of one number."""
+    digit = ((packed >> shift) & 3).cast(dtypes.int64)
+    field = digit * _FIELD
+    counts = _running(digit.eq(3).where(0, const(1, dtypes.int64) << field)).contiguous()
+    totals = _totals(counts)
+    mask = (1 << _FIELD) - 1
+
+    def part(x: UOp, number: int) -> UOp:
+        return (x >> (number * _FIELD)) & mask
+
+    index = counting(n, dtypes.int64).broadcast(packed.shape)
+    seen, below = [part(counts, d) for d in range(3)], [part(totals, d) for d in range(3)]
+    threes = index - seen[0] - seen[1] - seen[2] + below[0] + below[1] + below[2]
+    twos, ones = below[0] + below[1] + seen[2] - 1, below[0] + seen[1] - 1
+    return digit.eq(0).where(seen[0] - 1, digit.eq(1).where(ones, digit.eq(2).where(twos, threes)))
+
+
+# -- the first k of many ------------------------------------------------------------------------------------------------
+def largest_of(key: UOp, k: int) -> UOp:
+    """The places of each row's k largest keys, in the order they stand in (rows, k), int32.
+
+    The k-th largest key is found bit by bit, from the top: a bit belongs to it if at least k keys reach the value with
+    that bit set. Then keys above it, and the first of those equal to it, are moved together.
+    """
+    rows, n = key.shape
+    key = key.contiguous()
+    word = key.dtype
+    limit = full((rows, 1), 0, word)
+    for bit in range(word.bits - 1, -1, -1):
+        tried = (limit | UOp(o.SCALAR, word, (), Cell(1 << bit))).contiguous()
+        reach = (key < tried.expand((rows, n))).logical_not().cast(dtypes.int32).sum((1,))
+        limit = (reach < k).where(limit, tried).contiguous()
+    at = limit.expand((rows, n))
+    above = at < key
+    room = k - above.cast(dtypes.int32).sum((1,)).contiguous()
+    level = key.eq(at)
+    chosen = above | (level & (_running(level.cast(dtypes.int32)) < room.expand((rows, n)) + 1))
+    chosen = chosen.contiguous()
+    seat = _running(chosen.cast(dtypes.int32)) - 1
+    start = (counting(rows, dtypes.int64) * (k + 1)).reshape((rows, 1)).expand((rows, n))
+    seat = _place(start, chosen.where(seat, k))        # the last seat is for all that were not chosen
+    flat = counting(n).broadcast((rows, n)).reshape((rows * n,))
+    seats = UOp(o.SCATTER, dtypes.int32, (full((rows * (k + 1),), 0, dtypes.int32), seat, flat), Scatter("set"))
+    return seats.reshape((rows, k + 1)).shrink(((0, rows), (0, k)))
+
+
