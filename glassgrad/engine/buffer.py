@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -53,9 +55,9 @@ class Buffer:
         self.owner, self.address, self._block, self.place = owner, address, None, user_place()
         return self
 
-    def __del__(self) -> None:
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         block = getattr(self, "_block", None)
-        if block is not None:
+        if block is not None and not finalizing():      # when the interpreter ends, the pool may be gone before us
             self._block = None
             Device[self.device].memory.release(block)
 

@@ -7,8 +7,9 @@ results that outlive the call are bound anew each time, by writing their address
 from __future__ import annotations
 
 import ctypes
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad.base.settings import settings
@@ -70,9 +71,10 @@ class Replay:
                 most[name] = max(most.get(name, 0), total)
         return {name: Device[name].memory.allocate(total) for name, total in most.items()}
 
-    def __del__(self) -> None:
-        for name, block in getattr(self, "_arenas", {}).items():
-            Device[name].memory.release(block)
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not finalizing():
+            for name, block in getattr(self, "_arenas", {}).items():
+                Device[name].memory.release(block)
 
     def _place(self, slot: int, node: UOp, address: int) -> None:
         """Bind a slot to the buffer under `node` (a piece of it begins at `address`)."""
