@@ -19,7 +19,7 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes
-from glassgrad.graph.index import both, index
+from glassgrad.graph.index import add, both, index
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp, const, identity, toposort
 from glassgrad.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Kernel, Phase, Statement, Store, counter, load,
@@ -27,6 +27,7 @@ from glassgrad.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Kernel, 
 from glassgrad.lower.movement import Index, flatten, source_index
 from glassgrad.lower.philox import philox
 from glassgrad.lower.transcendental import expand
+from glassgrad.schedule.fuse import counted
 
 KEEP_COST = 12            # a value at least this expensive (in vector instructions) is kept rather than computed again
 KEEP_BYTES = 256 * 1024   # the longest row that is kept: it should stay in the second-level cache
@@ -185,6 +186,10 @@ class _Lowering:
             seed = yield (node.src[0], (), gate)
             stream = yield (node.src[1], (), gate)
             return philox(seed, stream, flatten(at, node.shape))
+        step = counted(node)
+        if step is not None:
+            wide = node.dtype.accumulator
+            return (add(at[node.arg.axis], index(1)).cast(wide) * step.cast(wide)).cast(node.dtype)
         if op in (o.CONTIGUOUS, o.DETACH):
             return (yield (node.src[0], at, gate))
         raise Bug(f"{op.name} cannot stand inside a kernel")

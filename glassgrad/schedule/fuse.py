@@ -21,6 +21,16 @@ LARGEST = 1000         # operations in one kernel: compile time grows faster tha
 LEAVES = (o.BUFFER, o.PARAM, o.CONST, o.SCALAR)
 
 
+def counted(node: UOp) -> UOp | None:
+    """The constant that a SCAN adds up: then element i is (i + 1) times it, and needs no scan. None otherwise."""
+    if node.op is not o.SCAN or node.arg.combine is not o.ADD or node.dtype.kind == "b":
+        return None
+    source = node.src[0]
+    while source.op in (o.RESHAPE, o.EXPAND):
+        source = source.src[0]
+    return source if source.op is o.CONST else None
+
+
 class Inlined(NamedTuple):
     """What is computed inside a node that has no memory."""
     cost: int                      # of one element, in vector instructions
@@ -86,6 +96,8 @@ class _Plan:
             self.inlined[node] = self.inlined[node.src[0]]
         elif node.op is o.RANDOM:
             self.inlined[node] = Inlined(60, 0, None, False, node.size)
+        elif counted(node) is not None:
+            self.inlined[node] = Inlined(2, 0, None, False, node.size)
         elif node.op is o.GATHER:
             rows, where = node.src
             self.settle(rows, "read by index: any row, any number of times")
@@ -158,7 +170,7 @@ class _Plan:
             return inside._replace(rows=rows)
         if node.op is o.WINDOW and inside.rows is None and self._feeds_contraction(node):
             image = source
-            while image.op in (o.WINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP) and image not in self.reasons:
+            while image.op in (o.WINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK) and image not in self.reasons:
                 image = image.src[0]
             if image.op is o.PAD and image not in self.reasons:
                 self.store(image, "its padding would be checked at every tap of the window")
@@ -178,14 +190,14 @@ class _Plan:
 
     def _feeds_contraction(self, node: UOp) -> bool:
         """A repeated factor of a sum of products is packed once, so what it costs is paid once."""
-        for _ in range(12):
+        for _ in range(16):
             readers = self.readers.get(node, [])
             if len(readers) != 1:
                 return False
             node = readers[0]
             if node.op is o.SUM:
                 return self.is_contraction(node)
-            if node.op not in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.MUL, o.CAST, o.WINDOW, o.FLIP):
+            if node.op not in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.MUL, o.CAST, o.WINDOW, o.FLIP, o.SHRINK):
                 return False
         return False
 
