@@ -76,7 +76,8 @@ class _Reader:
         if kind == ARRAY:
             return self.array(depth + 1)
         if kind not in _SCALARS:
-            raise self.wrong("a value of metadata has an unknown type", given=f"type {kind}", expected="a type from 0 to 12")
+            raise self.wrong("a value of metadata has an unknown type", given=f"type {kind}",
+                             expected="a type from 0 to 12")
         found = self.number(_SCALARS[kind])
         return self.truth(found) if kind == BOOL else found
 
@@ -107,8 +108,9 @@ def read_gguf(source: Source, device: str | None) -> tuple[dict[str, Any], dict[
     version = reader.number("I")
     if version not in (2, 3):
         big = version in (2 << 24, 3 << 24)
-        raise source.wrong("this version of GGUF cannot be read", given="a big-endian file" if big else f"version {version}",
-                           expected="version 2 or 3, little-endian", mend="convert the model again with today's llama.cpp")
+        raise source.wrong("this version of GGUF cannot be read", expected="version 2 or 3, little-endian",
+                           given="a big-endian file" if big else f"version {version}",
+                           mend="convert the model again with today's llama.cpp")
     tensor_count = reader.count("Q", 8 + 4 + 4 + 8)
     value_count = reader.count("Q", 8 + 4 + 1)
     metadata: dict[str, Any] = {}
@@ -137,7 +139,8 @@ def _new_name(reader: _Reader, known: dict[str, Any]) -> str:
 def _describe(reader: _Reader, name: str, alignment: int) -> _Described:
     axes = reader.number("I")
     if axes > MOST_AXES:
-        raise reader.wrong(f"tensor {name[:80]!r} has too many axes", given=f"{axes} axes", expected=f"at most {MOST_AXES}")
+        raise reader.wrong(f"tensor {name[:80]!r} has too many axes", given=f"{axes} axes",
+                           expected=f"at most {MOST_AXES}")
     sizes = [reader.number("Q") for _ in range(axes)]
     kind, offset = reader.number("I"), reader.number("Q")
     shape = tuple(reversed(sizes))
@@ -153,7 +156,8 @@ def _describe(reader: _Reader, name: str, alignment: int) -> _Described:
         raise reader.wrong(f"the rows of tensor {name[:80]!r} are not made of whole blocks", given=f"shape {shape}",
                            expected=f"rows of a multiple of {weights} values")
     if offset % alignment or any(n >= 1 << 60 for n in sizes):
-        raise reader.wrong(f"the place of tensor {name[:80]!r} makes no sense", given=f"shape {shape}, offset {offset:,}",
+        raise reader.wrong(f"the place of tensor {name[:80]!r} makes no sense",
+                           given=f"shape {shape}, offset {offset:,}",
                            expected=f"an offset that is a multiple of {alignment}")
     return _Described(name, kind, shape, offset, math.prod(shape) // weights * nbytes)
 

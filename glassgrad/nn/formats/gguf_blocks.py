@@ -1,8 +1,8 @@
 """Quantised blocks as arithmetic. In: blocks of bytes, a row each. Out: float32 values, computed when they are needed.
 
-Weights are stored in blocks of 32 or 256: a few bits per weight, and scales that whole blocks or their parts share. Each
-function below is lazy tensor arithmetic on the bytes, so it runs on any device and fuses with what uses the weights. The
-layouts are those of ggml; `n` is the number of blocks, and comments give shapes.
+Weights are stored in blocks of 32 or 256: a few bits per weight, and scales that whole blocks or their parts share.
+Each function below is lazy tensor arithmetic on the bytes, so it runs on any device and fuses with what uses the
+weights. The layouts are those of ggml; `n` is the number of blocks, and comments give the bytes of a block in order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Blocks(NamedTuple):
     unpack: Callable[[Tensor], Tensor]      # (n, nbytes) uint8 -> (n, weights) float32
 
 
-# -- pieces -------------------------------------------------------------------------------------------------------------
+# -- pieces ----------------------------------------------------------------------------------------------------------
 def _half(pair: Tensor) -> Tensor:
     """(n, 2) bytes as float16, little end first -> (n, 1) float32"""
     wide = pair.cast(dtypes.uint16)
@@ -60,7 +60,7 @@ def _spread(scales: Tensor, weights: Tensor) -> Tensor:
     return scales.unsqueeze(-1) * weights.cast(dtypes.float32).reshape(len(weights), scales.shape[1], -1)
 
 
-# -- blocks of 32 --------------------------------------------------------------------------------------------------------
+# -- blocks of 32 ----------------------------------------------------------------------------------------------------
 def _q4_0(b: Tensor) -> Tensor:          # scale (2), 16 bytes of two: d * (q - 8)
     return _half(b[:, :2]) * _signed(_planes(b[:, 2:], 4).reshape(-1, 32), 8)
 
@@ -97,11 +97,11 @@ _TWICE_E2M1 = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
 
 def _mxfp4(b: Tensor) -> Tensor:         # exponent (1), 16 bytes of two: 2^(e - 128) * twice the value
     e = b[:, :1].cast(dtypes.uint32)
-    scale = (e < 2).where((e * 0 + 0x200000) << e, (e - 1) << 23).bitcast(dtypes.float32)      # below 2: no normal number
+    scale = (e < 2).where((e * 0 + 0x200000) << e, (e - 1) << 23).bitcast(dtypes.float32)      # below 2: subnormal
     return scale * _looked_up(_planes(b[:, 1:], 4).reshape(-1, 32), _TWICE_E2M1)
 
 
-# -- blocks of 256 -------------------------------------------------------------------------------------------------------
+# -- blocks of 256 ---------------------------------------------------------------------------------------------------
 def _twos(data: Tensor) -> Tensor:
     """(n, 64) bytes of four -> (n, 256): each half of 32 bytes gives four runs of 32"""
     return _planes(data.reshape(-1, 2, 32), 2).reshape(-1, SUPER)
@@ -122,7 +122,7 @@ def _q3_k(b: Tensor) -> Tensor:          # third bits (32), 64 bytes of four, 16
 
 
 def _scales_and_leasts(s: Tensor) -> tuple[Tensor, Tensor]:
-    """12 bytes -> 8 scales and 8 leasts of 6 bits, as float32: the first four are whole, the others' upper bits lie in them"""
+    """12 bytes -> 8 scales and 8 leasts of 6 bits, as float32: four are whole, and hold the others' upper bits"""
     first, second, rest = s[:, :4], s[:, 4:8], s[:, 8:12]
     scales = (first & 63).cat((rest & 15) | (first >> 6 << 4), dim=1)
     leasts = (second & 63).cat((rest >> 4) | (second >> 6 << 4), dim=1)
@@ -149,7 +149,7 @@ def _q5_k(b: Tensor) -> Tensor:          # ..., fifth bits (32), 128 bytes of tw
     return _scaled(b, _fours(b[:, 48:]) | (_planes(b[:, 16:48], 1).reshape(-1, SUPER) << 4))
 
 
-def _q6_k(b: Tensor) -> Tensor:          # lower four bits (128), upper two (64), 16 signed scales, d (2): d * scale * (q - 32)
+def _q6_k(b: Tensor) -> Tensor:          # lower four bits (128), upper two (64), 16 signed scales, d (2)
     low = _planes(b[:, :128].reshape(-1, 2, 64), 4).reshape(-1, SUPER)
     weights = _signed(low | (_twos(b[:, 128:192]) << 4), 32)
     d = _half(b[:, 208:210]) * b[:, 192:208].bitcast(dtypes.int8).cast(dtypes.float32)
@@ -170,5 +170,6 @@ BLOCKS: dict[int, Blocks] = {            # by ggml's number
     6: Blocks("Q5_0", 32, 22, _q5_0), 7: Blocks("Q5_1", 32, 24, _q5_1), 8: Blocks("Q8_0", 32, 34, _q8_0),
     10: Blocks("Q2_K", SUPER, 84, _q2_k), 11: Blocks("Q3_K", SUPER, 110, _q3_k), 12: Blocks("Q4_K", SUPER, 144, _q4_k),
     13: Blocks("Q5_K", SUPER, 176, _q5_k), 14: Blocks("Q6_K", SUPER, 210, _q6_k),
-    20: Blocks("IQ4_NL", 32, 18, _iq4_nl), 23: Blocks("IQ4_XS", SUPER, 136, _iq4_xs), 39: Blocks("MXFP4", 32, 17, _mxfp4),
+    20: Blocks("IQ4_NL", 32, 18, _iq4_nl), 23: Blocks("IQ4_XS", SUPER, 136, _iq4_xs),
+    39: Blocks("MXFP4", 32, 17, _mxfp4),
 }

@@ -74,7 +74,8 @@ class PickleReader:
             except (_Damaged, KeyError, IndexError, TypeError, ValueError, struct.error) as problem:
                 if isinstance(problem, FormatError):
                     raise
-                why = str(problem) if isinstance(problem, _Damaged) else _UNREADABLE.get(type(problem), "it makes no sense")
+                known = isinstance(problem, _Damaged)
+                why = str(problem) if known else _UNREADABLE.get(type(problem), "it makes no sense")
                 raise self.source.wrong("the pickle in it is damaged", given=f"at byte {start:,}: {why}",
                                         expected="instructions that describe data") from None
 
@@ -85,7 +86,7 @@ class PickleReader:
             raise self.source.wrong("the pickle in it is too large", given=f"over {MOST_INSTRUCTIONS:,} instructions",
                                     expected="a checkpoint", mend="save tensors as tensors, not as lists of numbers")
 
-    # -- bytes ---------------------------------------------------------------------------------------------------------
+    # -- bytes -------------------------------------------------------------------------------------------------------
     def _take(self, count: int) -> bytes:
         begin = self.position
         if count < 0 or begin + count > self.end:
@@ -108,7 +109,7 @@ class PickleReader:
             raise _Damaged("a number is too long")
         return text
 
-    # -- the stack -----------------------------------------------------------------------------------------------------
+    # -- the stack ---------------------------------------------------------------------------------------------------
     def _push(self, value: Any) -> None:
         self.stack.append(value)
 
@@ -138,7 +139,7 @@ class PickleReader:
         else:
             self._since_mark()
 
-    # -- containers ------------------------------------------------------------------------------------------------------
+    # -- containers --------------------------------------------------------------------------------------------------
     def _extend(self, items: list[Any]) -> None:
         self._top(list).extend(items)
 
@@ -171,7 +172,7 @@ class PickleReader:
             raise _Damaged("it remembers a value where there is none")
         self.memo[place] = self.stack[-1]
 
-    # -- globals ---------------------------------------------------------------------------------------------------------
+    # -- globals -----------------------------------------------------------------------------------------------------
     def _global(self, module: Any, name: Any) -> None:
         if not (isinstance(module, str) and isinstance(name, str)):
             raise _Damaged("a global has no name")
@@ -179,9 +180,10 @@ class PickleReader:
         if found is None:
             full = f"{module}.{name}"
             raise self.source.wrong(
-                "it holds a Python object that is not known to be data", given=full if len(full) < 200 else full[:200] + "...",
-                expected="tensors, numbers, texts, lists and dicts",
-                mend="in PyTorch, load the file if you trust it and save only model.state_dict(): nothing in the file was run")
+                "it holds a Python object that is not known to be data, and was not run",
+                given=full if len(full) < 200 else full[:200] + "...",
+                expected="tensors, numbers, texts, lists, dicts and sets",
+                mend="if you trust the file, load it with PyTorch, and save only its model.state_dict()")
         self._push(found)
 
     def _reduce(self) -> None:
@@ -291,12 +293,14 @@ _BY_CHARACTER: dict[bytes, Run] = {
     b"2": _duplicate,
     b"N": _pushes(lambda r: None), b"\x88": _pushes(lambda r: True), b"\x89": _pushes(lambda r: False),
     b"I": _pushes(_small_integer), b"L": _pushes(lambda r: int(r._digits().rstrip("L"))),
-    b"J": _pushes(lambda r: r._number("<i")), b"K": _pushes(lambda r: r._number("<B")), b"M": _pushes(lambda r: r._number("<H")),
+    b"J": _pushes(lambda r: r._number("<i")), b"K": _pushes(lambda r: r._number("<B")),
+    b"M": _pushes(lambda r: r._number("<H")),
     b"\x8a": _long("<B"), b"\x8b": _long("<i"),
     b"F": _pushes(lambda r: float(r._digits())), b"G": _pushes(lambda r: r._number(">d")),
     b"V": _pushes(lambda r: r._line().encode("ascii").decode("raw-unicode-escape")),
     b"X": _text("<I"), b"\x8c": _text("<B"), b"\x8d": _text("<Q"), b"T": _old_text("<i"), b"U": _old_text("<B"),
-    b"B": _bytes("<I"), b"C": _bytes("<B"), b"\x8e": _bytes("<Q"), b"\x96": _pushes(lambda r: bytearray(r._take(r._number("<Q")))),
+    b"B": _bytes("<I"), b"C": _bytes("<B"), b"\x8e": _bytes("<Q"),
+    b"\x96": _pushes(lambda r: bytearray(r._take(r._number("<Q")))),
     b")": _pushes(lambda r: ()), b"\x85": _tuple(1), b"\x86": _tuple(2), b"\x87": _tuple(3),
     b"t": _pushes(lambda r: tuple(r._since_mark())),
     b"]": _pushes(lambda r: []), b"l": _pushes(lambda r: r._since_mark()), b"a": _append,

@@ -18,7 +18,9 @@ from contextlib import contextmanager
 from typing import IO, Any, NamedTuple
 
 from glassgrad.base.errors import FormatError, InputError
+from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.graph.uop import UOp
 from glassgrad.nn.formats.source import Source
 from glassgrad.tensor import running
 from glassgrad.tensor.tensor import Tensor
@@ -31,7 +33,8 @@ METADATA = "__metadata__"
 CODES: dict[str, DType] = {
     "BOOL": dtypes.bool, "U8": dtypes.uint8, "I8": dtypes.int8, "U16": dtypes.uint16, "I16": dtypes.int16,
     "U32": dtypes.uint32, "I32": dtypes.int32, "U64": dtypes.uint64, "I64": dtypes.int64, "F8_E4M3": dtypes.fp8e4m3,
-    "F8_E5M2": dtypes.fp8e5m2, "F16": dtypes.float16, "BF16": dtypes.bfloat16, "F32": dtypes.float32, "F64": dtypes.float64,
+    "F8_E5M2": dtypes.fp8e5m2, "F16": dtypes.float16, "BF16": dtypes.bfloat16, "F32": dtypes.float32,
+    "F64": dtypes.float64,
 }
 _CODE_OF = {dtype: code for code, dtype in CODES.items()}
 
@@ -50,7 +53,7 @@ class Header(NamedTuple):
     entries: dict[str, Entry]
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------------------------
 def read_header(source: Source) -> Header:
     """The header of a safetensors file, every claim in it checked against the file's size."""
     if source.size < 8:
@@ -144,7 +147,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-# -- writing ----------------------------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------------------------
 def write_file(tensors: Mapping[str, Tensor], path: str | os.PathLike[str], metadata: Mapping[str, str] | None) -> None:
     """A safetensors file that appears whole or not at all."""
     rows = list(tensors.items())
@@ -171,10 +174,26 @@ def write_file(tensors: Mapping[str, Tensor], path: str | os.PathLike[str], meta
     if len(header) > MOST_HEADER_BYTES:
         raise InputError("the header of a safetensors file cannot be so long", given=f"{len(header):,} bytes",
                          expected=f"at most {MOST_HEADER_BYTES:,}", mend="write less metadata, or several files")
+    values = _computed([tensor for _, tensor in rows])
     with replacing(path) as file:
         file.write(len(header).to_bytes(8, "little") + header)
-        for _, tensor in rows:
-            file.write(running.bytes_of(tensor.uop, tensor.device))
+        for (_, tensor), node in zip(rows, values):
+            file.write(running.bytes_of(node, tensor.device))
+
+
+def _computed(tensors: list[Tensor]) -> list[UOp]:
+    """The tensors' values in memory; what is not there yet is computed together: what they share is done once."""
+    nodes = []
+    for tensor in tensors:
+        node = tensor.uop
+        while node.op in (o.DETACH, o.RESHAPE):         # the same bytes
+            node = node.src[0]
+        nodes.append(node)
+    waiting = [node.contiguous() for node in dict.fromkeys(nodes) if node.base.op is not o.BUFFER]
+    if not waiting:
+        return nodes
+    done = dict(zip(waiting, running.realize(waiting, tensors[0].device)))
+    return [done.get(node.contiguous(), node) for node in nodes]
 
 
 @contextmanager

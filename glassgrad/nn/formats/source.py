@@ -42,13 +42,16 @@ class Source:
     (4, b'\\x02\\x03', [513, 1027])
     """
     __slots__ = ("name", "size", "data", "_memory", "_address")
+    _memory: Any
 
     def __init__(self, given: Readable):
         self.name, memory = _memory_of(given)
         self.size = len(memory)
         # ctypes keeps the memory exported, and so alive, as long as this object is
-        self._memory: Any = (ctypes.c_char * self.size).from_buffer(memory) if self.size else b""
-        self._address = ctypes.addressof(self._memory) if self.size else 0
+        self._memory, self._address = None, 0
+        if self.size:
+            self._memory = (ctypes.c_char * self.size).from_buffer(memory)
+            self._address = ctypes.addressof(self._memory)
         self.data = memoryview(memory)
 
     def wrong(self, what: str, given: str, expected: str, mend: str = "") -> FormatError:

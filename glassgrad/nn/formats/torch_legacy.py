@@ -40,8 +40,8 @@ def read_torch_legacy(source: Source, device: str | None) -> Any:
         raise source.wrong("an unknown version of PyTorch's old format", given="another magic number or protocol",
                            expected=f"protocol {PROTOCOL}", mend="load and save it with PyTorch")
     if not isinstance(facts[2], dict) or facts[2].get("little_endian") is not True:
-        raise source.wrong("its numbers are in the other byte order", given="a big-endian file", expected="little-endian",
-                           mend="load and save it with PyTorch on a little-endian machine")
+        raise source.wrong("its numbers are in the other byte order", given="a big-endian file",
+                           expected="little-endian", mend="load and save it with PyTorch on a little-endian machine")
     # the storages come after the pickle that refers to them: read it once for the references and its end, then again
     wanted: dict[str, StorageReference] = {}
     first = PickleReader(source, position, source.size, TABLE, reference(lambda r: _note(source, wanted, r)))
@@ -54,25 +54,27 @@ def read_torch_legacy(source: Source, device: str | None) -> Any:
 def _note(source: Source, wanted: dict[str, StorageReference], found: StorageReference) -> None:
     before = wanted.setdefault(found.key, found)
     if before.nbytes != found.nbytes:
-        raise source.wrong(f"storage {found.key[:40]!r} has two sizes", given=f"{before.nbytes:,} and {found.nbytes:,} bytes",
-                           expected="one size")
+        raise source.wrong(f"storage {found.key[:40]!r} has two sizes", expected="one size",
+                           given=f"{before.nbytes:,} and {found.nbytes:,} bytes")
 
 
-def _storages(source: Source, position: int, wanted: dict[str, StorageReference], device: str | None) -> dict[str, Storage]:
+def _storages(source: Source, position: int, wanted: dict[str, StorageReference],
+              device: str | None) -> dict[str, Storage]:
     """Where each storage's elements lie."""
     reader = PickleReader(source, position, source.size, {})
     keys = reader.read()
     position = reader.position
-    if not isinstance(keys, list) or not all(isinstance(key, str) or type(key) is int and key < 1 << 64 for key in keys) \
-            or len(keys) != len(wanted) or set(map(str, keys)) != wanted.keys():
+    plain = isinstance(keys, list) and all(isinstance(key, str) or type(key) is int and abs(key) < 1 << 64
+                                           for key in keys)
+    if not plain or len(keys) != len(wanted) or set(map(str, keys)) != wanted.keys():
         raise source.wrong("its list of storages is wrong", given="other storages than its tensors use",
                            expected=f"{len(wanted)} storages")
     storages = {}
     for key in map(str, keys):
         count, expected = int.from_bytes(source.part(position, 8), "little"), wanted[key]
         if count != expected.count:
-            raise source.wrong(f"storage {key[:40]!r} has another size than its tensors say", given=f"{count:,} elements",
-                               expected=f"{expected.count:,} elements")
+            raise source.wrong(f"storage {key[:40]!r} has another size than its tensors say",
+                               given=f"{count:,} elements", expected=f"{expected.count:,} elements")
         source.part(position + 8, expected.nbytes)              # all of it is in the file
         storages[key] = Storage(source, position + 8, expected.nbytes, device)
         position += 8 + expected.nbytes

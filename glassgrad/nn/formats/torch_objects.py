@@ -32,7 +32,7 @@ class StorageKind:
 
 
 class Storage:
-    """Bytes of the file that tensors are views of. Each type it is seen as is one buffer, however many tensors share it."""
+    """Bytes of the file that tensors are views of: one buffer for each type, however many tensors share it."""
     __slots__ = ("source", "offset", "nbytes", "device", "_flat")
 
     def __init__(self, source: Source, offset: int, nbytes: int, device: str | None):
@@ -73,8 +73,8 @@ def reference(find: Callable[[StorageReference], Storage | None]) -> Callable[[P
     0.3 name parts of storages by a view: (key, offset, count).
     """
     def answer(reader: PickleReader, name: Any) -> _Elements:
-        if not (isinstance(name, tuple) and len(name) in (5, 6) and name[0] == "storage" and isinstance(name[1], StorageKind)
-                and isinstance(name[2], (str, int)) and _is_size(name[4])):
+        if not (isinstance(name, tuple) and len(name) in (5, 6) and isinstance(name[0], str) and name[0] == "storage"
+                and isinstance(name[1], StorageKind) and isinstance(name[2], (str, int)) and _is_size(name[4])):
             raise reader.damaged("it refers to something that is not a storage")
         kind, count, view = name[1], name[4], name[5] if len(name) == 6 else None
         found = find(StorageReference(kind, str(reader.key(name[2])), count))
@@ -91,7 +91,7 @@ def _is_size(n: Any) -> bool:
     return type(n) is int and 0 <= n < 1 << 60
 
 
-# -- tensors ------------------------------------------------------------------------------------------------------------
+# -- tensors ---------------------------------------------------------------------------------------------------------
 def _rebuild_tensor(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
     """(storage, offset, size, stride, requires_grad, hooks, metadata)"""
     if not 4 <= len(arguments) <= 7 or not isinstance(arguments[0], _Elements):
@@ -126,8 +126,8 @@ def _view(reader: PickleReader, elements: _Elements, dtype: DType | None, offset
     count = elements.nbytes // dtype.itemsize
     last = offset + sum((n - 1) * step for n, step in zip(size, stride)) if 0 not in size else offset - 1
     if last >= count:
-        raise reader.damaged(f"a tensor of shape {size} and strides {stride} from element {offset} on does not fit into its "
-                             f"storage of {count} elements")
+        raise reader.damaged(f"a tensor of shape {size} and strides {stride} from element {offset} on does not fit "
+                             f"into its storage of {count} elements")
     flat = elements.storage.flat(dtype)
     offset += elements.start
     if 0 in size:
@@ -155,10 +155,11 @@ def _places(flat: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int,
     return places
 
 
-# -- plain Python things --------------------------------------------------------------------------------------------------
+# -- plain Python things ---------------------------------------------------------------------------------------------
 def _ordered_dict(reader: PickleReader, arguments: tuple[Any, ...]) -> dict[Any, Any]:
     rows = arguments[0] if arguments else []
-    if len(arguments) > 1 or not isinstance(rows, list) or not all(isinstance(r, (list, tuple)) and len(r) == 2 for r in rows):
+    if len(arguments) > 1 or not isinstance(rows, list) \
+            or not all(isinstance(row, (list, tuple)) and len(row) == 2 for row in rows):
         raise reader.damaged("an OrderedDict is described wrongly")
     reader.pay(len(rows))
     return {reader.key(key): value for key, value in rows}
@@ -216,8 +217,8 @@ _MAKERS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
     "_codecs.encode": _encode,
 }
 _STORAGES = {"Double": dtypes.float64, "Float": dtypes.float32, "Half": dtypes.float16, "BFloat16": dtypes.bfloat16,
-             "Long": dtypes.int64, "Int": dtypes.int32, "Short": dtypes.int16, "Char": dtypes.int8, "Byte": dtypes.uint8,
-             "Bool": dtypes.bool, "Untyped": None}
+             "Long": dtypes.int64, "Int": dtypes.int32, "Short": dtypes.int16, "Char": dtypes.int8,
+             "Byte": dtypes.uint8, "Bool": dtypes.bool, "Untyped": None}
 _TYPES = {"float64": dtypes.float64, "float32": dtypes.float32, "float16": dtypes.float16, "bfloat16": dtypes.bfloat16,
           "float8_e4m3fn": dtypes.fp8e4m3, "float8_e5m2": dtypes.fp8e5m2, "bool": dtypes.bool,
           **{name: getattr(dtypes, name) for name in ("int8", "int16", "int32", "int64",

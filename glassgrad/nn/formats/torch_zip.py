@@ -47,8 +47,8 @@ def read_torch_zip(source: Source, device: str | None) -> Any:
                            expected="what torch.save wrote", mend="in PyTorch: torch.save(model.state_dict(), path)")
     order = records.get(root + "byteorder")
     if order is not None and bytes(source.part(order.offset, min(order.size, 16))) != b"little":
-        raise source.wrong("its numbers are in the other byte order", given="a big-endian file", expected="little-endian",
-                           mend="load and save it with PyTorch on a little-endian machine")
+        raise source.wrong("its numbers are in the other byte order", given="a big-endian file",
+                           expected="little-endian", mend="load and save it with PyTorch on a little-endian machine")
     storages: dict[str, Storage] = {}
 
     def find(wanted: StorageReference) -> Storage:
@@ -79,7 +79,8 @@ def _records(source: Source) -> dict[str, _Record]:
             raise source.wrong("records overlap", given=f"{info.filename[:80]!r} at byte {info.header_offset:,}",
                                expected=f"byte {end:,} or later")
         if info.filename in records:
-            raise source.wrong("a record stands twice in the archive", given=repr(info.filename[:80]), expected="every name once")
+            raise source.wrong("a record stands twice in the archive", given=repr(info.filename[:80]),
+                               expected="every name once")
         record = records[info.filename] = _record(source, info)
         end = record.offset + record.size
     return records
@@ -88,12 +89,12 @@ def _records(source: Source) -> dict[str, _Record]:
 def _record(source: Source, info: zipfile.ZipInfo) -> _Record:
     name = repr(info.filename[:80])
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 or info.file_size != info.compress_size:
-        raise source.wrong(f"record {name} is packed", given="a compressed or encrypted record", expected="plain records, as "
-                           "torch.save writes them", mend="load and save it with PyTorch")
+        raise source.wrong(f"record {name} is packed", given="a compressed or encrypted record",
+                           expected="plain records, as torch.save writes them", mend="load and save it with PyTorch")
     signature, *_, name_length, extra_length = _LOCAL.unpack(source.part(info.header_offset, _LOCAL.size))
     if signature != b"PK\x03\x04":
-        raise source.wrong(f"record {name} is not where it should be", given=f"{signature!r} at byte {info.header_offset:,}",
-                           expected="a record's header")
+        raise source.wrong(f"record {name} is not where it should be",
+                           given=f"{signature!r} at byte {info.header_offset:,}", expected="a record's header")
     record = _Record(info.header_offset + _LOCAL.size + name_length + extra_length, info.file_size)
     source.part(*record)                    # all of it is in the file
     return record
