@@ -29,6 +29,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.rewrite import rewrite
 from glassgrad.graph.rules import ALGEBRA
+from glassgrad.graph.sums import join_sums
 from glassgrad.graph.uop import UOp
 from glassgrad.runtime.device import Device
 from glassgrad.schedule.kernels import Item, Schedule, describe, schedule
@@ -125,7 +126,7 @@ def _schedule(normal: Normal, scalars: Sequence[int], device: str) -> Schedule:
     if debug >= 4:
         print("--- initial\n" + _listing(sinks))
     if not settings.NOOPT:
-        sinks = rewrite(sinks, ALGEBRA)
+        sinks = join_sums(rewrite(sinks, ALGEBRA))
         if debug >= 4:
             print("--- folded\n" + _listing(sinks))
     # algebra may find that a result is an input, or another result: each still gets memory of its own

@@ -92,7 +92,7 @@ def contraction(body: list[Statement], target: Target, log: list[str]) -> list[l
     depth = math.prod(r.arg.size for r in p.k)
     work = depth * math.prod(r.arg.size for r in p.m + p.n + p.batch)
     m_in, m_out = _flat_axis(p.m, p.epilogue, "m")
-    n_in, n_out = _flat_axis(p.n, p.epilogue, "n")
+    n_in, n_out = _image_axis(p) or _flat_axis(p.n, p.epilogue, "n")
     if depth < LEAST_K or work < LEAST_WORK or n_in.size < 4 or m_in.size < 2:
         return None
     itemsize = p.total.dtype.itemsize
@@ -114,22 +114,31 @@ def contraction(body: list[Statement], target: Target, log: list[str]) -> list[l
 
     left = _Operand("left", p.left, m_in, outer, p.k, rows, 1, panels_m)
     right = _Operand("right", p.right, n_in, outer, p.k, columns, vectors, panels_n)
-    phases: list[list[Statement]] = []
-    for operand in (left, right):
-        phases.append(operand.pack(lanes))
-    a = load(left.memory, left.place(_one(panel_m), step, _one(row)))
-    b = load(right.memory, right.place(_one(panel_n), step, column))
+    phases: list[list[Statement]] = [left.pack(lanes)]
+    in_place = n_in.pitch > 0
+    if in_place:                        # windows of an image: every tap is a vector load from the image itself
+        log.append(f"image(pitch={n_in.pitch})")
+        flat = index(0)
+        for r in p.k:
+            flat = add(multiply(flat, r.arg.size), r)
+        a = load(left.memory, left.place(_one(panel_m), flat, _one(row)))
+        b = moves.edge_gate(substitute_index(p.right, n_in.apart(at_n), {}), gate_n)
+    else:
+        phases.append(right.pack(lanes))
+        a = load(left.memory, left.place(_one(panel_m), step, _one(row)))
+        b = load(right.memory, right.place(_one(panel_n), step, column))
+    steps = p.k if in_place else [step]
 
     wide = tuple(r for r in (row, over, lane) if r.arg.size > 1)
     total = register(p.total.arg, p.total.dtype, wide)
     inner: list[Statement]
     result = total
-    if depth > CHUNK and p.total.dtype.is_float:
+    if depth > CHUNK and p.total.dtype.is_float and not in_place:
         inner, result = _in_chunks(total, a, b, step, depth, rows * columns, add(multiply(_one(row), columns), column))
     else:
-        inner = [Assign(total, identity(o.ADD, total.dtype)), For(step, LOOP, [Accumulate(total, o.ADD, a * b)])]
+        inner = [Assign(total, identity(o.ADD, total.dtype)), *_summed(steps, [Accumulate(total, o.ADD, a * b)])]
     replace = {p.total: result, **m_in.apart(at_m), **n_in.apart(at_n)}
-    gate = both(gate_m, gate_n)
+    gate = both(gate_m, both(gate_n, n_in.gate(at_n)))
     for s in moves.rebuild(p.epilogue, replace):
         assert isinstance(s, Store)
         inner.append(Store(s.memory, s.index, moves.edge_gate(s.value, gate), s.combine, both(gate, s.gate)))
@@ -157,6 +166,18 @@ def contraction(body: list[Statement], target: Target, log: list[str]) -> list[l
     return [*phases, nested]
 
 
+def _summed(steps: list[UOp], body: list[Statement]) -> list[Statement]:
+    """The loops over K; short inner ones (the taps of a window) written out."""
+    count = 1
+    for r in reversed(steps):
+        count *= r.arg.size
+        if count <= 9 and len(steps) > 1:
+            body = [s for i in range(r.arg.size) for s in moves.rebuild(body, {r: index(i)})]
+        else:
+            body = [For(r, LOOP, body)]
+    return body
+
+
 def _n_loop(panel: UOp, body: list[Statement], blocks: int) -> list[Statement]:
     return [moves.tasks(For(panel, LOOP, body), blocks)] if panel.arg.size > 1 else body
 
@@ -182,11 +203,24 @@ def _in_chunks(total: UOp, a: UOp, b: UOp, step: UOp, depth: int, size: int, pla
 # -- axes and operands ----------------------------------------------------------------------------------------------------
 @dataclass
 class FlatAxis:
-    """Several loops as one: `size` positions, taken apart again by division where that is needed."""
+    """Several loops as one: `size` positions, taken apart again by division where that is needed.
+
+    With a pitch, two loops (rows and columns of an image) are laid out as the image is in memory: a row's positions
+    past its last column stand for nothing, and `gate` says where.
+    """
     parts: list[UOp]
     size: int
+    pitch: int = 0
+
+    def gate(self, at: UOp) -> UOp | None:
+        """Where a position stands for something; None: everywhere."""
+        if not self.pitch:
+            return None
+        return moves.below(modulo(at, self.pitch), self.parts[1].arg.size)
 
     def apart(self, at: UOp) -> dict[UOp, UOp]:
+        if self.pitch:
+            return {self.parts[0]: divide(at, self.pitch), self.parts[1]: modulo(at, self.pitch)}
         out, step = {}, 1
         for r in reversed(self.parts):
             whole = divide(at, step)
@@ -212,6 +246,25 @@ def _flat_axis(loops: list[UOp], epilogue: list[Statement], name: str) -> tuple[
     if best.size < 8 and len(best.parts) < len(loops):
         return joined(loops), []
     return best, loops[:len(loops) - len(best.parts)]
+
+
+def _image_axis(p: Product) -> tuple[FlatAxis, list[UOp]] | None:
+    """The last two loops of N laid out with the pitch of the image they walk over: then each tap of a window is one
+    contiguous read, at a constant distance. For images that are read many times over; refuses anything else."""
+    if len(p.n) < 2 or p.right.op is not o.LOAD or len(p.right.src) != 2:
+        return None
+    rows, columns = p.n[-2:]
+    at = p.right.src[1]
+    steps = [_step(at, r) for r in (rows, columns, *p.k)]
+    if None in steps or steps[1] != 1:
+        return None
+    pitch = steps[0]
+    reads = math.prod(r.arg.size for r in p.k + p.n)
+    touched = 1 + sum((_step(at, r) or 0) * (r.arg.size - 1) for r in p.k + p.n if (_step(at, r) or 0) > 0) \
+        + sum(-(_step(at, r) or 0) * (r.arg.size - 1) for r in p.k + p.n if (_step(at, r) or 0) < 0)
+    if pitch is None or pitch < columns.arg.size or pitch > 2 * columns.arg.size or touched * 2 > reads:
+        return None
+    return FlatAxis([rows, columns], (rows.arg.size - 1) * pitch + columns.arg.size, pitch), p.n[:-2]
 
 
 class _Operand:
