@@ -144,15 +144,12 @@ class CFunction(CArithmetic, Walker):
     def accumulate(self, statement: Accumulate) -> None:
         register, combine, value = statement.register, statement.combine, statement.value
         target, lanes = self.register(register), self.widths[register]
-        if combine is o.ADD and value.op is o.MUL and register.dtype.kind == "f" and (lanes or not self.widths[value]):
+        if combine is o.ADD and value.op is o.MUL and register.dtype.kind == "f":
             x, y = self.operand(value.src[0]), self.operand(value.src[1])      # one fused instruction
             both = self.infix("*", x, y, register.dtype)
             self.line(f"{target.text} += {both.text if lanes == both.lanes else self.wide(both, lanes).text};")
             return
-        more = self.operand(value)
-        if more.lanes and not lanes:
-            more = self.fold(combine, register.dtype, more)
-        result = self.binary(combine, register.dtype, self.wide(more, lanes), target)
+        result = self.binary(combine, register.dtype, self.wide(self.operand(value), lanes), target)
         self.line(f"{target.text} = {result.text};")
 
     def operand(self, node: UOp) -> CValue:
@@ -201,7 +198,7 @@ class CFunction(CArithmetic, Walker):
         if op is o.PARAM:
             return CValue(f"*{self.base(node)}", dtype)
         if op is o.FOLD:
-            return self.fold(node.arg.combine, dtype, self.operand(src[0]))
+            return self.fold(node.arg.combine, dtype, self.wide(self.operand(src[0]), self.lanes[src[1]]))
         if op in SUMS and dtype is dtypes.index and node not in ix.linear(node)[1]:
             return self.sum(*ix.linear(node), lanes)
         values = [self.operand(s) for s in src]
@@ -302,18 +299,10 @@ class CFunction(CArithmetic, Walker):
         memory, combine = statement.memory, statement.combine
         dtype = memory.dtype
         scalar, wide, step = self.split(statement.index)
-        value = self.operand(statement.value)
-        if statement.gate is not None and step == 0:
-            raise Bug("a store to one place has a gate that differs between lanes")
-        if step == 0:
-            lanes = 0
-            if value.lanes:
-                if combine is None:
-                    raise Bug("lanes would overwrite each other in one place")
-                value = self.fold(combine, dtype, value)
-        else:
-            lanes = self.widths[statement.index]
-            value = self.wide(value, lanes)
+        lanes = self.widths[statement.index]
+        if self.widths[statement.value] > lanes or statement.gate is not None and not lanes:
+            raise Bug("lanes would overwrite each other in one place")
+        value = self.wide(self.operand(statement.value), lanes)
         if combine is not None:
             if step is None:
                 raise Bug("lanes may meet in one place: they cannot be combined in parallel")

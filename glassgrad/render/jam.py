@@ -19,7 +19,7 @@ from glassgrad.graph import index as ix, ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.index import rebuild
 from glassgrad.graph.ops import Op
-from glassgrad.graph.uop import UOp, toposort
+from glassgrad.graph.uop import Fold, UOp, toposort
 from glassgrad.lower.loops import (
     LANE,
     LOOP,
@@ -88,6 +88,8 @@ class _Jam:
                         out.extend(inner) if test.op is o.CONST else out.append(If(test, inner))
             elif isinstance(statement, (Assign, Accumulate)):
                 register, value = statement.register, self.prepare(statement.value)
+                if isinstance(statement, Accumulate):
+                    value = self.folded(value, statement.combine, register)
                 for each in self.combinations((register, value), binding):
                     target, source = self.bind(register, each), self.bind(value, each)
                     out.append(Assign(target, source) if isinstance(statement, Assign)
@@ -122,6 +124,8 @@ class _Jam:
 
     def store(self, statement: Store, binding: Binding, out: list[Statement]) -> None:
         index, value = self.prepare(statement.index), self.prepare(statement.value)
+        if statement.combine is not None:
+            value = self.folded(value, statement.combine, index)
         gate = None if statement.gate is None else self.prepare(statement.gate)
         for each in self.combinations((index, value) if gate is None else (index, value, gate), binding):
             test = None if gate is None else self.bind(gate, each)
@@ -138,6 +142,11 @@ class _Jam:
                 last.body.append(one)
             else:
                 out.append(If(same, [one]))
+
+    def folded(self, value: UOp, combine: Op, target: UOp) -> UOp:
+        """All lanes of a value as one, where the target they are combined into is the same for all of them."""
+        lanes = tuple([r for r in self.lanes if r in ranges_of(value) and r not in ranges_of(target)])
+        return UOp(o.FOLD, value.dtype, (value, *lanes), Fold(combine)) if lanes else value
 
     def split_gate(self, gate: UOp | None) -> tuple[UOp | None, UOp | None]:
         """A gate as (the part that is the same for all lanes, the part that is not): a branch and a mask."""

@@ -178,14 +178,12 @@ class Function(Memory):
 
     def accumulate(self, statement: Accumulate) -> None:
         register, combine, value = statement.register, statement.combine, statement.value
-        lanes, width, dtype = self.widths[register], self.widths[value], register.dtype
-        if combine is o.ADD and value.op is o.MUL and dtype.kind == "f" and (lanes or not width):
+        lanes, dtype = self.widths[register], register.dtype
+        if combine is o.ADD and value.op is o.MUL and dtype.kind == "f":
             x, y = self.operand(value.src[0], lanes), self.operand(value.src[1], lanes)
             result = self.multiply_add(dtype, x, y, self.register(register))
         else:
-            more = self.operand(value, lanes or width)
-            if width and not lanes:
-                more = self.fold(combine, dtype, more)
+            more = self.operand(value, lanes)
             # the fresh value first: its NaN test is then not part of the chain from one iteration to the next
             result = self.binary(combine, dtype, more, self.register(register)) if combine.commutative else \
                 self.binary(combine, dtype, self.register(register), more)
@@ -234,7 +232,7 @@ class Function(Memory):
         if op is o.PARAM:
             return self.cell(node)
         if op is o.FOLD:
-            return self.fold(node.arg.combine, dtype, self.operand(src[0], self.widths[src[0]]))
+            return self.fold(node.arg.combine, dtype, self.operand(src[0], self.lanes[src[1]]))
         if op is o.CAST:
             value = self.get(src[0])
             narrow = src[0].dtype is dtypes.index and lanes

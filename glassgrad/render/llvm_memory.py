@@ -184,20 +184,11 @@ class Memory(Arithmetic, Walker):
     # -- stores --------------------------------------------------------------------------------------------------
     def store(self, statement: Store) -> None:
         memory, combine = statement.memory, statement.combine
-        width = self.widths[statement.value]
         constant, same, wide, step = self.split(statement.index)
-        lanes = max(width, 0 if step == 0 else self.widths[statement.index])
-        if statement.gate is not None and step == 0:
-            raise Bug("a store to one place has a gate that differs between lanes")
-        if step == 0:
-            value = self.operand(statement.value, width)
-            if width:
-                if combine is None:
-                    raise Bug("lanes would overwrite each other in one place")
-                value = self.fold(combine, memory.dtype, value)
-            lanes = 0
-        else:
-            value = self.operand(statement.value, lanes)
+        lanes = self.widths[statement.index]
+        if self.widths[statement.value] > lanes or statement.gate is not None and not lanes:
+            raise Bug("lanes would overwrite each other in one place")
+        value = self.operand(statement.value, lanes)
         if combine is not None:
             if step is GATHER:
                 raise Bug("lanes may meet in one place: they cannot be combined in parallel")
