@@ -7,7 +7,7 @@ from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
-from glassgrad.graph.interpret import from_storage, interpret
+from glassgrad.graph.interpret import array_type, from_storage, interpret
 from glassgrad.runtime.device import Device
 from glassgrad.schedule.kernels import Item, describe
 
@@ -50,7 +50,7 @@ def check_kernel(item: Item, before: list[bytes], after: list[bytes]) -> None:
             raw = before[n.arg.slot]
             if n.arg.scalar:
                 code = {"float32": "f", "float64": "d", "float16": "e"}.get(n.dtype.name, n.dtype.format)
-                values[n] = np.array(struct.unpack_from("<" + code, raw)[0])
+                values[n] = np.array(struct.unpack_from("<" + code, raw)[0], array_type(n.dtype))
             else:
                 values[n] = from_storage(raw, n.dtype).reshape(n.shape)
     wanted = interpret([store.src[1] for store in item.ast.src], values)
