@@ -1,0 +1,64 @@
+"""Layers, optimizers, model files and data sets. In: tensors. Out: models.
+
+A model is any object whose attributes are layers, tensors, or lists and dictionaries of them. Names and shapes of
+parameters are PyTorch's, so state dictionaries pass both ways.
+"""
+
+from glassgrad.nn import optim as optim
+from glassgrad.nn.activations import (
+    CELU,
+    ELU,
+    GELU,
+    SELU,
+    Flatten,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    LeakyReLU,
+    LogSigmoid,
+    LogSoftmax,
+    Mish,
+    PReLU,
+    ReLU,
+    ReLU6,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    Softsign,
+    Swish,
+    Tanh,
+    Unflatten,
+)
+from glassgrad.nn.attention import MultiheadAttention, MultiHeadAttention
+from glassgrad.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from glassgrad.nn.dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
+from glassgrad.nn.embedding import Embedding
+from glassgrad.nn.layer import Layer
+from glassgrad.nn.layer_normalization import (
+    GroupNorm,
+    InstanceNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+    LayerNorm,
+    LayerNorm2d,
+    RMSNorm,
+)
+from glassgrad.nn.linear import Bilinear, Identity, Linear
+from glassgrad.nn.losses import BCELoss, BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss
+from glassgrad.nn.normalization import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
+from glassgrad.nn.pooling import (
+    AdaptiveAvgPool1d,
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool3d,
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+)
+from glassgrad.nn.recurrent import GRUCell, LSTMCell, RNNCell
+from glassgrad.nn.recurrent_layers import GRU, LSTM, RNN
+from glassgrad.nn.sequential import Sequential

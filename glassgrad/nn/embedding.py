@@ -1,0 +1,45 @@
+"""Vectors looked up by number. In: whole numbers of any shape. Out: the same shape with one more axis."""
+
+from __future__ import annotations
+
+from glassgrad.base.errors import DTypeError, InputError
+from glassgrad.graph.dtype import dtypes
+from glassgrad.nn.layer import Layer
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["Embedding"]
+
+
+class Embedding(Layer):
+    """Row i of `weight` for each number i. The row `padding_idx` starts as zeros and gets no gradient.
+
+    >>> layer = Embedding(10, 4)
+    >>> layer(Tensor([[1, 2, 3]])).shape, layer.weight.shape
+    ((1, 3, 4), (10, 4))
+    """
+    shows = ("num_embeddings", "embedding_dim", "padding_idx")
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None):
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise InputError("padding_idx is outside the table", given=f"padding_idx={padding_idx}",
+                             expected=f"a number from {-num_embeddings} to {num_embeddings - 1}", mend="choose another row")
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        weight = Tensor.randn(num_embeddings, embedding_dim)
+        if self.padding_idx is not None:
+            weight = (_rows(num_embeddings) == self.padding_idx).where(0.0, weight)
+        self.weight = weight.requires_grad_()
+
+    def forward(self, index: Tensor) -> Tensor:
+        if index.dtype.kind not in "iu":
+            raise DTypeError(f"{self!r} looks up whole numbers", given=f"indices of {index.dtype.name}",
+                             expected="an integer tensor", mend="cast it first: index.int()")
+        found = self.weight[index]
+        if self.padding_idx is None:
+            return found
+        return (index == self.padding_idx).unsqueeze(-1).where(found.detach(), found)
+
+
+def _rows(n: int) -> Tensor:
+    """0 to n - 1 as a column."""
+    return Tensor.arange(n, dtype=dtypes.int32).reshape(n, 1)

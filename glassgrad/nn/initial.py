@@ -1,0 +1,56 @@
+"""Where weights start, as in PyTorch. In: shapes. Out: tensors that want a gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["uniform_within", "fan_in_uniform", "zeros", "ones", "buffer"]
+
+
+def uniform_within(bound: float, *shape: int) -> Tensor:
+    """A parameter of numbers spread evenly over (-bound, bound).
+
+    >>> uniform_within(0.5, 2, 3).abs().max().item() <= 0.5
+    True
+    """
+    return Tensor.uniform(*shape, low=-bound, high=bound, requires_grad=True)
+
+
+def fan_in_uniform(shape: Sequence[int], inputs: int) -> Tensor:
+    """A parameter within 1 / sqrt(inputs): what `kaiming_uniform` with a = sqrt(5) gives.
+
+    >>> fan_in_uniform((4, 3), 3).shape
+    (4, 3)
+    """
+    return uniform_within(1 / math.sqrt(inputs) if inputs else 0.0, *shape)
+
+
+def zeros(*shape: int) -> Tensor:
+    """A parameter of zeros.
+
+    >>> zeros(2).tolist()
+    [0.0, 0.0]
+    """
+    return Tensor.zeros(*shape, requires_grad=True)
+
+
+def ones(*shape: int) -> Tensor:
+    """A parameter of ones.
+
+    >>> ones(2).tolist()
+    [1.0, 1.0]
+    """
+    return Tensor.ones(*shape, requires_grad=True)
+
+
+def buffer(value: Tensor) -> Tensor:
+    """A tensor that belongs to the state of a layer but is not trained.
+
+    >>> buffer(Tensor.zeros(2)).requires_grad
+    False
+    """
+    value.requires_grad = False
+    return value

@@ -1,0 +1,93 @@
+"""Losses as layers: loss = CrossEntropyLoss()(predictions, targets). In: predictions and targets. Out: one number, or one
+per example with reduction="none".
+
+Each calls the method of Tensor that has the formula.
+"""
+
+from __future__ import annotations
+
+from glassgrad.nn.layer import Layer
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["MSELoss", "L1Loss", "CrossEntropyLoss", "NLLLoss", "BCELoss", "BCEWithLogitsLoss"]
+
+
+class _Loss(Layer):
+    """A loss whose only setting is how to reduce."""
+    shows: tuple[str, ...] = ("reduction",)
+
+    def __init__(self, reduction: str = "mean"):
+        self.reduction = reduction
+
+
+class MSELoss(_Loss):
+    """The squared difference.
+
+    >>> MSELoss()(Tensor([1.0, 5.0]), Tensor([1.0, 3.0])).item()
+    2.0
+    """
+    def forward(self, x: Tensor, target: Tensor) -> Tensor: return x.mse_loss(target, self.reduction)
+
+
+class L1Loss(_Loss):
+    """The size of the difference.
+
+    >>> L1Loss()(Tensor([1.0, 5.0]), Tensor([1.0, 3.0])).item()
+    1.0
+    """
+    def forward(self, x: Tensor, target: Tensor) -> Tensor: return x.l1_loss(target, self.reduction)
+
+
+class BCELoss(_Loss):
+    """-(y ln p + (1 - y) ln(1 - p)) for probabilities p.
+
+    >>> BCELoss()(Tensor([1.0, 0.0]), Tensor([1.0, 0.0])).item()
+    0.0
+    """
+    def forward(self, x: Tensor, target: Tensor) -> Tensor: return x.binary_crossentropy(target, self.reduction)
+
+
+class BCEWithLogitsLoss(Layer):
+    """`BCELoss` of sigmoid(x), without overflow; `pos_weight` multiplies the term of y = 1.
+
+    >>> BCEWithLogitsLoss()(Tensor([1000.0]), Tensor([1.0])).item()
+    0.0
+    """
+    shows = ("reduction",)
+
+    def __init__(self, reduction: str = "mean", pos_weight: Tensor | None = None):
+        self.reduction, self.pos_weight = reduction, pos_weight
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return x.binary_crossentropy_logits(target, self.reduction, self.pos_weight)
+
+
+class NLLLoss(Layer):
+    """Minus the log-probability of each target class; classes are axis 1.
+
+    >>> NLLLoss()(Tensor([[0.0, -2.0]]), Tensor([1])).item()
+    2.0
+    """
+    shows = ("ignore_index", "reduction")
+
+    def __init__(self, ignore_index: int = -100, reduction: str = "mean"):
+        self.ignore_index, self.reduction = ignore_index, reduction
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return x.nll_loss(target, ignore_index=self.ignore_index, reduction=self.reduction)
+
+
+class CrossEntropyLoss(Layer):
+    """Minus the log-probability of the targets, from scores before softmax; classes are axis 1.
+
+    >>> CrossEntropyLoss()(Tensor([[0.0, 0.0]]), Tensor([1])).exp().item()
+    2.0
+    """
+    shows = ("ignore_index", "reduction", "label_smoothing")
+
+    def __init__(self, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0):
+        self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return x.cross_entropy(target, reduction=self.reduction, label_smoothing=self.label_smoothing,
+                               ignore_index=self.ignore_index)

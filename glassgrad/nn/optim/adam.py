@@ -1,0 +1,131 @@
+"""Adam, AdamW and LAMB: steps of a size that the gradient's own history sets. In, out: see `base`.
+
+1 - beta^t is taken as -expm1(t ln beta): in float32 the subtraction would lose four digits at the first steps.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from glassgrad.base.errors import InputError
+from glassgrad.nn.optim.base import Optimizer, Parameters
+from glassgrad.nn.optim.group import Group
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["Adam", "AdamW", "LAMB"]
+
+Betas = tuple[float, float]
+
+
+# what the formulas need of the pair of betas, each computed exactly before it becomes a float32
+def _beta1(betas: Betas) -> float: return betas[0]
+def _beta2(betas: Betas) -> float: return betas[1]
+def _rest1(betas: Betas) -> float: return 1 - betas[0]
+def _rest2(betas: Betas) -> float: return 1 - betas[1]
+def _log1(betas: Betas) -> float: return math.log(betas[0]) if betas[0] else -math.inf
+def _log2(betas: Betas) -> float: return math.log(betas[1]) if betas[1] else -math.inf
+
+
+def _pair(b1: Any, b2: float, betas: Betas | None) -> Betas:
+    """Both betas, from b1 and b2 as tinygrad names them, or from a pair as PyTorch does."""
+    pair = tuple(betas) if betas is not None else tuple(b1) if isinstance(b1, (tuple, list)) else (b1, b2)
+    if len(pair) != 2 or not all(0 <= b < 1 for b in pair):
+        raise InputError("betas are two numbers from 0 up to, not including, 1", given=str(pair), expected="such as (0.9, 0.999)",
+                         mend="check the order of the arguments")
+    return pair  # type: ignore[return-value]
+
+
+class _Moments(Optimizer):
+    """Running means of the gradient (m) and of its square (v), corrected for having started at 0."""
+    keeps = {"t": "step", "m": "exp_avg", "v": "exp_avg_sq"}
+
+    def moments(self, i: int, gradient: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """m and v after this gradient, and the corrections 1 - beta1^t and 1 - beta2^t."""
+        t, m, v = self.counted(i, group), self.kept("m", i, group), self.kept("v", i, group)
+        number = lambda of: group.number("betas", of)
+        m.assign((m * number(_beta1) + gradient * number(_rest1)).cast(m.dtype))
+        v.assign((v * number(_beta2) + gradient.square() * number(_rest2)).cast(v.dtype))
+        return m, v, -(t * number(_log1)).expm1(), -(t * number(_log2)).expm1()
+
+
+class Adam(_Moments):
+    """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p -= lr m' / (sqrt(v') + eps), with m' = m / (1 - b1^t) and v' likewise
+    (Kingma and Ba, 2014). `weight_decay` adds weight_decay p to g; `amsgrad` divides by the largest v so far.
+
+    >>> x = Tensor([1.0, 2.0])
+    >>> optimizer = Adam([x], lr=0.5)
+    >>> _ = x.sum().backward()
+    >>> optimizer.step(); x.numpy().round(4)
+    array([0.5, 1.5], dtype=float32)
+    """
+    keeps = {"t": "step", "m": "exp_avg", "v": "exp_avg_sq", "v_max": "max_exp_avg_sq"}
+    decoupled = False
+
+    def __init__(self, params: Parameters, lr: float | Tensor = 0.001, b1: float | Betas = 0.9, b2: float = 0.999,
+                 eps: float = 1e-8, weight_decay: float = 0.0, *, betas: Betas | None = None, amsgrad: bool = False,
+                 maximize: bool = False, fused: Any = None, master_weights: bool = True):
+        super().__init__(params, {"lr": lr, "betas": _pair(b1, b2, betas), "eps": eps, "weight_decay": weight_decay,
+                                  "amsgrad": amsgrad, "maximize": maximize}, master_weights)
+
+    def wants(self, attribute: str, group: Group) -> bool:
+        return attribute != "v_max" or bool(group["amsgrad"])
+
+    def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
+        lr = group.number("lr")
+        if group["weight_decay"]:
+            if self.decoupled:
+                value = value * (1.0 - lr * group.number("weight_decay"))
+            else:
+                gradient = gradient + value * group.number("weight_decay")
+        m, v, correction1, correction2 = self.moments(i, gradient, group)
+        if group["amsgrad"]:
+            v_max = self.kept("v_max", i, group)
+            v = v_max.assign(v_max.maximum(v))
+        return value - (lr / correction1) * (m / (v.sqrt() / correction2.sqrt() + group["eps"]))
+
+
+class AdamW(Adam):
+    """Adam whose weight decay acts on the parameter itself: p -= lr weight_decay p (Loshchilov and Hutter, 2017).
+
+    >>> x = Tensor([1.0, 2.0])
+    >>> optimizer = AdamW([x], lr=0.5, weight_decay=0.5)
+    >>> _ = x.sum().backward()
+    >>> optimizer.step(); x.numpy().round(4)
+    array([0.25, 1.  ], dtype=float32)
+    """
+    decoupled = True
+
+    def __init__(self, params: Parameters, lr: float | Tensor = 0.001, b1: float | Betas = 0.9, b2: float = 0.999,
+                 eps: float = 1e-8, weight_decay: float = 0.01, *, betas: Betas | None = None, amsgrad: bool = False,
+                 maximize: bool = False, fused: Any = None, master_weights: bool = True):
+        super().__init__(params, lr, b1, b2, eps, weight_decay, betas=betas, amsgrad=amsgrad, maximize=maximize,
+                         master_weights=master_weights)
+
+
+class LAMB(_Moments):
+    """Adam's direction r = m' / (sqrt(v') + eps) + weight_decay p, with a step of lr |p| / |r| for each parameter (You et al.,
+    2019; lr where a length is 0). `adam` leaves the lengths out.
+
+    >>> x = Tensor([3.0, 4.0])
+    >>> optimizer = LAMB([x], lr=0.1)
+    >>> _ = x.sum().backward()
+    >>> optimizer.step(); x.numpy().round(4)
+    array([2.6464, 3.6464], dtype=float32)
+    """
+    def __init__(self, params: Parameters, lr: float | Tensor = 0.001, b1: float | Betas = 0.9, b2: float = 0.999,
+                 eps: float = 1e-6, weight_decay: float = 0.0, adam: bool = False, *, betas: Betas | None = None,
+                 maximize: bool = False, fused: Any = None, master_weights: bool = True):
+        super().__init__(params, {"lr": lr, "betas": _pair(b1, b2, betas), "eps": eps, "weight_decay": weight_decay,
+                                  "adam": adam, "maximize": maximize}, master_weights)
+
+    def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
+        m, v, correction1, correction2 = self.moments(i, gradient, group)
+        step = (m / correction1) / ((v / correction2).sqrt() + group["eps"])
+        if group["weight_decay"]:
+            step = step + value * group.number("weight_decay")
+        rate = group.number("lr")
+        if not group["adam"]:
+            size, length = value.square().sum().sqrt(), step.square().sum().sqrt()
+            rate = rate * ((size > 0) & (length > 0)).where(size / length, 1.0)
+        return value - rate * step

@@ -1,0 +1,74 @@
+"""Gradients kept within bounds. In: parameters with gradients. Out: the same gradients, smaller where they were too large.
+
+Call between `loss.backward()` and `optimizer.step()`. Nothing is computed here: the bounds become part of the step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from glassgrad.base.errors import GradientError
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["clip_grad_norm_", "clip_grad_value_", "total_norm"]
+
+
+def _with_gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    return [p for p in given if p.grad is not None]
+
+
+def total_norm(parameters: Tensor | Iterable[Tensor], norm_type: float = 2.0) -> Tensor:
+    """The length of all gradients together, as if they were one vector; `norm_type` may be infinite.
+
+    >>> x = Tensor([3.0]); y = Tensor([4.0])
+    >>> _ = (x * x + y * y).sum().backward()
+    >>> total_norm([x, y]).item()
+    10.0
+    """
+    held = _with_gradients(parameters)
+    if not held:
+        return Tensor(0.0)
+    sizes = [p.grad.detach().cast(p.grad.dtype.accumulator).abs() for p in held if p.grad is not None]
+    device = sizes[0].device
+    if norm_type == math.inf:
+        return Tensor.stack(*[g.max().to(device) for g in sizes]).max()
+    if norm_type == 2:
+        return sum((g.square().sum().to(device) for g in sizes[1:]), sizes[0].square().sum()).sqrt()
+    total = sum(((g ** norm_type).sum().to(device) for g in sizes[1:]), (sizes[0] ** norm_type).sum())
+    return total ** (1.0 / norm_type)
+
+
+def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0,
+                    error_if_nonfinite: bool = False) -> Tensor:
+    """Scale all gradients by one factor so that their common length is at most `max_norm`; returns the length before.
+
+    >>> x = Tensor([3.0, 4.0])
+    >>> _ = (x * x).sum().backward()
+    >>> clip_grad_norm_([x], 1.0).item(), x.grad.numpy().round(4)
+    (10.0, array([0.6, 0.8], dtype=float32))
+    """
+    held = _with_gradients(parameters)
+    length = total_norm(held, norm_type)
+    if error_if_nonfinite and not math.isfinite(length.item()):
+        raise GradientError("the gradients are not finite", given=f"a common length of {length.item()}", expected="a finite length",
+                            mend="lower the learning rate, or look for a division by 0; error_if_nonfinite=False goes on")
+    factor = (max_norm / (length + 1e-6)).minimum(1.0)
+    for p in held:
+        assert p.grad is not None
+        p.grad = (p.grad * factor.to(p.device)).cast(p.grad.dtype)
+    return length
+
+
+def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
+    """Keep every number of every gradient within -clip_value and clip_value.
+
+    >>> x = Tensor([3.0, -4.0])
+    >>> _ = (x * x).sum().backward()
+    >>> clip_grad_value_([x], 7.0); x.grad.tolist()
+    [6.0, -7.0]
+    """
+    for p in _with_gradients(parameters):
+        assert p.grad is not None
+        p.grad = p.grad.clamp(-float(clip_value), float(clip_value))

@@ -1,0 +1,126 @@
+"""Learning rates along curves: a cosine, cosines with restarts, one cycle. In, out: see `schedule`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from glassgrad.base.errors import InputError
+from glassgrad.nn.optim.base import Optimizer
+from glassgrad.nn.optim.schedule import LRScheduler
+
+__all__ = ["CosineAnnealingLR", "CosineAnnealingWarmRestarts", "OneCycleLR"]
+
+
+class CosineAnnealingLR(LRScheduler):
+    """From the rate down to eta_min and up again along a cosine, `T_max` epochs each way.
+
+    >>> from glassgrad.nn.optim import SGD
+    >>> [round(rate, 4) for rate in CosineAnnealingLR(SGD([Tensor([1.0])], lr=1.0), T_max=4).preview(5)]
+    [1.0, 0.8536, 0.5, 0.1464, 0.0]
+    """
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0):
+        self.T_max, self.eta_min = T_max, eta_min
+        super().__init__(optimizer)
+
+    def rate(self, now: float, base: float, epoch: float) -> float:
+        if epoch == 0:
+            return now
+        if (epoch - 1 - self.T_max) % (2 * self.T_max) == 0:     # at the bottom there is nothing left to scale
+            return now + (base - self.eta_min) * (1 - math.cos(math.pi / self.T_max)) / 2
+        height = lambda at: 1 + math.cos(math.pi * at / self.T_max)
+        return height(epoch) / height(epoch - 1) * (now - self.eta_min) + self.eta_min
+
+
+class CosineAnnealingWarmRestarts(LRScheduler):
+    """Down along a cosine, again and again: T_0 epochs the first time, T_mult times as many each next time.
+
+    >>> from glassgrad.nn.optim import SGD
+    >>> schedule = CosineAnnealingWarmRestarts(SGD([Tensor([1.0])], lr=1.0), T_0=2, T_mult=2)
+    >>> [round(rate, 4) for rate in schedule.preview(7)]
+    [1.0, 0.5, 1.0, 0.8536, 0.5, 0.1464, 1.0]
+    """
+    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0):
+        if T_0 < 1 or T_mult < 1:
+            raise InputError("a cosine needs a length", given=f"T_0={T_0}, T_mult={T_mult}", expected="whole numbers from 1",
+                             mend="write T_0=10, for example")
+        self.T_0, self.T_mult, self.eta_min = T_0, T_mult, eta_min
+        super().__init__(optimizer)
+
+    def step(self, epoch: float | None = None) -> None:
+        """One epoch has passed, or `epoch` of them in all, which may be a fraction."""
+        at = self.last_epoch + 1 if epoch is None else epoch
+        self.last_epoch = math.floor(at)
+        self._begin(self.base_lrs, at)
+
+    def rate(self, now: float, base: float, epoch: float) -> float:
+        length = self.T_0
+        while epoch >= length:
+            epoch -= length
+            length *= self.T_mult
+        return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * epoch / length)) / 2
+
+
+class OneCycleLR(LRScheduler):
+    """Up to max_lr and down again, once, over `total_steps`, while momentum goes the other way (Smith and Topin, 2017).
+
+    It starts at max_lr / div_factor and ends at that / final_div_factor. Call `step()` after every batch.
+
+    >>> from glassgrad.nn.optim import SGD
+    >>> schedule = OneCycleLR(SGD([Tensor([1.0])]), max_lr=1.0, total_steps=5, pct_start=0.4, div_factor=4,
+    ...                       anneal_strategy="linear", cycle_momentum=False)
+    >>> [round(rate, 4) for rate in schedule.preview(5)]
+    [0.25, 1.0, 0.6667, 0.3334, 0.0]
+    """
+    def __init__(self, optimizer: Optimizer, max_lr: float | Sequence[float], total_steps: int | None = None,
+                 epochs: int | None = None, steps_per_epoch: int | None = None, pct_start: float = 0.3,
+                 anneal_strategy: str = "cos", cycle_momentum: bool = True, base_momentum: float = 0.85,
+                 max_momentum: float = 0.95, div_factor: float = 25.0, final_div_factor: float = 1e4, three_phase: bool = False):
+        if total_steps is None and epochs is not None and steps_per_epoch is not None:
+            total_steps = epochs * steps_per_epoch
+        if total_steps is None or total_steps < 1 or anneal_strategy not in ("cos", "linear"):
+            raise InputError("OneCycleLR cannot be laid out", given=f"total_steps={total_steps}, anneal_strategy={anneal_strategy!r}",
+                             expected='total_steps (or epochs and steps_per_epoch), and "cos" or "linear"',
+                             mend="write total_steps=epochs * len(batches)")
+        groups = optimizer.param_groups
+        self.max_lrs = [float(max_lr)] * len(groups) if isinstance(max_lr, (int, float)) else [float(m) for m in max_lr]
+        self.total_steps, self.linear, self.cycle_momentum = total_steps, anneal_strategy == "linear", cycle_momentum
+        start, low = [m / div_factor for m in self.max_lrs], [m / div_factor / final_div_factor for m in self.max_lrs]
+        # (last step, rates at its start and end, momentum at its start and end)
+        rise = (pct_start * total_steps - 1, start, self.max_lrs, max_momentum, base_momentum)
+        self.phases: list[tuple[float, list[float], list[float], float, float]]
+        if three_phase:
+            self.phases = [rise, (2 * pct_start * total_steps - 2, self.max_lrs, start, base_momentum, max_momentum),
+                           (total_steps - 1, start, low, max_momentum, max_momentum)]
+        else:
+            self.phases = [rise, (total_steps - 1, self.max_lrs, low, base_momentum, max_momentum)]
+        if cycle_momentum and any("betas" not in g and not g.get("momentum") for g in groups):
+            raise InputError("the optimizer has no momentum to cycle", given=type(optimizer).__name__,
+                             expected="a group with momentum above 0, or betas", mend="write cycle_momentum=False")
+        for group, rate in zip(groups, start):
+            group["initial_lr"] = rate
+        super().__init__(optimizer)
+
+    def _begin(self, now: Sequence[float], epoch: float) -> None:
+        if epoch > self.total_steps:
+            raise InputError("the cycle is over", given=f"step {epoch}", expected=f"at most {self.total_steps} steps",
+                             mend="make the schedule with a larger total_steps")
+        begin = 0.0
+        for last, rates, next_rates, momentum, next_momentum in self.phases:
+            if epoch <= last or last == self.phases[-1][0]:
+                break
+            begin = last
+        part = (epoch - begin) / (last - begin) if last != begin else 1.0
+        self._set([self._between(a, b, part) for a, b in zip(rates, next_rates)])
+        if self.cycle_momentum:
+            for group in self.optimizer.param_groups:
+                value = self._between(momentum, next_momentum, part)
+                if "betas" in group:
+                    group["betas"] = (value, *group["betas"][1:])
+                else:
+                    group["momentum"] = value
+
+    def _between(self, start: float, end: float, part: float) -> float:
+        if self.linear:
+            return start + (end - start) * part
+        return end + (start - end) / 2 * (1 + math.cos(math.pi * part))

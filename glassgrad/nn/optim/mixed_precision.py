@@ -1,0 +1,177 @@
+"""Mixed precision: products in half the bits, sums and weights in float32. In: a model, a loss. Out: the same, faster.
+
+    scaler = GradScaler()
+    with autocast(dtype=dtypes.float16):
+        loss = model(x).cross_entropy(y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+
+Weights stay float32: `autocast` casts what goes into matrix products and convolutions, nothing else. (Weights that are float16
+themselves get a float32 copy in the optimizer, see `Optimizer`.) bfloat16 has float32's range and needs no scaler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from glassgrad.base.errors import GradientError, InputError
+from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
+from glassgrad.nn.optim.base import Optimizer
+from glassgrad.tensor import precision
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["autocast", "GradScaler"]
+
+
+class autocast:
+    """Within the block, or the function it decorates: matrix products and convolutions of float32 take their inputs as `dtype`
+    and give it; softmax, norms and losses come out as float32. A device's name may come first, as in PyTorch.
+
+    >>> x = Tensor([[1.0, 2.0]])
+    >>> with autocast(dtype=dtypes.bfloat16):
+    ...     y = x @ x.T
+    >>> y.dtype, (x @ x.T).dtype
+    (dtypes.bfloat16, dtypes.float32)
+    """
+
+    def __init__(self, device_type: str | DType | None = None, dtype: DType | str | None = None, enabled: bool = True):
+        if isinstance(device_type, DType) and dtype is None:
+            dtype = device_type
+        chosen = dtypes.bfloat16 if dtype is None else dtype_by_name(dtype)
+        if chosen not in (dtypes.float16, dtypes.bfloat16, dtypes.float32):
+            raise InputError("autocast computes in a float type of 16 bits", given=f"dtype={chosen.name}",
+                             expected="dtypes.float16 or dtypes.bfloat16", mend="write autocast(dtype=dtypes.bfloat16)")
+        self.dtype = chosen if enabled and chosen is not dtypes.float32 else None
+        self._before: list[DType | None] = []
+
+    def __enter__(self) -> autocast:
+        self._before.append(precision.change(self.dtype))
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        precision.change(self._before.pop())
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def within(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+        within.__name__, within.__doc__ = getattr(function, "__name__", "within"), function.__doc__
+        return within
+
+
+class GradScaler:
+    """Keeps float16 gradients from vanishing: the loss is multiplied by a scale and the gradients divided by it. A step whose
+    gradients overflow changes nothing and halves the scale; many good ones in a row double it.
+
+    Nothing is read back: whether a step counts is decided in the step's own kernels, so it can be captured.
+
+    >>> from glassgrad.nn.optim import SGD
+    >>> x = Tensor([1.0, 2.0])
+    >>> optimizer, scaler = SGD([x], lr=0.5), GradScaler(init_scale=8.0)
+    >>> _ = scaler.scale(x.sum()).backward()
+    >>> x.grad.tolist()
+    [8.0, 8.0]
+    >>> scaler.step(optimizer); scaler.update(); x.tolist(), scaler.get_scale()
+    ([0.5, 1.5], 8.0)
+    """
+
+    def __init__(self, device: str | None = None, init_scale: float = 65536.0, growth_factor: float = 2.0,
+                 backoff_factor: float = 0.5, growth_interval: int = 2000, enabled: bool = True):
+        if isinstance(device, (int, float)):        # PyTorch's older order, without a device
+            device, init_scale = None, float(device)
+        if not (init_scale > 0 and growth_factor > 1 and 0 < backoff_factor < 1 and growth_interval >= 1):
+            raise InputError("GradScaler was given numbers it cannot work with",
+                             given=f"init_scale={init_scale}, growth_factor={growth_factor}, backoff_factor={backoff_factor}, "
+                                   f"growth_interval={growth_interval}",
+                             expected="a scale above 0, growth above 1, backoff between 0 and 1, an interval from 1",
+                             mend="leave them at their defaults")
+        self.growth_factor, self.backoff_factor, self.growth_interval = growth_factor, backoff_factor, growth_interval
+        self.enabled = enabled
+        place = device if device is not None and device.upper() != "CUDA" else None     # PyTorch's "cuda" is any accelerator
+        self._scale = Tensor([init_scale], device=place, requires_grad=False)
+        self._good_steps = Tensor([0], dtype=dtypes.int32, device=place, requires_grad=False)
+        self._finite: dict[int, Tensor] = {}         # by optimizer, for those whose gradients are divided already
+        self._stepped: list[Tensor] = []             # what to know about the steps since the last update
+
+    def is_enabled(self) -> bool:
+        """Whether it does anything."""
+        return self.enabled
+
+    def get_scale(self) -> float:
+        """The present scale."""
+        return float(self._scale.item()) if self.enabled else 1.0
+
+    def scale(self, loss: Any) -> Any:
+        """The loss (or several) times the scale, for `backward`."""
+        if not self.enabled:
+            return loss
+        if isinstance(loss, (list, tuple)):
+            return type(loss)(self.scale(each) for each in loss)
+        return loss * self._scale.reshape(()).to(loss.device)
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Divide the gradients of an optimizer by the scale now, to clip them before the step."""
+        if not self.enabled:
+            return
+        if id(optimizer) in self._finite:
+            raise GradientError("these gradients were divided by the scale already", given="unscale_() twice",
+                                expected="once between two updates", mend="call update() after step()")
+        finite: Tensor | None = None
+        for p in optimizer.params:
+            if p.grad is None:
+                continue
+            inverse = self._scale.reshape(()).to(p.device).reciprocal()
+            wide = p.grad.cast(p.grad.dtype.accumulator)
+            sound = wide.isfinite().all()
+            finite = sound if finite is None else finite & sound.to(finite.device)
+            p.grad = (wide * inverse).cast(p.grad.dtype)
+        if finite is None:
+            raise GradientError("there are no gradients to divide by the scale", given="parameters whose grad is None",
+                                expected="at least one parameter with a gradient",
+                                mend="call scaler.scale(loss).backward() first")
+        self._finite[id(optimizer)] = finite
+
+    def step(self, optimizer: Optimizer) -> None:
+        """A step of the optimizer with the gradients divided by the scale; where one of them is not finite, nothing changes."""
+        if not self.enabled:
+            optimizer.step()
+            return
+        if id(optimizer) not in self._finite:
+            self.unscale_(optimizer)
+        finite = self._finite[id(optimizer)]
+        changed = optimizer.schedule_step(only_if=finite)
+        finite.realize(*changed)
+        self._stepped.append(finite)
+
+    def update(self, new_scale: float | None = None) -> None:
+        """Adjust the scale to what the steps since the last update met."""
+        if not self.enabled:
+            return
+        if new_scale is not None:
+            self._scale.assign(Tensor([new_scale], device=self._scale.device))
+        elif not self._stepped:
+            raise GradientError("there was no step to learn from", given="update() without step()", expected="a step before it",
+                                mend="call scaler.step(optimizer) first")
+        else:
+            finite = self._stepped[0]
+            for other in self._stepped[1:]:
+                finite = finite & other.to(finite.device)
+            good = finite.reshape(1).to(self._scale.device).where(self._good_steps + 1, 0)
+            grown = good == self.growth_interval
+            factor = grown.where(self.growth_factor, finite.reshape(1).to(self._scale.device).where(1.0, self.backoff_factor))
+            self._scale.assign((self._scale * factor).cast(self._scale.dtype))
+            self._good_steps.assign(grown.where(0, good).cast(dtypes.int32))
+            self._scale.realize(self._good_steps)
+        self._finite.clear()
+        self._stepped.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale and the count of good steps, as plain numbers."""
+        return {"scale": self.get_scale(), "good_steps": int(self._good_steps.item())}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self._scale.assign(Tensor([saved["scale"]], device=self._scale.device))
+        self._good_steps.assign(Tensor([saved["good_steps"]], dtype=dtypes.int32, device=self._scale.device))

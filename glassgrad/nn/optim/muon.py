@@ -1,0 +1,78 @@
+"""Muon: momentum whose matrices are made orthogonal. In, out: see `base`; parameters are matrices (or kernels, as matrices)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from glassgrad.base.errors import InputError
+from glassgrad.nn.optim.base import Optimizer, Parameters
+from glassgrad.nn.optim.group import Group
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["Muon", "orthogonal"]
+
+Coefficients = tuple[float, float, float]
+COEFFICIENTS: Coefficients = (3.4445, -4.775, 2.0315)      # steepest at 0 (Jordan, 2024): singular values end within 0.7 to 1.2
+
+
+def orthogonal(matrix: Tensor, steps: int = 5, coefficients: Coefficients = COEFFICIENTS, eps: float = 1e-7) -> Tensor:
+    """A matrix with the same directions and singular values near 1, by the iteration X = a X + (b A + c A A) X with A = X X^T.
+
+    >>> orthogonal(Tensor([[2.0, 0.0], [0.0, 1.0]])).numpy().round(1)
+    array([[0.7, 0. ],
+           [0. , 1.1]], dtype=float32)
+    """
+    a, b, c = coefficients
+    tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix.transpose() if tall else matrix            # the smaller side first: its products are smaller
+    x = x / x.square().sum().sqrt().maximum(eps)
+    for _ in range(steps):
+        gram = x @ x.transpose()
+        x = x * a + (gram * b + (gram @ gram) * c) @ x
+    return x.transpose() if tall else x
+
+
+class Muon(Optimizer):
+    """b = momentum b + (1 - momentum) g;  p -= lr (weight_decay p + scale orthogonal(b)), where nesterov mixes g and b once more.
+
+    The scale is sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, columns)) with adjust_lr_fn="match_rms_adamw". For biases and
+    embeddings use AdamW, and join the two with OptimizerGroup. (PyTorch multiplies these matrices in bfloat16, here it is float32.)
+
+    >>> w = Tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> optimizer = Muon([w], lr=0.1, weight_decay=0.0)
+    >>> _ = (w * w).sum().backward()
+    >>> optimizer.step(); w.numpy().round(1)
+    array([[0.9, 0. ],
+           [0. , 0.9]], dtype=float32)
+    """
+    keeps = {"b": "momentum_buffer"}
+
+    def __init__(self, params: Parameters, lr: float | Tensor = 0.001, momentum: float = 0.95, weight_decay: float = 0.1,
+                 ns_steps: int = 5, ns_coefficients: Coefficients = COEFFICIENTS, nesterov: bool = True, *, eps: float = 1e-7,
+                 adjust_lr_fn: str | None = None, maximize: bool = False, fused: Any = None, master_weights: bool = True):
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "ns_steps": ns_steps,
+                                  "ns_coefficients": tuple(ns_coefficients), "nesterov": nesterov, "eps": eps,
+                                  "adjust_lr_fn": adjust_lr_fn, "maximize": maximize}, master_weights)
+
+    def check(self, group: Group) -> None:
+        super().check(group)
+        flat = next((p for p in group["params"] if p.ndim < 2), None)
+        if flat is not None:
+            raise InputError("Muon optimizes matrices", given=f"a parameter of shape {flat.shape}", expected="2 axes or more",
+                             mend="give biases to another optimizer: OptimizerGroup(Muon(matrices), AdamW(rest))")
+        if group["adjust_lr_fn"] not in (None, "original", "match_rms_adamw"):
+            raise InputError("there is no such scale", given=f"adjust_lr_fn={group['adjust_lr_fn']!r}",
+                             expected='None, "original" or "match_rms_adamw"', mend="check the spelling")
+
+    def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
+        lr, momentum, b = group.number("lr"), group.number("momentum"), self.kept("b", i, group)
+        b.assign((b * momentum + gradient * (1 - momentum)).cast(b.dtype))
+        step = gradient * (1 - momentum) + b * momentum if group["nesterov"] else b
+        rows, columns = value.shape[0], math.prod(value.shape[1:])
+        made = orthogonal(step.reshape(rows, columns), group["ns_steps"], group["ns_coefficients"], group["eps"])
+        scale = 0.2 * math.sqrt(max(rows, columns)) if group["adjust_lr_fn"] == "match_rms_adamw" \
+            else math.sqrt(max(1, rows / columns))
+        if group["weight_decay"]:
+            value = value * (1.0 - lr * group.number("weight_decay"))
+        return value - lr * scale * made.reshape(value.shape)

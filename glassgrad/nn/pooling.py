@@ -1,0 +1,148 @@
+"""Pools as layers: the maximum or mean of windows. In, out: (batch, channels, ...space); the batch may be left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glassgrad.nn.layer import Layer
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["MaxPool1d", "MaxPool2d", "MaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "AdaptiveAvgPool1d",
+           "AdaptiveAvgPool2d", "AdaptiveAvgPool3d"]
+
+
+class _Pool(Layer):
+    """Windows of a size over the last `rank` axes."""
+    shows: tuple[str, ...] = ("kernel_size", "stride", "padding")
+    rank = 2
+
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0):
+        self.kernel_size = self._each(kernel_size)
+        self.stride = self.kernel_size if stride is None else self._each(stride)
+        self.padding = self._each(padding)
+
+    def _each(self, value: Any) -> tuple[int, ...]:
+        return (value,) * self.rank if isinstance(value, int) else tuple(value)
+
+    def _check(self, x: Tensor) -> None:
+        if x.ndim not in (self.rank + 1, self.rank + 2):
+            self._refuse(f"an input of shape {x.shape}", f"(batch, channels, ...space) with {self.rank} space axes",
+                         "reshape the input")
+
+
+class MaxPool2d(_Pool):
+    """The largest value of each window; without `stride` the windows stand side by side.
+
+    >>> MaxPool2d(2)(Tensor.arange(16).reshape(1, 1, 4, 4)).tolist()
+    [[[[5, 7], [13, 15]]]]
+    """
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False):
+        super().__init__(kernel_size, stride, padding)
+        self.dilation, self.ceil_mode = self._each(dilation), ceil_mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check(x)
+        return x.max_pool2d(self.kernel_size, self.stride, self.dilation, self.padding, self.ceil_mode)
+
+
+class MaxPool1d(MaxPool2d):
+    """`MaxPool2d` over one axis.
+
+    >>> MaxPool1d(2)(Tensor.arange(4).reshape(1, 1, 4)).tolist()
+    [[[1, 3]]]
+    """
+    rank = 1
+
+
+class MaxPool3d(MaxPool2d):
+    """`MaxPool2d` over three axes.
+
+    >>> MaxPool3d(2)(Tensor.ones(1, 1, 4, 4, 4)).shape
+    (1, 1, 2, 2, 2)
+    """
+    rank = 3
+
+
+class AvgPool2d(_Pool):
+    """The mean of each window; without `stride` the windows stand side by side.
+
+    >>> AvgPool2d(2)(Tensor.arange(16).reshape(1, 1, 4, 4)).tolist()
+    [[[[2.5, 4.5], [10.5, 12.5]]]]
+    """
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+                 count_include_pad: bool = True):
+        super().__init__(kernel_size, stride, padding)
+        self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check(x)
+        return x.avg_pool2d(self.kernel_size, self.stride, 1, self.padding, self.ceil_mode, self.count_include_pad)
+
+
+class AvgPool1d(AvgPool2d):
+    """`AvgPool2d` over one axis.
+
+    >>> AvgPool1d(2)(Tensor([[[1.0, 3.0, 5.0, 7.0]]])).tolist()
+    [[[2.0, 6.0]]]
+    """
+    rank = 1
+
+
+class AvgPool3d(AvgPool2d):
+    """`AvgPool2d` over three axes.
+
+    >>> AvgPool3d(2)(Tensor.ones(1, 1, 4, 4, 4)).shape
+    (1, 1, 2, 2, 2)
+    """
+    rank = 3
+
+
+class AdaptiveAvgPool2d(Layer):
+    """The mean of as many nearly equal parts as asked for, along each space axis; None keeps an axis.
+
+    >>> AdaptiveAvgPool2d(1)(Tensor.ones(2, 3, 5, 7)).shape, AdaptiveAvgPool2d((2, None))(Tensor.ones(2, 3, 5, 7)).shape
+    ((2, 3, 1, 1), (2, 3, 2, 7))
+    """
+    shows = ("output_size",)
+    rank = 2
+
+    def __init__(self, output_size: Any):
+        self.output_size = (output_size,) * self.rank if output_size is None or isinstance(output_size, int) \
+            else tuple(output_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim not in (self.rank + 1, self.rank + 2):
+            self._refuse(f"an input of shape {x.shape}", f"(batch, channels, ...space) with {self.rank} space axes",
+                         "reshape the input")
+        for axis, parts in zip(range(-self.rank, 0), self.output_size):
+            if parts is not None and parts != x.shape[axis]:
+                x = _means(x, x.ndim + axis, parts)
+        return x
+
+
+def _means(x: Tensor, axis: int, parts: int) -> Tensor:
+    """Part i is from floor(i n / parts) to ceil((i + 1) n / parts): neighbours may share an element."""
+    n = x.shape[axis]
+    if n % parts == 0:
+        return x.reshape(*x.shape[:axis], parts, n // parts, *x.shape[axis + 1:]).mean(axis + 1)
+    lead = (slice(None),) * axis
+    return Tensor.stack(*[x[(*lead, slice(i * n // parts, -(-(i + 1) * n // parts)))].mean(axis) for i in range(parts)],
+                        dim=axis)
+
+
+class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
+    """`AdaptiveAvgPool2d` over one axis.
+
+    >>> AdaptiveAvgPool1d(2)(Tensor([[[1.0, 3.0, 5.0, 7.0]]])).tolist()
+    [[[2.0, 6.0]]]
+    """
+    rank = 1
+
+
+class AdaptiveAvgPool3d(AdaptiveAvgPool2d):
+    """`AdaptiveAvgPool2d` over three axes.
+
+    >>> AdaptiveAvgPool3d(1)(Tensor.ones(1, 2, 3, 4, 5)).shape
+    (1, 2, 1, 1, 1)
+    """
+    rank = 3
