@@ -24,6 +24,15 @@ from glassgrad.runtime.host import host_description
 _lock = threading.Lock()  # a target machine serves one thread at a time
 
 
+def _new_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)    # the parent's compiling thread may have held the old one
+
+
 def _binding() -> Any:
     try:
         from llvmlite import binding

@@ -6,6 +6,7 @@ whole compiler; devices open it only when a kernel is not in the cache.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -22,7 +23,17 @@ from glassgrad.runtime.compile import build, kernel_of
 
 Made = tuple[str, LaunchInfo, bytes]      # a kernel's name, how to launch it, its object file
 
-_compiling = ThreadPoolExecutor(1, thread_name_prefix="glassgrad-compile")
+_compiling: ThreadPoolExecutor
+
+
+def _open_thread() -> None:
+    global _compiling
+    _compiling = ThreadPoolExecutor(1, thread_name_prefix="glassgrad-compile")
+
+
+_open_thread()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_open_thread)     # the parent's thread does not exist in the child
 
 
 def start(ast: UOp, target: Target, language: str, finished: Callable[[Made], None]) -> Callable[[], Made]:
