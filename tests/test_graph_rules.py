@@ -428,3 +428,11 @@ def test_nodes_that_nothing_matches_cost_little():
     start = time.perf_counter()
     assert rewrite([root], ALGEBRA)[0] is root
     assert (time.perf_counter() - start) / 15000 < 50e-6
+
+
+def test_what_is_made_of_a_node_keeps_the_users_line():
+    line = (x := buffer((5,)) * 3.0 - 0.0).line
+    made, = rewrite([x * 2.0 * 4.0], ALGEBRA)
+    shifted, = rewrite([buffer((4,), dtypes.int32) // 16], ALGEBRA)
+    assert made.line is not None and shifted.line is not None and line is not None
+    assert made.line.number == line.number + 1 and shifted.line.number == line.number + 2

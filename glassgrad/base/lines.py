@@ -54,10 +54,11 @@ def user_place() -> Place | None:
 
 
 @contextmanager
-def one_place() -> Iterator[None]:
-    """Inside, every place on this thread is the one it was entered from: a compiler makes a thousand nodes for one line."""
+def one_place(place: Place | None = None) -> Iterator[None]:
+    """Inside, every place on this thread is the given one, or the one it was entered from: a compiler makes a thousand
+    nodes for one line."""
     before = (_held.on, _held.place)
-    _held.place = user_place()
+    _held.place = place or user_place()
     _held.on = True
     try:
         yield

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassgrad.base.errors import Bug, InputError
+from glassgrad.base.lines import one_place
 from glassgrad.base.settings import settings
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes
@@ -163,14 +164,15 @@ class Rule:
         found["root"] = root
         if self.when is not None and not self.when(*self._given(found, self._when_names)):
             return None
-        if isinstance(self.replacement, Pattern):
-            result: UOp | None = _build(self.replacement, found, root.dtype)
-        else:
-            result = self.replacement(*self._given(found, self._replacement_names))
-        if result is None or result is root:
-            return None
-        if result.shape != root.shape and result.shape == ():
-            result = result.broadcast(root.shape)
+        with one_place(root.place):            # what is made of a node keeps the user's line
+            if isinstance(self.replacement, Pattern):
+                result: UOp | None = _build(self.replacement, found, root.dtype)
+            else:
+                result = self.replacement(*self._given(found, self._replacement_names))
+            if result is None or result is root:
+                return None
+            if result.shape != root.shape and result.shape == ():
+                result = result.broadcast(root.shape)
         if result.shape != root.shape or result.dtype is not root.dtype:
             raise Bug(f"the rule {self.name!r} made {result} of {root}")
         return result
