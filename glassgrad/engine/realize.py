@@ -13,6 +13,8 @@ A graph of known structure starts at the last line.
 from __future__ import annotations
 
 import ctypes
+import os
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,6 +38,17 @@ from glassgrad.schedule.kernels import Item, Schedule, describe, schedule
 
 _VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH)
 _MOST_SCHEDULES = 1024
+_running: threading.RLock            # a schedule's launches hold one run's addresses at a time
+
+
+def _open_lock() -> None:
+    global _running
+    _running = threading.RLock()
+
+
+_open_lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_open_lock)   # a thread of the parent may have held the old one
 
 
 def realize(nodes: Sequence[UOp], device: str | None = None) -> list[UOp]:
@@ -45,7 +58,8 @@ def realize(nodes: Sequence[UOp], device: str | None = None) -> list[UOp]:
         return list(nodes)
     normal = normalise(sinks)
     ready = _find(normal, Device.canonicalize(device))
-    results = ready.run(normal)
+    with _running:
+        results = ready.run(normal)
     trace = recording()
     if trace is not None:
         trace.records.append(Record(ready, normal, results))
