@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph.dtype import promote
+from glassgrad.graph.uop import full
 from glassgrad.tensor.creation import Creation
 from glassgrad.tensor.meeting import resolve_axis
 from glassgrad.tensor.movement import joined
@@ -144,18 +145,27 @@ class Joining(Creation):
         x = self.uop if self.ndim else self.uop.reshape((1,))
         return self._with(x.window(axis, size, step))
 
-    def diagonal(self) -> Self:
-        """The diagonal of a matrix.
+    def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
+        """The diagonal of two axes, as a new last axis; `offset` places above (or below, negative) the main one.
 
-        >>> Tensor([[1, 2], [3, 4]]).diagonal().tolist()
-        [1, 4]
+        >>> Tensor([[1, 2], [3, 4]]).diagonal().tolist(), Tensor([[1, 2], [3, 4]]).diagonal(1).tolist()
+        ([1, 4], [2])
         """
-        if self.ndim != 2:
-            raise ShapeError("diagonal needs a matrix", given=f"shape {self.shape}", expected="2 axes",
-                             mend="index the stack first: x[0].diagonal()")
-        n = min(self.shape)
-        row = self.uop.shrink(((0, n), (0, n))).reshape((n * n,)).pad(((0, n),))
-        return self._with(row.reshape((n, n + 1)).shrink(((0, n), (0, 1))).reshape((n,)))
+        row, column = resolve_axis(dim1, self.ndim, "diagonal"), resolve_axis(dim2, self.ndim, "diagonal")
+        if self.ndim < 2 or row == column:
+            raise ShapeError("diagonal needs two axes", given=f"dim1={dim1}, dim2={dim2}, shape {self.shape}",
+                             expected="two different axes of a matrix or a stack of them", mend="write x.diagonal(0, -2, -1)")
+        lead = [a for a in range(self.ndim) if a not in (row, column)]
+        x = self.uop.permute([*lead, row, column])
+        stack, (rows, columns) = x.shape[:-2], x.shape[-2:]
+        top, left = max(-offset, 0), max(offset, 0)
+        n = max(0, min(rows - top, columns - left))
+        if n == 0:
+            return self._with(full((*stack, 0), 0, self.dtype))
+        whole = [(0, m) for m in stack]
+        x = x.shrink([*whole, (top, top + n), (left, left + n)]).reshape((*stack, n * n))
+        x = x.pad([*[(0, 0) for _ in stack], (0, n)]).reshape((*stack, n, n + 1))
+        return self._with(x.shrink([*whole, (0, n), (0, 1)]).reshape((*stack, n)))
 
     def diag(self) -> Self:
         """A matrix with this vector as its diagonal.

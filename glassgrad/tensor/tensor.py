@@ -14,10 +14,10 @@ from glassgrad.graph.dtype import dtype_by_name
 from glassgrad.graph.gradient import gradients
 from glassgrad.graph.uop import UOp, full, toposort
 from glassgrad.tensor import running
+from glassgrad.tensor.einsum import Einsum
 from glassgrad.tensor.host import HostValue, nest
 from glassgrad.tensor.leaves import distinct, hold, holders
 from glassgrad.tensor.meeting import resolve_axis
-from glassgrad.tensor.sorting import Sorting
 from glassgrad.tensor.training import Training, TrainingSwitch
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Tensor"]
 
 
-class Tensor(Sorting, metaclass=TrainingSwitch):
+class Tensor(Einsum, metaclass=TrainingSwitch):
     """A block of numbers of one type, computed when needed.
 
     >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]])
