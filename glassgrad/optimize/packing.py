@@ -1,0 +1,131 @@
+"""The factors of a sum of products, packed. In: a factor and its axes. Out: the loops that lay it into panels.
+
+A panel holds one tile's width of positions for all of K: [panel][k][position]. The pack loop absorbs any view, padding
+mask, cast or fused prologue; what lies past a ragged edge is packed as zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from glassgrad.graph import ops as o
+from glassgrad.graph.index import add, divide, index, linear, modulo, multiply, substitute_index
+from glassgrad.graph.uop import UOp, const, toposort
+from glassgrad.lower.loops import LOOP, TASK, For, Statement, Store, counter, local, ranges_of
+from glassgrad.optimize import moves
+
+PACK_WORK = 32 * 1024      # elements worth packing by several workers
+
+
+@dataclass
+class FlatAxis:
+    """Several loops as one: `size` positions, taken apart again by division where that is needed.
+
+    With a pitch, two loops (rows and columns of an image) are laid out as the image is in memory: a row's positions
+    past its last column stand for nothing, and `gate` says where.
+    """
+    parts: list[UOp]
+    size: int
+    pitch: int = 0
+
+    def gate(self, at: UOp) -> UOp | None:
+        """Where a position stands for something; None: everywhere."""
+        if not self.pitch:
+            return None
+        return moves.below(modulo(at, self.pitch), self.parts[1].arg.size)
+
+    def apart(self, at: UOp) -> dict[UOp, UOp]:
+        if self.pitch:
+            return {self.parts[0]: divide(at, self.pitch), self.parts[1]: modulo(at, self.pitch)}
+        out, step = {}, 1
+        for r in reversed(self.parts):
+            whole = divide(at, step)
+            out[r] = whole if r is self.parts[0] else modulo(whole, r.arg.size)
+            step *= r.arg.size
+        return out
+
+
+class Operand:
+    """One factor, packed as [outer loops it depends on][panel][k][position in the panel]."""
+
+    def __init__(self, name: str, value: UOp, axis: FlatAxis, outer: list[UOp], k: list[UOp], width: int, vectors: int,
+                 panels: int):
+        self.value, self.axis, self.k, self.width, self.vectors, self.panels = value, axis, k, width, vectors, panels
+        self.outer = [r for r in outer if r in ranges_of(value)]
+        self.depth = math.prod(r.arg.size for r in k)
+        copies = math.prod(r.arg.size for r in self.outer)
+        self.memory = local(name, value.dtype, copies * panels * self.depth * width, "shared")
+
+    def place(self, panel: UOp, step: UOp, position: UOp) -> UOp:
+        at = index(0)
+        for r in self.outer:
+            at = add(multiply(at, r.arg.size), r)
+        at = add(multiply(at, self.panels), panel)
+        at = add(multiply(at, self.depth), step)
+        return add(multiply(at, self.width), position)
+
+    def pack(self, lanes: int) -> list[Statement]:
+        """The loops that fill the panels: lanes along the axis that is contiguous in memory."""
+        panel, spot = counter("p", self.panels), counter("q", self.width)
+        flat = index(0)
+        for r in self.k:
+            flat = add(multiply(flat, r.arg.size), r)
+        at = add(multiply(one(panel), self.width), one(spot))
+        gate = moves.below(at, self.axis.size)
+        value = substitute_index(self.value, self.axis.apart(at), {})
+        reads = [n for n in toposort([value]) if n.op is o.LOAD]
+        along_k = bool(reads) and not any(stride_along(n.src[1], spot) == 1 for n in reads) and \
+            all(stride_along(n.src[1], self.k[-1]) == 1 and stride_along(n.src[1], spot) is not None for n in reads)
+        if gate is not None:
+            value = moves.edge_gate(value, gate)
+            if value.op is not o.LOAD:
+                value = gate.where(value, const(0, value.dtype))
+        store: list[Statement] = [Store(self.memory, self.place(one(panel), flat, one(spot)), value)]
+        if along_k:
+            body = self.across(spot, store, lanes)
+            inner_k = self.k[:-1]
+        else:
+            body = moves.wide(For(spot, LOOP, store), self.vectors, lanes) if self.width > 1 else store
+            inner_k = self.k
+        for r in reversed(inner_k):
+            body = [For(r, LOOP, body)]
+        work = math.prod(r.arg.size for r in self.outer) * self.panels * self.depth * self.width
+        kind = TASK if work >= PACK_WORK else LOOP
+        if self.panels > 1:
+            body = [For(panel, kind, body)]
+        for r in reversed(self.outer):
+            body = [For(r, kind, body)]
+        return body
+
+
+    def across(self, spot: UOp, store: list[Statement], lanes: int) -> list[Statement]:
+        """Packing what lies along k: for pieces of k: for rows: read a piece, write it with a stride.
+
+        A piece is a few cache lines, so that the part of the panel it goes to stays in the first-level cache; it is
+        written element by element, because a scatter instruction costs more than the scalar stores.
+        """
+        k, piece = self.k[-1], 4 * lanes
+        whole, rest = divmod(k.arg.size, piece)
+        out: list[Statement] = []
+        for outer, inner, start in ((counter("kb", whole), counter("kq", piece), 0), (None, counter("kq", max(rest, 1)),
+                                                                                     whole * piece)):
+            if (whole if outer is not None else rest) == 0:
+                continue
+            at = add(inner, index(start)) if outer is None else add(multiply(one(outer), piece), inner)
+            body = moves.wide(For(inner, LOOP, moves.rebuild(store, {k: at})), lanes, 1)
+            body = [For(spot, LOOP, body)] if self.width > 1 else body
+            out += [For(outer, LOOP, body)] if outer is not None and whole > 1 else body
+        return out
+
+
+def stride_along(at: UOp, along: UOp) -> int | None:
+    """The stride of an address along a counter; None where it is not a constant."""
+    _, terms = linear(at)
+    if any(along in ranges_of(atom) and atom is not along for atom in terms):
+        return None
+    return terms.get(along, 0)
+
+
+def one(range_: UOp) -> UOp:
+    return range_ if range_.arg.size > 1 else index(0)
