@@ -92,7 +92,8 @@ def matmul(rows: int, columns: int, depth: int, height: int, vectors: int, lanes
     i, j, k = counter("i", rows // height), counter("j", columns // width), counter("k", depth)
     m, v, lane = counter("m", height), counter("v", vectors), counter("l", lanes)
     acc = register("acc", F32, (m, v, lane))
-    product = load(a, at((i, depth * height), (k, height), m)) * load(b, at((j, depth * width), (k, width), (v, lanes), lane))
+    product = load(a, at((i, depth * height), (k, height), m)) \
+        * load(b, at((j, depth * width), (k, width), (v, lanes), lane))
     tile = [Assign(acc, const(0.0)), For(k, LOOP, [Accumulate(acc, o.ADD, product)]),
             Store(c, at((i, height * columns), (m, columns), (j, width), (v, lanes), lane), acc)]
     return Kernel("matmul", [a, b, c], [Phase([For(j, LOOP, [For(i, LOOP, [

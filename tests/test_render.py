@@ -41,12 +41,14 @@ def how(request: pytest.FixtureRequest) -> str:
 # -- loops, lanes, tiles ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("n", [1, 2, 7, 16, 17, 31, 100])
 def test_elementwise_with_a_tail(how, rng, n):
-    x, y, i, lane, tail = param(0, F32, n), param(1, F32, n), counter("i", n // 16), counter("l", 16), counter("t", n % 16)
+    x, y = param(0, F32, n), param(1, F32, n)
+    i, lane, tail = counter("i", n // 16), counter("l", 16), counter("t", n % 16)
 
     def one(index):
         return Store(y, index, (load(x, index) * 2.0).maximum(0.0) + 1.0)
     kernel = Kernel("elementwise", [x, y], [Phase([
-        For(i, LOOP, [For(lane, LANE, [one(at((i, 16), lane))])]), For(tail, LANE, [one(at(tail, n // 16 * 16))])])], (1,))
+        For(i, LOOP, [For(lane, LANE, [one(at((i, 16), lane))])]),
+        For(tail, LANE, [one(at(tail, n // 16 * 16))])])], (1,))
     a, b = rng.standard_normal(n).astype(np.float32), np.zeros(n, np.float32)
     run(kernel, [a, b], how)
     np.testing.assert_array_equal(b, np.maximum(a * 2, 0) + 1)
@@ -137,7 +139,8 @@ def test_staged_panel_in_worker_memory_and_spilled_sums(how, rng):
             Store(sums, at((i, lanes), lane), acc),
             If(k3.eq(depth // 3 - 1), [Store(c, at((i, columns), (j, lanes), lane), load(sums, at((i, lanes), lane)))]),
         ])])])])])], (2,))
-    x, y = rng.standard_normal((rows, depth)).astype(np.float32), rng.standard_normal((columns, depth)).astype(np.float32)
+    x = rng.standard_normal((rows, depth)).astype(np.float32)
+    y = rng.standard_normal((columns, depth)).astype(np.float32)
     z = np.zeros((rows, columns), np.float32)
     run(kernel, [x, y, z], how)
     np.testing.assert_allclose(z, x @ y.T, rtol=1e-4, atol=1e-5)
@@ -230,7 +233,8 @@ def test_gates_pad_with_zeros_and_keep_the_rest(how, rng, dtype, lanes):
     value = load(x, at(place, -3), inside)
     backwards = load(x, at((place, -1), size + 2), inside)
     kernel = Kernel("gates", [x, y, flipped], [Phase([For(i, LOOP, [For(lane, LANE, [
-        Store(y, place, value, None, below), Store(flipped, at((place, -1), limit - 1), backwards, None, below)])])])], (1, 2))
+        Store(y, place, value, None, below),
+        Store(flipped, at((place, -1), limit - 1), backwards, None, below)])])])], (1, 2))
     a = (rng.standard_normal(size) * 50 + 1).astype(NUMPY[dtype])
     b, c = np.ones(limit, NUMPY[dtype]), np.ones(limit, NUMPY[dtype])
     run(kernel, [a, b, c], how)
@@ -287,7 +291,8 @@ def test_a_load_sees_the_store_before_it(how, rng):
     before = load(y, i)
     kernel = Kernel("running", [x, y], [Phase([
         Store(y, ix.index(0), const(1.0)),
-        For(i, LOOP, [Store(y, at(i, 1), before * load(x, i)), Store(y, at(i, 1), load(y, at(i, 1)) + before)])])], (1,))
+        For(i, LOOP, [Store(y, at(i, 1), before * load(x, i)),
+                      Store(y, at(i, 1), load(y, at(i, 1)) + before)])])], (1,))
     a, b = rng.standard_normal(n).astype(np.float32), np.zeros(n + 1, np.float32)
     run(kernel, [a, b], how)
     expected = [np.float32(1)]

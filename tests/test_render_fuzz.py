@@ -114,7 +114,7 @@ class Maker:
                 out.append(Assign(r.choice(full), self.value(2)))
         elif kind == 1:
             value = self.value(2)
-            ready = [v for v in self.registers() if v not in value.toposort()]     # iterations do not wait for each other
+            ready = [v for v in self.registers() if v not in value.toposort()]     # iterations are independent
             if ready:
                 out.append(Accumulate(r.choice(ready), r.choice(COMBINES), value))
         elif kind in (2, 3):

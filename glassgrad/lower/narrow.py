@@ -1,7 +1,8 @@
 """Narrow floats in plain arithmetic. In: casts to and from float16, bfloat16 and fp8. Out: integer and float32 UOps.
 
 No target needs a library for them this way, and lanes stay lanes. The meaning is PyTorch's: every cast goes through
-float32 and rounds to nearest, ties to even; what is too large becomes infinity, or the largest number in fp8e4m3, which has none.
+float32 and rounds to nearest, ties to even; what is too large becomes infinity, or in fp8e4m3, which has none, the
+largest number.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def carrier(dtype: DType) -> DType:
 
 
 def legalizer(half: bool, rounding: bool) -> Callable[[UOp], UOp | None]:
-    """Exchanges what a target lacks: casts of narrow floats (of float16 unless it has `half`), TRUNC without `rounding`."""
+    """Exchanges what a target lacks: casts of narrow floats (float16 unless it has `half`), TRUNC unless `rounding`."""
     def legalize(node: UOp) -> UOp | None:
         if node.op is o.CAST and (node.dtype in NARROW or node.src[0].dtype in NARROW):
             return cast(node.src[0], node.dtype, half)

@@ -119,7 +119,8 @@ class CArithmetic:
         if not condition.lanes:
             return CValue(f"{condition.inside} ? {yes.inside} : {no.inside}", dtype, lanes, False)
         if dtype is dtypes.bool:
-            return CValue(f"({condition.inside} & {yes.inside}) | (~{condition.inside} & {no.inside})", dtype, lanes, False)
+            test = condition.inside
+            return CValue(f"({test} & {yes.inside}) | (~{test} & {no.inside})", dtype, lanes, False)
         full, bits = self.type(dtype, lanes), self.type(SIGNED[kept(dtype).itemsize], lanes)
         name = self.define(f"select_{full}", full, f"{bits} where, {full} x, {full} y",
                            f"return ({full})((where & ({bits})x) | (~where & ({bits})y));")
@@ -146,7 +147,7 @@ class CArithmetic:
 
     # -- ops -----------------------------------------------------------------------------------------------------
     def infix(self, sign: str, x: CValue, y: CValue, dtype: DType) -> CValue:
-        """x sign y, where a scalar beside a vector is repeated by the compiler if it is wide enough not to be promoted."""
+        """x sign y. The compiler repeats a scalar beside a vector, if it is wide enough not to be promoted."""
         lanes = max(x.lanes, y.lanes)
         if lanes and (x.dtype.bits < 32 or x.dtype is dtypes.bool):
             x, y = self.wide(x, lanes), self.wide(y, lanes)
@@ -159,12 +160,13 @@ class CArithmetic:
         kind, lanes = dtype.kind, x.lanes
         end = "f" if dtype is dtypes.float32 else ""
         if op is o.NEG:
-            return CValue(f"({self.type(dtype)})-{x.inside}" if not lanes and dtype.bits < 32 else f"-{x.inside}",
-                          dtype, lanes, False)
+            back = f"({self.type(dtype)})" if not lanes and dtype.bits < 32 else ""
+            return CValue(f"{back}-{x.inside}", dtype, lanes, False)
         if op is o.NOT:
             if kind == "b" and not lanes:
                 return CValue(f"!{x.inside}", dtype)
-            return CValue(f"({self.type(dtype)})~{x.inside}" if not lanes and dtype.bits < 32 else f"~{x.inside}", dtype, lanes)
+            back = f"({self.type(dtype)})" if not lanes and dtype.bits < 32 else ""
+            return CValue(f"{back}~{x.inside}", dtype, lanes)
         if op is o.RECIP:
             return self.infix("/", CValue(number(1.0, dtype), dtype), x, dtype)
         if op is o.ABS and kind == "u" or op is o.TRUNC and kind != "f":
@@ -300,7 +302,7 @@ class CArithmetic:
 
     # -- conversions ---------------------------------------------------------------------------------------------
     def cast(self, x: CValue, dtype: DType) -> CValue:
-        """The value in another type. float -> int as x86 does it: towards zero, the least integer where it does not fit."""
+        """The value in another type. float -> int as x86 does it: towards zero, the least integer if it cannot fit."""
         source, lanes = x.dtype, x.lanes
         if source is dtype:
             return x
@@ -327,8 +329,9 @@ class CArithmetic:
         limit, least = number(2.0 ** (bits - 1), source), number(signed.min, signed)
         body = f"x >= -{limit} && x < {limit} ? ({self.type(signed)})x : {least}"
         if dtype in (dtypes.uint32, dtypes.uint64):       # the upper half of the range is reached by a detour
-            signed_name = self.define(f"to_{self.type(signed)}_{scalar}", self.type(signed), f"{scalar} x", f"return {body};")
-            body = f"x >= {limit} ? ({result}){signed_name}(x - {limit}) ^ ({result}){least} : ({result}){signed_name}(x)"
+            near = self.type(signed)
+            low = self.define(f"to_{near}_{scalar}", near, f"{scalar} x", f"return {body};")
+            body = f"x >= {limit} ? ({result}){low}(x - {limit}) ^ ({result}){least} : ({result}){low}(x)"
         self.define(name, result, f"{scalar} x", f"return ({result})({body});")
         return self.lanewise(name, dtype, f"{name}($x)", x) if x.lanes else self.call(name, dtype, 0, x)
 
@@ -338,7 +341,8 @@ class CArithmetic:
             return CValue(x.text, dtype, x.lanes, x.simple)
         if x.lanes or kept(dtype).kind != "f" and kept(x.dtype).kind != "f":
             return CValue(f"({to}){x.inside}", dtype, x.lanes)
-        name = self.define(f"{to}_bits_{source}", to, f"{source} x", f"{to} r;", "__builtin_memcpy(&r, &x, sizeof r);", "return r;")
+        name = self.define(f"{to}_bits_{source}", to, f"{source} x", f"{to} r;", "__builtin_memcpy(&r, &x, sizeof r);",
+                           "return r;")
         return self.call(name, dtype, 0, x)
 
 

@@ -20,7 +20,7 @@ from glassgrad.render.jam import Jammed, jam
 from glassgrad.render.launch import Places, function_name
 from glassgrad.render.walk import READS, SUMS, Flow, Walker
 
-LONGEST = 100      # characters of an expression before it gets a name
+LONGEST = 72       # characters of an expression before it gets a name
 
 
 def render_c(kernel: Kernel, target: Target) -> str:
@@ -30,7 +30,9 @@ def render_c(kernel: Kernel, target: Target) -> str:
     places = Places(kernel)
     functions = [CFunction(places, jam(phase, legalize), function_name(kernel, p), helpers).text()
                  for p, phase in enumerate(kernel.phases)]
-    return "\n".join([*helpers.values(), "", "\n\n".join(functions), ""])
+    types = [text for text in helpers.values() if text.startswith("typedef")]
+    inline = [text for text in helpers.values() if not text.startswith("typedef")]
+    return "\n".join([*types, *inline, "", "\n\n".join(functions), ""])
 
 
 class CFunction(CArithmetic, Walker):
@@ -40,10 +42,11 @@ class CFunction(CArithmetic, Walker):
         Walker.__init__(self, jammed)
         self.helpers, self.name, self.tasks = helpers, name, jammed.tasks
         self.offsets, self.slots = places.offsets, places.slots
-        self.taken: set[str] = {"args", "task", "scratch", "i", "r", "x", "y", *_KEYWORDS}
+        self.taken: set[str] = {"args", "task", "scratch", *_KEYWORDS}
         self.given: dict[Any, str] = {}
         self.registers: dict[UOp, str] = {}
         self.values_named = 0
+        self.pointers: list[str] = []
         self.uses: dict[UOp, int] = {}
         roots = self.roots
         for node in [*roots, *[s for n in toposort(roots) for s in self.needs(n)]]:
@@ -57,14 +60,16 @@ class CFunction(CArithmetic, Walker):
             if range_.arg.size == 1:
                 continue
             outer = any(r.arg.size > 1 for r in self.tasks[:number_])
-            self.line(f"i64 {self.named(range_, range_.arg.name)} = {f'{left} % {range_.arg.size}' if outer else left};")
+            value = f"{left} % {range_.arg.size}" if outer else left
+            self.line(f"i64 {self.named(range_, range_.arg.name)} = {value};")
             left = f"{left} / {range_.arg.size}"
         self.run(self.body)
         variables: dict[str, list[str]] = {}
         for register, name in self.registers.items():
             variables.setdefault(self.type(register.dtype, self.widths[register]), []).append(name)
         declared = [f"  {kind} {', '.join(names)};" for kind, names in variables.items()]
-        return "\n".join([head, *declared, *["  " + line for line in self.scopes[0].lines], "}"])
+        return "\n".join([head, *["  " + line for line in self.pointers], *declared,
+                          *["  " + line for line in self.scopes[0].lines], "}"])
 
     # -- names ---------------------------------------------------------------------------------------------------
     def named(self, key: Any, wish: str) -> str:
@@ -85,7 +90,7 @@ class CFunction(CArithmetic, Walker):
         self.scope.lines.append(text)
 
     def base(self, memory: UOp) -> str:
-        """The pointer to a param's or LOCAL's first element, declared at the function's start."""
+        """The pointer to a param's or LOCAL's first element, declared on top."""
         if ("base", memory) in self.given:
             return self.given["base", memory]
         kind = self.type(dtypes.uint8 if memory.dtype is dtypes.bool else memory.dtype)
@@ -101,7 +106,7 @@ class CFunction(CArithmetic, Walker):
             value = f"args[{self.slots[memory]}]"
         else:
             raise Bug(f"the LOCAL {memory.arg.name} is read but never written")
-        self.scopes[0].lines.append(f"{kind} *{name} = {value};")
+        self.pointers.append(f"{kind} *{name} = {value};")
         return name
 
     # -- control -------------------------------------------------------------------------------------------------
@@ -111,7 +116,8 @@ class CFunction(CArithmetic, Walker):
         if stop is not None:
             value = self.operand(stop)
             high = ix.bounds(stop)[1]
-            limit = value.inside if high <= range_.arg.size else f"({value.inside} < {limit} ? {value.inside} : {limit})"
+            end = value.inside
+            limit = end if high <= range_.arg.size else f"({end} < {limit} ? {end} : {limit})"
         name = self.named(range_, range_.arg.name)
         self._nested(f"for (i64 {name} = 0; {name} < {limit}; {name}++) {{", statement.body, flow, range_,
                      stop is not None and ix.bounds(stop)[0] <= 0)
@@ -149,8 +155,11 @@ class CFunction(CArithmetic, Walker):
             both = self.infix("*", x, y, register.dtype)
             self.line(f"{target.text} += {both.text if lanes == both.lanes else self.wide(both, lanes).text};")
             return
-        result = self.binary(combine, register.dtype, self.wide(self.operand(value), lanes), target)
-        self.line(f"{target.text} = {result.text};")
+        more = self.wide(self.operand(value), lanes)
+        if combine is o.ADD and register.dtype.bits >= 32:
+            self.line(f"{target.text} += {more.text};")
+        else:
+            self.line(f"{target.text} = {self.binary(combine, register.dtype, more, target).text};")
 
     def operand(self, node: UOp) -> CValue:
         """The value of a node: a scalar or as wide as the node is."""
@@ -218,7 +227,8 @@ class CFunction(CArithmetic, Walker):
     def sum(self, constant: int, terms: dict[UOp, int], lanes: int) -> CValue:
         """constant + sum of k * atom, as one would write it."""
         total: CValue | None = None
-        for atom, k in sorted(terms.items(), key=lambda t: (self.widths[t[0]], self.home(t[0]).depth, ix.order_key(t[0]))):
+        ranked = sorted(terms, key=lambda a: (self.widths[a], self.home(a).depth, ix.order_key(a)))
+        for atom, k in [(a, terms[a]) for a in ranked]:
             value = self.operand(atom)
             times = CValue(number(_wrapped(abs(k)), dtypes.index), dtypes.index)
             term = value if abs(k) == 1 else self.infix("*", value, times, dtypes.index)
@@ -268,27 +278,24 @@ class CFunction(CArithmetic, Walker):
         kind, full = self._unit(memory), self._vector(memory, lanes)
         place = self.place(memory, scalar)
         masked = test is not None and test.lanes > 0
-        if step == 1 and not masked:
-            if lanes == width(lanes):
-                body = [f"typedef {full} any __attribute__((aligned({dtype.itemsize}), may_alias));", "return *(const any *)p;"]
-            else:
-                body = [f"{full} r = {{0}};", f"for (int i = 0; i < {lanes}; i++) r[i] = p[i];", "return r;"]
-            text = f"{self.define(f'load_{full}', full, f'const {kind} *p', *body)}({place})"
+        takes, check, more, suffix = "", "", "", full
+        if test is not None and masked:
+            takes, check = f", {self.type(dtypes.bool, lanes)} where", "if (where[i]) "
+            more, suffix = f", {test.text}", f"{full}_where"
+        if step == 1 and not masked and lanes == width(lanes):
+            name = self.define(f"load_{full}", full, f"const {kind} *p", self._unaligned(memory, full),
+                               "return *(const any *)p;")
+            text = f"{name}({place})"
         elif step is not None:
-            takes, check, more = (f", {self.type(dtypes.bool, lanes)} where", "if (where[i]) ", f", {test.text}") \
-                if masked and test is not None else ("", "", "")
-            name = self.define(f"load_{full}{'_where' if masked else ''}_step", full, f"const {kind} *p, i64 step{takes}",
-                               f"{full} r = {{0}};", f"for (int i = 0; i < {lanes}; i++) {check}r[i] = p[i * step];", "return r;")
+            name = self.define(f"load_{suffix}_step", full, f"const {kind} *p, i64 step{takes}", f"{full} r = {{0}};",
+                               f"for (int i = 0; i < {lanes}; i++) {check}r[i] = p[i * step];", "return r;")
             text = f"{name}({place}, {step}{more})"
         else:
             assert wide is not None
-            offsets = self.operand(wide)
-            takes, check, more = (f", {self.type(dtypes.bool, lanes)} where", "if (where[i]) ", f", {test.text}") \
-                if masked and test is not None else ("", "", "")
-            name = self.define(f"gather_{full}{'_where' if masked else ''}", full,
-                               f"const {kind} *p, {self.type(dtypes.index, lanes)} at{takes}", f"{full} r = {{0}};",
-                               f"for (int i = 0; i < {lanes}; i++) {check}r[i] = p[at[i]];", "return r;")
-            text = f"{name}({place}, {offsets.text}{more})"
+            name = self.define(f"gather_{suffix}", full, f"const {kind} *p, {self.type(dtypes.index, lanes)} at{takes}",
+                               f"{full} r = {{0}};", f"for (int i = 0; i < {lanes}; i++) {check}r[i] = p[at[i]];",
+                               "return r;")
+            text = f"{name}({place}, {self.operand(wide).text}{more})"
         if test is not None and not masked:
             text = f"({test.inside} ? {text} : ({full}){{0}})"
         if dtype is dtypes.bool:
@@ -320,7 +327,7 @@ class CFunction(CArithmetic, Walker):
         suffix = f"{full}{'_where' if takes else ''}"
         if step == 1 and not takes and lanes == width(lanes):
             name = self.define(f"store_{full}", "void", f"{kind} *p, {full} v",
-                               f"typedef {full} any __attribute__((aligned({dtype.itemsize}), may_alias));", "*(any *)p = v;")
+                               self._unaligned(memory, full), "*(any *)p = v;")
             self.line(f"{name}({place}, {value.text});")
         elif step is not None:
             name = self.define(f"store_{suffix}_step", "void", f"{kind} *p, i64 step, {full} v{takes}",
@@ -328,9 +335,14 @@ class CFunction(CArithmetic, Walker):
             self.line(f"{name}({place}, {step}, {value.text}{more});")
         else:
             assert wide is not None
-            name = self.define(f"scatter_{suffix}", "void", f"{kind} *p, {self.type(dtypes.index, lanes)} at, {full} v{takes}",
+            name = self.define(f"scatter_{suffix}", "void",
+                               f"{kind} *p, {self.type(dtypes.index, lanes)} at, {full} v{takes}",
                                f"for (int i = 0; i < {lanes}; i++) {check}p[at[i]] = v[i];")
             self.line(f"{name}({place}, {self.operand(wide).text}, {value.text}{more});")
+
+    @staticmethod
+    def _unaligned(memory: UOp, full: str) -> str:
+        return f"typedef {full} any __attribute__((aligned({memory.dtype.itemsize}), may_alias));"
 
     def _unit(self, memory: UOp) -> str:
         return self.type(dtypes.uint8 if memory.dtype is dtypes.bool else memory.dtype)
@@ -339,9 +351,9 @@ class CFunction(CArithmetic, Walker):
         return self.type(dtypes.uint8 if memory.dtype is dtypes.bool else memory.dtype, lanes)
 
 
-_KEYWORDS = ("auto", "break", "case", "char", "const", "default", "do", "double", "else", "float", "for", "if", "int", "long",
-             "register", "return", "short", "signed", "static", "switch", "union", "unsigned", "void", "while", "inline",
-             "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
+_KEYWORDS = ("auto", "break", "case", "char", "const", "default", "do", "double", "else", "float", "for", "if", "int",
+             "long", "register", "return", "short", "signed", "static", "switch", "union", "unsigned", "void", "while",
+             "inline", "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
 
 
 def _is_name(text: str) -> bool:

@@ -40,7 +40,7 @@ class Function(Memory):
         self.target, self.name, self.tasks, self.declarations = target, name, jammed.tasks, declarations
         self.registers: dict[UOp, Value] = {}
         self.counters: dict[UOp, Value] = {}
-        self.counts: dict[UOp, dict[int, Value]] = {}       # of innermost loops: multiples of the counter, counted along
+        self.counts: dict[UOp, dict[int, Value]] = {}       # of innermost loops: multiples of the counter
         self.offsets, self.slots, self.splits = places.offsets, places.slots, {}
         self.labels = 0
 
@@ -76,7 +76,7 @@ class Function(Memory):
 
     # -- control -------------------------------------------------------------------------------------------------
     def loop(self, statement: For, flow: Flow) -> None:
-        range_, stop = statement.range, statement.stop
+        stop = statement.stop
         if stop is None or ix.bounds(stop)[0] > 0:
             self._loop(statement, flow)
         else:
@@ -135,8 +135,8 @@ class Function(Memory):
         counts.setdefault(last, self.counters[range_])
         lines += [f"  br label %{head}", f"{head}:"]
         lines += [f"  {c.text} = phi i64 [ 0, %{start} ], [ {c.text}.next, %{end} ]" for c in counts.values()]
-        lines += [f"  {inside.text} = phi {inside.full} [ {before.text}, %{start} ], [ {self.registers[r].text}, %{end} ]"
-                  for r, inside, before in joins]
+        lines += [f"  {new.text} = phi {new.full} [ {old.text}, %{start} ], [ {self.registers[r].text}, %{end} ]"
+                  for r, new, old in joins]
         lines += scope.lines
         for k, c in counts.items():
             # frozen, so that LLVM does not take these counters apart again, which costs a third of its time

@@ -1,8 +1,8 @@
 """Memory access in LLVM IR. In: LOADs and Stores. Out: the best instruction for the way their index meets the lanes.
 
 An index is split into constant + scalar terms + what the lanes add. Where neighbouring lanes read neighbours it is one
-vector access, backwards one access and a shuffle, in small steps a few accesses and a shuffle, else a gather. Gates become
-masks; a gate that all lanes share, for one element, becomes a safe index and a select.
+vector access, backwards one access and a shuffle, in small steps a few accesses and a shuffle, else a gather. Gates
+become masks; for a single element, a safe index and a select.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Memory(Arithmetic, Walker):
         return self.in_register(self.read(self.base(param), param, 0), param)
 
     def address(self, memory: UOp, constant: int, terms: ix.Terms) -> Value:
-        """The pointer to memory[constant + terms]: one step per loop level, the constant last, where it costs nothing."""
+        """The pointer to memory[constant + terms]: one step per loop level, the constant last, for nothing."""
         short = ("at", memory, id(terms))     # `splits` keeps the terms, so equal ids are the same terms
         here = self.scopes[-1]
         pointer = here.values.get(short)

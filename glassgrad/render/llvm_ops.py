@@ -37,7 +37,8 @@ class Value(NamedTuple):
 TYPES: dict[DType, str] = {
     dtypes.bool: "i1", dtypes.int8: "i8", dtypes.uint8: "i8", dtypes.int16: "i16", dtypes.uint16: "i16",
     dtypes.int32: "i32", dtypes.uint32: "i32", dtypes.int64: "i64", dtypes.uint64: "i64", dtypes.fp8e4m3: "i8",
-    dtypes.fp8e5m2: "i8", dtypes.float16: "i16", dtypes.bfloat16: "i16", dtypes.float32: "float", dtypes.float64: "double",
+    dtypes.fp8e5m2: "i8", dtypes.float16: "i16", dtypes.bfloat16: "i16", dtypes.float32: "float",
+    dtypes.float64: "double",
 }
 SHORT = {"float": "f32", "double": "f64", "half": "f16", "ptr": "p0"}
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "float": 32, "double": 64}
@@ -87,13 +88,14 @@ class Arithmetic:
         self.line(f"{name} = {text}")
         return Value(name, type_, lanes)
 
-    def call(self, name: str, type_: str, lanes: int, *arguments: Value, suffix: Value | None = None, extra: str = "") -> Value:
-        """An intrinsic overloaded on the type of `suffix` (or of the first argument)."""
-        like = suffix or arguments[0]
+    def call(self, name: str, type_: str, lanes: int, *arguments: Value, extra: str = "") -> Value:
+        """An intrinsic overloaded on the type of its first argument."""
+        like = arguments[0]
         mangled = f"{'v' + str(like.lanes) if like.lanes else ''}{SHORT.get(like.type, like.type)}"
         result = f"<{lanes} x {type_}>" if lanes else type_
         self.declare(result, f"@{name}.{mangled}", ", ".join([a.full for a in arguments]) + (", i1" if extra else ""))
-        return self.put(f"call {result} @{name}.{mangled}({', '.join([a.typed for a in arguments])}{extra})", type_, lanes)
+        given = ", ".join([a.typed for a in arguments]) + extra
+        return self.put(f"call {result} @{name}.{mangled}({given})", type_, lanes)
 
     def constant(self, value: float | int | bool, like: Value, dtype: DType) -> Value:
         """A constant as wide as `like`."""
@@ -109,7 +111,8 @@ class Arithmetic:
             return list_of([value.text] * lanes, value.type)
         full = f"<{lanes} x {value.type}>"
         first = self.put(f"insertelement {full} poison, {value.typed}, i64 0", value.type, lanes)
-        return self.put(f"shufflevector {first.typed}, {full} poison, <{lanes} x i32> zeroinitializer", value.type, lanes)
+        return self.put(f"shufflevector {first.typed}, {full} poison, <{lanes} x i32> zeroinitializer", value.type,
+                        lanes)
 
     def shuffle(self, value: Value, order: list[int]) -> Value:
         """Some lanes of a vector, in the given order."""
@@ -126,7 +129,8 @@ class Arithmetic:
         return self.put(f"{name} {a.typed}, {b.text}", a.type, a.lanes)
 
     def compare(self, how: str, a: Value, b: Value) -> Value:
-        return self.put(f"{'fcmp' if a.type in ('float', 'double') else 'icmp'} {how} {a.typed}, {b.text}", "i1", a.lanes)
+        name = "fcmp" if a.type in ("float", "double") else "icmp"
+        return self.put(f"{name} {how} {a.typed}, {b.text}", "i1", a.lanes)
 
     # -- ops -----------------------------------------------------------------------------------------------------
     def unary(self, op: Op, dtype: DType, x: Value) -> Value:
@@ -254,7 +258,7 @@ class Arithmetic:
 
     # -- conversions ---------------------------------------------------------------------------------------------
     def cast(self, x: Value, source: DType, dtype: DType) -> Value:
-        """The value in another type. float -> int as x86 does it: towards zero, the least integer where it does not fit."""
+        """The value in another type. float -> int as x86 does it: towards zero, the least integer if it cannot fit."""
         a, b = source.kind, dtype.kind
         to = TYPES[dtype]
         if source is dtype:
@@ -330,4 +334,6 @@ def literal_int(value: Value) -> int | None:
 def _is_number(value: Value) -> bool:
     """Whether a float is a literal and not a NaN."""
     text = value.text
-    return text == "zeroinitializer" or "0x7FF8" not in text and (text[0] == "0" or text.startswith(f"<{value.type} 0x"))
+    if text == "zeroinitializer":
+        return True
+    return "0x7FF8" not in text and (text[0] == "0" or text.startswith(f"<{value.type} 0x"))

@@ -100,7 +100,7 @@ class Walker:
                 self.changed(statement.memory)
 
     def enter(self, flow: Flow, block: str, range_: UOp | None = None, guard: bool = False) -> Scope:
-        """Opens a scope, which may run zero times if it is a `guard`; what it changes is stale in the scope around it."""
+        """Opens a scope, one that may run zero times if `guard`; what it changes is stale in the scope around it."""
         around = self.scopes[-1]
         scope = Scope(around.depth + 1, block)
         undo = {}
