@@ -57,6 +57,19 @@ def test_backward_adds_up_until_reset():
     assert x.grad.tolist() == [3.0, 3.0]
 
 
+def test_data_does_not_collect_the_graphs_of_all_steps():
+    data, w = Tensor([1.0, 2.0]), Tensor([3.0, 4.0])
+    for _ in range(3):
+        (data * w).sum().backward()
+        assert data.grad.tolist() == [3.0, 4.0]
+        w.grad = None                                              # data.grad follows at the next backward
+    asks = Tensor([1.0, 2.0], requires_grad=True)
+    for step in range(1, 3):
+        (asks * w).sum().backward()
+        assert asks.grad.tolist() == [3.0 * step, 4.0 * step]      # who asks decides for itself
+        w.grad = None
+
+
 def test_backward_of_one_element_and_of_many():
     x = Tensor([2.0])
     (x * x).backward()                                              # shape (1,)

@@ -14,7 +14,7 @@ from glassgrad.graph.dtype import DType, dtype_by_name
 from glassgrad.graph.uop import UOp
 from glassgrad.tensor import running
 from glassgrad.tensor.host import read_value
-from glassgrad.tensor.leaves import hold
+from glassgrad.tensor.leaves import RESET, hold
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -26,11 +26,11 @@ _create = object.__new__
 
 class Core:
     """State and identity of a tensor: which node it stands for, its gradient, and whether it wants one."""
-    __slots__ = ("uop", "grad", "_requires_grad", "_device", "__weakref__")
+    __slots__ = ("uop", "_grad", "_requires_grad", "_device", "__weakref__")
     __array_ufunc__ = None   # array + tensor asks the tensor
 
     uop: UOp
-    grad: Self | None
+    _grad: Any               # a tensor, None, or RESET
     _requires_grad: bool | None
     _device: str | None      # where constants are to live; what has memory knows for itself
 
@@ -38,7 +38,7 @@ class Core:
                  requires_grad: bool | None = None):
         place = running.canonical_device(device)
         wanted = dtype_by_name(dtype) if dtype is not None else None
-        self.grad, self._requires_grad, self._device = None, None, place
+        self._grad, self._requires_grad, self._device = None, None, place
         if isinstance(data, UOp):
             self.uop = data
         elif isinstance(data, Core):
@@ -58,14 +58,14 @@ class Core:
     def _with(self, uop: UOp) -> Self:
         """A tensor computed from this one."""
         made = _create(self.__class__)
-        made.uop, made.grad, made._requires_grad, made._device = uop, None, None, self._device
+        made.uop, made._grad, made._requires_grad, made._device = uop, None, None, self._device
         return made
 
     @classmethod
     def _leaf(cls, uop: UOp, device: str | None, requires_grad: bool | None) -> Self:
         """A tensor that was made, not computed."""
         made = _create(cls)
-        made.uop, made.grad, made._requires_grad, made._device = uop, None, None, running.canonical_device(device)
+        made.uop, made._grad, made._requires_grad, made._device = uop, None, None, running.canonical_device(device)
         hold(made)
         if requires_grad is not None:
             made.requires_grad = requires_grad
@@ -177,6 +177,20 @@ class Core:
         self._requires_grad = wish
         if wish:
             hold(self)
+
+    @property
+    def grad(self) -> Self | None:
+        """What `backward` left here: the gradient of a loss for this tensor. `x.grad = None` resets it.
+
+        >>> x = Tensor([1.0, 2.0])
+        >>> (x * 3).sum().backward().item(), x.grad.tolist()
+        (9.0, [3.0, 3.0])
+        """
+        return None if self._grad is RESET else self._grad
+
+    @grad.setter
+    def grad(self, value: Self | None) -> None:
+        self._grad = RESET if value is None and self._grad is not None else value
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Set `requires_grad` and return the tensor itself.

@@ -15,7 +15,7 @@ from typing import Any
 from glassgrad.graph import ops as o
 from glassgrad.graph.uop import UOp
 
-__all__ = ["Leaf", "distinct", "hold", "holders", "is_held"]
+__all__ = ["RESET", "Leaf", "distinct", "hold", "holders", "is_held"]
 
 
 class Leaf:
@@ -24,6 +24,9 @@ class Leaf:
 
     def __repr__(self) -> str:
         return "leaf"
+
+
+RESET = Leaf()   # in the place of a gradient that was there and was set to None
 
 
 def distinct(node: UOp) -> UOp:

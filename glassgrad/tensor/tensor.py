@@ -16,7 +16,7 @@ from glassgrad.graph.uop import UOp, full, toposort
 from glassgrad.tensor import running
 from glassgrad.tensor.einsum import Einsum
 from glassgrad.tensor.host import HostValue, nest
-from glassgrad.tensor.leaves import distinct, hold, holders
+from glassgrad.tensor.leaves import RESET, distinct, hold, holders
 from glassgrad.tensor.meeting import resolve_axis
 from glassgrad.tensor.training import Training, TrainingSwitch
 
@@ -206,8 +206,9 @@ class Tensor(Einsum, metaclass=TrainingSwitch):
     # -- gradients -------------------------------------------------------------------------------------------
     def backward(self, gradient: Tensor | None = None) -> Self:
         """Fill `grad` of every leaf this value depends on: tensors that were made, not computed, and those whose
-        `requires_grad` is True. A second call adds to `grad`; reset it with `x.grad = None`. There is no graph to
-        retain or to free: it is the lazy expression itself, so this can be called as often as you like.
+        `requires_grad` is True. A second call adds to `grad`; reset it with `x.grad = None`. Leaves that did not ask
+        (`requires_grad` is None) are reset together: data that nobody looks at must not collect every step's graph.
+        There is no graph to retain or to free: it is the lazy expression itself, so call this as often as you like.
 
         >>> x = Tensor([1.0, 2.0])
         >>> loss = (x * x).sum().backward()
@@ -222,10 +223,12 @@ class Tensor(Einsum, metaclass=TrainingSwitch):
                                 given="a value computed from no float tensor that wants one",
                                 expected="at least one float tensor whose requires_grad is not False, still alive",
                                 mend="compute the value from float tensors, or set x.requires_grad = True")
+        anew = any(t._grad is RESET for t in leaves)
         for leaf, found in zip(leaves, gradients(self.uop, seed, [t.uop for t in leaves])):
             if found is not None:
                 made = leaf._with(found)
-                leaf.grad = made if leaf.grad is None else leaf.grad + made
+                add = leaf.grad is not None and not (anew and leaf.requires_grad is None)
+                leaf.grad = leaf.grad + made if add else made
         return self
 
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None,
