@@ -1,0 +1,53 @@
+"""Where tensors live, and how they move."""
+
+from __future__ import annotations
+
+import pytest
+
+from glassgrad import Device, Tensor
+
+
+@pytest.fixture
+def default():
+    before = Device.DEFAULT
+    yield before
+    Device.DEFAULT = before
+
+
+def test_a_device_is_named_in_any_spelling():
+    assert Tensor([1], device="python").device == Tensor([1], device="PYTHON").device == "PYTHON"
+    zeros = Tensor.zeros(2, device="PYTHON")
+    assert zeros.device == (zeros + 1).device == "PYTHON"
+    assert Tensor.rand(2, device="PYTHON").realize().uop.device == "PYTHON"
+
+
+def test_tensors_move_and_gradients_follow():
+    x = Tensor([1.0, 2.0], device="CPU")
+    y = x.to("PYTHON")
+    assert y.device == "PYTHON" and x.device == "CPU" and (y * 2).tolist() == [2.0, 4.0] and x.to("CPU") is x
+    (y * y).sum().backward()
+    assert x.grad.tolist() == [2.0, 4.0] and x.grad.device == "CPU"
+    z = Tensor.ones(2).to("PYTHON")
+    assert z.device == "PYTHON" and (z + y).tolist() == [2.0, 3.0]
+    assert x.to_("PYTHON") is x and x.device == "PYTHON" and x.tolist() == [1.0, 2.0]
+
+
+def test_constants_meet_any_device():
+    x = Tensor([1.0, 2.0], device="PYTHON")
+    assert (x + Tensor.ones(2)).device == (Tensor.ones(2) + x).device == "PYTHON"
+    assert (x > 0).where(x, Tensor.zeros(2)).device == "PYTHON"
+
+
+def test_numbers_are_the_same_on_every_device():
+    draws = []
+    for device in ("CPU", "PYTHON"):
+        Tensor.manual_seed(3)
+        draws.append((Tensor.rand(5, device=device).tolist(), Tensor.randint(5, high=100, device=device).tolist()))
+    assert draws[0] == draws[1]
+
+
+def test_the_default_can_be_assigned(default):
+    Device.DEFAULT = "PYTHON"
+    assert Tensor([1]).device == Tensor.zeros(2).device == "PYTHON" and (Tensor([1]) + 1).tolist() == [2]
+    Device.DEFAULT = default
+    assert Tensor([1]).device == default
