@@ -37,7 +37,7 @@ class _Recurrent(Layer):
         for layer in range(num_layers):
             inputs = input_size if layer == 0 else self.out_size * len(self.directions)
             for direction in self.directions:
-                shapes = {"weight_ih": (rows, inputs), "weight_hh": (rows, self.out_size)}
+                shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, inputs), "weight_hh": (rows, self.out_size)}
                 if bias:
                     shapes.update(bias_ih=(rows,), bias_hh=(rows,))
                 if proj_size:

@@ -131,7 +131,8 @@ class MultiStepLR(LRScheduler):
     [1.0, 0.5, 0.5, 0.25, 0.25]
     """
     def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1):
-        self.milestones, self.gamma = sorted(milestones), gamma
+        self.milestones: list[float] = sorted(milestones)
+        self.gamma = gamma
         super().__init__(optimizer)
 
     def rate(self, now: float, base: float, epoch: float) -> float:
