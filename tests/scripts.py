@@ -22,7 +22,7 @@ def scratch() -> tempfile.TemporaryDirectory[str]:
 
 
 def run_script(source: str, fails: bool = False, name: str = "script.py", **environment: str) -> tuple[str, str]:
-    """What a script prints, as (standard output, standard error); the test fails if the script does (or, `fails`, not)."""
+    """What a script prints, as (standard output, standard error); it must succeed, or fail where `fails`."""
     folder = Path(scratch().name)
     path = folder / name
     path.write_text(textwrap.dedent(source))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pytest
 from scripts import run_script
 
-from glassgrad import Bug, Context, GlobalCounters, Tensor
+from glassgrad import Bug, Context, Device, GlobalCounters, Tensor
 from glassgrad.engine import realize as engine
-from glassgrad.runtime import python as python_device
+from glassgrad.graph import ops as o
+from glassgrad.lower import lower as lowering
+from glassgrad.lower.loops import Store, walk
+from glassgrad.runtime import compile as compiling, toolchain
 
 SCRIPT = """
     from glassgrad import Tensor
@@ -125,31 +129,45 @@ def test_check_passes_what_is_right() -> None:
         assert Tensor([1, 2, 3]).cumsum(0).tolist() == [1, 3, 6]
 
 
-def test_check_catches_a_broken_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler that adds one too many: CHECK names the place, both values, the user's line and the graph."""
-    from glassgrad.lower.loops import Store, walk
+def _spoil(kernel: Any) -> Any:
+    """The same kernel, but every result is one too large."""
+    for phase in kernel.phases:
+        for s in walk(phase.body):
+            if isinstance(s, Store) and s.memory.op is o.PARAM:
+                s.value = s.value + 1.0
+    return kernel
 
-    right = python_device.kernel_of
 
-    def wrong(*args: Any, **options: Any) -> Any:
-        kernel = right(*args, **options)
-        for phase in kernel.phases:
-            for s in walk(phase.body):
-                if isinstance(s, Store):
-                    s.value = s.value + 1.0
-        return kernel
+@pytest.mark.parametrize("spoiled", ["lower", "optimize", "render"])
+def test_check_names_the_guilty_pass(spoiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pass goes wrong; CHECK names it, the place, both values, the user's line and the graph."""
+    def wrong(right: Any) -> Any:
+        return lambda *args, **options: _spoil(right(*args, **options))
 
-    monkeypatch.setattr(python_device, "kernel_of", wrong)
-    x = Tensor([1.0, 2.0, 3.0], device="PYTHON")
-    y = x * 3.0 + 0.125                                 # broken here
+    if spoiled == "lower":
+        monkeypatch.setattr(compiling, "lower", wrong(compiling.lower))
+        monkeypatch.setattr(lowering, "lower", wrong(lowering.lower))
+    elif spoiled == "optimize":
+        monkeypatch.setattr(compiling, "optimize", wrong(compiling.optimize))
+    else:
+        right = toolchain.render_llvm
+        monkeypatch.setattr(toolchain, "render_llvm", lambda kernel, target: right(_spoil(deepcopy(kernel)), target))
+    monkeypatch.setenv("CACHE", "0")
+    monkeypatch.setattr(engine, "_known", {})                          # nobody else shall find the spoiled kernel
+    monkeypatch.setattr(Device["CPU"], "_programs", {})
+    x = Tensor([1.0, 2.0, 3.0], device="CPU")
+    y = x * 3.0 + 0.125                                                # broken here
     with Context(CHECK=1), pytest.raises(Bug) as caught:
         y.realize()
     message = str(caught.value)
-    assert "a kernel differs from the interpreter at (0,): got 4.125, expected 3.125" in message
+    culprit = f"the pass {spoiled} is wrong" if spoiled != "render" else \
+        "the loop tree is right, so render, the compiler or the launch is wrong"
+    assert f"CHECK: {culprit}: a kernel differs from the interpreter at (0,) of result 0: got 4.125, " \
+           "expected 3.125" in message
     line = next(i for i, text in enumerate(open(__file__), 1) if text.rstrip().endswith("# broken here"))
     assert f"{__file__}:{line}" in message
     assert "MUL" in message and "STORE" in message
-    assert (x * 3.0 + 0.125).tolist() == [4.125, 7.125, 10.125], "without CHECK nobody notices"
+    assert y.tolist() == [4.125, 7.125, 10.125], "without CHECK nobody notices"
 
 
 def test_check_works_inside_a_jitted_function() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
 from glassgrad.graph.interpret import array_type, from_storage, interpret
+from glassgrad.graph.uop import UOp
 from glassgrad.runtime.device import Device
 from glassgrad.schedule.kernels import Item, describe
 
@@ -40,9 +41,20 @@ def report_run(kernels: int, seconds: float) -> None:
 
 
 def check_kernel(item: Item, before: list[bytes], after: list[bytes]) -> None:
-    """CHECK=1: compare a kernel's results with the reference interpreter's; a difference names kernel and line."""
+    """CHECK=1: compare a kernel's results with the interpreter's; a difference names the pass, the kernel, the line."""
     if item.ast.op is o.COPY:
         return
+    wanted = interpret([store.src[1] for store in item.ast.src], _inputs(item, before))
+    for number, (store, want, raw) in enumerate(zip(item.ast.src, wanted, after)):
+        where, got, expected = _difference(store, want, raw)
+        if where is not None:
+            raise Bug(f"CHECK: {_guilty(item, before, wanted)}: a kernel differs from the interpreter at {where} "
+                      f"of result {number}: got {got}, expected {expected}\n"
+                      f"  at: {', '.join(map(str, item.lines)) or 'unknown'}\n{describe(item)}")
+
+
+def _inputs(item: Item, before: list[bytes]) -> dict[Any, Any]:
+    """What a kernel was given, as arrays by its PARAMs."""
     import numpy as np
     values: dict[Any, Any] = {}
     for n in item.ast.toposort():
@@ -53,19 +65,48 @@ def check_kernel(item: Item, before: list[bytes], after: list[bytes]) -> None:
                 values[n] = np.array(struct.unpack_from("<" + code, raw)[0], array_type(n.dtype))
             else:
                 values[n] = from_storage(raw, n.dtype).reshape(n.shape)
-    wanted = interpret([store.src[1] for store in item.ast.src], values)
-    for store, want, raw in zip(item.ast.src, wanted, after):
-        got = from_storage(raw, store.dtype).reshape(store.shape)
-        want = np.broadcast_to(want, store.shape)
-        close = TOLERANCE.get(store.dtype.name, 0)
-        if store.dtype.is_float:
-            with np.errstate(all="ignore"):
-                scale = np.max(np.abs(want[np.isfinite(want)]), initial=1.0)
-                same = (got == want) | (np.isnan(got) & np.isnan(want)) | (np.abs(got - want) <= close * scale)
-        else:
-            same = got == want
-        if not np.all(same):
-            where = tuple(int(i) for i in np.argwhere(~np.atleast_1d(same))[0])
-            raise Bug(f"CHECK: a kernel differs from the interpreter at {where}: got {np.atleast_1d(got)[where]}, "
-                      f"expected {np.atleast_1d(want)[where]}\n  at: {', '.join(map(str, item.lines)) or 'unknown'}\n"
-                      + describe(item))
+    return values
+
+
+def _difference(store: UOp, want: Any, raw: bytes) -> tuple[Any, Any, Any]:
+    """Where a result differs first, what it is there and what it should be; or None three times."""
+    import numpy as np
+    got = from_storage(raw, store.dtype).reshape(store.shape)
+    want = np.broadcast_to(want, store.shape)
+    if store.dtype.is_float:
+        with np.errstate(all="ignore"):
+            scale = np.max(np.abs(want[np.isfinite(want)]), initial=1.0)
+            near = np.abs(got - want) <= TOLERANCE[store.dtype.name] * scale
+            same = (got == want) | (np.isnan(got) & np.isnan(want)) | near
+    else:
+        same = got == want
+    if np.all(same):
+        return None, None, None
+    where = tuple(int(i) for i in np.argwhere(~np.atleast_1d(same))[0])
+    return where, np.atleast_1d(got)[where], np.atleast_1d(want)[where]
+
+
+def _guilty(item: Item, before: list[bytes], wanted: list[Any]) -> str:
+    """The first pass after which the kernel is wrong, found by interpreting its loop tree."""
+    import numpy as np
+
+    from glassgrad.lower.lower import lower
+    from glassgrad.optimize.recipes import unoptimized
+    from glassgrad.runtime.loop_interpreter import run_kernel
+    trees = {"lower": lambda: unoptimized(lower(item.ast)),
+             "optimize": lambda: Device[item.device or ""].loop_tree(item.ast)}
+    for name, tree in trees.items():
+        kernel = tree()
+        arguments: list[Any] = [None] * len(item.slots)
+        for n in kernel.params:
+            raw = before[n.arg.slot]
+            arguments[n.arg.slot] = struct.unpack_from("<" + n.dtype.format, raw)[0] if n.arg.scalar else \
+                np.frombuffer(bytearray(raw), np.dtype(n.dtype.format))
+        try:
+            run_kernel(kernel, arguments)
+        except Bug as wrong:
+            return f"the pass {name} is wrong ({str(wrong).splitlines()[0]})"
+        for i, (store, want) in enumerate(zip(item.ast.src, wanted)):
+            if _difference(store, want, arguments[i].tobytes())[0] is not None:
+                return f"the pass {name} is wrong"
+    return "the loop tree is right, so render, the compiler or the launch is wrong"

@@ -92,6 +92,11 @@ class NativeDevice:
         from glassgrad.runtime.toolchain import source
         return source(ast, self.target)
 
+    def loop_tree(self, ast: UOp) -> Any:
+        """The optimized loop tree of a kernel (`Kernel`), as it was rendered."""
+        from glassgrad.runtime.compile import kernel_of
+        return kernel_of(ast, self.target)
+
     # -- running ---------------------------------------------------------------------------------------------------------
     def plan(self, programs: Sequence[Program], slots: Sequence[tuple[int, ...]]) -> NativePlan:
         """Launches of these programs one after another, on numbered slots of memory."""

@@ -59,9 +59,13 @@ class PythonDevice:
             found = self._programs[key] = Interpreted(kernel, *cost(ast))
         return found
 
+    def loop_tree(self, ast: UOp) -> Kernel:
+        """The optimized loop tree of a kernel, which is what runs."""
+        return self._program(ast).kernel
+
     def source(self, ast: UOp) -> str:
         """The loop tree itself is what runs."""
-        return show(self._program(ast).kernel)
+        return show(self.loop_tree(ast))
 
     def plan(self, programs: Sequence[Interpreted], slots: Sequence[tuple[int, ...]]) -> PythonPlan:
         return PythonPlan(programs, slots)
@@ -113,4 +117,4 @@ def _argument(param: UOp, address: int) -> Any:
     nbytes = param.size * param.dtype.itemsize
     if not nbytes:
         return np.zeros(0, np.dtype(param.dtype.format))
-    return np.frombuffer((ctypes.c_char * nbytes).from_address(address), np.dtype(param.dtype.format))
+    return np.frombuffer(memoryview((ctypes.c_char * nbytes).from_address(address)), np.dtype(param.dtype.format))
