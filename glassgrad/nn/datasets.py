@@ -7,7 +7,7 @@ what happens to a damaged one, stands in `datafiles`.
 from __future__ import annotations
 
 from glassgrad.nn import datafiles
-from glassgrad.tensor import Tensor
+from glassgrad.tensor.tensor import Tensor
 
 Split = tuple[Tensor, Tensor, Tensor, Tensor]       # X_train, Y_train, X_test, Y_test
 
