@@ -7,7 +7,6 @@ become masks; for a single element, a safe index and a select.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from glassgrad.base.errors import Bug
@@ -224,8 +223,3 @@ def _unit(memory: UOp) -> str:
 def _zero(value: Value) -> Value:
     text = "zeroinitializer" if value.lanes else "0x0000000000000000" if value.type in ("float", "double") else "0"
     return Value(text, value.type, value.lanes)
-
-
-def memory_size(memory: UOp) -> int:
-    """How many elements a param or LOCAL has."""
-    return int(memory.arg.size) if memory.op is o.LOCAL else math.prod(memory.shape)
