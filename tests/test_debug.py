@@ -121,7 +121,7 @@ def test_settings_in_the_script_count_after_the_import() -> None:
     assert len(lines) == 3 and re.fullmatch(TIME, lines[0]) and lines[1:] == ["CPU", "PYTHON"]
 
 
-# -- CHECK ----------------------------------------------------------------------------------------------------
+# -- CHECK ---------------------------------------------------------------------------------------------------
 def test_check_passes_what_is_right() -> None:
     with Context(CHECK=1):
         x = Tensor.rand(13, 17)
@@ -181,7 +181,7 @@ def test_check_works_inside_a_jitted_function() -> None:
         assert [double(Tensor([float(i)])).item() for i in range(4)] == [0.0, 2.0, 4.0, 6.0]
 
 
-# -- counters -------------------------------------------------------------------------------------------------
+# -- counters ------------------------------------------------------------------------------------------------
 def test_counters_count_kernels_operations_bytes_and_time() -> None:
     x, y = Tensor.rand(100, 10).realize(), Tensor.rand(100, 10).realize()
     GlobalCounters.reset()

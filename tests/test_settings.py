@@ -25,7 +25,7 @@ def rows(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|\n").split("|")] for line in table.group().splitlines()[2:]]
 
 
-# -- the page ---------------------------------------------------------------------------------------------------
+# -- the page ------------------------------------------------------------------------------------------------
 def test_the_page_lists_every_setting_and_no_other() -> None:
     assert [row[0].strip("`") for row in rows("All of them")] == list(SETTINGS)
 
@@ -64,7 +64,7 @@ def test_settings_are_typed_by_their_default_and_described() -> None:
         assert setting.doc.endswith(".") and setting.name.isupper()
 
 
-# -- where a value comes from -----------------------------------------------------------------------------------------
+# -- where a value comes from --------------------------------------------------------------------------------
 def test_context_over_environment_over_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BEAM", raising=False)
     assert settings.BEAM == 0
@@ -122,7 +122,7 @@ def test_types_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.BEAM_SECONDS == 2.5
 
 
-# -- what is said of a wrong one: whole messages ------------------------------------------------------------------------
+# -- what is said of a wrong one: whole messages -------------------------------------------------------------
 def message(error: pytest.ExceptionInfo[InputError]) -> str:
     return str(error.value).partition("\n  at: ")[0]
 
