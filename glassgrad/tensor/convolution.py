@@ -15,6 +15,7 @@ from glassgrad.graph.dtype import DType, dtype_by_name, dtypes, promote
 from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor.indexing import Indexing
 from glassgrad.tensor.reduce import sum_dtype
+from glassgrad.tensor.sequence import counting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -162,15 +163,26 @@ class Convolution(Indexing):
         return total / self._with(counted).sum(tuple(range(rank, 2 * rank)))
 
     def max_pool2d(self, kernel_size: Sizes = (2, 2), stride: Any = None, dilation: Sizes = 1, padding: Any = 0,
-                   ceil_mode: bool = False) -> Self:
-        """The largest value of each window; without `stride` the windows stand side by side.
+                   ceil_mode: bool = False, return_indices: bool = False) -> Any:
+        """The largest value of each window; without `stride` the windows stand side by side. `return_indices` gives
+        also where each was found, counted over the flattened space axes.
 
         >>> Tensor.arange(16).reshape(1, 1, 4, 4).max_pool2d().tolist()
         [[[[5, 7], [13, 15]]]]
         """
-        seen, rank = self._pooled("max_pool2d", kernel_size, stride, dilation, padding, ceil_mode, self.dtype.min)
+        options = (kernel_size, stride, dilation, padding, ceil_mode)
+        seen, rank = self._pooled("max_pool2d", *options, self.dtype.min)
         axes = range(len(seen.shape) - rank, len(seen.shape))
-        return self._with(seen.reduce(o.AMAX, axes).reshape(seen.shape[:-rank]))
+        most = seen.reduce(o.AMAX, axes)
+        values = self._with(most.reshape(seen.shape[:-rank]))
+        if not return_indices:
+            return values
+        space = self.shape[-rank:]
+        place = self._with(counting(math.prod(space)).reshape(space))
+        places, _ = place._pooled("max_pool2d", *options, dtypes.int32.max)      # padding is nowhere
+        reached = seen.eq(most.expand(seen.shape)) | seen.ne(seen)
+        first = reached.where(places.broadcast(seen.shape), dtypes.int32.max).reduce(o.AMIN, axes)
+        return values, self._with(first.reshape(seen.shape[:-rank]))
 
 
 def _ceil_pair(n: int, pair: tuple[int, int], k: int, s: int, d: int) -> tuple[int, int]:

@@ -14,10 +14,10 @@ from glassgrad.graph.dtype import dtype_by_name
 from glassgrad.graph.gradient import gradients
 from glassgrad.graph.uop import UOp, full, toposort
 from glassgrad.tensor import running
-from glassgrad.tensor.einsum import Einsum
 from glassgrad.tensor.host import HostValue, nest
 from glassgrad.tensor.leaves import RESET, distinct, hold, holders
 from glassgrad.tensor.meeting import resolve_axis
+from glassgrad.tensor.shortcuts import Shortcuts
 from glassgrad.tensor.training import Training, TrainingSwitch
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Tensor"]
 
 
-class Tensor(Einsum, metaclass=TrainingSwitch):
+class Tensor(Shortcuts, metaclass=TrainingSwitch):
     """A block of numbers of one type, computed when needed.
 
     >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -49,7 +49,8 @@ class Tensor(Einsum, metaclass=TrainingSwitch):
         tensors: tuple[Tensor, ...] = (self, *others)
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
             # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
-            t.uop = distinct(node) if any(other is not t for other in holders((node,))) else node
+            wants = t._requires_grad is not False
+            t.uop = distinct(node) if wants and any(other is not t for other in holders((node,))) else node
             hold(t)
         return self
 

@@ -1,0 +1,303 @@
+"""More functions of numbers: special functions, running logarithms, sums that skip NaN. In, out: tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.errors import ShapeError
+from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.uop import UOp, const
+from glassgrad.tensor import formulas, running
+from glassgrad.tensor.custom import own_gradient
+from glassgrad.tensor.meeting import resolve_axis
+from glassgrad.tensor.pooling import Pooling
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Numerics"]
+
+# Giles (2012), "Approximating the erfinv function": two polynomials in w = -ln(1 - x^2)
+_ERFINV_NEAR = (1.50140941, 0.246640727, -0.00417768164, -0.00125372503, 0.00021858087, -4.39150654e-06, -3.5233877e-06,
+                3.43273939e-07, 2.81022636e-08)
+_ERFINV_FAR = (2.83297682, 1.00167406, 0.00943887047, -0.0076224613, 0.00573950773, -0.00367342844, 0.00134934322,
+               0.000100950558, -0.000200214257)
+
+
+def erfinv(x: UOp) -> UOp:
+    """erf's inverse: the polynomials, then Newton steps until the dtype's own precision."""
+    w = -formulas.log((1.0 - x) * (x + 1.0))
+    near, far = formulas.polynomial(w - 2.5, _ERFINV_NEAR), formulas.polynomial(w.maximum(5.0).sqrt() - 3.0, _ERFINV_FAR)
+    y = (w < 5.0).where(near, far) * x
+    for _ in range(2 if x.dtype is dtypes.float64 else 1):
+        step = (formulas.erf(y) - x) * (math.sqrt(math.pi) / 2) * formulas.exp(y * y)
+        y = (w < 10.0).where(y - step, y)        # close to 1 the difference has no digits left to give
+    edge = x.abs().eq(1.0).where(x * math.inf, (x.abs() > 1.0).where(math.nan, y))
+    return own_gradient(edge, (x,), _erfinv_backward)
+
+
+def _erfinv_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]:
+    return (g * formulas.exp(y * y) * (math.sqrt(math.pi) / 2),)
+
+
+# Lanczos (1964), g = 7 and nine coefficients: ln gamma to about 1e-15
+_LANCZOS = (0.99999999999980993, 676.5203681218851, -1259.1392167224028, 771.32342877765313, -176.61502916214059,
+            12.507343278686905, -0.13857109526572012, 9.9843695780195716e-6, 1.5056327351493116e-7)
+
+
+def lgamma(x: UOp) -> UOp:
+    """ln |gamma(x)|, by Lanczos' sum above 1/2 and by reflection below."""
+    below = x < 0.5
+    z = below.where(1.0 - x, x) - 1.0
+    total = const(_LANCZOS[0], x.dtype)
+    for k, c in enumerate(_LANCZOS[1:], 1):
+        total = total + c / (z + float(k))
+    t = z + 7.5
+    value = formulas.log(t) * (z + 0.5) - t + formulas.log(total) + 0.5 * math.log(2 * math.pi)
+    turn = x - x.trunc()                                        # sin(pi x) from the fraction, exactly 0 at whole numbers
+    reflected = math.log(math.pi) - formulas.log((turn * math.pi).sin().abs()) - value
+    value = below.where(reflected, value)
+    value = (x.eq(1.0) | x.eq(2.0)).where(0.0, value)
+    pole = (x < 0.5) & x.eq(x.trunc())
+    return own_gradient((x.abs().eq(math.inf) | pole).where(math.inf, value), (x,), _lgamma_backward)
+
+
+def digamma(x: UOp) -> UOp:
+    """The derivative of lgamma: pushed above 6 by psi(x) = psi(x + 1) - 1/x, then its asymptotic series."""
+    below = x < 0.5
+    z = below.where(1.0 - x, x)
+    shift = const(0.0, x.dtype)
+    for k in range(8):
+        shift = shift + (z + float(k)).recip()
+    t = z + 8.0
+    r = (t * t).recip()
+    series = formulas.polynomial(r, (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12))
+    value = formulas.log(t) - 0.5 / t - r * series - shift
+    turn = (x - x.trunc()) * math.pi
+    value = below.where(value - math.pi / formulas.tan(turn), value)
+    value = ((x < 0.0) & x.eq(x.trunc())).where(math.nan, value)
+    return x.eq(0.0).where(-x.recip(), value)
+
+
+def _lgamma_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * digamma(x),)
+
+
+class Numerics(Pooling):
+    """More functions of numbers."""
+    __slots__ = ()
+
+    # -- special functions -------------------------------------------------------------------------------------------------
+    def erfc(self) -> Self:
+        """1 - erf(x).
+
+        >>> Tensor([0.0]).erfc().tolist()
+        [1.0]
+        """
+        return 1 - self.erf()
+
+    def erfinv(self) -> Self:
+        """The y for which erf(y) = x.
+
+        >>> Tensor([0.0, 1.0]).erfinv().tolist()
+        [0.0, inf]
+        """
+        return self._formula(erfinv)
+
+    def lgamma(self) -> Self:
+        """ln |gamma(x)|.
+
+        >>> Tensor([1.0, 2.0]).lgamma().tolist()
+        [0.0, 0.0]
+        """
+        return self._formula(lgamma)
+
+    def digamma(self) -> Self:
+        """The derivative of `lgamma`.
+
+        >>> round(Tensor([1.0]).digamma().item(), 4)
+        -0.5772
+        """
+        return self._formula(digamma)
+
+    def logit(self, eps: float | None = None) -> Self:
+        """ln(x / (1 - x)), the inverse of sigmoid; `eps` keeps x between eps and 1 - eps.
+
+        >>> Tensor([0.5]).logit().tolist()
+        [0.0]
+        """
+        x = self if eps is None else self.clamp(eps, 1 - eps)
+        return x.log() - (1 - x).log()
+
+    def sinc(self) -> Self:
+        """sin(pi x) / (pi x), and 1 at 0.
+
+        >>> Tensor([0.0]).sinc().tolist()
+        [1.0]
+        """
+        x = self._with(self._float_node()) * math.pi
+        nothing = x == 0
+        return nothing.where(1, x.sin() / nothing.where(1, x))
+
+    def xlogy(self, other: Any) -> Self:
+        """x ln(other), and 0 where x is 0.
+
+        >>> Tensor([0.0]).xlogy(Tensor([0.0])).tolist()
+        [0.0]
+        """
+        x, y = self._with(self._float_node())._both(other)
+        nothing = (x == 0) & ~y.isnan()
+        return nothing.where(0, x * nothing.where(1, y).log())
+
+    def hypot(self, other: Any) -> Self:
+        """sqrt(x^2 + other^2).
+
+        >>> Tensor([3.0]).hypot(Tensor([4.0])).tolist()
+        [5.0]
+        """
+        x, y = self._both(other)
+        return (x * x + y * y).sqrt()
+
+    def heaviside(self, values: Any) -> Self:
+        """0 below 0, 1 above, and `values` at 0.
+
+        >>> Tensor([-1.0, 0.0, 2.0]).heaviside(Tensor([0.5])).tolist()
+        [0.0, 0.5, 1.0]
+        """
+        return (self == 0).where(values, (self > 0).cast(self.dtype))
+
+    def signbit(self) -> Self:
+        """Whether the sign is a minus; of -0.0 too.
+
+        >>> Tensor([-0.0, 1.0]).signbit().tolist()
+        [True, False]
+        """
+        return (self < 0) | ((self == 0) & (self.reciprocal() < 0)) if self.dtype.kind == "f" else self < 0
+
+    def nan_to_num(self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Self:
+        """NaN and the infinities replaced: by 0 and the greatest and least numbers, unless others are given.
+
+        >>> Tensor([float("nan"), 1.0]).nan_to_num().tolist()
+        [0.0, 1.0]
+        """
+        if self.dtype.kind != "f":
+            return self
+        most = _greatest(self.dtype.name)
+        x = self.isnan().where(nan, self)
+        x = (x == math.inf).where(most if posinf is None else posinf, x)
+        return (x == -math.inf).where(-most if neginf is None else neginf, x)
+
+    def deg2rad(self) -> Self:
+        """Degrees as radians.
+
+        >>> Tensor([0.0]).deg2rad().tolist()
+        [0.0]
+        """
+        return self * (math.pi / 180)
+
+    def rad2deg(self) -> Self:
+        """Radians as degrees.
+
+        >>> Tensor([0.0]).rad2deg().tolist()
+        [0.0]
+        """
+        return self * (180 / math.pi)
+
+    def logaddexp2(self, other: Any) -> Self:
+        """log2(2^x + 2^other), without overflow.
+
+        >>> Tensor([3.0]).logaddexp2(Tensor([3.0])).tolist()
+        [4.0]
+        """
+        return (self * math.log(2)).logaddexp(other * math.log(2)) * (1 / math.log(2))
+
+    # -- comparing -----------------------------------------------------------------------------------------------------
+    def allclose(self, other: Self, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
+        """Whether all of |x - other| <= atol + rtol |other|: one truth value, a tensor (`bool()` reads it).
+
+        >>> bool(Tensor([1.0, 2.0]).allclose(Tensor([1.0, 2.0])))
+        True
+        """
+        return self.isclose(other, rtol, atol, equal_nan).all()
+
+    def equal(self, other: Self) -> bool:
+        """Whether shape and all values are the same (reads them).
+
+        >>> Tensor([1, 2]).equal(Tensor([1, 2]))
+        True
+        """
+        return self.shape == other.shape and bool(running.number_in((self == other).all().uop, self.device))
+
+    # -- running and summing -------------------------------------------------------------------------------------------
+    def logcumsumexp(self, axis: int = 0) -> Self:
+        """ln of the running sum of e^x along an axis, without overflow.
+
+        >>> Tensor([0.0, 0.0]).logcumsumexp().exp().tolist()
+        [1.0, 2.0]
+        """
+        where = resolve_axis(axis, self.ndim, "logcumsumexp")
+        if not self.ndim or not self.numel():
+            return self._with(self._float_node())
+        x, step, n = self._with(self._float_node()), 1, self.shape[where]
+        while step < n:      # after it, each element holds the last 2 * step sums
+            cut = x.shrink([(0, n - step) if a == where else (0, m) for a, m in enumerate(x.shape)])
+            before = cut._pad_constant([(step, 0) if a == where else (0, 0) for a in range(x.ndim)], -math.inf)
+            x, step = x.logaddexp(before), step * 2
+            x = x._with(x.uop.contiguous())
+        return x
+
+    def nansum(self, axis: Any = None, keepdim: bool = False) -> Self:
+        """The sum of all that is not NaN.
+
+        >>> Tensor([1.0, float("nan"), 2.0]).nansum().item()
+        3.0
+        """
+        return self.isnan().where(0, self).sum(axis, keepdim)
+
+    def nanmean(self, axis: Any = None, keepdim: bool = False) -> Self:
+        """The mean of all that is not NaN.
+
+        >>> Tensor([1.0, float("nan"), 2.0]).nanmean().item()
+        1.5
+        """
+        return self.nansum(axis, keepdim) / (~self.isnan()).cast(self.dtype).sum(axis, keepdim)
+
+    def diff(self, n: int = 1, dim: int = -1) -> Self:
+        """Each element less the one before it, n times over.
+
+        >>> Tensor([1, 4, 9]).diff().tolist()
+        [3, 5]
+        """
+        axis = resolve_axis(dim, self.ndim, "diff")
+        if not self.ndim:
+            raise ShapeError("a single number has no differences", given="shape ()", expected="at least 1 axis", mend="stack some")
+        x = self
+        for _ in range(n):
+            size = x.shape[axis]
+            cut = [(0, m) for m in x.shape]
+            later, earlier = list(cut), list(cut)
+            later[axis], earlier[axis] = (min(1, size), size), (0, max(size - 1, 0))
+            x = x.shrink(later) - x.shrink(earlier) if x.dtype is not dtypes.bool else x.shrink(later) ^ x.shrink(earlier)
+        return x
+
+    def addcmul(self, tensor1: Self, tensor2: Self, value: float = 1) -> Self:
+        """x + value tensor1 tensor2.
+
+        >>> Tensor([1]).addcmul(Tensor([2]), Tensor([3])).tolist()
+        [7]
+        """
+        return self + (tensor1 * tensor2 if value == 1 else tensor1 * tensor2 * value)
+
+    def addcdiv(self, tensor1: Self, tensor2: Self, value: float = 1) -> Self:
+        """x + value tensor1 / tensor2.
+
+        >>> Tensor([1.0]).addcdiv(Tensor([6.0]), Tensor([3.0])).tolist()
+        [3.0]
+        """
+        return self + tensor1 / tensor2 * value
+
+
+def _greatest(name: str) -> float:
+    """The greatest finite number of a float type."""
+    return {"float64": 1.7976931348623157e308, "float32": 3.4028234663852886e38, "float16": 65504.0,
+            "bfloat16": 3.3895313892515355e38, "fp8e4m3": 448.0, "fp8e5m2": 57344.0}[name]

@@ -1,0 +1,144 @@
+"""Other libraries' names for views and joins, each in terms of movement.py and joining.py. In, out: tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.errors import ShapeError
+from glassgrad.tensor.losses import Losses
+from glassgrad.tensor.meeting import resolve_axes, resolve_axis, shape_from
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Shapes"]
+
+
+class Shapes(Losses):
+    """Views and joins under other names."""
+    __slots__ = ()
+
+    def swapaxes(self, axis0: int, axis1: int) -> Self:
+        """Two axes swapped; `transpose`.
+
+        >>> Tensor([[1, 2]]).swapaxes(0, 1).tolist()
+        [[1], [2]]
+        """
+        return self.transpose(axis0, axis1)
+
+    def t(self) -> Self:
+        """A matrix with rows and columns swapped; a vector as it is.
+
+        >>> Tensor([[1, 2]]).t().tolist()
+        [[1], [2]]
+        """
+        if self.ndim > 2:
+            raise ShapeError("t() is for matrices", given=f"shape {self.shape}", expected="at most 2 axes",
+                             mend="use transpose(-2, -1)")
+        return self.transpose(0, 1) if self.ndim == 2 else self
+
+    def ravel(self) -> Self:
+        """All elements as a vector; `flatten`.
+
+        >>> Tensor([[1, 2]]).ravel().tolist()
+        [1, 2]
+        """
+        return self.flatten()
+
+    def tile(self, *repeats: Any) -> Self:
+        """The tensor repeated along axes; missing numbers are 1.
+
+        >>> Tensor([1, 2]).tile(2).tolist()
+        [1, 2, 1, 2]
+        """
+        counts = shape_from(repeats, "tile")
+        return self.repeat((1,) * max(0, self.ndim - len(counts)) + counts)
+
+    def narrow(self, dim: int, start: int, length: int) -> Self:
+        """A part of an axis.
+
+        >>> Tensor([1, 2, 3]).narrow(0, 1, 2).tolist()
+        [2, 3]
+        """
+        axis = resolve_axis(dim, self.ndim, "narrow")
+        first = start + self.shape[axis] if start < 0 else start
+        return self.shrink([(first, first + length) if a == axis else None for a in range(self.ndim)])
+
+    def select(self, dim: int, index: int) -> Self:
+        """One slice of an axis, without it.
+
+        >>> Tensor([[1, 2], [3, 4]]).select(1, 0).tolist()
+        [1, 3]
+        """
+        return self[(slice(None),) * resolve_axis(dim, self.ndim, "select") + (index,)]
+
+    def fliplr(self) -> Self:
+        """The second axis reversed.
+
+        >>> Tensor([[1, 2]]).fliplr().tolist()
+        [[2, 1]]
+        """
+        return self.flip(1)
+
+    def flipud(self) -> Self:
+        """The first axis reversed.
+
+        >>> Tensor([[1], [2]]).flipud().tolist()
+        [[2], [1]]
+        """
+        return self.flip(0)
+
+    def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1)) -> Self:
+        """Turned by k quarters in the plane of two axes, from the first toward the second.
+
+        >>> Tensor([[1, 2], [3, 4]]).rot90().tolist()
+        [[2, 4], [1, 3]]
+        """
+        first, second = resolve_axes(tuple(dims), self.ndim, "rot90")
+        if k % 4 == 2:
+            return self.flip(first, second)
+        if k % 4 == 0:
+            return self
+        return self.flip(second).transpose(first, second) if k % 4 == 1 else self.transpose(first, second).flip(second)
+
+    def hstack(self, *others: Self) -> Self:
+        """Joined along the second axis (vectors: the only one).
+
+        >>> Tensor([1]).hstack(Tensor([2])).tolist()
+        [1, 2]
+        """
+        return self.cat(*others, dim=0 if self.ndim <= 1 else 1)
+
+    def vstack(self, *others: Self) -> Self:
+        """Joined along the first axis; vectors count as rows.
+
+        >>> Tensor([1, 2]).vstack(Tensor([3, 4])).tolist()
+        [[1, 2], [3, 4]]
+        """
+        rows = [t.reshape(1, -1) if t.ndim <= 1 else t for t in (self, *others)]
+        return rows[0].cat(*rows[1:], dim=0)
+
+    def pad_to(self, shape: Any, *more: Any, value: float = 0) -> Self:
+        """Grown at the end of every axis to a shape; None keeps a size.
+
+        >>> Tensor([1, 2]).pad_to(4).tolist()
+        [1, 2, 0, 0]
+        """
+        sizes = self._sizes_for((shape, *more), "pad_to")
+        return self.pad(tuple((0, m - n) for n, m in zip(self.shape, sizes)), value=value)
+
+    def shrink_to(self, shape: Any, *more: Any) -> Self:
+        """Cut at the end of every axis to a shape; None keeps a size.
+
+        >>> Tensor([1, 2, 3]).shrink_to(2).tolist()
+        [1, 2]
+        """
+        return self.shrink([(0, m) for m in self._sizes_for((shape, *more), "shrink_to")])
+
+    def _sizes_for(self, shape: tuple[Any, ...], what: str) -> tuple[int, ...]:
+        wish = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        if len(wish) != self.ndim:
+            raise ShapeError(f"{what} needs one size per axis", given=f"{wish} for shape {self.shape}",
+                             expected=f"{self.ndim} sizes", mend="write None for axes to leave alone")
+        return tuple(n if m is None else m for n, m in zip(self.shape, wish))
