@@ -229,7 +229,7 @@ class Ready:
         values = [c.arg.value for c in normal.cells] + [normal.constants[i].arg for i in self.scalars]
         base = ctypes.addressof(self.cells)
         for i, (value, dtype) in enumerate(zip(values, self.cell_types)):
-            self.cells[8 * i:8 * i + 8] = scalar_bytes(value, dtype)
+            ctypes.memmove(base + 8 * i, scalar_bytes(value, dtype), 8)
             addresses[self.buffers + i] = base + 8 * i
         results: dict[int, UOp] = {}
         for slot, sink in zip(planned.sinks, normal.sinks):

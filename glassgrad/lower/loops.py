@@ -122,25 +122,27 @@ def fold(value: UOp, combine: Op, wide: Iterable[UOp]) -> UOp:
 
 def ranges_of(node: UOp) -> frozenset[UOp]:
     """The RANGEs a value depends on (a FOLD no longer depends on what it folded)."""
-    found = node._cache and node._cache.get("ranges")
-    if found is not None:
-        return found  # type: ignore[no-any-return]
+    known = _known_ranges(node)
+    if known is not None:
+        return known
     stack = [node]
     while stack:
         top = stack[-1]
-        waiting = [s for s in top.src if not (s._cache and "ranges" in s._cache)]
+        waiting = [s for s in top.src if _known_ranges(s) is None]
         if waiting:
             stack.extend(waiting)
             continue
         stack.pop()
-        if top.op is o.RANGE:
-            result = frozenset((top,))
-        else:
-            result = frozenset().union(*[s._cache["ranges"] for s in top.src]) if top.src else frozenset()
-            if top.op is o.FOLD:
-                result -= frozenset(top.src[1:])
+        result = frozenset((top,)) if top.op is o.RANGE else frozenset().union(*[ranges_of(s) for s in top.src])
+        if top.op is o.FOLD:
+            result -= frozenset(top.src[1:])
         top.cached("ranges", lambda _, r=result: r)
-    return node._cache["ranges"]  # type: ignore[no-any-return]
+    return ranges_of(node)
+
+
+def _known_ranges(node: UOp) -> frozenset[UOp] | None:
+    cache = node._cache
+    return None if cache is None else cache.get("ranges")
 
 
 def walk(body: Iterable[Statement]) -> Iterator[Statement]:

@@ -276,7 +276,6 @@ class _Lowering:
         inner = [_Block(c) for c in places]
         self.path = [_Block(None), *outer, *inner]
         row = self.ask(where, places, None).cast(dtypes.index)
-        outside = (row < 0) | (UOp(o.CMPLT, dtypes.bool, (index(base.shape[0] - 1), row)))
         value = self.ask(values, places + rest, None)
         combine = {"set": None, "add": o.ADD, "max": o.MAX}[node.arg.mode]
         spot = flatten((row.maximum(0).minimum(base.shape[0] - 1), *rest), base.shape)
@@ -284,7 +283,7 @@ class _Lowering:
         if combine is not None and wide is not target.dtype:     # narrow floats are combined in float32
             value = UOp(combine, wide, (load(target, spot).cast(wide), value.cast(wide))).cast(target.dtype)
             combine = None
-        body: list[Statement] = [Store(target, spot, value, combine, outside.logical_not())]
+        body: list[Statement] = [Store(target, spot, value, combine)]
         for block in reversed(inner):
             body = [For(block.counter, LOOP, block.statements + body)]  # type: ignore[arg-type]
         for block in reversed(outer):

@@ -18,12 +18,27 @@ import math
 from dataclasses import dataclass
 
 from glassgrad.graph import ops as o
-from glassgrad.graph.index import add, both, index, linear, multiply, substitute_index
+from glassgrad.graph.index import add, both, index, multiply, substitute_index
 from glassgrad.graph.uop import UOp, const, identity, toposort
-from glassgrad.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Statement, Store, counter, load,
-                                   local, ranges_of, register)
+from glassgrad.lower.loops import (
+    LANE,
+    LOOP,
+    TASK,
+    TILE,
+    Accumulate,
+    Assign,
+    For,
+    Statement,
+    Store,
+    counter,
+    load,
+    local,
+    register,
+)
 from glassgrad.optimize import moves
+from glassgrad.optimize.dots import dots
 from glassgrad.optimize.packing import FlatAxis, Operand, one, stride_along
+from glassgrad.optimize.product import Product, footprint, lanes_on_the_right, recognise
 from glassgrad.optimize.target import Target
 
 LEAST_K = 8              # shorter sums do not repay packing
@@ -34,63 +49,15 @@ LONG_K = 1024            # sums longer than this are blocked: both panels of a t
 K_BLOCK = 256            # of K: a panel of the right factor of this depth stays in the first-level cache
 SHORT_LOOP = 9           # taps of a window that are written out
 
-@dataclass
-class Product:
-    """A sum of products taken apart: out[batch, m, n] = epilogue(sum over k of left[m, k] * right[k, n])."""
-    left: UOp
-    right: UOp
-    m: list[UOp]
-    n: list[UOp]
-    batch: list[UOp]
-    k: list[UOp]
-    total: UOp                    # the register that is summed into
-    epilogue: list[Statement]
-
-
-def recognise(body: list[Statement]) -> Product | None:
-    """The body as a sum of products, or None."""
-    loops: list[UOp] = []
-    while len(body) == 1 and isinstance(body[0], For) and body[0].kind == TASK:
-        loops.append(body[0].range)
-        body = body[0].body
-    if len(body) < 3 or not isinstance(body[0], Assign) or not isinstance(body[1], For):
-        return None
-    if not all(isinstance(s, Store) for s in body[2:]):
-        return None
-    total, inner, k = body[0].register, body[1], [body[1].range]
-    while len(inner.body) == 1 and isinstance(inner.body[0], For):
-        inner = inner.body[0]
-        k.append(inner.range)
-    if len(inner.body) != 1 or not isinstance(inner.body[0], Accumulate):
-        return None
-    step = inner.body[0]
-    if step.register is not total or step.combine is not o.ADD or step.value.op is not o.MUL:
-        return None
-    left, right = step.value.src
-    in_left, in_right = ranges_of(left), ranges_of(right)
-    if not all(r in in_left and r in in_right for r in k):
-        return None
-    m = [r for r in loops if r in in_left and r not in in_right]
-    n = [r for r in loops if r in in_right and r not in in_left]
-    batch = [r for r in loops if (r in in_left) == (r in in_right)]
-    product = Product(left, right, m, n, batch, k, total, body[2:])
-    return _lanes_on_the_right(product) if m and n else None
-
-
-def _lanes_on_the_right(p: Product) -> Product:
-    """Exchange the factors where the axis that is contiguous in the output belongs to the left one."""
-    store = p.epilogue[-1]
-    assert isinstance(store, Store)
-    _, terms = linear(store.index)
-    if any(terms.get(r) == 1 for r in p.m):
-        return Product(p.right, p.left, p.n, p.m, p.batch, p.k, p.total, p.epilogue)
-    return p
-
-
 def contraction(body: list[Statement], target: Target, log: list[str]) -> list[list[Statement]] | None:
     """The phases of the packed recipe; refuses (None) what is not a sum of products or is too small to repay it."""
     product = recognise(body)
-    tiling = None if product is None else Tiling.choose(product, target)
+    if product is None:
+        return None
+    along_memory = dots(product, target, log)
+    if along_memory is not None:
+        return along_memory
+    tiling = Tiling.choose(lanes_on_the_right(product), target)
     if tiling is None:
         return None
     log.append(str(tiling))
@@ -309,9 +276,7 @@ def _image_axis(p: Product) -> tuple[FlatAxis, list[UOp]] | None:
         return None
     pitch = steps[0]
     reads = math.prod(r.arg.size for r in p.k + p.n)
-    touched = 1 + sum((stride_along(at, r) or 0) * (r.arg.size - 1) for r in p.k + p.n if (stride_along(at, r) or 0) > 0) \
-        + sum(-(stride_along(at, r) or 0) * (r.arg.size - 1) for r in p.k + p.n if (stride_along(at, r) or 0) < 0)
-    if pitch is None or pitch < columns.arg.size or pitch > 2 * columns.arg.size or touched * 2 > reads:
+    if pitch is None or pitch < columns.arg.size or pitch > 2 * columns.arg.size or 2 * footprint(p.right, p.k + p.n) > reads:
         return None
     return FlatAxis([rows, columns], (rows.arg.size - 1) * pitch + columns.arg.size, pitch), p.n[:-2]
 

@@ -13,8 +13,26 @@ from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.index import add, both, divide, index, less, modulo, multiply, substitute_index
 from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import UOp, const, identity, toposort
-from glassgrad.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
-                                   expressions, fold, load, local, ranges_of, register, walk)
+from glassgrad.lower.loops import (
+    LANE,
+    LOOP,
+    TASK,
+    TILE,
+    Accumulate,
+    Assign,
+    For,
+    If,
+    Statement,
+    Store,
+    counter,
+    expressions,
+    fold,
+    load,
+    local,
+    ranges_of,
+    register,
+    walk,
+)
 
 Replace = dict[UOp, UOp]
 

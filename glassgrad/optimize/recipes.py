@@ -12,7 +12,7 @@ import math
 from glassgrad.graph import ops as o
 from glassgrad.graph.index import linear
 from glassgrad.graph.uop import UOp, toposort
-from glassgrad.lower.loops import (LOOP, TASK, For, If, Kernel, Phase, Statement, Store, expressions, ranges_of, walk)
+from glassgrad.lower.loops import LOOP, TASK, For, If, Kernel, Phase, Statement, Store, expressions, ranges_of, walk
 from glassgrad.optimize import moves, rare
 from glassgrad.optimize.contraction import contraction
 from glassgrad.optimize.target import Target
