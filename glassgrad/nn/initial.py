@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["uniform_within", "fan_in_uniform", "zeros", "ones", "buffer"]
@@ -46,11 +47,12 @@ def ones(*shape: int) -> Tensor:
     return Tensor.ones(*shape, requires_grad=True)
 
 
-def buffer(value: Tensor) -> Tensor:
-    """A tensor that belongs to the state of a layer but is not trained.
+def buffer(value: float, size: int | None = None, dtype: DType = dtypes.float32) -> Tensor:
+    """One value, or a vector of it, in memory: state of a layer that is not trained. (In memory from the start, so that the first
+    step of a training has the structure of all others.)
 
-    >>> buffer(Tensor.zeros(2)).requires_grad
-    False
+    >>> state = buffer(1.0, 2)
+    >>> state.tolist(), state.requires_grad
+    ([1.0, 1.0], False)
     """
-    value.requires_grad = False
-    return value
+    return Tensor(value if size is None else [value] * size, dtype=dtype, requires_grad=False)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from glassgrad.base.errors import InputError
 from glassgrad.base.settings import settings
+from glassgrad.graph.dtype import dtypes
 from glassgrad.nn import pending
 from glassgrad.nn.initial import buffer, ones, zeros
 from glassgrad.nn.layer import Layer
@@ -140,8 +141,8 @@ class InstanceNorm2d(InstanceNorm):
         super().__init__(num_features, eps, affine)
         self.momentum, self.track_running_stats = momentum, track_running_stats
         if track_running_stats:
-            self.running_mean, self.running_var = buffer(Tensor.zeros(num_features)), buffer(Tensor.ones(num_features))
-            self.num_batches_tracked = buffer(Tensor(0, dtype="int64"))
+            self.running_mean, self.running_var = buffer(0.0, num_features), buffer(1.0, num_features)
+            self.num_batches_tracked = buffer(0, dtype=dtypes.int64)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.track_running_stats:

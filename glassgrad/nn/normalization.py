@@ -40,9 +40,9 @@ class BatchNorm(Layer):
         self.affine, self.track_running_stats = bool(affine), bool(track_running_stats)
         self.weight = ones(num_features) if affine else None
         self.bias = zeros(num_features) if affine else None
-        self.running_mean = buffer(Tensor.zeros(num_features)) if track_running_stats else None
-        self.running_var = buffer(Tensor.ones(num_features)) if track_running_stats else None
-        self.num_batches_tracked = buffer(Tensor(0, dtype=dtypes.int64)) if track_running_stats else None
+        self.running_mean = buffer(0.0, num_features) if track_running_stats else None
+        self.running_var = buffer(1.0, num_features) if track_running_stats else None
+        self.num_batches_tracked = buffer(0, dtype=dtypes.int64) if track_running_stats else None
 
     def calc_stats(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The mean and variance (over n) to normalize with: the batch's in training, else the running ones."""

@@ -83,7 +83,7 @@ class Optimizer:
                 continue
             known.add(id(tensor))
             if tensor.requires_grad is False or tensor.dtype.kind != "f":
-                self.buffers.append(tensor)
+                self.buffers.append(tensor if pending.is_computed(tensor) else _kept(tensor))
             else:
                 places.append(len(self.params))
                 self.params.append(tensor)
@@ -330,6 +330,6 @@ def _own_memory(members: list[Tensor], others: list[Tensor]) -> None:
 
 
 def _kept(tensor: Tensor) -> Tensor:
-    """Computed now, and not a parameter."""
+    """Computed now, and not trained."""
     tensor.requires_grad = False
     return tensor.realize()
