@@ -13,6 +13,7 @@ A JIT that cannot lie:
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 import weakref
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from glassgrad.base.errors import JitError
+from glassgrad.base.lines import line_of
 from glassgrad.base.settings import settings
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import Record, record, recording
@@ -291,7 +293,6 @@ class _Frame:
 
 
 def _write(address: int, data: bytes) -> None:
-    import ctypes
     ctypes.memmove(address, data, 8)
 
 
@@ -434,7 +435,6 @@ class _Traced:
 
     def _data(self) -> list[tuple[str, bytes]]:
         """What the call made from plain Python or NumPy data."""
-        from glassgrad.base.lines import line_of
         return [(str(line_of(n.arg.place)), bytes(n.arg.copy_out())) for n in self.read_from_outside()
                 if self.holder(n) is None]
 
