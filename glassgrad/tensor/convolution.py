@@ -14,6 +14,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes, promote
 from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor.indexing import Indexing
+from glassgrad.tensor.precision import lowered
 from glassgrad.tensor.reduce import sum_dtype
 from glassgrad.tensor.sequence import counting
 
@@ -83,7 +84,7 @@ class Convolution(Indexing):
         >>> x.conv2d(Tensor.ones(1, 1, 2, 2, dtype=dtypes.int32)).tolist()
         [[[[8, 12], [20, 24]]]]
         """
-        x, w = self.uop, weight.uop
+        x, w = lowered(self.uop), lowered(weight.uop)
         rank = len(w.shape) - 2
         if rank < 1 or len(x.shape) != rank + 2 or x.shape[1] != groups * w.shape[1] or w.shape[0] % groups:
             raise ShapeError("the weight does not fit the input of this convolution",
@@ -110,7 +111,7 @@ class Convolution(Indexing):
         total = (seen * w).sum(range(3 + rank, len(whole))).cast(out)
         made = self._with(total.reshape((batch, groups * outputs, *space)))
         made._device = place
-        return made if bias is None else made + bias.reshape((1, -1) + (1,) * rank)
+        return made if bias is None else made + bias._with(lowered(bias.uop)).reshape((1, -1) + (1,) * rank)
 
     # -- pools -----------------------------------------------------------------------------------------------
     def _pooled(self, what: str, kernel_size: Any, stride: Any, dilation: Any, padding: Any, ceil_mode: bool,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph.dtype import DType, dtype_by_name, promote
 from glassgrad.tensor.meeting import resolve_axes
+from glassgrad.tensor.precision import lowered
 from glassgrad.tensor.reduce import sum_dtype
 from glassgrad.tensor.scatter import Scattering
 
@@ -74,6 +75,7 @@ class Einsum(Scattering):
         tensors = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
         if not tensors:
             raise _wrong(formula, "at least one operand")
+        tensors = [t._with(lowered(t.uop)) for t in tensors]
         terms, out = _terms(formula, [t.ndim for t in tensors])
         sizes: dict[str, int] = {}
         for term, tensor in zip(terms, tensors):

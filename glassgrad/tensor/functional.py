@@ -14,6 +14,7 @@ from glassgrad.base.settings import settings
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.tensor.activations import Activations
 from glassgrad.tensor.meeting import Axis, resolve_axes, resolve_axis
+from glassgrad.tensor.precision import exact
 from glassgrad.tensor.sequence import counting
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Functional(Activations):
     def _shifted(self, axis: Axis, dtype: DType | str | None) -> tuple[Self, DType]:
         """Each value less the largest of its row, in a type wide enough to sum, and the type to come back to."""
         x = self._with(self._float_node())
-        out = dtype_by_name(dtype) if dtype is not None else x.dtype
+        out = dtype_by_name(dtype) if dtype is not None else exact(x.dtype)
         x = x.cast(out.accumulator)
         return (x - x.max(axis, keepdim=True).detach() if x.numel() else x), out
 
@@ -63,7 +64,7 @@ class Functional(Activations):
         x = self._with(self._float_node())
         wide = x.cast(x.dtype.accumulator)
         centred = wide - wide.mean(axis, keepdim=True)
-        return (centred * (centred.square().mean(axis, keepdim=True) + eps).rsqrt()).cast(x.dtype)
+        return (centred * (centred.square().mean(axis, keepdim=True) + eps).rsqrt()).cast(exact(x.dtype))
 
     def rms_norm(self, axis: Axis = -1, eps: float = 1e-6) -> Self:
         """x / sqrt(mean(x^2) + eps) along an axis.
@@ -73,7 +74,7 @@ class Functional(Activations):
         """
         x = self._with(self._float_node())
         wide = x.cast(x.dtype.accumulator)
-        return (wide * (wide.square().mean(axis, keepdim=True) + eps).rsqrt()).cast(x.dtype)
+        return (wide * (wide.square().mean(axis, keepdim=True) + eps).rsqrt()).cast(exact(x.dtype))
 
     def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self,
                   axis: int | Sequence[int] = 1) -> Self:

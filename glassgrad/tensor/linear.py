@@ -9,6 +9,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph.dtype import DType, dtype_by_name, promote
 from glassgrad.graph.uop import UOp
 from glassgrad.tensor.meeting import broadcast_shape
+from glassgrad.tensor.precision import lowered
 from glassgrad.tensor.random import Random
 from glassgrad.tensor.reduce import sum_dtype
 
@@ -37,7 +38,7 @@ class Linear(Random):
         """
         other = self._beside(other)
         left, right = (other, self) if reverse else (self, other)
-        x, y = left.uop, right.uop
+        x, y = lowered(left.uop), lowered(right.uop)
         place = left._shared_device(right) if left._device is not right._device else left._device
         if not x.shape or not y.shape:
             raise ShapeError("cannot multiply a matrix by a single number with @", given=f"{x.shape} @ {y.shape}",
@@ -80,7 +81,7 @@ class Linear(Random):
         [[21.5]]
         """
         x = self * weight if weight.ndim == 1 else self.matmul(weight, dtype=dtype)
-        return x if bias is None else x + bias
+        return x if bias is None else x + bias._with(lowered(bias.uop))
 
     def sequential(self, layers: Iterable[Callable[[Self], Self]]) -> Self:
         """The result of one layer after another.

@@ -15,6 +15,7 @@ from glassgrad.graph.dtype import dtypes, promote
 from glassgrad.graph.uop import full
 from glassgrad.tensor.convolution import each
 from glassgrad.tensor.einsum import Einsum
+from glassgrad.tensor.precision import lowered
 from glassgrad.tensor.reduce import sum_dtype
 from glassgrad.tensor.sequence import counting
 
@@ -38,7 +39,7 @@ class Pooling(Einsum):
         >>> Tensor([[[[1, 2]]]]).conv_transpose2d(Tensor.ones(1, 1, 1, 2, dtype=dtypes.int32)).tolist()
         [[[[1, 3, 2]]]]
         """
-        x, w = self.uop, weight.uop
+        x, w = lowered(self.uop), lowered(weight.uop)
         rank = len(w.shape) - 2
         if rank < 1 or len(x.shape) != rank + 2 or x.shape[1] != w.shape[0] or w.shape[0] % groups:
             raise ShapeError("the weight does not fit the input of this transposed convolution",
@@ -72,7 +73,7 @@ class Pooling(Einsum):
         total = (x * w).sum(range(3 + rank, len(whole))).cast(out)
         made = self._with(total.reshape((batch, groups * outputs, *space)))
         made._device = place
-        return made if bias is None else made + bias.reshape((1, -1) + (1,) * rank)
+        return made if bias is None else made + bias._with(lowered(bias.uop)).reshape((1, -1) + (1,) * rank)
 
     def max_unpool2d(self, indices: Self, kernel_size: Sizes = (2, 2), stride: Any = None, dilation: Sizes = 1,
                      padding: Any = 0, output_size: Any = None) -> Self:

@@ -1,7 +1,7 @@
-"""In which type products are computed. In: operands of a matrix product or a convolution. Out: operands in the type in force.
+"""In which type products are computed. In: operands of a matrix product or a convolution. Out: the same in that type.
 
-Outside of mixed precision nothing changes. Within it, float32 operands of products become 16 bits wide, and what must stay exact
-(softmax, norms, losses) asks for float32. `nn.optim.autocast` sets the type; each thread has its own.
+Outside of mixed precision nothing changes. Within it, float32 operands of products become 16 bits wide, and what must
+stay exact (sums, softmax, norms, losses) asks for float32. `nn.optim.autocast` sets the type; each thread has its own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def lowered(node: UOp) -> UOp:
 
 
 def exact(dtype: DType) -> DType:
-    """The type in which softmax, norms and losses answer: float32 within mixed precision, else the given one.
+    """The type in which sums, softmax, norms and losses answer: float32 within mixed precision, else the given one.
 
     >>> exact(dtypes.float16)
     dtypes.float16

@@ -15,6 +15,7 @@ from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import Scan, UOp, const
 from glassgrad.tensor.meeting import Axis, resolve_axes, resolve_axis
+from glassgrad.tensor.precision import exact
 from glassgrad.tensor.sequence import counting
 from glassgrad.tensor.trigonometry import Trigonometry
 
@@ -63,7 +64,7 @@ class Reduce(Trigonometry):
         >>> Tensor([[1, 2], [3, 4]]).sum().item(), Tensor([[1, 2], [3, 4]]).sum(axis=0).tolist()
         (10, [4, 6])
         """
-        out = dtype_by_name(dtype) if dtype is not None else sum_dtype(self.uop.dtype)
+        out = dtype_by_name(dtype) if dtype is not None else exact(sum_dtype(self.uop.dtype))
         return self._reduce(o.SUM, axis, keepdim, out)
 
     def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
@@ -72,7 +73,7 @@ class Reduce(Trigonometry):
         >>> Tensor([[1, 2], [3, 4]]).prod(axis=1).tolist()
         [2, 12]
         """
-        out = dtype_by_name(dtype) if dtype is not None else sum_dtype(self.uop.dtype)
+        out = dtype_by_name(dtype) if dtype is not None else exact(sum_dtype(self.uop.dtype))
         return self._reduce(o.PROD, axis, keepdim, out)
 
     def mean(self, axis: Axis = None, keepdim: bool = False) -> Self:
@@ -83,7 +84,7 @@ class Reduce(Trigonometry):
         """
         x = self if self.uop.dtype.kind == "f" else self.cast(dtypes.default_float)
         wide = x.uop.dtype.accumulator
-        return (x.cast(wide)._reduce(o.SUM, axis, keepdim) / x._count(axis, "mean")).cast(x.dtype)
+        return (x.cast(wide)._reduce(o.SUM, axis, keepdim) / x._count(axis, "mean")).cast(exact(x.dtype))
 
     def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
         """The variance: the mean of squared distances from the mean, over n - correction.
