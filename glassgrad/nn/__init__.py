@@ -4,7 +4,7 @@ A model is any object whose attributes are layers, tensors, or lists and diction
 parameters are PyTorch's, so state dictionaries pass both ways.
 """
 
-from glassgrad.nn import optim as optim
+from glassgrad.nn import datasets as datasets, optim as optim, state as state
 from glassgrad.nn.activations import (
     CELU,
     ELU,
