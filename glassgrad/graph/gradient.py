@@ -30,7 +30,7 @@ def gradient(*ops: Op) -> Callable[[Gradient], Gradient]:
 
 # Flat or with jumps: no gradient passes. A test sees to it that every op is either here or in the table.
 FLAT = frozenset((o.CMPLT, o.CMPNE, o.CMPEQ, o.AND, o.OR, o.XOR, o.NOT, o.SHL, o.SHR, o.IDIV, o.MOD, o.TRUNC,
-                  o.BITCAST, o.RANDOM))
+                  o.BITCAST, o.RANDOM, o.IOTA))
 
 
 def gradients(root: UOp, seed: UOp, targets: Sequence[UOp]) -> list[UOp | None]:

@@ -307,6 +307,11 @@ def _(np: Any, node: UOp, base: Array, index: Array, value: Array) -> Array:
     return _settle(np, out, node.dtype)
 
 
+@_means(o.IOTA)
+def _(np: Any, node: UOp) -> Array:
+    return np.arange(node.size).astype(array_type(node.dtype))
+
+
 @_means(o.RANDOM)
 def _(np: Any, node: UOp, seed: Array, stream: Array) -> Array:
     count = np.arange(node.size, dtype=np.uint64) & np.uint64(0xFFFFFFFF)

@@ -154,10 +154,11 @@ DETACH = _declare("DETACH", Kind.MEMORY)           # the same value; gradients s
 STORE = _declare("STORE", Kind.MEMORY)             # (PARAM, value): a kernel's result
 SINK = _declare("SINK", Kind.MEMORY)               # (STORE, ...): all that one kernel does
 
-# -- the four that cannot honestly be composed ------------------------------------------------------------------------
+# -- those that cannot honestly be composed ------------------------------------------------------------------------
 GATHER = _declare("GATHER", Kind.SPECIAL)     # (rows (n, *rest), index S) -> S + rest:  out[s, r] = rows[index[s], r]
 SCATTER = _declare("SCATTER", Kind.SPECIAL)   # (base (n, *rest), index S, value S + rest): base[index[s], r] op= value
 SCAN = _declare("SCAN", Kind.SPECIAL)         # running combination along one axis, inclusive
+IOTA = _declare("IOTA", Kind.SPECIAL)         # 0, 1, ..., n - 1 of arg.shape (n,): each element is its own index
 RANDOM = _declare("RANDOM", Kind.SPECIAL)     # (seed, stream) -> uint64 of arg.shape: counter-based random bits
 
 # -- inside kernels ---------------------------------------------------------------------------------------------------

@@ -79,6 +79,10 @@ class Random(NamedTuple):
     shape: Shape
 
 
+class Iota(NamedTuple):
+    shape: Shape                             # (n,)
+
+
 class Place(NamedTuple):
     device: str
 
@@ -390,7 +394,7 @@ def _shape(node: UOp) -> Shape:
         return tuple(1 if i in axes else n for i, n in enumerate(src[0].shape))
     if kind == Kind.MOVEMENT:
         return _movement_shape(op, src[0].shape, arg)
-    if op is o.BUFFER or op is o.PARAM or op is o.RANDOM:
+    if op in (o.BUFFER, o.PARAM, o.RANDOM, o.IOTA):
         shape = arg.shape
         return shape
     if op is o.GATHER:

@@ -182,6 +182,8 @@ class _Lowering:
             picked = yield (where, at[:len(where.shape)], gate)
             row = picked.cast(dtypes.index).maximum(0).minimum(rows.shape[0] - 1)
             return (yield (rows, (row, *at[len(where.shape):]), gate))
+        if op is o.IOTA:
+            return at[0].cast(node.dtype)
         if op is o.RANDOM:
             seed = yield (node.src[0], (), gate)
             stream = yield (node.src[1], (), gate)

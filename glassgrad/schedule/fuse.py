@@ -94,6 +94,8 @@ class _Plan:
             self.inlined[node] = self.elementwise(node)
         elif node.op is o.DETACH:
             self.inlined[node] = self.inlined[node.src[0]]
+        elif node.op is o.IOTA:
+            self.inlined[node] = CONSTANT
         elif node.op is o.RANDOM:
             self.inlined[node] = Inlined(60, 0, None, False, node.size)
         elif counted(node) is not None:
