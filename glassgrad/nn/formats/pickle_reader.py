@@ -19,6 +19,7 @@ __all__ = ["Maker", "PickleReader", "Table"]
 
 MOST_INSTRUCTIONS = 10_000_000
 MOST_DIGITS = 1000               # of a number written as text; longer ones take long to read
+MOST_NAME, MOST_LINE = 500, 100_000
 LARGEST_KEY = (1 << 61) - 1      # larger integers can be chosen so that all of them collide in a dict
 
 
@@ -60,13 +61,19 @@ class PickleReader:
 
     def read(self) -> Any:
         """The value that the pickle describes."""
+        data, end = self.source.data, self.end
         while True:
             start = self.position
             try:
-                code = self._take(1)[0]
+                if start >= end:
+                    raise _Damaged("it ends too early")
+                code = data[start]
+                self.position = start + 1
                 if code == _STOP:
                     return self._pop()
-                self.pay(1)
+                self.budget -= 1
+                if self.budget < 0:
+                    self.pay(0)
                 run = _INSTRUCTIONS.get(code)
                 if run is None:
                     raise _Damaged(f"there is no instruction {bytes([code])!r}")
@@ -97,17 +104,24 @@ class PickleReader:
     def _number(self, form: str) -> Any:
         return struct.unpack(form, self._take(struct.calcsize(form)))[0]
 
-    def _line(self) -> str:
-        begin = self.position
-        while self._take(1) != b"\n":
-            self.pay(1)
-        return str(self.source.data[begin:self.position - 1], "utf-8")
+    def _line(self, most: int) -> bytes:
+        """The bytes up to the next line feed, which must come soon."""
+        piece = 128
+        while True:                      # looked for in growing pieces, so that a short line costs little
+            found = bytes(self.source.data[self.position:min(self.position + piece, self.end)])
+            length = found.find(b"\n")
+            if length >= 0:
+                self.position += length + 1
+                return found[:length]
+            if piece >= most or len(found) < piece:
+                raise _Damaged(f"a line does not end, or has more than {most} characters")
+            piece *= 4
 
     def _digits(self) -> str:
-        text = self._line()
-        if len(text) > MOST_DIGITS:
-            raise _Damaged("a number is too long")
-        return text
+        return self._line(MOST_DIGITS).decode("ascii")
+
+    def _name(self) -> str:
+        return self._line(MOST_NAME).decode("utf-8")
 
     # -- the stack ---------------------------------------------------------------------------------------------------
     def _push(self, value: Any) -> None:
@@ -297,7 +311,7 @@ _BY_CHARACTER: dict[bytes, Run] = {
     b"M": _pushes(lambda r: r._number("<H")),
     b"\x8a": _long("<B"), b"\x8b": _long("<i"),
     b"F": _pushes(lambda r: float(r._digits())), b"G": _pushes(lambda r: r._number(">d")),
-    b"V": _pushes(lambda r: r._line().encode("ascii").decode("raw-unicode-escape")),
+    b"V": _pushes(lambda r: r._line(MOST_LINE).decode("raw-unicode-escape")),
     b"X": _text("<I"), b"\x8c": _text("<B"), b"\x8d": _text("<Q"), b"T": _old_text("<i"), b"U": _old_text("<B"),
     b"B": _bytes("<I"), b"C": _bytes("<B"), b"\x8e": _bytes("<Q"),
     b"\x96": _pushes(lambda r: bytearray(r._take(r._number("<Q")))),
@@ -312,9 +326,9 @@ _BY_CHARACTER: dict[bytes, Run] = {
     b"j": _pushes(lambda r: r.memo[r._number("<I")]),
     b"p": lambda r: r._remember(int(r._digits())), b"q": lambda r: r._remember(r._number("<B")),
     b"r": lambda r: r._remember(r._number("<I")), b"\x94": lambda r: r._remember(len(r.memo)),
-    b"c": lambda r: r._global(r._line(), r._line()), b"\x93": _global_by_stack,
+    b"c": lambda r: r._global(r._name(), r._name()), b"\x93": _global_by_stack,
     b"R": PickleReader._reduce, b"\x81": _new_object, b"b": PickleReader._build,
-    b"P": lambda r: r._persistent(r._line()), b"Q": lambda r: r._persistent(r._pop()),
+    b"P": lambda r: r._persistent(r._name()), b"Q": lambda r: r._persistent(r._pop()),
     b"\x80": _protocol, b"\x95": lambda r: (r._number("<Q"), None)[1],
 }
 _INSTRUCTIONS: dict[int, Run] = {code[0]: run for code, run in _BY_CHARACTER.items()}
