@@ -100,6 +100,10 @@ POOLS = [
     ("AdaptiveAvgPool2d", ((3, 4),), dict(), (2, 3, 7, 6)),
     ("AdaptiveAvgPool2d", ((None, 3),), dict(), (2, 3, 7, 6)),
     ("AdaptiveAvgPool3d", (2,), dict(), (1, 2, 5, 4, 3)),
+    ("AdaptiveMaxPool1d", (3,), dict(), (2, 3, 11)),
+    ("AdaptiveMaxPool2d", ((3, 4),), dict(), (2, 3, 7, 6)),
+    ("Upsample", ((9, 4),), dict(mode="nearest"), (2, 3, 5, 6)),
+    ("Upsample", (), dict(scale_factor=2, mode="bilinear"), (1, 2, 3, 4)),
 ]
 
 
@@ -138,6 +142,7 @@ def test_activations(rng, name, options):
 
 LOSSES = [
     ("MSELoss", {}, False), ("MSELoss", dict(reduction="sum"), False), ("L1Loss", {}, False),
+    ("HuberLoss", dict(delta=0.5), False), ("SmoothL1Loss", dict(beta=0.3), False), ("KLDivLoss", {}, False),
     ("BCEWithLogitsLoss", {}, False), ("CrossEntropyLoss", {}, True), ("CrossEntropyLoss", dict(label_smoothing=0.1), True),
     ("CrossEntropyLoss", dict(ignore_index=2, reduction="none"), True), ("NLLLoss", {}, True),
 ]

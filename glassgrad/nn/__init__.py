@@ -4,7 +4,9 @@ A model is any object whose attributes are layers, tensors, or lists and diction
 parameters are PyTorch's, so state dictionaries pass both ways.
 """
 
-from glassgrad.nn import datasets as datasets, optim as optim, state as state
+from types import ModuleType
+
+from glassgrad.nn import optim as optim, state as state
 from glassgrad.nn.activations import (
     CELU,
     ELU,
@@ -46,19 +48,40 @@ from glassgrad.nn.layer_normalization import (
     RMSNorm,
 )
 from glassgrad.nn.linear import Bilinear, Identity, Linear
-from glassgrad.nn.losses import BCELoss, BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss
+from glassgrad.nn.losses import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    HuberLoss,
+    KLDivLoss,
+    L1Loss,
+    MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
+)
 from glassgrad.nn.normalization import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
 from glassgrad.nn.pooling import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
     AdaptiveAvgPool3d,
+    AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d,
     AvgPool1d,
     AvgPool2d,
     AvgPool3d,
     MaxPool1d,
     MaxPool2d,
     MaxPool3d,
+    Upsample,
 )
 from glassgrad.nn.recurrent import GRUCell, LSTMCell, RNNCell
 from glassgrad.nn.recurrent_layers import GRU, LSTM, RNN
 from glassgrad.nn.sequential import Sequential
+
+
+def __getattr__(name: str) -> ModuleType:
+    """`nn.datasets`, loaded by whoever asks for it: it brings NumPy and archive readers along."""
+    if name == "datasets":
+        import importlib
+        return importlib.import_module("glassgrad.nn.datasets")
+    raise AttributeError(f"glassgrad.nn has no {name!r}")

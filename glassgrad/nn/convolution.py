@@ -153,24 +153,8 @@ class ConvTranspose2d(_Convolution):
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         seen = self._batched(x)
         extra = self.output_padding if output_size is None else self._extra(seen, output_size)
-        out = self._spread(seen, extra).conv2d(self._turned(), self.bias, self.groups, 1, self.dilation)
+        out = seen.conv_transpose2d(self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding, extra)
         return out if x.ndim == out.ndim else out.squeeze(0)
-
-    def _spread(self, x: Tensor, extra: Sequence[int]) -> Tensor:
-        """The input with stride - 1 zeros between its elements, and the border that a kernel reaches into."""
-        for axis, s in enumerate(self.stride, 2):
-            if s > 1:
-                apart = x.unsqueeze(axis + 1).pad([(0, s - 1) if i == axis + 1 else None for i in range(x.ndim + 1)])
-                x = apart.flatten(axis, axis + 1).shrink([(0, x.shape[axis] * s - s + 1) if i == axis else None
-                                                          for i in range(x.ndim)])
-        border = [(d * (k - 1) - p, d * (k - 1) - p + e) for d, k, p, e in
-                  zip(self.dilation, self.kernel_size, self.padding, extra)]     # negative where the padding cuts
-        return x.pad([None, None, *border])
-
-    def _turned(self) -> Tensor:
-        """The weight as that of an ordinary convolution: (out, in / groups, ...kernel), turned around."""
-        w = self.weight.unflatten(0, (self.groups, -1)).transpose(1, 2)          # (groups, out / groups, in / groups, ...)
-        return w.flatten(0, 1).flip(tuple(range(2, w.ndim - 1)))
 
     def _extra(self, x: Tensor, output_size: Sequence[int]) -> tuple[int, ...]:
         """The output_padding that gives a wanted size."""

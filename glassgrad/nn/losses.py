@@ -9,7 +9,7 @@ from __future__ import annotations
 from glassgrad.nn.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["MSELoss", "L1Loss", "CrossEntropyLoss", "NLLLoss", "BCELoss", "BCEWithLogitsLoss"]
+__all__ = ["MSELoss", "L1Loss", "HuberLoss", "SmoothL1Loss", "KLDivLoss", "CrossEntropyLoss", "NLLLoss", "BCELoss", "BCEWithLogitsLoss"]
 
 
 class _Loss(Layer):
@@ -36,6 +36,51 @@ class L1Loss(_Loss):
     1.0
     """
     def forward(self, x: Tensor, target: Tensor) -> Tensor: return x.l1_loss(target, self.reduction)
+
+
+class HuberLoss(_Loss):
+    """d^2 / 2 for differences d up to delta, delta (|d| - delta / 2) beyond.
+
+    >>> HuberLoss("none")(Tensor([0.0, 3.0]), Tensor([1.0, 0.0])).tolist()
+    [0.5, 2.5]
+    """
+    shows = ("reduction", "delta")
+
+    def __init__(self, reduction: str = "mean", delta: float = 1.0):
+        super().__init__(reduction)
+        self.delta = delta
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor: return x.huber_loss(target, self.reduction, self.delta)
+
+
+class SmoothL1Loss(_Loss):
+    """`HuberLoss` over beta.
+
+    >>> SmoothL1Loss("none")(Tensor([0.0, 3.0]), Tensor([1.0, 0.0])).tolist()
+    [0.5, 2.5]
+    """
+    shows = ("reduction", "beta")
+
+    def __init__(self, reduction: str = "mean", beta: float = 1.0):
+        super().__init__(reduction)
+        self.beta = beta
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor: return x.smooth_l1_loss(target, self.reduction, self.beta)
+
+
+class KLDivLoss(_Loss):
+    """target (ln target - x), for x the logarithms of probabilities.
+
+    >>> KLDivLoss("sum")(Tensor([0.0]), Tensor([1.0])).item()
+    0.0
+    """
+    shows = ("reduction", "log_target")
+
+    def __init__(self, reduction: str = "mean", log_target: bool = False):
+        super().__init__(reduction)
+        self.log_target = log_target
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor: return x.kl_div(target, self.reduction, self.log_target)
 
 
 class BCELoss(_Loss):

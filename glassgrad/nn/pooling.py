@@ -8,7 +8,7 @@ from glassgrad.nn.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["MaxPool1d", "MaxPool2d", "MaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "AdaptiveAvgPool1d",
-           "AdaptiveAvgPool2d", "AdaptiveAvgPool3d"]
+           "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "Upsample"]
 
 
 class _Pool(Layer):
@@ -104,30 +104,17 @@ class AdaptiveAvgPool2d(Layer):
     ((2, 3, 1, 1), (2, 3, 2, 7))
     """
     shows = ("output_size",)
-    rank = 2
+    rank, method = 2, "adaptive_avg_pool2d"
 
     def __init__(self, output_size: Any):
-        self.output_size = (output_size,) * self.rank if output_size is None or isinstance(output_size, int) \
-            else tuple(output_size)
+        self.output_size = output_size
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim not in (self.rank + 1, self.rank + 2):
             self._refuse(f"an input of shape {x.shape}", f"(batch, channels, ...space) with {self.rank} space axes",
                          "reshape the input")
-        for axis, parts in zip(range(-self.rank, 0), self.output_size):
-            if parts is not None and parts != x.shape[axis]:
-                x = _means(x, x.ndim + axis, parts)
-        return x
-
-
-def _means(x: Tensor, axis: int, parts: int) -> Tensor:
-    """Part i is from floor(i n / parts) to ceil((i + 1) n / parts): neighbours may share an element."""
-    n = x.shape[axis]
-    if n % parts == 0:
-        return x.reshape(*x.shape[:axis], parts, n // parts, *x.shape[axis + 1:]).mean(axis + 1)
-    lead = (slice(None),) * axis
-    return Tensor.stack(*[x[(*lead, slice(i * n // parts, -(-(i + 1) * n // parts)))].mean(axis) for i in range(parts)],
-                        dim=axis)
+        out: Tensor = getattr(x, self.method)(self.output_size)
+        return out
 
 
 class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
@@ -136,7 +123,7 @@ class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
     >>> AdaptiveAvgPool1d(2)(Tensor([[[1.0, 3.0, 5.0, 7.0]]])).tolist()
     [[[2.0, 6.0]]]
     """
-    rank = 1
+    rank, method = 1, "adaptive_avg_pool1d"
 
 
 class AdaptiveAvgPool3d(AdaptiveAvgPool2d):
@@ -145,4 +132,37 @@ class AdaptiveAvgPool3d(AdaptiveAvgPool2d):
     >>> AdaptiveAvgPool3d(1)(Tensor.ones(1, 2, 3, 4, 5)).shape
     (1, 2, 1, 1, 1)
     """
-    rank = 3
+    rank, method = 3, "adaptive_avg_pool3d"
+
+
+class AdaptiveMaxPool2d(AdaptiveAvgPool2d):
+    """The largest value of as many nearly equal parts as asked for, along each space axis.
+
+    >>> AdaptiveMaxPool2d(1)(Tensor.ones(2, 3, 5, 7)).shape
+    (2, 3, 1, 1)
+    """
+    method = "adaptive_max_pool2d"
+
+
+class AdaptiveMaxPool1d(AdaptiveAvgPool2d):
+    """`AdaptiveMaxPool2d` over one axis.
+
+    >>> AdaptiveMaxPool1d(2)(Tensor([[[1.0, 3.0, 5.0, 7.0]]])).tolist()
+    [[[3.0, 7.0]]]
+    """
+    rank, method = 1, "adaptive_max_pool1d"
+
+
+class Upsample(Layer):
+    """Space resized to `size`, or by `scale_factor`.
+
+    >>> Upsample(scale_factor=2)(Tensor([[[1.0, 3.0]]])).tolist()
+    [[[1.0, 1.0, 3.0, 3.0]]]
+    """
+    shows = ("size", "scale_factor", "mode")
+
+    def __init__(self, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None):
+        self.size, self.scale_factor, self.mode, self.align_corners = size, scale_factor, mode, bool(align_corners)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.interpolate(self.size, self.mode, self.align_corners, self.scale_factor)
