@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 
 from glassgrad.graph import ops as o
-from glassgrad.graph.index import add, both, index, multiply, substitute_index
+from glassgrad.graph.index import add, both, index, less, multiply, substitute_index
 from glassgrad.graph.uop import UOp, const, identity, toposort
 from glassgrad.lower.loops import (
     LANE,
@@ -46,6 +46,7 @@ LEAST_WORK = 4096        # multiply-adds below which plain loops do as well
 TASK_WORK = 512 * 1024   # multiply-adds worth a task of their own
 MOST_TASKS = 16          # blocks of the output: fewer and larger ones read the panels less often
 LONG_K = 1024            # sums longer than this are blocked: both panels of a tile no longer stay near
+FEW_PANELS = 16          # of N: up to so many, reading the left factor in place beats packing it
 K_BLOCK = 256            # of K: a panel of the right factor of this depth stays in the first-level cache
 SHORT_LOOP = 9           # taps of a window that are written out
 
@@ -113,10 +114,16 @@ class Tiling:
         self.in_m, self.in_n = counter("mo", self.block_m), counter("no", self.block_n)
         self.panel_m = add(multiply(one(self.task_m), self.block_m), one(self.in_m))
         self.panel_n = add(multiply(one(self.task_n), self.block_n), one(self.in_n))
+        self.in_place = self.left_in_place()
         self.at_m = add(multiply(self.panel_m, self.rows), one(self.row))
         self.at_n = add(multiply(self.panel_n, self.columns), self.column)
         ragged_m, ragged_n = self.m.size % self.rows, self.n.size % self.columns
         self.gate_m = moves.below(self.at_m, self.m.size) if ragged_m else None
+        if self.in_place and ragged_m:
+            # the last panel starts early, so that no row is read past the end; rows it has in common are not stored twice
+            nominal = multiply(self.panel_m, self.rows)
+            self.at_m = add(nominal.minimum(self.m.size - self.rows), one(self.row))
+            self.gate_m = less(nominal, add(self.at_m, index(1)))
         self.gate_n = moves.below(self.at_n, self.n.size) if ragged_n else None
         wide = tuple(r for r in (self.row, self.over, self.lane) if r.arg.size > 1)
         self.total = register(self.product.total.arg, self.product.total.dtype, wide)
@@ -124,9 +131,21 @@ class Tiling:
         self.right = Operand("right", self.product.right, self.n, self.outer, self.product.k, self.columns, self.vectors,
                              self.panels_n)
 
+    def left_in_place(self) -> bool:
+        """Whether the left factor is read where it lies: its rows run along k, are used only a few times, and the lines
+        of a tile's rows fall into different sets of the first-level cache."""
+        left = self.product.left
+        if left.op is not o.LOAD or len(left.src) != 2 or len(self.product.k) != 1 or len(self.m.parts) != 1 or self.n.pitch:
+            return False
+        step = stride_along(left.src[1], self.m.parts[0])
+        if step is None or stride_along(left.src[1], self.product.k[0]) != 1 or self.panels_n > FEW_PANELS:
+            return False
+        pages = math.gcd(step * left.dtype.itemsize, 4096)          # 4096 bytes of lines share no set
+        return left.dtype is self.product.total.dtype and self.rows * pages <= 4 * 4096
+
     # -- phases ------------------------------------------------------------------------------------------------------------
     def phases(self) -> list[list[Statement]]:
-        packed = [self.left.pack(self.lanes)]
+        packed = [] if self.in_place else [self.left.pack(self.lanes)]
         if not self.n.pitch:
             packed.append(self.right.pack(self.lanes))
         if self.n.pitch:
@@ -148,7 +167,10 @@ class Tiling:
 
     def step(self, k: UOp) -> Statement:
         """One product of the packed panels, for the whole tile."""
-        a = load(self.left.memory, self.left.place(self.panel_m, k, one(self.row)))
+        if self.in_place:
+            a = substitute_index(self.product.left, {**self.m.apart(self.at_m), self.product.k[0]: k}, {})
+        else:
+            a = load(self.left.memory, self.left.place(self.panel_m, k, one(self.row)))
         b = load(self.right.memory, self.right.place(self.panel_n, k, self.column))
         return Accumulate(self.total, o.ADD, a * b)
 
@@ -184,8 +206,8 @@ class Tiling:
         k = add(multiply(outer, size), inner)
         rest = load(memory, at)
         return [*self.panels([Store(memory, at, const(0, self.total.dtype))]),
-                For(outer, LOOP, self.panels([Assign(self.total, rest), For(inner, LOOP, [self.step(k)], stop),
-                                              Store(memory, at, self.total)])),
+                For(outer, LOOP, self.panels([*self.begin(), For(inner, LOOP, [self.step(k)], stop),
+                                              Store(memory, at, self.total, o.ADD)])),
                 *self.panels(self.epilogue(rest))]
 
     def panels(self, body: list[Statement]) -> list[Statement]:
