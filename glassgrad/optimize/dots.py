@@ -211,7 +211,7 @@ class _Plan:
 
     def in_chunks(self, images: UOp, inner_rest: list[UOp], total: UOp, vectors: object, tiled: object, wide: list[UOp],
                   lane: UOp, at_m: UOp, gate: UOp | None) -> list[Statement]:
-        """for chunks of images: for the rest of the window: sums from LOCAL memory, over the chunk, back to it."""
+        """for chunks of images: for the rest of the window: sums over the chunk, added to those in LOCAL memory."""
         assert callable(vectors) and callable(tiled)
         sizes = [r.arg.size for r in (*inner_rest, *wide)]
         memory = local("sums", total.dtype, math.prod(sizes) * self.lanes)
@@ -228,8 +228,8 @@ class _Plan:
             steps = [For(r, LOOP, steps)]
         steps = moves.rebuild(steps, {images: add(multiply(chunk, NEAR), image)})
         begin: list[Statement] = tiled([Store(memory, spot, const(0, total.dtype))])
-        middle: list[Statement] = tiled([Assign(total, load(memory, spot)), For(image, LOOP, steps, stop),
-                                         Store(memory, spot, total)])
+        middle: list[Statement] = tiled([Assign(total, identity(o.ADD, total.dtype)), For(image, LOOP, steps, stop),
+                                         Store(memory, spot, total, o.ADD)])
         end: list[Statement] = [*tiled([Assign(total, load(memory, spot))]), *self.finish(total, lane, wide, at_m, gate)]
         for r in reversed(inner_rest):
             begin, middle, end = [For(r, LOOP, begin)], [For(r, LOOP, middle)], [For(r, LOOP, end)]
