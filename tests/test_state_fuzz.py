@@ -19,7 +19,8 @@ from glassgrad.nn.state import gguf_load, load_checkpoint, safe_load, safe_load_
 from glassgrad.tensor import running
 
 ROUNDS = 1500
-NUMBERS = [0, 1, 2, 7, 8, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
+NUMBERS = [0, 1, 2, 7, 8, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63) - 1, 1 << 63,
+           (1 << 64) - 1]
 
 
 def damaged(data: bytes, rng: np.random.Generator) -> bytes:
@@ -69,7 +70,8 @@ def attack(load: Callable[[bytes], Any], data: bytes, rng: np.random.Generator, 
 
 def test_safetensors(rng):
     header = (b'{"__metadata__":{"a":"b"},"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},'
-              b'"b":{"dtype":"BF16","shape":[3],"data_offsets":[24,30]},"s":{"dtype":"U8","shape":[],"data_offsets":[30,31]}}')
+              b'"b":{"dtype":"BF16","shape":[3],"data_offsets":[24,30]},'
+              b'"s":{"dtype":"U8","shape":[],"data_offsets":[30,31]}}')
     data = len(header).to_bytes(8, "little") + header + bytes(31)
     assert attack(safe_load, data, rng) > ROUNDS // 2
     assert attack(safe_load_metadata, data, rng, 50) > 25
@@ -77,7 +79,8 @@ def test_safetensors(rng):
 
 def test_gguf(rng):
     text = lambda t: struct.pack("<Q", len(t)) + t
-    values = [text(b"general.alignment") + struct.pack("<II", 4, 32), text(b"name") + struct.pack("<I", 8) + text(b"model"),
+    values = [text(b"general.alignment") + struct.pack("<II", 4, 32),
+              text(b"name") + struct.pack("<I", 8) + text(b"model"),
               text(b"list") + struct.pack("<IIQ3I", 9, 4, 3, 1, 2, 3), text(b"yes") + struct.pack("<I", 7) + b"\1",
               text(b"words") + struct.pack("<IIQ", 9, 8, 2) + text(b"a") + text(b"bc")]
     tensors = [text(b"w") + struct.pack("<I2QIQ", 2, 4, 2, 0, 0), text(b"q") + struct.pack("<IQIQ", 1, 64, 8, 32)]
@@ -92,24 +95,26 @@ def tensors_pickled() -> bytes:
     """Two tensors over one storage, as torch.save pickles them."""
     text = lambda t: b"X" + struct.pack("<I", len(t)) + t
     storage = b"(" + text(b"storage") + b"ctorch\nFloatStorage\nq\2" + text(b"0") + text(b"cpu") + b"K\x06tQq\3"
-    return b"\x80\x02}q\0(" + text(b"w") + b"ctorch._utils\n_rebuild_tensor_v2\nq\1(" + storage + b"K\0K\2K\3\x86K\3K\1\x86\x89}tR" \
-        + text(b"v") + b"h\1(h\3K\1K\2K\2\x86K\1K\2\x86\x89ccollections\nOrderedDict\n)RtR" + text(b"n") + b"G" + bytes(8) + b"u."
+    return b"\x80\x02}q\0(" + text(b"w") + b"ctorch._utils\n_rebuild_tensor_v2\nq\1(" + storage \
+        + b"K\0K\2K\3\x86K\3K\1\x86\x89}tR" + text(b"v") \
+        + b"h\1(h\3K\1K\2K\2\x86K\1K\2\x86\x89ccollections\nOrderedDict\n)RtR" + text(b"n") + b"G" + bytes(8) + b"u."
 
 
 @pytest.mark.parametrize("pickled", [PICKLE, tensors_pickled()], ids=["values", "tensors"])
 def test_torch_zip(rng, pickled):
     def packed(data: bytes) -> bytes:
         file = io.BytesIO()
+        records = {"x/data.pkl": data, "x/byteorder": b"little", "x/data/0": bytes(24), "x/version": b"3"}
         with zipfile.ZipFile(file, "w") as archive:
-            for name, content in {"x/data.pkl": data, "x/byteorder": b"little", "x/data/0": bytes(24), "x/version": b"3"}.items():
+            for name, content in records.items():
                 archive.writestr(name, content)
         return file.getvalue()
-    assert attack(torch_load, packed(pickled), rng) > ROUNDS // 3                          # the archive damaged
-    assert attack(lambda bad: torch_load(packed(bad)), pickled, rng) > ROUNDS // 4         # a whole archive, the pickle damaged
+    assert attack(torch_load, packed(pickled), rng) > ROUNDS // 3                      # the archive damaged
+    assert attack(lambda bad: torch_load(packed(bad)), pickled, rng) > ROUNDS // 4     # the pickle in it damaged
 
 
-@pytest.mark.parametrize("pickled, keys, data", [(PICKLE, [], b""), (tensors_pickled(), ["0"], struct.pack("<q", 6) + bytes(24))],
-                         ids=["values", "tensors"])
+@pytest.mark.parametrize("pickled, keys, data", [
+    (PICKLE, [], b""), (tensors_pickled(), ["0"], struct.pack("<q", 6) + bytes(24))], ids=["values", "tensors"])
 def test_torch_legacy(rng, pickled, keys, data):
     facts = b"".join(pickle.dumps(fact, 2) for fact in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}))
     behind = pickle.dumps(keys, 2) + data

@@ -29,8 +29,8 @@ def tensor(name: str = "w", sizes: tuple[int, ...] = (4,), kind: int = 0, offset
     return text(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, kind, offset)
 
 
-def gguf(values: tuple[bytes, ...] = (), tensors: tuple[bytes, ...] = (), data: bytes = b"", version: int = 3, align: int = 32,
-         counts: tuple[int, int] | None = None) -> bytes:
+def gguf(values: tuple[bytes, ...] = (), tensors: tuple[bytes, ...] = (), data: bytes = b"", version: int = 3,
+         align: int = 32, counts: tuple[int, int] | None = None) -> bytes:
     many = counts or (len(tensors), len(values))
     head = b"GGUF" + struct.pack("<IQQ", version, *many) + b"".join(values) + b"".join(tensors)
     return head + bytes(-len(head) % align) + data
@@ -64,11 +64,11 @@ def test_blocks_are_unpacked_on_any_device(device, rng):
     np.testing.assert_array_equal(there.numpy(), gguf_load(file)[1]["w"].numpy())
 
 
-@pytest.mark.parametrize("kind, dtype", [(0, "float32"), (1, "float16"), (24, "int8"), (25, "int16"), (26, "int32"), (27, "int64"),
-                                         (28, "float64"), (30, "bfloat16")])
+@pytest.mark.parametrize("kind, dtype", [(0, "float32"), (1, "float16"), (24, "int8"), (25, "int16"), (26, "int32"),
+                                         (27, "int64"), (28, "float64"), (30, "bfloat16")])
 def test_plain_tensors_are_the_files_own_memory(kind, dtype, tmp_path):
     like = Tensor(np.arange(6).reshape(2, 3)).cast(dtype)
-    data = bytes(like.bitcast({1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}[like.dtype.itemsize]).numpy().tobytes())
+    data = like.bitcast({1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}[like.dtype.itemsize]).numpy().tobytes()
     (tmp_path / "x.gguf").write_bytes(gguf((), (tensor("w", (3, 2), kind),), data))
     found = gguf_load(tmp_path / "x.gguf")[1]["w"]
     assert found.uop.op is o.BUFFER and found.dtype is like.dtype and found.shape == (2, 3)
@@ -79,9 +79,12 @@ def test_every_type_of_metadata():
     arrays = struct.pack("<IQ", 9, 2) + struct.pack("<IQ2h", 3, 2, -1, 5) + struct.pack("<IQ", 8, 1) + text("deep")
     metadata, tensors = gguf_load(gguf((
         value("u8", 0, b"\xff"), value("i8", 1, b"\xff"), value("u16", 2, struct.pack("<H", 65535)),
-        value("i16", 3, struct.pack("<h", -2)), value("u32", 4, struct.pack("<I", 1 << 31)), value("i32", 5, struct.pack("<i", -3)),
-        value("f32", 6, struct.pack("<f", 0.5)), value("yes", 7, b"\1"), value("no", 7, b"\0"), value("text", 8, text("grüß")),
-        value("u64", 10, struct.pack("<Q", 1 << 63)), value("i64", 11, struct.pack("<q", -4)), value("f64", 12, struct.pack("<d", 0.1)),
+        value("i16", 3, struct.pack("<h", -2)), value("u32", 4, struct.pack("<I", 1 << 31)),
+        value("i32", 5, struct.pack("<i", -3)),
+        value("f32", 6, struct.pack("<f", 0.5)), value("yes", 7, b"\1"), value("no", 7, b"\0"),
+        value("text", 8, text("grüß")),
+        value("u64", 10, struct.pack("<Q", 1 << 63)), value("i64", 11, struct.pack("<q", -4)),
+        value("f64", 12, struct.pack("<d", 0.1)),
         value("numbers", 9, struct.pack("<IQ3I", 4, 3, 1, 2, 3)), value("flags", 9, struct.pack("<IQ", 7, 2) + b"\1\0"),
         value("words", 9, struct.pack("<IQ", 8, 2) + text("a") + text("")), value("empty", 9, struct.pack("<IQ", 6, 0)),
         value("arrays", 9, arrays))))
@@ -143,21 +146,30 @@ ARRAY = lambda kind, count, data=b"": value("a", 9, struct.pack("<IQ", kind, cou
 BAD = {
     "nothing": b"", "text": b"hello, this is not a model file", "cut header": gguf()[:20], "version 1": gguf(version=1),
     "version 99": gguf(version=99), "big-endian": gguf(version=3 << 24), "GGML": b"GGML" + gguf()[4:],
-    "2^60 tensors": gguf(counts=(1 << 60, 0)), "2^60 values": gguf(counts=(0, 1 << 60)), "one value, but none there": gguf(counts=(0, 1)),
-    "a name of 2^63 bytes": gguf((struct.pack("<Q", 1 << 63) + b"abc" + bytes(40),)), "unknown type": gguf((value("a", 13, bytes(8)),)),
+    "2^60 tensors": gguf(counts=(1 << 60, 0)), "2^60 values": gguf(counts=(0, 1 << 60)),
+    "one value, but none there": gguf(counts=(0, 1)),
+    "a name of 2^63 bytes": gguf((struct.pack("<Q", 1 << 63) + b"abc" + bytes(40),)),
+    "unknown type": gguf((value("a", 13, bytes(8)),)),
     "name not UTF-8": gguf((value("a", 0, b"\1").replace(b"a", b"\xff"),)), "truth of 2": gguf((value("a", 7, b"\2"),)),
     "two of a name": gguf((value("a", 0, b"\1"),) * 2), "array of 2^61": gguf((ARRAY(0, 1 << 61),)),
     "array of 2^61 texts": gguf((ARRAY(8, 1 << 61),)), "array of unknown": gguf((ARRAY(77, 1, bytes(8)),)),
-    "array of truths of 3": gguf((ARRAY(7, 2, b"\1\3"),)), "nested arrays": gguf((value("a", 9, struct.pack("<IQ", 9, 1) * 5000),)),
-    "alignment 0": gguf((value("general.alignment", 4, bytes(4)),)), "alignment 7": gguf((value("general.alignment", 0, b"\7"),)),
+    "array of truths of 3": gguf((ARRAY(7, 2, b"\1\3"),)),
+    "nested arrays": gguf((value("a", 9, struct.pack("<IQ", 9, 1) * 5000),)),
+    "alignment 0": gguf((value("general.alignment", 4, bytes(4)),)),
+    "alignment 7": gguf((value("general.alignment", 0, b"\7"),)),
     "alignment is a text": gguf((value("general.alignment", 8, text("32")),)),
     "two tensors of a name": gguf((), (tensor(), tensor(offset=32)), bytes(48)),
-    "many axes": gguf((), (tensor(sizes=(1,) * 9),), bytes(64)), "2^32 axes": gguf((), (text("w") + b"\xff" * 4 + bytes(40),)),
+    "many axes": gguf((), (tensor(sizes=(1,) * 9),), bytes(64)),
+    "2^32 axes": gguf((), (text("w") + b"\xff" * 4 + bytes(40),)),
     "unknown kind": gguf((), (tensor(kind=16),), bytes(500)), "removed kind": gguf((), (tensor(kind=4),), bytes(500)),
-    "half a block": gguf((), (tensor(sizes=(48,), kind=2),), bytes(64)), "block without axes": gguf((), (tensor(sizes=(), kind=2),), bytes(64)),
-    "data missing": gguf((), (tensor(),)), "data cut": gguf((), (tensor(),), bytes(15)), "offset outside": gguf((), (tensor(offset=1 << 40),), bytes(16)),
-    "offset unaligned": gguf((), (tensor(offset=4),), bytes(64)), "sizes that wrap around": gguf((), (tensor(sizes=(1 << 33, 1 << 33)),), bytes(64)),
-    "sizes of nothing times much": gguf((), (tensor(sizes=(1 << 63, 0)),)), "overlap": gguf((), (tensor("a", (16,)), tensor("b", (4,), 0, 32)), bytes(64)),
+    "half a block": gguf((), (tensor(sizes=(48,), kind=2),), bytes(64)),
+    "block without axes": gguf((), (tensor(sizes=(), kind=2),), bytes(64)),
+    "data missing": gguf((), (tensor(),)), "data cut": gguf((), (tensor(),), bytes(15)),
+    "offset outside": gguf((), (tensor(offset=1 << 40),), bytes(16)),
+    "offset unaligned": gguf((), (tensor(offset=4),), bytes(64)),
+    "sizes that wrap around": gguf((), (tensor(sizes=(1 << 33, 1 << 33)),), bytes(64)),
+    "sizes of nothing times much": gguf((), (tensor(sizes=(1 << 63, 0)),)),
+    "overlap": gguf((), (tensor("a", (16,)), tensor("b", (4,), 0, 32)), bytes(64)),
     "the same bytes twice": gguf((), (tensor("a"), tensor("b")), bytes(64)),
 }
 
@@ -174,5 +186,6 @@ def test_a_refusal_says_all():
         gguf_load(BAD["unknown kind"])
     assert str(problem.value).splitlines()[:4] == [
         "these bytes: tensor 'w' is of a kind that cannot be read", "  given:    ggml type 16, before byte 57",
-        "  expected: float32, float16, int8, int16, int32, int64, float64, bfloat16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, "
-        "Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4", "  mend:     convert the model to one of these, for example Q8_0 or F16"]
+        "  expected: float32, float16, int8, int16, int32, int64, float64, bfloat16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, "
+        "Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4",
+        "  mend:     convert the model to one of these, for example Q8_0 or F16"]

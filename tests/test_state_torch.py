@@ -14,8 +14,8 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
-
 from model_files import model_file
+
 from glassgrad import FormatError, Tensor, dtypes
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtype_by_name
