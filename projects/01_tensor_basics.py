@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from telling import best_ms, chapter, kernels_of, kernels_run, plain_source, tell, tree
+from telling import best_ms, chapter, kernels, kernels_of, kernels_run, plain_source, tell, tree
 
 from glassgrad import Device, GlobalCounters, Tensor, dtypes
 
@@ -93,7 +93,7 @@ def fusion() -> None:
         way()
         count, megabytes = GlobalCounters.kernel_count, GlobalCounters.global_mem / 1e6
         rows.append((count, megabytes, best_ms(way)))
-        print(f"  {name:<22} {count} kernels   {megabytes:6.1f} MB through memory   {rows[-1][2]:.2f} ms")
+        print(f"  {name:<22} {kernels(count):<10} {megabytes:6.1f} MB through memory   {rows[-1][2]:.2f} ms")
     assert rows[0][0] == 1 and rows[1][0] == 3
     tell("Both give the same number. a and b are 16 MB each. One kernel reads them: 32 MB. Step by step, 32 MB are read "
          "and 16 written, then 16 read and 16 written, then 16 read: 96 MB. Memory is what these kernels wait for, so the "

@@ -35,6 +35,15 @@ def kernels_of(tensor: Tensor, *others: Tensor) -> int:
     return len(tensor.schedule(*others))
 
 
+def kernels(number: int) -> str:
+    """A number of kernels, in words.
+
+    >>> kernels(1), kernels(3)
+    ('1 kernel', '3 kernels')
+    """
+    return f"{number} kernel{'' if number == 1 else 's'}"
+
+
 def kernels_run(function: Callable[[], Any]) -> int:
     """How many kernels a call launches."""
     before = GlobalCounters.kernel_count
