@@ -14,6 +14,7 @@ A JIT that cannot lie:
 from __future__ import annotations
 
 import ctypes
+import dis
 import gc
 import sys
 import weakref
@@ -461,7 +462,8 @@ def _drop_unread_gradients() -> None:
 
 
 def _live_tensors() -> Iterator[Tensor]:
-    return (t for t in gc.get_objects() if isinstance(t, Tensor) and hasattr(t, "uop"))
+    # type(t), not isinstance: other libraries' objects run code when asked for their class
+    return (t for t in gc.get_objects() if issubclass(type(t), Tensor) and hasattr(t, "uop"))
 
 
 # -- numbers in the function's surroundings ---------------------------------------------------------------------------------
@@ -491,8 +493,8 @@ def _watch(function: Callable[..., Any]) -> Iterator[tuple[Any, str, Any]]:
         if id(thing) in seen or isinstance(thing, (Tensor, type, Callable)) and not hasattr(thing, "__dict__"):  # type: ignore[arg-type]
             continue
         seen.add(id(thing))
-        if isinstance(thing, (Tensor, type)) or type(thing).__module__ in ("builtins", "numpy") and not isinstance(
-                thing, (list, tuple, dict)) or type(thing).__name__ in ("module", "function", "method"):
+        if isinstance(thing, (Tensor, type, TinyJit)) or type(thing).__module__ in ("builtins", "numpy") and not \
+                isinstance(thing, (list, tuple, dict)) or type(thing).__name__ in ("module", "function", "method"):
             continue
         if isinstance(thing, (list, tuple)):
             objects += list(thing)[:64]
@@ -508,9 +510,10 @@ def _watch(function: Callable[..., Any]) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _names_used(code: Any) -> set[str]:
-    names = set(code.co_names)
+    """Global names a function reads. `co_names` has attributes too: `opt.step` would look like the global `step`."""
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for inner in code.co_consts:
-        if hasattr(inner, "co_names"):
+        if hasattr(inner, "co_code"):
             names |= _names_used(inner)
     return names
 

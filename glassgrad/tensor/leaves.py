@@ -15,7 +15,7 @@ from typing import Any
 from glassgrad.graph import ops as o
 from glassgrad.graph.uop import UOp
 
-__all__ = ["RESET", "Leaf", "distinct", "hold", "holders", "is_held"]
+__all__ = ["RESET", "Leaf", "distinct", "hold", "holders", "is_held", "started_from", "take_started"]
 
 
 class Leaf:
@@ -55,4 +55,22 @@ def holders(nodes: Iterable[UOp]) -> list[Any]:
         cache = node._cache
         if cache is not None and "holders" in cache:
             found.extend(t for t in (h() for h in cache["holders"]) if t is not None and t.uop is node)
+    return found
+
+
+# -- losses ----------------------------------------------------------------------------------------------------------------
+_started: list[weakref.ref[Any]] = []
+
+
+def started_from(tensor: Any) -> None:
+    """`backward` started here. Whoever computes the gradients computes this value too, or it would need the whole forward
+    pass a second time, with the old parameters kept alive for it."""
+    _started[:] = [s for s in _started if s() is not None and s() is not tensor]
+    _started.append(weakref.ref(tensor))
+
+
+def take_started() -> list[Any]:
+    """The live values that `backward` started from since the last time, which the caller now computes."""
+    found = [t for t in (s() for s in _started) if t is not None]
+    _started.clear()
     return found

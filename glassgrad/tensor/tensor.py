@@ -15,7 +15,7 @@ from glassgrad.graph.gradient import gradients
 from glassgrad.graph.uop import UOp, full, toposort
 from glassgrad.tensor import running
 from glassgrad.tensor.host import HostValue, nest
-from glassgrad.tensor.leaves import RESET, distinct, hold, holders
+from glassgrad.tensor.leaves import RESET, distinct, hold, holders, started_from
 from glassgrad.tensor.meeting import resolve_axis
 from glassgrad.tensor.shortcuts import Shortcuts
 from glassgrad.tensor.training import Training, TrainingSwitch
@@ -230,6 +230,7 @@ class Tensor(Shortcuts, metaclass=TrainingSwitch):
                 made = leaf._with(found)
                 add = leaf.grad is not None and not (anew and leaf.requires_grad is None)
                 leaf.grad = leaf.grad + made if add else made
+        started_from(self)
         return self
 
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None,

@@ -1,8 +1,9 @@
-"""What every optimizer shares: parameters in groups, their state, one step as one graph. In: gradients. Out: new parameters.
+"""What every optimizer shares: parameters in groups, their state, one step as one graph. In: gradients. Out: new
+parameters.
 
-An optimizer is its formula: a subclass gives `update`, which takes a value and its gradient and returns the new value, and
-names the tensors it keeps per parameter. Gradients, parameters, state and pending statistics are computed together, so a
-whole training step is one schedule, and no gradient keeps an old graph alive.
+An optimizer is its formula: a subclass gives `update`, which takes a value and its gradient and returns the new
+value, and names the tensors it keeps per parameter. Gradients, parameters, state and pending statistics are
+computed together, so a whole training step is one schedule, and no gradient keeps an old graph alive.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.nn import pending
 from glassgrad.nn.optim.group import Group
+from glassgrad.tensor.leaves import take_started
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Optimizer", "OptimizerGroup"]
@@ -34,13 +36,14 @@ class Optimizer:
     >>> optimizer.step(); x.tolist()
     [0.0, 0.0]
     """
-    keeps: Mapping[str, str] = {}                   # attributes with a tensor per parameter, and PyTorch's names of them
+    keeps: Mapping[str,
+                   str] = {}                   # attributes with a tensor per parameter, and PyTorch's names of them
 
     def __init__(self, params: Parameters, defaults: dict[str, Any], master_weights: bool = True):
         self.defaults = {"maximize": False, **defaults}
         self.master_weights = master_weights
         self.params: list[Tensor] = []              # what is trained
-        self.buffers: list[Tensor] = []             # what was given with requires_grad=False: computed along, never changed
+        self.buffers: list[Tensor] = []             # given with requires_grad=False: computed along, never changed
         self.param_groups: list[Group] = []
         self.rates: list[Tensor] = []               # the learning rate of each group
         self.master: list[Tensor | None] = []       # float32 values of narrower parameters
@@ -53,7 +56,7 @@ class Optimizer:
                              expected="float tensors whose requires_grad is not False",
                              mend="hand in nn.state.get_parameters(model)")
 
-    # -- parameters ----------------------------------------------------------------------------------------------------
+    # -- parameters ------------------------------------------------------------------------------------------------
     def add_param_group(self, settings: dict[str, Any]) -> None:
         """More parameters, with settings of their own.
 
@@ -73,12 +76,14 @@ class Optimizer:
         places: list[int] = []
         for position, tensor in enumerate(given):
             if not isinstance(tensor, Tensor):
-                raise InputError("an optimizer takes tensors", given=f"{tensor!r} of type {type(tensor).__name__} at {position}",
+                raise InputError("an optimizer takes tensors",
+                                 given=f"{tensor!r} of type {type(tensor).__name__} at {position}",
                                  expected="a list of tensors, or of dictionaries with params",
                                  mend="hand in nn.state.get_parameters(model)")
             if id(tensor) in known:
                 if any(tensor is t for group in self.param_groups for t in group["params"]):
-                    raise InputError("a parameter is in two groups", given=f"the tensor of shape {tensor.shape} at {position}",
+                    raise InputError("a parameter is in two groups",
+                                     given=f"the tensor of shape {tensor.shape} at {position}",
                                      expected="each parameter once", mend="leave it out of one of the groups")
                 continue
             known.add(id(tensor))
@@ -91,7 +96,8 @@ class Optimizer:
         devices = sorted({p.device for p in members})
         if len(devices) > 1:
             raise DeviceError("the parameters of a group live on different devices", given=" and ".join(devices),
-                              expected="one device per group", mend='make one group per device: [{"params": ...}, ...]')
+                              expected="one device per group",
+                              mend='make one group per device: [{"params": ...}, ...]')
         _own_memory(members, [t for t in self.params if not any(t is m for m in members)])
         values = {**self.defaults, **settings, "params": members}
         wide = [p.dtype.accumulator for p in members]
@@ -137,7 +143,7 @@ class Optimizer:
         t = self.kept("t", i, group)
         return t.assign(t + 1)
 
-    # -- what a subclass says ----------------------------------------------------------------------------------------------
+    # -- what a subclass says --------------------------------------------------------------------------------------
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
         """The new value of parameter i."""
         raise NotImplementedError(f"{type(self).__name__} has no update")
@@ -155,9 +161,9 @@ class Optimizer:
         for key, value in group.items():
             if key in ("lr", "eps", "weight_decay", "momentum", "dampening", "alpha") and not value >= 0:
                 raise InputError(f"{key} cannot be negative", given=f"{key}={value}", expected="0 or more",
-                                 mend="to climb instead of descend write maximize=True" if key == "lr" else "check the setting")
+                                 mend="to climb write maximize=True" if key == "lr" else "check the setting")
 
-    # -- a step --------------------------------------------------------------------------------------------------------------
+    # -- a step ----------------------------------------------------------------------------------------------------
     @property
     def lr(self) -> Tensor:
         """The learning rate of the first group, as a tensor of one element; assign a number or a tensor to it.
@@ -187,8 +193,8 @@ class Optimizer:
         return loss
 
     def schedule_step(self, only_if: Tensor | None = None) -> list[Tensor]:
-        """The step as a graph that is not computed yet: all tensors to realize. With `only_if`, a truth value in a tensor, nothing
-        changes where it is false."""
+        """The step as a graph that is not computed yet: all tensors to realize. With `only_if`, a truth value in a
+        tensor, nothing changes where it is false."""
         if all(p.grad is None for p in self.params):
             raise GradientError("there are no gradients to step along", given="parameters whose grad is None",
                                 expected="at least one parameter with a gradient", mend="call loss.backward() first")
@@ -210,11 +216,12 @@ class Optimizer:
                 if before is not None and before is not t.uop:
                     t.replace(only_if.reshape(()).where(t, Tensor(before)))
         gradients = [p.grad for p in self.params if p.grad is not None]
-        return [*gradients, *self._state(), *self.rates, *self.buffers, *pending.take()]
+        losses = [t for t in take_started() if not pending.is_computed(t) and t.device == self.params[0].device]
+        return [*gradients, *self._state(), *self.rates, *self.buffers, *pending.take(), *losses]
 
     def _value(self, i: int) -> Tensor:
-        """Parameter i in the type to compute in. The float32 value counts while it still rounds to the parameter; where the
-        parameter was changed by somebody else, that is the value."""
+        """Parameter i in the type to compute in. The float32 value counts while it still rounds to the parameter;
+        where the parameter was changed by somebody else, that is the value."""
         p, master = self.params[i].detach(), self.master[i]
         wide = p.cast(p.dtype.accumulator)
         return wide if master is None else (master.cast(p.dtype) == p).where(master, wide)
@@ -224,7 +231,7 @@ class Optimizer:
         for tensors in (self.master, *[getattr(self, attribute) for attribute in self.keeps]):
             yield from (t for t in tensors if t is not None)
 
-    # -- saving ----------------------------------------------------------------------------------------------------------------
+    # -- saving ----------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
         """State and settings, laid out as PyTorch does.
 
@@ -236,7 +243,8 @@ class Optimizer:
         names = {**self.keeps, "master": "master"}
         state = {i: {name: Tensor(kept[i], requires_grad=False) for attribute, name in names.items()
                      if (kept := getattr(self, attribute))[i] is not None} for i in range(len(self.params))}
-        groups = [{**{k: v for k, v in g.items() if k != "params"}, "params": list(g.places)} for g in self.param_groups]
+        groups = [{**{k: v for k, v in g.items() if k != "params"},
+                   "params": list(g.places)} for g in self.param_groups]
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -273,7 +281,8 @@ class OptimizerGroup(Optimizer):
 
     def __init__(self, *optimizers: Optimizer):
         if not optimizers:
-            raise InputError("OptimizerGroup needs optimizers", given="none", expected="one or more", mend="hand them in")
+            raise InputError("OptimizerGroup needs optimizers", given="none", expected="one or more",
+                             mend="hand them in")
         self.optimizers = list(optimizers)
 
     def __getitem__(self, at: int) -> Optimizer:
@@ -313,14 +322,16 @@ def _groups(params: Parameters) -> list[dict[str, Any]]:
     if given and all(isinstance(g, dict) for g in given):
         missing = next((g for g in given if "params" not in g), None)
         if missing is not None:
-            raise InputError("a group of parameters needs its parameters", given=f"a dictionary with {', '.join(missing) or 'nothing'}",
+            raise InputError("a group of parameters needs its parameters",
+                             given=f"a dictionary with {', '.join(missing) or 'nothing'}",
                              expected='{"params": [...], "lr": ...}', mend='add "params"')
         return given
     return [{"params": given}]
 
 
 def _own_memory(members: list[Tensor], others: list[Tensor]) -> None:
-    """Each parameter becomes a value in memory of its own, so that every step has the same structure and its own gradient."""
+    """Each parameter becomes a value in memory of its own, so that every step has the same structure and its own
+    gradient."""
     taken = {t.uop for t in others}
     for p in members:
         if p.uop.op is not o.BUFFER or p.uop in taken:

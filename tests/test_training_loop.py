@@ -1,0 +1,63 @@
+"""The loop everybody writes, as everybody writes it: it runs no kernel twice, and the jit replays it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from glassgrad import GlobalCounters, Tensor, nn
+from glassgrad.jit import TinyJit
+from glassgrad.nn.state import get_parameters
+
+
+def test_the_loss_is_computed_with_the_step_not_once_more():
+    model = nn.Linear(4, 3)
+    opt = nn.optim.SGD(get_parameters(model), lr=0.1)
+    x, y = Tensor.randn(5, 4).realize(), Tensor([0, 1, 2, 0, 1])
+    loss = model(x).cross_entropy(y)
+    loss.backward()
+    opt.step()
+    before = GlobalCounters.kernel_count
+    assert np.isfinite(loss.item()) and GlobalCounters.kernel_count == before
+
+
+def test_a_loss_nobody_keeps_is_not_computed():
+    weight = Tensor([1.0, 2.0])
+    opt = nn.optim.SGD([weight], lr=0.1)
+    kernels = []
+    for keep in (False, True):
+        kept = [(weight * weight).sum().backward()][:keep]
+        GlobalCounters.reset()
+        opt.step()
+        kernels.append(GlobalCounters.kernel_count)
+        del kept
+        opt.zero_grad()
+    assert kernels[0] < kernels[1] or kernels[0] == 1
+
+
+def test_the_loss_is_that_of_the_weights_before_the_step():
+    weight = Tensor([2.0])
+    opt = nn.optim.SGD([weight], lr=0.25)
+    loss = (weight * weight).sum().backward()
+    opt.step()
+    assert (loss.item(), weight.item()) == (4.0, 1.0)
+
+
+weight = Tensor([1.0])
+optimizer = nn.optim.SGD([weight], lr=0.5)
+
+
+@TinyJit
+def step() -> Tensor:                       # named as a method that it calls: they must not be taken for one
+    optimizer.zero_grad()
+    loss = (weight * weight).sum().backward()
+    optimizer.step()
+    return loss
+
+
+def test_a_jitted_function_may_share_its_name_with_a_method_it_calls():
+    for _ in range(3):
+        step()
+    captured = next(iter(step._known.values()))
+    for _ in range(3):
+        step()
+    assert next(iter(step._known.values())) is captured and captured.replay is not None
