@@ -218,25 +218,40 @@ def chunks(body: list[Statement], chunk: int) -> list[Statement]:
             continue
         totals = accumulated(s.body)
         n, name = s.range.arg.size, s.range.arg.name
-        if any(isinstance(x, For) for x in s.body) or n <= chunk or not totals or not all(
-                combine is o.ADD and r.dtype.is_float for r, combine in totals.items()):
-            out.append(For(s.range, s.kind, chunks(s.body, chunk), s.stop))
-            continue
+        sums = bool(totals) and all(combine is o.ADD and r.dtype.is_float for r, combine in totals.items())
+        inside = _steps_inside(s.body)
         parts = {r: register(r.arg + "p", r.dtype, r.src) for r in totals}
         begin: list[Statement] = [Assign(p, identity(o.ADD, p.dtype)) for p in parts.values()]
         end: list[Statement] = [Accumulate(r, o.ADD, p) for r, p in parts.items()]
+        if sums and 1 < inside <= chunk < n * inside:      # nested loops, short each: a sum of the inner ones' sums
+            out.append(For(s.range, s.kind, [*begin, *_into(s.body, parts), *end]))
+            continue
+        if inside > 1 or n <= chunk or not sums:
+            out.append(For(s.range, s.kind, chunks(s.body, chunk), s.stop))
+            continue
         outer, whole = counter(name + "c", n // chunk), n // chunk * chunk
         for inner, at, wrap in ((counter(name, chunk), None, True), (counter(name, max(n - whole, 1)), index(whole), False)):
             if not wrap and n == whole:
                 continue
             place = add(multiply(outer, chunk), inner) if at is None else add(at, inner)
-            steps = rebuild(s.body, {s.range: place})
-            for x in steps:
-                if isinstance(x, Accumulate) and x.register in parts:
-                    x.register = parts[x.register]
+            steps = _into(rebuild(s.body, {s.range: place}), parts)
             piece: list[Statement] = [*begin, For(inner, LOOP, steps), *end]
             out += [For(outer, LOOP, piece)] if wrap else piece
     return out
+
+
+def _steps_inside(body: list[Statement]) -> int:
+    """How often the innermost statements of a body run: 1 where it has no loop."""
+    return max([s.range.arg.size * _steps_inside(s.body) for s in body if isinstance(s, For)], default=1)
+
+
+def _into(body: list[Statement], parts: Replace) -> list[Statement]:
+    """A copy of the statements that accumulates into other registers."""
+    body = rebuild(body, {})
+    for s in walk(body):
+        if isinstance(s, Accumulate) and s.register in parts:
+            s.register = parts[s.register]
+    return body
 
 
 def _wide_reduce_to(loop: For, stop: UOp, totals: dict[UOp, Op], tile: int, lanes: int) -> list[Statement]:
