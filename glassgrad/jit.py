@@ -303,7 +303,7 @@ def _as_buffer(tensor: Tensor) -> UOp:
     if node.op is o.BUFFER:
         return node
     if node.base.op is o.BUFFER:
-        while node.op is o.RESHAPE:
+        while node.op in (o.RESHAPE, o.DETACH):
             node = node.src[0]
         if node.op is o.BUFFER:
             return node
@@ -313,7 +313,7 @@ def _as_buffer(tensor: Tensor) -> UOp:
 
 def _same_view(now: UOp, then: UOp) -> bool:
     """Whether two nodes are the same view of buffers that differ only in their values."""
-    while now.op is then.op and now.op.kind == Kind.MOVEMENT and now.arg == then.arg:
+    while now.op is then.op and (now.op is o.DETACH or now.op.kind == Kind.MOVEMENT and now.arg == then.arg):
         now, then = now.src[0], then.src[0]
     return now.op is o.BUFFER and then.op is o.BUFFER and now.shape == then.shape and now.dtype is then.dtype \
         and now.device == then.device

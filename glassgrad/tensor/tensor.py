@@ -17,7 +17,6 @@ from glassgrad.tensor import running
 from glassgrad.tensor.host import HostValue, nest
 from glassgrad.tensor.leaves import RESET, distinct, hold, holders, started_from
 from glassgrad.tensor.meeting import resolve_axis
-from glassgrad.tensor.shortcuts import Shortcuts
 from glassgrad.tensor.training import Training, TrainingSwitch
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Tensor"]
 
 
-class Tensor(Shortcuts, metaclass=TrainingSwitch):
+class Tensor(LinearAlgebra, metaclass=TrainingSwitch):
     """A block of numbers of one type, computed when needed.
 
     >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -94,7 +93,11 @@ class Tensor(Shortcuts, metaclass=TrainingSwitch):
                              expected=f"{self.dtype.name} values",
                              mend=f"cast the value first: value.cast({self.dtype!r})")
         self._shared_device(new)
-        return self.replace(new)
+        self.replace(new)
+        if any(other is not self for other in holders((self.uop,))):     # a leaf's value: two leaves from now on
+            self.uop = distinct(self.uop)
+            hold(self)
+        return self
 
     def replace(self, value: Tensor) -> Self:
         """This tensor takes the place of another in the graph: its node, whatever shape and type that has.
