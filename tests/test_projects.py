@@ -1,0 +1,100 @@
+"""The seven projects run, and docs/guide quotes what they really print.
+
+A project fails by itself when something it says is not true. Quotes in a page are blocks of `text` that begin with
+`$ python projects/...`; a line of dots skips lines, dots inside a line skip characters, and times and speeds may differ.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import data_folder
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECTS = ["01_tensor_basics.py", "02_op_types.py", "03_autograd.py", "04_mnist.py", "05_compiler_pipeline.py",
+            "06_custom_ops.py", "07_custom_backend/backend.py"]
+MEASURED = re.compile(r"\d[\d.,]*(?= *(ms|us|s|GFLOPS|GB/s)\b)")
+
+
+def run(project: str, folder: Path, *arguments: str) -> str:
+    """What a project prints, shortened; its exit status is checked."""
+    environment = {**os.environ, "GLASSGRAD_SHORT": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+    done = subprocess.run([sys.executable, str(ROOT / "projects" / project), *arguments], cwd=folder, env=environment,
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{project} failed\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def quotes(page: str) -> list[list[str]]:
+    """The lines of each block that quotes a project."""
+    blocks = re.findall(r"^```text\n\$ [^\n]*python projects/[^\n]*\n(.*?)^```", page, re.M | re.S)
+    return [block.splitlines() for block in blocks]
+
+
+def comparable(line: str) -> str:
+    return " ".join(MEASURED.sub("#", line).split())
+
+
+def matches(line: str, wanted: str) -> bool:
+    return re.fullmatch(".*".join(map(re.escape, comparable(wanted).split("..."))), comparable(line)) is not None
+
+
+def missing(quote: list[str], printed: list[str]) -> str | None:
+    """The first line of a quote that was not printed where it should be; None when all were."""
+    at, skipping = 0, True
+    for wanted in quote:
+        if wanted.strip() == "...":
+            skipping = True
+            continue
+        if skipping:
+            at = next((i for i in range(at, len(printed)) if matches(printed[i], wanted)), len(printed))
+        if at >= len(printed) or not matches(printed[at], wanted):
+            return wanted
+        at, skipping = at + 1, False
+    return None
+
+
+def test_quotes_are_compared() -> None:
+    printed = ["one   1.5 ms", "two 2", "three 3"]
+    assert missing(["...", "two 2", "three 3"], printed) is None
+    assert missing(["one 99 ms", "...", "three ..."], printed) is None
+    assert missing(["one 99 ms", "three 3"], printed) == "three 3"
+    assert missing(["...", "three 3", "...", "two 2"], printed) == "two 2"
+
+
+@pytest.mark.parametrize("project", PROJECTS)
+def test_project(project: str, tmp_path: Path) -> None:
+    if project.startswith("04"):
+        data_folder("mnist")
+    if project.startswith("07") and not any(_has(c) for c in ("cc", "gcc", "clang")):
+        pytest.skip("there is no C compiler")
+    printed = run(project, tmp_path).splitlines()
+    if project.startswith("04"):
+        assert (tmp_path / "mnist.png").stat().st_size > 500 and (tmp_path / "mnist.safetensors").stat().st_size > 80_000
+    page = (ROOT / "docs" / "guide" / (project.partition("/")[0].removesuffix(".py") + ".md")).read_text()
+    found = quotes(page)
+    assert found, "the page does not quote its project"
+    for quote in found:
+        line = missing(quote, printed)
+        assert line is None, f"the page quotes {line!r}, which was not printed there; printed:\n" + "\n".join(printed)
+
+
+def _has(program: str) -> bool:
+    from shutil import which
+    return which(program) is not None
+
+
+def test_chart_is_a_png(tmp_path: Path) -> None:
+    sys.path.insert(0, str(ROOT / "projects"))
+    try:
+        from plot import save_png
+    finally:
+        sys.path.remove(str(ROOT / "projects"))
+    save_png(tmp_path / "curve.png", {"loss": [3.0, 2.0, 1.0], "flat": [1.0, 1.0]})
+    data = (tmp_path / "curve.png").read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n") and data.endswith(b"IEND\xaeB`\x82")
