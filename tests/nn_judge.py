@@ -39,7 +39,8 @@ def flat(value: Any) -> list[Any]:
     return [] if value is None else [value]
 
 
-def compare(layer: Any, module: torch.nn.Module, *arrays: Any, view: Any = None, copied: bool = False, rtol: float = 2e-5,
+def compare(layer: Any, module: torch.nn.Module, *arrays: Any, view: Any = None, copied: bool = False,
+            rtol: float = 2e-5,
             atol: float = 2e-6, **options: Any) -> None:
     """Equal outputs, equal gradients. `view` makes a non-contiguous input of the first array, on either side."""
     if not copied:
@@ -47,7 +48,8 @@ def compare(layer: Any, module: torch.nn.Module, *arrays: Any, view: Any = None,
     ours = [Tensor(np.array(a)) for a in arrays]
     theirs = [to_torch(a, requires_grad=True) for a in arrays]
     first, their_first = (view(ours[0]), view(theirs[0])) if view else (ours[0], theirs[0])
-    out = flat(layer(first, *ours[1:], **{k: Tensor(np.array(v)) if isinstance(v, np.ndarray) else v for k, v in options.items()}))
+    out = flat(layer(first, *ours[1:],
+                     **{k: Tensor(np.array(v)) if isinstance(v, np.ndarray) else v for k, v in options.items()}))
     expected = flat(module(their_first, *theirs[1:], **{k: to_torch(v) if isinstance(v, np.ndarray) else v
                                                         for k, v in options.items()}))
     assert len(out) == len(expected)

@@ -79,7 +79,8 @@ WRONG = [
     (lambda: nn.Conv2d(3, 4, 3), (2, 4, 5, 5), "Conv2d(in_channels=3, out_channels=4, kernel_size=(3, 3)",
      "(batch, 3, height, width), or without the batch"),
     (lambda: nn.Conv1d(3, 4, 3), (2, 3, 5, 5), "Conv1d(", "(batch, 3, length)"),
-    (lambda: nn.Conv2d(3, 4, 7), (1, 3, 5, 5), "cannot take this input: the window of conv2d is larger than the padded input",
+    (lambda: nn.Conv2d(3, 4, 7), (1, 3, 5, 5),
+     "cannot take this input: the window of conv2d is larger than the padded input",
      "a window that fits"),
     (lambda: nn.ConvTranspose2d(3, 4, 3), (1, 2, 5, 5), "ConvTranspose2d(", "(batch, 3, height, width)"),
     (lambda: nn.BatchNorm2d(3), (2, 4, 5, 5), "BatchNorm2d(num_features=3", "the second of size 3 (num_features)"),
@@ -90,7 +91,8 @@ WRONG = [
     (lambda: nn.InstanceNorm(4), (2, 4), "InstanceNorm(", "(batch, 4, ...space)"),
     (lambda: nn.LSTMCell(3, 4), (2, 5), "LSTMCell(input_size=3, hidden_size=4)", "(batch, 3) or (3,)"),
     (lambda: nn.LSTM(3, 4), (2, 5, 4), "LSTM(input_size=3", "(time, batch, 3)"),
-    (lambda: nn.MultiheadAttention(8, 2), (2, 5, 4), "MultiheadAttention(embed_dim=8, num_heads=2", "sizes 8, 8 and 8"),
+    (lambda: nn.MultiheadAttention(8, 2), (2, 5, 4), "MultiheadAttention(embed_dim=8, num_heads=2",
+     "sizes 8, 8 and 8"),
     (lambda: nn.MaxPool2d(2), (5,), "MaxPool2d(", "2 space axes"),
     (lambda: nn.Dropout2d(), (2, 3), "Dropout2d(p=0.5)", "(batch, channels, ...space)"),
     (lambda: nn.PReLU(3), (2, 4), "PReLU(num_parameters=3)", "(batch, 3, ...)"),
@@ -127,7 +129,8 @@ def test_training_needs_more_than_one_value():
 def test_settings_that_make_no_sense():
     for make in (lambda: nn.Conv2d(3, 4, 3, groups=2), lambda: nn.Conv2d(3, 4, (3, 3), stride=(1, 2, 3)),
                  lambda: nn.Conv2d(3, 4, 3, padding="some"), lambda: nn.Conv2d(3, 4, 3, padding="same", stride=2),
-                 lambda: nn.Conv2d(3, 4, 3, padding_mode="mirror"), lambda: nn.ConvTranspose2d(3, 4, 3, output_padding=1),
+                 lambda: nn.Conv2d(3, 4, 3, padding_mode="mirror"),
+                 lambda: nn.ConvTranspose2d(3, 4, 3, output_padding=1),
                  lambda: nn.GroupNorm(3, 4), lambda: nn.MultiheadAttention(8, 3), lambda: nn.Dropout(1.5),
                  lambda: nn.Embedding(3, 4, padding_idx=3), lambda: nn.RNN(3, 4, nonlinearity="sin"),
                  lambda: nn.LSTM(3, 4, proj_size=4), lambda: nn.Sequential(nn.Linear(2, 2), 3)):
@@ -137,7 +140,7 @@ def test_settings_that_make_no_sense():
         nn.Embedding(3, 4)(Tensor([1.0]))
 
 
-# -- optimizers -------------------------------------------------------------------------------------------------------------
+# -- optimizers ----------------------------------------------------------------------------------------------------
 def test_a_step_without_gradients():
     optimizer = nn.optim.SGD([Tensor([1.0])])
     with pytest.raises(GradientError) as error:

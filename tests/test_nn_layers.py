@@ -21,7 +21,7 @@ def numbers(rng, *shape):
     return rng.standard_normal(shape).astype(np.float32)
 
 
-# -- linear ---------------------------------------------------------------------------------------------------------------
+# -- linear --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("shape", [(3,), (1, 3), (5, 3), (2, 7, 3)])
 @pytest.mark.parametrize("bias", [True, False])
 def test_linear(rng, shape, bias):
@@ -36,7 +36,7 @@ def test_bilinear(rng):
     compare(nn.Bilinear(3, 5, 4), T.Bilinear(3, 5, 4), numbers(rng, 7, 3), numbers(rng, 7, 5))
 
 
-# -- convolutions ---------------------------------------------------------------------------------------------------------
+# -- convolutions --------------------------------------------------------------------------------------------------
 CONVOLUTIONS = [
     ("Conv1d", (3, 4, 3), dict(), (2, 3, 11)),
     ("Conv1d", (3, 4, 3), dict(padding=2, stride=2, dilation=2), (2, 3, 13)),
@@ -51,7 +51,8 @@ CONVOLUTIONS = [
     ("ConvTranspose1d", (3, 4, 3), dict(stride=2, padding=1, output_padding=1), (2, 3, 5)),
     ("ConvTranspose1d", (4, 6, 1), dict(padding=0, groups=2), (4, 5)),
     ("ConvTranspose2d", (3, 4, 3), dict(stride=2, padding=1), (2, 3, 4, 5)),
-    ("ConvTranspose2d", (4, 6, (2, 3)), dict(stride=(1, 3), dilation=2, groups=2, output_padding=(1, 2), bias=False), (1, 4, 3, 4)),
+    ("ConvTranspose2d", (4, 6, (2, 3)), dict(stride=(1, 3), dilation=2, groups=2, output_padding=(1, 2), bias=False),
+     (1, 4, 3, 4)),
     ("ConvTranspose2d", (2, 3, 2), dict(padding=2), (1, 2, 5, 6)),
     ("ConvTranspose3d", (2, 3, 2), dict(stride=2), (1, 2, 2, 3, 2)),
 ]
@@ -59,11 +60,13 @@ CONVOLUTIONS = [
 
 @pytest.mark.parametrize("name,sizes,options,shape", CONVOLUTIONS)
 def test_convolutions(rng, name, sizes, options, shape):
-    compare(getattr(nn, name)(*sizes, **options), getattr(T, name)(*sizes, **options), numbers(rng, *shape), atol=2e-5)
+    compare(getattr(nn, name)(*sizes, **options), getattr(T, name)(*sizes, **options), numbers(rng, *shape),
+            atol=2e-5)
 
 
 def test_convolution_takes_views(rng):
-    compare(nn.Conv2d(3, 4, 3), T.Conv2d(3, 4, 3), numbers(rng, 2, 6, 7, 3), view=lambda x: x.permute(0, 3, 1, 2), atol=1e-5)
+    compare(nn.Conv2d(3, 4, 3), T.Conv2d(3, 4, 3), numbers(rng, 2, 6, 7, 3), view=lambda x: x.permute(0, 3, 1, 2),
+            atol=1e-5)
 
 
 def test_the_rank_of_conv2d_follows_its_kernel(rng):
@@ -85,7 +88,7 @@ def test_tinygrads_order_of_arguments():
     assert norm.weight is None and norm.momentum == 0.2 and norm.running_mean is not None
 
 
-# -- pools ----------------------------------------------------------------------------------------------------------------
+# -- pools ---------------------------------------------------------------------------------------------------------
 POOLS = [
     ("MaxPool1d", (3,), dict(stride=2, padding=1), (2, 3, 11)),
     ("MaxPool2d", (2,), dict(), (2, 3, 7, 6)),
@@ -112,7 +115,7 @@ def test_pools(rng, name, sizes, options, shape):
     compare(getattr(nn, name)(*sizes, **options), getattr(T, name)(*sizes, **options), numbers(rng, *shape))
 
 
-# -- embedding, activations, losses -----------------------------------------------------------------------------------------
+# -- embedding, activations, losses --------------------------------------------------------------------------------
 def test_embedding(rng):
     for shape in [(), (4,), (2, 3), (0,)]:
         index = rng.integers(0, 7, shape)
@@ -127,9 +130,12 @@ def test_embedding_repeats_and_padding(rng):
 
 
 ACTIVATIONS = [
-    ("ReLU", {}), ("ReLU6", {}), ("LeakyReLU", dict(negative_slope=0.2)), ("PReLU", {}), ("PReLU", dict(num_parameters=3)),
-    ("ELU", dict(alpha=1.3)), ("CELU", dict(alpha=0.7)), ("SELU", {}), ("GELU", {}), ("GELU", dict(approximate="tanh")),
-    ("SiLU", {}), ("Mish", {}), ("Sigmoid", {}), ("Tanh", {}), ("Softplus", dict(beta=2.0)), ("Softsign", {}), ("LogSigmoid", {}),
+    ("ReLU", {}), ("ReLU6", {}), ("LeakyReLU", dict(negative_slope=0.2)), ("PReLU", {}),
+    ("PReLU", dict(num_parameters=3)),
+    ("ELU", dict(alpha=1.3)), ("CELU", dict(alpha=0.7)), ("SELU", {}), ("GELU", {}),
+    ("GELU", dict(approximate="tanh")),
+    ("SiLU", {}), ("Mish", {}), ("Sigmoid", {}), ("Tanh", {}), ("Softplus", dict(beta=2.0)), ("Softsign", {}),
+    ("LogSigmoid", {}),
     ("Hardtanh", {}), ("Hardsigmoid", {}), ("Hardswish", {}), ("Softmax", dict(dim=1)), ("LogSoftmax", dict(dim=-1)),
     ("Flatten", {}), ("Unflatten", dict(dim=1, unflattened_size=(3, 1))), ("Identity", {}),
 ]
@@ -143,7 +149,8 @@ def test_activations(rng, name, options):
 LOSSES = [
     ("MSELoss", {}, False), ("MSELoss", dict(reduction="sum"), False), ("L1Loss", {}, False),
     ("HuberLoss", dict(delta=0.5), False), ("SmoothL1Loss", dict(beta=0.3), False), ("KLDivLoss", {}, False),
-    ("BCEWithLogitsLoss", {}, False), ("CrossEntropyLoss", {}, True), ("CrossEntropyLoss", dict(label_smoothing=0.1), True),
+    ("BCEWithLogitsLoss", {}, False), ("CrossEntropyLoss", {}, True),
+    ("CrossEntropyLoss", dict(label_smoothing=0.1), True),
     ("CrossEntropyLoss", dict(ignore_index=2, reduction="none"), True), ("NLLLoss", {}, True),
 ]
 
@@ -166,7 +173,7 @@ def test_binary_cross_entropy_of_probabilities(rng):
     close(nn.BCELoss()(Tensor(p), Tensor(y)), T.BCELoss()(torch.tensor(p), torch.tensor(y)), "loss")
 
 
-# -- dropout --------------------------------------------------------------------------------------------------------------
+# -- dropout -------------------------------------------------------------------------------------------------------
 def test_dropout_only_in_training():
     x = Tensor.ones(1000)
     assert nn.Dropout(0.4)(x) is x
@@ -184,7 +191,7 @@ def test_dropout_of_channels():
     assert (y.min(-1) == y.max(-1)).all() and 0.3 < (y[..., 0] > 0).mean() < 0.7
 
 
-# -- sequences of layers ----------------------------------------------------------------------------------------------------
+# -- sequences of layers -------------------------------------------------------------------------------------------
 def test_sequential_has_pytorchs_names(rng):
     ours = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     compare(ours, T.Sequential(T.Linear(3, 4), T.ReLU(), T.Linear(4, 2)), numbers(rng, 5, 3))
@@ -200,7 +207,7 @@ def test_a_plain_list_is_a_model(rng):
     assert list(get_state_dict(layers)) == ["0.weight", "0.bias", "2.weight", "2.bias"]
 
 
-# -- where weights start ------------------------------------------------------------------------------------------------------
+# -- where weights start -------------------------------------------------------------------------------------------
 STARTS = [
     (lambda n: n.Linear(50, 400), "weight", 1 / math.sqrt(50)),
     (lambda n: n.Linear(50, 4000), "bias", 1 / math.sqrt(50)),

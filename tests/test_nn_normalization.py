@@ -29,8 +29,9 @@ def shuffled(module, rng):
     return module
 
 
-# -- batch ----------------------------------------------------------------------------------------------------------------
-BATCHES = [("BatchNorm1d", (7, 3)), ("BatchNorm1d", (4, 3, 5)), ("BatchNorm2d", (2, 3, 5, 4)), ("BatchNorm3d", (2, 3, 2, 3, 2))]
+# -- batch ---------------------------------------------------------------------------------------------------------
+BATCHES = [("BatchNorm1d", (7, 3)), ("BatchNorm1d", (4, 3, 5)), ("BatchNorm2d", (2, 3, 5, 4)),
+           ("BatchNorm3d", (2, 3, 2, 3, 2))]
 
 
 @pytest.mark.parametrize("name,shape", BATCHES)
@@ -72,13 +73,15 @@ def test_an_optimizer_computes_waiting_statistics(rng):
     assert pending.is_computed(layer.running_mean) and pending.is_computed(layer.running_var)
 
 
-# -- each example by itself ---------------------------------------------------------------------------------------------------
+# -- each example by itself ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("shape,last,options", [
-    ((2, 5), 5, {}), ((2, 3, 4), (3, 4), {}), ((4,), 4, dict(eps=1e-2)), ((2, 3, 5), 5, dict(elementwise_affine=False)),
+    ((2, 5), 5, {}), ((2, 3, 4), (3, 4), {}), ((4,), 4, dict(eps=1e-2)),
+    ((2, 3, 5), 5, dict(elementwise_affine=False)),
     ((2, 3, 5), 5, dict(bias=False)), ((2, 3, 1), 1, {}),
 ])
 def test_layernorm(rng, shape, last, options):
-    compare(nn.LayerNorm(last, **options), shuffled(T.LayerNorm(last, **options), rng), numbers(rng, *shape), atol=1e-5)
+    compare(nn.LayerNorm(last, **options), shuffled(T.LayerNorm(last, **options), rng), numbers(rng, *shape),
+            atol=1e-5)
 
 
 def test_layernorm_takes_views(rng):

@@ -18,7 +18,7 @@ def numbers(rng, *shape):
     return rng.standard_normal(shape).astype(np.float32)
 
 
-# -- cells ----------------------------------------------------------------------------------------------------------------
+# -- cells ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name,options", [("RNNCell", {}), ("RNNCell", dict(nonlinearity="relu")), ("GRUCell", {}),
                                           ("GRUCell", dict(bias=False))])
 def test_cells(rng, name, options):
@@ -32,13 +32,15 @@ def test_lstm_cell(rng):
     ours, theirs = nn.LSTMCell(3, 4), T.LSTMCell(3, 4)
     compare(ours, theirs, numbers(rng, 2, 3))
     x, h, c = numbers(rng, 2, 3), numbers(rng, 2, 4), numbers(rng, 2, 4)
-    out, expected = ours(Tensor(x), (Tensor(h), Tensor(c))), theirs(torch.tensor(x), (torch.tensor(h), torch.tensor(c)))
+    out, expected = ours(Tensor(x), (Tensor(h), Tensor(c))), theirs(torch.tensor(x),
+                                                                    (torch.tensor(h), torch.tensor(c)))
     for a, b in zip(out, expected):
         close(a, b, "state")
 
 
-# -- sequences --------------------------------------------------------------------------------------------------------------
-SEQUENCES = [("RNN", {}), ("GRU", dict(num_layers=2)), ("LSTM", dict(bias=False)), ("LSTM", dict(num_layers=2, bidirectional=True)),
+# -- sequences -----------------------------------------------------------------------------------------------------
+SEQUENCES = [("RNN", {}), ("GRU", dict(num_layers=2)), ("LSTM", dict(bias=False)),
+             ("LSTM", dict(num_layers=2, bidirectional=True)),
              ("GRU", dict(bidirectional=True, batch_first=True)), ("LSTM", dict(proj_size=2)),
              ("RNN", dict(nonlinearity="relu", num_layers=2))]
 
@@ -63,7 +65,7 @@ def test_sequences_with_a_state_and_without_a_batch(rng):
         close(a, b, "with a state")
 
 
-# -- attention ----------------------------------------------------------------------------------------------------------------
+# -- attention -----------------------------------------------------------------------------------------------------
 def masks(rng, times):
     causal = np.triu(np.ones((times, times), dtype=bool), 1)
     padding = np.zeros((2, times), dtype=bool)
@@ -71,7 +73,8 @@ def masks(rng, times):
     return causal, padding
 
 
-@pytest.mark.parametrize("options", [{}, dict(batch_first=True), dict(bias=False), dict(add_bias_kv=True, add_zero_attn=True)])
+@pytest.mark.parametrize("options",
+                         [{}, dict(batch_first=True), dict(bias=False), dict(add_bias_kv=True, add_zero_attn=True)])
 def test_attention(rng, options):
     x = numbers(rng, 2, 5, 8) if options.get("batch_first") else numbers(rng, 5, 2, 8)
     ours, theirs = nn.MultiheadAttention(8, 2, **options), T.MultiheadAttention(8, 2, **options)

@@ -40,9 +40,11 @@ def agree(ours, theirs, schedule, other, steps=12, *arguments):
 SCHEDULES = [
     ("StepLR", dict(step_size=3, gamma=0.3)), ("MultiStepLR", dict(milestones=[2, 5, 5, 9], gamma=0.5)),
     ("ExponentialLR", dict(gamma=0.8)), ("ConstantLR", dict(factor=0.25, total_iters=4)),
-    ("LinearLR", dict(start_factor=0.1, total_iters=5)), ("LinearLR", dict(start_factor=1.0, end_factor=0.2, total_iters=6)),
+    ("LinearLR", dict(start_factor=0.1, total_iters=5)),
+    ("LinearLR", dict(start_factor=1.0, end_factor=0.2, total_iters=6)),
     ("CosineAnnealingLR", dict(T_max=4, eta_min=0.01)), ("CosineAnnealingLR", dict(T_max=30)),
-    ("CosineAnnealingWarmRestarts", dict(T_0=3, T_mult=2, eta_min=0.01)), ("CosineAnnealingWarmRestarts", dict(T_0=4)),
+    ("CosineAnnealingWarmRestarts", dict(T_0=3, T_mult=2, eta_min=0.01)),
+    ("CosineAnnealingWarmRestarts", dict(T_0=4)),
     ("LambdaLR", dict(lr_lambda=[lambda e: 0.9 ** e, lambda e: 1 / (1 + e)])),
 ]
 
@@ -53,13 +55,15 @@ def test_schedules(name, options):
     agree(ours, theirs, getattr(L, name)(ours, **options), getattr(TL, name)(theirs, **options))
 
 
-@pytest.mark.parametrize("options", [{}, dict(anneal_strategy="linear", three_phase=True), dict(pct_start=0.5, div_factor=10.0),
+@pytest.mark.parametrize("options",
+                         [{}, dict(anneal_strategy="linear", three_phase=True), dict(pct_start=0.5, div_factor=10.0),
                                      dict(epochs=4, steps_per_epoch=3, total_steps=None)])
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
 def test_one_cycle(name, options):
     ours, theirs = pair(name, **(dict(lr=0.1, momentum=0.9) if name == "SGD" else dict(lr=0.1)))
     options = {"total_steps": 12, **options}
-    schedule, other = L.OneCycleLR(ours, max_lr=[1.0, 0.5], **options), TL.OneCycleLR(theirs, max_lr=[1.0, 0.5], **options)
+    schedule, other = L.OneCycleLR(ours, max_lr=[1.0, 0.5], **options), TL.OneCycleLR(theirs, max_lr=[1.0, 0.5],
+                                                                                      **options)
     for n in range(12):
         assert rates(ours) == pytest.approx(rates(theirs), rel=1e-9), f"step {n}"
         key = "momentum" if name == "SGD" else "betas"
@@ -74,9 +78,11 @@ def test_one_cycle(name, options):
 def test_one_cycle_trains_as_pytorch_does(rng):
     """Momentum and betas change at every step: their tensors must follow."""
     for name, settings in (("SGD", dict(momentum=0.9)), ("Adam", {})):
-        values, gradients = rng.standard_normal((3,)).astype(np.float32), rng.standard_normal((10, 3)).astype(np.float32)
+        values, gradients = rng.standard_normal((3,)).astype(np.float32), rng.standard_normal((10,
+                                                                                               3)).astype(np.float32)
         p, q = Tensor(values), torch.tensor(values, requires_grad=True)
-        ours, theirs = getattr(optim, name)([p], lr=0.1, **settings), getattr(torch.optim, name)([q], lr=0.1, **settings)
+        ours, theirs = getattr(optim, name)([p], lr=0.1, **settings), getattr(torch.optim, name)([q], lr=0.1,
+                                                                                                 **settings)
         schedule, other = L.OneCycleLR(ours, 0.5, total_steps=10), TL.OneCycleLR(theirs, 0.5, total_steps=10)
         for n, g in enumerate(gradients):
             p.grad, q.grad = Tensor(g), torch.tensor(g)
@@ -86,10 +92,12 @@ def test_one_cycle_trains_as_pytorch_does(rng):
             theirs.step()
             schedule.step()
             other.step()
-            np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-5, atol=1e-6, err_msg=f"{name}, step {n}")
+            np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-5, atol=1e-6,
+                                       err_msg=f"{name}, step {n}")
 
 
-@pytest.mark.parametrize("options", [dict(patience=1, factor=0.5), dict(mode="max", patience=0, cooldown=2, min_lr=[0.05, 0.1]),
+@pytest.mark.parametrize("options",
+                         [dict(patience=1, factor=0.5), dict(mode="max", patience=0, cooldown=2, min_lr=[0.05, 0.1]),
                                      dict(threshold=0.5, threshold_mode="abs", patience=2)])
 def test_plateau(options):
     ours, theirs = pair()
@@ -119,7 +127,9 @@ def test_two_schedules_on_one_optimizer():
 @pytest.mark.filterwarnings("ignore")
 def test_one_schedule_after_another():
     ours, theirs = pair()
-    make = lambda l, o: l.SequentialLR(o, [l.LinearLR(o, 0.1, total_iters=3), l.CosineAnnealingLR(o, T_max=5), l.ExponentialLR(o, 0.5)],
+    make = lambda l, o: l.SequentialLR(o,
+                                       [l.LinearLR(o, 0.1, total_iters=3), l.CosineAnnealingLR(o, T_max=5),
+                                        l.ExponentialLR(o, 0.5)],
                                        milestones=[3, 7])
     schedule, other = make(L, ours), make(TL, theirs)
     for n in range(11):
@@ -157,7 +167,8 @@ def test_schedules_refuse_what_makes_no_sense():
     ours, _ = pair()
     plain = optim.SGD([Tensor([1.0])])
     for make in (lambda: L.OneCycleLR(ours, 1.0), lambda: L.OneCycleLR(plain, 1.0, total_steps=3),
-                 lambda: L.LinearLR(ours, start_factor=0.0), lambda: L.LambdaLR(ours, [abs]), lambda: L.StepLR("optimizer", 3),
+                 lambda: L.LinearLR(ours, start_factor=0.0), lambda: L.LambdaLR(ours, [abs]),
+                 lambda: L.StepLR("optimizer", 3),
                  lambda: L.ReduceLROnPlateau(ours, mode="up"), lambda: L.SequentialLR(ours, [], [1]),
                  lambda: L.ReduceLROnPlateau(ours).step()):
         with pytest.raises(InputError):
@@ -169,7 +180,7 @@ def test_schedules_refuse_what_makes_no_sense():
         cycle.step()
 
 
-# -- clipping -------------------------------------------------------------------------------------------------------------
+# -- clipping ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("norm", [1.0, 2.0, 3.0, math.inf])
 @pytest.mark.parametrize("most", [0.5, 100.0])
 def test_clipping_by_norm(rng, norm, most):

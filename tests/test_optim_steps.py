@@ -30,7 +30,8 @@ def run(ours, theirs, params, their_params, gradients, rtol=1e-6, atol=5e-7):
         ours.step()
         theirs.step()
         for p, q in zip(params, their_params):
-            np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=rtol, atol=atol, err_msg=f"step {n}, {p.shape}")
+            np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=rtol, atol=atol,
+                                       err_msg=f"step {n}, {p.shape}")
 
 
 def both(rng, shapes=SHAPES, dtype=np.float32):
@@ -70,7 +71,8 @@ def test_each_step_is_pytorchs(rng, name, settings):
 
 
 @pytest.mark.parametrize("name,settings", [("SGD", dict(lr=0.1, momentum=0.9, dampening=0.5)), ("Adam", dict(lr=0.1)),
-                                           ("AdamW", dict(lr=0.1)), ("RMSprop", dict()), ("Adagrad", dict(lr_decay=0.1))])
+                                           ("AdamW", dict(lr=0.1)), ("RMSprop", dict()),
+                                           ("Adagrad", dict(lr_decay=0.1))])
 def test_parameters_without_a_gradient_wait_as_in_pytorch(rng, name, settings):
     params, theirs = both(rng)
     gradients = random_gradients(rng, steps=8)
@@ -78,7 +80,8 @@ def test_parameters_without_a_gradient_wait_as_in_pytorch(rng, name, settings):
         for i in range(len(step)):
             if (n + i) % 3 == 0 and n != 2:
                 step[i] = None
-    run(getattr(optim, name)(params, **settings), getattr(torch.optim, name)(theirs, **settings), params, theirs, gradients)
+    run(getattr(optim, name)(params, **settings), getattr(torch.optim, name)(theirs, **settings), params, theirs,
+        gradients)
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
@@ -90,8 +93,10 @@ def test_float64_parameters_are_exact(rng, name):
 
 def test_groups_have_settings_of_their_own(rng):
     params, theirs = both(rng)
-    groups = lambda p: [{"params": p[:1], "lr": 0.5, "betas": (0.5, 0.9)}, {"params": p[1:3]}, {"params": p[3:], "weight_decay": 1.0}]
-    run(optim.AdamW(groups(params), lr=0.01), torch.optim.AdamW(groups(theirs), lr=0.01), params, theirs, random_gradients(rng))
+    groups = lambda p: [{"params": p[:1], "lr": 0.5, "betas": (0.5, 0.9)}, {"params": p[1:3]},
+                        {"params": p[3:], "weight_decay": 1.0}]
+    run(optim.AdamW(groups(params), lr=0.01), torch.optim.AdamW(groups(theirs), lr=0.01), params, theirs,
+        random_gradients(rng))
     params, theirs = both(rng)
     ours, other = optim.SGD(params[:2], lr=0.1), torch.optim.SGD(theirs[:2], lr=0.1)
     ours.add_param_group({"params": params[2:], "lr": 0.01, "momentum": 0.9})
@@ -99,10 +104,12 @@ def test_groups_have_settings_of_their_own(rng):
     run(ours, other, params, theirs, random_gradients(rng))
 
 
-@pytest.mark.parametrize("name,settings", [("SGD", dict(momentum=0.9)), ("Adam", {}), ("RMSprop", dict(momentum=0.9))])
+@pytest.mark.parametrize("name,settings",
+                         [("SGD", dict(momentum=0.9)), ("Adam", {}), ("RMSprop", dict(momentum=0.9))])
 def test_settings_may_change_on_the_way(rng, name, settings):
     params, theirs = both(rng)
-    ours, other = getattr(optim, name)(params, lr=0.1, **settings), getattr(torch.optim, name)(theirs, lr=0.1, **settings)
+    ours, other = getattr(optim, name)(params, lr=0.1, **settings), getattr(torch.optim, name)(theirs, lr=0.1,
+                                                                                               **settings)
     gradients = random_gradients(rng)
     run(ours, other, params, theirs, gradients[:3])
     for each in (ours, other):
@@ -115,7 +122,7 @@ def test_settings_may_change_on_the_way(rng, name, settings):
     run(ours, other, params, theirs, gradients[3:])
 
 
-# -- papers -----------------------------------------------------------------------------------------------------------------
+# -- papers --------------------------------------------------------------------------------------------------------
 def lamb(p, g, state, t, lr=0.01, b1=0.9, b2=0.999, eps=1e-6, decay=0.1):
     state["m"] = b1 * state.get("m", 0) + (1 - b1) * g
     state["v"] = b2 * state.get("v", 0) + (1 - b2) * g * g
@@ -165,16 +172,20 @@ def test_each_step_is_the_papers(rng, make, formula, shapes):
             exact[i] = formula(exact[i], g.astype(np.float64), states[i], t)
         optimizer.step()
         for p, e in zip(params, exact):
-            np.testing.assert_allclose(p.numpy(), e, rtol=5e-5 if formula is muon else 5e-6, atol=1e-5 if formula is muon else 1e-6)
+            np.testing.assert_allclose(p.numpy(), e, rtol=5e-5 if formula is muon else 5e-6,
+                                       atol=1e-5 if formula is muon else 1e-6)
 
 
 def test_lamb_without_lengths_is_adamw_without_the_rate_in_the_decay(rng):
     params, theirs = both(rng)
-    run(optim.LAMB(params, lr=0.1, eps=1e-8, adam=True), torch.optim.Adam(theirs, lr=0.1), params, theirs, random_gradients(rng))
+    run(optim.LAMB(params, lr=0.1, eps=1e-8, adam=True), torch.optim.Adam(theirs, lr=0.1), params, theirs,
+        random_gradients(rng))
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this PyTorch has no Muon")
-@pytest.mark.parametrize("settings", [{}, dict(nesterov=False, adjust_lr_fn="match_rms_adamw"), dict(momentum=0.5, weight_decay=0.0)])
+@pytest.mark.parametrize("settings",
+                         [{}, dict(nesterov=False, adjust_lr_fn="match_rms_adamw"),
+                          dict(momentum=0.5, weight_decay=0.0)])
 def test_muon_is_pytorchs_but_for_its_bfloat16(rng, settings):
     shapes = [(4, 3), (3, 5)]
     params, theirs = both(rng, shapes)
@@ -182,12 +193,13 @@ def test_muon_is_pytorchs_but_for_its_bfloat16(rng, settings):
         random_gradients(rng, shapes, 10), rtol=0.02, atol=0.02)
 
 
-# -- training ---------------------------------------------------------------------------------------------------------------
+# -- training ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name,settings", [("SGD", dict(lr=0.1, momentum=0.9)), ("Adam", dict(lr=0.02))])
 def test_a_whole_training_is_pytorchs(rng, name, settings):
     """Layers, gradients and optimizer together; and nothing is scheduled after the first step."""
     torch.manual_seed(1)
-    theirs = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3))
+    theirs = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.BatchNorm1d(8),
+                                 torch.nn.Linear(8, 3))
     ours = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.BatchNorm1d(8), nn.Linear(8, 3))
     from nn_judge import copy_weights
     copy_weights(theirs, ours)
@@ -261,7 +273,7 @@ def test_a_closure_gives_its_loss(rng):
     assert optimizer.step(closure).item() == 4.0 and x.item() == 1.0
 
 
-# -- parameters -----------------------------------------------------------------------------------------------------------
+# -- parameters ----------------------------------------------------------------------------------------------------
 def test_a_computed_tensor_becomes_a_parameter():
     w = Tensor.randn(4, 3) * 0.01
     assert w.requires_grad is None
@@ -305,8 +317,10 @@ def test_state_goes_to_pytorch_and_back(rng):
     ours, other = optim.Adam(params, lr=0.1), torch.optim.Adam(theirs, lr=0.2)
     run(ours, torch.optim.Adam(theirs, lr=0.1), params, theirs, random_gradients(rng, steps=3))
     saved = ours.state_dict()
-    other.load_state_dict({"state": {i: {k: torch.tensor(v.numpy()) for k, v in s.items()} for i, s in saved["state"].items()},
-                           "param_groups": [{**other.state_dict()["param_groups"][0], "lr": saved["param_groups"][0]["lr"]}]})
+    other.load_state_dict({"state": {i: {k: torch.tensor(v.numpy()) for k, v in s.items()} for i,
+                                     s in saved["state"].items()},
+                           "param_groups": [{**other.state_dict()["param_groups"][0],
+                                             "lr": saved["param_groups"][0]["lr"]}]})
     fresh = optim.Adam(params, lr=0.3)
     fresh.load_state_dict(other.state_dict())
     assert fresh.param_groups[0]["lr"] == 0.1

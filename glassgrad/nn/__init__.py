@@ -32,7 +32,7 @@ from glassgrad.nn.activations import (
     Tanh,
     Unflatten,
 )
-from glassgrad.nn.attention import MultiheadAttention, MultiHeadAttention
+from glassgrad.nn.attention import MultiHeadAttention, MultiheadAttention
 from glassgrad.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from glassgrad.nn.dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
 from glassgrad.nn.embedding import Embedding

@@ -1,6 +1,6 @@
 """Activations, pools and shapes as layers, for lists of layers. In, out: tensors.
 
-Each calls the method of Tensor whose name it shows; in a list of layers the method itself does as well: `Tensor.relu`.
+Each calls the method of Tensor whose name it has; in a list of layers the method does as well: `Tensor.relu`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 from glassgrad.nn.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["ReLU", "ReLU6", "LeakyReLU", "PReLU", "ELU", "CELU", "SELU", "GELU", "SiLU", "Swish", "Mish", "Sigmoid", "Tanh",
-           "Softplus", "Softsign", "LogSigmoid", "Hardtanh", "Hardsigmoid", "Hardswish", "Softmax", "LogSoftmax", "Flatten",
-           "Unflatten"]
+__all__ = ["ReLU", "ReLU6", "LeakyReLU", "PReLU", "ELU", "CELU", "SELU", "GELU", "SiLU", "Swish", "Mish", "Sigmoid",
+           "Tanh", "Softplus", "Softsign", "LogSigmoid", "Hardtanh", "Hardsigmoid", "Hardswish", "Softmax",
+           "LogSoftmax", "Flatten", "Unflatten"]
 
 
 class _Plain(Layer):
@@ -68,7 +68,8 @@ class PReLU(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.num_parameters > 1 and (x.ndim < 2 or x.shape[1] != self.num_parameters):
-            self._refuse(f"an input of shape {x.shape}", f"(batch, {self.num_parameters}, ...)", "check num_parameters")
+            self._refuse(f"an input of shape {x.shape}", f"(batch, {self.num_parameters}, ...)",
+                         "check num_parameters")
         weight = self.weight.reshape((1, -1) + (1,) * (x.ndim - 2)) if x.ndim > 1 else self.weight
         return (x > 0).where(x, x * weight)
 

@@ -28,8 +28,9 @@ class MultiheadAttention(Layer):
     """
     shows = ("embed_dim", "num_heads", "dropout", "batch_first")
 
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
-                 add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False):
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
+                 add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
+                 vdim: int | None = None, batch_first: bool = False):
         if num_heads < 1 or embed_dim % num_heads:
             raise InputError("the size cannot be divided among the heads",
                              given=f"embed_dim={embed_dim}, num_heads={num_heads}",
@@ -90,10 +91,10 @@ class MultiheadAttention(Layer):
         fits = q.ndim == k.ndim == v.ndim == 3 and q.shape[0] == k.shape[0] == v.shape[0] and k.shape[1] == v.shape[1]
         if not fits or (q.shape[2], k.shape[2], v.shape[2]) != (self.embed_dim, self.kdim, self.vdim):
             order = "batch, time" if self.batch_first else "time, batch"
-            shapes = ", ".join(str(x.shape if self.batch_first or x.ndim != 3 else x.transpose(0, 1).shape) for x in (q, k, v))
-            self._refuse(f"query, key and value of shapes {shapes}",
-                         f"({order}, size) with sizes {self.embed_dim}, {self.kdim} and {self.vdim}, one batch, and as many keys "
-                         "as values", "check batch_first, embed_dim, kdim and vdim")
+            given = [x if self.batch_first or x.ndim != 3 else x.transpose(0, 1) for x in (q, k, v)]
+            self._refuse(f"query, key and value of shapes {', '.join(str(x.shape) for x in given)}",
+                         f"({order}, size) with sizes {self.embed_dim}, {self.kdim} and {self.vdim}, one batch, and as "
+                         "many keys as values", "check batch_first, embed_dim, kdim and vdim")
 
     def _projected(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
         weights: list[Any] = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
@@ -115,13 +116,15 @@ class MultiheadAttention(Layer):
         if attn_mask is not None:
             if attn_mask.shape not in ((queries, keys), (batch * self.num_heads, queries, keys)):
                 self._refuse(f"an attn_mask of shape {attn_mask.shape}",
-                             f"({queries}, {keys}) or ({batch * self.num_heads}, {queries}, {keys})", "check the mask")
+                             f"({queries}, {keys}) or ({batch * self.num_heads}, {queries}, {keys})",
+                             "check the mask")
             lead = (1, 1) if attn_mask.ndim == 2 else (batch, self.num_heads)
             total = _added(attn_mask, q).reshape(*lead, queries, keys)
         if key_padding_mask is not None:
             padded = key_padding_mask.unsqueeze(0) if key_padding_mask.ndim == 1 else key_padding_mask
             if padded.shape != (batch, keys):
-                self._refuse(f"a key_padding_mask of shape {key_padding_mask.shape}", f"({batch}, {keys})", "check the mask")
+                self._refuse(f"a key_padding_mask of shape {key_padding_mask.shape}", f"({batch}, {keys})",
+                             "check the mask")
             padding = _added(padded, q).reshape(batch, 1, 1, keys)
             total = padding if total is None else total + padding
         return total

@@ -34,7 +34,8 @@ class _Convolution(Layer):
     shows: tuple[str, ...] = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
     rank = 2
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes, dilation: Sizes, groups: int):
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes, dilation: Sizes,
+                 groups: int):
         if not isinstance(kernel_size, int) and type(self).rank_is_free and len(kernel_size) in (1, 2, 3):
             self.rank = len(kernel_size)
         self.kernel_size = _per_axis(kernel_size, self.rank, "kernel_size", 1)
@@ -43,7 +44,8 @@ class _Convolution(Layer):
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise InputError("the channels cannot be divided into these groups",
                              given=f"in_channels={in_channels}, out_channels={out_channels}, groups={groups}",
-                             expected="a number of groups that divides both", mend="write groups=1 for an ordinary convolution")
+                             expected="a number of groups that divides both",
+                             mend="write groups=1 for an ordinary convolution")
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
 
     rank_is_free = False                            # whether kernel_size may choose the number of space axes
@@ -53,13 +55,14 @@ class _Convolution(Layer):
         batched = x.unsqueeze(0) if x.ndim == self.rank + 1 else x
         if batched.ndim != self.rank + 2 or batched.shape[1] != self.in_channels:
             space = ", ".join(("length",) if self.rank == 1 else ("depth", "height", "width")[3 - self.rank:])
-            self._refuse(f"an input of shape {x.shape}", f"(batch, {self.in_channels}, {space}), or without the batch",
+            self._refuse(f"an input of shape {x.shape}",
+                         f"(batch, {self.in_channels}, {space}), or without the batch",
                          "check in_channels, and that channels come before space: x.permute moves axes")
         return batched
 
 
 class Conv2d(_Convolution):
-    """A convolution over two axes (or as many as `kernel_size` has entries); `weight` is (out, in / groups, ...kernel).
+    """A convolution over two axes (or as many as `kernel_size` has); `weight` is (out, in / groups, ...kernel).
 
     >>> layer = Conv2d(3, 8, kernel_size=3, padding=1)
     >>> layer(Tensor.ones(2, 3, 5, 7)).shape, layer.weight.shape
@@ -92,7 +95,8 @@ class Conv2d(_Convolution):
             totals = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size)]
             return tuple(n for total in reversed(totals) for n in (total // 2, total - total // 2))
         if isinstance(padding, str):
-            raise InputError("there is no such padding", given=f"padding={padding!r}", expected='a number, "same" or "valid"',
+            raise InputError("there is no such padding", given=f"padding={padding!r}",
+                             expected='a number, "same" or "valid"',
                              mend="check the spelling")
         if not isinstance(padding, int) and len(padding) == 2 * self.rank and self.rank > 1:
             return tuple(padding)
@@ -131,7 +135,8 @@ class ConvTranspose2d(_Convolution):
     >>> layer(Tensor.ones(2, 3, 5, 7)).shape, layer.weight.shape
     ((2, 8, 10, 14), (3, 8, 2, 2))
     """
-    shows = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "dilation", "groups")
+    shows = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "dilation",
+             "groups")
     rank_is_free = True
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1, padding: Sizes = 0,
@@ -142,7 +147,8 @@ class ConvTranspose2d(_Convolution):
         self.padding = _per_axis(padding, self.rank, "padding", 0)
         self.output_padding = _per_axis(output_padding, self.rank, "output_padding", 0)
         if any(o >= max(s, d) for o, s, d in zip(self.output_padding, self.stride, self.dilation)):
-            raise InputError("output_padding is larger than what a stride leaves open", given=f"output_padding={output_padding}",
+            raise InputError("output_padding is larger than what a stride leaves open",
+                             given=f"output_padding={output_padding}",
                              expected=f"less than the stride {self.stride} or the dilation {self.dilation}",
                              mend="write output_padding=stride - 1 at most")
         outputs = out_channels // groups
@@ -153,7 +159,8 @@ class ConvTranspose2d(_Convolution):
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         seen = self._batched(x)
         extra = self.output_padding if output_size is None else self._extra(seen, output_size)
-        out = seen.conv_transpose2d(self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding, extra)
+        out = seen.conv_transpose2d(self.weight, self.bias, self.groups, self.stride, self.dilation,
+                                    self.padding, extra)
         return out if x.ndim == out.ndim else out.squeeze(0)
 
     def _extra(self, x: Tensor, output_size: Sequence[int]) -> tuple[int, ...]:
@@ -164,7 +171,8 @@ class ConvTranspose2d(_Convolution):
         extra = tuple(w - n for w, n in zip(wanted, least))
         if len(wanted) != self.rank or any(not 0 <= e < s for e, s in zip(extra, self.stride)):
             self._refuse(f"an input of shape {x.shape} with output_size={tuple(output_size)}",
-                         f"sizes from {least} to {[n + s - 1 for n, s in zip(least, self.stride)]}", "choose a size between")
+                         f"sizes from {least} to {[n + s - 1 for n, s in zip(least, self.stride)]}",
+                         "choose a size between")
         return extra
 
 

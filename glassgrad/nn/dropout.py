@@ -43,7 +43,8 @@ class Dropout2d(Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim < 3:
-            self._refuse(f"an input of shape {x.shape}", "(batch, channels, ...space)", "use Dropout for single values")
+            self._refuse(f"an input of shape {x.shape}", "(batch, channels, ...space)",
+                         "use Dropout for single values")
         if not settings.TRAINING or self.p == 0:
             return x
         if self.p == 1:

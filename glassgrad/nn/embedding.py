@@ -22,7 +22,8 @@ class Embedding(Layer):
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None):
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise InputError("padding_idx is outside the table", given=f"padding_idx={padding_idx}",
-                             expected=f"a number from {-num_embeddings} to {num_embeddings - 1}", mend="choose another row")
+                             expected=f"a number from {-num_embeddings} to {num_embeddings - 1}",
+                             mend="choose another row")
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
         weight = Tensor.randn(num_embeddings, embedding_dim)

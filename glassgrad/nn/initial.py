@@ -48,8 +48,8 @@ def ones(*shape: int) -> Tensor:
 
 
 def buffer(value: float, size: int | None = None, dtype: DType = dtypes.float32) -> Tensor:
-    """One value, or a vector of it, in memory: state of a layer that is not trained. (In memory from the start, so that the first
-    step of a training has the structure of all others.)
+    """One value, or a vector of it, in memory: state of a layer that is not trained. (In memory from the start, so
+    that the first step of a training has the structure of all others.)
 
     >>> state = buffer(1.0, 2)
     >>> state.tolist(), state.requires_grad

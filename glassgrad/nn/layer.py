@@ -1,7 +1,7 @@
 """What every layer here shares: it can be called, shows its settings, and names itself when an input does not fit.
 
-In: a class with `forward` and a list of settings to show. Out: the same class as a layer. A layer of your own needs none of this:
-any object whose attributes are tensors, layers, lists or dictionaries of them is a model.
+In: a class with `forward` and a list of settings to show. Out: the same class as a layer. A layer of your own needs
+none of this: any object whose attributes are tensors, layers, lists or dictionaries of them is a model.
 """
 
 from __future__ import annotations

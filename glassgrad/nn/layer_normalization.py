@@ -61,7 +61,8 @@ class LayerNorm2d(LayerNorm):
 
 
 class RMSNorm(Layer):
-    """x / sqrt(mean(x^2) + eps) weight over the last axes. `eps=None` takes the smallest step at 1 of x's type, as PyTorch does.
+    """x / sqrt(mean(x^2) + eps) weight over the last axes. `eps=None` takes the smallest step at 1 of x's type, as
+    PyTorch does.
 
     >>> RMSNorm(2, eps=0.0)(Tensor([[3.0, -3.0]])).tolist()
     [[1.0, -1.0]]

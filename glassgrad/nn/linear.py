@@ -49,7 +49,8 @@ class Bilinear(Layer):
         self.bias = uniform_within(bound, out_features) if bias else None
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        if x.shape[-1:] != (self.in1_features,) or y.shape[-1:] != (self.in2_features,) or x.shape[:-1] != y.shape[:-1]:
+        sizes = (*x.shape[-1:], *y.shape[-1:])
+        if sizes != (self.in1_features, self.in2_features) or x.shape[:-1] != y.shape[:-1]:
             self._refuse(f"inputs of shape {x.shape} and {y.shape}",
                          f"equal shapes but for the last axes of {self.in1_features} and {self.in2_features}",
                          "check the order of the inputs")

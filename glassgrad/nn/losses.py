@@ -1,5 +1,5 @@
-"""Losses as layers: loss = CrossEntropyLoss()(predictions, targets). In: predictions and targets. Out: one number, or one
-per example with reduction="none".
+"""Losses as layers: loss = CrossEntropyLoss()(predictions, targets). In: predictions and targets. Out: one number,
+or one per example with reduction="none".
 
 Each calls the method of Tensor that has the formula.
 """
@@ -9,7 +9,8 @@ from __future__ import annotations
 from glassgrad.nn.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["MSELoss", "L1Loss", "HuberLoss", "SmoothL1Loss", "KLDivLoss", "CrossEntropyLoss", "NLLLoss", "BCELoss", "BCEWithLogitsLoss"]
+__all__ = ["MSELoss", "L1Loss", "HuberLoss", "SmoothL1Loss", "KLDivLoss", "CrossEntropyLoss", "NLLLoss", "BCELoss",
+           "BCEWithLogitsLoss"]
 
 
 class _Loss(Layer):

@@ -19,9 +19,9 @@ __all__ = ["BatchNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d"]
 
 
 class BatchNorm(Layer):
-    """(x - mean) / sqrt(variance + eps) weight + bias for each channel (axis 1). `momentum` is the share of the newest batch
-    in the running statistics; None averages all batches alike. The arguments may also come in tinygrad's order: size, eps,
-    affine, track_running_stats, momentum.
+    """(x - mean) / sqrt(variance + eps) weight + bias for each channel (axis 1). `momentum` is the share of the
+    newest batch in the running statistics; None averages all batches alike. The arguments may also come in
+    tinygrad's order: size, eps, affine, track_running_stats, momentum.
 
     >>> layer = BatchNorm(3)
     >>> with Tensor.train():

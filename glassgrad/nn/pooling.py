@@ -1,4 +1,4 @@
-"""Pools as layers: the maximum or mean of windows. In, out: (batch, channels, ...space); the batch may be left out."""
+"""Pools as layers: the maximum or mean of windows. In, out: (batch, channels, ...space), perhaps without batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class MaxPool2d(_Pool):
     >>> MaxPool2d(2)(Tensor.arange(16).reshape(1, 1, 4, 4)).tolist()
     [[[[5, 7], [13, 15]]]]
     """
-    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False):
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+                 ceil_mode: bool = False):
         super().__init__(kernel_size, stride, padding)
         self.dilation, self.ceil_mode = self._each(dilation), ceil_mode
 
@@ -161,7 +162,8 @@ class Upsample(Layer):
     """
     shows = ("size", "scale_factor", "mode")
 
-    def __init__(self, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None):
+    def __init__(self, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+                 align_corners: bool | None = None):
         self.size, self.scale_factor, self.mode, self.align_corners = size, scale_factor, mode, bool(align_corners)
 
     def forward(self, x: Tensor) -> Tensor:

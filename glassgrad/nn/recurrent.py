@@ -17,7 +17,7 @@ from glassgrad.tensor.tensor import Tensor
 __all__ = ["RNNCell", "LSTMCell", "GRUCell", "rnn_step", "lstm_step", "gru_step", "nonlinearity_of"]
 
 
-# -- the formulas -------------------------------------------------------------------------------------------------------
+# -- the formulas --------------------------------------------------------------------------------------------------
 def nonlinearity_of(name: str) -> Any:
     """The function that PyTorch calls so.
 
@@ -64,7 +64,7 @@ def gru_step(seen: Tensor, recalled: Tensor, h: Tensor) -> Tensor:
     return (1 - z) * n + z * h
 
 
-# -- cells ----------------------------------------------------------------------------------------------------------------
+# -- cells ---------------------------------------------------------------------------------------------------------
 class _Cell(Layer):
     """Two linear maps, of the input and of the state, with `gates` outputs per hidden unit."""
     shows: tuple[str, ...] = ("input_size", "hidden_size")
@@ -84,7 +84,8 @@ class _Cell(Layer):
             self._refuse(f"an input of shape {x.shape}", f"(batch, {self.input_size}) or ({self.input_size},)",
                          "check input_size; for whole sequences use the layer without Cell")
         h = self._state(x, h)
-        return (x.linear(self.weight_ih.transpose(), self.bias_ih), h.linear(self.weight_hh.transpose(), self.bias_hh), h)
+        return (x.linear(self.weight_ih.transpose(), self.bias_ih),
+                h.linear(self.weight_hh.transpose(), self.bias_hh), h)
 
     def _state(self, x: Tensor, state: Tensor | None) -> Tensor:
         shape = (*x.shape[:-1], self.hidden_size)

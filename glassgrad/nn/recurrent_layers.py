@@ -1,7 +1,8 @@
-"""Recurrent networks over whole sequences: RNN, LSTM, GRU. In: (time, batch, size). Out: outputs of every step, last state.
+"""Recurrent networks over sequences: RNN, LSTM, GRU. In: (time, batch, size). Out: every output, the last state.
 
-The inputs of all steps are multiplied at once; the steps themselves follow one another. Several layers, both directions
-and dropout between layers are as in PyTorch, and so are the names of the parameters (`weight_ih_l0_reverse`).
+The inputs of all steps are multiplied at once; the steps themselves follow one another. Several layers, both
+directions and dropout between layers are as in PyTorch, and so are the names of the parameters
+(`weight_ih_l0_reverse`).
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ class _Recurrent(Layer):
     shows: tuple[str, ...] = ("input_size", "hidden_size", "num_layers", "bidirectional")
     gates, states = 1, 1
 
-    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
-                 dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0):
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0):
         if num_layers < 1 or not 0 <= proj_size < hidden_size:
             raise InputError("a recurrent network cannot have these sizes",
                              given=f"num_layers={num_layers}, hidden_size={hidden_size}, proj_size={proj_size}",
-                             expected="1 layer or more, and a projection smaller than hidden_size", mend="check the sizes")
-        self.input_size, self.hidden_size, self.num_layers, self.proj_size = input_size, hidden_size, num_layers, proj_size
+                             expected="1 layer or more, and a projection smaller than hidden_size",
+                             mend="check the sizes")
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.proj_size = proj_size
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, dropout, bidirectional
         self.directions = ("", "_reverse") if bidirectional else ("",)
         self.out_size = proj_size or hidden_size
@@ -65,11 +68,12 @@ class _Recurrent(Layer):
         return Tensor.stack(*outputs), state
 
     def _run(self, x: Tensor, start: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """All layers; the output in the order of axes that came in, and the last state of every layer and direction."""
+        """All layers: the output, its axes as they came in, and the last state of every layer and direction."""
         axis = 0 if not self.batch_first or x.ndim == 2 else 1
         if x.ndim not in (2, 3) or x.shape[-1] != self.input_size or x.shape[axis] == 0:
             order = "batch, time" if self.batch_first else "time, batch"
-            self._refuse(f"an input of shape {x.shape}", f"({order}, {self.input_size}) or (time, {self.input_size}), "
+            self._refuse(f"an input of shape {x.shape}",
+                         f"({order}, {self.input_size}) or (time, {self.input_size}), "
                          "with at least one step", "check input_size and batch_first")
         seq = x.unsqueeze(1) if x.ndim == 2 else x.transpose(0, 1) if self.batch_first else x
         states = self._start(seq, start, x.ndim == 2)
@@ -109,8 +113,8 @@ class RNN(_Recurrent):
     >>> out.shape, h.shape
     ((5, 2, 4), (1, 2, 4))
     """
-    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh", bias: bool = True,
-                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False):
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh",
+                 bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False):
         nonlinearity_of(nonlinearity)
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
         self.nonlinearity = nonlinearity
@@ -132,8 +136,8 @@ class GRU(_Recurrent):
     """
     gates = 3
 
-    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
-                 dropout: float = 0.0, bidirectional: bool = False):
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False):
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
 
     def _step(self, seen: Tensor, recalled: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -1,6 +1,8 @@
-"""Layers one after another. In: layers or functions. Out: one layer whose parameters are named `0.weight`, `1.bias`, ...
+"""Layers one after another. In: layers or functions. Out: one layer whose parameters are named `0.weight`,
+`1.bias`, ...
 
-A plain list does as well: `x.sequential([layer, Tensor.relu, layer])`, and a list as an attribute is found by `nn.state`.
+A plain list does as well: `x.sequential([layer, Tensor.relu, layer])`, and a list as an attribute is found by
+`nn.state`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.nn.layer import Layer
-from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Sequential"]
 

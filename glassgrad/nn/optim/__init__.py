@@ -1,4 +1,4 @@
-"""Optimizers, learning-rate schedules, clipping and mixed precision. In: parameters with gradients. Out: better parameters."""
+"""Optimizers, schedules, clipping and mixed precision. In: parameters with gradients. Out: better parameters."""
 
 from glassgrad.nn.optim import lr_scheduler as lr_scheduler
 from glassgrad.nn.optim.adagrad import Adagrad

@@ -31,7 +31,8 @@ def _pair(b1: Any, b2: float, betas: Betas | None) -> Betas:
     """Both betas, from b1 and b2 as tinygrad names them, or from a pair as PyTorch does."""
     pair = tuple(betas) if betas is not None else tuple(b1) if isinstance(b1, (tuple, list)) else (b1, b2)
     if len(pair) != 2 or not all(0 <= b < 1 for b in pair):
-        raise InputError("betas are two numbers from 0 up to, not including, 1", given=str(pair), expected="such as (0.9, 0.999)",
+        raise InputError("betas are two numbers from 0 up to, not including, 1", given=str(pair),
+                         expected="such as (0.9, 0.999)",
                          mend="check the order of the arguments")
     return pair  # type: ignore[return-value]
 
@@ -50,8 +51,9 @@ class _Moments(Optimizer):
 
 
 class Adam(_Moments):
-    """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p -= lr m' / (sqrt(v') + eps), with m' = m / (1 - b1^t) and v' likewise
-    (Kingma and Ba, 2014). `weight_decay` adds weight_decay p to g; `amsgrad` divides by the largest v so far.
+    """m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p -= lr m' / (sqrt(v') + eps), with m' = m / (1 - b1^t) and
+    v' likewise (Kingma and Ba, 2014). `weight_decay` adds weight_decay p to g; `amsgrad` divides by the largest v
+    so far.
 
     >>> x = Tensor([1.0, 2.0])
     >>> optimizer = Adam([x], lr=0.5)
@@ -104,8 +106,8 @@ class AdamW(Adam):
 
 
 class LAMB(_Moments):
-    """Adam's direction r = m' / (sqrt(v') + eps) + weight_decay p, with a step of lr |p| / |r| for each parameter (You et al.,
-    2019; lr where a length is 0). `adam` leaves the lengths out.
+    """Adam's direction r = m' / (sqrt(v') + eps) + weight_decay p, with a step of lr |p| / |r| for each parameter
+    (You et al., 2019; lr where a length is 0). `adam` leaves the lengths out.
 
     >>> x = Tensor([3.0, 4.0])
     >>> optimizer = LAMB([x], lr=0.1)

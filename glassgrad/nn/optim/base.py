@@ -1,5 +1,4 @@
-"""What every optimizer shares: parameters in groups, their state, one step as one graph. In: gradients. Out: new
-parameters.
+"""What every optimizer shares: groups of parameters, state, a step as one graph. In: gradients. Out: new parameters.
 
 An optimizer is its formula: a subclass gives `update`, which takes a value and its gradient and returns the new
 value, and names the tensors it keeps per parameter. Gradients, parameters, state and pending statistics are
@@ -36,8 +35,7 @@ class Optimizer:
     >>> optimizer.step(); x.tolist()
     [0.0, 0.0]
     """
-    keeps: Mapping[str,
-                   str] = {}                   # attributes with a tensor per parameter, and PyTorch's names of them
+    keeps: Mapping[str, str] = {}                   # attributes: a tensor per parameter; and PyTorch's names of them
 
     def __init__(self, params: Parameters, defaults: dict[str, Any], master_weights: bool = True):
         self.defaults = {"maximize": False, **defaults}
@@ -243,8 +241,7 @@ class Optimizer:
         names = {**self.keeps, "master": "master"}
         state = {i: {name: Tensor(kept[i], requires_grad=False) for attribute, name in names.items()
                      if (kept := getattr(self, attribute))[i] is not None} for i in range(len(self.params))}
-        groups = [{**{k: v for k, v in g.items() if k != "params"},
-                   "params": list(g.places)} for g in self.param_groups]
+        groups = [{**dict(g), "params": list(g.places)} for g in self.param_groups]
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -330,8 +327,7 @@ def _groups(params: Parameters) -> list[dict[str, Any]]:
 
 
 def _own_memory(members: list[Tensor], others: list[Tensor]) -> None:
-    """Each parameter becomes a value in memory of its own, so that every step has the same structure and its own
-    gradient."""
+    """Each parameter becomes a value in memory of its own: every step has one structure, each its own gradient."""
     taken = {t.uop for t in others}
     for p in members:
         if p.uop.op is not o.BUFFER or p.uop in taken:

@@ -1,4 +1,4 @@
-"""Gradients kept within bounds. In: parameters with gradients. Out: the same gradients, smaller where they were too large.
+"""Gradients kept within bounds. In: parameters with gradients. Out: the same, smaller where too large.
 
 Call between `loss.backward()` and `optimizer.step()`. Nothing is computed here: the bounds become part of the step.
 """
@@ -52,8 +52,9 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
     held = _with_gradients(parameters)
     length = total_norm(held, norm_type)
     if error_if_nonfinite and not math.isfinite(length.item()):
-        raise GradientError("the gradients are not finite", given=f"a common length of {length.item()}", expected="a finite length",
-                            mend="lower the learning rate, or look for a division by 0; error_if_nonfinite=False goes on")
+        raise GradientError("the gradients are not finite", given=f"a common length of {length.item()}",
+                            expected="a finite length",
+                            mend="lower the learning rate, or look for a division by 0")
     factor = (max_norm / (length + 1e-6)).minimum(1.0)
     for p in held:
         assert p.grad is not None

@@ -42,7 +42,8 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     """
     def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0):
         if T_0 < 1 or T_mult < 1:
-            raise InputError("a cosine needs a length", given=f"T_0={T_0}, T_mult={T_mult}", expected="whole numbers from 1",
+            raise InputError("a cosine needs a length", given=f"T_0={T_0}, T_mult={T_mult}",
+                             expected="whole numbers from 1",
                              mend="write T_0=10, for example")
         self.T_0, self.T_mult, self.eta_min = T_0, T_mult, eta_min
         super().__init__(optimizer)
@@ -62,7 +63,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
 
 class OneCycleLR(LRScheduler):
-    """Up to max_lr and down again, once, over `total_steps`, while momentum goes the other way (Smith and Topin, 2017).
+    """Up to max_lr and down again, once, over `total_steps`, as momentum goes the other way (Smith and Topin, 2017).
 
     It starts at max_lr / div_factor and ends at that / final_div_factor. Call `step()` after every batch.
 
@@ -75,15 +76,18 @@ class OneCycleLR(LRScheduler):
     def __init__(self, optimizer: Optimizer, max_lr: float | Sequence[float], total_steps: int | None = None,
                  epochs: int | None = None, steps_per_epoch: int | None = None, pct_start: float = 0.3,
                  anneal_strategy: str = "cos", cycle_momentum: bool = True, base_momentum: float = 0.85,
-                 max_momentum: float = 0.95, div_factor: float = 25.0, final_div_factor: float = 1e4, three_phase: bool = False):
+                 max_momentum: float = 0.95, div_factor: float = 25.0, final_div_factor: float = 1e4,
+                 three_phase: bool = False):
         if total_steps is None and epochs is not None and steps_per_epoch is not None:
             total_steps = epochs * steps_per_epoch
         if total_steps is None or total_steps < 1 or anneal_strategy not in ("cos", "linear"):
-            raise InputError("OneCycleLR cannot be laid out", given=f"total_steps={total_steps}, anneal_strategy={anneal_strategy!r}",
+            raise InputError("OneCycleLR cannot be laid out",
+                             given=f"total_steps={total_steps}, anneal_strategy={anneal_strategy!r}",
                              expected='total_steps (or epochs and steps_per_epoch), and "cos" or "linear"',
                              mend="write total_steps=epochs * len(batches)")
         groups = optimizer.param_groups
-        self.max_lrs = [float(max_lr)] * len(groups) if isinstance(max_lr, (int, float)) else [float(m) for m in max_lr]
+        tops = [max_lr] * len(groups) if isinstance(max_lr, (int, float)) else list(max_lr)
+        self.max_lrs = [float(top) for top in tops]
         self.total_steps, self.linear, self.cycle_momentum = total_steps, anneal_strategy == "linear", cycle_momentum
         start, low = [m / div_factor for m in self.max_lrs], [m / div_factor / final_div_factor for m in self.max_lrs]
         # (last step, rates at its start and end, momentum at its start and end)
@@ -105,11 +109,10 @@ class OneCycleLR(LRScheduler):
         if epoch > self.total_steps:
             raise InputError("the cycle is over", given=f"step {epoch}", expected=f"at most {self.total_steps} steps",
                              mend="make the schedule with a larger total_steps")
-        begin = 0.0
-        for last, rates, next_rates, momentum, next_momentum in self.phases:
-            if epoch <= last or last == self.phases[-1][0]:
-                break
-            begin = last
+        ends = [phase[0] for phase in self.phases]
+        at = next((i for i, last in enumerate(ends) if epoch <= last), len(ends) - 1)
+        begin = ends[at - 1] if at else 0.0
+        last, rates, next_rates, momentum, next_momentum = self.phases[at]
         part = (epoch - begin) / (last - begin) if last != begin else 1.0
         self._set([self._between(a, b, part) for a, b in zip(rates, next_rates)])
         if self.cycle_momentum:

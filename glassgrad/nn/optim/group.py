@@ -1,8 +1,8 @@
 """The settings of some parameters: a learning rate and others. In: numbers. Out: numbers, and tensors that hold them.
 
-A number that changes between steps must not be a constant of the graph: each new value would be new code, and a captured step
-would keep the old one. So the learning rate is a tensor of one element, and so is every setting that was set after the
-optimizer was made; the other settings are constants.
+A number that changes between steps must not be a constant of the graph: each new value would be new code, and a
+captured step would keep the old one. So the learning rate is a tensor of one element, and so is every setting that
+was set after the optimizer was made; the other settings are constants.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.graph.dtype import DType
-from glassgrad.graph.uop import UOp
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Group", "itself"]
@@ -59,11 +58,12 @@ class Group(MutableMapping[str, Any]):
         if isinstance(rate, Tensor):
             if rate.numel() != 1:
                 raise InputError("a learning rate is one number", given=f"a tensor of shape {rate.shape}",
-                                 expected="a tensor with 1 element", mend="use one group of parameters per learning rate")
+                                 expected="a tensor with 1 element",
+                                 mend="use one group of parameters per learning rate")
             held = self._held["lr", itself] = _Held(rate, 0.0)
             held.node = None  # type: ignore[assignment]
 
-    # -- as a dictionary -----------------------------------------------------------------------------------------------
+    # -- as a dictionary -------------------------------------------------------------------------------------------
     def __getitem__(self, key: str) -> Any:
         held = self._held.get((key, itself))
         if held is not None and held.tensor.uop is not held.node:       # the tensor has the last word
@@ -94,9 +94,9 @@ class Group(MutableMapping[str, Any]):
         shown = {k: v for k, v in self.items() if k != "params"}
         return f"Group({len(self._values['params'])} parameters, {', '.join(f'{k}={v!r}' for k, v in shown.items())})"
 
-    # -- in a graph ------------------------------------------------------------------------------------------------------
+    # -- in a graph ------------------------------------------------------------------------------------------------
     def number(self, key: str, of: Of = itself) -> Any:
-        """A setting, or a function of one, to compute with: a tensor without axes if it moves, else a plain number."""
+        """A setting, or a function of one, to compute with: a tensor if it moves, else a plain number."""
         if key not in self._moving:
             return of(self._values[key])
         return self.tensor(key, of).reshape(())

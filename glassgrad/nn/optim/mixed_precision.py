@@ -1,4 +1,4 @@
-"""Mixed precision: products in half the bits, sums and weights in float32. In: a model, a loss. Out: the same, faster.
+"""Mixed precision: products in half the bits, sums and weights in float32. In: a loss. Out: the same, faster.
 
     scaler = GradScaler()
     with autocast(dtype=dtypes.float16):
@@ -7,8 +7,9 @@
     scaler.step(optimizer)
     scaler.update()
 
-Weights stay float32: `autocast` casts what goes into matrix products and convolutions, nothing else. (Weights that are float16
-themselves get a float32 copy in the optimizer, see `Optimizer`.) bfloat16 has float32's range and needs no scaler.
+Weights stay float32: `autocast` casts what goes into matrix products and convolutions, nothing else. (Weights that
+are float16 themselves get a float32 copy in the optimizer, see `Optimizer`.) bfloat16 has float32's range and needs
+no scaler.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ __all__ = ["autocast", "GradScaler"]
 
 
 class autocast:
-    """Within the block, or the function it decorates: matrix products and convolutions of float32 take their inputs as `dtype`
-    and give it; softmax, norms and losses come out as float32. A device's name may come first, as in PyTorch.
+    """Within the block, or the function it decorates: matrix products and convolutions of float32 take their inputs
+    as `dtype` and give it; softmax, norms and losses come out as float32. A device's name may come first, as in
+    PyTorch.
 
     >>> x = Tensor([[1.0, 2.0]])
     >>> with autocast(dtype=dtypes.bfloat16):
@@ -36,13 +38,15 @@ class autocast:
     (dtypes.bfloat16, dtypes.float32)
     """
 
-    def __init__(self, device_type: str | DType | None = None, dtype: DType | str | None = None, enabled: bool = True):
+    def __init__(self, device_type: str | DType | None = None, dtype: DType | str | None = None,
+                 enabled: bool = True):
         if isinstance(device_type, DType) and dtype is None:
             dtype = device_type
         chosen = dtypes.bfloat16 if dtype is None else dtype_by_name(dtype)
         if chosen not in (dtypes.float16, dtypes.bfloat16, dtypes.float32):
             raise InputError("autocast computes in a float type of 16 bits", given=f"dtype={chosen.name}",
-                             expected="dtypes.float16 or dtypes.bfloat16", mend="write autocast(dtype=dtypes.bfloat16)")
+                             expected="dtypes.float16 or dtypes.bfloat16",
+                             mend="write autocast(dtype=dtypes.bfloat16)")
         self.dtype = chosen if enabled and chosen is not dtypes.float32 else None
         self._before: list[DType | None] = []
 
@@ -62,8 +66,8 @@ class autocast:
 
 
 class GradScaler:
-    """Keeps float16 gradients from vanishing: the loss is multiplied by a scale and the gradients divided by it. A step whose
-    gradients overflow changes nothing and halves the scale; many good ones in a row double it.
+    """Keeps float16 gradients from vanishing: the loss is multiplied by a scale and the gradients divided by it. A
+    step whose gradients overflow changes nothing and halves the scale; many good ones in a row double it.
 
     Nothing is read back: whether a step counts is decided in the step's own kernels, so it can be captured.
 
@@ -83,13 +87,15 @@ class GradScaler:
             device, init_scale = None, float(device)
         if not (init_scale > 0 and growth_factor > 1 and 0 < backoff_factor < 1 and growth_interval >= 1):
             raise InputError("GradScaler was given numbers it cannot work with",
-                             given=f"init_scale={init_scale}, growth_factor={growth_factor}, backoff_factor={backoff_factor}, "
+                             given=f"init_scale={init_scale}, growth_factor={growth_factor}, "
+                                   f"backoff_factor={backoff_factor}, "
                                    f"growth_interval={growth_interval}",
                              expected="a scale above 0, growth above 1, backoff between 0 and 1, an interval from 1",
                              mend="leave them at their defaults")
         self.growth_factor, self.backoff_factor, self.growth_interval = growth_factor, backoff_factor, growth_interval
         self.enabled = enabled
-        place = device if device is not None and device.upper() != "CUDA" else None     # PyTorch's "cuda" is any accelerator
+        # PyTorch's "cuda" is whatever accelerator there is: the default device
+        place = device if device is not None and device.upper() != "CUDA" else None
         self._scale = Tensor([init_scale], device=place, requires_grad=False)
         self._good_steps = Tensor([0], dtype=dtypes.int32, device=place, requires_grad=False)
         self._finite: dict[int, Tensor] = {}         # by optimizer, for those whose gradients are divided already
@@ -128,13 +134,14 @@ class GradScaler:
             finite = sound if finite is None else finite & sound.to(finite.device)
             p.grad = (wide * inverse).cast(p.grad.dtype)
         if finite is None:
-            raise GradientError("there are no gradients to divide by the scale", given="parameters whose grad is None",
+            raise GradientError("there are no gradients to divide by the scale",
+                                given="parameters whose grad is None",
                                 expected="at least one parameter with a gradient",
                                 mend="call scaler.scale(loss).backward() first")
         self._finite[id(optimizer)] = finite
 
     def step(self, optimizer: Optimizer) -> None:
-        """A step of the optimizer with the gradients divided by the scale; where one of them is not finite, nothing changes."""
+        """A step of the optimizer with the gradients divided by the scale; nothing changes unless all are finite."""
         if not self.enabled:
             optimizer.step()
             return
@@ -152,7 +159,8 @@ class GradScaler:
         if new_scale is not None:
             self._scale.assign(Tensor([new_scale], device=self._scale.device))
         elif not self._stepped:
-            raise GradientError("there was no step to learn from", given="update() without step()", expected="a step before it",
+            raise GradientError("there was no step to learn from", given="update() without step()",
+                                expected="a step before it",
                                 mend="call scaler.step(optimizer) first")
         else:
             finite = self._stepped[0]
@@ -160,7 +168,8 @@ class GradScaler:
                 finite = finite & other.to(finite.device)
             good = finite.reshape(1).to(self._scale.device).where(self._good_steps + 1, 0)
             grown = good == self.growth_interval
-            factor = grown.where(self.growth_factor, finite.reshape(1).to(self._scale.device).where(1.0, self.backoff_factor))
+            factor = grown.where(self.growth_factor,
+                                 finite.reshape(1).to(self._scale.device).where(1.0, self.backoff_factor))
             self._scale.assign((self._scale * factor).cast(self._scale.dtype))
             self._good_steps.assign(grown.where(0, good).cast(dtypes.int32))
             self._scale.realize(self._good_steps)

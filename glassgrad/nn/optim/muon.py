@@ -1,4 +1,4 @@
-"""Muon: momentum whose matrices are made orthogonal. In, out: see `base`; parameters are matrices (or kernels, as matrices)."""
+"""Muon: momentum whose matrices are made orthogonal. In, out: see `base`; parameters have 2 axes or more."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from glassgrad.tensor.tensor import Tensor
 __all__ = ["Muon", "orthogonal"]
 
 Coefficients = tuple[float, float, float]
-COEFFICIENTS: Coefficients = (3.4445, -4.775, 2.0315)      # steepest at 0 (Jordan, 2024): singular values end within 0.7 to 1.2
+# steepest at 0 (Jordan, 2024): singular values end within 0.7 to 1.2
+COEFFICIENTS: Coefficients = (3.4445, -4.775, 2.0315)
 
 
-def orthogonal(matrix: Tensor, steps: int = 5, coefficients: Coefficients = COEFFICIENTS, eps: float = 1e-7) -> Tensor:
-    """A matrix with the same directions and singular values near 1, by the iteration X = a X + (b A + c A A) X with A = X X^T.
+def orthogonal(matrix: Tensor, steps: int = 5, coefficients: Coefficients = COEFFICIENTS,
+               eps: float = 1e-7) -> Tensor:
+    """A matrix with the same directions and singular values near 1, by the iteration X = a X + (b A + c A A) X with
+    A = X X^T.
 
     >>> orthogonal(Tensor([[2.0, 0.0], [0.0, 1.0]])).numpy().round(1)
     array([[0.7, 0. ],
@@ -34,10 +37,12 @@ def orthogonal(matrix: Tensor, steps: int = 5, coefficients: Coefficients = COEF
 
 
 class Muon(Optimizer):
-    """b = momentum b + (1 - momentum) g;  p -= lr (weight_decay p + scale orthogonal(b)), where nesterov mixes g and b once more.
+    """b = momentum b + (1 - momentum) g;  p -= lr (weight_decay p + scale orthogonal(b)), where nesterov mixes g
+    and b once more.
 
-    The scale is sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, columns)) with adjust_lr_fn="match_rms_adamw". For biases and
-    embeddings use AdamW, and join the two with OptimizerGroup. (PyTorch multiplies these matrices in bfloat16, here it is float32.)
+    The scale is sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, columns)) with adjust_lr_fn="match_rms_adamw".
+    For biases and embeddings use AdamW, and join the two with OptimizerGroup. (PyTorch multiplies these matrices in
+    bfloat16, here it is float32.)
 
     >>> w = Tensor([[1.0, 0.0], [0.0, 1.0]])
     >>> optimizer = Muon([w], lr=0.1, weight_decay=0.0)
@@ -48,9 +53,10 @@ class Muon(Optimizer):
     """
     keeps = {"b": "momentum_buffer"}
 
-    def __init__(self, params: Parameters, lr: float | Tensor = 0.001, momentum: float = 0.95, weight_decay: float = 0.1,
-                 ns_steps: int = 5, ns_coefficients: Coefficients = COEFFICIENTS, nesterov: bool = True, *, eps: float = 1e-7,
-                 adjust_lr_fn: str | None = None, maximize: bool = False, fused: Any = None, master_weights: bool = True):
+    def __init__(self, params: Parameters, lr: float | Tensor = 0.001, momentum: float = 0.95,
+                 weight_decay: float = 0.1, ns_steps: int = 5, ns_coefficients: Coefficients = COEFFICIENTS,
+                 nesterov: bool = True, *, eps: float = 1e-7, adjust_lr_fn: str | None = None, maximize: bool = False,
+                 fused: Any = None, master_weights: bool = True):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "ns_steps": ns_steps,
                                   "ns_coefficients": tuple(ns_coefficients), "nesterov": nesterov, "eps": eps,
                                   "adjust_lr_fn": adjust_lr_fn, "maximize": maximize}, master_weights)
@@ -59,7 +65,8 @@ class Muon(Optimizer):
         super().check(group)
         flat = next((p for p in group["params"] if p.ndim < 2), None)
         if flat is not None:
-            raise InputError("Muon optimizes matrices", given=f"a parameter of shape {flat.shape}", expected="2 axes or more",
+            raise InputError("Muon optimizes matrices", given=f"a parameter of shape {flat.shape}",
+                             expected="2 axes or more",
                              mend="give biases to another optimizer: OptimizerGroup(Muon(matrices), AdamW(rest))")
         if group["adjust_lr_fn"] not in (None, "original", "match_rms_adamw"):
             raise InputError("there is no such scale", given=f"adjust_lr_fn={group['adjust_lr_fn']!r}",

@@ -23,8 +23,8 @@ class ReduceLROnPlateau(LRScheduler):
     [0.5]
     """
     def __init__(self, optimizer: Optimizer, mode: str = "min", factor: float = 0.1, patience: int = 10,
-                 threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0, min_lr: float | Sequence[float] = 0.0,
-                 eps: float = 1e-8):
+                 threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0,
+                 min_lr: float | Sequence[float] = 0.0, eps: float = 1e-8):
         if mode not in ("min", "max") or threshold_mode not in ("rel", "abs") or not factor < 1:
             raise InputError("ReduceLROnPlateau was given settings it does not have",
                              given=f"mode={mode!r}, threshold_mode={threshold_mode!r}, factor={factor}",
@@ -42,7 +42,8 @@ class ReduceLROnPlateau(LRScheduler):
     def step(self, metrics: Any = None) -> None:  # type: ignore[override]
         """An epoch has ended with this measure, a number or a tensor of one element."""
         if metrics is None:
-            raise InputError("ReduceLROnPlateau watches a measure", given="step()", expected="step(loss)", mend="hand in the loss")
+            raise InputError("ReduceLROnPlateau watches a measure", given="step()", expected="step(loss)",
+                             mend="hand in the loss")
         current = float(metrics)
         self.last_epoch += 1
         better = self._is_better(current)

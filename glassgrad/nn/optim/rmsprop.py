@@ -12,8 +12,8 @@ __all__ = ["RMSprop"]
 
 
 class RMSprop(Optimizer):
-    """v = alpha v + (1 - alpha) g^2;  p -= lr g / (sqrt(v) + eps); `centered` subtracts the square of the running mean of g from v,
-    `momentum` averages the steps.
+    """v = alpha v + (1 - alpha) g^2;  p -= lr g / (sqrt(v) + eps); `centered` subtracts the square of the running
+    mean of g from v, `momentum` averages the steps.
 
     >>> x = Tensor([1.0, 2.0])
     >>> optimizer = RMSprop([x], lr=0.1)
@@ -26,8 +26,8 @@ class RMSprop(Optimizer):
     def __init__(self, params: Parameters, lr: float | Tensor = 0.01, alpha: float = 0.99, eps: float = 1e-8,
                  weight_decay: float = 0.0, momentum: float = 0.0, centered: bool = False, *, maximize: bool = False,
                  fused: Any = None, master_weights: bool = True):
-        super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum,
-                                  "centered": centered, "maximize": maximize}, master_weights)
+        super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay,
+                                  "momentum": momentum, "centered": centered, "maximize": maximize}, master_weights)
 
     def wants(self, attribute: str, group: Group) -> bool:
         return {"mean": bool(group["centered"]), "b": bool(group["momentum"])}.get(attribute, True)

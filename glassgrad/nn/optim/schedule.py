@@ -1,7 +1,8 @@
 """Learning rates that change with time. In: an optimizer and `step()`. Out: new learning rates in its groups.
 
-A schedule gives the next rate from the present one, so several can work on one optimizer, as in PyTorch. Rates live in tensors
-that are inputs of a step, not parts of its code: changing them compiles nothing. Call `step()` outside of jitted functions.
+A schedule gives the next rate from the present one, so several can work on one optimizer, as in PyTorch. Rates live
+in tensors that are inputs of a step, not parts of its code: changing them compiles nothing. Call `step()` outside
+of jitted functions.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing import Any
 from glassgrad.base.errors import InputError
 from glassgrad.nn.optim.base import Optimizer
 
-__all__ = ["LRScheduler", "LambdaLR", "StepLR", "MultiStepLR", "ExponentialLR", "ConstantLR", "LinearLR", "SequentialLR"]
+__all__ = ["LRScheduler", "LambdaLR", "StepLR", "MultiStepLR", "ExponentialLR", "ConstantLR", "LinearLR",
+           "SequentialLR"]
 
 
 class LRScheduler:
-    """The base of schedules: a subclass gives `rate(now, base, epoch)`, the rate that follows `now` when `epoch` begins.
+    """The base of schedules: a subclass gives `rate(now, base, epoch)`, the rate that follows `now` when `epoch`
+    begins.
 
     >>> from glassgrad.nn.optim import SGD
     >>> class Halving(LRScheduler):
@@ -30,7 +33,8 @@ class LRScheduler:
 
     def __init__(self, optimizer: Optimizer):
         if not isinstance(optimizer, Optimizer):
-            raise InputError("a schedule needs an optimizer", given=f"{optimizer!r} of type {type(optimizer).__name__}",
+            raise InputError("a schedule needs an optimizer",
+                             given=f"{optimizer!r} of type {type(optimizer).__name__}",
                              expected="an optimizer of nn.optim", mend="write StepLR(optimizer, ...)")
         self.optimizer, self.last_epoch = optimizer, 0
         for group in optimizer.param_groups:
@@ -100,7 +104,8 @@ class LambdaLR(LRScheduler):
         groups = len(optimizer.param_groups)
         self.functions: list[Any] = [lr_lambda] * groups if callable(lr_lambda) else list(lr_lambda)
         if len(self.functions) != groups:
-            raise InputError("LambdaLR needs one function per group", given=f"{len(self.functions)} functions for {groups} groups",
+            raise InputError("LambdaLR needs one function per group",
+                             given=f"{len(self.functions)} functions for {groups} groups",
                              expected="one function, or one per group", mend="check the list")
         super().__init__(optimizer)
 
@@ -163,7 +168,8 @@ class ConstantLR(LRScheduler):
     """
     def __init__(self, optimizer: Optimizer, factor: float = 1 / 3, total_iters: int = 5):
         if not 0 < factor <= 1:
-            raise InputError("ConstantLR needs a factor above 0 and up to 1", given=f"factor={factor}", expected="such as 0.5",
+            raise InputError("ConstantLR needs a factor above 0 and up to 1", given=f"factor={factor}",
+                             expected="such as 0.5",
                              mend="for a larger rate give the optimizer a larger one")
         self.factor, self.total_iters = factor, total_iters
         super().__init__(optimizer)
@@ -179,10 +185,12 @@ class LinearLR(LRScheduler):
     >>> LinearLR(SGD([Tensor([1.0])], lr=1.0), start_factor=0.25, total_iters=3).preview(5)
     [0.25, 0.5, 0.75, 1.0, 1.0]
     """
-    def __init__(self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5):
+    def __init__(self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0,
+                 total_iters: int = 5):
         if not 0 < start_factor <= 1 or not 0 <= end_factor <= 1:
             raise InputError("LinearLR needs factors from 0 to 1, and does not start at 0",
-                             given=f"start_factor={start_factor}, end_factor={end_factor}", expected="such as 0.1 and 1.0",
+                             given=f"start_factor={start_factor}, end_factor={end_factor}",
+                             expected="such as 0.1 and 1.0",
                              mend="start with a small number instead of 0: start_factor=1e-3")
         self.start_factor, self.end_factor, self.total_iters = start_factor, end_factor, total_iters
         super().__init__(optimizer)

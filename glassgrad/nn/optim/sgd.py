@@ -1,4 +1,4 @@
-"""Descent along the gradient, with momentum, and with a rate of its own for each layer (LARS). In, out: see `base`."""
+"""Descent along the gradient, with momentum, or with a rate for each layer (LARS). In, out: see `base`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ class SGD(Optimizer):
     """
     keeps = {"b": "momentum_buffer", "t": "step"}
 
-    def __init__(self, params: Parameters, lr: float | Tensor = 0.001, momentum: float = 0.0, *, dampening: float = 0.0,
-                 weight_decay: float = 0.0, nesterov: bool = False, classic: bool = False, maximize: bool = False,
-                 fused: Any = None, master_weights: bool = True):
-        super().__init__(params, {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
-                                  "nesterov": nesterov, "classic": classic, "maximize": maximize}, master_weights)
+    def __init__(self, params: Parameters, lr: float | Tensor = 0.001, momentum: float = 0.0, *,
+                 dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False, classic: bool = False,
+                 maximize: bool = False, fused: Any = None, master_weights: bool = True):
+        super().__init__(params, {"lr": lr, "momentum": momentum, "dampening": dampening,
+                                  "weight_decay": weight_decay, "nesterov": nesterov, "classic": classic,
+                                  "maximize": maximize}, master_weights)
 
     def check(self, group: Group) -> None:
         super().check(group)
@@ -61,7 +62,8 @@ class SGD(Optimizer):
 
 
 class LARS(Optimizer):
-    """SGD where each parameter's rate is lr tcoef |p| / (|g| + weight_decay |p|) (You et al., 2017; 1 where a length is 0).
+    """SGD where each parameter's rate is lr tcoef |p| / (|g| + weight_decay |p|) (You et al., 2017; 1 where a
+    length is 0).
 
     >>> x = Tensor([3.0, 4.0])
     >>> optimizer = LARS([x], lr=1.0, tcoef=0.1, weight_decay=0.0)
@@ -71,11 +73,12 @@ class LARS(Optimizer):
     """
     keeps = {"b": "momentum_buffer"}
 
-    def __init__(self, params: Parameters, lr: float | Tensor = 0.001, momentum: float = 0.9, weight_decay: float = 1e-4, *,
-                 nesterov: bool = False, classic: bool = True, pre_wd: bool = True, tcoef: float = 0.001,
-                 maximize: bool = False, fused: Any = None, master_weights: bool = True):
+    def __init__(self, params: Parameters, lr: float | Tensor = 0.001, momentum: float = 0.9,
+                 weight_decay: float = 1e-4, *, nesterov: bool = False, classic: bool = True, pre_wd: bool = True,
+                 tcoef: float = 0.001, maximize: bool = False, fused: Any = None, master_weights: bool = True):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov,
-                                  "classic": classic, "pre_wd": pre_wd, "tcoef": tcoef, "maximize": maximize}, master_weights)
+                                  "classic": classic, "pre_wd": pre_wd, "tcoef": tcoef, "maximize": maximize},
+                         master_weights)
 
     def wants(self, attribute: str, group: Group) -> bool:
         return bool(group["momentum"])
