@@ -84,7 +84,8 @@ def test_without_mnist_the_demo_says_so_and_learns_the_digits_that_ship(monkeypa
     assert out.startswith("8x8 digits: 1,497 images to learn from, 300 to be tested on")
     accuracy = re.search(r"^test accuracy: ([\d.]+)%$", out, re.M)
     assert accuracy and float(accuracy[1]) > 95
-    assert re.search(r"^what ran +times +total ms +share$", out, re.M)
+    assert re.search(r"^kernel +times +total ms +share +GFLOPS +GB/s +line$", out, re.M)
+    assert re.search(r"^reduce_128_256_r64 +\d+ .* demo.py:\d+$", out, re.M)
 
 
 def test_the_demo_in_a_pipe_has_no_progress_bar(monkeypatch, capsys, rng):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from glassgrad.base.errors import FormatError
-from glassgrad.nn import datafiles, download as download_room
+from glassgrad.nn import datafiles, datasets, download as download_room
 from glassgrad.nn.datafiles import DataFile, DataMissingError, DataSet
 from glassgrad.nn.download import DownloadError, download
 from glassgrad.nn.image_formats import parse_cifar, parse_idx, parse_labelled_images, unpack
@@ -451,9 +451,6 @@ def test_every_catalogued_checksum_is_a_checksum():
 
 
 def test_data_sets_are_tensors():
-    if not hasattr(pytest.importorskip("glassgrad.tensor"), "Tensor"):
-        pytest.skip("glassgrad.tensor has no Tensor yet")
-    from glassgrad.nn import datasets
     for tensor, array in zip(datasets.digits(), datafiles.digits_arrays(), strict=True):
         assert tensor.shape == array.shape and tensor.numpy().dtype == np.uint8
         assert np.array_equal(tensor.numpy(), array)

@@ -11,6 +11,7 @@ from types import CodeType
 from typing import NamedTuple
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+PROGRAMS = (PACKAGE + "demo.py", PACKAGE + "cli_train.py")    # users of the package that come with it
 Place = tuple[CodeType, int]    # a code object and the instruction in it
 _ours: dict[str, bool] = {}     # by file: hashing a code object would walk its constants
 
@@ -46,7 +47,7 @@ def user_place() -> Place | None:
         file = code.co_filename
         ours = _ours.get(file)
         if ours is None:
-            ours = _ours[file] = file.startswith(PACKAGE)
+            ours = _ours[file] = file.startswith(PACKAGE) and file not in PROGRAMS
         if not ours:
             return (code, frame.f_lasti)
         frame = frame.f_back  # type: ignore[assignment]

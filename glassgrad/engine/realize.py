@@ -26,6 +26,7 @@ from glassgrad.engine.capture import Record, recording
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.memory_plan import Life, place
 from glassgrad.engine.normal import Normal, normalise, scalar_bytes, with_params
+from glassgrad.engine.profile import measure, profiling
 from glassgrad.engine.report import check_kernel, report_kernel, report_run, show_source
 from glassgrad.graph import ops as o
 from glassgrad.graph.ops import Kind
@@ -254,17 +255,19 @@ class Ready:
         return [results[slot] for slot in planned.sinks]
 
     def _launch(self, addresses: list[int]) -> None:
-        debug, check = settings.DEBUG, settings.CHECK
+        debug, check, profile = settings.DEBUG, settings.CHECK, profiling()
         start = time.perf_counter()
         number = 0
         for segment in self.segments:
             segment.bind(addresses)
-            if debug < 2 and not check:
+            if debug < 2 and not check and profile is None:
                 segment.run()
                 continue
             for i, item in enumerate(segment.items):
                 before = segment.snapshot(i, addresses) if check else None
                 nanoseconds = segment.run_one(i)
+                if profile is not None:
+                    profile.add(item, *measure(item, segment.programs[i]), nanoseconds)
                 if debug >= 2:
                     report_kernel(GlobalCounters.kernel_count + number, item, segment.programs[i], nanoseconds)
                 if debug >= 3:

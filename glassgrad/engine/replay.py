@@ -16,6 +16,7 @@ from glassgrad.base.settings import settings
 from glassgrad.engine.capture import Trace
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.normal import scalar_bytes
+from glassgrad.engine.profile import measure, profiling
 from glassgrad.engine.report import report_kernel, report_run, show_source
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType
@@ -134,17 +135,21 @@ class Replay:
 
     def run(self) -> None:
         """Every launch, in order."""
-        debug = settings.DEBUG
+        debug, profile = settings.DEBUG, profiling()
         start = time.perf_counter()
         for _, plan, span in self._plans:
-            if debug < 2:
+            if debug < 2 and profile is None:
                 plan.run()
                 continue
             for i, number in enumerate(span):
+                item, program = self.items[number], self.programs[number]
                 nanoseconds = plan.run_one(i)
-                report_kernel(GlobalCounters.kernel_count + number, self.items[number], self.programs[number], nanoseconds)
+                if profile is not None:
+                    profile.add(item, *measure(item, program), nanoseconds)
+                if debug >= 2:
+                    report_kernel(GlobalCounters.kernel_count + number, item, program, nanoseconds)
                 if debug >= 3:
-                    show_source(self.items[number])
+                    show_source(item)
         elapsed = time.perf_counter() - start
         GlobalCounters.kernel_count += len(self.items)
         GlobalCounters.global_ops += self.operations

@@ -6,6 +6,7 @@ import struct
 from typing import Any
 
 from glassgrad.base.errors import Bug
+from glassgrad.engine.profile import measure
 from glassgrad.graph import ops as o
 from glassgrad.graph.interpret import array_type, from_storage, interpret
 from glassgrad.graph.uop import UOp
@@ -17,10 +18,7 @@ TOLERANCE = {"float16": 2e-2, "bfloat16": 6e-2, "fp8e4m3": 0.3, "fp8e5m2": 0.5, 
 
 def report_kernel(number: int, item: Item, program: Any, nanoseconds: int) -> None:
     """DEBUG=2: name, shapes, time, speed and the user's line of one kernel."""
-    if program is None:
-        name, operations, nbytes = "copy", 0, item.ast.size * item.ast.dtype.itemsize
-    else:
-        name, operations, nbytes = program.name, program.operations, program.bytes
+    name, operations, nbytes = measure(item, program)
     us = nanoseconds / 1000
     shapes = " ".join(f"{n.dtype.name}{list(n.shape)}" for n in sorted(
         (n for n in item.ast.toposort() if n.op is o.PARAM), key=lambda n: n.arg.slot))
