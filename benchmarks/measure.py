@@ -7,6 +7,7 @@ meets all alike. A ratio is the median, over the rounds, of a peer's batch again
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -18,9 +19,8 @@ import numpy as np
 from benchmarks.frameworks import OURS
 from benchmarks.peers import Peer, PeerFailure, TimedOut
 
-__all__ = ["Timing", "Row", "measure", "compare", "explain"]
+__all__ = ["Timing", "Row", "measure", "compare", "explain", "not_yet"]
 
-NOT_YET = ("AttributeError", "ImportError", "ModuleNotFoundError", "NotImplementedError")
 REFERENCES = ("torch", "jax", "tinygrad")       # who is believed when results differ
 
 
@@ -43,11 +43,19 @@ class Row:
     timings: dict[str, Timing] = field(default_factory=dict)
 
 
+def not_yet(framework: str, kind: str, message: str) -> bool:
+    """Whether an error says that glassgrad lacks something, not that something in it is broken."""
+    if framework != OURS:
+        return False
+    lacking = kind == "AttributeError" and re.search(r"module 'glassgrad|'Tensor'", message) is not None
+    return lacking or kind in ("ImportError", "ModuleNotFoundError", "NotImplementedError")
+
+
 def explain(name: str, problem: PeerFailure, limit: float) -> str:
     """What the table says about a framework that could not do a workload."""
     if isinstance(problem, TimedOut):
         return f"timed out ({limit:g} s)"
-    return f"{'not yet' if name == OURS and problem.kind in NOT_YET else 'failed'}: {problem}"
+    return f"{'not yet' if not_yet(name, problem.kind, str(problem)) else 'failed'}: {problem}"
 
 
 def compare(given: list[np.ndarray], expected: list[np.ndarray], tolerance: float) -> str:

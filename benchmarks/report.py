@@ -180,7 +180,8 @@ def _starts(results: Results) -> str:
             lines.insert(0, ["import", *(_import_cell(peer, by.get(peer, Start("not measured"))) for peer in who)])
     header = ["", *(FRAMEWORKS[name].title for name in who)]
     text = ("## Time to the first result\n\nA fresh process each time. The import, then from the import to the first "
-            "result: cold (empty caches) / in a second process.\n\n" + _table(header, lines) + "\n")
+            "result: cold (empty caches) / in a second process.\nJAX keeps compiled code on disk only when asked to; "
+            "here it is asked to.\n\n" + _table(header, lines) + "\n")
     if memory:
         text += ("\n## Peak memory\n\nLargest resident size of the process after the first five steps, in MiB; in "
                  "brackets what it was after the import.\n\n" + _table(header, memory) + "\n")

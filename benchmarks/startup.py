@@ -10,8 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.frameworks import OURS, Framework
-from benchmarks.measure import NOT_YET
+from benchmarks.frameworks import Framework
+from benchmarks.measure import not_yet
 from benchmarks.peers import ROOT, environment, kill_all
 
 __all__ = ["STARTS", "Start", "measure_start"]
@@ -56,8 +56,8 @@ def _run(framework: Framework, case: str, caches: Path, threads: int, limit: flo
     lines = [line for line in errors.splitlines() if line and not line[0].isspace()]
     after = [n for n, line in enumerate(lines) if line.startswith("Traceback")]
     problem = next(iter(lines[after[-1] + 1:] if after else lines[-1:]), f"exit status {process.returncode}")
-    not_yet = framework.name == OURS and problem.rsplit(":")[0].rsplit(".")[-1] in NOT_YET
-    raise _Failed(f"{'not yet' if not_yet else 'failed'}: {problem}")
+    lacking = not_yet(framework.name, problem.split(":")[0].rsplit(".")[-1], problem)
+    raise _Failed(f"{'not yet' if lacking else 'failed'}: {problem}")
 
 
 def measure_start(name: str, framework: Framework, folder: Path, *, repeats: int, threads: int, limit: float) -> Start:

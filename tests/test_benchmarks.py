@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import __main__ as command, machine, models, plot, report, startup, workloads
 from benchmarks.frameworks import FRAMEWORKS, OURS, Framework
-from benchmarks.measure import Row, Timing, compare, measure
+from benchmarks.measure import Row, Timing, compare, measure, not_yet
 from benchmarks.peers import Peer, PeerFailure, TimedOut, environment
 from benchmarks.worker import digest, one_line
 from benchmarks.workloads_lazy import Lazy
@@ -136,7 +136,7 @@ FAKES = {
     "good": "    x = np.arange(6.0)\n    return lambda: x * 2",
     "wrong": "    x = np.arange(6.0)\n    return lambda: x * 3",
     "loud": "    x = np.arange(6.0)\n    return lambda: print('not an answer') or x * 2",
-    "missing": "    raise AttributeError('Tensor has no sort\\nand more')",
+    "missing": "    raise AttributeError(\"'Tensor' object has no attribute 'sort'\\nand more\")",
     "hanging": "    import time\n    time.sleep(1000)",
     "dying": "    import os\n    os.abort()",
 }
@@ -176,7 +176,7 @@ def test_two_processes_take_turns_and_agree(fakes, tmp_path):
 def test_one_that_fails_does_not_stop_the_rest(fakes, tmp_path):
     row = run_fakes(fakes, tmp_path, glassgrad="missing", torch="good", jax="wrong", tinygrad="dying")
     status = {name: timing.status for name, timing in row.timings.items()}
-    assert status["glassgrad"] == "not yet: AttributeError: Tensor has no sort"
+    assert status["glassgrad"] == "not yet: AttributeError: 'Tensor' object has no attribute 'sort'"
     assert status["torch"] == "ok" and row.timings["torch"].calls >= 2 and row.timings["torch"].ratio is None
     assert status["jax"] == "wrong result: off by 5.0e-01 of the largest value (against torch)"
     assert status["tinygrad"].startswith("failed: its process ended with SIGABRT")
@@ -185,7 +185,14 @@ def test_one_that_fails_does_not_stop_the_rest(fakes, tmp_path):
 
 def test_a_peer_that_lacks_something_failed(fakes, tmp_path):
     row = run_fakes(fakes, tmp_path, torch="missing")
-    assert row.timings["torch"].status == "failed: AttributeError: Tensor has no sort"
+    assert row.timings["torch"].status == "failed: AttributeError: 'Tensor' object has no attribute 'sort'"
+
+
+def test_a_fault_of_ours_is_a_failure_not_something_to_come():
+    assert not_yet(OURS, "AttributeError", "AttributeError: module 'glassgrad' has no attribute 'TinyJit'")
+    assert not_yet(OURS, "ModuleNotFoundError", "No module named 'glassgrad.nn'")
+    assert not not_yet(OURS, "AttributeError", "AttributeError: 'NoneType' object has no attribute 'shape'")
+    assert not not_yet("torch", "ImportError", "no torch")
 
 
 def test_a_peer_that_takes_too_long_is_ended(fakes, tmp_path):
