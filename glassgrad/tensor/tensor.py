@@ -16,6 +16,7 @@ from glassgrad.graph.uop import UOp, full, toposort
 from glassgrad.tensor import running
 from glassgrad.tensor.host import HostValue, nest
 from glassgrad.tensor.leaves import RESET, distinct, hold, holders, started_from
+from glassgrad.tensor.linalg import LinearAlgebra
 from glassgrad.tensor.meeting import resolve_axis
 from glassgrad.tensor.training import Training, TrainingSwitch
 
