@@ -80,6 +80,8 @@ def run(options: argparse.Namespace, results: Results, folder: Path) -> None:
             print(line(results.rows[name]), flush=True)
     finally:
         for peer in peers.values():
+            if peer.framework.name == OURS and peer.version:
+                results.machine["glassgrad"] = peer.version
             peer.end()
     repeats = 1 if options.quick else 3
     for name in (name for name in options.names if name in STARTS):

@@ -11,7 +11,8 @@ from typing import Any
 import glassgrad
 from benchmarks.workloads_lazy import Lazy
 
-VERSION = getattr(glassgrad, "__version__", "unversioned")
+VERSION = getattr(glassgrad, "__version__", "unversioned") + (
+    "" if hasattr(glassgrad, "TinyJit") else ", without TinyJit: every step is un-jitted")
 
 
 class Glassgrad(Lazy):
