@@ -22,8 +22,22 @@ from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.index import add, both, index
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp, const, identity, toposort
-from glassgrad.lower.loops import (LOOP, TASK, Accumulate, Assign, For, Kernel, Phase, Statement, Store, counter, load,
-                                   local, ranges_of, register)
+from glassgrad.lower.loops import (
+    LOOP,
+    TASK,
+    Accumulate,
+    Assign,
+    For,
+    Kernel,
+    Phase,
+    Statement,
+    Store,
+    counter,
+    load,
+    local,
+    ranges_of,
+    register,
+)
 from glassgrad.lower.movement import Index, flatten, source_index
 from glassgrad.lower.philox import philox
 from glassgrad.lower.transcendental import expand
@@ -53,9 +67,10 @@ def lower(sink: UOp, name: str = "") -> Kernel:
 
 @dataclass
 class _Block:
-    """An open loop: its counter (None outside all loops) and the statements so far."""
+    """A loop: its counter (None outside all loops), the statements so far, and whether it stands in its parent."""
     counter: UOp | None
     statements: list[Statement] = field(default_factory=list)
+    closed: bool = False
 
 
 class _Lowering:
@@ -64,7 +79,7 @@ class _Lowering:
         self.votes: dict[UOp, int] | None = None
         self.memo: dict[Question, UOp] = {}
         self.asked: dict[UOp, list[tuple[Index, Any]]] = {}
-        self.kept_at: dict[UOp, tuple[UOp, tuple[int, ...]]] = {}   # node: its LOCAL, the axes that index it
+        self.kept_at: dict[UOp, tuple[UOp, list[_Block]]] = {}   # node: its LOCAL, the loops that fill it
         self.path: list[_Block] = [_Block(None)]
         self.names = 0
         self.reduced: list[int] = []
@@ -76,7 +91,7 @@ class _Lowering:
         for n in nodes:
             self.nesting[n] = max([self.nesting[s] for s in n.src], default=0) + (n.op in o.REDUCE)
 
-    # -- the whole kernel --------------------------------------------------------------------------------------------
+    # -- the whole kernel ------------------------------------------------------------------------------------
     def run(self, name: str) -> Kernel:
         stores = self.sink.src
         root = stores[0].src[1]
@@ -97,7 +112,7 @@ class _Lowering:
                 blocks[self.depth(at, None)].statements.append(Store(target, flatten(at, value.shape), result))
             phases = [Phase(self.close(blocks))]
         kind = root.op.name.lower() if root.op in (o.SCATTER, o.SCAN) else "reduce" if self.reductions else "map"
-        sizes = "_".join(str(n) for n in shape if n > 1) + "".join(f"_r{n}" for n in self.reduced)
+        sizes = "_".join([*[str(n) for n in shape if n > 1], *[f"r{n}" for n in self.reduced]])
         return Kernel(name or f"{kind}_{sizes or 1}", self.params, phases, tuple(s.src[0].arg.slot for s in stores))
 
     def close(self, blocks: list[_Block]) -> list[Statement]:
@@ -122,7 +137,7 @@ class _Lowering:
             probe.ask(value, tuple(index(0) if n == 1 else c for c, n in zip(counters, value.shape)), None)
         return sorted(loops, key=lambda c: -votes[c])
 
-    # -- asking for values: a recursion on an explicit stack, so that depth is no limit ------------------------------
+    # -- asking for values: a recursion on an explicit stack, so that depth is no limit ----------------------
     def ask(self, node: UOp, at: Index, gate: UOp | None) -> UOp:
         """The value of `node` at `at`, as an expression; loops it needs are placed in open blocks."""
         stack: list[tuple[Question, Answer]] = []
@@ -150,17 +165,19 @@ class _Lowering:
         op = node.op
         if op.kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
             self.asked.setdefault(node, []).append((at, gate))
-            if node in self.kept_at:
-                memory, axes = self.kept_at[node]
-                return load(memory, flatten(tuple(at[a] for a in axes), tuple(node.shape[a] for a in axes)), gate)
+            if self.is_filled(node):
+                axes = self.kept[node]
+                spot = flatten(tuple(at[a] for a in axes), tuple(node.shape[a] for a in axes))
+                return load(self.kept_at[node][0], spot, gate)
             # the source with the deepest reductions first: its loops are the first to need what the others share
             src: dict[UOp, UOp] = {}
             for s in sorted(node.src, key=lambda s: -self.nesting[s]):
                 src[s] = yield (s, at if s.shape != () else (), gate)
-            if node in self.kept_at:      # kept by a loop that a source asked for
+            if self.is_filled(node):      # kept by a loop that a source asked for
                 return (yield (node, at, gate))
             result = _compute(node, tuple([src[s] for s in node.src]))
-            if node in self.kept and self.path[-1].counter not in self.outputs:
+            if node in self.kept and node not in self.kept_at and self.outputs.isdisjoint(
+                    [self.path[-1].counter, *[at[a] for a in self.kept[node]]]):
                 self.keep(node, at, result)
             return result
         if op.kind == Kind.MOVEMENT:
@@ -196,7 +213,7 @@ class _Lowering:
             return (yield (node.src[0], at, gate))
         raise Bug(f"{op.name} cannot stand inside a kernel")
 
-    # -- reductions --------------------------------------------------------------------------------------------------
+    # -- reductions ------------------------------------------------------------------------------------------
     def depth(self, at: Index, gate: UOp | None) -> int:
         """How deep in the open blocks something must stand that is asked for at this index."""
         needed = frozenset().union(*[ranges_of(i) for i in at], ranges_of(gate) if gate is not None else ())
@@ -226,6 +243,7 @@ class _Lowering:
         for block in reversed(inner):
             assert block.counter is not None
             body = [For(block.counter, LOOP, block.statements + body)]
+            block.closed = True
         self.path[depth].statements += [Assign(total, identity(combine, carried)), *body]
         return total.cast(node.dtype)
 
@@ -233,15 +251,24 @@ class _Lowering:
         self.names += 1
         return self.names - 1
 
-    # -- values kept in LOCAL memory -----------------------------------------------------------------------------------
+    # -- values kept in LOCAL memory -------------------------------------------------------------------------
     def keep(self, node: UOp, at: Index, value: UOp) -> None:
         """Store a just computed value for the loops that follow."""
         inner = self.kept[node]
         shape = tuple(node.shape[a] for a in inner)
         memory = local(f"kept{len(self.kept_at)}", node.dtype, math.prod(shape))
-        self.kept_at[node] = (memory, inner)
+        self.kept_at[node] = (memory, self.path)
         self.path[-1].statements.append(Store(memory, flatten(tuple(at[a] for a in inner), shape), value))
         self.memo = {q: v for q, v in self.memo.items() if q[0] is not node}
+
+    def is_filled(self, node: UOp) -> bool:
+        """Whether what is asked for here stands after the loops that keep this node. Inside them, or in a loop that is
+        placed before one of them, its memory holds only a part yet."""
+        if node not in self.kept_at:
+            return False
+        filling = self.kept_at[node][1]
+        shared = sum(1 for mine, theirs in zip(self.path, filling) if mine is theirs)
+        return shared < len(filling) and filling[shared].closed
 
     def choose_kept(self) -> tuple[UOp, tuple[int, ...]] | None:
         """A costly value that several loops of one row ask for, each over the whole row; the outermost such node."""
@@ -261,7 +288,7 @@ class _Lowering:
                 return node, varying
         return None
 
-    # -- the two that are kernels of their own -------------------------------------------------------------------------
+    # -- the two that are kernels of their own ---------------------------------------------------------------
     def scatter(self, store: UOp) -> list[Phase]:
         """Copy the base, then place the values: one after another along the indices, apart along the rest."""
         target, node = store.src
