@@ -154,7 +154,7 @@ class _Captured:
         self.replay: Replay | None = None
         self.why = ""
 
-    # -- tracing -----------------------------------------------------------------------------------------------------------
+    # -- tracing ---------------------------------------------------------------------------------------------
     def trace(self, args: Any, kwargs: Any) -> Any:
         traced = _Traced(self.function, args, kwargs)
         self.traces += 1
@@ -185,8 +185,10 @@ class _Captured:
         follow = traced.left_behind()
         self.after: list[tuple[weakref.ref[Tensor], UOp]] = [(weakref.ref(t), t.uop) for t in follow
                                                              if not any(t is a for a in traced.arguments)]
-        self.argument_updates = [(i, a.uop) for i, a in enumerate(traced.arguments) if a.uop is not traced.argument_nodes[i]]
-        self.grads = [(weakref.ref(t), t.grad) for t in traced.live() if t.grad is not None and any(t.grad is f for f in follow)]
+        self.argument_updates = [(i, a.uop) for i, (a, node) in enumerate(zip(traced.arguments, traced.argument_nodes))
+                                 if a.uop is not node]
+        self.grads = [(weakref.ref(t), t.grad) for t in traced.live()
+                      if t.grad is not None and any(t.grad is f for f in follow)]
         self.returned = traced.result
         kept = {t.uop.base for t in follow} | {a.uop.base for a in traced.arguments}
         _mapped(traced.result, lambda t: kept.add(t.uop.base))
@@ -202,7 +204,7 @@ class _Captured:
         self.frame: _Frame | None = None          # holds the results of the last call
         self.other: _Frame | None = None          # held those of the call before: free once nobody else does
 
-    # -- replaying -----------------------------------------------------------------------------------------------------------
+    # -- replaying -------------------------------------------------------------------------------------------
     def call(self, tensors: list[Tensor]) -> Any:
         replay = self.replay
         assert replay is not None
@@ -246,7 +248,8 @@ class _Frame:
     """Memory for the results of one call. Two take turns: a call writes into the one whose results nobody holds."""
 
     def __init__(self, captured: _Captured):
-        self.made: dict[UOp, UOp] = {b: UOp(o.BUFFER, b.dtype, (), Buffer(b.shape, b.dtype, b.arg.device)) for b in captured.fresh}
+        self.made: dict[UOp, UOp] = {b: UOp(o.BUFFER, b.dtype, (), Buffer(b.shape, b.dtype, b.arg.device))
+                                     for b in captured.fresh}
         self.addresses = [node.arg.address for node in self.made.values()]
         inputs = set(captured.inputs)
         self.after = [(reference, None if node.base in inputs else _moved(node, self.made), node)
@@ -333,7 +336,7 @@ def _moved(node: UOp, made: dict[UOp, UOp]) -> UOp:
     return out
 
 
-# -- one traced call ----------------------------------------------------------------------------------------------------
+# -- one traced call -----------------------------------------------------------------------------------------
 class _Traced:
     """A call that ran as it is, with everything that is needed to run it again."""
 
@@ -466,7 +469,7 @@ def _live_tensors() -> Iterator[Tensor]:
     return (t for t in gc.get_objects() if issubclass(type(t), Tensor) and hasattr(t, "uop"))
 
 
-# -- numbers in the function's surroundings ---------------------------------------------------------------------------------
+# -- numbers in the function's surroundings ------------------------------------------------------------------
 def _watch(function: Callable[..., Any]) -> Iterator[tuple[Any, str, Any]]:
     """Plain values a function can see without being handed them: (where, name, value), to be compared at each call."""
     instance = function.instance() if isinstance(function, _Bound) else getattr(function, "__self__", None)
@@ -474,8 +477,7 @@ def _watch(function: Callable[..., Any]) -> Iterator[tuple[Any, str, Any]]:
     code = getattr(plain, "__code__", None)
     roots: list[tuple[Any, str]] = []
     if code is not None:
-        for name, cell in zip(code.co_freevars, plain.__closure__ or ()):
-            roots.append((cell, "cell_contents"))
+        roots += [(cell, "cell_contents") for cell in plain.__closure__ or ()]
         module = plain.__globals__
         roots += [(module, name) for name in _names_used(code) if name in module]
     seen: set[int] = set()

@@ -262,7 +262,8 @@ def main() -> None:
     arguments = [a for a in sys.argv[1:] if not a.startswith("--")]
     seed = int(arguments[0]) if arguments else random.randrange(1 << 30)
     last = int(arguments[1]) if len(arguments) > 1 else None
-    devices = tuple(next((a.split("=")[1] for a in sys.argv if a.startswith("--device=")), "CPU,CLANG,PYTHON").split(","))
+    chosen = next((a.split("=")[1] for a in sys.argv if a.startswith("--device=")), "CPU,CLANG,PYTHON")
+    devices = tuple(chosen.split(","))
     failures = 0
     while last is None or seed < last:
         try:

@@ -25,7 +25,7 @@ class Setting:
 
 
 SETTINGS: dict[str, Setting] = {s.name: s for s in [
-    Setting("DEBUG", 0, "How much to show: 1 kernels and time per realize, 2 a line per kernel, 3 source, 4 every pass."),
+    Setting("DEBUG", 0, "How much to show: 1 kernels and time, 2 a line per kernel, 3 source, 4 every pass."),
     Setting("NOOPT", 0, "1 switches off algebraic rewriting and kernel optimization: one plain loop per axis."),
     Setting("CHECK", 0, "1 runs every kernel against the NumPy interpreter and names the guilty pass."),
     Setting("BEAM", 0, "Width of the search for a faster kernel; 0 uses the recipe."),
@@ -37,11 +37,11 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
     Setting("CACHE", 1, "0 neither reads nor writes the disk cache of compiled kernels."),
     Setting("CACHE_DIR", "", "Folder of the disk cache; empty takes the user's cache folder."),
     Setting("CACHE_MB", 1024, "Size in MiB above which the oldest entries of the disk cache are removed."),
-    Setting("MEMORY_MB", 0, "Most MiB of tensors on a device; 0 leaves it to the system. More raises MemoryLimitError."),
+    Setting("MEMORY_MB", 0, "Most MiB of tensors on a device, else MemoryLimitError; 0 leaves it to the system."),
     Setting("POOL_MB", 4096, "Most MiB of freed buffers kept for reuse; `Device[name].empty_cache()` empties it."),
     Setting("CHECK_INDEX", 1, "0 stops checking that tensor indices are in range."),
     Setting("DISABLE_RULES", "", "Comma-separated names of rewrite rules to leave out, to bisect a wrong result."),
-    Setting("CPU_FEATURES", "", "Overrides the CPU's features, as LLVM spells them (`-avx512f,+avx2`), to try other code paths."),
+    Setting("CPU_FEATURES", "", "Changes the CPU's features, as LLVM spells them (`-avx512f,+avx2`), to try others."),
     Setting("SEED", -1, "Seed of the random numbers when `manual_seed` was not called; -1 takes one from the system."),
 ]}
 
@@ -117,7 +117,8 @@ class Context:
             raise InputError("Context sets knobs; it does not record operations for backward",
                              given=f"Context({', '.join(type(w).__name__ for w in wrong)})",
                              expected="keyword arguments, such as Context(DEBUG=2)",
-                             mend="for a custom gradient write a subclass of glassgrad.Function with forward and backward")
+                             mend="for a custom gradient write a subclass of glassgrad.Function "
+                                  "with forward and backward")
         for name, value in knobs.items():
             if name not in SETTINGS:
                 raise InputError("Context was given a knob that does not exist", given=f"{name}={value!r}",
@@ -125,7 +126,8 @@ class Context:
             kind = type(SETTINGS[name].default)
             if not (isinstance(value, kind) or (kind is not str and isinstance(value, (bool, int, float)))):
                 raise InputError("Context was given a value of the wrong type", given=f"{name}={value!r}",
-                                 expected=f"a value of type {kind.__name__}", mend=f"write {name}={SETTINGS[name].default!r}")
+                                 expected=f"a value of type {kind.__name__}",
+                                 mend=f"write {name}={SETTINGS[name].default!r}")
             knobs[name] = kind(value)
         self.knobs = knobs
         self.saved: list[dict[str, Any]] = []

@@ -44,7 +44,7 @@ def normalise(sinks: Sequence[UOp]) -> Normal:
     for n in order:
         place[n] = len(rows)
         op = n.op
-        if op is o.DETACH:                   # computes nothing: its argument (a leaf's token, a gradient) is not structure
+        if op is o.DETACH:                   # computes nothing: its argument (a token, a gradient) is not structure
             place[n] = place[n.src[0]]
         elif op is o.BUFFER or n in pieces:
             buffers.append(n)

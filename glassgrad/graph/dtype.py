@@ -141,7 +141,7 @@ def promote(a: DType, b: DType) -> DType:
     return meet
 
 
-# -- one value's conversion: what CAST means, for constants ------------------------------------------------------------
+# -- one value's conversion: what CAST means, for constants --------------------------------------------------
 def convert(value: Any, dtype: DType) -> bool | int | float:
     """A Python number as `dtype` holds it: floats rounded to the type's grid, integers wrapped, as CAST does.
 

@@ -80,7 +80,7 @@ def _fit(g: UOp, node: UOp) -> UOp:
     raise Bug(f"the gradient of {node} came out with shape {g.shape}")
 
 
-# -- elementwise ------------------------------------------------------------------------------------------------------
+# -- elementwise ---------------------------------------------------------------------------------------------
 @gradient(o.ADD)                                # d(x + y) = dx + dy
 def _(g, out, x, y): return g, g
 
@@ -169,7 +169,7 @@ def _(g, out, x): return (g,)
 def _(g, out, x): return (g if x.device is None else g.copy_to(x.device),)
 
 
-# -- reductions -------------------------------------------------------------------------------------------------------
+# -- reductions ----------------------------------------------------------------------------------------------
 @gradient(o.SUM)                                # every term counts once
 def _(g, out, x): return (g.expand(x.shape),)
 
@@ -204,7 +204,7 @@ def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(order.index(a) for a in range(len(order)))
 
 
-# -- movement: each by its inverse ------------------------------------------------------------------------------------
+# -- movement: each by its inverse ---------------------------------------------------------------------------
 @gradient(o.RESHAPE)
 def _(g, out, x): return (g.reshape(x.shape),)
 
@@ -251,7 +251,7 @@ def _(g, out, x):
     return (flat.reshape((*rest, size, size + 1)).shrink([*((0, n) for n in x.shape), (0, 1)]).reshape(x.shape),)
 
 
-# -- gather, scatter, scan --------------------------------------------------------------------------------------------
+# -- gather, scatter, scan -----------------------------------------------------------------------------------
 def _gather(rows: UOp, index: UOp) -> UOp:
     return UOp(o.GATHER, rows.dtype, (rows, index))
 

@@ -98,7 +98,7 @@ def _means(*ops: Op) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
     return declare
 
 
-# -- leaves and memory ------------------------------------------------------------------------------------------------
+# -- leaves and memory ---------------------------------------------------------------------------------------
 @_means(o.CONST)
 def _(np: Any, node: UOp) -> Array:
     return np.asarray(node.arg, array_type(node.dtype))
@@ -114,7 +114,7 @@ def _(np: Any, node: UOp, x: Array, *inputs: Array) -> Array:
     return x    # a DETACH may have more sources: they matter to gradients only
 
 
-# -- conversion -------------------------------------------------------------------------------------------------------
+# -- conversion ----------------------------------------------------------------------------------------------
 @_means(o.CAST)
 def _(np: Any, node: UOp, x: Array) -> Array:
     return cast_array(x, node.dtype)
@@ -160,7 +160,7 @@ def _truncate(np: Any, x: Array, dtype: DType) -> Array:
     return whole.astype(dtype.name)
 
 
-# -- values and the bits in memory ------------------------------------------------------------------------------------
+# -- values and the bits in memory ---------------------------------------------------------------------------
 def to_storage(values: Array, dtype: DType) -> Array:
     """Values as they lie in memory: the array itself, or the codes of types that NumPy lacks, rounded to nearest even.
 
@@ -217,7 +217,7 @@ def _fp8_values(np: Any, dtype: DType) -> Array:
     return np.where(codes >> 7, -values, values).astype(np.float32)
 
 
-# -- reductions and scans ---------------------------------------------------------------------------------------------
+# -- reductions and scans ------------------------------------------------------------------------------------
 def _reduce(np: Any, node: UOp, x: Array) -> Array:
     axes = node.arg.axes
     if any(x.shape[a] == 0 for a in axes):             # the fold of nothing is where the fold starts
@@ -234,7 +234,7 @@ def _(np: Any, node: UOp, x: Array) -> Array:
     return _settle(np, combine.accumulate(wide, axis=node.arg.axis, dtype=wide.dtype), node.dtype)
 
 
-# -- movement ---------------------------------------------------------------------------------------------------------
+# -- movement ------------------------------------------------------------------------------------------------
 @_means(o.RESHAPE)
 def _(np: Any, node: UOp, x: Array) -> Array:
     return x.reshape(node.arg.shape)
@@ -284,7 +284,7 @@ def _(np: Any, node: UOp, x: Array) -> Array:
     return out
 
 
-# -- the four that cannot honestly be composed ------------------------------------------------------------------------
+# -- the four that cannot honestly be composed ---------------------------------------------------------------
 @_means(o.GATHER)
 def _(np: Any, node: UOp, rows: Array, index: Array) -> Array:
     if not len(rows):

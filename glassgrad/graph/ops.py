@@ -94,7 +94,7 @@ def _shift_right(np: Any, x: Any, y: Any) -> Any:
 
 U, B, T, R, M = Kind.UNARY, Kind.BINARY, Kind.TERNARY, Kind.REDUCE, Kind.MOVEMENT
 
-# -- elementwise ------------------------------------------------------------------------------------------------------
+# -- elementwise ---------------------------------------------------------------------------------------------
 NEG = _declare("NEG", U, lambda np, x: np.negative(x))
 ABS = _declare("ABS", U, lambda np, x: np.abs(x))
 RECIP = _declare("RECIP", U, lambda np, x: np.divide(x.dtype.type(1), x), cost=8)
@@ -128,13 +128,13 @@ SHR = _declare("SHR", B, _shift_right)
 WHERE = _declare("WHERE", T, lambda np, c, x, y: np.where(c, x, y))
 MULACC = _declare("MULACC", T, lambda np, x, y, z: np.add(np.multiply(x, y), z))   # rounded once where it can be
 
-# -- reductions: fold `arg.axes` to size 1 with the `combine` op ------------------------------------------------------
+# -- reductions: fold `arg.axes` to size 1 with the `combine` op ---------------------------------------------
 SUM = _declare("SUM", R, lambda np, x, axes: np.sum(x, axis=axes, keepdims=True, dtype=x.dtype), combine=ADD)
 PROD = _declare("PROD", R, lambda np, x, axes: np.prod(x, axis=axes, keepdims=True, dtype=x.dtype), combine=MUL)
 AMAX = _declare("AMAX", R, lambda np, x, axes: np.max(x, axis=axes, keepdims=True), combine=MAX)
 AMIN = _declare("AMIN", R, lambda np, x, axes: np.min(x, axis=axes, keepdims=True), combine=MIN)
 
-# -- movement: the same elements under other indices ------------------------------------------------------------------
+# -- movement: the same elements under other indices ---------------------------------------------------------
 RESHAPE = _declare("RESHAPE", M)
 PERMUTE = _declare("PERMUTE", M)
 EXPAND = _declare("EXPAND", M)        # axes of size 1 repeat
@@ -144,7 +144,7 @@ FLIP = _declare("FLIP", M)
 WINDOW = _declare("WINDOW", M)        # out[.., o, .., k] = x[.., o*stride + k*dilation, ..]; k is a new last axis
 UNWINDOW = _declare("UNWINDOW", M)    # out[.., i, .., k] = x[.., (i - k*dilation) / stride, .., k], or 0
 
-# -- memory and leaves ------------------------------------------------------------------------------------------------
+# -- memory and leaves ---------------------------------------------------------------------------------------
 BUFFER = _declare("BUFFER", Kind.LEAF)             # arg: Buffer, a row-major value in memory
 CONST = _declare("CONST", Kind.LEAF)               # arg: a Python scalar; shape ()
 SCALAR = _declare("SCALAR", Kind.LEAF)             # arg: Cell, a scalar handed to the kernel when it runs; shape ()
@@ -154,14 +154,14 @@ DETACH = _declare("DETACH", Kind.MEMORY)           # the same value; gradients s
 STORE = _declare("STORE", Kind.MEMORY)             # (PARAM, value): a kernel's result
 SINK = _declare("SINK", Kind.MEMORY)               # (STORE, ...): all that one kernel does
 
-# -- those that cannot honestly be composed ------------------------------------------------------------------------
+# -- those that cannot honestly be composed ------------------------------------------------------------------
 GATHER = _declare("GATHER", Kind.SPECIAL)     # (rows (n, *rest), index S) -> S + rest:  out[s, r] = rows[index[s], r]
 SCATTER = _declare("SCATTER", Kind.SPECIAL)   # (base (n, *rest), index S, value S + rest): base[index[s], r] op= value
 SCAN = _declare("SCAN", Kind.SPECIAL)         # running combination along one axis, inclusive
 IOTA = _declare("IOTA", Kind.SPECIAL)         # 0, 1, ..., n - 1 of arg.shape (n,): each element is its own index
 RANDOM = _declare("RANDOM", Kind.SPECIAL)     # (seed, stream) -> uint64 of arg.shape: counter-based random bits
 
-# -- inside kernels ---------------------------------------------------------------------------------------------------
+# -- inside kernels ------------------------------------------------------------------------------------------
 PARAM = _declare("PARAM", Kind.LEAF)       # arg: Param, the kernel's n-th buffer or scalar
 RANGE = _declare("RANGE", Kind.KERNEL)     # arg: Range, a loop's counter
 LOCAL = _declare("LOCAL", Kind.KERNEL)     # arg: Local, memory that lives as long as one launch

@@ -25,7 +25,7 @@ from glassgrad.graph.uop import UOp, const
 MOST_REPLACEMENTS = 200    # of one node, one inside the other: more means that rules undo each other
 
 
-# -- patterns: expressions with holes ---------------------------------------------------------------------------------
+# -- patterns: expressions with holes ------------------------------------------------------------------------
 class Pattern:
     """Anything that can stand in a pattern; operators on patterns make larger ones."""
     __slots__ = ()
@@ -123,7 +123,7 @@ def some(ops: Op | Iterable[Op], source: Pattern) -> Node:
     return Node((ops,) if isinstance(ops, Op) else tuple(ops), (source,), "some")
 
 
-# -- rules ------------------------------------------------------------------------------------------------------------
+# -- rules ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Inexact:
     """Says that a rule changes results: by how many units of the last place, and inside which domain that holds."""
@@ -248,7 +248,7 @@ def _build(pattern: Pattern, found: dict[str, UOp], dtype: DType) -> UOp:
     return UOp(op, dtypes.bool if op.compares else sources[-1].dtype, tuple(sources))
 
 
-# -- looking rules up and applying them -------------------------------------------------------------------------------
+# -- looking rules up and applying them ----------------------------------------------------------------------
 def _may_match(pattern: Node, op: Op, sources: Sequence[Op]) -> bool:
     """Whether the ops of a node and of its sources allow a match at all."""
     if op not in pattern.ops:

@@ -43,7 +43,7 @@ def _is_wide(f: UOp) -> bool:
 
 ANYWHERE = Inexact("everywhere but at the limits of the type", lambda a: (abs(a) < 2.0**8) & (abs(a) > 2.0**-8))
 
-# -- constants --------------------------------------------------------------------------------------------------------
+# -- constants -----------------------------------------------------------------------------------------------
 CONSTANTS = [
     Rule("fold", each(EXACT, c), lambda root: fold(root), why="an operation on constants is a constant"),
     Rule("fold-rounded", each(ROUNDED, c), lambda root: fold(root),
@@ -55,7 +55,7 @@ CONSTANTS = [
          why="one order for constants, so that equal nodes meet"),
 ]
 
-# -- arithmetic -------------------------------------------------------------------------------------------------------
+# -- arithmetic ----------------------------------------------------------------------------------------------
 ARITHMETIC = [
     Rule("add-zero-integer", n + 0, n, why="0 is the identity of addition"),
     Rule("add-minus-zero", f + c, f, when=lambda c: c == 0 and _negative(c),
@@ -96,7 +96,7 @@ def _is_normal(number: float, dtype: DType) -> bool:
     return 2.0 ** (2 - (1 << (dtype.exponent - 1))) <= abs(number) and convert(number, dtype) == number
 
 
-# -- integer division, shifts -----------------------------------------------------------------------------------------
+# -- integer division, shifts --------------------------------------------------------------------------------
 DIVISION = [
     Rule("divide-integer-by-one", i // 1, i, why="1 is the identity of division"),
     Rule("modulo-one", i % 1, 0, why="nothing is left over"),
@@ -114,7 +114,7 @@ DIVISION = [
          why="over-wide shifts give 0 by definition"),
 ]
 
-# -- bits and truth ---------------------------------------------------------------------------------------------------
+# -- bits and truth ------------------------------------------------------------------------------------------
 LOGIC = [
     Rule("and-zero", n & 0, 0, why="no bit is in both"),
     Rule("and-ones", n & c, n, when=lambda n, c: c == convert(-1, n.dtype), why="every bit is in the other"),
@@ -138,7 +138,7 @@ LOGIC = [
     Rule("cast-truth-not-zero", node(o.CAST, p).ne(0), p, why="true became 1, false 0"),
 ]
 
-# -- comparing and choosing -------------------------------------------------------------------------------------------
+# -- comparing and choosing ----------------------------------------------------------------------------------
 CHOICE = [
     Rule("less-than-self", x < x, False, why="nothing is less than itself, nor is NaN"),
     Rule("equal-to-self", n.eq(n), True, why="integers have no NaN"),
@@ -169,7 +169,7 @@ CHOICE = [
 ]
 
 
-# -- conversion -------------------------------------------------------------------------------------------------------
+# -- conversion ----------------------------------------------------------------------------------------------
 def holds_all(wide: DType, narrow: DType) -> bool:
     """Whether every value of `narrow` is one of `wide`, so that converting there loses nothing.
 
@@ -204,7 +204,7 @@ CONVERSION = [
          when=lambda middle: middle.dtype.kind in "iu", why="the bits stay the same"),
 ]
 
-# -- functions and their inverses -------------------------------------------------------------------------------------
+# -- functions and their inverses ----------------------------------------------------------------------------
 INVERSES = [
     Rule("log-exp", f.exp2().log2(), f, when=_is_wide, why="inverse functions",
          inexact=Inexact("|x| below the largest exponent of the type", lambda a: abs(a) < 7, ulps=8, floor=1.0)),
@@ -219,7 +219,7 @@ INVERSES = [
 ]
 
 
-# -- movement ---------------------------------------------------------------------------------------------------------
+# -- movement ------------------------------------------------------------------------------------------------
 def _uniform(source: UOp) -> UOp | None:
     """The constant that fills a node, where one does."""
     while source.op in (o.EXPAND, o.RESHAPE):
@@ -337,7 +337,7 @@ MOVES = [
 ]
 
 
-# -- reductions -------------------------------------------------------------------------------------------------------
+# -- reductions ----------------------------------------------------------------------------------------------
 def _reduce_reduce(root: UOp, inner: UOp, x: UOp) -> UOp:
     return x.reduce(root.op, {*root.arg.axes, *inner.arg.axes})
 

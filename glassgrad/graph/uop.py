@@ -23,7 +23,7 @@ Dimension = Any    # int | UOp: lengths may become symbolic
 Shape = tuple      # of Dimension
 
 
-# -- arguments: one small named tuple per op (NamedTuples hash in C, which interning lives on) ------------------------
+# -- arguments: one small named tuple per op (NamedTuples hash in C, which interning lives on) ---------------
 class Reshape(NamedTuple):
     shape: Shape
 
@@ -181,7 +181,7 @@ class UOp:
             _table[key] = entry
             return node
 
-    # -- reading ------------------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------
     def __repr__(self) -> str:
         arg = "" if self.arg is None else f" {self.arg!r}"
         return f"UOp({self.op.name} {self.dtype.name}{list(self.shape)}{arg})"
@@ -230,7 +230,7 @@ class UOp:
         value = cache[what] = make(self)
         return value
 
-    # -- elementwise --------------------------------------------------------------------------------------------------
+    # -- elementwise -----------------------------------------------------------------------------------------
     def _wrap(self, value: Any) -> UOp:
         return value if isinstance(value, UOp) else const(value, self.dtype)
 
@@ -285,14 +285,14 @@ class UOp:
     def bitcast(self, dtype: DType) -> UOp:
         return self if dtype is self.dtype else UOp(o.BITCAST, dtype, (self,))
 
-    # -- reductions ---------------------------------------------------------------------------------------------------
+    # -- reductions ------------------------------------------------------------------------------------------
     def reduce(self, op: Op, axes: Iterable[int]) -> UOp:
         axes = tuple(sorted(a for a in axes if self.shape[a] != 1))
         return UOp(op, self.dtype, (self,), Axes(axes)) if axes else self
 
     def sum(self, axes: Iterable[int]) -> UOp: return self.reduce(o.SUM, axes)
 
-    # -- movement: these check sizes, and drop what changes nothing ---------------------------------------------------
+    # -- movement: these check sizes, and drop what changes nothing ------------------------------------------
     def reshape(self, shape: Sequence[Dimension]) -> UOp:
         shape = tuple(shape)
         if shape == self.shape:
@@ -336,7 +336,7 @@ class UOp:
             return self
         return self.reshape((1,) * (len(shape) - len(self.shape)) + self.shape).expand(shape)
 
-    # -- memory -------------------------------------------------------------------------------------------------------
+    # -- memory ----------------------------------------------------------------------------------------------
     def contiguous(self) -> UOp:
         return self if self.op in (o.BUFFER, o.CONTIGUOUS) else UOp(o.CONTIGUOUS, self.dtype, (self,))
 
@@ -347,7 +347,7 @@ class UOp:
         return UOp(o.COPY, self.dtype, (self,), Place(device))
 
 
-# -- making leaves ----------------------------------------------------------------------------------------------------
+# -- making leaves -------------------------------------------------------------------------------------------
 def const(value: Any, dtype: DType | None = None) -> UOp:
     """A constant of shape (), its value rounded or wrapped into the type as a cast would."""
     if dtype is None:
@@ -375,7 +375,7 @@ def identity(op: Op, dtype: DType) -> UOp:
     return const(dtype.min if value == "min" else dtype.max if value == "max" else value, dtype)
 
 
-# -- shape and device rules -------------------------------------------------------------------------------------------
+# -- shape and device rules ----------------------------------------------------------------------------------
 def _shape(node: UOp) -> Shape:
     op, src, arg = node.op, node.src, node.arg
     kind = op.kind
@@ -449,7 +449,7 @@ def _device(node: UOp) -> str | None:
     return found
 
 
-# -- walking ----------------------------------------------------------------------------------------------------------
+# -- walking -------------------------------------------------------------------------------------------------
 def toposort(roots: Iterable[UOp]) -> list[UOp]:
     """Every node under the roots, sources before users, each once; iterative, so depth is no limit."""
     done: set[UOp] = set()

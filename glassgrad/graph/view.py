@@ -88,7 +88,7 @@ class View:
             return None
         return self.offset + sum(i * s for i, s in zip(indices, self.strides))
 
-    # -- moves that one view always can -------------------------------------------------------------------------------
+    # -- moves that one view always can ----------------------------------------------------------------------
     def permute(self, order: Sequence[int]) -> View:
         mask = None if self.mask is None else tuple(self.mask[a] for a in order)
         return View.of([self.shape[a] for a in order], [self.strides[a] for a in order], self.offset, mask)
@@ -121,7 +121,7 @@ class View:
         return View.of(self.shape, [-s if a in axes else s for a, s in enumerate(self.strides)], offset, mask)
 
 
-# -- merging two views by index arithmetic ----------------------------------------------------------------------------
+# -- merging two views by index arithmetic -------------------------------------------------------------------
 def _counters(shape: Sequence[int]) -> list[UOp]:
     return [index(0) if n == 1 else UOp(o.RANGE, dtypes.index, (), Range(f"i{axis}", n))
             for axis, n in enumerate(shape)]
@@ -212,7 +212,7 @@ def _below(i: UOp, limit: int, box: dict[UOp, tuple[int, int]]) -> bool:
     return False
 
 
-# -- a stack of views -------------------------------------------------------------------------------------------------
+# -- a stack of views ----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ShapeTracker:
     """A stack of views, the last one outermost: each indexes the row-major elements of the one before.
@@ -242,7 +242,7 @@ class ShapeTracker:
                 tracker = _MOVES[step.op](tracker, step.arg)
         return tracker
 
-    # -- reading ------------------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------
     @property
     def shape(self) -> tuple[int, ...]:
         return self.views[-1].shape
@@ -298,7 +298,7 @@ class ShapeTracker:
             address = view.place(inner[::-1])
         return address
 
-    # -- moves --------------------------------------------------------------------------------------------------------
+    # -- moves -----------------------------------------------------------------------------------------------
     def _top(self, view: View) -> ShapeTracker:
         return ShapeTracker((*self.views[:-1], view))
 

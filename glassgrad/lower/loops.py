@@ -4,7 +4,7 @@ Expressions are interned `UOp`s over RANGE counters, LOADs and REGISTERs. Statem
 interned: two equal loads around a store are different moments. Moves (optimize/) edit the tree, renderers walk it.
 
 The grammar, whole:
-    Kernel     = name, params, phases                       phases run one after another, all tasks of one before the next
+    Kernel     = name, params, phases                       phases run one after another, each with all its tasks
     Phase      = body                                       a list of statements; its TASK loops are spread over workers
     Statement  = For(range, kind, body, stop) | If(condition, body)
                | Assign(register, value) | Accumulate(register, combine, value)
@@ -75,7 +75,7 @@ class Store:
     gate: UOp | None = None
 
 
-Statement = Union[For, If, Assign, Accumulate, Store]
+Statement = Union[For, If, Assign, Accumulate, Store]  # noqa: UP007 - it is evaluated, on Python 3.10 too
 
 
 @dataclass(eq=False)
@@ -93,7 +93,7 @@ class Kernel:
     moves: list[str] = field(default_factory=list)   # how it was optimized, in order, printable
 
 
-# -- expressions of kernels -----------------------------------------------------------------------------------------
+# -- expressions of kernels ----------------------------------------------------------------------------------
 def counter(name: str, size: int) -> UOp:
     """A loop's counter: 0 <= counter < size."""
     return UOp(o.RANGE, dtypes.index, (), Range(name, size))

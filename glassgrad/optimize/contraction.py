@@ -99,9 +99,10 @@ class Tiling:
 
     def __str__(self) -> str:
         image = f", image with pitch {self.n.pitch}" if self.n.pitch else ""
-        return f"contract(tile {self.rows} x {self.vectors} x {self.lanes}, block {self.block_m} x {self.block_n}{image})"
+        return f"contract(tile {self.rows} x {self.vectors} x {self.lanes}, " \
+               f"block {self.block_m} x {self.block_n}{image})"
 
-    # -- counters ----------------------------------------------------------------------------------------------------------
+    # -- counters --------------------------------------------------------------------------------------------
     def __post_init__(self) -> None:
         self.columns = self.vectors * self.lanes
         self.panels_m, self.panels_n = -(-self.m.size // self.rows), -(-self.n.size // self.columns)
@@ -120,7 +121,7 @@ class Tiling:
         ragged_m, ragged_n = self.m.size % self.rows, self.n.size % self.columns
         self.gate_m = moves.below(self.at_m, self.m.size) if ragged_m else None
         if self.in_place and ragged_m:
-            # the last panel starts early, so that no row is read past the end; rows it has in common are not stored twice
+            # the last panel starts early, so that no row is read past the end; what it has in common is stored once
             nominal = multiply(self.panel_m, self.rows)
             self.at_m = add(nominal.minimum(self.m.size - self.rows), one(self.row))
             self.gate_m = less(nominal, add(self.at_m, index(1)))
@@ -128,14 +129,16 @@ class Tiling:
         wide = tuple(r for r in (self.row, self.over, self.lane) if r.arg.size > 1)
         self.total = register(self.product.total.arg, self.product.total.dtype, wide)
         self.left = Operand("left", self.product.left, self.m, self.outer, self.product.k, self.rows, 1, self.panels_m)
-        self.right = Operand("right", self.product.right, self.n, self.outer, self.product.k, self.columns, self.vectors,
-                             self.panels_n)
+        self.right = Operand("right", self.product.right, self.n, self.outer, self.product.k, self.columns,
+                             self.vectors, self.panels_n)
 
     def left_in_place(self) -> bool:
         """Whether the left factor is read where it lies: its rows run along k, are used only a few times, and the lines
         of a tile's rows fall into different sets of the first-level cache."""
         left = self.product.left
-        if left.op is not o.LOAD or len(left.src) != 2 or len(self.product.k) != 1 or len(self.m.parts) != 1 or self.n.pitch:
+        if left.op is not o.LOAD or len(left.src) != 2 or self.n.pitch:
+            return False
+        if len(self.product.k) != 1 or len(self.m.parts) != 1:
             return False
         step = stride_along(left.src[1], self.m.parts[0])
         if step is None or stride_along(left.src[1], self.product.k[0]) != 1 or self.panels_n > FEW_PANELS:
@@ -143,7 +146,7 @@ class Tiling:
         pages = math.gcd(step * left.dtype.itemsize, 4096)          # 4096 bytes of lines share no set
         return left.dtype is self.product.total.dtype and self.rows * pages <= 4 * 4096
 
-    # -- phases ------------------------------------------------------------------------------------------------------------
+    # -- phases ----------------------------------------------------------------------------------------------
     def phases(self) -> list[list[Statement]]:
         packed = [] if self.in_place else [self.left.pack(self.lanes)]
         if not self.n.pitch:
@@ -155,7 +158,8 @@ class Tiling:
             body = self.panels([*self.begin(), For(k, LOOP, [self.step(k)]), *self.epilogue(self.total)])
         else:
             body = self.in_blocks_of_k()
-        for r, kind in ((self.task_n, TASK), (self.task_m, TASK), *[(r, self.outer_kind()) for r in reversed(self.outer)]):
+        around = [(self.task_n, TASK), (self.task_m, TASK), *[(r, self.outer_kind()) for r in reversed(self.outer)]]
+        for r, kind in around:
             body = [For(r, kind, body)] if r.arg.size > 1 else body
         return [*packed, body]
 
@@ -266,7 +270,7 @@ def _blocks(panels_m: int, panels_n: int, rows: int, columns: int, depth: int, i
     return best[1:]
 
 
-# -- axes -------------------------------------------------------------------------------------------------------------------
+# -- axes ----------------------------------------------------------------------------------------------------
 def _flat_axis(loops: list[UOp], epilogue: list[Statement], name: str) -> tuple[FlatAxis, list[UOp]]:
     """The innermost loops that flatten to one axis linear in the output, and the loops left outside."""
     def joined(parts: list[UOp]) -> FlatAxis:
@@ -298,7 +302,9 @@ def _image_axis(p: Product) -> tuple[FlatAxis, list[UOp]] | None:
         return None
     pitch = steps[0]
     reads = math.prod(r.arg.size for r in p.k + p.n)
-    if pitch is None or pitch < columns.arg.size or pitch > 2 * columns.arg.size or 2 * footprint(p.right, p.k + p.n) > reads:
+    if pitch is None or not columns.arg.size <= pitch <= 2 * columns.arg.size:
+        return None
+    if 2 * footprint(p.right, p.k + p.n) > reads:
         return None
     return FlatAxis([rows, columns], (rows.arg.size - 1) * pitch + columns.arg.size, pitch), p.n[:-2]
 

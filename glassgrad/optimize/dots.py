@@ -126,7 +126,7 @@ class _Plan:
         out = add(multiply(out, self.panels * self.rows), row)
         return add(multiply(out, self.length), at)
 
-    # -- phases ------------------------------------------------------------------------------------------------------------
+    # -- phases ----------------------------------------------------------------------------------------------
     def phases(self) -> list[list[Statement]]:
         return [self.spread(), self.multiply()]
 
@@ -139,7 +139,8 @@ class _Plan:
             replace[self.down], replace[self.along] = divide(at, self.pitch), modulo(at, self.pitch)
             inside = both(inside, moves.below(replace[self.along], self.along.arg.size))
         value = moves.edge_gate(substitute_index(self.p.left, replace, {}), inside)
-        body: list[Statement] = moves.wide(For(at, LOOP, [Store(self.memory, self.place(row, at), value)]), 1, self.lanes)
+        store = Store(self.memory, self.place(row, at), value)
+        body: list[Statement] = moves.wide(For(at, LOOP, [store]), 1, self.lanes)
         for r in reversed([*self.outer, *self.before, row]):
             body = [For(r, TASK, body)] if r.arg.size > 1 else moves.rebuild(body, {r: index(0)})
         return body
@@ -183,7 +184,8 @@ class _Plan:
             body = vectors()
             for r in reversed(self.before):
                 body = [For(r, LOOP, body)]
-            body = tiled([Assign(total, identity(o.ADD, total.dtype)), *body]) + self.finish(total, lane, wide, at_m, gate)
+            body = tiled([Assign(total, identity(o.ADD, total.dtype)), *body])
+            body += self.finish(total, lane, wide, at_m, gate)
             for r in reversed(inner_rest):
                 body = [For(r, LOOP, body)]
         for r in reversed([*p.batch, *outer_rest, self.panel]):
@@ -230,7 +232,8 @@ class _Plan:
         begin: list[Statement] = tiled([Store(memory, spot, const(0, total.dtype))])
         middle: list[Statement] = tiled([Assign(total, identity(o.ADD, total.dtype)), For(image, LOOP, steps, stop),
                                          Store(memory, spot, total, o.ADD)])
-        end: list[Statement] = [*tiled([Assign(total, load(memory, spot))]), *self.finish(total, lane, wide, at_m, gate)]
+        end: list[Statement] = tiled([Assign(total, load(memory, spot))])
+        end += self.finish(total, lane, wide, at_m, gate)
         for r in reversed(inner_rest):
             begin, middle, end = [For(r, LOOP, begin)], [For(r, LOOP, middle)], [For(r, LOOP, end)]
         return [*begin, For(chunk, LOOP, middle), *end]

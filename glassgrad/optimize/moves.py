@@ -37,7 +37,7 @@ from glassgrad.lower.loops import (
 Replace = dict[UOp, UOp]
 
 
-# -- what every move is made of ---------------------------------------------------------------------------------------
+# -- what every move is made of ------------------------------------------------------------------------------
 def rebuild(body: Iterable[Statement], replace: Replace) -> list[Statement]:
     """A copy of the statements with counters, registers or other expressions exchanged."""
     memo: Replace = {}
@@ -80,7 +80,7 @@ def _private_rows(body: list[Statement], lanes: int, lane: UOp) -> Replace:
     return replace
 
 
-# -- moves ------------------------------------------------------------------------------------------------------------
+# -- moves ---------------------------------------------------------------------------------------------------
 def merge(outer: For) -> For | None:
     """for i in a: for j in b: ..i..j..  ->  for m in a*b: ..m//b..m%b..      refuses: an index does not stay linear"""
     if len(outer.body) != 1 or not isinstance(outer.body[0], For):
@@ -152,7 +152,8 @@ def _one(range_: UOp, size: int) -> UOp:
 
 
 def _spread_rows(body: list[Statement], memories: Replace, copies: int, at: UOp) -> list[Statement]:
-    loads = {n for s in walk(body) for e in expressions(s) for n in toposort([e]) if n.op is o.LOAD and n.src[0] in memories}
+    nodes = toposort(e for s in walk(body) for e in expressions(s))
+    loads = [n for n in nodes if n.op is o.LOAD and n.src[0] in memories]
     body = rebuild(body, {n: load(memories[n.src[0]], add(multiply(n.src[1], copies), at), *n.src[2:]) for n in loads})
     for s in walk(body):
         if isinstance(s, Store) and s.memory in memories:
@@ -161,7 +162,7 @@ def _spread_rows(body: list[Statement], memories: Replace, copies: int, at: UOp)
 
 
 def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0) -> list[Statement] | None:
-    """for k in n: r += f(k)  ->  v[u,l] = 0; for o: TILE u: LANE l: v[u,l] += f((o*t + u)*v + l); r += fold(v); and the rest
+    """for k in n: r += f(k)  ->  v[u,l] = 0; for o: TILE u: LANE l: v[u,l] += f((o*t + u)*v + l); r += fold(v); rest
 
     With a chunk, at most that many elements go into one v before it is folded: long sums stay accurate.
     refuses: loops inside, or a register accumulated here is read here
@@ -230,7 +231,8 @@ def chunks(body: list[Statement], chunk: int) -> list[Statement]:
             out.append(For(s.range, s.kind, chunks(s.body, chunk), s.stop))
             continue
         outer, whole = counter(name + "c", n // chunk), n // chunk * chunk
-        for inner, at, wrap in ((counter(name, chunk), None, True), (counter(name, max(n - whole, 1)), index(whole), False)):
+        rest = counter(name, max(n - whole, 1))
+        for inner, at, wrap in ((counter(name, chunk), None, True), (rest, index(whole), False)):
             if not wrap and n == whole:
                 continue
             place = add(multiply(outer, chunk), inner) if at is None else add(at, inner)
@@ -315,14 +317,12 @@ def group(body: list[Statement], rows: list[UOp], chunk: int) -> tuple[list[Stat
     Both for each of the rows around them. refuses: the body does not begin with registers and their one loop
     """
     begins: list[Assign] = []
-    for at, s in enumerate(body):
-        if isinstance(s, Assign):
-            begins.append(s)
-        else:
+    for s in body:
+        if not isinstance(s, Assign):
             break
-    else:
-        return None
-    loop = body[at]
+        begins.append(s)
+    at = len(begins)
+    loop = body[at] if at < len(body) else None
     if not isinstance(loop, For) or loop.kind != LOOP or not begins:
         return None
     totals = accumulated(loop.body)

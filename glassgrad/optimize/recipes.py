@@ -46,7 +46,7 @@ def unoptimized(kernel: Kernel) -> Kernel:
     return Kernel(kernel.name, kernel.params, [Phase(serial(p.body)) for p in kernel.phases], kernel.written)
 
 
-# -- everything that is not a contraction -------------------------------------------------------------------------------
+# -- everything that is not a contraction --------------------------------------------------------------------
 def plain(body: list[Statement], target: Target, log: list[str]) -> list[list[Statement]]:
     loops, inner = chain(body)
     total = work(body)
@@ -147,7 +147,7 @@ def nest(loops: list[For], body: list[Statement], total: int) -> list[Statement]
     return body
 
 
-# -- how memory is walked -------------------------------------------------------------------------------------------------
+# -- how memory is walked ------------------------------------------------------------------------------------
 def columns_cost(loops: list[For], inner: list[Statement], lanes: int) -> float:
     lane = loops[_lane_loop(loops, inner)].range
     n = lane.arg.size

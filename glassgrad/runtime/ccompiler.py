@@ -24,7 +24,8 @@ from glassgrad.runtime.elf import Object
 # No global fast-math: -ffp-contract=fast only fuses a * b + c. -fno-builtin, and for gcc the flag after it,
 # keep loops from becoming calls to memset and memcpy, which there is nothing to link with.
 FLAGS = ("-x", "c", "-std=gnu11", "-O2", "-ffreestanding", "-fno-builtin", "-fno-math-errno",
-         "-fno-trapping-math", "-ffp-contract=fast", "-fwrapv", "-fno-stack-protector", "-fno-asynchronous-unwind-tables",
+         "-fno-trapping-math", "-ffp-contract=fast", "-fwrapv", "-fno-stack-protector",
+         "-fno-asynchronous-unwind-tables",
          "-fno-plt", "-fPIC", "-w")
 _GCC_FLAGS = ("-fno-tree-loop-distribute-patterns",)
 

@@ -32,7 +32,7 @@ class Built(NamedTuple):
 
 
 def kernel_of(ast: UOp, target: Target, contract: bool = True, say: bool = False) -> Kernel:
-    """The optimized loop tree of a kernel's graph (the plain one under NOOPT=1); `say` shows the way there at DEBUG=4."""
+    """The optimized loop tree of a kernel's graph (the plain one under NOOPT=1); `say` shows the way at DEBUG=4."""
     plain = lower(ast)
     kernel = unoptimized(plain) if settings.NOOPT else optimize(plain, target, contract)
     if say and settings.DEBUG >= 4:

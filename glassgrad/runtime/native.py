@@ -54,7 +54,7 @@ class NativeDevice:
     def target(self) -> Target:
         return Target.of(host_description())
 
-    # -- compiling -----------------------------------------------------------------------------------------------------
+    # -- compiling -------------------------------------------------------------------------------------------
     def programs(self, kernels: Sequence[UOp]) -> list[Program]:
         """Compiled kernels, each distinct one once; LLVM works on one while Python lowers the next."""
         mode = (settings.NOOPT, settings.CPU_FEATURES)
@@ -69,7 +69,7 @@ class NativeDevice:
     def _compiler_name(self) -> str:
         if self.language == "llvm":
             return llvm.compiler_version()
-        from glassgrad.runtime.ccompiler import compiler_version   # loads subprocess, which most users never need
+        from glassgrad.runtime.ccompiler import compiler_version  # loads subprocess, which most users never need
         return compiler_version()
 
     def _start(self, ast: UOp) -> Callable[[], tuple[str, LaunchInfo, bytes]]:
@@ -80,7 +80,7 @@ class NativeDevice:
         if stored is not None:
             made = _unpack(stored)
             return lambda: made
-        from glassgrad.runtime.toolchain import start    # the whole compiler: a warm process does without
+        from glassgrad.runtime.toolchain import start  # the whole compiler: a warm process does without
         return start(ast, self.target, self.language, lambda made: cache.put(key, _pack(*made)) if cache else None)
 
     def _finish(self, ast: UOp, pending: Callable[[], tuple[str, LaunchInfo, bytes]]) -> Program:
@@ -97,7 +97,7 @@ class NativeDevice:
         from glassgrad.runtime.compile import kernel_of
         return kernel_of(ast, self.target)
 
-    # -- running ---------------------------------------------------------------------------------------------------------
+    # -- running ---------------------------------------------------------------------------------------------
     def plan(self, programs: Sequence[Program], slots: Sequence[tuple[int, ...]]) -> NativePlan:
         """Launches of these programs one after another, on numbered slots of memory."""
         return NativePlan(programs, slots)

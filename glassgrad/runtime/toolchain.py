@@ -1,7 +1,7 @@
 """Compile kernels. In: a kernel's graph, a target, a language. Out: machine code, now or soon.
 
-LLVM works outside Python's lock, so it compiles one kernel in a thread while Python lowers the next. This room loads the
-whole compiler; devices open it only when a kernel is not in the cache.
+LLVM works outside Python's lock, so it compiles one kernel in a thread while Python lowers the next. This room loads
+the whole compiler; devices open it only when a kernel is not in the cache.
 """
 
 from __future__ import annotations

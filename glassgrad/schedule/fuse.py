@@ -18,6 +18,7 @@ COSTLY = 12            # vector instructions above which a value is stored rathe
 MANY_INPUTS = 3        # as many loads to compute a value again cost more than to load it
 SMALL = 16 * 1024      # elements: below, one kernel that does it all beats two
 LARGEST = 1000         # operations in one kernel: compile time grows faster than what fusing more would save
+_SEEN_THROUGH = (o.WINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
 LEAVES = (o.BUFFER, o.PARAM, o.CONST, o.SCALAR)
 
 
@@ -81,7 +82,7 @@ class _Plan:
                 node = node.src[0]
             self.inlined[base] = NOTHING
 
-    # -- what each kind of node does with what is inlined in its sources -----------------------------------------------
+    # -- what each kind of node does with what is inlined in its sources -------------------------------------
     def visit(self, node: UOp) -> None:
         kind = node.op.kind
         if node.op in LEAVES:
@@ -172,7 +173,7 @@ class _Plan:
             return inside._replace(rows=rows)
         if node.op is o.WINDOW and inside.rows is None and self._feeds_contraction(node):
             image = source
-            while image.op in (o.WINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK) and image not in self.reasons:
+            while image.op in _SEEN_THROUGH and image not in self.reasons:
                 image = image.src[0]
             if image.op is o.PAD and image not in self.reasons:
                 self.store(image, "its padding would be checked at every tap of the window")
@@ -254,7 +255,7 @@ class _Plan:
             if n in seen and n not in self.reasons:
                 self.inlined[n] = self.inlined[n]._replace(rows=None, contraction=False)
 
-    # -- values that several kernels would compute ----------------------------------------------------------------------
+    # -- values that several kernels would compute -----------------------------------------------------------
     def separate_shared(self, order: list[UOp]) -> None:
         """Walk users first: where the users of a value lie in different kernels, it is stored if it is worth it."""
         owner: dict[UOp, UOp | None] = {}      # the one stored node that a node is computed for; None: several

@@ -69,7 +69,7 @@ def schedule(sinks: list[UOp], inputs: list[UOp]) -> Schedule:
     return Schedule(items, slots, len(inputs), results, list(results.values()))
 
 
-# -- which results share a kernel ---------------------------------------------------------------------------------------
+# -- which results share a kernel ----------------------------------------------------------------------------
 @dataclass(eq=False)
 class _Group:
     roots: list[UOp]
@@ -119,8 +119,8 @@ def _join(fresh: _Group, candidates: list[_Group], home: dict[UOp, _Group], grou
                 outside_needs |= home[r].needs
         if outside_needs & group.bit:
             continue                      # it waits for a third kernel that waits for this group
-        if any(other.needs & group.bit and other is not group for other in groups) and _later(groups, group, fresh, home):
-            continue
+        if any(home[r].needs & group.bit for r in fresh.reads if r in home and home[r] is not group):
+            continue                      # joining would close a circle: something it reads waits for the group
         together = all(fresh.reads[r] for r in inside) if inside else \
             not group.reduces and any(r in group.reads for r in fresh.reads)
         if not together:
@@ -137,11 +137,6 @@ def _join(fresh: _Group, candidates: list[_Group], home: dict[UOp, _Group], grou
                     other.needs |= added
         return group
     return None
-
-
-def _later(groups: list[_Group], group: _Group, fresh: _Group, home: dict[UOp, _Group]) -> bool:
-    """Whether joining would close a circle: something `fresh` reads waits for the group."""
-    return any(home[r].needs & group.bit for r in fresh.reads if r in home and home[r] is not group)
 
 
 def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:
@@ -200,7 +195,7 @@ def _ordered(groups: list[_Group], home: dict[UOp, _Group]) -> list[_Group]:
     return out
 
 
-# -- one kernel's own graph -----------------------------------------------------------------------------------------------
+# -- one kernel's own graph ----------------------------------------------------------------------------------
 def _item(roots: list[UOp], place: dict[UOp, int], reasons: dict[UOp, str]) -> Item:
     lines = tuple(dict.fromkeys(line for r in roots if (line := r.line) is not None))
     why = tuple(reasons[r] for r in roots)
