@@ -6,6 +6,9 @@
     print(x.grad)
 """
 
+from importlib import import_module
+from typing import Any
+
 from glassgrad.base.errors import (
     AxisError,
     Bug,
@@ -28,6 +31,17 @@ from glassgrad.tensor.tensor import Tensor
 
 __version__ = "0.1.0"
 
-__all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "GlassgradError", "ShapeError",
-           "DTypeError", "AxisError", "DeviceError", "GradientError", "InputError", "IndexRangeError",
+__all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "TinyJit", "jit", "nn",
+           "GlassgradError", "ShapeError", "DTypeError", "AxisError", "DeviceError", "GradientError", "InputError", "IndexRangeError",
            "MemoryLimitError", "FormatError", "JitError", "Bug"]
+
+# Loaded when they are first asked for, so that `import glassgrad` stays quick.
+_LATER = {"nn": ("glassgrad.nn", None), "jit": ("glassgrad.jit", None), "TinyJit": ("glassgrad.jit", "TinyJit")}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'glassgrad' has no attribute {name!r}")
+    module, attribute = _LATER[name]
+    found = import_module(module)
+    return found if attribute is None else getattr(found, attribute)

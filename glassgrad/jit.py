@@ -19,6 +19,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 from glassgrad.base.errors import JitError
@@ -36,6 +37,16 @@ from glassgrad.tensor.random import _streams
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["TinyJit", "jit"]
+
+
+class _Module(ModuleType):
+    """`glassgrad.jit` is this file and, called, the decorator: `@glassgrad.jit`."""
+
+    def __call__(self, function: Callable[..., Any]) -> TinyJit:
+        return TinyJit(function)
+
+
+sys.modules[__name__].__class__ = _Module
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _MOST_TRACES = 3           # of one combination of arguments before a function that keeps changing is refused
