@@ -32,8 +32,8 @@ from glassgrad.tensor.tensor import Tensor
 __version__ = "0.1.0"
 
 __all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "TinyJit", "jit", "nn",
-           "GlassgradError", "ShapeError", "DTypeError", "AxisError", "DeviceError", "GradientError", "InputError", "IndexRangeError",
-           "MemoryLimitError", "FormatError", "JitError", "Bug"]
+           "GlassgradError", "ShapeError", "DTypeError", "AxisError", "DeviceError", "GradientError", "InputError",
+           "IndexRangeError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
 
 # Loaded when they are first asked for, so that `import glassgrad` stays quick.
 _LATER = {"nn": ("glassgrad.nn", None), "jit": ("glassgrad.jit", None), "TinyJit": ("glassgrad.jit", "TinyJit")}
