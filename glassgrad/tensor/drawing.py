@@ -1,0 +1,197 @@
+"""Random choices: permutations, draws by weight, other distributions; and hashes. In: sizes or weights. Out: tensors.
+
+All stand on the counted random numbers of random.py, so they too are fixed by the seed, not by the order of reading.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
+from glassgrad.graph.uop import Cell, UOp, full
+from glassgrad.tensor.linalg import LinearAlgebra
+from glassgrad.tensor.order import order_of
+from glassgrad.tensor.random import uniform
+from glassgrad.tensor.sequence import counting
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Drawing"]
+
+_RATES = {"sha3_224": 144, "sha3_256": 136, "sha3_384": 104, "sha3_512": 72, "shake_128": 168, "shake_256": 136}
+_LENGTHS = {"sha3_224": 28, "sha3_256": 32, "sha3_384": 48, "sha3_512": 64, "shake_128": 16, "shake_256": 32}
+_ROTATIONS = ((0, 36, 3, 41, 18), (1, 44, 10, 45, 2), (62, 6, 43, 15, 61), (28, 55, 25, 21, 56), (27, 20, 39, 8, 14))
+
+
+class Drawing(LinearAlgebra):
+    """Random choices and hashes."""
+    __slots__ = ()
+
+    @classmethod
+    def randperm(cls, n: int, device: str | None = None, dtype: DType | str | None = None, **kwargs: Any) -> Self:
+        """0 to n - 1 in a random order.
+
+        >>> sorted(Tensor.randperm(5).tolist())
+        [0, 1, 2, 3, 4]
+        """
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise InputError("randperm needs a length", given=repr(n), expected="an int of 0 or more", mend="write Tensor.randperm(10)")
+        kind = dtype_by_name(dtype) if dtype is not None else dtypes.default_int
+        keys = (uniform((1, n), dtypes.float64) * 2.0 ** 53).cast(dtypes.uint64)
+        return cls._leaf(order_of(keys, 53).reshape((n,)).cast(kind), device, kwargs.get("requires_grad"))
+
+    def multinomial(self, num_samples: int = 1, replacement: bool = False) -> Self:
+        """Places drawn with these weights (each row of a matrix on its own); without replacement none comes twice.
+
+        >>> Tensor([0.0, 1.0, 0.0]).multinomial(3, replacement=True).tolist()
+        [1, 1, 1]
+        """
+        if self.ndim not in (1, 2) or not self.numel():
+            raise ShapeError("multinomial needs weights", given=f"shape {self.shape}", expected="1 or 2 axes, not empty",
+                             mend="reshape the weights")
+        rows = self.detach().reshape(-1, self.shape[-1])
+        rows = rows.cast(dtypes.float32) if rows.dtype is not dtypes.float64 else rows
+        count, n = rows.shape
+        if num_samples < 1 or not replacement and num_samples > n:
+            raise InputError("multinomial cannot draw this many", given=f"num_samples={num_samples} of {n} without replacement"
+                             if not replacement else f"num_samples={num_samples}", expected=f"1 to {n}" if not replacement
+                             else "1 or more", mend="draw fewer, or pass replacement=True")
+        if replacement or num_samples == 1:
+            # the place where the running sum passes a random height
+            heights = rows.cumsum(1)
+            drawn = self._with(uniform((count, num_samples), rows.dtype)) * heights[:, -1:]
+            places = (heights.unsqueeze(1) <= drawn.unsqueeze(2)).cast(dtypes.int32).sum(2)
+            last = (rows > 0).where(self._with(counting(n)), 0).max(1, keepdim=True)     # rounding cannot pass the last weight
+            found = places.minimum(last)
+        else:
+            # the largest of ln(u) / w: the first of exponential clocks (Efraimidis and Spirakis, 2006)
+            clocks = (1 - self._with(uniform((count, n), rows.dtype))).log() / rows
+            found = (rows == 0).where(-math.inf, clocks).topk(num_samples, 1)[1]
+        return found.cast(dtypes.default_int).reshape(*self.shape[:-1], num_samples)
+
+    @classmethod
+    def bernoulli(cls, p: Self) -> Self:
+        """1 with probability p, else 0, element by element.
+
+        >>> Tensor.bernoulli(Tensor([1.0, 0.0])).tolist()
+        [1.0, 0.0]
+        """
+        return (cls.rand(*p.shape, device=p.device) < p).cast(p.dtype)
+
+    @classmethod
+    def exponential(cls, *shape: Any, lambd: float = 1.0, **kwargs: Any) -> Self:
+        """Numbers of the exponential distribution with rate lambd.
+
+        >>> Tensor.exponential(100).min().item() >= 0
+        True
+        """
+        return -(1 - cls.rand(*shape, **kwargs)).log() / lambd
+
+    @classmethod
+    def gumbel(cls, *shape: Any, **kwargs: Any) -> Self:
+        """Numbers of the standard Gumbel distribution: -ln(-ln u).
+
+        >>> Tensor.gumbel(2, 3).shape
+        (2, 3)
+        """
+        return -(-(1 - cls.rand(*shape, **kwargs)).log()).log()
+
+    @classmethod
+    def xavier_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
+        """PyTorch's name of `glorot_uniform`.
+
+        >>> Tensor.xavier_uniform(2, 3).shape
+        (2, 3)
+        """
+        return cls.glorot_uniform(*shape, **kwargs)
+
+    # -- hashes ----------------------------------------------------------------------------------------------------------
+    def keccak(self, cfg: str | tuple[int, int] = "sha3_256") -> Self:
+        """The SHA-3 hash (FIPS 202) of the bytes along the last axis: sha3_224, 256, 384, 512, shake_128 or shake_256;
+        or (rate in bytes, domain byte) for the first 200 bytes less half the rest.
+
+        >>> bytes(Tensor(b"abc").keccak().tolist()).hex()[:8]
+        '3a985da7'
+        """
+        if self.dtype is not dtypes.uint8 or not self.ndim:
+            raise InputError("keccak hashes bytes", given=f"{self.dtype.name}{list(self.shape)}",
+                             expected="a uint8 tensor with at least 1 axis", mend="Tensor(b'...') or x.bitcast(dtypes.uint8)")
+        if isinstance(cfg, str):
+            if cfg not in _RATES:
+                raise InputError("there is no such hash", given=repr(cfg), expected=", ".join(_RATES), mend="check the spelling")
+            rate, domain, length = _RATES[cfg], 0x1F if cfg.startswith("shake") else 6, _LENGTHS[cfg]
+        else:
+            rate, domain = cfg
+            length = (200 - rate) // 2
+        rows, n = math.prod(self.shape[:-1]), self.shape[-1]
+        blocks = n // rate + 1
+        tail = [0] * (blocks * rate - n)
+        tail[0] ^= domain
+        tail[-1] ^= 0x80
+        ending = self.__class__(bytes(tail), device=self.device).reshape(1, -1).expand(rows, len(tail))
+        padded = self.reshape(rows, n).cat(ending, dim=1) if n else ending
+        words = padded.reshape(rows, blocks, rate // 8, 8).cast(dtypes.uint64)
+        lanes = (words << (self._with(counting(8, dtypes.uint64)) * 8)).sum(-1)          # (rows, blocks, rate / 8)
+        state = full((rows, 25), 0, dtypes.uint64)
+        for b in range(blocks):
+            block = lanes[:, b].uop.pad(((0, 0), (0, 25 - rate // 8)))
+            state = _permutation((state ^ block).contiguous())
+        taken = self._with(state).unsqueeze(2) >> (self._with(counting(8, dtypes.uint64)) * 8)
+        return (taken & 255).cast(dtypes.uint8).reshape(rows, 200)[:, :length].reshape(*self.shape[:-1], length)
+
+    def hash(self) -> Self:
+        """A fingerprint of all bytes: the 16 bytes of their shake_128.
+
+        >>> Tensor([1.0]).hash().shape
+        (16,)
+        """
+        return self._bytes().keccak("shake_128")
+
+    def _bytes(self) -> Self:
+        """The memory of all elements, as a vector of bytes (little-endian)."""
+        flat = self.flatten()
+        if self.dtype is dtypes.bool or self.dtype.itemsize == 1:
+            return flat.cast(dtypes.uint8) if self.dtype is dtypes.bool else flat.bitcast(dtypes.uint8)
+        word = {2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[self.dtype.itemsize]
+        shifts = self._with(counting(self.dtype.itemsize, word)) * 8
+        return ((flat.bitcast(word).unsqueeze(1) >> shifts) & 255).cast(dtypes.uint8).flatten()
+
+
+def _round_constants() -> list[int]:
+    """From the linear feedback register of FIPS 202, section 3.2.5."""
+    found, register = [], 1
+    for _ in range(24):
+        value = 0
+        for j in range(7):
+            if register & 1:
+                value |= 1 << ((1 << j) - 1)
+            register = (register << 1) ^ (0x171 if register & 0x80 else 0)
+        found.append(value)
+    return found
+
+
+def _rotated(x: UOp, by: int) -> UOp:
+    return x if by == 0 else (x << by) | (x >> (64 - by))
+
+
+def _permutation(state: UOp) -> UOp:
+    """Keccak-f[1600] on (rows, 25): the steps theta, rho, pi, chi and iota, 24 times."""
+    rows = state.shape[0]
+    place = counting(25).reshape((1, 25)).expand((rows, 25))
+    for constant in _round_constants():
+        # a[x + 5 y]; each lane is a column of the state
+        lane = {(x, y): state.shrink(((0, rows), (x + 5 * y, x + 5 * y + 1))) for x in range(5) for y in range(5)}
+        column = [lane[x, 0] ^ lane[x, 1] ^ lane[x, 2] ^ lane[x, 3] ^ lane[x, 4] for x in range(5)]
+        mixed = [column[(x - 1) % 5] ^ _rotated(column[(x + 1) % 5], 1) for x in range(5)]
+        moved = {(y, (2 * x + 3 * y) % 5): _rotated(lane[x, y] ^ mixed[x], _ROTATIONS[x][y]) for x in range(5) for y in range(5)}
+        out = [moved[x, y] ^ (~moved[(x + 1) % 5, y] & moved[(x + 2) % 5, y]) for y in range(5) for x in range(5)]
+        out[0] = out[0] ^ UOp(o.SCALAR, dtypes.uint64, (), Cell(constant))     # a scalar: one kernel for all rounds
+        joined = out[24].expand((rows, 25))
+        for i in range(23, -1, -1):
+            joined = (place < i + 1).where(out[i].expand((rows, 25)), joined)
+        state = joined.contiguous()
+    return state
