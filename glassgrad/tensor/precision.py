@@ -11,7 +11,7 @@ import threading
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.uop import UOp
 
-__all__ = ["change", "lowered", "exact"]
+__all__ = ["change", "current", "lowered", "exact"]
 
 
 class _Chosen(threading.local):
@@ -30,6 +30,15 @@ def change(dtype: DType | None) -> DType | None:
     """
     before, _chosen.dtype = _chosen.dtype, dtype
     return before
+
+
+def current() -> DType | None:
+    """The type in force; None outside of mixed precision. What keeps compiled work by its circumstances asks for it.
+
+    >>> current() is None
+    True
+    """
+    return _chosen.dtype
 
 
 def lowered(node: UOp) -> UOp:
