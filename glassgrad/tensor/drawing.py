@@ -12,6 +12,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.uop import Cell, UOp, full
+from glassgrad.tensor import running
 from glassgrad.tensor.linalg import LinearAlgebra
 from glassgrad.tensor.order import order_of
 from glassgrad.tensor.random import uniform
@@ -136,11 +137,15 @@ class Drawing(LinearAlgebra):
         padded = self.reshape(rows, n).cat(ending, dim=1) if n else ending
         words = padded.reshape(rows, blocks, rate // 8, 8).cast(dtypes.uint64)
         lanes = (words << (self._with(counting(8, dtypes.uint64)) * 8)).sum(-1)          # (rows, blocks, rate / 8)
-        state = full((rows, 25), 0, dtypes.uint64)
+        turns, moves = _tables()
+        rotations = self.__class__(turns, device=self.device, dtype=dtypes.uint64).uop
+        places = self.__class__(moves, device=self.device, dtype=dtypes.int32).uop
+        state = full((25, rows), 0, dtypes.uint64)
         for b in range(blocks):
-            block = lanes[:, b].uop.pad(((0, 0), (0, 25 - rate // 8)))
-            state = _permutation((state ^ block).contiguous())
-        taken = self._with(state).unsqueeze(2) >> (self._with(counting(8, dtypes.uint64)) * 8)
+            block = lanes[:, b].transpose(0, 1).uop.pad(((0, 25 - rate // 8), (0, 0)))
+            state = _permutation((state ^ block).contiguous(), rotations, places)
+            state, = running.realize([state], self.device)
+        taken = self._with(state).transpose(0, 1).unsqueeze(2) >> (self._with(counting(8, dtypes.uint64)) * 8)
         return (taken & 255).cast(dtypes.uint8).reshape(rows, 200)[:, :length].reshape(*self.shape[:-1], length)
 
     def hash(self) -> Self:
@@ -174,24 +179,39 @@ def _round_constants() -> list[int]:
     return found
 
 
-def _rotated(x: UOp, by: int) -> UOp:
-    return x if by == 0 else (x << by) | (x >> (64 - by))
+def _permutation(state: UOp, rotations: UOp, places: UOp) -> UOp:
+    """Keccak-f[1600] on (25, rows), lane x + 5 y in row x + 5 y: theta, rho, pi, chi and iota, 24 times.
 
+    `rotations` (25,) and `places` (5, 25) are tables: where pi takes each lane from, and the lanes of column x - 1,
+    x + 1 (for theta, of the parities), x + 1 and x + 2 (for chi).
+    """
+    rows = state.shape[1]
+    shape = (25, rows)
+    left = rotations.reshape((25, 1)).expand(shape)
+    first = counting(25).reshape((25, 1)).expand(shape).eq(0)
 
-def _permutation(state: UOp) -> UOp:
-    """Keccak-f[1600] on (rows, 25): the steps theta, rho, pi, chi and iota, 24 times."""
-    rows = state.shape[0]
-    place = counting(25).reshape((1, 25)).expand((rows, 25))
+    def taken(x: UOp, table: int) -> UOp:
+        return UOp(o.GATHER, x.dtype, (x, places.shrink(((table, table + 1), (0, 25))).reshape((25,))))
+
     for constant in _round_constants():
-        # a[x + 5 y]; each lane is a column of the state
-        lane = {(x, y): state.shrink(((0, rows), (x + 5 * y, x + 5 * y + 1))) for x in range(5) for y in range(5)}
-        column = [lane[x, 0] ^ lane[x, 1] ^ lane[x, 2] ^ lane[x, 3] ^ lane[x, 4] for x in range(5)]
-        mixed = [column[(x - 1) % 5] ^ _rotated(column[(x + 1) % 5], 1) for x in range(5)]
-        moved = {(y, (2 * x + 3 * y) % 5): _rotated(lane[x, y] ^ mixed[x], _ROTATIONS[x][y]) for x in range(5) for y in range(5)}
-        out = [moved[x, y] ^ (~moved[(x + 1) % 5, y] & moved[(x + 2) % 5, y]) for y in range(5) for x in range(5)]
-        out[0] = out[0] ^ UOp(o.SCALAR, dtypes.uint64, (), Cell(constant))     # a scalar: one kernel for all rounds
-        joined = out[24].expand((rows, 25))
-        for i in range(23, -1, -1):
-            joined = (place < i + 1).where(out[i].expand((rows, 25)), joined)
-        state = joined.contiguous()
+        planes = [state.shrink(((5 * y, 5 * y + 5), (0, rows))) for y in range(5)]
+        parity = (planes[0] ^ planes[1] ^ planes[2] ^ planes[3] ^ planes[4]).contiguous()      # (5, rows)
+        after = taken(parity, 2)
+        mixed = state ^ taken(parity, 1) ^ ((after << 1) | (after >> 63))
+        turned = ((mixed << left) | (mixed >> (64 - left))).contiguous()                       # a shift by 64 leaves 0
+        moved = taken(turned, 0)
+        value = moved ^ (~taken(moved, 3) & taken(moved, 4))
+        salt = UOp(o.SCALAR, dtypes.uint64, (), Cell(constant))      # a scalar: the same kernels every round
+        state = (value ^ first.where(salt.broadcast(shape), 0)).contiguous()
     return state
+
+
+def _tables() -> tuple[list[int], list[list[int]]]:
+    """The tables that `_permutation` reads."""
+    lanes = [(i % 5, i // 5) for i in range(25)]
+    source = [0] * 25
+    for x, y in lanes:
+        source[y + 5 * ((2 * x + 3 * y) % 5)] = x + 5 * y
+    around = [[(x + by) % 5 for x, _ in lanes] for by in (-1, 1)]
+    beside = [[(x + by) % 5 + 5 * y for x, y in lanes] for by in (1, 2)]
+    return [_ROTATIONS[x][y] for x, y in lanes], [source, *around, *beside]
