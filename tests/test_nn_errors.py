@@ -156,7 +156,7 @@ def test_optimizers_refuse_what_makes_no_sense():
     for make in (lambda: nn.optim.SGD([]), lambda: nn.optim.SGD([1.0]), lambda: nn.optim.SGD([x], lr=-1.0),
                  lambda: nn.optim.SGD([x], nesterov=True), lambda: nn.optim.SGD([{"params": [x], "speed": 1}]),
                  lambda: nn.optim.SGD([{"params": [x]}, {"params": [x]}]), lambda: nn.optim.SGD([{"lr": 1.0}]),
-                 lambda: nn.optim.Adam([x], betas=(0.9, 1.0)), lambda: nn.optim.Adam([x], weight_decay=-1.0),
+                 lambda: nn.optim.Adam([x], betas=(0.9, 1.0)), lambda: nn.optim.Adam([{"params": [x], "betas": [2.0, 0.9]}]), lambda: nn.optim.Adam([x], weight_decay=-1.0),
                  lambda: nn.optim.Muon([x]), lambda: nn.optim.Muon([Tensor.ones(2, 2)], adjust_lr_fn="much"),
                  lambda: nn.optim.SGD([x], lr=Tensor([1.0, 2.0])), lambda: nn.optim.OptimizerGroup(),
                  lambda: nn.optim.SGD([Tensor([1, 2])]), lambda: nn.optim.GradScaler(growth_factor=0.5),

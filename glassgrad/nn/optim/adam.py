@@ -41,13 +41,20 @@ class _Moments(Optimizer):
     """Running means of the gradient (m) and of its square (v), corrected for having started at 0."""
     keeps = {"t": "step", "m": "exp_avg", "v": "exp_avg_sq"}
 
+    def check(self, group: Group) -> None:
+        super().check(group)
+        _pair(group["betas"], 0.0, None)
+
     def moments(self, i: int, gradient: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """m and v after this gradient, and the corrections 1 - beta1^t and 1 - beta2^t."""
         t, m, v = self.counted(i, group), self.kept("m", i, group), self.kept("v", i, group)
         number = lambda of: group.number("betas", of)
         m.assign((m * number(_beta1) + gradient * number(_rest1)).cast(m.dtype))
         v.assign((v * number(_beta2) + gradient.square() * number(_rest2)).cast(v.dtype))
-        return m, v, -(t * number(_log1)).expm1(), -(t * number(_log2)).expm1()
+        key = t.uop, id(group)
+        if key not in self.shared:
+            self.shared[key] = -(t * number(_log1)).expm1(), -(t * number(_log2)).expm1()
+        return m, v, *self.shared[key]
 
 
 class Adam(_Moments):

@@ -45,6 +45,7 @@ class Optimizer:
         self.param_groups: list[Group] = []
         self.rates: list[Tensor] = []               # the learning rate of each group
         self.master: list[Tensor | None] = []       # float32 values of narrower parameters
+        self.shared: dict[Any, Any] = {}            # what several updates of one step have in common; empty between steps
         for attribute in self.keeps:
             setattr(self, attribute, [])
         for group in _groups(params):
@@ -208,6 +209,7 @@ class Optimizer:
                 if master is not None:
                     master.assign(new.cast(master.dtype))
                 p.assign(new.cast(p.dtype).detach())
+        self.shared.clear()
         if only_if is not None:
             for t in self._state():
                 before = old.get(id(t))
