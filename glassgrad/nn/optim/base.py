@@ -45,7 +45,7 @@ class Optimizer:
         self.param_groups: list[Group] = []
         self.rates: list[Tensor] = []               # the learning rate of each group
         self.master: list[Tensor | None] = []       # float32 values of narrower parameters
-        self.shared: dict[Any, Any] = {}            # what several updates of one step have in common; empty between steps
+        self.shared: dict[Any, Any] = {}            # what updates of one step have in common; empty between steps
         for attribute in self.keeps:
             setattr(self, attribute, [])
         for group in _groups(params):
