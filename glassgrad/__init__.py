@@ -32,11 +32,14 @@ from glassgrad.tensor.tensor import Tensor
 __version__ = "0.1.0"
 
 __all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "TinyJit", "jit", "nn",
+           "Function", "custom_gradient", "checkpoint", "grad", "value_and_grad", "jvp", "vmap",
            "GlassgradError", "ShapeError", "DTypeError", "AxisError", "DeviceError", "GradientError", "InputError",
            "IndexRangeError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
 
 # Loaded when they are first asked for, so that `import glassgrad` stays quick.
-_LATER = {"nn": ("glassgrad.nn", None), "jit": ("glassgrad.jit", None), "TinyJit": ("glassgrad.jit", "TinyJit")}
+_LATER = {"nn": ("glassgrad.nn", None), "jit": ("glassgrad.jit", None), "TinyJit": ("glassgrad.jit", "TinyJit"),
+          **{name: ("glassgrad.tensor.function", name) for name in ("Function", "custom_gradient")},
+          **{name: ("glassgrad.tensor.transforms", name) for name in ("checkpoint", "grad", "jvp", "value_and_grad", "vmap")}}
 
 
 def __getattr__(name: str) -> Any:
