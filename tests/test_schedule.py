@@ -157,7 +157,7 @@ REASONS: dict[str, Callable[[Tensor], Any]] = {
     "a sum of products under another reduction": lambda x: (x @ x).sum(),
     "its rows are reduced in turn": lambda x: (ready(64, 512).sum(1) ** 2).sum(),
     "computed for fewer axes than its reader walks":
-        lambda x: (x.reshape(64, 64, 1).sum(1, keepdim=True).expand(64, 64, 3) * x.reshape(64, 64, 1)).sum(1),
+        lambda x: (x.sum(1).reshape(64, 1, 1).expand(64, 64, 3) * ready(64, 64, 3)).sum(1),
     "used by several kernels, and costly to compute again": _shared,
     f"a kernel of {LARGEST} operations is long enough": _long,
 }

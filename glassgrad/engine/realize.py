@@ -30,6 +30,7 @@ from glassgrad.engine.profile import measure, profiling
 from glassgrad.engine.report import check_kernel, report_kernel, report_run, show_source
 from glassgrad.graph import ops as o
 from glassgrad.graph.ops import Kind
+from glassgrad.graph.narrow import narrow
 from glassgrad.graph.rewrite import rewrite
 from glassgrad.graph.rules import ALGEBRA
 from glassgrad.graph.sums import join_sums
@@ -101,7 +102,7 @@ def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
     return out
 
 
-# -- finding a schedule again ------------------------------------------------------------------------------------------
+# -- finding a schedule again --------------------------------------------------------------------------------
 @dataclass(eq=False)
 class _Known:
     """All schedules of one structure: by their constants, and one that takes the constants that were seen to change."""
@@ -141,7 +142,7 @@ def _schedule(normal: Normal, scalars: Sequence[int], device: str) -> Schedule:
     if debug >= 4:
         print("--- initial\n" + _listing(sinks))
     if not settings.NOOPT:
-        sinks = join_sums(rewrite(sinks, ALGEBRA))
+        sinks = join_sums(narrow(rewrite(sinks, ALGEBRA)))
         if debug >= 4:
             print("--- folded\n" + _listing(sinks))
     # algebra may find that a result is an input, or another result: each still gets memory of its own
@@ -170,7 +171,7 @@ def _prepare(normal: Normal, scalars: tuple[int, ...], device: str) -> Ready:
     return Ready(_schedule(normal, scalars, device), scalars, len(normal.buffers))
 
 
-# -- a schedule that can run ---------------------------------------------------------------------------------------------
+# -- a schedule that can run ---------------------------------------------------------------------------------
 class Ready:
     """A compiled schedule: bind buffers and numbers, and run."""
 
