@@ -32,6 +32,7 @@ from glassgrad.engine.replay import Replay
 from glassgrad.graph import ops as o
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp
+from glassgrad.tensor import precision
 from glassgrad.tensor.leaves import hold
 from glassgrad.tensor.random import _streams
 from glassgrad.tensor.tensor import Tensor
@@ -94,7 +95,8 @@ class TinyJit:
         if recording() is not None:
             return self.function(*args, **kwargs)          # inside another capture: part of it
         tensors: list[Tensor] = []
-        key = (_shape_of(args, tensors), _shape_of(kwargs, tensors), settings.NOOPT, Tensor.training)
+        key = (_shape_of(args, tensors), _shape_of(kwargs, tensors), settings.NOOPT, Tensor.training,
+               precision.current())
         captured = self._known.get(key)
         if captured is not None and captured.replay is not None:
             result = captured.call(tensors)
@@ -201,6 +203,8 @@ class _Captured:
         self.grads = [(weakref.ref(t), t.grad) for t in traced.live()
                       if t.grad is not None and any(t.grad is f for f in follow)]
         self.returned = traced.result
+        self.returned_nodes: list[UOp] = []       # of the trace: a returned tensor may itself be changed by replays
+        _mapped(traced.result, lambda t: self.returned_nodes.append(t.uop))
         kept = {t.uop.base for t in follow} | {a.uop.base for a in traced.arguments}
         _mapped(traced.result, lambda t: kept.add(t.uop.base))
         self.fresh = [b for b in kept if b in made]                       # results that outlive the call
@@ -242,6 +246,8 @@ class _Captured:
         if frame is None or not frame.is_free():
             frame = _Frame(self)
             frame.counted = frame.counts()
+        else:
+            frame.forget()
         for (pointers, _), address in zip(self.writes, frame.addresses):
             for array, position, offset in pointers:
                 array[position] = address + offset
@@ -265,11 +271,11 @@ class _Frame:
         inputs = set(captured.inputs)
         self.after = [(reference, None if node.base in inputs else _moved(node, self.made), node)
                       for reference, node in captured.after]
-        self.returned: list[UOp | None] = []
-        _mapped(captured.returned, lambda t: self.returned.append(None if t.uop.base in inputs
-                                                                  else _moved(t.uop, self.made)))
+        self.returned: list[UOp | None] = [None if node.base in inputs else _moved(node, self.made)
+                                           for node in captured.returned_nodes]
         self.held = False
         nodes = [*self.made.values(), *[n for _, n, _ in self.after if n is not None], *filter(None, self.returned)]
+        self.views = {view for node in nodes for view in node.toposort() if view.op is not o.BUFFER}
         self.things: list[Any] = list(dict.fromkeys(nodes)) + [n.arg for n in self.made.values()]
         self.counted: list[int] = []
 
@@ -280,6 +286,12 @@ class _Frame:
     def is_free(self) -> bool:
         """Whether nobody but this frame knows its nodes and buffers: counted when it was made, counted again now."""
         return self.counts() == self.counted
+
+    def forget(self) -> None:
+        """Views remember the value that was read through them: here, that of an earlier call."""
+        for node in self.views:
+            if node._cache is not None:
+                node._cache.pop("value", None)
 
     def hand_out(self, captured: _Captured, tensors: list[Tensor], handed: list[UOp]) -> Any:
         """Rebind what the function rebinds, and its results in the form it returned them."""
@@ -298,11 +310,11 @@ class _Frame:
             tensor = reference()
             if tensor is not None:
                 tensor.grad = grad
-        results = iter(self.returned)
+        results = iter(zip(self.returned, captured.returned_nodes))
 
-        def fresh(then: Tensor) -> Tensor:
-            node = next(results)
-            return Tensor(node if node is not None else _moved(then.uop, given))
+        def fresh(_: Tensor) -> Tensor:
+            node, then = next(results)
+            return Tensor(node if node is not None else _moved(then, given))
 
         return _mapped(captured.returned, fresh)
 
@@ -393,6 +405,11 @@ class _Traced:
         known = self.before.get(id(tensor))
         return known is None or known[0]() is not tensor or known[1] is not tensor.uop
 
+    def _was_there(self, tensor: Tensor) -> bool:
+        """Whether a tensor lived before the call; a new one may have the id of one that died."""
+        known = self.before.get(id(tensor))
+        return known is not None and known[0]() is tensor
+
     def _concerns(self, tensor: Tensor, returned: list[Tensor]) -> bool:
         """Lazy values that hang on this call: left unrealized they would follow the wrong call for ever."""
         if any(tensor is r for r in returned):
@@ -409,7 +426,7 @@ class _Traced:
         returned: list[Tensor] = []
         _mapped(self.result, returned.append)
         return [t for t in _live_tensors() if self._changed(t) and t.uop.base in made
-                and (id(t) in self.before or not any(t is r for r in returned))]
+                and (self._was_there(t) or not any(t is r for r in returned))]
 
     def read_from_outside(self) -> list[UOp]:
         """Buffers read that the call neither made nor was handed, in order."""

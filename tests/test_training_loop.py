@@ -61,3 +61,13 @@ def test_a_jitted_function_may_share_its_name_with_a_method_it_calls():
     for _ in range(3):
         step()
     assert next(iter(step._known.values())) is captured and captured.replay is not None
+
+
+def test_a_result_that_is_a_view_is_read_anew_after_each_replay():
+    @TinyJit
+    def turned(x: Tensor) -> Tensor:
+        return (x * 2).contiguous().permute(1, 0)
+
+    for i in range(8):
+        x = np.arange(6, dtype=np.float32).reshape(2, 3) + i
+        assert np.array_equal(turned(Tensor(x)).numpy(), 2 * x.T)

@@ -69,8 +69,11 @@ _some_values_known = False
 def value_of(node: UOp, device: str) -> UOp:
     """The node's value as a BUFFER; the node remembers it."""
     global _some_values_known
-    if node.op is o.BUFFER:
-        return node
+    base = node
+    while base.op is o.RESHAPE:
+        base = base.src[0]
+    if base.op is o.BUFFER:
+        return base
     cache = node._cache
     if cache is not None and "value" in cache:
         return cache["value"]  # type: ignore[no-any-return]
