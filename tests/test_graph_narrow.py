@@ -49,8 +49,8 @@ def work(node: UOp) -> int:
 def test_a_gradient_of_ones_is_not_multiplied_out() -> None:
     w = leaf(0, 32, 64)
     ones = leaf(1, 1, 1).expand((16, 32))
-    product = ones.reshape((16, 1, 32)).expand((16, 64, 32)) * w.permute((1, 0)).reshape((1, 64, 32)).expand((16, 64, 32))
-    graph = product.sum([2])
+    right = w.permute((1, 0)).reshape((1, 64, 32)).expand((16, 64, 32))
+    graph = (ones.reshape((16, 1, 32)).expand((16, 64, 32)) * right).sum([2])
     assert work(graph) == 16 * 64 * 32
     assert work(narrow([graph])[0]) == 64 * 32
 
