@@ -1,0 +1,373 @@
+"""Every move and recipe keeps the answer: on ragged sizes, on views, for several processors, judged by interpreters."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from graph_fuzzer import Maker
+from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies as st
+from loop_kernels import AVX2, AVX512, NEON, SIZES, TARGETS, Inputs, check
+
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.index import add, index, multiply
+from glassgrad.graph.uop import Param, UOp, const, identity
+from glassgrad.lower.loops import (
+    LANE,
+    LOOP,
+    TASK,
+    TILE,
+    Accumulate,
+    Assign,
+    For,
+    Kernel,
+    Phase,
+    Statement,
+    Store,
+    counter,
+    load,
+    local,
+    register,
+    walk,
+)
+from glassgrad.lower.lower import lower
+from glassgrad.optimize import moves, recipes
+from glassgrad.optimize.recipes import optimize, unoptimized
+from glassgrad.optimize.target import Target
+from glassgrad.runtime.loop_interpreter import run_kernel
+
+FLOAT = dtypes.float32
+RAGGED = [1, 2, 7, 8, 15, 16, 17, 33, 64, 97, 131]
+WIDTHS = [(1, 1), (1, 4), (1, 16), (4, 16), (2, 8), (4, 1), (3, 5)]
+quick = hypothesis_settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+# -- moves one by one, on loops written by hand --------------------------------------------------------------
+def param(slot: int, size: int) -> UOp:
+    return UOp(o.PARAM, FLOAT, (), Param(slot, (size,)))
+
+
+def run(params: list[UOp], phases: list[list[Statement]], arrays: list[np.ndarray]) -> list[np.ndarray]:
+    out = [a.copy() for a in arrays]
+    run_kernel(Kernel("test", params, [Phase(p) for p in phases]), out)
+    return out
+
+
+def compare(params: list[UOp], before: list[Statement], after: list[list[Statement]], rng: np.random.Generator) -> None:
+    """Both versions give the same, up to the order of sums."""
+    arrays = [rng.uniform(-1, 1, p.arg.shape).astype("float32") for p in params]
+    wanted, got = run(params, [before], arrays), run(params, after, arrays)
+    for w, g in zip(wanted, got):
+        np.testing.assert_allclose(g, w, rtol=1e-5, atol=1e-5)
+
+
+def elementwise(n: int) -> tuple[list[UOp], For]:
+    """out[i] = (x[n-1-i] + x[i])**2, through a register and private memory."""
+    out, x, i = param(0, n), param(1, n), counter("i", n)
+    total, row = register("r", FLOAT), local("row", FLOAT, 2)
+    other = add(index(n - 1), multiply(i, -1))
+    return [out, x], For(i, LOOP, [Assign(total, load(x, i) + load(x, other)), Store(row, index(1), total * total),
+                                   Store(out, i, load(row, index(1)))])
+
+
+def reduction(n: int, combine: Any = o.ADD) -> tuple[list[UOp], list[Statement], For]:
+    """r = identity; for k in n: r = combine(r, x[k]*y[k]); out[0] = r"""
+    out, x, y, k = param(0, 1), param(1, n), param(2, n), counter("k", n)
+    total = register("acc", FLOAT)
+    loop = For(k, LOOP, [Accumulate(total, combine, load(x, k) * load(y, k))])
+    return [out, x, y], [Assign(total, identity(combine, FLOAT)), loop, Store(out, index(0), total * 2.0)], loop
+
+
+@pytest.mark.parametrize("n", RAGGED)
+@pytest.mark.parametrize("tile, lanes", WIDTHS)
+def test_wide(n: int, tile: int, lanes: int, rng: np.random.Generator) -> None:
+    params, loop = elementwise(n)
+    after = moves.wide(loop, tile, lanes)
+    compare(params, [loop], [after], rng)
+    kinds = {s.kind for s in walk(after) if isinstance(s, For)}
+    assert kinds <= {LOOP, TILE, LANE} and (LANE in kinds) == (lanes > 1 and n > 1)
+
+
+@pytest.mark.parametrize("n", RAGGED)
+@pytest.mark.parametrize("tile, lanes", WIDTHS)
+@pytest.mark.parametrize("combine", [o.ADD, o.MAX], ids=str)
+def test_wide_reduce(n: int, tile: int, lanes: int, combine: Any, rng: np.random.Generator) -> None:
+    params, body, loop = reduction(n, combine)
+    for chunk in (0, 4 * tile * lanes, 1):
+        after = moves.wide_reduce(loop, tile, lanes, chunk)
+        assert after is not None
+        compare(params, body, [[body[0], *after, body[2]]], rng)
+
+
+@pytest.mark.parametrize("n", RAGGED)
+@pytest.mark.parametrize("stop", [0, 1, 5, 16, 1000])
+def test_wide_reduce_to_an_end_known_only_at_run_time(n: int, stop: int, rng: np.random.Generator) -> None:
+    params, body, loop = reduction(n)
+    j = counter("j", 1)
+    loop.stop = add(index(stop), j)
+    before = [For(j, LOOP, body)]
+    after = moves.wide_reduce(loop, 2, 8)
+    assert after is not None
+    compare(params, before, [[For(j, LOOP, [body[0], *after, body[2]])]], rng)
+
+
+def test_wide_reduce_refuses_what_depends_on_itself() -> None:
+    params, body, loop = reduction(16)
+    total = body[0].register  # type: ignore[union-attr]
+    running = For(loop.range, LOOP, [*loop.body, Accumulate(register("b", FLOAT), o.ADD, total)])
+    assert moves.wide_reduce(running, 2, 8) is None
+    assert moves.wide_reduce(For(counter("j", 4), LOOP, [loop]), 2, 8) is None
+
+
+@pytest.mark.parametrize("n", RAGGED)
+@pytest.mark.parametrize("chunk", [1, 2, 7, 64])
+def test_chunks(n: int, chunk: int, rng: np.random.Generator) -> None:
+    params, body, _ = reduction(n)
+    compare(params, body, [moves.chunks(body, chunk)], rng)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (40, 30), (3, 5, 7), (13, 1, 17), (2, 200)])
+@pytest.mark.parametrize("chunk", [2, 16, 64])
+def test_chunks_of_nested_loops(sizes: tuple[int, ...], chunk: int, rng: np.random.Generator) -> None:
+    n = math.prod(sizes)
+    out, x, total = param(0, 1), param(1, n), register("acc", FLOAT)
+    counters = [counter(f"k{a}", s) for a, s in enumerate(sizes)]
+    at = index(0)
+    for c, s in zip(counters, sizes):
+        at = add(multiply(at, s), c)
+    body: list[Statement] = [Accumulate(total, o.ADD, load(x, at))]
+    for c in reversed(counters):
+        body = [For(c, LOOP, body)]
+    body = [Assign(total, const(0.0)), *body, Store(out, index(0), total)]
+    compare([out, x], body, [moves.chunks(body, chunk)], rng)
+
+
+@pytest.mark.parametrize("n", RAGGED)
+@pytest.mark.parametrize("count", [1, 2, 3, 16, 5000])
+def test_tasks(n: int, count: int, rng: np.random.Generator) -> None:
+    params, loop = elementwise(n)
+    after = moves.tasks(loop, count)
+    compare(params, [loop], [[after]], rng)
+    number = after.range.arg.size if after.kind == TASK else 1
+    assert number <= max(count, 1) or number == n
+
+
+@pytest.mark.parametrize("n", RAGGED)
+@pytest.mark.parametrize("count", [2, 3, 16])
+def test_spread_runs_the_rest_once(n: int, count: int, rng: np.random.Generator) -> None:
+    params, loop = elementwise(n)
+    more = param(2, 3)
+    rest: list[Statement] = [Store(more, index(1), const(5.0))]
+    compare([*params, more], [loop, *rest], [moves.spread([loop, *rest], count)], rng)
+    zeros = [np.zeros(p.arg.shape, "float32") for p in (*params, more)]
+    assert run([*params, more], [moves.spread([loop, *rest], count)], zeros)[2].tolist() == [0.0, 5.0, 0.0]
+
+
+@pytest.mark.parametrize("n", RAGGED)
+@pytest.mark.parametrize("chunk", [1, 7, 16, 100])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_group(n: int, chunk: int, rows: int, rng: np.random.Generator) -> None:
+    out, x, k, i = param(0, rows), param(1, n * rows), counter("k", n), counter("i", rows)
+    total = register("acc", FLOAT)
+    body: list[Statement] = [
+        Assign(total, const(0.0)), For(k, LOOP, [Accumulate(total, o.ADD, load(x, add(multiply(k, rows), i)))]),
+        Store(out, i, total + 1.0)]
+    before: list[Statement] = [For(i, TASK, body)]
+    grouped = moves.group(body, [i], chunk)
+    if -(-n // chunk) < 2:
+        assert grouped is None, "nothing to group"
+    else:
+        assert grouped is not None
+        compare([out, x], before, [grouped[0], [For(i, TASK, grouped[1])]], rng)
+
+
+@pytest.mark.parametrize("a, b", [(1, 1), (3, 5), (8, 16), (7, 1), (1, 9)])
+def test_merge(a: int, b: int, rng: np.random.Generator) -> None:
+    out, x, i, j = param(0, a * b), param(1, a * b), counter("i", a), counter("j", b)
+    at = add(multiply(i, b), j)
+    nested = For(i, TASK, [For(j, TASK, [Store(out, at, load(x, at) * 2.0)])])
+    merged = moves.merge(nested)
+    assert merged is not None and merged.range.arg.size == a * b
+    compare([out, x], [nested], [[merged]], rng)
+
+
+def test_merge_refuses_where_an_index_would_need_division() -> None:
+    out, x, i, j = param(0, 15), param(1, 15), counter("i", 3), counter("j", 5)
+    transposed = add(multiply(j, 3), i)
+    nested = For(i, TASK, [For(j, TASK, [Store(out, add(multiply(i, 5), j), load(x, transposed))])])
+    assert moves.merge(nested) is None
+    assert moves.merge(For(i, TASK, [For(j, LOOP, [])])) is None, "kinds differ"
+    assert moves.merge(For(i, TASK, [Store(out, i, const(1.0))])) is None, "no loop inside"
+
+
+# -- whole recipes -------------------------------------------------------------------------------------------
+def compiler(target: Target, log: list[str] | None = None) -> Any:
+    def compile_kernel(ast: UOp) -> Kernel:
+        kernel = optimize(lower(ast), target)
+        if log is not None:
+            log.extend(kernel.moves)
+        return kernel
+    return compile_kernel
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@quick
+@given(st.integers(0, 1 << 20))
+def test_random_graphs(name: str, seed: int) -> None:
+    maker = Maker(seed)
+    sinks = [s for s in dict.fromkeys(maker.graph(6)) if s not in maker.leaves]
+    if sinks:
+        check(sinks, maker.leaves, compiler(TARGETS[name]), f"seed {seed} for {name}")
+
+
+def matmul(x: UOp, y: UOp) -> UOp:
+    """(.., m, k) @ (.., k, n), as expand * multiply * sum."""
+    *batch, m, k = x.shape
+    n = y.shape[-1]
+    order = (*range(len(batch)), len(batch) + 1, len(batch))
+    left = x.reshape((*batch, m, 1, k)).expand((*batch, m, n, k))
+    right = y.permute(order).reshape((*batch, 1, n, k)).expand((*batch, m, n, k))
+    return (left * right).sum([len(batch) + 2]).reshape((*batch, m, n))
+
+
+sizes = st.sampled_from(SIZES)
+
+
+@pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
+@hypothesis_settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(m=sizes, n=sizes, k=sizes, views=st.integers(0, 63), seed=st.integers(0, 99))
+def test_matmul_of_every_size_and_view(name: str, m: int, n: int, k: int, views: int, seed: int) -> None:
+    """Transposed, flipped, padded and sliced operands, prologues and epilogues."""
+    rng, values = np.random.default_rng(seed), Inputs()
+
+    def operand(rows: int, columns: int, how: int) -> UOp:
+        shape = (columns, rows) if how & 1 else (rows, columns)
+        x = values.leaf(rng.uniform(-1, 1, (shape[0] + 2, shape[1] + 2)).astype("float32"))
+        x = x.shrink([(1, shape[0] + 1), (1, shape[1] + 1)])
+        x = x.permute((1, 0)) if how & 1 else x
+        x = x.flip([1]) if how & 2 else x
+        return x * 2.0 + 1.0 if how & 4 else x
+
+    product = matmul(operand(m, k, views & 7), operand(k, n, views >> 3))
+    bias = values.leaf(rng.uniform(-1, 1, (1, n)).astype("float32")).expand((m, n))
+    what = f"{m} x {n} x {k}, views {views}, seed {seed}"
+    check([(product + bias).maximum(0.0)], values, compiler(TARGETS[name]), what)
+
+
+@pytest.mark.parametrize("m, n, k", [(29, 67, 83), (1, 64, 64), (64, 1, 64), (64, 64, 1), (2, 4, 512), (97, 33, 8),
+                                     (14, 32, 64), (15, 33, 65), (5, 7, 1100), (30, 70, 1030)])
+@pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
+def test_matmul_of_awkward_sizes(m: int, n: int, k: int, name: str, rng: np.random.Generator) -> None:
+    values, log = Inputs(), []
+    x = values.leaf(rng.uniform(-1, 1, (m, k)).astype("float32"))
+    y = values.leaf(rng.uniform(-1, 1, (k, n)).astype("float32"))
+    check([matmul(x, y)], values, compiler(TARGETS[name], log))
+    if min(m, n) >= 5 and k >= 8:
+        assert log[0].startswith("contract("), log
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int32"])
+def test_matmul_of_other_types(dtype: str, rng: np.random.Generator) -> None:
+    values, kind = Inputs(), getattr(dtypes, dtype)
+    a, b = rng.integers(-4, 5, (19, 23)), rng.integers(-4, 5, (23, 37))
+    x, y = values.leaf(a.astype("float32" if kind.is_float else "int32"), kind), \
+        values.leaf(b.astype("float32" if kind.is_float else "int32"), kind)
+    wide = kind.accumulator
+    for target in (AVX512, AVX2, NEON):
+        check([matmul(x.cast(wide), y.cast(wide)).cast(kind)], values, compiler(target))
+
+
+def test_batched_matmul(rng: np.random.Generator) -> None:
+    values = Inputs()
+    x = values.leaf(rng.uniform(-1, 1, (3, 2, 17, 19)).astype("float32"))
+    y = values.leaf(rng.uniform(-1, 1, (3, 2, 19, 21)).astype("float32"))
+    for target in (AVX512, NEON):
+        check([matmul(x, y), matmul(x.permute((0, 1, 3, 2)), x)], values, compiler(target))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("image, kernel", [((9, 11), (3, 3)), ((8, 8), (1, 1)), ((13, 7), (5, 2)), ((16, 33), (3, 1))])
+def test_convolution_and_its_gradients(image: tuple[int, int], kernel: tuple[int, int], stride: int,
+                                       rng: np.random.Generator) -> None:
+    """Windows of windows times weights; the gradients are what `graph/gradient.py` makes of it."""
+    from glassgrad.graph.gradient import gradients
+    values, (h, w), (kh, kw) = Inputs(), image, kernel
+    x = values.leaf(rng.uniform(-1, 1, (2, 3, h, w)).astype("float32"))
+    weight = values.leaf(rng.uniform(-1, 1, (5, 3, kh, kw)).astype("float32"))
+    windows = x.pad([(0, 0), (0, 0), (1, 1), (1, 1)]).window(2, kh, stride).window(3, kw, stride)
+    _, _, oh, ow, _, _ = windows.shape                              # (2, 3, oh, ow, kh, kw)
+    left = windows.reshape((2, 1, 3, oh, ow, kh, kw)).expand((2, 5, 3, oh, ow, kh, kw))
+    right = weight.reshape((1, 5, 3, 1, 1, kh, kw)).expand((2, 5, 3, oh, ow, kh, kw))
+    out = (left * right).sum([2, 5, 6]).reshape((2, 5, oh, ow))
+    up = values.leaf(rng.uniform(-1, 1, out.shape).astype("float32"))
+    found = [g for g in gradients(out, up, [x, weight]) if g is not None]
+    assert len(found) == 2
+    target = AVX512 if stride == 1 else NEON
+    check([out.maximum(0.0)], values, compiler(target))
+    check([found[0]], values, compiler(target))
+    check([found[1]], values, compiler(target))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 100), (100, 3), (17, 31), (2, 400), (400, 2), (1, 700), (700, 1)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_rows_columns_and_everything(shape: tuple[int, int], axis: int, rng: np.random.Generator,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """With small grains, so that small shapes are grouped, chunked and spread over tasks as large ones are."""
+    monkeypatch.setattr(recipes, "GRAIN", 64)
+    monkeypatch.setattr(recipes, "ADDS", 16)
+    values, log = Inputs(), []
+    x = values.leaf(rng.uniform(0.1, 1, shape).astype("float32"))
+    top = x.reduce(o.AMAX, [axis])
+    e = (x - top.expand(shape)).exp2()
+    softmax = e / e.sum([axis]).expand(shape)
+    transposed = x.permute((1, 0)).flip([0])
+    for target in (AVX512, NEON):
+        for sinks in ([x.sum([axis])], [top], [softmax], [x.sum([0, 1]), x.reduce(o.AMIN, [0, 1])],
+                      [transposed.sum([axis])], [transposed * 3.0]):
+            check(sinks, values, compiler(target, log), f"{shape} along {axis}")
+    if max(shape) >= 400:
+        assert any(move.startswith("group") for move in log) and any(move.startswith("lanes") for move in log)
+
+
+@pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
+def test_empty_and_single(name: str) -> None:
+    values = Inputs()
+    x, y = values.leaf(np.zeros((0, 3), "float32")), values.leaf(np.ones((1, 1), "float32"))
+    check([x.sum([0]), x.reduce(o.AMAX, [0]), y.sum([0, 1]), matmul(y, y) + 1.0], values, compiler(TARGETS[name]))
+
+
+def test_choices_depend_on_nothing_but_shapes_and_target() -> None:
+    from glassgrad.lower.show import show
+    x = UOp(o.PARAM, FLOAT, (), Param(1, (300, 400)))
+    value = x.sum([1])
+    ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, value.shape)), value)),))
+    shown = {show(optimize(lower(ast), AVX512)) for _ in range(3)}
+    assert len(shown) == 1
+    assert optimize(lower(ast), AVX512).moves and optimize(lower(ast), AVX2).moves != optimize(lower(ast), AVX512).moves
+
+
+def test_unoptimized_is_one_task_of_plain_loops() -> None:
+    x = UOp(o.PARAM, FLOAT, (), Param(1, (30, 40)))
+    value = x.sum([1])
+    ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, value.shape)), value)),))
+    kernel = unoptimized(lower(ast))
+    assert {s.kind for p in kernel.phases for s in walk(p.body) if isinstance(s, For)} == {LOOP}
+    assert kernel.moves == []
+
+
+def test_tasks_are_worth_their_while() -> None:
+    """Small work is one task; large work is at most MOST_TASKS of at least about GRAIN steps."""
+    for n, expected in ((100, 1), (recipes.GRAIN, 1)):
+        assert _tasks_of(n) == expected
+    assert 8 <= _tasks_of(100 * recipes.GRAIN) <= recipes.MOST_TASKS
+    assert _tasks_of(100_000 * recipes.GRAIN) <= recipes.MOST_TASKS
+
+
+def _tasks_of(n: int) -> int:
+    x = UOp(o.PARAM, FLOAT, (), Param(1, (n,)))
+    ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, (n,))), x + 1.0)),))
+    body = optimize(lower(ast), AVX512).phases[0].body
+    return body[0].range.arg.size if isinstance(body[0], For) and body[0].kind == TASK else 1
