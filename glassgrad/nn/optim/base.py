@@ -140,7 +140,7 @@ class Optimizer:
     def counted(self, i: int, group: Group) -> Tensor:
         """How many steps parameter i has seen, this one included."""
         t = self.kept("t", i, group)
-        return t.assign(t + 1)
+        return t.replace(t + 1)                     # `assign` would tell equal counts apart; here they stay one value
 
     # -- what a subclass says --------------------------------------------------------------------------------------
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:

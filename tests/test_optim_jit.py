@@ -1,0 +1,76 @@
+"""A whole training step captured: layers with state, optimizers, schedules, clipping, loss scaling replay exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from glassgrad import Tensor, dtypes, nn
+from glassgrad.jit import TinyJit
+from glassgrad.nn.optim import SGD, Adam, GradScaler, autocast, clip_grad_norm_, lr_scheduler
+
+STEPS = 9
+
+
+def train(captured: bool, name: str, scaled: bool) -> tuple[list[float], list[np.ndarray], float]:
+    Tensor.manual_seed(1)
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.BatchNorm(8), nn.Linear(8, 3))
+    parameters = nn.state.get_parameters(model)
+    optimizer = Adam(parameters, lr=0.05) if name == "Adam" else SGD(parameters, lr=0.05, momentum=0.9)
+    schedule = lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=STEPS)       # changes momentum and betas too
+    scaler = GradScaler(enabled=scaled, init_scale=256.0, growth_interval=3)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        with autocast(dtype=dtypes.float16, enabled=scaled):
+            loss = model(x).cross_entropy(y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(optimizer.params, 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        return loss
+    run = TinyJit(step) if captured else step
+    rng = np.random.default_rng(0)
+    losses = []
+    with Tensor.train():
+        for n in range(STEPS):
+            x, y = rng.standard_normal((16, 5)).astype(np.float32), rng.integers(0, 3, 16)
+            losses.append(run(Tensor(x), Tensor(y)).item())
+            if n < STEPS - 1:
+                schedule.step()
+    assert not captured or run.captured
+    return losses, [t.numpy() for t in nn.state.get_state_dict(model).values()], scaler.get_scale()
+
+
+@pytest.mark.parametrize("name,scaled", [("SGD", False), ("Adam", False), ("Adam", True)])
+def test_a_captured_training_is_the_same(name, scaled):
+    losses, weights, scale = train(False, name, scaled)
+    for _ in range(3):                                        # a new tensor may have the identity of a dead one, or not
+        again, same, at = train(True, name, scaled)
+        assert again == losses and at == scale
+        for a, b in zip(weights, same):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_step_that_returns_its_parameter():
+    w = Tensor([8.0])
+    optimizer = SGD([w], lr=0.25)
+
+    @TinyJit
+    def step(x):
+        optimizer.zero_grad()
+        (w * w * x).sum().backward()
+        optimizer.step()
+        return w
+    assert [step(Tensor([1.0])).item() for _ in range(6)] == [8 * 0.5 ** n for n in range(1, 7)]
+
+
+def test_a_capture_knows_in_which_type_products_are_computed():
+    @TinyJit
+    def product(x): return x @ x
+    x = Tensor.ones(2, 2)
+    for _ in range(3):
+        assert product(x).dtype is dtypes.float32
+        with autocast(dtype=dtypes.bfloat16):
+            assert product(x).dtype is dtypes.bfloat16
