@@ -42,8 +42,8 @@ from glassgrad.optimize.product import Product, footprint
 from glassgrad.optimize.target import Target
 
 LEAST_K = 512            # products per result that repay the fold
-SUMS = 27                # vector sums in registers at most
-NEAR = 8                 # outer steps (images) whose data stays in cache while the window's rows go over it
+SUMS = 24                # vector sums in registers at most
+NEAR = 4                 # outer steps (images) whose data stays in cache while the window's rows go over it
 
 
 def dots(product: Product, target: Target, log: list[str]) -> list[list[Statement]] | None:
@@ -114,9 +114,10 @@ class _Plan:
         self.panel, self.row = counter("mo", self.panels), counter("mi", self.rows)
         height = self.down.arg.size if self.down is not None else 1
         self.length = (height - 1) * self.pitch + self.along.arg.size
+        self.stride = -(-self.length // self.lanes) * self.lanes         # whole vectors: a row's reads are aligned
         self.outer = [r for r in p.batch if r in ranges_of(p.left)]
         sizes = [r.arg.size for r in (*self.outer, *self.before)]
-        self.memory = local("left", p.left.dtype, math.prod(sizes) * self.panels * self.rows * self.length, "shared")
+        self.memory = local("left", p.left.dtype, math.prod(sizes) * self.panels * self.rows * self.stride, "shared")
 
     def place(self, row: UOp, at: UOp) -> UOp:
         """Where the copy of the left factor keeps position `at` of a row of M: [outer, before][row][position]."""
@@ -124,7 +125,7 @@ class _Plan:
         for r in (*self.outer, *self.before):
             out = add(multiply(out, r.arg.size), r)
         out = add(multiply(out, self.panels * self.rows), row)
-        return add(multiply(out, self.length), at)
+        return add(multiply(out, self.stride), at)
 
     # -- phases ----------------------------------------------------------------------------------------------
     def phases(self) -> list[list[Statement]]:
@@ -132,12 +133,13 @@ class _Plan:
 
     def spread(self) -> list[Statement]:
         """The left factor with gaps of zeros, and rows of zeros up to a whole number of tiles."""
-        row, at = counter("r", self.panels * self.rows), counter("q", self.length)
+        row, at = counter("r", self.panels * self.rows), counter("q", self.stride)
         replace = {self.m: row, self.along: at}
         inside = moves.below(row, self.m.arg.size)
         if self.down is not None:
             replace[self.down], replace[self.along] = divide(at, self.pitch), modulo(at, self.pitch)
             inside = both(inside, moves.below(replace[self.along], self.along.arg.size))
+        inside = both(inside, moves.below(at, self.length))
         value = moves.edge_gate(substitute_index(self.p.left, replace, {}), inside)
         store = Store(self.memory, self.place(row, at), value)
         body: list[Statement] = moves.wide(For(at, LOOP, [store]), 1, self.lanes)
@@ -197,7 +199,7 @@ class _Plan:
         replace = {self.along: position}
         if self.down is not None:
             replace[self.down] = index(0)
-        a = load(self.memory, self.place(at_m, position), gate)
+        a = load(self.memory, self.place(at_m, position))
         b = moves.edge_gate(substitute_index(self.p.right, replace, {}), gate)
         return [Accumulate(total, o.ADD, a * b)]
 

@@ -166,6 +166,9 @@ class _Plan:
             if node.op in (o.PAD, o.WINDOW, o.UNWINDOW):
                 self.store(source, f"a reduction under {node.op.name.lower()} would be computed again")
                 return NOTHING
+            if node.op is o.EXPAND and inside.contraction and node.size > source.size:
+                self.store(source, "a sum of products that its reader repeats")
+                return NOTHING
             rows = carried(node, inside.rows, exact=True)
             if rows is None:
                 self.store(source, "a reshape mixes the rows of its reduction with the rest")
