@@ -13,6 +13,7 @@ from hypothesis import given, settings as hypothesis_settings, strategies as st
 from scripts import run_script
 
 from glassgrad import Context, Device, GlobalCounters, MemoryLimitError, Tensor, dtypes
+from glassgrad.engine import memory_plan
 from glassgrad.engine.memory_plan import ALIGNMENT, Life, place
 from glassgrad.engine.normal import normalise
 from glassgrad.graph import ops as o
@@ -201,9 +202,12 @@ lives = st.lists(st.builds(lambda first, length, nbytes: Life(first, first + len
 
 
 @hypothesis_settings(max_examples=200, deadline=None)
-@given(lives)
-def test_values_alive_together_never_overlap(rows: list[Life]) -> None:
-    offsets, total = place(rows)
+@given(lives, st.sampled_from([0, 1000]))
+def test_values_alive_together_never_overlap(rows: list[Life], many: int) -> None:
+    """Placed the largest first, or, where they are very many, in the order they begin."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory_plan, "MANY", many)
+        offsets, total = place(rows)
     for i, (a, at_a) in enumerate(zip(rows, offsets)):
         assert at_a % ALIGNMENT == 0 and 0 <= at_a <= at_a + a.nbytes <= total
         for b, at_b in zip(rows[:i], offsets):
