@@ -237,12 +237,8 @@ def _tile(body: list[Statement]) -> int:
 
 
 def _itemsize(body: list[Statement]) -> int:
-    """The widest value computed decides how many lanes fit a register."""
-    sizes = [n.dtype.itemsize for s in walk(body) if not isinstance(s, (For, If))
-             for e in ([s.value] if hasattr(s, "value") else []) for n in rare.usual_nodes(e)
-             if n.dtype.kind in "fiu" and n.op not in (o.CONST, o.RANGE) and not _is_address(n)]
-    return max([4, *sizes]) if sizes else 4
-
-
-def _is_address(node: UOp) -> bool:
-    return node.dtype.name == "int64" and node.op in (o.ADD, o.MUL, o.IDIV, o.MOD, o.MAX, o.MIN, o.CAST)
+    """The size that decides how many lanes fit a register: of what is stored or summed, and of the widest float on the
+    way. Wide integers in between (random bits, addresses) take two registers; fewer lanes would cost the rest more."""
+    values = [s.value for s in walk(body) if not isinstance(s, (For, If))]
+    floats = [n.dtype.itemsize for e in values for n in rare.usual_nodes(e) if n.dtype.is_float and n.op is not o.CONST]
+    return max([4, *floats, *[e.dtype.itemsize for e in values]])
