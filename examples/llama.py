@@ -207,7 +207,7 @@ def load_gguf(path: Path) -> tuple[Llama, Tokenizer]:
     for name, tensor in tensors.items():
         *layer, kind, _ = name.split(".")               # blk.3.attn_q.weight, token_embd.weight
         prefix = f"layers.{layer[1]}." if layer else ""
-        weights[f"{prefix}{GGUF_NAMES[kind]}.weight"] = tensor.float()
+        weights[f"{prefix}{GGUF_NAMES[kind]}.weight"] = tensor.float().realize()
     weights.setdefault("output.weight", weights["tok_embeddings.weight"])
     model = Llama(c)
     load_state_dict(model, weights, verbose=False)
@@ -334,7 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             count, start = -1, time.perf_counter()
         count += 1
     seconds = time.perf_counter() - start
-    print()
+    print(flush=True)
     if options.checkpoint:
         save_checkpoint(options.checkpoint, teller.caches, extra=teller.tokens)
     print(f"{count / seconds:.0f} tokens per second", file=sys.stderr)
