@@ -1,0 +1,15 @@
+"""tinygrad's names, answered by glassgrad. In: `import tinygrad` in somebody's script. Out: modules of ours.
+
+    import glassgrad.compat                        # from here on, `import tinygrad` and all below it resolve to glassgrad
+    python -m glassgrad.compat script.py [args]    # the same, for a script that stays as it is
+
+A tinygrad that is installed is not touched, and not seen after the import. Which name leads where: `names.py`.
+"""
+
+from __future__ import annotations
+
+from glassgrad.compat.finder import install, uninstall
+
+__all__ = ["install", "uninstall"]
+
+install()

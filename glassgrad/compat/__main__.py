@@ -1,0 +1,34 @@
+"""python -m glassgrad.compat script.py [args]: run a script that says `import tinygrad`, on glassgrad."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+from glassgrad.compat.finder import install
+
+
+def main(arguments: list[str]) -> int:
+    """Run a script, or a module with -m; returns 2 on wrong usage."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print("usage: python -m glassgrad.compat script.py [args]\n       python -m glassgrad.compat -m module [args]",
+              file=sys.stderr)
+        return 0 if arguments else 2
+    install()
+    if arguments[0] == "-m" and len(arguments) > 1:
+        sys.argv = arguments[1:]
+        sys.path.insert(0, "")
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        return 0
+    if not Path(arguments[0]).is_file():
+        print(f"glassgrad.compat: there is no script {arguments[0]!r}", file=sys.stderr)
+        return 2
+    sys.argv = arguments
+    sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+    runpy.run_path(arguments[0], run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,139 @@
+"""Things of tinygrad's that glassgrad has under another form: ops in groups, schedules by list. Out: plain names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from glassgrad.base.errors import InputError
+from glassgrad.engine.device import Device
+from glassgrad.engine.realize import schedule_of
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import DType, dtypes, promote
+from glassgrad.graph.ops import Op, Ops
+from glassgrad.graph.uop import UOp
+from glassgrad.tensor.host import numpy_dtype
+
+sint = int
+DTypeLike = Any
+ConstType = (float, int, bool)
+
+
+class _Group(type):
+    """A group of ops under tinygrad's names; iterating gives the ops."""
+    members: dict[str, Op]
+
+    def __getattr__(cls, name: str) -> Op:
+        members: dict[str, Op] = type.__getattribute__(cls, "members")
+        if name not in members:
+            raise AttributeError(f"{cls.__name__} has no {name}; it has {', '.join(members)}")
+        return members[name]
+
+    def __iter__(cls) -> Any:
+        return iter(cls.members.values())
+
+    def __contains__(cls, op: object) -> bool:
+        return op in cls.members.values()
+
+
+def _group(name: str, ops: Sequence[Op], **renamed: Op) -> Any:
+    return _Group(name, (), {"members": {**{op.name: op for op in ops}, **renamed}, "__doc__": f"tinygrad's {name}."})
+
+
+def _kind(kind: str) -> list[Op]:
+    return [op for op in Ops if op.kind == kind]
+
+
+UnaryOps = _group("UnaryOps", _kind(o.Kind.UNARY), NOOP=o.CONTIGUOUS)
+BinaryOps = _group("BinaryOps", _kind(o.Kind.BINARY))
+TernaryOps = _group("TernaryOps", _kind(o.Kind.TERNARY))
+ReduceOps = _group("ReduceOps", _kind(o.Kind.REDUCE), MAX=o.AMAX)
+MovementOps = _group("MovementOps", _kind(o.Kind.MOVEMENT), STRIDE=o.FLIP)
+LoadOps = _group("LoadOps", [o.COPY, o.CONTIGUOUS, o.CONST], EMPTY=o.BUFFER, RAND=o.RANDOM)
+MetaOps = _group("MetaOps", [o.COPY, o.CONTIGUOUS, o.CONST], EMPTY=o.BUFFER, KERNEL=o.SINK)
+BufferOps = _group("BufferOps", [o.STORE, o.CONST], LOAD=o.LOAD)
+
+
+class GroupOp:
+    """tinygrad's sets of ops."""
+    Unary = frozenset(UnaryOps)
+    Binary = frozenset(BinaryOps)
+    Ternary = frozenset(TernaryOps)
+    ALU = o.ELEMENTWISE
+    Reduce = o.REDUCE
+    Movement = o.MOVEMENT
+
+
+def create_schedule(nodes: Sequence[UOp]) -> list[Any]:
+    """The kernels that would compute these nodes; runs nothing.
+
+    >>> len(create_schedule([(Tensor([1]) + 1).lazydata]))
+    1
+    """
+    return list(schedule_of(list(nodes)))
+
+
+def least_upper_dtype(*kinds: DType) -> DType:
+    """The type that numbers of all these types meet in.
+
+    >>> least_upper_dtype(dtypes.int32, dtypes.float16)
+    dtypes.float16
+    """
+    found = kinds[0]
+    for kind in kinds[1:]:
+        found = promote(found, kind)
+    return found
+
+
+def least_upper_float(kind: DType) -> DType:
+    """The type itself if it is a float, else float32."""
+    return kind if kind.kind == "f" else dtypes.default_float
+
+
+def _to_np_dtype(kind: DType) -> Any:
+    import numpy
+    return None if kind.kind == "f" and kind.bits <= 16 and kind is not dtypes.float16 else numpy.dtype(kind.format).type
+
+
+def _from_np_dtype(kind: Any) -> DType:
+    import numpy
+    found = numpy_dtype(numpy.dtype(kind))
+    if found is None:
+        raise InputError("this NumPy type has no counterpart", given=str(kind), expected="numbers or truth values", mend="cast it")
+    return found
+
+
+def is_dtype_supported(kind: DType, device: str | None = None) -> bool:
+    """Whether a device computes with a type: every device here does with all of them."""
+    return isinstance(kind, DType)
+
+
+def canonicalize_device(device: Any) -> Any:
+    """A device's proper name."""
+    return tuple(canonicalize_device(d) for d in device) if isinstance(device, (tuple, list)) else Device.canonicalize(device)
+
+
+class Variable:
+    """A number with a range, as tinygrad writes symbolic lengths: Variable("n", 1, 10).bind(3) is 3 here.
+
+    >>> Variable("n", 1, 10).bind(3)
+    3
+    """
+
+    def __init__(self, name: str, minimum: int, maximum: int, dtype: Any = None):
+        self.name, self.min, self.max = name, minimum, maximum
+
+    def bind(self, value: int) -> int:
+        """The value, checked against the range; each new one is a new shape to the compiler."""
+        if not self.min <= value <= self.max:
+            raise InputError("the value is outside its variable's range", given=f"{self.name} = {value}",
+                             expected=f"{self.min} to {self.max}", mend="widen the Variable")
+        return value
+
+    def __repr__(self) -> str:
+        return f"Variable({self.name!r}, {self.min}, {self.max})"
+
+
+def function(call: Callable[..., Any] | None = None, **_options: Any) -> Any:
+    """tinygrad's @function marks a part of a graph to be compiled on its own; here the call is simply made."""
+    return call if call is not None else lambda plain: plain

@@ -1,0 +1,1 @@
+"""Renderers, where users of tinygrad look for them; they live in render/."""

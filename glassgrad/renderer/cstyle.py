@@ -1,0 +1,11 @@
+"""C, where users of tinygrad look for it: the renderer of plugged-in devices."""
+
+from __future__ import annotations
+
+from glassgrad.runtime.plugin import CStyleLanguage
+
+__all__ = ["CStyleLanguage", "ClangRenderer"]
+
+
+class ClangRenderer(CStyleLanguage):
+    """C for Clang or GCC: the same text."""
