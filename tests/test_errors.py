@@ -1,0 +1,270 @@
+"""Every message to a user: said in full (given, expected, mend), read by a test, and raised at the user's line."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import glassgrad
+from glassgrad import Bug, DeviceError, GlassgradError, JitError, ShapeError, Tensor
+from glassgrad.base import errors
+from glassgrad.jit import TinyJit
+from glassgrad.runtime import ccompiler, llvm, plugin, workers
+
+ROOT = Path(__file__).resolve().parent.parent
+USERS = [name for name in errors.__all__ if name not in ("GlassgradError", "Bug")]
+TESTS = "\n".join(p.read_text() for p in sorted((ROOT / "tests").glob("*.py")))
+READ = re.sub(r"\s+", " ", re.sub(r"[\"']\s*\n\s*f?[\"']|\\\n", "", TESTS))
+
+
+class Raised(NamedTuple):
+    place: str
+    kind: str
+    what: str                # the longest piece of the message that is fixed text
+    said: frozenset[str]
+
+
+def pieces(node: ast.expr) -> list[str]:
+    """The fixed text in a string expression."""
+    if isinstance(node, ast.Constant):
+        return [str(node.value)]
+    if isinstance(node, ast.JoinedStr):
+        return [str(v.value) for v in node.values if isinstance(v, ast.Constant)]
+    if isinstance(node, ast.BinOp):
+        return pieces(node.left) + pieces(node.right)
+    return []
+
+
+def all_raised() -> list[Raised]:
+    found = []
+    for path in sorted((ROOT / "glassgrad").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in USERS and node.args:
+                what = max(pieces(node.args[0]), key=len, default="")
+                said = frozenset([*("what", "given", "expected", "mend")[:len(node.args)],
+                                  *[k.arg or "" for k in node.keywords]])
+                found.append(Raised(f"{path.relative_to(ROOT)}:{node.lineno}", node.func.id, what.strip(), said))
+    return found
+
+
+RAISED = all_raised()
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(RAISED) > 100 and {r.kind for r in RAISED} <= set(USERS)
+
+
+def test_every_message_says_given_expected_and_mend() -> None:
+    silent = [f"{r.place} {r.kind}: {r.what!r} lacks {', '.join(sorted({'given', 'expected', 'mend'} - r.said))}"
+              for r in RAISED if not {"given", "expected", "mend"} <= r.said]
+    assert not silent, "\n".join(silent)
+
+
+def unread(folders: tuple[str, ...]) -> list[str]:
+    """Messages of some folders (or files) whose text is in no test."""
+    return [f"{r.place} {r.kind}: {r.what!r}" for r in RAISED if len(r.what) > 8 and r.what not in READ
+            and r.place.startswith(tuple(f"glassgrad/{f}" for f in folders))]
+
+
+def test_every_message_of_the_compiler_is_read_by_a_test() -> None:
+    """For the whole package, methods and layers included: python tests/test_errors.py"""
+    missing = unread(("base", "graph", "schedule", "lower", "optimize", "render", "runtime", "engine", "jit", "tracing",
+                      "tensor/core", "tensor/arithmetic", "tensor/meeting", "tensor/running", "tensor/reduce"))
+    assert not missing, "read by no test:\n" + "\n".join(missing)
+
+
+def test_messages_do_not_shout_or_print_internals() -> None:
+    for r in RAISED:
+        assert not re.search(r"[^.]\.$|!$", r.what) and not re.search(r"UOp|uop|\bops?\.\w|<class|0x", r.what), r
+
+
+def test_every_kind_of_error_is_public_and_pythons_own_too() -> None:
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        assert getattr(glassgrad, name) is kind
+        if name not in ("GlassgradError", "Bug"):
+            assert issubclass(kind, GlassgradError) and any(
+                base.__module__ == "builtins" and base not in (Exception, object) for base in kind.__mro__), name
+    assert not issubclass(Bug, GlassgradError)
+
+
+def test_a_message_is_laid_out_for_reading() -> None:
+    error = ShapeError("what", given="one\ntwo", expected="three", mend="four", where="file.py:1")
+    assert str(error) == """\
+what
+  given:    one
+            two
+  expected: three
+  mend:     four
+  at:       file.py:1"""
+    assert (error.what, error.given, error.expected, error.mend, error.where) == \
+        ("what", "one\ntwo", "three", "four", "file.py:1")
+    assert str(ShapeError("what", where="x")) == "what\n  at:       x"
+
+
+def test_our_own_faults_say_so() -> None:
+    assert str(Bug("odd")) == "odd\n  this is a bug in glassgrad, not in your program; please report it"
+
+
+def test_mistakes_are_raised_where_they_are_made_not_when_they_run() -> None:
+    x = Tensor.ones(2, 3)
+    with pytest.raises(ShapeError) as error:
+        lazy = x @ Tensor.ones(2, 3)                                # the mistake
+        lazy.realize()                                              # not here
+    line = next(i for i, text in enumerate(open(__file__), 1) if text.rstrip().endswith("# the mistake"))
+    assert error.value.where == f"{__file__}:{line}"
+
+
+# -- whole messages that no other test reads -----------------------------------------------------------------
+def text(error: pytest.ExceptionInfo[GlassgradError]) -> str:
+    return str(error.value).partition("\n  at: ")[0]
+
+
+def test_reading_inside_a_jitted_function() -> None:
+    @TinyJit
+    def reads(x: Tensor) -> Tensor:
+        return x * x.sum().item()
+
+    with pytest.raises(JitError) as error:
+        reads(Tensor([1.0, 2.0]))
+    assert text(error).splitlines()[0] == "a value is read inside a jitted function"
+    assert all(f"\n  {word}" in text(error) for word in ("given:", "expected:", "mend:"))
+
+
+def test_a_function_that_launches_other_work_at_each_call() -> None:
+    state = {"n": 0}
+
+    @TinyJit
+    def changes(x: Tensor) -> Tensor:
+        state["n"] += 1
+        for _ in range(state["n"]):
+            x = x + 1
+        return x
+
+    with pytest.raises(JitError) as error:
+        for _ in range(6):
+            changes(Tensor([1.0]))
+    assert text(error) == """\
+this function launches other work at each call
+  given:    another graph is computed
+  expected: the same kernels on the same constants whenever the arguments look the same
+  mend:     make what changes an argument or a tensor, or leave the jit off this function"""
+
+
+def test_a_function_that_does_more_than_compute() -> None:
+    seen: list[int] = []
+
+    @TinyJit
+    def collects(x: Tensor) -> Tensor:
+        seen.append(1)
+        return x * 2
+
+    with pytest.raises(JitError) as error:
+        for _ in range(6):
+            collects(Tensor([1.0]))
+    assert text(error) == """\
+a replay of this function would not do what it does
+  given:    the function itself changes the length of a list, from 1 to 2
+  expected: a function that only computes tensors: later calls replay its kernels, not its Python
+  mend:     do that outside, keep it in a tensor, or leave the jit off"""
+
+
+def test_a_jit_of_nothing() -> None:
+    with pytest.raises(JitError) as error:
+        TinyJit(3)  # type: ignore[arg-type]
+    assert text(error) == """\
+TinyJit wraps a function
+  given:    3
+  expected: something that can be called
+  mend:     write @TinyJit above a def"""
+
+
+def test_a_compiler_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(ccompiler, "find_compiler", lambda: ("/usr/bin/odd",))
+    monkeypatch.setattr(ccompiler, "_version", lambda command: "odd")
+    monkeypatch.setattr(ccompiler.subprocess, "run", refuse)
+    with pytest.raises(DeviceError) as error:
+        ccompiler.compile_c("int x;")
+    assert text(error) == """\
+the C compiler cannot be started
+  given:    /usr/bin/odd: no more processes
+  expected: a program that runs
+  mend:     set the environment variable CC to a C compiler that works"""
+
+
+def test_llvmlite_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    with pytest.raises(DeviceError) as error:
+        llvm._binding()
+    message = text(error).splitlines()
+    assert message[0] == "the CPU device compiles with llvmlite, which is not installed"
+    assert message[1].startswith("  given:    import llvmlite: ")
+    assert message[2:] == ["  expected: llvmlite 0.44 or newer",
+                           "  mend:     pip install llvmlite, or use a C compiler with CLANG=1"]
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda: Tensor([7]).div(2, rounding_mode="up"), """\
+there is no such rounding mode
+  given:    'up'
+  expected: None, "trunc" or "floor"
+  mend:     write rounding_mode="floor\""""),
+    (lambda: (Tensor([1]) > 0).where(Tensor([1], dtype="uint8"), 300), """\
+a number does not fit into uint8
+  given:    300
+  expected: a number from 0 to 255
+  mend:     cast the tensor to a wider type first: x.int()"""),
+    (lambda: plugin.Allocator()._alloc(4), """\
+this allocator cannot allocate
+  given:    Allocator
+  expected: a method _alloc(size, options)
+  mend:     write it in your subclass"""),
+    (lambda: plugin.Allocator().copyin(0, memoryview(b"")), """\
+this allocator cannot copy in
+  given:    Allocator
+  expected: a method copyin(dest, memoryview)
+  mend:     write it in your subclass"""),
+    (lambda: plugin.Allocator().copyout(memoryview(b""), 0), """\
+this allocator cannot copy out
+  given:    Allocator
+  expected: a method copyout(memoryview, src)
+  mend:     write it in your subclass"""),
+    (lambda: plugin.Compiled("MY", plugin.MallocAllocator()), """\
+a device needs something that runs kernels
+  given:    MY without a runtime
+  expected: Compiled(device, allocator, renderer, compiler, Runner)
+  mend:     pass your Runner class"""),
+], ids=lambda value: value.splitlines()[0] if isinstance(value, str) else "")
+def test_messages(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(GlassgradError) as error:
+        call()
+    assert text(error) == message
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have other semaphores")
+def test_no_semaphore_left() -> None:
+    class System:
+        @staticmethod
+        def sem_init(*args: object) -> int:
+            return -1
+
+    with pytest.raises(DeviceError) as error:
+        workers.Bells._posix(type("Holder", (), {"_kept": []})(), System)  # type: ignore[arg-type]
+    assert text(error) == """\
+the system has no semaphore left
+  given:    sem_init
+  expected: a semaphore
+  mend:     end other programs, or set THREADS=1"""
+
+
+if __name__ == "__main__":
+    print("\n".join(unread(("",))) or "every message is read by a test")
