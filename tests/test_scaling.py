@@ -1,4 +1,4 @@
-"""Work grows with the length of the graph, not faster; no length is a limit. Steps of Python are counted, not seconds."""
+"""Work grows with the length of the graph, not faster; no length is a limit. Counted in Python steps, not seconds."""
 
 from __future__ import annotations
 
