@@ -1,0 +1,188 @@
+"""Scripts that say `import tinygrad` run on glassgrad. Each script here is written as a tinygrad user writes it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+TRAIN = '''
+from tinygrad import Tensor, TinyJit, nn, GlobalCounters, Device, dtypes
+from tinygrad.helpers import getenv, colored, trange
+import sys
+
+class Model:
+    def __init__(self):
+        self.layers = [
+            nn.Conv2d(1, 4, 3), Tensor.relu,
+            nn.BatchNorm(4), Tensor.max_pool2d,
+            lambda x: x.flatten(1), nn.Linear(4 * 3 * 3, 10)]
+    def __call__(self, x): return x.sequential(self.layers)
+
+Tensor.manual_seed(1)
+X = Tensor.rand(64, 1, 8, 8)
+Y = (X.reshape(64, 64)[:, :10] * 100).argmax(1)
+model = Model()
+opt = nn.optim.Adam(nn.state.get_parameters(model), lr=0.02)
+
+@TinyJit
+@Tensor.train()
+def train_step():
+    opt.zero_grad()
+    samples = Tensor.randint(getenv("BS", 32), high=X.shape[0])
+    loss = model(X[samples]).sparse_categorical_crossentropy(Y[samples]).backward()
+    opt.step()
+    return loss
+
+losses = []
+for i in (t := trange(getenv("STEPS", 40))):
+    GlobalCounters.reset()
+    losses.append(train_step().item())
+    t.set_description(f"loss: {losses[-1]:6.2f}")
+assert losses[-1] < losses[0], losses
+print("args", sys.argv[1:], colored("fine", None))
+'''
+
+LINEAR = '''
+from tinygrad.tensor import Tensor
+from tinygrad.nn.optim import SGD, Adam
+from tinygrad.nn.state import get_parameters, get_state_dict
+from tinygrad.helpers import Timing, prod, Context
+import numpy as np
+
+class TinyNet:
+    def __init__(self):
+        self.l1 = Tensor.scaled_uniform(4, 8)
+        self.l2 = Tensor.scaled_uniform(8, 1)
+    def forward(self, x): return x.dot(self.l1).relu().dot(self.l2)
+
+net = TinyNet()
+opt = SGD([net.l1, net.l2], lr=0.1)
+Tensor.training = True
+rng = np.random.default_rng(0)
+with Timing("steps "):
+    for i in range(150):
+        x = rng.normal(size=(16, 4)).astype(np.float32)
+        y = np.maximum(x[:, :1], 0) - 0.5 * x[:, 1:2]
+        loss = (net.forward(Tensor(x)) - Tensor(y.astype(np.float32))).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+assert loss.numpy() < 0.3, loss.numpy()
+assert sorted(get_state_dict(net)) == ["l1", "l2"] and len(get_parameters(net)) == 2
+with Context(DEBUG=0, TRACK_MATCH_STATS=0):
+    assert prod((2, 3)) == 6
+print("done")
+'''
+
+INSIDE = '''
+import tinygrad
+from tinygrad import Tensor, dtypes, Device
+from tinygrad.ops import UnaryOps, BinaryOps, ReduceOps, MovementOps
+from tinygrad.lazy import LazyBuffer
+from tinygrad.shape.shapetracker import ShapeTracker
+from tinygrad.uop.ops import UOp, Ops
+from tinygrad.dtype import DType
+from tinygrad.device import Compiled, Allocator, Compiler
+from tinygrad.renderer.cstyle import CStyleLanguage
+from tinygrad.runtime.lib import RawBuffer
+from tinygrad.engine.jit import TinyJit
+from tinygrad.jit import TinyJit as Older
+from tinygrad.nn.datasets import mnist
+from tinygrad.nn import Linear
+import tinygrad.nn.optim as optim
+
+y = (Tensor([1.0, 2.0]) + 3).exp2().sum()
+assert isinstance(y.lazydata, LazyBuffer) and isinstance(y.uop, UOp)
+ops = [u.op for u in y.lazydata.toposort()]
+assert BinaryOps.ADD in ops and UnaryOps.EXP2 in ops and ReduceOps.SUM in ops and Ops.ADD in ops
+assert MovementOps.RESHAPE is Ops.RESHAPE and ReduceOps.MAX is Ops.AMAX
+assert isinstance(Tensor([[1, 2]]).lazydata.st, ShapeTracker) and isinstance(dtypes.float32, DType)
+assert TinyJit is Older and Device.DEFAULT == Device.canonicalize(None)
+assert hasattr(optim, "AdamW") and tinygrad.Tensor is Tensor and tinygrad.nn.Linear is Linear
+try:
+    from tinygrad.nn import NoSuchLayer
+except ImportError as e:
+    assert "cannot import name" in str(e)
+try:
+    import tinygrad.no_such_module
+except ModuleNotFoundError as e:
+    assert "glassgrad.compat" in str(e)
+print("inside")
+'''
+
+
+def run(tmp_path, text, *arguments, through_import=False):
+    script = tmp_path / "script.py"
+    script.write_text(("import glassgrad.compat\n" if through_import else "") + text)
+    command = [sys.executable, str(script)] if through_import else [sys.executable, "-m", "glassgrad.compat", str(script)]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, cwd=tmp_path,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_training_with_jit(tmp_path):
+    assert "args ['--fast', '3'] fine" in run(tmp_path, TRAIN, "--fast", "3")
+
+
+def test_older_style_through_an_import(tmp_path):
+    out = run(tmp_path, LINEAR, through_import=True)
+    assert "done" in out and "steps " in out and " ms" in out
+
+
+def test_names_inside(tmp_path):
+    assert "inside" in run(tmp_path, INSIDE)
+
+
+def test_module_form_and_usage(tmp_path):
+    (tmp_path / "mine.py").write_text("from tinygrad import Tensor\nprint(Tensor([1]).tolist())\n")
+    for arguments, status, text in ((["-m", "mine"], 0, "[1]"), ([], 2, "usage"), (["absent.py"], 2, "no script 'absent.py'")):
+        done = subprocess.run([sys.executable, "-m", "glassgrad.compat", *arguments], capture_output=True, text=True, timeout=60,
+                              cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        assert done.returncode == status and text in done.stdout + done.stderr
+
+
+def test_hook_comes_and_goes():
+    from glassgrad import Tensor
+    from glassgrad.compat import install, uninstall
+    try:
+        install()
+        import tinygrad
+        assert tinygrad.Tensor is Tensor and "nn" in dir(tinygrad) or "Tensor" in dir(tinygrad)
+        with pytest.raises(AttributeError, match="has no counterpart"):
+            tinygrad.no_such_thing  # noqa: B018
+    finally:
+        uninstall()
+    assert "tinygrad" not in sys.modules
+
+
+def test_every_name_of_the_table_leads_somewhere():
+    from importlib import import_module
+
+    from glassgrad.compat.names import MODULES
+    for sources, names in MODULES.values():
+        for source in sources:
+            import_module(source)
+        for place in names.values():
+            module, _, attribute = place.partition(":")
+            assert not attribute or hasattr(import_module(module), attribute), place
+
+
+def test_settings_and_small_functions(capsys):
+    from glassgrad.compat import helpers as h
+    with h.Context(DEBUG=3, JIT=2):
+        assert h.DEBUG >= 3 and int(h.JIT) == 2 and h.DEBUG == 3 and not h.DEBUG < 2
+    assert h.DEBUG == 0 and int(h.JIT) == 1
+    assert h.argfix((1, 2)) == (1, 2) and h.round_up(5, 4) == 8 and h.ceildiv(5, 4) == 2 and h.flatten([[1], [2]]) == [1, 2]
+    assert h.fully_flatten([[1, [2]]]) == [1, 2] and h.partition([1, 2, 3], lambda x: x > 1) == ([2, 3], [1])
+    assert h.strides_for_shape((2, 3)) == (3, 1) and h.colored("a", "red") == "\x1b[31ma\x1b[0m" and h.ansilen(h.colored("a", "RED")) == 1
+    assert list(h.tqdm([1, 2], disable=True)) == [1, 2]
+    with h.Timing("x "):
+        pass
+    assert capsys.readouterr().out.startswith("x ")
