@@ -15,7 +15,7 @@ from glassgrad.base.settings import settings
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import Scatter, UOp, full
-from glassgrad.tensor import running
+from glassgrad.tensor import index_check, running
 from glassgrad.tensor.linear import Linear
 from glassgrad.tensor.meeting import broadcast_shape, resolve_axis
 from glassgrad.tensor.sequence import counting
@@ -259,6 +259,7 @@ def _pick(x: UOp, picks: list[tuple[int, Indexing]]) -> UOp:
     assert linear is not None
     if outside is not None:
         linear = outside.where(-1, linear)
+    index_check.watch(linear, [index_check.Pick(index.uop, x.shape[axis], axis) for axis, index in picks], x.shape)
     rest = [a for a in range(len(x.shape)) if a not in axes]
     rows = x.permute(axes + rest)
     tail = tuple(x.shape[a] for a in rest)

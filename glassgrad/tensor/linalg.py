@@ -346,12 +346,12 @@ def _singular(a: UOp) -> tuple[UOp, UOp, UOp, UOp]:
     batch, m, n = a.shape
     work, v, sizes = (_tensor(x) for x in matrices.jacobi(a, _place(a)))
     order = _tensor(_computed(_tensor(order_of(key_of(sizes.uop, True)))[:, :n]))
-    s = sizes.gather(1, order)
+    s = sizes._known_places(1, order)
     across = order.unsqueeze(1)
-    v = v.gather(2, across.expand(batch, n, n))
+    v = v._known_places(2, across.expand(batch, n, n))
     limit = s[:, :1] * (m * 2.0 ** -(a.dtype.mantissa))
     sound = (s > limit).unsqueeze(1)
-    u = work.gather(2, across.expand(batch, m, n)) / sound.where(s.unsqueeze(1), 1)
+    u = work._known_places(2, across.expand(batch, m, n)) / sound.where(s.unsqueeze(1), 1)
     u = _tensor(_computed(sound.where(u, 0)))
     whole = _tensor(matrices.householder(u.uop, _place(a))[0])      # columns without a length get one at right angles
     u = sound.where(u, whole[:, :, :n])

@@ -18,6 +18,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType
 from glassgrad.graph.uop import UOp
 from glassgrad.runtime.memory import HostMemory
+from glassgrad.tensor import index_check
 from glassgrad.tensor.host import HostValue, numpy_dtype
 
 __all__ = ["canonical_device", "default_device", "store", "share", "realize", "schedule", "value_of", "bytes_of",
@@ -55,7 +56,12 @@ def share(array: Any, device: str) -> UOp | None:
 # -- computing -----------------------------------------------------------------------------------------------
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     """Compute all of these at once; each comes back as a view of a BUFFER."""
-    return compute(_with_known_values(nodes), device)
+    checks = index_check.sinks(nodes)
+    if not checks:
+        return compute(_with_known_values(nodes), device)
+    made = compute(_with_known_values([*nodes, *[c.first_bad for c in checks]]), device)
+    index_check.judge(checks, made[len(nodes):])
+    return made[:len(nodes)]
 
 
 def schedule(nodes: Sequence[UOp], device: str) -> list[Any]:

@@ -13,6 +13,7 @@ from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import Scatter as How, UOp, const, full
+from glassgrad.tensor import index_check
 from glassgrad.tensor.meeting import resolve_axis
 from glassgrad.tensor.order import order_of
 from glassgrad.tensor.sequence import counting
@@ -50,7 +51,9 @@ class Scattering(Sorting):
             count = index.shape[a]
             spread = counting(count, dtypes.int64).reshape((1,) * a + (count,) + (1,) * (index.ndim - a - 1))
             linear = linear * size + (place if a == axis else spread.expand(index.shape))
-        return axis, outside.where(-1, linear)     # a bad place must stay bad, where the engine looks for it
+        linear = outside.where(-1, linear)         # a bad place must stay bad, where it is looked for
+        index_check.watch(linear.reshape((linear.size,)), [index_check.Pick(index.uop, n, axis)], self.shape)
+        return axis, linear
 
     def _source(self, src: Any, index: Self, what: str) -> UOp:
         """What is written: one value per index element."""
@@ -138,8 +141,8 @@ class Scattering(Sorting):
         key = (key < 0).where(key + n, key)
         order = self._with(order_of(key.cast(dtypes.uint32), max(1, (n - 1).bit_length())))
         rows, count = key.shape
-        names = self._with(key).gather(-1, order)
-        products = self._with(value)._rows(axis).gather(-1, order)
+        names = self._with(key)._known_places(-1, order)
+        products = self._with(value)._rows(axis)._known_places(-1, order)
         step = 1
         while step < count:      # after it, each element holds the product of the last 2 * step of its place
             left = [(0, 0), (step, 0)]
@@ -147,7 +150,7 @@ class Scattering(Sorting):
             same = names.shrink(((0, rows), (0, count - step)))._pad_constant(left, -1) == names
             products = same.where(products * before, products)
             step *= 2
-        targets = self._with(place)._rows(axis).gather(-1, order)
+        targets = self._with(place)._rows(axis)._known_places(-1, order)
         after = names.shrink(((0, rows), (1, count)))._pad_constant([(0, 0), (0, 1)], -1)
         last = (after != names).where(targets, self.numel())    # one more place, for those that are not the last
         flat = UOp(o.SCATTER, self.dtype, (full((self.numel() + 1,), 1, self.dtype), last.uop.reshape((last.numel(),)),
@@ -190,6 +193,7 @@ class Scattering(Sorting):
         x, slices = self.movedim(axis, 0), source.cast(self.dtype).movedim(axis, 0)
         place = index.uop.reshape((index.numel(),)).cast(dtypes.int64)
         place = (place < 0).where(place + x.shape[0], place)
+        index_check.watch(place, [index_check.Pick(index.uop.reshape(place.shape), x.shape[0], axis)], self.shape)
         node = UOp(o.SCATTER, self.dtype, (x.uop, place, slices.uop), How(mode))
         return self._with(node).movedim(0, axis)
 
@@ -201,6 +205,7 @@ class Scattering(Sorting):
         """
         place = index.uop.cast(dtypes.int64)
         place = (place < 0).where(place + self.numel(), place)
+        index_check.watch(place.reshape((place.size,)), [index_check.Pick(index.uop, self.numel(), 0)], (self.numel(),))
         value = self._source(source.reshape(index.shape), index, "put")
         return self._with(self._scattered(place, value, "add" if accumulate else "set"))
 

@@ -13,7 +13,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import Scan, Scatter, UOp, full
-from glassgrad.tensor import running
+from glassgrad.tensor import index_check, running
 from glassgrad.tensor.functional import Functional
 from glassgrad.tensor.meeting import broadcast_shape, resolve_axis
 from glassgrad.tensor.order import SHORT, key_of, largest_of, order_of
@@ -60,7 +60,12 @@ class Sorting(Functional):
         [[1, 2, 3], [1, 2, 0]]
         """
         order = self.argsort(dim, descending)
-        return (self.gather(dim, order) if self.ndim and self.numel() else self), order
+        return (self._known_places(dim, order) if self.ndim and self.numel() else self), order
+
+    def _known_places(self, dim: int, places: Self) -> Self:
+        """`gather` for places that cannot be out of range."""
+        with index_check.trusted():
+            return self.gather(dim, places)
 
     def topk(self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> tuple[Self, Self]:
         """The k largest (or smallest) values along an axis, in order, and their places.
@@ -77,12 +82,12 @@ class Sorting(Functional):
             return self.sort() if k else (self.reshape(1)[:0], self._with(full((0,), 0, dtypes.int32)))
         if n <= SHORT or 4 * k > n or not self.numel():
             places = self.argsort(dim, largest).shrink([(0, k) if a == axis else (0, m) for a, m in enumerate(self.shape)])
-            return self.gather(dim, places), places
+            return self._known_places(dim, places), places
         rows = self.detach()._rows(axis)
         chosen = self._unrows(self._with(largest_of(key_of(rows.uop, not largest), k)), axis)
-        values = self.gather(dim, chosen)
+        values = self._known_places(dim, chosen)
         order = values.argsort(dim, largest)
-        return values.gather(dim, order), chosen.gather(dim, order)
+        return values._known_places(dim, order), chosen._known_places(dim, order)
 
     def kthvalue(self, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Self, Self]:
         """The k-th smallest value along an axis (1 is the smallest), and its place.
@@ -132,7 +137,7 @@ class Sorting(Functional):
             numbers = (~self.isnan()).cast(dtypes.int32).sum(axis, keepdim=True)
             at = (numbers < n).where(numbers, (n - 1) // 2)
         at = at.expand(tuple(1 if a == axis else m for a, m in enumerate(self.shape)))
-        found = values.gather(dim, at), places.gather(dim, at)
+        found = values._known_places(dim, at), places._known_places(dim, at)
         return found if keepdim else tuple(t.squeeze(axis) for t in found)
 
     def quantile(self, q: Any, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear") -> Self:
@@ -164,7 +169,7 @@ class Sorting(Functional):
             part = {"lower": low, "higher": high, "midpoint": (low + high) / 2, "nearest": at.round()}[interpolation]
             at, low, high = (part, low, high) if interpolation == "midpoint" else (part, part, part)
         shape = (rows.shape[0], shares.numel())
-        below, above = (ordered.gather(-1, place.int().expand(shape)) for place in (low, high))
+        below, above = (ordered._known_places(-1, place.int().expand(shape)) for place in (low, high))
         found = below.lerp(above, at - low)
         found = rows.isnan().any(-1, keepdim=True).where(math.nan, found)
         lead = tuple(shares.shape)
@@ -220,7 +225,8 @@ class Sorting(Functional):
         places = self._with(mask.expand(shape).bool()._found(size))
         if not self.numel():
             return self._with(full(places.shape, fill_value, self.dtype))
-        chosen = self.expand(shape).flatten()[places.maximum(0)]
+        with index_check.trusted():
+            chosen = self.expand(shape).flatten()[places.maximum(0)]
         return chosen if size is None else (places < 0).where(fill_value, chosen)
 
     def unique(self, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:
@@ -243,7 +249,9 @@ class Sorting(Functional):
             ends = heads[1:].cat(self._with(full((1,), count, dtypes.int32))) if len(heads) > 1 else \
                 self._with(full((1,), count, dtypes.int32))
             inverse = UOp(o.SCATTER, dtypes.int32, (full((count,), 0, dtypes.int32), order.uop, group.uop), Scatter("set"))
-            found = [values[heads], self._with(inverse).reshape(self.shape), ends - heads]
+            with index_check.trusted():
+                distinct = values[heads]
+            found = [distinct, self._with(inverse).reshape(self.shape), ends - heads]
         wanted = [True, return_inverse, return_counts]
         chosen = [t for t, wish in zip(found, wanted) if wish]
         return chosen[0] if len(chosen) == 1 else tuple(chosen)
@@ -277,7 +285,8 @@ class Sorting(Functional):
         low, high = self._with(full(y.shape, 0, dtypes.int32)), self._with(full(y.shape, n, dtypes.int32))
         for _ in range(n.bit_length()):   # halve the range, for all values at once
             middle = (low + high) // 2
-            at = x[middle.minimum(n - 1)]
+            with index_check.trusted():
+                at = x[middle.minimum(n - 1)]
             below = ((at <= y) if right else (at < y)) & (low < high)
             low, high = below.where(middle + 1, low), below.where(high, middle)
         return low

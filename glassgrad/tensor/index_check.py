@@ -1,0 +1,228 @@
+"""Are tensor indices in range? In: index tensors as they are used. Out: IndexRangeError, when a result is computed.
+
+Kernels clamp a bad index, so that nothing is read beyond a buffer; this room says that it was bad. An index whose
+values follow from how it is made (a count, a remainder, random numbers below a limit) needs no look; one that lies in
+the host's memory is looked at once. For others, whoever computes a result also computes where the first bad place
+is: one number, read after the run. `CHECK_INDEX=0` switches all of it off. Inside a jitted function the traced calls
+are checked, not the replays.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from glassgrad.base.errors import IndexRangeError
+from glassgrad.base.lines import line_of
+from glassgrad.base.settings import settings
+from glassgrad.engine.capture import recording
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import DType
+from glassgrad.graph.uop import UOp, full, toposort
+from glassgrad.runtime.device import Device
+from glassgrad.runtime.memory import HostMemory
+from glassgrad.tensor.sequence import counting
+
+__all__ = ["watch", "trusted", "sinks", "judge", "limits"]
+
+Limits = tuple[int, int]
+
+
+class Pick(NamedTuple):
+    """One index as the user wrote it, on an axis of a tensor."""
+    index: UOp
+    size: int
+    axis: int
+
+
+class Watched(NamedTuple):
+    picks: tuple[Pick, ...]
+    shape: tuple[int, ...]         # of the tensor that is indexed
+
+
+class Check(NamedTuple):
+    node: UOp                      # the GATHER or SCATTER
+    watched: Watched
+    first_bad: UOp                 # (1,), int32: the first place that is out of range, or the number of places
+
+
+_watched: weakref.WeakKeyDictionary[UOp, Watched] = weakref.WeakKeyDictionary()     # by the index that kernels see
+_trusting = False
+
+
+@contextmanager
+def trusted() -> Iterator[None]:
+    """Indices used inside are known to be in range: places from a sort, for example."""
+    global _trusting
+    before, _trusting = _trusting, True
+    try:
+        yield
+    finally:
+        _trusting = before
+
+
+def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...]) -> None:
+    """Look at this index when something is computed with it, unless it cannot be out of range."""
+    if _trusting or not settings.CHECK_INDEX:
+        return
+    wish = Watched(tuple(picks), shape)
+    remembered = picks[0].index._cache       # the user's own index: it lives as long as it may come again
+    if remembered is not None and wish in remembered.get("in range", ()):
+        return
+    for index, size, _ in picks:
+        known = limits(index)
+        if known is None or known[0] < -size or known[1] >= size:
+            _watched[linear] = wish
+            return
+
+
+# -- what values an index can have ------------------------------------------------------------------------------------
+def limits(node: UOp) -> Limits | None:
+    """The least and greatest a node of whole numbers can be, as far as its formula tells.
+
+    >>> limits(counting(5) % 3)
+    (0, 2)
+    """
+    found = {}
+    for n in toposort([node]):
+        if n.dtype.kind in "iub" and n.op not in (o.GATHER, o.SCATTER):
+            known = n.cached("limits", lambda x: _limits(x, found))
+            if known is not None:
+                found[n] = known
+        elif n.op is o.GATHER and n.src[0] in found:
+            found[n] = found[n.src[0]]
+    return found.get(node)
+
+
+def _limits(n: UOp, known: dict[UOp, Limits]) -> Limits | None:
+    op = n.op
+    if op is o.BUFFER:
+        return _stored(n)
+    if op is o.CONST:
+        return int(n.arg), int(n.arg)
+    if op is o.IOTA:
+        return _fitting((0, max(0, n.size - 1)), n.dtype)
+    if n.dtype.kind == "b" or op is o.RANDOM:
+        return (0, 1) if n.dtype.kind == "b" else None
+    rows = [known.get(s) for s in n.src]
+    if op is o.AND and n.dtype.kind == "u" and any(r is not None and r[0] == r[1] for r in rows):
+        return 0, next(r[1] for r in rows if r is not None and r[0] == r[1])
+    if op is o.MOD and rows[1] is not None and rows[1][0] == rows[1][1] > 0:
+        return 0, rows[1][1] - 1
+    if op in (o.MAX, o.MIN):
+        return _clamped(op, rows, n.dtype)
+    if not rows or any(r is None for r in (rows[1:] if op is o.WHERE else rows)):
+        return None
+    sure: list[Limits] = [r for r in rows if r is not None]
+    if op in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.SHRINK, o.FLIP, o.WINDOW, o.CONTIGUOUS, o.DETACH, o.COPY, o.AMAX, o.AMIN):
+        return sure[0]
+    if op in (o.PAD, o.UNWINDOW):
+        return min(0, sure[0][0]), max(0, sure[0][1])
+    if op is o.CAST:
+        return _fitting(sure[0], n.dtype) if n.src[0].dtype.kind in "iub" else None
+    if op is o.WHERE:
+        yes, no = sure[-2:]
+        return min(yes[0], no[0]), max(yes[1], no[1])
+    if op in (o.ADD, o.SUB, o.MUL, o.IDIV, o.SHR):
+        return _arithmetic(op, sure[0], sure[1], n.dtype)
+    return None
+
+
+def _stored(node: UOp) -> Limits | None:
+    """Of numbers that lie in the host's memory and are nobody else's to change."""
+    buffer = node.arg
+    if not node.size or buffer.owner is not None or not isinstance(Device[buffer.device].memory, HostMemory):
+        return None
+    numbers = buffer.view().cast("B").cast(node.dtype.format)
+    if node.size > 1024:
+        import numpy     # whoever has so many numbers can wait for it
+        numbers = numpy.frombuffer(numbers, node.dtype.format)
+        return int(numbers.min()), int(numbers.max())
+    return min(numbers), max(numbers)
+
+
+def _clamped(op: o.Op, rows: Sequence[Limits | None], dtype: DType) -> Limits | None:
+    """One side is enough to bound one end; a type's own limit bounds the other."""
+    least, most = int(dtype.min), int(dtype.max)
+    a, b = (r if r is not None else (least, most) for r in rows)
+    if rows[0] is None and rows[1] is None:
+        return None
+    return (max(a[0], b[0]), max(a[1], b[1])) if op is o.MAX else (min(a[0], b[0]), min(a[1], b[1]))
+
+
+def _arithmetic(op: o.Op, a: Limits, b: Limits, dtype: DType) -> Limits | None:
+    if op is o.ADD:
+        return _fitting((a[0] + b[0], a[1] + b[1]), dtype)
+    if op is o.SUB:
+        return _fitting((a[0] - b[1], a[1] - b[0]), dtype)
+    if op is o.MUL:
+        products = [x * y for x in a for y in b]
+        return _fitting((min(products), max(products)), dtype)
+    if b[0] != b[1] or b[0] < (1 if op is o.IDIV else 0):
+        return None
+    by = b[0] if op is o.IDIV else 1 << b[0]
+    return a[0] // by, a[1] // by
+
+
+def _fitting(found: Limits, dtype: DType) -> Limits | None:
+    """Limits that a type holds without wrapping round."""
+    return found if int(dtype.min) <= found[0] and found[1] <= int(dtype.max) else None
+
+
+# -- checking as results are computed -----------------------------------------------------------------------------------
+def sinks(nodes: Sequence[UOp]) -> list[Check]:
+    """What to compute along with these nodes."""
+    if not _watched or recording() is not None or not settings.CHECK_INDEX:
+        return []
+    found: dict[tuple[UOp, int], Check] = {}
+    for node in toposort(nodes):
+        if node.op in (o.GATHER, o.SCATTER) and node.src[1] in _watched:
+            size, index = node.src[0].shape[0], node.src[1]
+            if (index, size) not in found and index.size:
+                found[index, size] = Check(node, _watched[index], _first_bad(index, size))
+    return list(found.values())
+
+
+def _first_bad(index: UOp, size: int) -> UOp:
+    flat = index.reshape((index.size,))
+    inside = flat < size if flat.dtype.kind == "u" else (flat < 0).logical_not() & (flat < size)
+    return inside.where(full(flat.shape, flat.size, counting(1).dtype), counting(flat.size)).reduce(o.AMIN, (0,)) \
+        if flat.size > 1 else inside.where(1, counting(1)).contiguous()
+
+
+def judge(checks: Sequence[Check], results: Sequence[UOp]) -> None:
+    """Read what was computed; a place that is out of range is an error, at the user's line."""
+    for check, result in zip(checks, results):
+        place = int.from_bytes(bytes(result.base.arg.copy_out())[:4], "little", signed=True)
+        if place < check.node.src[1].size:
+            raise _error(check, place)
+        _watched.pop(check.node.src[1], None)        # values do not change: once is enough
+        check.watched.picks[0].index.cached("in range", lambda _: set()).add(check.watched)
+
+
+def _error(check: Check, place: int) -> IndexRangeError:
+    from glassgrad.tensor.running import array_of, default_device    # the cold path: running.py stands on this file
+    picks, shape = check.watched
+    spread = check.node.src[1].shape
+    for index, size, axis in picks:
+        values = array_of(index.broadcast(spread), index.device or default_device()).reshape(-1)
+        value = int(values[place])
+        if not -size <= value < size:
+            where = [] if not spread else [int(i) for i in _position(place, spread)]
+            return IndexRangeError("the index is outside its axis",
+                                   given=f"index {value} on axis {axis} of {shape}, at {where} of the index tensor",
+                                   expected=f"an index from {-size} to {size - 1}" if size else "an axis that has elements",
+                                   mend="check how the index is computed; CHECK_INDEX=0 clamps it silently",
+                                   where=str(line_of(check.node.place) or ""))
+    return IndexRangeError("an index is outside its axis", given=f"at place {place} of an index of shape {spread}",
+                           expected=f"indices into {shape}", mend="check how the index is computed")
+
+
+def _position(place: int, shape: tuple[int, ...]) -> list[int]:
+    out = []
+    for n in reversed(shape):
+        place, i = divmod(place, n)
+        out.append(i)
+    return out[::-1]

@@ -1,0 +1,116 @@
+"""Tensor indices out of range are named, with the user's line; those that cannot be cost nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from glassgrad import Context, GlobalCounters, IndexRangeError, Tensor
+from glassgrad.jit import TinyJit
+from glassgrad.tensor import index_check
+from glassgrad.tensor.index_check import limits
+
+
+def test_plain_index_tensor():
+    with pytest.raises(IndexRangeError, match=r"index 7 on axis 0 of \(3,\)") as error:
+        Tensor([1, 2, 3])[Tensor([7])].tolist()
+    assert "test_index_check.py" in str(error.value)
+    assert Tensor([1, 2, 3])[Tensor([-1, 0])].tolist() == [3, 1]
+
+
+def test_computed_index_is_named_when_a_result_is_read():
+    index = Tensor([0, 1, 2, 5, 9]) + 1
+    picked = Tensor(np.arange(40).reshape(10, 4))[:, Tensor([0])][index]     # nothing runs yet
+    with pytest.raises(IndexRangeError) as error:
+        (picked * 2).numpy()
+    text = str(error.value)
+    assert "index 10 on axis 0 of (10, 1), at [4] of the index tensor" in text
+    assert "an index from -10 to 9" in text and "test_index_check.py" in text and "CHECK_INDEX=0" in text
+
+
+def test_large_index_in_memory():
+    index = np.zeros(5000, "int64")
+    index[4321] = -11
+    with pytest.raises(IndexRangeError, match=r"index -11 on axis 0 of \(10,\), at \[4321\]"):
+        Tensor.arange(10)[Tensor(index)].sum().item()
+
+
+def test_several_indices():
+    x, i, j = Tensor.zeros(3, 4), Tensor([0, 1]) * 1, Tensor([3, 3]) + 1
+    with pytest.raises(IndexRangeError, match=r"index 4 on axis 1 of \(3, 4\), at \[0\]"):
+        x[i, j].numpy()
+
+
+def test_gradient_alone_is_checked():
+    x = Tensor.zeros(3)
+    gradient = x[Tensor([1, 2]) + 1].sum().gradient(x)[0]
+    with pytest.raises(IndexRangeError, match="index 3 on axis 0"):
+        gradient.numpy()
+
+
+@pytest.mark.parametrize("write", [
+    lambda x, i: x.scatter(0, i, 1.0), lambda x, i: x.index_add(0, i, Tensor([1.0, 1.0])), lambda x, i: x.put(i, Tensor([1.0, 1.0])),
+    lambda x, i: x.gather(0, i), lambda x, i: x.index_select(0, i), lambda x, i: x.take(i),
+    lambda x, i: x.scatter_reduce(0, i, Tensor([1.0, 1.0]), "sum"), lambda x, i: x.index_put((i,), Tensor([1.0, 1.0]))])
+def test_everything_that_takes_an_index(write):
+    x = Tensor([1.0, 2.0, 3.0])
+    with pytest.raises(IndexRangeError, match="index 3 on axis 0"):
+        write(x, Tensor([0, 2]) + 1).numpy()
+    assert write(x, Tensor([0, 1]) + 1).numpy().size
+
+
+def test_setitem():
+    x = Tensor([1, 2, 3])
+    x[Tensor([1, 2]) + 1] = 9
+    with pytest.raises(IndexRangeError, match="index 3 on axis 0"):
+        x.tolist()
+
+
+def test_switched_off_it_clamps():
+    with Context(CHECK_INDEX=0):
+        assert Tensor([1, 2, 3])[Tensor([0, 6]) + 1].tolist() == [2, 3]
+
+
+def test_a_good_index_is_checked_once():
+    index = Tensor([0.0, 1.0]).int() + 1
+    x = Tensor([1, 2, 3]).realize()
+    assert x[index].tolist() == [2, 3]
+    GlobalCounters.reset()
+    assert (x[index] * 2).tolist() == [4, 6]
+    assert GlobalCounters.kernel_count == 1
+
+
+def test_what_cannot_be_wrong_costs_nothing():
+    x = Tensor([1, 2, 3]).realize()
+    for index in (Tensor.randint(5, high=3), Tensor.arange(3), Tensor.arange(9) % 3, Tensor([0, 1, 2]), Tensor([5.0, 9.0]).int().minimum(2).maximum(0)):
+        GlobalCounters.reset()
+        x[index].realize()
+        assert GlobalCounters.kernel_count == 1
+    GlobalCounters.reset()
+    before = len(index_check._watched)
+    Tensor([3.0, 1.0, 2.0]).sort()[0].realize()
+    assert len(index_check._watched) == before
+
+
+def test_limits():
+    assert limits(Tensor.arange(10).uop) == (0, 9)
+    assert limits((Tensor.arange(10) * 2 - 3).uop) == (-3, 15)
+    assert limits(Tensor.randint(4, low=-2, high=7).uop) == (-2, 6)
+    assert limits((Tensor([1.0]).int() % 5).uop) == (0, 4)
+    assert limits(Tensor([1, 2]).uop) == (1, 2) and limits(Tensor([1.0]).int().uop) is None
+    assert limits((Tensor([1, 2]) > 0).int().uop) == (0, 1)
+    assert limits((Tensor.arange(10, dtype="int8") * 100).uop) is None      # wraps
+    assert limits((Tensor.arange(10) // 3).uop) == (0, 3)
+
+
+def test_traced_calls_are_checked():
+    @TinyJit
+    def pick(x, i):
+        return x[i].realize()
+
+    with pytest.raises(IndexRangeError):
+        pick(Tensor([1, 2, 3]).realize(), Tensor([5]).realize())
+
+
+def test_empty_index():
+    assert Tensor([1, 2, 3])[Tensor([], dtype="int32") + 1].tolist() == []
