@@ -1,0 +1,115 @@
+"""Pages stay true: every Python block is run, the table of files is the files, links lead somewhere.
+
+The blocks are run by pytest's own `--doctest-glob=*.md`. After a change that is meant to change them, write the new
+output and the new table into docs/architecture.md with:  python tests/test_docs.py
+"""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import io
+import re
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "glassgrad"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOLDERS = ["base", "graph", "schedule", "lower", "optimize", "render", "runtime", "engine", "tensor", "nn"]
+BEGIN, END = "<!-- files: written by tests/test_docs.py -->\n", "<!-- end of files -->\n"
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+# -- the table of files --------------------------------------------------------------------------------------
+def first_sentence(path: Path) -> str:
+    """What a file says it is: its docstring up to the first full stop."""
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    sentence = re.split(r"(?<=[.?])\s", " ".join(text.split()))[0]
+    return sentence.rstrip(".").replace("|", "\\|")
+
+
+def table_of_files() -> str:
+    """Every file of the package with its first sentence, stage by stage."""
+    lines = ["| file | what it is |", "|---|---|"]
+    for folder in (*FOLDERS, ""):
+        files = sorted((PACKAGE / folder).rglob("*.py") if folder else PACKAGE.glob("*.py"))
+        lines.append(f"| **{folder or 'beside the stages'}** | |")
+        for path in files:
+            said = first_sentence(path)
+            if said or path.name != "__init__.py":
+                lines.append(f"| [`{path.relative_to(PACKAGE)}`](../glassgrad/{path.relative_to(PACKAGE)}) | {said} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_table_of_files_is_the_files() -> None:
+    page = ARCHITECTURE.read_text()
+    shown = page[page.index(BEGIN) + len(BEGIN):page.index(END)].splitlines()
+    wanted = table_of_files().splitlines()
+    changed = [f"+ {line}" for line in wanted if line not in shown]
+    changed += [f"- {line}" for line in shown if line not in wanted]
+    assert shown == wanted, "python tests/test_docs.py writes it anew:\n" + "\n".join(changed)
+
+
+@pytest.mark.parametrize("folder", FOLDERS[:-1])
+def test_every_file_opens_with_its_contract(folder: str) -> None:
+    silent = [p.name for p in (PACKAGE / folder).glob("*.py") if p.read_text().strip() and len(first_sentence(p)) < 10]
+    assert not silent
+
+
+# -- blocks that run -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_every_python_block_is_run(page: Path) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S):
+        assert block.lstrip().startswith(">>>"), f"this block is not run:\n{block}"
+        assert block.endswith("\n\n"), f"doctest takes the fence for output: leave a blank line before it\n{block}"
+
+
+def test_the_architecture_page_walks_through_every_stage() -> None:
+    page = ARCHITECTURE.read_text()
+    examples = doctest.DocTestParser().get_examples(page)
+    assert len(examples) >= 25
+    for stage in FOLDERS[1:-1]:
+        assert f"glassgrad.{stage}" in "".join(e.source for e in examples) or stage in ("tensor", "runtime"), stage
+    for word in ("task i0", "lane", "tile", "void ", "PARAM", "contract("):
+        assert any(word in e.want for e in examples), word
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"https?:|mailto:|#", target):
+            assert (page.parent / target.partition("#")[0]).exists(), f"{page.name} links to {target}"
+
+
+# -- writing the page anew -----------------------------------------------------------------------------------
+def rewritten(text: str) -> str:
+    """The page with what its examples print now."""
+    names: dict[str, object] = {}
+    checker, out, done = doctest.OutputChecker(), [], 0
+    lines = text.splitlines(keepends=True)
+    for example in doctest.DocTestParser().get_examples(text):
+        length = example.source.count("\n")
+        out += lines[done:example.lineno + length]
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            exec(compile(example.source, "<page>", "single"), names)
+        got, want = printed.getvalue(), example.want
+        kept = checker.check_output(want, got, FLAGS) if want else not got
+        out += [want if kept else got]
+        done = example.lineno + length + want.count("\n")
+    return "".join(out + lines[done:])
+
+
+def main() -> None:
+    page = rewritten(ARCHITECTURE.read_text())
+    page = page[:page.index(BEGIN) + len(BEGIN)] + table_of_files() + page[page.index(END):]
+    ARCHITECTURE.write_text(page)
+
+
+if __name__ == "__main__":
+    main()
