@@ -1,23 +1,19 @@
-"""What the examples share: finding files, and a training loop that shows how it goes and can be resumed.
+"""What the examples share: finding their files, and options. In: names. Out: paths, texts, a parser.
 
-In: names of files; a step to call. Out: paths; a trained model. Everything about models is in the examples themselves.
+The training loop is that of `glassgrad train`; everything about models is in the examples themselves.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from tqdm import tqdm
-
-from glassgrad import Tensor
+from glassgrad.cli_loop import add_training_options, at_least_one, train
 from glassgrad.nn.datafiles import cache_folder
 from glassgrad.nn.download import download
-from glassgrad.nn.state import load_checkpoint, save_checkpoint
+
+__all__ = ["at_least_one", "find_file", "shakespeare", "train", "training_arguments"]
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -37,38 +33,6 @@ def shakespeare() -> str:
                      "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed").read_text()
 
 
-def training_arguments(description: str, steps: int, example: str, checkpoint: str) -> argparse.ArgumentParser:
-    """The options that every training has."""
-    parser = argparse.ArgumentParser(description=description, epilog=f"example: {example}")
-    parser.add_argument("--steps", type=int, default=steps, help=f"training steps in all (default: {steps})")
-    parser.add_argument("--checkpoint", default="", metavar="FILE",
-                        help=f"save the training here, and go on from it when it is there (such as {checkpoint})")
-    parser.add_argument("--save-every", type=int, default=200, metavar="N", help="steps between saves (default: 200)")
-    parser.add_argument("--seed", type=int, default=1337, help="of all random numbers (default: 1337)")
-    return parser
-
-
-def train(options: argparse.Namespace, model: Any, optimizer: Any, step: Callable[[int], Tensor],
-          report: Callable[[], str] | None = None, report_every: int = 200) -> float:
-    """Call `step` until `options.steps`, from the checkpoint if there is one; the seconds it took.
-
-    `step(number)` does one step and gives its loss; `report()` says more, every `report_every` steps and at the end.
-    """
-    first = 0
-    if options.checkpoint and Path(options.checkpoint).exists():
-        first = load_checkpoint(options.checkpoint, model, optimizer).step
-        print(f"going on from step {first} in {options.checkpoint}")
-    start, losses = time.perf_counter(), []
-    with tqdm(total=options.steps, initial=first, desc="training", unit="step", disable=None) as bar:
-        for number in range(first, options.steps):
-            losses.append(step(number).item())
-            bar.update()
-            done = number + 1
-            if done % report_every == 0 or done == options.steps:
-                said = f"step {done}: loss {sum(losses) / len(losses):.4f}" + (f", {report()}" if report else "")
-                losses.clear()
-                bar.write(f"{said}, {time.perf_counter() - start:.0f} s") if not bar.disable else \
-                    print(f"{said}, {time.perf_counter() - start:.0f} s", flush=True)
-            if options.checkpoint and (done % options.save_every == 0 or done == options.steps):
-                save_checkpoint(options.checkpoint, model, optimizer, step=done)
-    return time.perf_counter() - start
+def training_arguments(description: str, steps: int, example: str) -> argparse.ArgumentParser:
+    """A parser with the options that every training has."""
+    return add_training_options(argparse.ArgumentParser(description=description, epilog=f"example: {example}"), steps)

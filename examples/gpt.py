@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import shakespeare, train, training_arguments
+from common import at_least_one, shakespeare, train, training_arguments
 
 from glassgrad import GlassgradError, InputError, Tensor, dtypes, nn
 from glassgrad.jit import TinyJit
@@ -238,17 +238,16 @@ def train_characters(plays: Plays, options: Any) -> GPT:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train or load, then write; the exit status."""
-    parser = training_arguments("GPT-2 writes.", 500, "python examples/gpt.py --checkpoint plays.safetensors",
-                                "plays.safetensors")
-    parser.add_argument("--batch", type=int, default=16, help="pieces of text per step (default: 16)")
+    parser = training_arguments("GPT-2 writes.", 500, "python examples/gpt.py --checkpoint plays.safetensors")
+    parser.add_argument("--batch", type=at_least_one, default=16, help="pieces of text per step (default: 16)")
     parser.add_argument("--rate", type=float, default=3e-3, help="the largest learning rate (default: 0.003)")
     parser.add_argument("--weights", type=Path, help="GPT-2's weights: do not train, write with them")
     parser.add_argument("--prompt", default="\n", help="how the text begins")
     parser.add_argument("--tokens", type=int, default=300, help="how much is written (default: 300)")
     parser.add_argument("--temperature", type=float, default=0.8, help="0 always takes the likeliest (default: 0.8)")
     options = parser.parse_args(arguments)
-    if min(options.steps, options.batch) < 1 or min(options.tokens, options.temperature) < 0 or not options.prompt:
-        parser.error("--steps and --batch must be at least 1, --tokens and --temperature at least 0, --prompt not empty")
+    if min(options.tokens, options.temperature) < 0 or not options.prompt:
+        parser.error("--tokens and --temperature must be 0 or more, and --prompt not empty")
     Tensor.manual_seed(options.seed)
 
     def say(text: bytes) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import find_file
+from common import at_least_one, find_file
 
 from glassgrad import GlassgradError, InputError, Tensor, dtypes, nn
 from glassgrad.jit import TinyJit
@@ -299,14 +299,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, help="a .bin of llama2.c or a .gguf (default: stories260K)")
     parser.add_argument("--tokenizer", type=Path, help="the tokenizer of a .bin (default: tok512.bin)")
     parser.add_argument("--prompt", default="", help="how the story begins")
-    parser.add_argument("--tokens", type=int, default=256, help="how long it may become (default: 256)")
+    parser.add_argument("--tokens", type=at_least_one, default=256, help="how long it may become (default: 256)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0, the default, always takes the likeliest token")
     parser.add_argument("--seed", type=int, default=1, help="of the random numbers, above temperature 0 (default: 1)")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE",
                         help="save the story here, with all the model remembers of it; go on with it when it is there")
     options = parser.parse_args(arguments)
-    if options.temperature < 0 or options.tokens < 1:
-        parser.error("--temperature must be 0 or more, --tokens 1 or more")
+    if options.temperature < 0:
+        parser.error("--temperature must be 0 or more")
     Tensor.manual_seed(options.seed)
     try:
         path = options.model or find_file("models/llama2c/stories260K.bin", ADDRESS + "stories260K.bin",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import find_file, train, training_arguments
+from common import at_least_one, find_file, train, training_arguments
 
 from glassgrad import GlassgradError, Tensor, dtypes, nn
 from glassgrad.jit import TinyJit
@@ -145,16 +145,16 @@ class Images:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train or evaluate; the exit status."""
     parser = training_arguments("A residual network on CIFAR-10.", 600, "python examples/resnet.py --steps 600 "
-                                "--checkpoint resnet.safetensors", "resnet.safetensors")
+                                "--checkpoint resnet.safetensors")
     parser.add_argument("--model", choices=["resnet20", "resnet18", "resnet50"], default="resnet20")
     parser.add_argument("--evaluate", action="store_true", help="do not train: load weights and test them")
     parser.add_argument("--weights", type=Path, help="a file of PyTorch or safetensors (default: the published ResNet-20)")
     parser.add_argument("--classes", type=int, default=10, help="results of the last layer (default: 10)")
-    parser.add_argument("--batch", type=int, default=64, help="images per step (default: 64)")
+    parser.add_argument("--batch", type=at_least_one, default=64, help="images per step (default: 64)")
     parser.add_argument("--test-images", type=int, default=10_000, help="how many to test on (default: all 10,000)")
     options = parser.parse_args(arguments)
-    if options.steps < 1 or options.batch < 1 or not 1 <= options.test_images <= 10_000:
-        parser.error("--steps and --batch must be at least 1, --test-images from 1 to 10000")
+    if not 1 <= options.test_images <= 10_000:
+        parser.error("--test-images must be from 1 to 10000")
     Tensor.manual_seed(options.seed)
     model = build(options.model, options.classes)
     try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from common import train, training_arguments
+from common import at_least_one, train, training_arguments
 
 from glassgrad import Tensor, dtypes, nn
 from glassgrad.jit import TinyJit
@@ -69,13 +69,10 @@ class Transformer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, test and show; the exit status."""
-    parser = training_arguments("A transformer learns to sort digits.", 400, "python examples/transformer.py --length 6",
-                                "sort.safetensors")
-    parser.add_argument("--length", type=int, default=10, help="digits in a row (default: 10)")
-    parser.add_argument("--batch", type=int, default=64, help="rows per step (default: 64)")
+    parser = training_arguments("A transformer learns to sort digits.", 400, "python examples/transformer.py --length 6")
+    parser.add_argument("--length", type=at_least_one, default=10, help="digits in a row (default: 10)")
+    parser.add_argument("--batch", type=at_least_one, default=64, help="rows per step (default: 64)")
     options = parser.parse_args(arguments)
-    if min(options.steps, options.length, options.batch) < 1:
-        parser.error("--steps, --length and --batch must be at least 1")
     Tensor.manual_seed(options.seed)
     model = Transformer(options.length)
     optimizer = nn.optim.AdamW(get_parameters(model), lr=2e-3)

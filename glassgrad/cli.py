@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from glassgrad.base.errors import GlassgradError
 
 EXAMPLES = """examples:
-  glassgrad demo                train on handwritten digits and show what ran
-  glassgrad demo --epochs 1     the same, sooner
-  glassgrad devices             what this machine offers to run on
-  glassgrad data                where the data sets are, or would be
+  glassgrad demo                          train on handwritten digits and show what ran
+  glassgrad train mnist                   train a convolutional network; also: fashion, cifar, shakespeare
+  glassgrad train shakespeare --steps 500 --checkpoint plays.safetensors
+  glassgrad doctor                        is everything here, and does it work?
+  glassgrad devices                       what this machine offers to run on
+  glassgrad data                          where the data sets are, or would be
+  glassgrad bench --quick                 how fast it is, in a checkout
+
+Each command explains itself: glassgrad train --help
 """
+OWN_ARGUMENTS = {"demo": "glassgrad.demo", "train": "glassgrad.cli_train"}     # they read theirs, and load much
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,16 +34,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Traceback (most recent call last):
     SystemExit: 0
     """
+    given = list(sys.argv[1:] if arguments is None else arguments)
     parser = build_parser()
-    given, rest = parser.parse_known_args(arguments)
-    if given.command is None:
+    if given and given[0] in OWN_ARGUMENTS:
+        return _tell(lambda: import_module(OWN_ARGUMENTS[given[0]]).main(given[1:]))
+    if given and given[0] == "bench":
+        return bench(given[1:])
+    command = parser.parse_args(given).command
+    if command is None:
         parser.print_help(sys.stderr)
         return 2
-    if given.command == "demo":             # the demo reads its own arguments, and loads much: only when asked
-        return int(import_module("glassgrad.demo").main(rest))
-    if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    return show_devices() if given.command == "devices" else show_data()
+    rooms = import_module("glassgrad.cli_doctor")
+    return _tell({"doctor": rooms.doctor, "devices": rooms.show_devices, "data": rooms.show_data}[command])
+
+
+def _tell(command: object) -> int:
+    """Run a command; a mistake of the user's is a message, not a traceback; Ctrl-C and a closed pipe are neither."""
+    assert callable(command)
+    try:
+        return int(command())
+    except GlassgradError as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nglassgrad: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:                     # `glassgrad doctor | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -43,9 +70,13 @@ def build_parser() -> argparse.ArgumentParser:
                                      epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"glassgrad {installed_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    commands.add_parser("demo", help="train on handwritten digits and show what ran", add_help=False)
-    commands.add_parser("devices", help="show what this machine offers to run on")
-    commands.add_parser("data", help="show where the data sets are, or would be")
+    for name, says in {"demo": "train on handwritten digits and show what ran",
+                       "train": "train a model on mnist, fashion, cifar or shakespeare",
+                       "doctor": "show devices, caches and memory, and test them",
+                       "devices": "show what this machine offers to run on",
+                       "data": "show where the data sets are, or would be",
+                       "bench": "measure how fast it is, against others (in a checkout)"}.items():
+        commands.add_parser(name, help=says, description=f"{says[0].upper()}{says[1:]}.")
     return parser
 
 
@@ -57,25 +88,14 @@ def installed_version() -> str:
         return "(not installed: run from a source folder)"
 
 
-def show_devices() -> int:
-    """Print one line per kind of device: what it is here, or why it cannot be had."""
-    host, llvm, c = (import_module(f"glassgrad.runtime.{room}") for room in ("host", "llvm", "ccompiler"))
-    target = host.host_description()
-    print(f"{'CPU':<8} {target.cpu}, {host.available_cores()} cores, {target.vector_bytes * 8}-bit vectors, "
-          f"compiled by {llvm.compiler_version()}")
-    try:
-        print(f"{'CLANG':<8} the same processor, compiled by {c.compiler_version()}")
-    except GlassgradError as problem:
-        print(f"{'CLANG':<8} not here: {problem.given}; {problem.mend}")
-    return 0
-
-
-def show_data() -> int:
-    """Print, for each data set, where it would be read from."""
-    datafiles = import_module("glassgrad.nn.datafiles")
-    for dataset in (datafiles.MNIST, datafiles.FASHION_MNIST, datafiles.CIFAR_10):
-        print(f"{dataset.title:<14} {datafiles.whereabouts(dataset)}")
-    return 0
+def bench(arguments: Sequence[str]) -> int:
+    """Run the benchmarks, which are in the repository and not in the package."""
+    checkout = Path(__file__).resolve().parent.parent
+    if not (checkout / "benchmarks" / "__main__.py").exists():
+        print("the benchmarks are not part of the installed package\n"
+              "  mend:     clone the repository, and run ./dev bench in it", file=sys.stderr)
+        return 1
+    return subprocess.run([sys.executable, "-m", "benchmarks", *arguments], cwd=checkout, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from glassgrad import GlobalCounters, Tensor, nn
+from glassgrad import Context, GlobalCounters, Tensor, nn
 from glassgrad.jit import TinyJit
 from glassgrad.nn.state import get_parameters
 
@@ -54,13 +54,32 @@ def step() -> Tensor:                       # named as a method that it calls: t
     return loss
 
 
-def test_a_jitted_function_may_share_its_name_with_a_method_it_calls():
-    for _ in range(3):
-        step()
-    captured = next(iter(step._known.values()))
-    for _ in range(3):
-        step()
-    assert next(iter(step._known.values())) is captured and captured.replay is not None
+def test_a_jitted_function_may_share_its_name_with_a_method_it_calls(capsys):
+    with Context(DEBUG=1):
+        for _ in range(6):
+            step()
+    assert step.captured and "anew" not in capsys.readouterr().out
+
+
+def test_a_new_learning_rate_at_each_step_is_no_new_capture(capsys):
+    w = Tensor([1.0])
+    opt = nn.optim.SGD([w], lr=0.5)
+
+    @TinyJit
+    def learn() -> Tensor:
+        opt.zero_grad()
+        loss = (w * w).sum().backward()
+        opt.step()
+        return loss
+
+    expected = 1.0
+    with Context(DEBUG=1):
+        for i in range(6):
+            opt.lr = 0.5 / (i + 1)
+            expected -= 2 * expected * 0.5 / (i + 1)
+            learn()
+            assert np.isclose(w.item(), expected, rtol=1e-6)
+    assert learn.captured and "anew" not in capsys.readouterr().out
 
 
 def test_a_result_that_is_a_view_is_read_anew_after_each_replay():

@@ -47,6 +47,7 @@ class Group(MutableMapping[str, Any]):
     >>> group["lr"]
     0.125
     """
+    __jit_unwatched__ = ("_values", "_held")        # a captured step reads its tensors; `_moving` says which they are
     __slots__ = ("places", "_values", "_moving", "_held", "_device", "_dtype")
 
     def __init__(self, values: dict[str, Any], places: list[int], device: str | None, dtype: DType | str):

@@ -1,0 +1,158 @@
+"""Is this machine well? `glassgrad doctor` and `glassgrad devices`. In: the machine. Out: text, and an exit status.
+
+Says what glassgrad runs on, what each device lacks and how to get it, where compiled kernels and data are kept, and
+computes something on every device that is there, judged by NumPy.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+
+from glassgrad.base.errors import DeviceError, GlassgradError
+from glassgrad.base.settings import SETTINGS, settings
+from glassgrad.nn import datafiles
+from glassgrad.runtime import ccompiler, diskcache, host, llvm
+from glassgrad.runtime.device import Device
+from glassgrad.tensor.tensor import Tensor
+
+
+def show_devices() -> int:
+    """Print one line per kind of device: what it is here, or why it cannot be had."""
+    for name in Device._devices:
+        mark = " (the default)" if name == Device.DEFAULT else ""
+        print(f"{name:<8} {describe(name)}{mark}")
+    return 0
+
+
+def describe(name: str) -> str:
+    """What a device is on this machine, or what it lacks and how to get it."""
+    try:
+        Device[name]
+        if name == "CPU":
+            target = host.host_description()
+            return (f"{target.cpu}, {host.available_cores()} cores, {target.vector_bytes * 8}-bit vectors, "
+                    f"compiled by {llvm.compiler_version()}")
+        if name == "CLANG":
+            return f"the same processor, compiled by {ccompiler.compiler_version()}"
+    except (DeviceError, ImportError) as problem:
+        return f"not here: {problem.given}; {problem.mend}" if isinstance(problem, DeviceError) else f"not here: {problem}"
+    return "an interpreter: slow, and needs nothing" if name == "PYTHON" else f"here: {type(Device[name]).__name__}"
+
+
+def doctor() -> int:
+    """Print the whole state of glassgrad on this machine; 1 when something that is here does not work."""
+    _heading("versions")
+    _row("glassgrad", installed("glassgrad") or "not installed: run from a source folder")
+    _row("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    for package in ("numpy", "llvmlite", "tqdm", "torch"):
+        absent = "absent; only the tests need it" if package == "torch" else f"absent; pip install {package}"
+        _row(package, installed(package) or absent)
+    _heading("devices")
+    show_devices()
+    _heading("memory")
+    show_memory()
+    _heading("compiled kernels")
+    show_cache()
+    _heading("data")
+    show_data()
+    changed = {name: os.environ[name] for name in SETTINGS if name in os.environ}
+    if changed:
+        _heading("settings from the environment")
+        for name, value in changed.items():
+            _row(name, f"{value}    {SETTINGS[name].doc}")
+    _heading("self-test")
+    sound = [self_test(name) for name in Device.get_available_devices()]
+    print("\nAll is well." if all(sound) else "\nSomething is wrong: see above.")
+    return 0 if all(sound) else 1
+
+
+def installed(package: str) -> str:
+    """The version of a package, or nothing."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def show_memory() -> None:
+    """The machine's memory, and what the opened devices hold."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            facts = {line.split(":")[0]: int(line.split()[1]) >> 10 for line in file}
+        _row("machine", f"{facts['MemAvailable']:,} of {facts['MemTotal']:,} MiB free")
+    except (OSError, KeyError, ValueError):             # another system
+        pass
+    _row("limit", f"{settings.MEMORY_MB:,} MiB" if settings.MEMORY_MB else "none; MEMORY_MB=n sets one")
+    for name, device in Device._opened.items():
+        stats = getattr(device.memory, "stats", None)
+        if stats is not None:
+            now = stats()
+            _row(name, f"{now.live >> 20:,} MiB in use, {now.pooled >> 20:,} MiB kept for reuse, "
+                       f"{now.peak >> 20:,} MiB at most")
+
+
+def show_cache() -> None:
+    """Where compiled kernels are kept, and how many."""
+    folder = diskcache.default_folder()
+    if not settings.CACHE or not folder:
+        _row("cache", "off: CACHE=0" if folder else "off: there is no folder for caches; CACHE_DIR=path names one")
+        return
+    files = [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names
+             if f"{os.sep}data{os.sep}" not in place + os.sep]
+    size = sum(os.path.getsize(file) for file in files if os.path.exists(file))
+    _row("folder", folder)
+    _row("holds", f"{len(files):,} files, {size / 2**20:.1f} of at most {settings.CACHE_MB:,} MiB; it may be removed")
+    nearest = folder
+    while not os.path.exists(nearest):
+        nearest = os.path.dirname(nearest)
+    if not os.access(nearest, os.W_OK):
+        _row("trouble", f"{nearest} cannot be written to: kernels are compiled anew in every process")
+
+
+def show_data() -> int:
+    """Print, for each data set, where it would be read from."""
+    for dataset in (datafiles.MNIST, datafiles.FASHION_MNIST, datafiles.CIFAR_10):
+        print(f"{dataset.title:<14} {datafiles.whereabouts(dataset)}")
+    return 0
+
+
+def self_test(device: str) -> bool:
+    """Compute a value and its gradient on a device; whether NumPy agrees."""
+    random = np.random.default_rng(0)
+    x, w = random.standard_normal((17, 33)), random.standard_normal((33, 9))
+    start = time.perf_counter()
+    try:
+        left, right = Tensor(x.astype(np.float32), device=device), Tensor(w.astype(np.float32), device=device)
+        value = ((left @ right).softmax(1) ** 2).sum()
+        value.backward()
+        assert left.grad is not None
+        got, gradient = value.item(), left.grad.numpy()
+    except GlassgradError as problem:
+        print(f"{device:<8} FAILED: {problem}")
+        return False
+    scores = np.exp(x @ w)
+    chance = scores / scores.sum(1, keepdims=True)
+    slope = 2 * chance ** 2 - chance * (2 * chance ** 2).sum(1, keepdims=True)
+    error = max(abs(got - float((chance ** 2).sum())), float(np.abs(gradient - slope @ w.T).max()))
+    good = error < 1e-4
+    print(f"{device:<8} {'right' if good else 'WRONG'}: a value and its gradient differ from NumPy's by {error:.0e} "
+          f"({time.perf_counter() - start:.2f} s)")
+    return good
+
+
+def _heading(text: str) -> None:
+    print(f"\n{text}" if text != "versions" else text)
+
+
+def _row(name: str, text: object) -> None:
+    print(f"{name:<14} {text}")
+
+
+if __name__ == "__main__":
+    sys.exit(doctor())
