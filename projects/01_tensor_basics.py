@@ -27,7 +27,8 @@ def factories() -> None:
     for text, x in made.items():
         print(f"  {text:<32} shape {x.shape!s:<8} {x.dtype.name:<8} {x.tolist()}")
     assert made["Tensor([1, 2, 3])"].dtype is dtypes.int32 and made["Tensor([1.0, 2.0])"].dtype is dtypes.float32
-    tell("Whole numbers become int32 and others float32. Where two types meet, a float wins over a whole number, and "
+    tell("Whole numbers become int32 and others float32. Where two types meet, a float wins over a whole "
+         "number, and "
          "the wider over the narrower:")
     mixed = Tensor([1, 2]) + Tensor([0.5, 0.5])
     halves = Tensor([1.0, 2.0], dtype=dtypes.float16)
@@ -48,7 +49,8 @@ def laziness() -> None:
     x = Tensor.full((10_000, 10_000), 2.0)
     y = ((x + 1) * 3).sqrt()
     microseconds = (time.perf_counter() - start) * 1e6
-    tell(f"A square root of 100 million numbers was 'computed' in {microseconds:,.0f} us: Python only wrote down what to "
+    tell(f"A square root of 100 million numbers was 'computed' in {microseconds:,.0f} us: Python only wrote "
+         f"down what to "
          f"do. Kernels launched so far: {GlobalCounters.kernel_count}.")
     assert GlobalCounters.kernel_count == 0
     tell("What was written down is a graph of UOps, and y holds its last node:")
@@ -95,8 +97,10 @@ def fusion() -> None:
         rows.append((count, megabytes, best_ms(way)))
         print(f"  {name:<22} {kernels(count):<10} {megabytes:6.1f} MB through memory   {rows[-1][2]:.2f} ms")
     assert rows[0][0] == 1 and rows[1][0] == 3
-    tell("Both give the same number. a and b are 16 MB each. One kernel reads them: 32 MB. Step by step, 32 MB are read "
-         "and 16 written, then 16 read and 16 written, then 16 read: 96 MB. Memory is what these kernels wait for, so the "
+    tell("Both give the same number. a and b are 16 MB each. One kernel reads them: 32 MB. Step by step, 32 MB "
+         "are read "
+         "and 16 written, then 16 read and 16 written, then 16 read: 96 MB. Memory is what these kernels wait "
+         "for, so the "
          "time goes with the megabytes.")
     assert abs(rows[0][1] - 32) < 0.1 and abs(rows[1][1] - 96) < 0.1
     assert abs(fused().item() - stepwise().item()) < 1e-4 * fused().item()
@@ -110,7 +114,8 @@ def reading() -> None:
     loss.backward()
     assert x.grad is not None and x.grad.tolist() == [2.0, 4.0, 6.0]
     print(f"  x.grad      = {x.grad.tolist()}")
-    tell("item(), numpy(), tolist() and print() compute a value and remember it, and the expression stays: backward() still "
+    tell("item(), numpy(), tolist() and print() compute a value and remember it, and the expression stays: "
+         "backward() still "
          "finds its way. realize() is the cut: it keeps the value and drops where it came from.")
     y = Tensor([1.0, 2.0]) + 1
     assert kernels_run(y.tolist) == 1 and kernels_run(y.tolist) == 0

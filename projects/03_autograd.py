@@ -34,7 +34,8 @@ def by_hand() -> None:
     print(f"  after x.grad = None and another: x.grad = {x.grad.item()}")
     assert x.grad.item() == 7.0
 
-    tell("A layer and a loss: y = W x, L = sum((y - t)^2). By hand dL/dy = 2 (y - t), so dL/dW = dL/dy x^T (an outer "
+    tell("A layer and a loss: y = W x, L = sum((y - t)^2). By hand dL/dy = 2 (y - t), so dL/dW = dL/dy x^T (an "
+         "outer "
          "product) and dL/dx = W^T dL/dy.")
     W, v, t = Tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), Tensor([[1.0], [-1.0]]), Tensor([[0.0], [1.0], [2.0]])
     ((W @ v - t) ** 2).sum().backward()
@@ -45,13 +46,15 @@ def by_hand() -> None:
 
 def rules() -> None:
     chapter("Three backward rules, from the source")
-    tell("Every op has one entry in glassgrad/graph/gradient.py: a function of g (the gradient of its result), the result, and "
+    tell("Every op has one entry in glassgrad/graph/gradient.py: a function of g (the gradient of its result), "
+         "the result, and "
          "its sources. It gives one gradient per source, as ordinary graph nodes.")
     for op, why in (
             (ops.MUL, "d(x y) = y dx + x dy: what each factor receives is scaled by the other one."),
-            (ops.SUM, "every term counts once in a sum, so every term receives all of g: expand is the reverse of sum."),
-            (ops.EXPAND, "one element was read many times, so it receives the sum of what its copies receive: sum is the "
-                         "reverse of expand. In a matrix product, which is expand * multiply * sum, these three rules meet.")):
+            (ops.SUM, "every term counts once in a sum, so every term receives all of g: expand reverses sum."),
+            (ops.EXPAND, "one element was read many times, so it receives the sum of what its copies receive: sum "
+                         "reverses expand. In a matrix product, which is expand * multiply * sum, these three "
+                         "rules meet.")):
         print("\n" + inspect.getsource(GRADIENTS[op]).rstrip())
         tell(f"-> {why}")
     x = Tensor([1.0, 2.0])
@@ -85,31 +88,33 @@ def check_gradient(function: Callable[[Tensor], Tensor], x: np.ndarray, step: fl
 
 
 def huber(prediction: Tensor, target: Tensor, delta: float = 1.0) -> Tensor:
-    """Quadratic near 0, linear beyond delta: r^2 / 2 where |r| <= delta, else delta (|r| - delta / 2); the mean of all."""
+    """Quadratic near 0, linear beyond delta: r^2 / 2 where |r| <= delta, else delta (|r| - delta / 2); averaged."""
     size = (prediction - target).abs()
     return (size <= delta).where(size.square() / 2, delta * (size - delta / 2)).mean()
 
 
 def numerically() -> None:
     chapter("A checker that knows no rules: nudge and look")
-    tell("(f(x + h) - f(x - h)) / 2h, in float64 with h = 1e-5. Its error is about h^2 + 1e-16/h, so agreement to eight "
+    tell("(f(x + h) - f(x - h)) / 2h, in float64 with h = 1e-5. Its error is about h^2 + 1e-16/h, so agreement "
+         "to eight "
          "digits is as good as it gets.")
     rng = np.random.default_rng(3)
     x, t = rng.normal(size=(3, 4)), rng.normal(size=(3, 4))
-    target = Tensor(t)
+    target, filters = Tensor(t), Tensor(t[:2, :2].reshape(1, 1, 2, 2))
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "sum(x^3)": lambda x: (x ** 3).sum(),
         "softmax(x)[:, 0]": lambda x: x.softmax(1)[:, 0].sum(),
         "logsumexp(x)": lambda x: x.logsumexp(),
         "max(x @ x^T)": lambda x: (x @ x.T).max(),
-        "windows: conv2d": lambda x: x.reshape(1, 1, 3, 4).conv2d(Tensor(t[:2, :2].reshape(1, 1, 2, 2))).square().sum(),
+        "windows: conv2d": lambda x: x.reshape(1, 1, 3, 4).conv2d(filters).square().sum(),
         "huber(3x, t)": lambda x: huber(x * 3, target),
     }
     for name, function in functions.items():
         error = check_gradient(function, x)
         print(f"  {name:<18} differs by {'less than 1e-8' if error < 1e-8 else f'{error:.1e}'}")
         assert error < 1e-8, f"{name}: {error}"
-    tell("Huber's loss is made of where, abs and square; nobody wrote a gradient for it. Its rule is r inside and delta sign(r) "
+    tell("Huber's loss is made of where, abs and square; nobody wrote a gradient for it. Its rule is r inside "
+         "and delta sign(r) "
          "outside, divided by the number of elements:")
     r = Tensor([-3.0, -0.5, 0.0, 0.5, 3.0])
     huber(r, r.zeros_like()).backward()
@@ -155,8 +160,10 @@ def xor() -> None:
     for row, answer in zip(x.tolist(), answers.tolist()):
         print(f"  {row[0]:.0f} xor {row[1]:.0f}  ->  {answer[0]:.3f}")
     assert losses[-1] < 0.05 < losses[0] and ((answers > 0.5).float() == t).all().item()
-    tell("No straight line separates the ones from the zeros, so one layer cannot do it; eight bent lines can. Four examples "
-         "and 33 parameters: this is learning by heart, and that is the test. A network that cannot overfit four examples has "
+    tell("No straight line separates the ones from the zeros, so one layer cannot do it; eight bent lines can. "
+         "Four examples "
+         "and 33 parameters: this is learning by heart, and that is the test. A network that cannot overfit "
+         "four examples has "
          "a bug in its gradients.")
 
 

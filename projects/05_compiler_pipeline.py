@@ -23,7 +23,8 @@ def random(*shape: int) -> Tensor:
 
 def show_schedule() -> None:
     chapter("The schedule: which values get memory, and why")
-    tell("Attention is softmax(q k^T / sqrt(d)) v. Its schedule is a list of kernels; each has an ast (what it computes), and "
+    tell("Attention is softmax(q k^T / sqrt(d)) v. Its schedule is a list of kernels; each has an ast (what it "
+         "computes), and "
          "says why its result was given memory instead of being computed where it is used.")
     q, k, v = (random(2, 4, 64, 32) for _ in range(3))
     items = q.scaled_dot_product_attention(k, v).schedule()
@@ -32,7 +33,8 @@ def show_schedule() -> None:
     assert len(items) == 3
     print("\nkernel 0, the scaled products:")
     print(describe(items[0]))
-    tell("PARAM 0 is the result, the others are inputs; a kernel knows shapes and types, not tensors, so that two layers of one "
+    tell("PARAM 0 is the result, the others are inputs; a kernel knows shapes and types, not tensors, so that "
+         "two layers of one "
          "size share one kernel. Permute and expand are still there: they disappear in the next pass.")
 
 
@@ -43,7 +45,8 @@ def passes_of(tensor: Tensor) -> dict[str, str]:
     found: dict[str, str] = {}
     for part in printed.getvalue().split("*** ")[0].split("--- ")[1:]:
         label, _, listing = part.partition("\n")
-        found[label.partition(":")[0]] = "\n".join(line[:110] + " ..." * (len(line) > 110) for line in listing.rstrip().splitlines())
+        lines = [line[:110] + " ..." * (len(line) > 110) for line in listing.rstrip().splitlines()]
+        found[label.partition(":")[0]] = "\n".join(lines)
     return found
 
 
@@ -52,7 +55,8 @@ def show_passes() -> None:
     why = {
         "initial": "the graph as Tensor built it, with memory lifted out as PARAMs",
         "folded": "after algebra; here there was nothing to simplify",
-        "after loop analysis": "views have become index arithmetic, reductions have become loops with an accumulator",
+        "after loop analysis": "views have become index arithmetic, reductions have become loops with an "
+        "accumulator",
         "optimized": "loops split, reordered, turned into lanes (one vector instruction) and tasks (cores)",
         "linearized": "every operation once, in the order of execution: what the renderers print as LLVM IR or C",
     }
@@ -61,19 +65,22 @@ def show_passes() -> None:
     for label, listing in found.items():
         print(f"\n--- {label}: {why[label]}\n{listing}")
     chapter("Softmax at each pass")
-    tell("Three walks over each row: its maximum, the sum of exponentials, the division. One kernel, because all three belong to "
+    tell("Three walks over each row: its maximum, the sum of exponentials, the division. One kernel, because "
+         "all three belong to "
          "the same row; the exponentials are kept in scratch memory (kept0) instead of being computed twice.")
     found = passes_of(random(2, 8).softmax(1))
     for label in ("initial", "after loop analysis"):
         print(f"\n--- {label}\n{found[label]}")
     assert "kept0" in found["after loop analysis"] and found["after loop analysis"].count("loop k") == 2
-    tell("exp is no instruction: it is a polynomial and a shift of the exponent's bits, written out in the same language as "
+    tell("exp is no instruction: it is a polynomial and a shift of the exponent's bits, written out in the same "
+         "language as "
          "everything else (glassgrad/lower/transcendental.py).")
 
 
 def show_algebra() -> None:
     chapter("Algebra, on and off")
-    tell("Rules are data: a pattern, what it becomes, and why that is right (glassgrad/graph/rules.py). NOOPT=1 leaves them out.")
+    tell("Rules are data: a pattern, what it becomes, and why that is right (glassgrad/graph/rules.py). NOOPT=1 "
+         "leaves them out.")
     x, n = random(4), Tensor([1, 2, 3, 4])
     examples: list[tuple[str, Callable[[], Tensor], int, int]] = [
         ("x * 1 + 0", lambda: x * 1 + 0, 0, 2),
@@ -91,8 +98,10 @@ def show_algebra() -> None:
                 simplified = value
         print(f"  {written:<20} {counts[1]} operations -> {counts[0]}:  {text(simplified)}")
         assert counts == [on, off], f"{written}: {counts}"
-    tell("log(exp(x)) = x is true of numbers, but not of floats: exp overflows above 88. Such rules are marked inexact. "
-         "Whole numbers n can be added in any order; floats x round at each step, so x + 2 + 3 stays as it was written.")
+    tell("log(exp(x)) = x is true of numbers, but not of floats: exp overflows above 88. Such rules are marked "
+         "inexact. "
+         "Whole numbers n can be added in any order; floats x round at each step, so x + 2 + 3 stays as it was "
+         "written.")
 
 
 def show_counts() -> None:
@@ -118,7 +127,8 @@ def show_counts() -> None:
 
 def show_matmul() -> None:
     chapter("A matrix product of 1024, and the tile it gets")
-    tell("A core can multiply far faster than it can load. The recipe keeps a tile of the result in registers, walks the inner axis "
+    tell("A core can multiply far faster than it can load. The recipe keeps a tile of the result in registers, "
+         "walks the inner axis "
          "once, and packs the factors into panels that stay in cache.")
     a, b = random(1024, 1024), random(1024, 1024)
     moves = Device[Device.DEFAULT].loop_tree((a @ b).schedule()[0].ast).moves
@@ -130,7 +140,8 @@ def show_matmul() -> None:
         with Context(NOOPT=noopt):
             milliseconds = best_ms(lambda a=a, b=b: (a @ b).realize(), times=2 if noopt else 5)
             assert np.allclose((a @ b).numpy(), want, rtol=1e-3)
-        print(f"  {name:<22} {size:5d} x {size:<5d} {milliseconds:9.1f} ms {2 * size ** 3 / milliseconds / 1e6:8.1f} GFLOPS")
+        speed = 2 * size ** 3 / milliseconds / 1e6
+        print(f"  {name:<22} {size:5d} x {size:<5d} {milliseconds:9.1f} ms {speed:8.1f} GFLOPS")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Project 6: activations, norms and attention from primitives. Run it: python projects/06_custom_ops.py
 
-Its page is docs/guide/06_custom_ops.md. Every op is judged twice: by PyTorch (where it is installed), value and gradients,
-and by finite differences.
+Its page is docs/guide/06_custom_ops.md. Every op is judged twice: by PyTorch, where it is installed, and by finite
+differences.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def kept(x: Tensor) -> Tensor:
     return x.realize() if _stepwise else x
 
 
-# -- activations --------------------------------------------------------------------------------------------------------
+# -- activations -------------------------------------------------------------------------------------------------------
 def gelu(x: Tensor) -> Tensor:
     """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"""
     inner = kept(x + kept(0.044715 * kept(x ** 3)))
@@ -55,7 +55,7 @@ def swiglu(x: Tensor) -> Tensor:
     return kept(swish(a)) * b
 
 
-# -- norms --------------------------------------------------------------------------------------------------------------
+# -- norms -------------------------------------------------------------------------------------------------------------
 def rms_norm(x: Tensor, eps: float = 1e-5) -> Tensor:
     """x / sqrt(mean(x^2) + eps)"""
     return x * kept((kept(kept(x.square()).mean(-1, keepdim=True)) + eps).rsqrt())
@@ -67,7 +67,7 @@ def layer_norm(x: Tensor, eps: float = 1e-5) -> Tensor:
     return centred * kept((kept(kept(centred.square()).mean(-1, keepdim=True)) + eps).rsqrt())
 
 
-# -- attention: x holds q, k and v side by side, (batch, time, 3 * size) ----------------------------------------------------
+# -- attention: x holds q, k and v side by side, (batch, time, 3 * size) -----------------------------------------------
 def causal_attention(x: Tensor) -> Tensor:
     """softmax(q k^T / sqrt(d), with the future at minus infinity) v"""
     q, k, v = x.chunk(3, -1)
@@ -80,8 +80,9 @@ def causal_attention(x: Tensor) -> Tensor:
 def tiled_attention(x: Tensor, block: int = 4) -> Tensor:
     """The same, a block of keys at a time, without ever having all scores.
 
-    Kept for each query: the largest score so far (top), the sum of exponentials relative to it (total), and the weighted sum of
-    values (out). When a block brings a larger score, what was summed before is scaled down by exp(top - new top).
+    Kept for each query: the largest score so far (top), the sum of exponentials relative to it (total), and the
+    weighted sum of values (out). When a block brings a larger score, what was summed before is scaled down by
+    exp(top - new top).
     """
     q, k, v = x.chunk(3, -1)
     time, size = q.shape[-2:]
@@ -105,7 +106,7 @@ def tiled_attention(x: Tensor, block: int = 4) -> Tensor:
     return out / total
 
 
-def judge(name: str, op: Callable[[Tensor], Tensor], theirs: Callable[[Any], Any] | None, shape: tuple[int, ...]) -> None:
+def judge(name: str, op: Callable[[Tensor], Tensor], theirs: Any, shape: tuple[int, ...]) -> None:
     """One row: the difference to PyTorch in value and gradient, and to finite differences in gradient."""
     rng = np.random.default_rng(6)
     data, weight = rng.normal(size=shape).astype(np.float32), rng.normal(size=op(Tensor.zeros(*shape)).shape)
@@ -157,7 +158,8 @@ def correctness() -> None:
 def fusion() -> None:
     global _stepwise
     chapter("Fused, and step by step")
-    tell("The same functions, once as one expression and once with every step computed on its own (realize() after each).")
+    tell("The same functions, once as one expression and once with every step computed on its own (realize() "
+         "after each).")
     for name, op, _, _, large in ops()[:-1]:
         x = Tensor.rand(*large).realize()
         fused, fast = kernels_of(op(x)), best_ms(lambda op=op, x=x: op(x).realize(), 3)
@@ -166,7 +168,8 @@ def fusion() -> None:
         _stepwise = False
         print(f"  {name:<17} {kernels(fused):<9} {fast:8.2f} ms      step by step {kernels(steps):<10} {slow:8.2f} ms")
         assert fused < steps and (fused == 1 or "attention" in name)
-    tell("Activations and norms are one kernel each, however they are written. Attention is three: a product that feeds a "
+    tell("Activations and norms are one kernel each, however they are written. Attention is three: a product "
+         "that feeds a "
          "softmax and a softmax that feeds a product are each needed whole before the next can start.")
 
 
@@ -187,12 +190,14 @@ def tiling() -> None:
     difference = float(np.abs(whole.numpy() - tiled.numpy()).max())
     assert difference < 1e-5
     print("  largest difference below 1e-5")
-    tell("The scores of 1024 queries and 1024 keys are never all there: only 1024 x 128 at a time, so memory grows with the length "
-         "and not with its square. The price, written in tensors, is a few kernels per block. Flash attention is this formula with "
+    tell("The scores of 1024 queries and 1024 keys are never all there: only 1024 x 128 at a time, so memory "
+         "grows with the length "
+         "and not with its square. The price, written in tensors, is a few kernels per block. Flash attention "
+         "is this formula with "
          "all blocks inside one kernel.")
 
 
-# -- a gradient of one's own -------------------------------------------------------------------------------------------------
+# -- a gradient of one's own -------------------------------------------------------------------------------------------
 def _straight_through(g: UOp, out: UOp, x: UOp) -> tuple[UOp]:
     """Backward of `quantize`: as if it had not been there."""
     return (g,)
@@ -206,17 +211,20 @@ def quantize(x: Tensor, steps: int = 4) -> Tensor:
 
 def custom_gradient() -> None:
     chapter("A gradient of one's own")
-    tell("Rounding is flat: its gradient is 0 almost everywhere, and a network behind it would never learn. The usual mend is the "
+    tell("Rounding is flat: its gradient is 0 almost everywhere, and a network behind it would never learn. The "
+         "usual mend is the "
          "straight-through estimator: round on the way forward, and pretend on the way back that nothing happened.")
     x = Tensor([0.1, 0.4, 0.6])
     plain = (x * 4).round() / 4
     zeros = (plain * Tensor([1.0, 2.0, 3.0])).sum().gradient(x, materialize_grads=True)[0].tolist()
     through = (quantize(x) * Tensor([1.0, 2.0, 3.0])).sum().gradient(x)[0].tolist()
-    print(f"  x                      {[round(v, 3) for v in x.tolist()]}\n  rounded to quarters    {quantize(x).tolist()}")
+    print(f"  x                      {[round(v, 3) for v in x.tolist()]}")
+    print(f"  rounded to quarters    {quantize(x).tolist()}")
     print(f"  gradient of round      {zeros}\n  straight through       {through}")
     assert zeros == [0.0, 0.0, 0.0] and through == [1.0, 2.0, 3.0]
     assert kernels_of(quantize(Tensor.rand(8).realize())) == 1
-    tell("The node computes nothing, so it costs nothing: quantize is still one kernel, fused with what stands around it.")
+    tell("The node computes nothing, so it costs nothing: quantize is still one kernel, fused with what stands "
+         "around it.")
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ WIDTH, HEIGHT, MARGIN, SCALE = 480, 320, 56, 2
 INK, GRID, COLOURS = (40, 40, 40), (225, 225, 225), ((31, 119, 180), (214, 96, 30), (44, 140, 60))
 _FONT = {  # rows of three pixels, as octal digits from top to bottom
     "0": 0o75557, "1": 0o26227, "2": 0o71747, "3": 0o71717, "4": 0o55711, "5": 0o74717, "6": 0o74757, "7": 0o71111,
-    "8": 0o75757, "9": 0o75717, ".": 0o00002, "-": 0o00700, "%": 0o51245, " ": 0, "a": 0o03157, "c": 0o03443, "e": 0o07743,
-    "h": 0o44655, "l": 0o22223, "o": 0o02552, "p": 0o06564, "r": 0o06544, "s": 0o03616, "t": 0o27223, "u": 0o05553,
+    "8": 0o75757, "9": 0o75717, ".": 0o00002, "-": 0o00700, "%": 0o51245, " ": 0, "a": 0o03157, "c": 0o03443,
+    "e": 0o07743, "h": 0o44655, "l": 0o22223, "o": 0o02552, "p": 0o06564, "r": 0o06544,
+    "s": 0o03616, "t": 0o27223, "u": 0o05553,
     "y": 0o55312, "n": 0o06555, "i": 0o20222, "d": 0o11355,
 }
 
@@ -26,7 +27,8 @@ def save_png(path: str | os.PathLike[str], curves: Mapping[str, Sequence[float]]
     """Write one panel per curve, side by side."""
     image = np.full((HEIGHT, WIDTH * len(curves), 3), 255, np.uint8)
     for number, (name, values) in enumerate(curves.items()):
-        _panel(image[:, number * WIDTH:(number + 1) * WIDTH], name, np.asarray(values, float), COLOURS[number % len(COLOURS)])
+        place = image[:, number * WIDTH:(number + 1) * WIDTH]
+        _panel(place, name, np.asarray(values, float), COLOURS[number % len(COLOURS)])
     rows = b"".join(b"\0" + row.tobytes() for row in image)          # each row begins with its filter: none
     header = struct.pack(">IIBBBBB", image.shape[1], HEIGHT, 8, 2, 0, 0, 0)
     with open(path, "wb") as file:

@@ -1,7 +1,7 @@
 """The seven projects run, and docs/guide quotes what they really print.
 
 A project fails by itself when something it says is not true. Quotes in a page are blocks of `text` that begin with
-`$ python projects/...`; a line of dots skips lines, dots inside a line skip characters, and times and speeds may differ.
+`$ python projects/...`; a line of dots skips lines, dots inside a line skip characters, and times may differ.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from shutil import which
 
 import pytest
+
 from conftest import data_folder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,11 +73,12 @@ def test_quotes_are_compared() -> None:
 def test_project(project: str, tmp_path: Path) -> None:
     if project.startswith("04"):
         data_folder("mnist")
-    if project.startswith("07") and not any(_has(c) for c in ("cc", "gcc", "clang")):
-        pytest.skip("there is no C compiler")
-    printed = run(project, tmp_path).splitlines()
+    if project.startswith("07"):
+        needs_a_compiler()
+    printed = run(project, tmp_path, *(["benchmark"] if project.startswith("07") else [])).splitlines()
     if project.startswith("04"):
-        assert (tmp_path / "mnist.png").stat().st_size > 500 and (tmp_path / "mnist.safetensors").stat().st_size > 80_000
+        assert (tmp_path / "mnist.png").stat().st_size > 500
+        assert (tmp_path / "mnist.safetensors").stat().st_size > 80_000
     page = (ROOT / "docs" / "guide" / (project.partition("/")[0].removesuffix(".py") + ".md")).read_text()
     found = quotes(page)
     assert found, "the page does not quote its project"
@@ -84,9 +87,20 @@ def test_project(project: str, tmp_path: Path) -> None:
         assert line is None, f"the page quotes {line!r}, which was not printed there; printed:\n" + "\n".join(printed)
 
 
-def _has(program: str) -> bool:
-    from shutil import which
-    return which(program) is not None
+def needs_a_compiler() -> None:
+    if which(os.environ.get("CC", "cc")) is None:
+        pytest.skip("there is no C compiler")
+
+
+def test_parts_of_the_backend() -> None:
+    needs_a_compiler()
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "projects/07_custom_backend"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_the_backend_is_short() -> None:
+    assert len((ROOT / "projects/07_custom_backend/backend.py").read_text().splitlines()) < 150
 
 
 def test_chart_is_a_png(tmp_path: Path) -> None:
