@@ -283,24 +283,31 @@ def test_caller_sleeps_while_a_worker_is_long(native: Native) -> None:
     assert not slept or used < 0.15, f"the caller used {used:.3f} s of processor time while waiting"
 
 
+def worker_threads() -> set[threading.Thread]:
+    """The workers of all pools: other tests of this process may have left the default one running."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("glassgrad-worker")}
+
+
 def test_closed_pool_still_runs(native: Native) -> None:
+    before = worker_threads()
     pool, counts = WorkerPool(3, native=native), np.zeros(9, np.int64)
     commands = CommandList([(COUNT, [address(counts)], 9, False)])
     pool.run(commands.address, 1)
-    names = [thread.name for thread in threading.enumerate()]
-    assert sum(name.startswith("glassgrad-worker") for name in names) == 2
+    assert len(worker_threads() - before) == 2
     pool.close()
-    assert not any(thread.name.startswith("glassgrad-worker") for thread in threading.enumerate())
+    assert worker_threads() <= before
     pool.run(commands.address, 1)
     assert (counts == 2).all()
 
 
 def test_dropped_pool_ends_its_threads(native: Native) -> None:
+    before = worker_threads()
     pool, counts = WorkerPool(3, native=native), np.zeros(9, np.int64)
     commands = CommandList([(COUNT, [address(counts)], 9, False)])
     pool.run(commands.address, 1)
+    assert len(worker_threads() - before) == 2
     del pool
-    assert not any(thread.name.startswith("glassgrad-worker") for thread in threading.enumerate())
+    assert worker_threads() <= before
 
 
 def test_setting_chooses_the_pool() -> None:

@@ -4,6 +4,7 @@ A model is any object whose attributes are layers, tensors, or lists and diction
 parameters are PyTorch's, so state dictionaries pass both ways.
 """
 
+from importlib import import_module
 from types import ModuleType
 
 from glassgrad.nn import optim as optim, state as state
@@ -82,6 +83,5 @@ from glassgrad.nn.sequential import Sequential
 def __getattr__(name: str) -> ModuleType:
     """`nn.datasets`, loaded by whoever asks for it: it brings NumPy and archive readers along."""
     if name == "datasets":
-        import importlib
-        return importlib.import_module("glassgrad.nn.datasets")
+        return import_module("glassgrad.nn.datasets")
     raise AttributeError(f"glassgrad.nn has no {name!r}")
