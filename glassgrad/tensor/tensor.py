@@ -14,8 +14,8 @@ from glassgrad.graph.dtype import dtype_by_name
 from glassgrad.graph.gradient import gradients
 from glassgrad.graph.uop import UOp, full, toposort
 from glassgrad.tensor import running
-from glassgrad.tensor.drawing import Drawing
 from glassgrad.tensor.host import HostValue, nest
+from glassgrad.tensor.interop import Interop
 from glassgrad.tensor.leaves import RESET, distinct, hold, holders, started_from
 from glassgrad.tensor.meeting import resolve_axis
 from glassgrad.tensor.training import Training, TrainingSwitch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Tensor"]
 
 
-class Tensor(Drawing, metaclass=TrainingSwitch):
+class Tensor(Interop, metaclass=TrainingSwitch):
     """A block of numbers of one type, computed when needed.
 
     >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]])
