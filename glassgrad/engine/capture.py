@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,29 +29,33 @@ class Trace:
     records: list[Record] = field(default_factory=list)
 
 
-_current: Trace | None = None
+class _Current(threading.local):
+    """The trace being taken: another thread's work is no part of it."""
+    trace: Trace | None = None
+
+
+_current = _Current()
 
 
 def recording() -> Trace | None:
-    """The trace being taken now, if any."""
-    return _current
+    """The trace being taken now by this thread, if any."""
+    return _current.trace
 
 
 @contextmanager
 def record() -> Iterator[Trace]:
     """Everything realized inside is also noted in the trace."""
-    global _current
-    before, trace = _current, Trace()
-    _current = trace
+    before, trace = _current.trace, Trace()
+    _current.trace = trace
     try:
         yield trace
     finally:
-        _current = before
+        _current.trace = before
 
 
 def refuse_reading(what: str) -> None:
     """A value read by the program cannot be replayed: the program would go on with the old one."""
-    if _current is not None:
+    if _current.trace is not None:
         raise JitError("a value is read inside a jitted function", given=what,
                        expected="a function that only computes tensors: later calls replay its kernels, not its Python",
                        mend="return the tensor and read it outside, or leave the jit off this function")

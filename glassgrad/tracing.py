@@ -1,0 +1,276 @@
+"""Run a function once and note all that is needed to run it again. In: a function, its arguments. Out: `Traced`.
+
+A trace knows which buffers were launched on and where each came from: an argument, a tensor that lived before the call
+(a weight), the gradient of one, plain data, or the call itself; which tensors the call left changed, and where it put
+new ones. Two traces of one function that differ in any of this cannot be replayed.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from glassgrad.base.errors import Bug, JitError
+from glassgrad.base.lines import line_of
+from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.capture import Record, record
+from glassgrad.engine.normal import scalar_bytes
+from glassgrad.graph import ops as o
+from glassgrad.graph.uop import UOp
+from glassgrad.surroundings import PLAIN, Surroundings
+from glassgrad.tensor.leaves import hold, is_held
+from glassgrad.tensor.random import _streams
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["Source", "Traced", "as_buffer", "mapped"]
+
+
+class Source:
+    """Where a buffer comes from at each call: tensors that hold it, or whose gradient does."""
+
+    def __init__(self, tensors: list[Tensor], owners: list[Tensor]):
+        self.tensors = [weakref.ref(t) for t in tensors]
+        self.owners = [weakref.ref(t) for t in owners]
+        self.key = (frozenset(id(t) for t in tensors), frozenset(id(t) for t in owners))
+
+    def nodes(self) -> list[UOp]:
+        """The nodes of those that are alive: one value, or somebody replaced one of them."""
+        found = [t.uop for t in (r() for r in self.tensors) if t is not None]
+        return found + [t.grad.uop for t in (r() for r in self.owners) if t is not None and t.grad is not None]
+
+
+class Traced:
+    """A call that ran as it is, with everything that is needed to run it again."""
+
+    def __init__(self, function: Callable[..., Any], objects: list[Any], args: Any, kwargs: Any):
+        originals: list[Tensor] = []
+        self.arguments: list[Tensor] = []
+        self.argument_nodes: list[UOp] = []
+
+        def stand_in(tensor: Tensor) -> Tensor:
+            """The argument under a buffer node of its own, so that its uses are told apart from everybody else's."""
+            source = as_buffer(tensor)
+            buffer = Buffer.from_host(source.arg, source.arg.address, tensor.shape, tensor.dtype, source.arg.device)
+            made = Tensor(UOp(o.BUFFER, tensor.dtype, (), buffer), requires_grad=tensor.requires_grad)
+            originals.append(tensor)
+            self.arguments.append(made)
+            self.argument_nodes.append(made.uop)
+            return made
+
+        args, kwargs = mapped(args, stand_in), mapped(kwargs, stand_in)
+        surroundings = Surroundings(function, objects)
+        _realize_fresh(surroundings.tensors)
+        # held until the trace is taken apart: a gradient that the call replaces must be known as one
+        self.before: dict[int, tuple[Tensor, UOp, Any]] = {id(t): (t, t.uop, t.grad) for t in _live_tensors()}
+        first, dice = _streams.count, random.getstate()
+        self.seed = _streams.seed
+        with record() as self.trace:
+            result = function(*args, **kwargs)
+            self.returned: list[Tensor] = []
+            mapped(result, self.returned.append)
+            self._drop_unread_gradients()
+            waiting = self._waiting(Surroundings(function, objects).tensors)
+            if waiting:
+                Tensor.realize(*waiting)
+        self.streams = (first, _streams.count)
+        own = {id(a): tensor for a, tensor in zip(self.arguments, originals)}
+        self.places = {id(a): i for i, a in enumerate(self.arguments)}
+        self.form = result
+        self.result = mapped(result, lambda t: own.get(id(t), t))
+        self.faults = list(self._faults(surroundings, dice))
+        self.surroundings = Surroundings(function, objects)
+        self.sources = self._sources()
+        self.argument_updates = [(i, a.uop) for i, (a, node) in enumerate(zip(self.arguments, self.argument_nodes))
+                                 if a.uop is not node]
+        self.argument_grads = [(i, a.grad.uop) for i, a in enumerate(self.arguments) if a.grad is not None]
+        self.left_behind = self._left_behind()
+        self.grads = [(t, t.grad) for t in _live_tensors() if self._was_there(t) and t.grad is not self.before[id(t)][2]]
+        self.bound = [p for p in self.surroundings.places if isinstance(p.value, Tensor) and not self._was_there(p.value)]
+        for i, node in self.argument_updates:
+            originals[i].uop = node
+            hold(originals[i])
+        for i, _ in self.argument_grads:
+            add_gradient(originals[i], self.arguments[i].grad)
+
+    def forget(self) -> None:
+        """Let go of tensors that lived before the call."""
+        self.before.clear()
+
+    # -- what the call changed -----------------------------------------------------------------------------------------
+    def _changed(self, tensor: Tensor) -> bool:
+        known = self.before.get(id(tensor))
+        return known is None or known[0] is not tensor or known[1] is not tensor.uop
+
+    def _was_there(self, tensor: Tensor) -> bool:
+        return id(tensor) in self.before
+
+    def _waiting(self, reachable: list[Tensor]) -> list[Tensor]:
+        """Lazy values that this call leaves: results, tensors it changed, gradients, and new ones that its surroundings
+        hold or that hang on its arguments. Left unrealized they would follow the wrong call for ever."""
+        made = {r for rec in self.trace.records for r in rec.results} | set(self.argument_nodes)
+        near = {id(t) for t in [*self.returned, *reachable]}
+        near |= {id(t.grad) for t in _live_tensors() if self._was_there(t) and t.grad is not self.before[id(t)][2]}
+        changed = [t for t in _live_tensors() if self._changed(t) and t.uop.base.op is not o.BUFFER]
+        lazy = [t for t in self.returned if t.uop.base.op is not o.BUFFER]
+        return [t for t in dict.fromkeys([*lazy, *changed]) if self._was_there(t) or id(t) in near
+                or any(n in made for n in t.uop.toposort())]
+
+    def _drop_unread_gradients(self) -> None:
+        """Gradients that `backward` offers to every leaf cost nothing while they are lazy; a replay would have to
+        compute them. Those this call left lazy are dropped, except where asked for (requires_grad=True)."""
+        for tensor in _live_tensors():
+            grad = tensor.grad
+            old = self.before[id(tensor)][2] if self._was_there(tensor) else None
+            if grad is not None and grad is not old and grad.uop.base.op is not o.BUFFER \
+                    and tensor.requires_grad is not True:
+                tensor.grad = old
+
+    def _left_behind(self) -> list[Tensor]:
+        """Live tensors that this call made or changed, other than arguments and what it returns."""
+        made = {r for rec in self.trace.records for r in rec.results} | set(self.argument_nodes)
+        apart = {id(t) for t in self.arguments} | {id(t) for t in self.returned if not self._was_there(t)}
+        return [t for t in _live_tensors() if self._changed(t) and t.uop.base in made and id(t) not in apart]
+
+    def _faults(self, before: Surroundings, dice: Any) -> Iterator[str]:
+        """What a replay, which runs no Python, would leave undone."""
+        for place, now in before.changed_numbers():
+            yield f"the function itself changes {place}, from {place.value!r} to {now!r}"
+        if random.getstate() != dice:
+            yield "the function draws numbers from Python's random"
+
+    # -- where buffers come from ---------------------------------------------------------------------------------------
+    def _sources(self) -> dict[UOp, Source | tuple[str, bytes]]:
+        """Of every buffer that was read and that the call neither made nor was handed: who brings it, or its bytes."""
+        holders: dict[UOp, tuple[list[Tensor], list[Tensor]]] = {}
+        grads = {id(grad): tensor for tensor, _, grad in self.before.values() if grad is not None}
+        for tensor, node, _ in self.before.values():
+            held = holders.setdefault(node.base, ([], []))
+            if id(tensor) in grads:
+                held[1].append(grads[id(tensor)])
+            else:
+                held[0].append(tensor)
+        known = set(self.argument_nodes)
+        out: dict[UOp, Source | tuple[str, bytes]] = {}
+        for rec in self.trace.records:
+            for n in rec.normal.buffers:
+                base = n.base
+                if base not in known and base not in out:
+                    tensors, owners = holders.get(base, ([], []))
+                    if tensors or owners:
+                        out[base] = Source(tensors, owners)
+                    else:
+                        out[base] = (str(line_of(base.arg.place)), bytes(base.arg.copy_out()))
+            known |= set(rec.results)
+        return out
+
+    def node_before(self, source: Source) -> UOp:
+        """The node that a source stood for when the call began."""
+        for key, position in ((source.tensors, 1), (source.owners, 2)):
+            for reference in key:
+                known = self.before.get(id(reference()))
+                if known is not None:
+                    return known[1] if position == 1 else known[2].uop
+        raise Bug("a source was not there before the call")
+
+    # -- two traces ----------------------------------------------------------------------------------------------------
+    def differs(self, other: Traced) -> str:
+        """Why two traces are not the same work; empty when they are."""
+        mine, theirs = self.trace.records, other.trace.records
+        if len(mine) != len(theirs):
+            return f"{len(theirs)} realizes in one call, {len(mine)} in the next"
+        for a, b in zip(mine, theirs):
+            if a.normal.key != b.normal.key:
+                return f"another graph is computed{_first_difference(a, b)}"
+            for x, y in zip(a.normal.constants, b.normal.constants):
+                if scalar_bytes(x.arg, x.dtype) != scalar_bytes(y.arg, y.dtype):
+                    return f"the number {y.arg} became {x.arg}, written at {_line_using(a, x)}"
+        for now, then in zip(self.sources.values(), other.sources.values()):
+            if isinstance(now, Source) and isinstance(then, Source):
+                if now.key != then.key:
+                    return "other tensors are used"
+            elif now != then:
+                return "a tensor made inside from plain data changed its values" + (
+                    f", made at {now[0]}" if isinstance(now, tuple) else "")
+        if _form(self.form) != _form(other.form):
+            return f"the function returned {_form(other.form)}, then {_form(self.form)}"
+        return ""
+
+
+def _form(value: Any) -> Any:
+    """What a result looks like, apart from the tensors in it."""
+    if isinstance(value, Tensor):
+        return f"a {value.dtype.name} of {value.shape}"
+    if isinstance(value, (list, tuple)):
+        return type(value)(_form(v) for v in value) if not hasattr(value, "_fields") else (*map(_form, value),)
+    if isinstance(value, dict):
+        return {k: _form(v) for k, v in value.items()}
+    return value if isinstance(value, PLAIN) else f"a {type(value).__name__} at {id(value):#x}"
+
+
+def add_gradient(tensor: Tensor, grad: Tensor) -> None:
+    """What `backward` inside a call left on an argument."""
+    tensor.grad = grad if tensor.grad is None else tensor.grad + grad
+
+
+def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """A nest of lists, tuples and dicts with every tensor exchanged."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*[mapped(v, change) for v in value])
+    if isinstance(value, (list, tuple)):
+        return type(value)(mapped(v, change) for v in value)
+    if isinstance(value, dict):
+        return {k: mapped(v, change) for k, v in value.items()}
+    return value
+
+
+def as_buffer(tensor: Tensor) -> UOp:
+    """A tensor's value as one BUFFER of its shape."""
+    node = tensor.uop
+    if node.op is o.BUFFER:
+        return node
+    if node.base.op is o.BUFFER:
+        while node.op in (o.RESHAPE, o.DETACH):
+            node = node.src[0]
+        if node.op is o.BUFFER:
+            return node
+    return Tensor(tensor.uop.contiguous()).realize().uop.base
+
+
+def _realize_fresh(tensors: list[Tensor]) -> None:
+    """Compute weights that were made and not yet looked at (`nn.Linear(3, 2)`), or each call would draw them again."""
+    fresh = [t for t in tensors if t.uop.base.op is not o.BUFFER and is_held(t)
+             and not any(n.op is o.BUFFER for n in t.uop.toposort())]
+    by_device: dict[str, list[Tensor]] = {}
+    for t in fresh:
+        by_device.setdefault(t.device, []).append(t)
+    for group in by_device.values():
+        Tensor.realize(*group)
+
+
+def _line_using(record: Record, constant: UOp) -> str:
+    user = next((n for n in record.normal.order if constant in n.src), constant)
+    return str(user.line or "an unknown line")
+
+
+def _first_difference(a: Record, b: Record) -> str:
+    for x, y in zip(a.normal.order, b.normal.order):
+        if (x.op, x.shape, x.dtype) != (y.op, y.shape, y.dtype):
+            return f", first at {x.line}"
+    return ""
+
+
+def _live_tensors() -> Iterator[Tensor]:
+    # type(t), not isinstance: other libraries' objects run code when asked for their class
+    return (t for t in gc.get_objects() if issubclass(type(t), Tensor) and hasattr(t, "uop"))
+
+
+def refusal(given: str) -> JitError:
+    """The error for a function whose calls are not all the same work."""
+    return JitError("this function launches other work at each call", given=given,
+                    expected="the same kernels on the same constants whenever the arguments look the same",
+                    mend="make what changes an argument or a tensor, or leave the jit off this function")
