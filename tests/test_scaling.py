@@ -79,7 +79,7 @@ def test_scheduling_grows_linearly(make: Callable[[int], Any], length: int) -> N
 
 def test_a_chain_of_10_000_and_a_network_of_200_layers_are_scheduled() -> None:
     items = chain(10_000).schedule()
-    assert 1 <= len(items) <= 30, "cut where a kernel is long enough"
+    assert 8 <= len(items) <= 30, "cut where a kernel is long enough"
     network = mlp(200).schedule()
     assert len(network) == 200 and len({i.ast for i in network}) <= 2, "equal layers, one kernel"
 

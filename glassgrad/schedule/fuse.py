@@ -19,6 +19,7 @@ MANY_INPUTS = 3        # as many loads to compute a value again cost more than t
 SMALL = 16 * 1024      # elements: below, one kernel that does it all beats two
 LARGEST = 1000         # operations in one kernel: compile time grows faster than what fusing more would save
 _SEEN_THROUGH = (o.WINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
+LONG_ENOUGH = f"a kernel of {LARGEST} operations is long enough"
 LEAVES = (o.BUFFER, o.PARAM, o.CONST, o.SCALAR)
 
 
@@ -141,7 +142,7 @@ class _Plan:
                         max([node.size] + [self.inlined[s].elements for s in node.src]))
         if cost > LARGEST:
             self.inlined[node] = found
-            self.store(node, f"a kernel of {LARGEST} operations is long enough")
+            self.store(node, LONG_ENOUGH)
             return NOTHING
         return found
 

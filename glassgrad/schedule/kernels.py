@@ -15,7 +15,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import Param, Shape, UOp, toposort
-from glassgrad.schedule.fuse import LEAVES, fuse
+from glassgrad.schedule.fuse import LEAVES, LONG_ENOUGH, fuse
 
 MOST_RESULTS = 8      # of one kernel
 
@@ -94,7 +94,7 @@ def _groups(reasons: dict[UOp, str]) -> list[list[UOp]]:
         fresh = _Group([node], reads, needs, reduces, bit)
         joined = None
         if node.op not in (o.COPY, o.SCATTER, o.SCAN):
-            joined = _join(fresh, by_shape.get(node.shape, [])[-MOST_RESULTS:], home, groups)
+            joined = _join(fresh, by_shape.get(node.shape, [])[-MOST_RESULTS:], home, groups, reasons)
         if joined is None:
             groups.append(fresh)
             by_shape.setdefault(node.shape, []).append(fresh)
@@ -104,7 +104,8 @@ def _groups(reasons: dict[UOp, str]) -> list[list[UOp]]:
     return [g.roots for g in _ordered(groups, home)]
 
 
-def _join(fresh: _Group, candidates: list[_Group], home: dict[UOp, _Group], groups: list[_Group]) -> _Group | None:
+def _join(fresh: _Group, candidates: list[_Group], home: dict[UOp, _Group], groups: list[_Group],
+          reasons: dict[UOp, str]) -> _Group | None:
     """The group that a new result may share a kernel with, brought up to date; None where there is none."""
     node = fresh.roots[0]
     for group in reversed(candidates):
@@ -113,6 +114,8 @@ def _join(fresh: _Group, candidates: list[_Group], home: dict[UOp, _Group], grou
         if group.roots[0].device != node.device:
             continue
         inside = [r for r in fresh.reads if r in group.roots]
+        if any(reasons[r] == LONG_ENOUGH for r in inside):
+            continue                      # it was cut there on purpose
         outside_needs = 0
         for r in fresh.reads:
             if r in home and r not in group.roots:
