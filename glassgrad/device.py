@@ -8,4 +8,14 @@ from glassgrad.runtime.plugin import Allocator, Compiled, CompileError, Compiler
 
 LRUAllocator = Allocator
 
-__all__ = ["Device", "Compiled", "Allocator", "LRUAllocator", "MallocAllocator", "Compiler", "CompileError", "Runner", "Buffer"]
+__all__ = [
+    "Device",
+    "Compiled",
+    "Allocator",
+    "LRUAllocator",
+    "MallocAllocator",
+    "Compiler",
+    "CompileError",
+    "Runner",
+    "Buffer",
+]

@@ -75,7 +75,9 @@ def test_svd(shape):
     k = min(shape[-2:])
     u, s, v = Tensor(a).svd(full_matrices=False)
     np.testing.assert_allclose((u * s.unsqueeze(-2) @ v).numpy(), a, atol=1e-11)
-    np.testing.assert_allclose((u.transpose(-2, -1) @ u).numpy(), np.broadcast_to(np.eye(k), (*shape[:-2], k, k)), atol=1e-11)
+    np.testing.assert_allclose(
+        (u.transpose(-2, -1) @ u).numpy(), np.broadcast_to(np.eye(k), (*shape[:-2], k, k)), atol=1e-11
+    )
     judged(lambda x: x.svd(False)[1], lambda x: L.svd(x, full_matrices=False)[1], a)
     whole = [t.shape for t in Tensor(a).svd()]
     assert whole == [tuple(t.shape) for t in L.svd(torch.from_numpy(a))]
@@ -87,9 +89,15 @@ def test_svd(shape):
 
 def test_svd_gradients_do_not_depend_on_signs():
     a = matrices(5, 3)
-    judged(lambda x: (lambda u, s, v: (u * u) @ (s.unsqueeze(-2) * 1.5).transpose(-2, -1) + (u * u).sum())(*x.svd(False)),
-           lambda x: (lambda u, s, v: (u * u) @ (s.unsqueeze(-2) * 1.5).transpose(-2, -1) + (u * u).sum())(
-               *L.svd(x, full_matrices=False)), a)
+    judged(
+        lambda x: (lambda u, s, v: (u * u) @ (s.unsqueeze(-2) * 1.5).transpose(-2, -1) + (u * u).sum())(
+            *x.svd(False)
+        ),
+        lambda x: (lambda u, s, v: (u * u) @ (s.unsqueeze(-2) * 1.5).transpose(-2, -1) + (u * u).sum())(
+            *L.svd(x, full_matrices=False)
+        ),
+        a,
+    )
     judged(lambda x: (x.svd(False)[2] ** 2), lambda x: (L.svd(x, full_matrices=False)[2] ** 2), a)
 
 
@@ -113,9 +121,16 @@ def test_pinv_lstsq_power_trace():
     judged(lambda x: x.diagonal(-1), lambda x: x.diagonal(-1), seeded("d").normal(size=(3, 4)))
 
 
-@pytest.mark.parametrize("op,judge", [(Tensor.inv, L.inv), (Tensor.det, L.det), (lambda x: x.qr("reduced")[1], lambda x: L.qr(x)[1]),
-                                      (lambda x: x.svd(False)[1], lambda x: L.svd(x)[1]),
-                                      (lambda x: (x @ x.transpose(0, 1)).cholesky(), lambda x: L.cholesky(x @ x.T))])
+@pytest.mark.parametrize(
+    "op,judge",
+    [
+        (Tensor.inv, L.inv),
+        (Tensor.det, L.det),
+        (lambda x: x.qr("reduced")[1], lambda x: L.qr(x)[1]),
+        (lambda x: x.svd(False)[1], lambda x: L.svd(x)[1]),
+        (lambda x: (x @ x.transpose(0, 1)).cholesky(), lambda x: L.cholesky(x @ x.T)),
+    ],
+)
 def test_second_gradients(op, judge):
     a = matrices(3, 3)
     x, y = Tensor(a), torch.from_numpy(a).requires_grad_()

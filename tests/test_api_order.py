@@ -16,7 +16,7 @@ def same(ours, theirs):
     np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
 
 
-# -- order ------------------------------------------------------------------------------------------------------------
+# -- order ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "bool", "float16"])
@@ -69,8 +69,18 @@ def test_sort_second_gradient():
     np.testing.assert_allclose((first ** 2).sum().gradient(x)[0].numpy(), second.numpy())
 
 
-@pytest.mark.parametrize("shape,k,dim", [((5,), 0, 0), ((5,), 5, 0), ((500,), 7, 0), ((3, 500), 100, 1), ((500, 3), 1, 0),
-                                         ((2, 90, 2), 20, 1), ((1, 1), 1, 1)])
+@pytest.mark.parametrize(
+    "shape,k,dim",
+    [
+        ((5,), 0, 0),
+        ((5,), 5, 0),
+        ((500,), 7, 0),
+        ((3, 500), 100, 1),
+        ((500, 3), 1, 0),
+        ((2, 90, 2), 20, 1),
+        ((1, 1), 1, 1),
+    ],
+)
 @pytest.mark.parametrize("largest", [True, False])
 def test_topk(shape, k, dim, largest):
     check(lambda x: x.topk(k, dim, largest)[0], shape)
@@ -121,12 +131,14 @@ def test_quantile(how):
     assert np.isnan(Tensor([1.0, float("nan")]).quantile(0.5).item())
 
 
-# -- finding ----------------------------------------------------------------------------------------------------------
+# -- finding -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("shape", [(0,), (9,), (3, 4), (2, 3, 4), (0, 3), ()])
 def test_nonzero(shape):
     array = seeded(shape).integers(0, 2, shape).astype("int32")
     same(Tensor(array).nonzero(), torch.from_numpy(np.array(array)).nonzero())
-    for ours, theirs in zip(Tensor(array).nonzero(as_tuple=True), torch.from_numpy(np.array(array)).nonzero(as_tuple=True)):
+    for ours, theirs in zip(
+        Tensor(array).nonzero(as_tuple=True), torch.from_numpy(np.array(array)).nonzero(as_tuple=True)
+    ):
         same(ours, theirs) if shape else None
 
 
@@ -178,7 +190,7 @@ def test_bincount_and_searchsorted():
              torch.searchsorted(torch.from_numpy(edges), torch.from_numpy(values), right=right))
 
 
-# -- scatter ----------------------------------------------------------------------------------------------------------
+# -- scatter -------------------------------------------------------------------------------------------------
 INDEX = {0: np.array([[0, 2, 1], [2, 0, 0]]), 1: np.array([[0, 2, 3], [3, 1, 0], [2, 1, 3]])}
 
 
@@ -197,12 +209,18 @@ def test_scatter(dim, how, dtype, include_self):
 
     if how in ("set", "add", "multiply") and not include_self:
         return
-    check(run, (3, 4), index.shape, dtype=dtype, low=-5, high=5, grad=how not in ("set", "add", "multiply"))   # PyTorch has none there
+    check(
+        run, (3, 4), index.shape, dtype=dtype, low=-5, high=5, grad=how not in ("set", "add", "multiply")
+    )  # PyTorch has none there
 
 
 def test_scatter_gradient_and_numbers():
     unique = np.array([[3, 1], [0, 2]])
-    check(lambda x, s: x.scatter(1, Tensor(unique) if isinstance(x, Tensor) else torch.from_numpy(unique), s), (2, 4), (2, 2))
+    check(
+        lambda x, s: x.scatter(1, Tensor(unique) if isinstance(x, Tensor) else torch.from_numpy(unique), s),
+        (2, 4),
+        (2, 2),
+    )
     check(lambda x: x.scatter(1, Tensor(unique) if isinstance(x, Tensor) else torch.from_numpy(unique), 7.0), (2, 4))
     assert Tensor([1.0, 2.0]).scatter(0, Tensor([1], dtype="int64"), 9, reduce="multiply").tolist() == [1.0, 18.0]
     assert Tensor([1, 2]).scatter(0, Tensor([-1]), 9).tolist() == [1, 9]
@@ -227,18 +245,38 @@ def test_writing_slices():
     check(lambda x: x.index_fill(1, Tensor(at) if isinstance(x, Tensor) else theirs, 5.0), (2, 3))
     check(lambda x, s: x.put(Tensor(at[:2]) if isinstance(x, Tensor) else theirs[:2], s), (4, 2), (2,))
     check(lambda x, s: x.put(Tensor(at) if isinstance(x, Tensor) else theirs, s, accumulate=True), (4, 2), (3,))
-    check(lambda x, s: x.index_put((Tensor(at) if isinstance(x, Tensor) else theirs,), s, accumulate=True), (4, 2), (3, 2))
+    check(
+        lambda x, s: x.index_put((Tensor(at) if isinstance(x, Tensor) else theirs,), s, accumulate=True),
+        (4, 2),
+        (3, 2),
+    )
     check(lambda x: x.scatter_add(0, Tensor(at) if isinstance(x, Tensor) else theirs, x[:3]), (4,))
 
 
-# -- axes by name -----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("formula,shapes", [
-    ("ij,jk->ik", [(3, 4), (4, 5)]), ("ij,jk", [(3, 4), (4, 5)]), ("ij->ji", [(3, 4)]), ("ij->", [(3, 4)]), ("ii->i", [(3, 3)]),
-    ("ii", [(3, 3)]), ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]), ("i,j->ij", [(3,), (4,)]), ("i,i", [(3,), (3,)]),
-    ("...ij,...jk->...ik", [(2, 3, 4), (2, 4, 5)]), ("...ij,jk->...ik", [(2, 2, 3, 4), (4, 5)]), ("ba", [(2, 3)]),
-    ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]), ("bhqd,bhkd->bhqk", [(2, 2, 3, 4), (2, 2, 5, 4)]), ("ijj->ij", [(2, 3, 3)]),
-    ("ij,ij->j", [(0, 3), (0, 3)]), (",ij->ij", [(), (2, 3)]), ("i j , j -> i", [(2, 3), (3,)]),
-])
+# -- axes by name --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "formula,shapes",
+    [
+        ("ij,jk->ik", [(3, 4), (4, 5)]),
+        ("ij,jk", [(3, 4), (4, 5)]),
+        ("ij->ji", [(3, 4)]),
+        ("ij->", [(3, 4)]),
+        ("ii->i", [(3, 3)]),
+        ("ii", [(3, 3)]),
+        ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]),
+        ("i,j->ij", [(3,), (4,)]),
+        ("i,i", [(3,), (3,)]),
+        ("...ij,...jk->...ik", [(2, 3, 4), (2, 4, 5)]),
+        ("...ij,jk->...ik", [(2, 2, 3, 4), (4, 5)]),
+        ("ba", [(2, 3)]),
+        ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]),
+        ("bhqd,bhkd->bhqk", [(2, 2, 3, 4), (2, 2, 5, 4)]),
+        ("ijj->ij", [(2, 3, 3)]),
+        ("ij,ij->j", [(0, 3), (0, 3)]),
+        (",ij->ij", [(), (2, 3)]),
+        ("i j , j -> i", [(2, 3), (3,)]),
+    ],
+)
 def test_einsum(formula, shapes):
     check(lambda *xs: Tensor.einsum(formula, *xs), lambda *xs: torch.einsum(formula, *xs), *shapes)
 
@@ -257,16 +295,28 @@ def test_einsum_of_whole_numbers_and_lists():
 def test_tensordot():
     check(lambda x, y: x.tensordot(y, 1), lambda x, y: torch.tensordot(x, y, 1), (2, 3), (3, 4))
     check(lambda x, y: x.tensordot(y), lambda x, y: torch.tensordot(x, y), (2, 3, 4), (3, 4, 5))
-    check(lambda x, y: x.tensordot(y, ([0, 2], [1, 0])), lambda x, y: torch.tensordot(x, y, ([0, 2], [1, 0])), (2, 3, 4), (4, 2, 5))
+    check(
+        lambda x, y: x.tensordot(y, ([0, 2], [1, 0])),
+        lambda x, y: torch.tensordot(x, y, ([0, 2], [1, 0])),
+        (2, 3, 4),
+        (4, 2, 5),
+    )
 
 
-@pytest.mark.parametrize("formula,sizes,shape,judge", [
-    ("a b -> b a", {}, (2, 3), lambda x: x.T), ("a b c -> a (b c)", {}, (2, 3, 4), lambda x: x.reshape(2, 12)),
-    ("(a b) c -> a b c", {"a": 2}, (6, 4), lambda x: x.reshape(2, 3, 4)), ("... a b -> ... b a", {}, (2, 3, 4), lambda x: x.mT),
-    ("b c h w -> b (c h w)", {}, (2, 3, 4, 5), lambda x: x.reshape(2, 60)), ("a 1 b -> a b", {}, (2, 1, 3), lambda x: x[:, 0]),
-    ("a b -> a 1 b", {}, (2, 3), lambda x: x[:, None]), ("... c -> (... c)", {}, (2, 3, 4), lambda x: x.flatten()),
-    ("b t (h d) -> b h t d", {"h": 2}, (1, 3, 8), lambda x: x.reshape(1, 3, 2, 4).transpose(1, 2)),
-])
+@pytest.mark.parametrize(
+    "formula,sizes,shape,judge",
+    [
+        ("a b -> b a", {}, (2, 3), lambda x: x.T),
+        ("a b c -> a (b c)", {}, (2, 3, 4), lambda x: x.reshape(2, 12)),
+        ("(a b) c -> a b c", {"a": 2}, (6, 4), lambda x: x.reshape(2, 3, 4)),
+        ("... a b -> ... b a", {}, (2, 3, 4), lambda x: x.mT),
+        ("b c h w -> b (c h w)", {}, (2, 3, 4, 5), lambda x: x.reshape(2, 60)),
+        ("a 1 b -> a b", {}, (2, 1, 3), lambda x: x[:, 0]),
+        ("a b -> a 1 b", {}, (2, 3), lambda x: x[:, None]),
+        ("... c -> (... c)", {}, (2, 3, 4), lambda x: x.flatten()),
+        ("b t (h d) -> b h t d", {"h": 2}, (1, 3, 8), lambda x: x.reshape(1, 3, 2, 4).transpose(1, 2)),
+    ],
+)
 def test_rearrange(formula, sizes, shape, judge):
     check(lambda x: x.rearrange(formula, **sizes), judge, shape)
 

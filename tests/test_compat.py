@@ -120,7 +120,9 @@ print("inside")
 def run(tmp_path, text, *arguments, through_import=False):
     script = tmp_path / "script.py"
     script.write_text(("import glassgrad.compat\n" if through_import else "") + text)
-    command = [sys.executable, str(script)] if through_import else [sys.executable, "-m", "glassgrad.compat", str(script)]
+    command = (
+        [sys.executable, str(script)] if through_import else [sys.executable, "-m", "glassgrad.compat", str(script)]
+    )
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, cwd=tmp_path,
                           env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stdout + done.stderr
@@ -142,9 +144,19 @@ def test_names_inside(tmp_path):
 
 def test_module_form_and_usage(tmp_path):
     (tmp_path / "mine.py").write_text("from tinygrad import Tensor\nprint(Tensor([1]).tolist())\n")
-    for arguments, status, text in ((["-m", "mine"], 0, "[1]"), ([], 2, "usage"), (["absent.py"], 2, "no script 'absent.py'")):
-        done = subprocess.run([sys.executable, "-m", "glassgrad.compat", *arguments], capture_output=True, text=True, timeout=60,
-                              cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    for arguments, status, text in (
+        (["-m", "mine"], 0, "[1]"),
+        ([], 2, "usage"),
+        (["absent.py"], 2, "no script 'absent.py'"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "glassgrad.compat", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
         assert done.returncode == status and text in done.stdout + done.stderr
 
 
@@ -179,9 +191,18 @@ def test_settings_and_small_functions(capsys):
     with h.Context(DEBUG=3, JIT=2):
         assert h.DEBUG >= 3 and int(h.JIT) == 2 and h.DEBUG == 3 and not h.DEBUG < 2
     assert h.DEBUG == 0 and int(h.JIT) == 1
-    assert h.argfix((1, 2)) == (1, 2) and h.round_up(5, 4) == 8 and h.ceildiv(5, 4) == 2 and h.flatten([[1], [2]]) == [1, 2]
+    assert (
+        h.argfix((1, 2)) == (1, 2)
+        and h.round_up(5, 4) == 8
+        and h.ceildiv(5, 4) == 2
+        and h.flatten([[1], [2]]) == [1, 2]
+    )
     assert h.fully_flatten([[1, [2]]]) == [1, 2] and h.partition([1, 2, 3], lambda x: x > 1) == ([2, 3], [1])
-    assert h.strides_for_shape((2, 3)) == (3, 1) and h.colored("a", "red") == "\x1b[31ma\x1b[0m" and h.ansilen(h.colored("a", "RED")) == 1
+    assert (
+        h.strides_for_shape((2, 3)) == (3, 1)
+        and h.colored("a", "red") == "\x1b[31ma\x1b[0m"
+        and h.ansilen(h.colored("a", "RED")) == 1
+    )
     assert list(h.tqdm([1, 2], disable=True)) == [1, 2]
     with h.Timing("x "):
         pass

@@ -48,10 +48,19 @@ def test_gradient_alone_is_checked():
         gradient.numpy()
 
 
-@pytest.mark.parametrize("write", [
-    lambda x, i: x.scatter(0, i, 1.0), lambda x, i: x.index_add(0, i, Tensor([1.0, 1.0])), lambda x, i: x.put(i, Tensor([1.0, 1.0])),
-    lambda x, i: x.gather(0, i), lambda x, i: x.index_select(0, i), lambda x, i: x.take(i),
-    lambda x, i: x.scatter_reduce(0, i, Tensor([1.0, 1.0]), "sum"), lambda x, i: x.index_put((i,), Tensor([1.0, 1.0]))])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x, i: x.scatter(0, i, 1.0),
+        lambda x, i: x.index_add(0, i, Tensor([1.0, 1.0])),
+        lambda x, i: x.put(i, Tensor([1.0, 1.0])),
+        lambda x, i: x.gather(0, i),
+        lambda x, i: x.index_select(0, i),
+        lambda x, i: x.take(i),
+        lambda x, i: x.scatter_reduce(0, i, Tensor([1.0, 1.0]), "sum"),
+        lambda x, i: x.index_put((i,), Tensor([1.0, 1.0])),
+    ],
+)
 def test_everything_that_takes_an_index(write):
     x = Tensor([1.0, 2.0, 3.0])
     with pytest.raises(IndexRangeError, match="index 3 on axis 0"):
@@ -82,7 +91,13 @@ def test_a_good_index_is_checked_once():
 
 def test_what_cannot_be_wrong_costs_nothing():
     x = Tensor([1, 2, 3]).realize()
-    for index in (Tensor.randint(5, high=3), Tensor.arange(3), Tensor.arange(9) % 3, Tensor([0, 1, 2]), Tensor([5.0, 9.0]).int().minimum(2).maximum(0)):
+    for index in (
+        Tensor.randint(5, high=3),
+        Tensor.arange(3),
+        Tensor.arange(9) % 3,
+        Tensor([0, 1, 2]),
+        Tensor([5.0, 9.0]).int().minimum(2).maximum(0),
+    ):
         GlobalCounters.reset()
         x[index].realize()
         assert GlobalCounters.kernel_count == 1

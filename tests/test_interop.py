@@ -15,7 +15,7 @@ from glassgrad import DeviceError, DTypeError, InputError
 from glassgrad.tensor import interop
 
 
-# -- NumPy ------------------------------------------------------------------------------------------------------------
+# -- NumPy ---------------------------------------------------------------------------------------------------
 def test_numpy_protocols():
     x = Tensor([[1.0, 2.0], [3.0, 4.0]])
     assert np.asarray(x).tolist() == x.tolist() and np.array(x, dtype="int64").dtype == np.int64
@@ -24,8 +24,10 @@ def test_numpy_protocols():
     assert Tensor(np.arange(6).reshape(2, 3)[:, ::-2].T).tolist() == np.arange(6).reshape(2, 3)[:, ::-2].T.tolist()
 
 
-# -- DLPack -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64", "bfloat16", "bool"])
+# -- DLPack --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64", "bfloat16", "bool"]
+)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
 def test_dlpack_to_and_from_pytorch(dtype, shape):
     x = Tensor.ones(*shape, dtype=dtype) if dtype != "bool" else Tensor.ones(*shape).bool()
@@ -86,7 +88,7 @@ def test_dlpack_refuses():
         Tensor.from_dlpack(torch.zeros(2, dtype=torch.complex64))
 
 
-# -- PyTorch ----------------------------------------------------------------------------------------------------------
+# -- PyTorch -------------------------------------------------------------------------------------------------
 def test_torch_in_and_out():
     there = torch.tensor([[1.5, 2.5]], requires_grad=True)
     assert Tensor.from_torch(there).tolist() == [[1.5, 2.5]] and Tensor(there.detach()).tolist() == [[1.5, 2.5]]
@@ -97,7 +99,7 @@ def test_torch_in_and_out():
     assert out.tolist() == [9, 2] and mine.tolist() == [1, 2]
 
 
-# -- memory of others -----------------------------------------------------------------------------------------------------
+# -- memory of others ----------------------------------------------------------------------------------------
 def test_from_blob():
     numbers = (ctypes.c_int32 * 6)(*range(6))
     x = Tensor.from_blob(ctypes.addressof(numbers), (2, 3), dtype=dtypes.int32, owner=numbers)
@@ -110,7 +112,7 @@ def test_from_blob():
         Tensor.from_blob(0, (3,))
 
 
-# -- pickles and notebooks --------------------------------------------------------------------------------------------------
+# -- pickles and notebooks -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "bool", "fp8e4m3"])
 def test_pickle_and_copies(dtype):
     x = Tensor([[1.0, 0.0]]).cast(dtype)
@@ -121,8 +123,12 @@ def test_pickle_and_copies(dtype):
 
 
 def test_notebook_shows_a_table():
-    assert Tensor([[1.5, 2.0]])._repr_html_() == "<table><tr><td>1.5</td><td>2</td></tr></table><small>shape (1, 2), float32, " \
-        + Tensor([1]).device + "</small>"
+    assert (
+        Tensor([[1.5, 2.0]])._repr_html_()
+        == "<table><tr><td>1.5</td><td>2</td></tr></table><small>shape (1, 2), float32, "
+        + Tensor([1]).device
+        + "</small>"
+    )
     assert Tensor([1, 2])._repr_html_().startswith("<table><tr><td>1</td>")
     assert Tensor.zeros(50, 50)._repr_html_().startswith("<pre>Tensor(")
     assert Tensor.zeros(0, 2)._repr_html_().startswith("<pre>")

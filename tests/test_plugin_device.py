@@ -52,8 +52,11 @@ class MyCompiler(Compiler):
         MyCompiler.compiled += 1
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "kernel.so"
-            done = subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-x", "c", "-", "-o", str(out), "-lm"],
-                                  input=src.encode(), capture_output=True)
+            done = subprocess.run(
+                ["gcc", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-x", "c", "-", "-o", str(out), "-lm"],
+                input=src.encode(),
+                capture_output=True,
+            )
             assert done.returncode == 0, done.stderr.decode() + src
             return out.read_bytes()
 
@@ -140,7 +143,11 @@ def test_training_and_jit():
     losses = []
     for _ in range(60):
         a = rng.normal(size=(8, 2)).astype("float32")
-        losses.append(step(Tensor(a, device="MY").realize(), Tensor(a @ [[1.0], [-2.0]], device="MY", dtype="float32").realize()).item())
+        losses.append(
+            step(
+                Tensor(a, device="MY").realize(), Tensor(a @ [[1.0], [-2.0]], device="MY", dtype="float32").realize()
+            ).item()
+        )
     assert losses[-1] < 1e-3 < losses[0]
 
 

@@ -1,6 +1,6 @@
 """tinygrad's names, answered by glassgrad. In: `import tinygrad` in somebody's script. Out: modules of ours.
 
-    import glassgrad.compat                        # from here on, `import tinygrad` and all below it resolve to glassgrad
+    import glassgrad.compat                        # from here on, `import tinygrad` and all below it lead here
     python -m glassgrad.compat script.py [args]    # the same, for a script that stays as it is
 
 A tinygrad that is installed is not touched, and not seen after the import. Which name leads where: `names.py`.

@@ -53,7 +53,9 @@ class TinygradFinder(MetaPathFinder, Loader):
         if name.partition(".")[0] not in ("tinygrad",):
             return None
         if name not in MODULES:
-            raise ModuleNotFoundError(f"glassgrad.compat has no module {name!r}; docs/api.md lists what there is", name=name)
+            raise ModuleNotFoundError(
+                f"glassgrad.compat has no module {name!r}; docs/api.md lists what there is", name=name
+            )
         return ModuleSpec(name, self, origin="glassgrad.compat", is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

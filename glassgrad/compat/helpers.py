@@ -1,33 +1,37 @@
 """tinygrad.helpers: settings as objects, timing, small functions on tuples. Imports glassgrad where it has the same.
 
-Settings that glassgrad has are read from it; those that only tinygrad has are read from the environment and change nothing.
+Settings that glassgrad has are read from it; those that only tinygrad has are read from the environment and change
+nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import cProfile
 import functools
+import gzip
 import hashlib
 import itertools
 import math
 import os
 import pathlib
 import platform
+import pstats
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import urllib.request
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from glassgrad.base.settings import SETTINGS, Context as _Context, settings
-from glassgrad.engine.counters import GlobalCounters
 
 T = TypeVar("T")
 OSX, WIN = platform.system() == "Darwin", sys.platform == "win32"
 
 
-# -- settings -----------------------------------------------------------------------------------------------------------
+# -- settings ------------------------------------------------------------------------------------------------
 @functools.cache
 def getenv(key: str, default: Any = 0) -> Any:
     """An environment variable, in the type of its default.
@@ -102,7 +106,7 @@ JIT, IMAGE, WINO, FLOAT16, PROFILE, LRU, RING, TRACEMETA, SPLIT_REDUCEOP = (Cont
     ("SPLIT_REDUCEOP", 1)))
 
 
-# -- time -----------------------------------------------------------------------------------------------------------------
+# -- time ----------------------------------------------------------------------------------------------------
 class Timing(contextlib.ContextDecorator):
     """with Timing("loading "): prints how long the block took.
 
@@ -127,11 +131,12 @@ class Timing(contextlib.ContextDecorator):
 class Profiling(contextlib.ContextDecorator):
     """with Profiling(): prints where the block's Python time went."""
 
-    def __init__(self, enabled: bool = True, sort: str = "cumtime", frac: float = 0.2, fn: str | None = None, ts: float = 1):
+    def __init__(
+        self, enabled: bool = True, sort: str = "cumtime", frac: float = 0.2, fn: str | None = None, ts: float = 1
+    ):
         self.enabled, self.sort, self.frac, self.fn = enabled, sort, frac, fn
 
     def __enter__(self) -> Profiling:
-        import cProfile
         self.profile = cProfile.Profile()
         if self.enabled:
             self.profile.enable()
@@ -139,51 +144,25 @@ class Profiling(contextlib.ContextDecorator):
 
     def __exit__(self, *problem: object) -> None:
         if self.enabled:
-            import pstats
             self.profile.disable()
             if self.fn:
                 self.profile.dump_stats(self.fn)
             pstats.Stats(self.profile).sort_stats(self.sort).print_stats(self.frac)
 
 
-class tqdm(Iterable[T]):
-    """A progress bar on standard error: for x in tqdm(list)."""
-
-    def __init__(self, iterable: Iterable[T] | None = None, desc: str = "", disable: bool = False, unit: str = "it",
-                 unit_scale: bool = False, total: int | None = None, rate: int = 100, **_: Any):
-        self.iterable, self.desc, self.disable, self.unit = iterable, desc, disable, unit
-        self.total = total if total is not None else len(iterable) if hasattr(iterable, "__len__") else None  # type: ignore[arg-type]
-        self.n, self.start, self.shown = 0, time.perf_counter(), 0.0
-
-    def __iter__(self) -> Iterator[T]:
-        for item in self.iterable or ():
-            yield item
-            self.update(1)
-        self.update(close=True)
-
-    def __enter__(self) -> tqdm[T]: return self
-    def __exit__(self, *problem: object) -> None: self.update(close=True)
-    def set_description(self, desc: str) -> None: self.desc = f"{desc}: " if desc else ""
-    def write(self, text: str) -> None: print(f"\r\033[K{text}", file=sys.stderr)
-
-    def update(self, n: int = 0, close: bool = False) -> None:
-        self.n += n
-        now = time.perf_counter()
-        if self.disable or not close and now - self.shown < 0.1:
-            return
-        self.shown = now
-        part = f"{self.n}/{self.total} " if self.total else f"{self.n} "
-        print(f"\r\033[K{self.desc}{part}{self.unit} in {now - self.start:.1f} s", end="\n" if close else "", file=sys.stderr)
+def tqdm(iterable: Iterable[Any] | None = None, desc: str = "", **options: Any) -> Any:
+    """A progress bar: for x in tqdm(list); the tqdm library's."""
+    from tqdm import tqdm as bar
+    options.pop("rate", None)
+    return bar(iterable, desc=desc, **options)
 
 
-class trange(tqdm[int]):
+def trange(n: int, **options: Any) -> Any:
     """A range with a progress bar."""
-
-    def __init__(self, n: int, **kwargs: Any):
-        super().__init__(range(n), total=n, **kwargs)
+    return tqdm(range(n), **options)
 
 
-# -- text -----------------------------------------------------------------------------------------------------------------
+# -- text ----------------------------------------------------------------------------------------------------
 _COLORS = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"]
 
 
@@ -203,15 +182,21 @@ def ansistrip(text: str) -> str: return re.sub("\x1b\\[(K|.*?m)", "", text)
 def ansilen(text: str) -> int: return len(ansistrip(text))
 
 
-# -- small functions --------------------------------------------------------------------------------------------------------
+# -- small functions -----------------------------------------------------------------------------------------
 def prod(values: Iterable[Any]) -> Any: return functools.reduce(lambda x, y: x * y, values, 1)
 def dedup(values: Iterable[T]) -> list[T]: return list(dict.fromkeys(values))
 def argsort(values: Sequence[Any]) -> list[int]: return sorted(range(len(values)), key=values.__getitem__)
 def all_same(values: Sequence[Any]) -> bool: return all(x == values[0] for x in values)
 def all_int(values: Sequence[Any]) -> bool: return all(isinstance(x, int) for x in values)
 def flatten(values: Iterable[Iterable[T]]) -> list[T]: return list(itertools.chain.from_iterable(values))
-def merge_dicts(parts: Iterable[dict[Any, Any]]) -> dict[Any, Any]: return {k: v for part in parts for k, v in part.items()}
-def make_tuple(value: Any, count: int) -> tuple[Any, ...]: return (value,) * count if isinstance(value, int) else tuple(value)
+def merge_dicts(parts: Iterable[dict[Any, Any]]) -> dict[Any, Any]:
+    return {k: v for part in parts for k, v in part.items()}
+
+
+def make_tuple(value: Any, count: int) -> tuple[Any, ...]:
+    return (value,) * count if isinstance(value, int) else tuple(value)
+
+
 def make_pair(value: Any, count: int = 2) -> tuple[Any, ...]: return make_tuple(value, count)
 def round_up(number: int, amount: int) -> int: return -(-number // amount) * amount
 def round_down(number: int, amount: int) -> int: return number // amount * amount
@@ -221,7 +206,10 @@ def lo32(number: int) -> int: return number & 0xFFFFFFFF
 def hi32(number: int) -> int: return number >> 32
 def cdiv(x: int, y: int) -> int: return abs(x) // abs(y) * (1 if x * y > 0 else -1) if y else 0
 def cmod(x: int, y: int) -> int: return x - cdiv(x, y) * y
-def polyN(x: Any, coefficients: Sequence[float]) -> Any: return functools.reduce(lambda total, c: total * x + c, coefficients, 0.0)
+def polyN(x: Any, coefficients: Sequence[float]) -> Any:
+    return functools.reduce(lambda total, c: total * x + c, coefficients, 0.0)
+
+
 def temp(name: str, **_: Any) -> str: return (pathlib.Path(tempfile.gettempdir()) / name).as_posix()
 
 
@@ -282,13 +270,18 @@ def strides_for_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[i + 1:]) if n != 1 else 0 for i, n in enumerate(shape))
 
 
-def fetch(url: str, name: Any = None, subdir: str | None = None, gunzip: bool = False, allow_caching: bool = True) -> pathlib.Path:
+def fetch(
+    url: str, name: Any = None, subdir: str | None = None, gunzip: bool = False, allow_caching: bool = True
+) -> pathlib.Path:
     """A file from the network, kept in the user's cache folder; returns where it is."""
-    import gzip
-    import urllib.request
     if url.startswith(("/", ".")):
         return pathlib.Path(url)
-    folder = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "glassgrad" / "downloads" / (subdir or "")
+    folder = (
+        pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
+        / "glassgrad"
+        / "downloads"
+        / (subdir or "")
+    )
     target = pathlib.Path(name) if name is not None and ("/" in str(name)) else \
         folder / (name or hashlib.sha256(url.encode()).hexdigest() + (".gunzip" if gunzip else ""))
     if not (allow_caching and target.is_file()):
@@ -301,6 +294,35 @@ def fetch(url: str, name: Any = None, subdir: str | None = None, gunzip: bool = 
     return target
 
 
-__all__ = [name for name in list(globals()) if not name.startswith("_") and name not in (
-    "annotations", "contextlib", "functools", "hashlib", "itertools", "math", "os", "pathlib", "platform", "re", "sys", "tempfile",
-    "time", "Callable", "Iterable", "Iterator", "Sequence", "Any", "TypeVar", "settings", "SETTINGS")]
+__all__ = [
+    name
+    for name in list(globals())
+    if not name.startswith("_")
+    and name
+    not in (
+        "annotations",
+        "contextlib",
+        "cProfile",
+        "gzip",
+        "pstats",
+        "urllib",
+        "functools",
+        "hashlib",
+        "itertools",
+        "math",
+        "os",
+        "pathlib",
+        "platform",
+        "re",
+        "sys",
+        "tempfile",
+        "time",
+        "Callable",
+        "Iterable",
+        "Sequence",
+        "Any",
+        "TypeVar",
+        "settings",
+        "SETTINGS",
+    )
+]

@@ -18,32 +18,58 @@ _OPS |= {"Ops": "glassgrad.graph.ops:Ops", "UOp": "glassgrad.graph.uop:UOp", "La
          "Device": "glassgrad.engine.device:Device", "sint": "glassgrad.compat.older:sint"}
 _DEVICE: Names = {name: f"glassgrad.device:{name}" for name in (
     "Compiled", "Allocator", "LRUAllocator", "MallocAllocator", "Compiler", "Runner", "CompileError", "Buffer")}
-_DEVICE |= {"Device": "glassgrad.engine.device:Device", "is_dtype_supported": "glassgrad.compat.older:is_dtype_supported",
-            "canonicalize_device": "glassgrad.compat.older:canonicalize_device"}
+_DEVICE |= {
+    "Device": "glassgrad.engine.device:Device",
+    "is_dtype_supported": "glassgrad.compat.older:is_dtype_supported",
+    "canonicalize_device": "glassgrad.compat.older:canonicalize_device",
+}
 _LAZY: Names = {"LazyBuffer": "glassgrad.graph.uop:UOp", "create_schedule": "glassgrad.compat.older:create_schedule"}
-_DTYPE: Names = {"dtypes": "glassgrad.graph.dtype:dtypes", "DType": "glassgrad.graph.dtype:DType",
-                 "least_upper_dtype": "glassgrad.compat.older:least_upper_dtype",
-                 "least_upper_float": "glassgrad.compat.older:least_upper_float",
-                 "to_dtype": "glassgrad.graph.dtype:dtype_by_name", "DTypeLike": "glassgrad.compat.older:DTypeLike",
-                 "ConstType": "glassgrad.compat.older:ConstType", "sum_acc_dtype": "glassgrad.tensor.reduce:sum_dtype",
-                 "_to_np_dtype": "glassgrad.compat.older:_to_np_dtype", "_from_np_dtype": "glassgrad.compat.older:_from_np_dtype"}
+_DTYPE: Names = {
+    "dtypes": "glassgrad.graph.dtype:dtypes",
+    "DType": "glassgrad.graph.dtype:DType",
+    "least_upper_dtype": "glassgrad.compat.older:least_upper_dtype",
+    "least_upper_float": "glassgrad.compat.older:least_upper_float",
+    "to_dtype": "glassgrad.graph.dtype:dtype_by_name",
+    "DTypeLike": "glassgrad.compat.older:DTypeLike",
+    "ConstType": "glassgrad.compat.older:ConstType",
+    "sum_acc_dtype": "glassgrad.tensor.reduce:sum_dtype",
+    "_to_np_dtype": "glassgrad.compat.older:_to_np_dtype",
+    "_from_np_dtype": "glassgrad.compat.older:_from_np_dtype",
+}
 _SHAPE: Names = {"ShapeTracker": "glassgrad.graph.view:ShapeTracker", "View": "glassgrad.graph.view:View"}
-_RENDER: Names = {"CStyleLanguage": "glassgrad.renderer.cstyle:CStyleLanguage", "ClangRenderer": "glassgrad.renderer.cstyle:ClangRenderer",
-                  "Renderer": "glassgrad.renderer.cstyle:CStyleLanguage"}
+_RENDER: Names = {
+    "CStyleLanguage": "glassgrad.renderer.cstyle:CStyleLanguage",
+    "ClangRenderer": "glassgrad.renderer.cstyle:ClangRenderer",
+    "Renderer": "glassgrad.renderer.cstyle:CStyleLanguage",
+}
 _TENSOR: Names = {"Tensor": "glassgrad.tensor.tensor:Tensor", "Function": "glassgrad.tensor.function:Function",
                   **{k: _DTYPE[k] for k in ("dtypes", "DType")}, "Device": "glassgrad.engine.device:Device",
                   "TRAINING": "glassgrad.compat.helpers:TRAINING"}
 _HELPERS = "glassgrad.compat.helpers"
 
 MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
-    "tinygrad": ((), {
-        "Tensor": "glassgrad.tensor.tensor:Tensor", "dtypes": "glassgrad.graph.dtype:dtypes", "TinyJit": "glassgrad.jit:TinyJit",
-        "Device": "glassgrad.engine.device:Device", "GlobalCounters": "glassgrad.engine.counters:GlobalCounters",
-        "Context": f"{_HELPERS}:Context", "getenv": f"{_HELPERS}:getenv", "fetch": f"{_HELPERS}:fetch",
-        "Variable": "glassgrad.compat.older:Variable", "UOp": "glassgrad.graph.uop:UOp", "function": "glassgrad.compat.older:function"}),
+    "tinygrad": (
+        (),
+        {
+            "Tensor": "glassgrad.tensor.tensor:Tensor",
+            "dtypes": "glassgrad.graph.dtype:dtypes",
+            "TinyJit": "glassgrad.jit:TinyJit",
+            "Device": "glassgrad.engine.device:Device",
+            "GlobalCounters": "glassgrad.engine.counters:GlobalCounters",
+            "Context": f"{_HELPERS}:Context",
+            "getenv": f"{_HELPERS}:getenv",
+            "fetch": f"{_HELPERS}:fetch",
+            "Variable": "glassgrad.compat.older:Variable",
+            "UOp": "glassgrad.graph.uop:UOp",
+            "function": "glassgrad.compat.older:function",
+        },
+    ),
     "tinygrad.tensor": ((), _TENSOR),
     "tinygrad.dtype": ((), _DTYPE),
-    "tinygrad.helpers": ((_HELPERS,), {"dtypes": "glassgrad.graph.dtype:dtypes", "DType": "glassgrad.graph.dtype:DType"}),
+    "tinygrad.helpers": (
+        (_HELPERS,),
+        {"dtypes": "glassgrad.graph.dtype:dtypes", "DType": "glassgrad.graph.dtype:DType"},
+    ),
     "tinygrad.device": ((), _DEVICE),
     "tinygrad.ops": ((), {**_OPS, **_LAZY, **_DEVICE, "GlobalCounters": "glassgrad.engine.counters:GlobalCounters"}),
     "tinygrad.uop": ((), _OPS),
@@ -57,16 +83,28 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
     "tinygrad.engine": ((), {}),
     "tinygrad.engine.jit": ((), _JIT),
     "tinygrad.engine.schedule": ((), {"create_schedule": _LAZY["create_schedule"]}),
-    "tinygrad.engine.realize": ((), {"Runner": "glassgrad.device:Runner", "CompiledRunner": "glassgrad.device:Runner"}),
+    "tinygrad.engine.realize": (
+        (),
+        {"Runner": "glassgrad.device:Runner", "CompiledRunner": "glassgrad.device:Runner"},
+    ),
     "tinygrad.shape": ((), {}),
     "tinygrad.shape.shapetracker": ((), _SHAPE),
     "tinygrad.shape.view": ((), _SHAPE),
-    "tinygrad.shape.symbolic": ((), {"Variable": "glassgrad.compat.older:Variable", "sint": "glassgrad.compat.older:sint"}),
+    "tinygrad.shape.symbolic": (
+        (),
+        {"Variable": "glassgrad.compat.older:Variable", "sint": "glassgrad.compat.older:sint"},
+    ),
     "tinygrad.renderer": ((), _RENDER),
     "tinygrad.renderer.cstyle": ((), _RENDER),
     "tinygrad.runtime": ((), {}),
-    "tinygrad.runtime.lib": ((), {**_DEVICE, "RawBuffer": "glassgrad.engine.buffer:Buffer",
-                                  "RawMallocBuffer": "glassgrad.engine.buffer:Buffer"}),
+    "tinygrad.runtime.lib": (
+        (),
+        {
+            **_DEVICE,
+            "RawBuffer": "glassgrad.engine.buffer:Buffer",
+            "RawMallocBuffer": "glassgrad.engine.buffer:Buffer",
+        },
+    ),
     "tinygrad.nn": (("glassgrad.nn",), {"Tensor": "glassgrad.tensor.tensor:Tensor"}),
     "tinygrad.nn.optim": (("glassgrad.nn.optim",), {}),
     "tinygrad.nn.state": (("glassgrad.nn.state",), {}),

@@ -92,14 +92,19 @@ def least_upper_float(kind: DType) -> DType:
 
 def _to_np_dtype(kind: DType) -> Any:
     import numpy
-    return None if kind.kind == "f" and kind.bits <= 16 and kind is not dtypes.float16 else numpy.dtype(kind.format).type
+
+    return (
+        None if kind.kind == "f" and kind.bits <= 16 and kind is not dtypes.float16 else numpy.dtype(kind.format).type
+    )
 
 
 def _from_np_dtype(kind: Any) -> DType:
     import numpy
     found = numpy_dtype(numpy.dtype(kind))
     if found is None:
-        raise InputError("this NumPy type has no counterpart", given=str(kind), expected="numbers or truth values", mend="cast it")
+        raise InputError(
+            "this NumPy type has no counterpart", given=str(kind), expected="numbers or truth values", mend="cast it"
+        )
     return found
 
 
@@ -110,7 +115,11 @@ def is_dtype_supported(kind: DType, device: str | None = None) -> bool:
 
 def canonicalize_device(device: Any) -> Any:
     """A device's proper name."""
-    return tuple(canonicalize_device(d) for d in device) if isinstance(device, (tuple, list)) else Device.canonicalize(device)
+    return (
+        tuple(canonicalize_device(d) for d in device)
+        if isinstance(device, (tuple, list))
+        else Device.canonicalize(device)
+    )
 
 
 class Variable:

@@ -17,10 +17,23 @@ from glassgrad.render.launch import LaunchInfo, launch_info, task_loops
 __all__ = ["PLAIN", "render_plain_c", "plain_launch"]
 
 PLAIN = Target("plain", 8, 16)      # a processor of which nothing is known: registers of one number
-_TYPES = {"bool": "unsigned char", "int8": "signed char", "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short",
-          "int32": "int", "uint32": "unsigned", "int64": "long long", "uint64": "unsigned long long", "float32": "float",
-          "float64": "double", "float16": "unsigned short", "bfloat16": "unsigned short", "fp8e4m3": "unsigned char",
-          "fp8e5m2": "unsigned char"}      # narrow floats travel as bits
+_TYPES = {
+    "bool": "unsigned char",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "int16": "short",
+    "uint16": "unsigned short",
+    "int32": "int",
+    "uint32": "unsigned",
+    "int64": "long long",
+    "uint64": "unsigned long long",
+    "float32": "float",
+    "float64": "double",
+    "float16": "unsigned short",
+    "bfloat16": "unsigned short",
+    "fp8e4m3": "unsigned char",
+    "fp8e5m2": "unsigned char",
+}      # narrow floats travel as bits
 
 
 def plain_launch(kernel: Kernel) -> LaunchInfo:
@@ -38,7 +51,9 @@ def render_plain_c(kernel: Kernel, prefix: str = "", qualifier: str = "") -> str
     for name, _ in info.phases:
         phases = phases.replace(f"void {name}(", f"static void {name}(")
     slots = sorted(kernel.params, key=lambda p: p.arg.slot)
-    parameters = [f"{'' if p.arg.slot in kernel.written else 'const '}{_TYPES[p.dtype.name]} *data{p.arg.slot}" for p in slots]
+    parameters = [
+        f"{'' if p.arg.slot in kernel.written else 'const '}{_TYPES[p.dtype.name]} *data{p.arg.slot}" for p in slots
+    ]
     pointers = [f"(void *)data{p.arg.slot}" for p in slots]
     for i, _ in enumerate(shared_locals(kernel)):
         parameters.append(f"void *shared{i}")

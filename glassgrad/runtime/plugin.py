@@ -1,4 +1,4 @@
-"""A device that somebody brings along. In: an allocator, a renderer, a compiler and a runner. Out: what the engine needs.
+"""A device that somebody brings along. In: allocator, renderer, compiler, runner. Out: what the engine needs.
 
     class MyDevice(Compiled):
         def __init__(self, device): super().__init__(device, MyAllocator(), CStyleLanguage(), MyCompiler(), MyRunner)
@@ -82,7 +82,9 @@ class Runner(Protocol):
 
     def __init__(self, name: str, lib: bytes): ...
 
-    def __call__(self, *bufs: Any, global_size: tuple[int, ...], local_size: tuple[int, ...], wait: bool = False) -> Any: ...
+    def __call__(
+        self, *bufs: Any, global_size: tuple[int, ...], local_size: tuple[int, ...], wait: bool = False
+    ) -> Any: ...
 
 
 class CStyleLanguage:
@@ -95,7 +97,7 @@ class CStyleLanguage:
         return render_plain_c(kernel, self.prefix, self.qualifier)
 
 
-# -- memory by numbers ----------------------------------------------------------------------------------------------------
+# -- memory by numbers ---------------------------------------------------------------------------------------
 class Handles:
     """Allocations by the numbers the engine knows them by."""
 
@@ -181,13 +183,15 @@ class Handles:
         """Bytes of the host into the device."""
         view = memoryview(data).cast("B")
         if view.nbytes:
-            self.allocator.copyin(self.to_write(address, view.nbytes), view if not view.readonly else memoryview(bytearray(view)))
+            self.allocator.copyin(
+                self.to_write(address, view.nbytes), view if not view.readonly else memoryview(bytearray(view))
+            )
 
     def empty_cache(self) -> None:
         """Nothing is kept back."""
 
 
-# -- the device -----------------------------------------------------------------------------------------------------------
+# -- the device ----------------------------------------------------------------------------------------------
 @dataclass(eq=False)
 class PluginProgram:
     """A compiled kernel and its parameters."""
@@ -210,8 +214,12 @@ class Compiled:
     def __init__(self, device: str, allocator: Any, renderer: Any = None, compiler: Any = None,
                  runtime: Callable[..., Any] | None = None, *_more: Any):
         if runtime is None:
-            raise DeviceError("a device needs something that runs kernels", given=f"{device} without a runtime",
-                              expected="Compiled(device, allocator, renderer, compiler, Runner)", mend="pass your Runner class")
+            raise DeviceError(
+                "a device needs something that runs kernels",
+                given=f"{device} without a runtime",
+                expected="Compiled(device, allocator, renderer, compiler, Runner)",
+                mend="pass your Runner class",
+            )
         Compiled._count += 1
         self.name = self.dname = self.device = device
         self.allocator, self.renderer, self.compiler, self.runtime = allocator, renderer or CStyleLanguage(), \

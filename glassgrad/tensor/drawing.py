@@ -40,7 +40,12 @@ class Drawing(LinearAlgebra):
         [0, 1, 2, 3, 4]
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise InputError("randperm needs a length", given=repr(n), expected="an int of 0 or more", mend="write Tensor.randperm(10)")
+            raise InputError(
+                "randperm needs a length",
+                given=repr(n),
+                expected="an int of 0 or more",
+                mend="write Tensor.randperm(10)",
+            )
         kind = dtype_by_name(dtype) if dtype is not None else dtypes.default_int
         keys = (uniform((1, n), dtypes.float64) * 2.0 ** 53).cast(dtypes.uint64)
         return cls._leaf(order_of(keys, 53).reshape((n,)).cast(kind), device, kwargs.get("requires_grad"))
@@ -52,21 +57,32 @@ class Drawing(LinearAlgebra):
         [1, 1, 1]
         """
         if self.ndim not in (1, 2) or not self.numel():
-            raise ShapeError("multinomial needs weights", given=f"shape {self.shape}", expected="1 or 2 axes, not empty",
-                             mend="reshape the weights")
+            raise ShapeError(
+                "multinomial needs weights",
+                given=f"shape {self.shape}",
+                expected="1 or 2 axes, not empty",
+                mend="reshape the weights",
+            )
         rows = self.detach().reshape(-1, self.shape[-1])
         rows = rows.cast(dtypes.float32) if rows.dtype is not dtypes.float64 else rows
         count, n = rows.shape
         if num_samples < 1 or not replacement and num_samples > n:
-            raise InputError("multinomial cannot draw this many", given=f"num_samples={num_samples} of {n} without replacement"
-                             if not replacement else f"num_samples={num_samples}", expected=f"1 to {n}" if not replacement
-                             else "1 or more", mend="draw fewer, or pass replacement=True")
+            raise InputError(
+                "multinomial cannot draw this many",
+                given=f"num_samples={num_samples} of {n} without replacement"
+                if not replacement
+                else f"num_samples={num_samples}",
+                expected=f"1 to {n}" if not replacement else "1 or more",
+                mend="draw fewer, or pass replacement=True",
+            )
         if replacement or num_samples == 1:
             # the place where the running sum passes a random height
             heights = rows.cumsum(1)
             drawn = self._with(uniform((count, num_samples), rows.dtype)) * heights[:, -1:]
             places = (heights.unsqueeze(1) <= drawn.unsqueeze(2)).cast(dtypes.int32).sum(2)
-            last = (rows > 0).where(self._with(counting(n)), 0).max(1, keepdim=True)     # rounding cannot pass the last weight
+            last = (
+                (rows > 0).where(self._with(counting(n)), 0).max(1, keepdim=True)
+            )  # rounding cannot pass the last weight
             found = places.minimum(last)
         else:
             # the largest of ln(u) / w: the first of exponential clocks (Efraimidis and Spirakis, 2006)
@@ -110,7 +126,7 @@ class Drawing(LinearAlgebra):
         """
         return cls.glorot_uniform(*shape, **kwargs)
 
-    # -- hashes ----------------------------------------------------------------------------------------------------------
+    # -- hashes ----------------------------------------------------------------------------------------------
     def keccak(self, cfg: str | tuple[int, int] = "sha3_256") -> Self:
         """The SHA-3 hash (FIPS 202) of the bytes along the last axis: sha3_224, 256, 384, 512, shake_128 or shake_256;
         or (rate in bytes, domain byte) for the first 200 bytes less half the rest.
@@ -119,11 +135,17 @@ class Drawing(LinearAlgebra):
         '3a985da7'
         """
         if self.dtype is not dtypes.uint8 or not self.ndim:
-            raise InputError("keccak hashes bytes", given=f"{self.dtype.name}{list(self.shape)}",
-                             expected="a uint8 tensor with at least 1 axis", mend="Tensor(b'...') or x.bitcast(dtypes.uint8)")
+            raise InputError(
+                "keccak hashes bytes",
+                given=f"{self.dtype.name}{list(self.shape)}",
+                expected="a uint8 tensor with at least 1 axis",
+                mend="Tensor(b'...') or x.bitcast(dtypes.uint8)",
+            )
         if isinstance(cfg, str):
             if cfg not in _RATES:
-                raise InputError("there is no such hash", given=repr(cfg), expected=", ".join(_RATES), mend="check the spelling")
+                raise InputError(
+                    "there is no such hash", given=repr(cfg), expected=", ".join(_RATES), mend="check the spelling"
+                )
             rate, domain, length = _RATES[cfg], 0x1F if cfg.startswith("shake") else 6, _LENGTHS[cfg]
         else:
             rate, domain = cfg

@@ -47,8 +47,12 @@ def _terms(formula: str, ranks: Sequence[int]) -> tuple[list[str], str]:
         width = rank - len(term.replace("...", ""))
         term = term.replace("...", dots[len(dots) - width:] if width > 0 else "")
         if len(term) != rank or "." in term:
-            raise ShapeError("a term of the formula does not fit its operand", given=f"{term!r} for {rank} axes in {formula!r}",
-                             expected="one letter per axis", mend="count the operand's axes: print(x.shape)")
+            raise ShapeError(
+                "a term of the formula does not fit its operand",
+                given=f"{term!r} for {rank} axes in {formula!r}",
+                expected="one letter per axis",
+                mend="count the operand's axes: print(x.shape)",
+            )
         spelled.append(term)
     if arrow:
         out = right.replace("...", dots)
@@ -111,8 +115,12 @@ class Einsum(Scattering):
         else:
             mine, theirs = resolve_axes(dims[0], self.ndim, "tensordot"), resolve_axes(dims[1], other.ndim, "tensordot")
         if [self.shape[a] for a in mine] != [other.shape[a] for a in theirs]:
-            raise ShapeError("the axes to sum over differ", given=f"{self.shape} along {mine}, {other.shape} along {theirs}",
-                             expected="equal sizes, pair by pair", mend="check dims")
+            raise ShapeError(
+                "the axes to sum over differ",
+                given=f"{self.shape} along {mine}, {other.shape} along {theirs}",
+                expected="equal sizes, pair by pair",
+                mend="check dims",
+            )
         rest, others = [a for a in range(self.ndim) if a not in mine], [a for a in range(other.ndim) if a not in theirs]
         k = math.prod(self.shape[a] for a in mine)
         x = self.permute([*rest, *mine]).reshape(math.prod(self.shape[a] for a in rest), k)
@@ -135,8 +143,12 @@ class Einsum(Scattering):
             raise _wrong(formula, "... once on each side, or not at all")
         extra = self.ndim - (len(left) - 1) if ["..."] in left else 0
         if extra < 0 or ["..."] not in left and len(left) != self.ndim:
-            raise ShapeError("the formula does not fit the tensor", given=f"{len(left)} axes in {formula!r}, shape {self.shape}",
-                             expected="one name or (...) group per axis", mend="check the tensor's shape: print(x.shape)")
+            raise ShapeError(
+                "the formula does not fit the tensor",
+                given=f"{len(left)} axes in {formula!r}, shape {self.shape}",
+                expected="one name or (...) group per axis",
+                mend="check the tensor's shape: print(x.shape)",
+            )
         dots = [f"...{i}" for i in range(extra)]
         left = [[*g] for axis in left for g in ([[d] for d in dots] if axis == ["..."] else [axis])]
         right = [g for axis in right for g in ([[d] for d in dots] if axis == ["..."] else

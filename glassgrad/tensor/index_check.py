@@ -10,9 +10,9 @@ are checked, not the replays.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from glassgrad.base.errors import IndexRangeError
 from glassgrad.base.lines import line_of
@@ -78,7 +78,7 @@ def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...]) -> None:
             return
 
 
-# -- what values an index can have ------------------------------------------------------------------------------------
+# -- what values an index can have ---------------------------------------------------------------------------
 def limits(node: UOp) -> Limits | None:
     """The least and greatest a node of whole numbers can be, as far as its formula tells.
 
@@ -116,7 +116,19 @@ def _limits(n: UOp, known: dict[UOp, Limits]) -> Limits | None:
     if not rows or any(r is None for r in (rows[1:] if op is o.WHERE else rows)):
         return None
     sure: list[Limits] = [r for r in rows if r is not None]
-    if op in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.SHRINK, o.FLIP, o.WINDOW, o.CONTIGUOUS, o.DETACH, o.COPY, o.AMAX, o.AMIN):
+    if op in (
+        o.RESHAPE,
+        o.PERMUTE,
+        o.EXPAND,
+        o.SHRINK,
+        o.FLIP,
+        o.WINDOW,
+        o.CONTIGUOUS,
+        o.DETACH,
+        o.COPY,
+        o.AMAX,
+        o.AMIN,
+    ):
         return sure[0]
     if op in (o.PAD, o.UNWINDOW):
         return min(0, sure[0][0]), max(0, sure[0][1])
@@ -137,7 +149,7 @@ def _stored(node: UOp) -> Limits | None:
         return None
     numbers = buffer.view().cast("B").cast(node.dtype.format)
     if node.size > 1024:
-        import numpy     # whoever has so many numbers can wait for it
+        import numpy  # whoever has so many numbers can wait for it
         numbers = numpy.frombuffer(numbers, node.dtype.format)
         return int(numbers.min()), int(numbers.max())
     return min(numbers), max(numbers)
@@ -171,7 +183,7 @@ def _fitting(found: Limits, dtype: DType) -> Limits | None:
     return found if int(dtype.min) <= found[0] and found[1] <= int(dtype.max) else None
 
 
-# -- checking as results are computed -----------------------------------------------------------------------------------
+# -- checking as results are computed ------------------------------------------------------------------------
 def sinks(nodes: Sequence[UOp]) -> list[Check]:
     """What to compute along with these nodes."""
     if not _watched or recording() is not None or not settings.CHECK_INDEX:
@@ -192,30 +204,32 @@ def _first_bad(index: UOp, size: int) -> UOp:
         if flat.size > 1 else inside.where(1, counting(1)).contiguous()
 
 
-def judge(checks: Sequence[Check], results: Sequence[UOp]) -> None:
-    """Read what was computed; a place that is out of range is an error, at the user's line."""
+def judge(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[UOp], Any]) -> None:
+    """Look at what was computed; a place that is out of range is an error, at the user's line. `read` gives a node's
+    values as an array."""
     for check, result in zip(checks, results):
         place = int.from_bytes(bytes(result.base.arg.copy_out())[:4], "little", signed=True)
         if place < check.node.src[1].size:
-            raise _error(check, place)
+            raise _error(check, place, read)
         _watched.pop(check.node.src[1], None)        # values do not change: once is enough
         check.watched.picks[0].index.cached("in range", lambda _: set()).add(check.watched)
 
 
-def _error(check: Check, place: int) -> IndexRangeError:
-    from glassgrad.tensor.running import array_of, default_device    # the cold path: running.py stands on this file
+def _error(check: Check, place: int, read: Callable[[UOp], Any]) -> IndexRangeError:
     picks, shape = check.watched
     spread = check.node.src[1].shape
     for index, size, axis in picks:
-        values = array_of(index.broadcast(spread), index.device or default_device()).reshape(-1)
+        values = read(index.broadcast(spread)).reshape(-1)
         value = int(values[place])
         if not -size <= value < size:
             where = [] if not spread else [int(i) for i in _position(place, spread)]
-            return IndexRangeError("the index is outside its axis",
-                                   given=f"index {value} on axis {axis} of {shape}, at {where} of the index tensor",
-                                   expected=f"an index from {-size} to {size - 1}" if size else "an axis that has elements",
-                                   mend="check how the index is computed; CHECK_INDEX=0 clamps it silently",
-                                   where=str(line_of(check.node.place) or ""))
+            return IndexRangeError(
+                "the index is outside its axis",
+                given=f"index {value} on axis {axis} of {shape}, at {where} of the index tensor",
+                expected=f"an index from {-size} to {size - 1}" if size else "an axis that has elements",
+                mend="check how the index is computed; CHECK_INDEX=0 clamps it silently",
+                where=str(line_of(check.node.place) or ""),
+            )
     return IndexRangeError("an index is outside its axis", given=f"at place {place} of an index of shape {spread}",
                            expected=f"indices into {shape}", mend="check how the index is computed")
 

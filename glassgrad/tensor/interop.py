@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import html
 import math
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Interop"]
 
 
-# -- the C structures (dlpack.h, version 0.8) ---------------------------------------------------------------------------
+# -- the C structures (dlpack.h, version 0.8) ----------------------------------------------------------------
 class _Device(ctypes.Structure):
     _fields_ = [("kind", ctypes.c_int32), ("number", ctypes.c_int32)]
 
@@ -99,12 +100,14 @@ class Interop(Drawing):
     """Other libraries."""
     __slots__ = ()
 
-    # -- DLPack --------------------------------------------------------------------------------------------------------
+    # -- DLPack ----------------------------------------------------------------------------------------------
     def __dlpack_device__(self) -> tuple[int, int]:
         """Where DLPack will find the values: the host's memory."""
         return (_CPU, 0)
 
-    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
         """The values as a DLPack capsule: `torch.from_dlpack(x)`, `numpy.from_dlpack(x)`. They are shared, not copied,
         unless `copy=True`.
 
@@ -116,7 +119,9 @@ class Interop(Drawing):
             raise DeviceError("DLPack here goes through the host's memory", given=f"dl_device={dl_device}",
                               expected="the CPU, (1, 0)", mend="move it on the other side")
         if self.dtype.kind == "f" and self.dtype.bits == 8:
-            raise DTypeError("DLPack has no such type", given=self.dtype.name, expected="a wider float", mend="cast it: x.half()")
+            raise DTypeError(
+                "DLPack has no such type", given=self.dtype.name, expected="a wider float", mend="cast it: x.half()"
+            )
         data = running.bytes_of(self.uop, self.device)
         kept = (ctypes.c_char * max(1, data.nbytes)).from_buffer(bytearray(data) if copy or data.readonly else data) \
             if data.nbytes else (ctypes.c_char * 1)()
@@ -125,9 +130,15 @@ class Interop(Drawing):
         steps = [math.prod(self.shape[i + 1:]) for i in range(self.ndim)]
         strides = (ctypes.c_int64 * max(1, self.ndim))(*steps)
         code = _BFLOAT if self.dtype is dtypes.bfloat16 else _CODES[self.dtype.kind]
-        managed.array = _Array(ctypes.addressof(kept), _Device(_CPU, 0), self.ndim, _Type(code, self.dtype.bits if code != 6 else 8, 1),
-                               ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)),
-                               ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)), 0)
+        managed.array = _Array(
+            ctypes.addressof(kept),
+            _Device(_CPU, 0),
+            self.ndim,
+            _Type(code, self.dtype.bits if code != 6 else 8, 1),
+            ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)),
+            ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)),
+            0,
+        )
         managed.deleter = _taken_back
         _given[ctypes.addressof(managed)] = (managed, shape, strides, kept, data, self.uop)
         return _python.PyCapsule_New(ctypes.addressof(managed), _NAME, ctypes.cast(_capsule_dropped, ctypes.c_void_p))
@@ -187,12 +198,16 @@ class Interop(Drawing):
         kind = dtype_by_name(dtype) if dtype is not None else dtypes.default_float
         sizes = cls._sizes(tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), "from_blob")
         if not isinstance(ptr, int) or ptr <= 0:
-            raise InputError("from_blob needs an address", given=repr(ptr), expected="an int, such as ctypes.addressof(array)",
-                             mend="pass the address of the first element")
+            raise InputError(
+                "from_blob needs an address",
+                given=repr(ptr),
+                expected="an int, such as ctypes.addressof(array)",
+                mend="pass the address of the first element",
+            )
         steps = tuple(math.prod(sizes[i + 1:]) for i in range(len(sizes)))
         return cls._foreign(owner, ptr, sizes, steps, kind, device)
 
-    # -- PyTorch -------------------------------------------------------------------------------------------------------
+    # -- PyTorch ---------------------------------------------------------------------------------------------
     @classmethod
     def from_torch(cls, tensor: Any, device: str | None = None) -> Self:
         """A torch.Tensor's values, shared where they lie row by row in the host's memory.
@@ -210,10 +225,9 @@ class Interop(Drawing):
         >>> Tensor([1.0, 2.0]).torch().tolist()
         [1.0, 2.0]
         """
-        import torch    # only whoever asks for it
-        return torch.from_dlpack(self).clone()
+        return import_module("torch").from_dlpack(self).clone()
 
-    # -- notebooks -----------------------------------------------------------------------------------------------------
+    # -- notebooks -------------------------------------------------------------------------------------------
     def _repr_html_(self) -> str:
         """A table for a notebook: matrices of up to 12 rows and columns, others as text.
 
@@ -243,5 +257,9 @@ def _dtype_of(kind: Any) -> DType:
         code = _BFLOAT if dtype is dtypes.bfloat16 else _CODES[dtype.kind]
         if kind.code == code and kind.bits == (8 if dtype is dtypes.bool else dtype.bits) and kind.lanes == 1:
             return dtype
-    raise DTypeError("this DLPack type has no counterpart", given=f"code {kind.code}, {kind.bits} bits, {kind.lanes} lanes",
-                     expected="numbers or truth values of one lane", mend="convert it on the other side")
+    raise DTypeError(
+        "this DLPack type has no counterpart",
+        given=f"code {kind.code}, {kind.bits} bits, {kind.lanes} lanes",
+        expected="numbers or truth values of one lane",
+        mend="convert it on the other side",
+    )

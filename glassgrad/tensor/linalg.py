@@ -45,15 +45,19 @@ class LinearAlgebra(Shortcuts):
     def _matrix(self, what: str, square: bool = True) -> tuple[Self, tuple[int, ...]]:
         """This as (batch, m, n) of float32 or float64, and the axes before the last two."""
         if self.ndim < 2 or square and self.shape[-1] != self.shape[-2]:
-            raise ShapeError(f"{what} needs a {'square ' if square else ''}matrix", given=f"shape {self.shape}",
-                             expected="(.., n, n)" if square else "(.., m, n)", mend="check the tensor's shape: print(x.shape)")
+            raise ShapeError(
+                f"{what} needs a {'square ' if square else ''}matrix",
+                given=f"shape {self.shape}",
+                expected="(.., n, n)" if square else "(.., m, n)",
+                mend="check the tensor's shape: print(x.shape)",
+            )
         if self.dtype.kind != "f":
             raise DTypeError(f"{what} needs floats", given=f"{self.dtype.name} values", expected="a float tensor",
                              mend="cast first: x.float()")
         lead = self.shape[:-2]
         return self.cast(self.dtype.accumulator).reshape(math.prod(lead), *self.shape[-2:]), lead
 
-    # -- equations -------------------------------------------------------------------------------------------------------
+    # -- equations -------------------------------------------------------------------------------------------
     def solve(self, other: Self) -> Self:
         """The x for which this @ x = other (a matrix of columns, or one vector).
 
@@ -135,7 +139,7 @@ class LinearAlgebra(Shortcuts):
         eye = self.eye(self.shape[-1], dtype=self.dtype).expand(self.shape)
         return eye if result is None else result
 
-    # -- factors -----------------------------------------------------------------------------------------------------------
+    # -- factors ---------------------------------------------------------------------------------------------
     def cholesky(self, upper: bool = False) -> Self:
         """The lower triangle L with L @ L.T equal to this, which must be symmetric and positive definite (else NaN).
 
@@ -193,7 +197,9 @@ class LinearAlgebra(Shortcuts):
         [[0.5, 0.0]]
         """
         u, s, v = self.svd(False)
-        limit = s.max(-1, keepdim=True) * (max(self.shape[-2:]) * 2.0 ** -(self.dtype.mantissa) if rtol is None else rtol)
+        limit = s.max(-1, keepdim=True) * (
+            max(self.shape[-2:]) * 2.0**-(self.dtype.mantissa) if rtol is None else rtol
+        )
         kept = s > limit
         inverse = kept.where(kept.where(s, 1).reciprocal(), 0)
         return (v.transpose(-2, -1) * inverse.unsqueeze(-2)) @ u.transpose(-2, -1)
@@ -210,7 +216,7 @@ class LinearAlgebra(Shortcuts):
         q, r = self.qr("reduced")
         return r.solve(q.transpose(-2, -1) @ other)
 
-    # -- sums ----------------------------------------------------------------------------------------------------------------
+    # -- sums ------------------------------------------------------------------------------------------------
     def trace(self) -> Self:
         """The sum of a matrix' diagonal.
 
@@ -245,7 +251,7 @@ def _common(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(m if n == 1 else n for n, m in zip(from_left, from_right))
 
 
-# -- values with their gradients, on nodes (batch, m, n) ------------------------------------------------------------------
+# -- values with their gradients, on nodes (batch, m, n) -----------------------------------------------------
 def _solve(a: UOp, b: UOp) -> UOp:
     x, pivots, _ = matrices.eliminate(a, b, _place(a, b))
     singular = _tensor(pivots.eq(0.0)).any(1).reshape(-1, 1, 1)
@@ -290,7 +296,7 @@ def _lower(a: UOp) -> UOp:
 
 
 def _lower_backward(g: UOp, y: UOp, a: UOp) -> tuple[UOp]:
-    lower = _tensor(y)                                            # Murray (2016): S = L^-T phi(L^T g) L^-1, made symmetric
+    lower = _tensor(y)  # Murray (2016): S = L^-T phi(L^T g) L^-1, made symmetric
     inner = (lower.transpose(1, 2) @ _tensor(g)).tril()
     inner = inner - inner * LinearAlgebra.eye(inner.shape[-1], dtype=inner.dtype) * 0.5
     turned = lower.transpose(1, 2)

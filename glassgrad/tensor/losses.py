@@ -18,7 +18,7 @@ class Losses(Numerics):
     """More losses, distances and activations."""
     __slots__ = ()
 
-    # -- losses ----------------------------------------------------------------------------------------------------------
+    # -- losses ----------------------------------------------------------------------------------------------
     def huber_loss(self, target: Any, reduction: str = "mean", delta: float = 1.0) -> Self:
         """d^2 / 2 for differences d up to delta, delta (|d| - delta / 2) beyond.
 
@@ -63,7 +63,9 @@ class Losses(Numerics):
         """
         return (-target * self).softplus()._reduced(reduction)
 
-    def gaussian_nll_loss(self, target: Self, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Self:
+    def gaussian_nll_loss(
+        self, target: Self, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+    ) -> Self:
         """(ln var + (x - target)^2 / var) / 2, with var at least eps; `full` adds ln(2 pi) / 2.
 
         >>> Tensor([1.0]).gaussian_nll_loss(Tensor([3.0]), Tensor([1.0])).item()
@@ -73,7 +75,9 @@ class Losses(Numerics):
         losses = (spread.log() + (self - target).square() / spread) * 0.5
         return (losses + 0.9189385332046727 if full else losses)._reduced(reduction)
 
-    def poisson_nll_loss(self, target: Self, log_input: bool = True, eps: float = 1e-8, reduction: str = "mean") -> Self:
+    def poisson_nll_loss(
+        self, target: Self, log_input: bool = True, eps: float = 1e-8, reduction: str = "mean"
+    ) -> Self:
         """e^x - target x, or x - target ln(x + eps) for x that is no logarithm.
 
         >>> Tensor([0.0]).poisson_nll_loss(Tensor([5.0])).item()
@@ -89,7 +93,9 @@ class Losses(Numerics):
         """
         return self.binary_crossentropy(target, reduction)
 
-    def binary_cross_entropy_with_logits(self, target: Self, reduction: str = "mean", pos_weight: Self | None = None) -> Self:
+    def binary_cross_entropy_with_logits(
+        self, target: Self, reduction: str = "mean", pos_weight: Self | None = None
+    ) -> Self:
         """PyTorch's name of `binary_crossentropy_logits`.
 
         >>> Tensor([1000.0]).binary_cross_entropy_with_logits(Tensor([1.0])).item()
@@ -97,7 +103,7 @@ class Losses(Numerics):
         """
         return self.binary_crossentropy_logits(target, reduction, pos_weight)
 
-    # -- distances -------------------------------------------------------------------------------------------------------
+    # -- distances -------------------------------------------------------------------------------------------
     def cosine_similarity(self, other: Self, dim: int = 1, eps: float = 1e-8) -> Self:
         """x . other / (|x| |other|) along an axis; each length counts as at least eps.
 
@@ -122,7 +128,7 @@ class Losses(Numerics):
         """
         return (self.unsqueeze(-2) - other.unsqueeze(-3)).norm(p, -1)
 
-    # -- activations -----------------------------------------------------------------------------------------------------
+    # -- activations -----------------------------------------------------------------------------------------
     def softmin(self, axis: Any = -1, dtype: Any = None) -> Self:
         """softmax(-x).
 
@@ -139,8 +145,12 @@ class Losses(Numerics):
         """
         axis = resolve_axis(dim, self.ndim, "glu")
         if self.shape[axis] % 2:
-            raise InputError("glu needs an even axis", given=f"an axis of {self.shape[axis]}", expected="two equal halves",
-                             mend="check the layer before")
+            raise InputError(
+                "glu needs an even axis",
+                given=f"an axis of {self.shape[axis]}",
+                expected="two equal halves",
+                mend="check the layer before",
+            )
         a, b = self.chunk(2, dim=axis)
         return a * b.sigmoid()
 

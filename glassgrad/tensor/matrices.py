@@ -87,7 +87,9 @@ def cholesky(a: UOp, device: str) -> UOp:
         pivot = _total(row.eq(step).where(c, 0), 1)
         part = (row < step).where(0, c / pivot.sqrt().expand(tall)).contiguous()
         wide = part.expand(whole)
-        rest, lower = _run(device, rest - wide * part.permute((0, 2, 1)).expand(whole), column.eq(step).where(wide, lower))
+        rest, lower = _run(
+            device, rest - wide * part.permute((0, 2, 1)).expand(whole), column.eq(step).where(wide, lower)
+        )
     return lower
 
 
@@ -118,9 +120,9 @@ def householder(a: UOp, device: str) -> tuple[UOp, UOp]:
 
 
 def jacobi(a: UOp, device: str) -> tuple[UOp, UOp, UOp]:
-    """For m >= n, a V, V and the lengths of a V's columns, which stand at right angles: pairs of columns are turned until
-    they do (Hestenes, 1958). All pairs of a round are turned together, and a round robin brings every pair together once
-    a sweep. An odd number of columns gets one more, of length -1."""
+    """For m >= n, a V, V and the lengths of a V's columns, which stand at right angles: pairs of columns are turned
+    until they do (Hestenes, 1958). All pairs of a round are turned together, and a round robin brings every pair
+    together once a sweep. An odd number of columns gets one more, of length -1."""
     batch, m, n = a.shape
     even = n + n % 2
     half = even // 2

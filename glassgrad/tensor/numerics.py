@@ -28,7 +28,10 @@ _ERFINV_FAR = (2.83297682, 1.00167406, 0.00943887047, -0.0076224613, 0.005739507
 def erfinv(x: UOp) -> UOp:
     """erf's inverse: the polynomials, then Newton steps until the dtype's own precision."""
     w = -formulas.log((1.0 - x) * (x + 1.0))
-    near, far = formulas.polynomial(w - 2.5, _ERFINV_NEAR), formulas.polynomial(w.maximum(5.0).sqrt() - 3.0, _ERFINV_FAR)
+    near, far = (
+        formulas.polynomial(w - 2.5, _ERFINV_NEAR),
+        formulas.polynomial(w.maximum(5.0).sqrt() - 3.0, _ERFINV_FAR),
+    )
     y = (w < 5.0).where(near, far) * x
     for _ in range(2 if x.dtype is dtypes.float64 else 1):
         step = (formulas.erf(y) - x) * (math.sqrt(math.pi) / 2) * formulas.exp(y * y)
@@ -55,7 +58,7 @@ def lgamma(x: UOp) -> UOp:
         total = total + c / (z + float(k))
     t = z + 7.5
     value = formulas.log(t) * (z + 0.5) - t + formulas.log(total) + 0.5 * math.log(2 * math.pi)
-    turn = x - x.trunc()                                        # sin(pi x) from the fraction, exactly 0 at whole numbers
+    turn = x - x.trunc()  # sin(pi x) from the fraction, exactly 0 at whole numbers
     reflected = math.log(math.pi) - formulas.log((turn * math.pi).sin().abs()) - value
     value = below.where(reflected, value)
     value = (x.eq(1.0) | x.eq(2.0)).where(0.0, value)
@@ -87,7 +90,7 @@ class Numerics(Pooling):
     """More functions of numbers."""
     __slots__ = ()
 
-    # -- special functions -------------------------------------------------------------------------------------------------
+    # -- special functions -----------------------------------------------------------------------------------
     def erfc(self) -> Self:
         """1 - erf(x).
 
@@ -211,7 +214,7 @@ class Numerics(Pooling):
         """
         return (self * math.log(2)).logaddexp(other * math.log(2)) * (1 / math.log(2))
 
-    # -- comparing -----------------------------------------------------------------------------------------------------
+    # -- comparing -------------------------------------------------------------------------------------------
     def allclose(self, other: Self, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
         """Whether all of |x - other| <= atol + rtol |other|: one truth value, a tensor (`bool()` reads it).
 
@@ -228,7 +231,7 @@ class Numerics(Pooling):
         """
         return self.shape == other.shape and bool(running.number_in((self == other).all().uop, self.device))
 
-    # -- running and summing -------------------------------------------------------------------------------------------
+    # -- running and summing ---------------------------------------------------------------------------------
     def logcumsumexp(self, axis: int = 0) -> Self:
         """ln of the running sum of e^x along an axis, without overflow.
 
@@ -270,14 +273,20 @@ class Numerics(Pooling):
         """
         axis = resolve_axis(dim, self.ndim, "diff")
         if not self.ndim:
-            raise ShapeError("a single number has no differences", given="shape ()", expected="at least 1 axis", mend="stack some")
+            raise ShapeError(
+                "a single number has no differences", given="shape ()", expected="at least 1 axis", mend="stack some"
+            )
         x = self
         for _ in range(n):
             size = x.shape[axis]
             cut = [(0, m) for m in x.shape]
             later, earlier = list(cut), list(cut)
             later[axis], earlier[axis] = (min(1, size), size), (0, max(size - 1, 0))
-            x = x.shrink(later) - x.shrink(earlier) if x.dtype is not dtypes.bool else x.shrink(later) ^ x.shrink(earlier)
+            x = (
+                x.shrink(later) - x.shrink(earlier)
+                if x.dtype is not dtypes.bool
+                else x.shrink(later) ^ x.shrink(earlier)
+            )
         return x
 
     def addcmul(self, tensor1: Self, tensor2: Self, value: float = 1) -> Self:

@@ -72,7 +72,9 @@ def _place(start: UOp, within: UOp) -> UOp:
 def _moved_to(value: UOp, place: UOp) -> UOp:
     """A permutation: value[i] goes to place[i]."""
     flat = value.reshape((value.size,))
-    return UOp(o.SCATTER, value.dtype, (full(flat.shape, 0, value.dtype), place, flat), Scatter("set")).reshape(value.shape)
+    return UOp(o.SCATTER, value.dtype, (full(flat.shape, 0, value.dtype), place, flat), Scatter("set")).reshape(
+        value.shape
+    )
 
 
 def _by_counting(key: UOp) -> UOp:
@@ -99,7 +101,9 @@ def _by_digits(key: UOp, bits: int, order: UOp | None) -> UOp:
     pairs = n < 1 << _FIELD
     for first in range(0, bits, 2 if pairs else 1):
         shift = UOp(o.SCALAR, dtypes.uint64, (), Cell(32 + first))
-        packed = _moved_to(packed, _place(start, (_by_two_bits if pairs else _by_one_bit)(packed, shift, n))).contiguous()
+        packed = _moved_to(
+            packed, _place(start, (_by_two_bits if pairs else _by_one_bit)(packed, shift, n))
+        ).contiguous()
     return (packed & 0xFFFFFFFF).cast(dtypes.int32)
 
 
@@ -139,7 +143,7 @@ def _by_two_bits(packed: UOp, shift: UOp, n: int) -> UOp:
     return digit.eq(0).where(seen[0] - 1, digit.eq(1).where(ones, digit.eq(2).where(twos, threes)))
 
 
-# -- the first k of many ------------------------------------------------------------------------------------------------
+# -- the first k of many -------------------------------------------------------------------------------------
 def largest_of(key: UOp, k: int) -> UOp:
     """The places of each row's k largest keys, in the order they stand in (rows, k), int32.
 

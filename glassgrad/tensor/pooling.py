@@ -7,7 +7,6 @@ windows, so the compiler sees one sum of products; resizing looks up along one a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
@@ -33,8 +32,8 @@ class Pooling(Einsum):
 
     def conv_transpose2d(self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Sizes = 1,
                          dilation: Sizes = 1, padding: Sizes = 0, output_padding: Sizes = 0) -> Self:
-        """The transposed convolution of (batch, in, ...space) with a weight of (in, out / groups, ...kernel): each input
-        element writes a kernel, `stride` apart.
+        """The transposed convolution of (batch, in, ...space) with a weight of (in, out / groups, ...kernel): each
+        input element writes a kernel, `stride` apart.
 
         >>> Tensor([[[[1, 2]]]]).conv_transpose2d(Tensor.ones(1, 1, 1, 2, dtype=dtypes.int32)).tolist()
         [[[[1, 3, 2]]]]
@@ -42,11 +41,13 @@ class Pooling(Einsum):
         x, w = lowered(self.uop), lowered(weight.uop)
         rank = len(w.shape) - 2
         if rank < 1 or len(x.shape) != rank + 2 or x.shape[1] != w.shape[0] or w.shape[0] % groups:
-            raise ShapeError("the weight does not fit the input of this transposed convolution",
-                             given=f"input {x.shape}, weight {w.shape}, groups={groups}",
-                             expected="input (batch, in, ...space) and weight (in, out / groups, ...kernel) with as many "
-                                      "kernel axes as space axes, and in divisible by groups",
-                             mend="check the layer's in_channels and groups; add a batch axis with x.unsqueeze(0)")
+            raise ShapeError(
+                "the weight does not fit the input of this transposed convolution",
+                given=f"input {x.shape}, weight {w.shape}, groups={groups}",
+                expected="input (batch, in, ...space) and weight (in, out / groups, ...kernel) with as many "
+                "kernel axes as space axes, and in divisible by groups",
+                mend="check the layer's in_channels and groups; add a batch axis with x.unsqueeze(0)",
+            )
         size = w.shape[2:]
         strides, dilations = each(stride, rank, "stride"), each(dilation, rank, "dilation")
         pads, extra = each(padding, rank, "padding", 0), each(output_padding, rank, "output_padding", 0)
@@ -60,8 +61,12 @@ class Pooling(Einsum):
             x = x.reshape((*x.shape, 1)).expand((*x.shape, size[i]))
             x = x.unwindow(3 + i, strides[i], dilations[i], length)
             if pads[i] * 2 >= length:
-                raise ShapeError("the padding cuts away more than there is", given=f"padding={pads} for {length} places",
-                                 expected="a result with at least one place", mend="pad less, or pass output_padding")
+                raise ShapeError(
+                    "the padding cuts away more than there is",
+                    given=f"padding={pads} for {length} places",
+                    expected="a result with at least one place",
+                    mend="pad less, or pass output_padding",
+                )
             x = x.shrink([(pads[i], length - pads[i]) if a == 3 + i else (0, n) for a, n in enumerate(x.shape)])
         space = x.shape[3:3 + rank]
         # (batch, group, 1, ...space, in, ...kernel) * (1, group, out, 1.., in, ...kernel), summed over the last axes
@@ -97,12 +102,16 @@ class Pooling(Einsum):
         empty = self._with(full((flat[0], math.prod(grown)), 0, self.dtype))
         return empty.scatter(1, indices.reshape(flat), self.reshape(flat)).reshape(*lead, *grown)
 
-    # -- pools of a wished size --------------------------------------------------------------------------------------------
+    # -- pools of a wished size ------------------------------------------------------------------------------
     def _adaptive(self, output_size: Any, rank: int, what: str) -> tuple[int, ...]:
         sizes = (output_size,) * rank if isinstance(output_size, int) or output_size is None else tuple(output_size)
         if len(sizes) != rank or self.ndim < rank or any(n is not None and n < 1 for n in sizes):
-            raise InputError(f"{what} cannot give this size", given=f"output_size={output_size!r} for shape {self.shape}",
-                             expected=f"{rank} sizes of 1 or more, and None to keep one", mend=f"write {what}(1), for example")
+            raise InputError(
+                f"{what} cannot give this size",
+                given=f"output_size={output_size!r} for shape {self.shape}",
+                expected=f"{rank} sizes of 1 or more, and None to keep one",
+                mend=f"write {what}(1), for example",
+            )
         return tuple(n if m is None else m for n, m in zip(self.shape[-rank:], sizes))
 
     def _adaptive_windows(self, axis: int, count: int) -> tuple[Self, Self, Self]:
@@ -177,8 +186,10 @@ class Pooling(Einsum):
             x = counts.where(found, x.dtype.min).max(axis + 1)
         return x
 
-    # -- resizing ----------------------------------------------------------------------------------------------------------
-    def interpolate(self, size: Any = None, mode: str = "linear", align_corners: bool = False, scale_factor: Any = None) -> Self:
+    # -- resizing --------------------------------------------------------------------------------------------
+    def interpolate(
+        self, size: Any = None, mode: str = "linear", align_corners: bool = False, scale_factor: Any = None
+    ) -> Self:
         """The last axes resized: "linear" (also "bilinear", "trilinear"), "nearest", "nearest-exact" or "area".
         `align_corners` lets the first and last elements stay where they are.
 
@@ -186,12 +197,18 @@ class Pooling(Einsum):
         [[[1.0, 1.5, 2.5, 3.0]]]
         """
         if size is None and scale_factor is not None:
-            factors = (scale_factor,) * (self.ndim - 2) if isinstance(scale_factor, (int, float)) else tuple(scale_factor)
+            factors = (
+                (scale_factor,) * (self.ndim - 2) if isinstance(scale_factor, (int, float)) else tuple(scale_factor)
+            )
             size = tuple(math.floor(n * f) for n, f in zip(self.shape[2:], factors))
         sizes = (size,) * max(self.ndim - 2, 1) if isinstance(size, int) else tuple(size or ())
         if not sizes or len(sizes) > self.ndim or any(n < 1 for n in sizes):
-            raise InputError("interpolate cannot give this size", given=f"size={size!r} for shape {self.shape}",
-                             expected="one size of 1 or more for each of the last axes", mend="write interpolate((32, 32))")
+            raise InputError(
+                "interpolate cannot give this size",
+                given=f"size={size!r} for shape {self.shape}",
+                expected="one size of 1 or more for each of the last axes",
+                mend="write interpolate((32, 32))",
+            )
         if mode not in ("linear", "bilinear", "trilinear", "nearest", "nearest-exact", "area"):
             raise InputError("there is no such way to interpolate", given=f"mode={mode!r}",
                              expected='"linear", "nearest", "nearest-exact" or "area"', mend="check the spelling")

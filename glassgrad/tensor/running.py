@@ -60,7 +60,7 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     if not checks:
         return compute(_with_known_values(nodes), device)
     made = compute(_with_known_values([*nodes, *[c.first_bad for c in checks]]), device)
-    index_check.judge(checks, made[len(nodes):])
+    index_check.judge(checks, made[len(nodes):], lambda node: array_of(node, node.device or device))
     return made[:len(nodes)]
 
 

@@ -38,8 +38,12 @@ class Scattering(Sorting):
             raise DTypeError(f"{what} needs an index of whole numbers", given=f"an index of {index.dtype.name}",
                              expected="an integer tensor", mend="cast it first: index.int()")
         if index.ndim != self.ndim or any(i > n for a, (i, n) in enumerate(zip(index.shape, self.shape)) if a != axis):
-            raise ShapeError("the index does not fit the tensor", given=f"index {index.shape} for {self.shape}, dim={dim}",
-                             expected="as many axes, and sizes that are not larger except along dim", mend="check the shapes")
+            raise ShapeError(
+                "the index does not fit the tensor",
+                given=f"index {index.shape} for {self.shape}, dim={dim}",
+                expected="as many axes, and sizes that are not larger except along dim",
+                mend="check the shapes",
+            )
         place = index.uop.cast(dtypes.int64)
         if not self.ndim:
             return axis, place
@@ -106,15 +110,21 @@ class Scattering(Sorting):
         [9, 2]
         """
         if reduce not in _REDUCES:
-            raise InputError("there is no such way to combine", given=f"reduce={reduce!r}", expected=", ".join(_REDUCES),
-                             mend='write reduce="sum", for example')
+            raise InputError(
+                "there is no such way to combine",
+                given=f"reduce={reduce!r}",
+                expected=", ".join(_REDUCES),
+                mend='write reduce="sum", for example',
+            )
         axis, place = self._targets(dim, index, "scatter_reduce")
         value = self._source(src, index, "scatter_reduce")
         if not index.numel():
             return self
         dtype, base = self.dtype, self.uop
         if not include_self:
-            touched = self._scattered(place, full(place.shape, True, dtypes.bool), "set", full(self.shape, False, dtypes.bool))
+            touched = self._scattered(
+                place, full(place.shape, True, dtypes.bool), "set", full(self.shape, False, dtypes.bool)
+            )
             start = {"sum": 0, "mean": 0, "prod": 1, "amax": dtype.min, "amin": dtype.max}[reduce]
             base = touched.where(const(start, dtype), base)
         if reduce == "amax":
@@ -157,7 +167,7 @@ class Scattering(Sorting):
                                            products.uop.reshape((last.numel(),))), How("set"))
         return flat.shrink(((0, self.numel()),)).reshape(ones.shape)
 
-    # -- rows and elements -----------------------------------------------------------------------------------------------
+    # -- rows and elements -----------------------------------------------------------------------------------
     def index_add(self, dim: int, index: Self, source: Self, alpha: float = 1) -> Self:
         """This tensor with slices of `source`, times alpha, added along an axis at the places a vector names.
 

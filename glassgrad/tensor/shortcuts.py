@@ -35,7 +35,7 @@ class Shortcuts(Shapes):
     def __ifloordiv__(self, other: Any) -> Self: return self._rebind(self // other)
     def __imod__(self, other: Any) -> Self: return self._rebind(self % other)
 
-    # -- comparisons and truth -------------------------------------------------------------------------------------------
+    # -- comparisons and truth -------------------------------------------------------------------------------
     def lt(self, other: Any) -> Self:
         """x < other.
 
@@ -92,7 +92,7 @@ class Shortcuts(Shapes):
         """
         return self.bool() ^ other.bool()
 
-    # -- arithmetic --------------------------------------------------------------------------------------------------------
+    # -- arithmetic ------------------------------------------------------------------------------------------
     def idiv(self, other: Any) -> Self:
         """The quotient of whole numbers, rounded toward zero.
 
@@ -179,7 +179,7 @@ class Shortcuts(Shapes):
             total = total * other
         return total
 
-    # -- products ------------------------------------------------------------------------------------------------------
+    # -- products --------------------------------------------------------------------------------------------
     def mm(self, other: Self) -> Self:
         """x @ other, for matrices.
 
@@ -221,11 +221,15 @@ class Shortcuts(Shapes):
         """
         axis = resolve_axis(dim, self.ndim, "cross")
         if self.shape[axis] != 3 or other.shape[axis] != 3:
-            raise ShapeError("a cross product is of vectors of three", given=f"{self.shape} and {other.shape}, dim={dim}",
-                             expected="3 along that axis", mend="choose the axis with dim=")
+            raise ShapeError(
+                "a cross product is of vectors of three",
+                given=f"{self.shape} and {other.shape}, dim={dim}",
+                expected="3 along that axis",
+                mend="choose the axis with dim=",
+            )
         return self.roll(-1, axis) * other.roll(-2, axis) - self.roll(-2, axis) * other.roll(-1, axis)
 
-    # -- types and values ------------------------------------------------------------------------------------------------
+    # -- types and values ------------------------------------------------------------------------------------
     def short(self) -> Self:
         """The values as int16.
 
@@ -299,7 +303,7 @@ class Shortcuts(Shapes):
         """
         return self.to("CPU")
 
-    # -- several devices -------------------------------------------------------------------------------------------------
+    # -- several devices -------------------------------------------------------------------------------------
     def shard(self, devices: Sequence[str], axis: int | None = None) -> Self:
         """The tensor spread over devices; here a tensor lives on one device, so they must all be the same.
 
@@ -308,8 +312,12 @@ class Shortcuts(Shapes):
         """
         names = {canonical_device(d) for d in devices}
         if len(names) != 1:
-            raise DeviceError("a tensor lives on one device", given=f"shard over {', '.join(map(str, devices))}",
-                              expected="one device name", mend="keep a part per device yourself: x.chunk(n), then .to(device)")
+            raise DeviceError(
+                "a tensor lives on one device",
+                given=f"shard over {', '.join(map(str, devices))}",
+                expected="one device name",
+                mend="keep a part per device yourself: x.chunk(n), then .to(device)",
+            )
         return self.to(names.pop())
 
     def shard_(self, devices: Sequence[str], axis: int | None = None) -> Self:
@@ -329,7 +337,7 @@ class Shortcuts(Shapes):
         """
         return self.to(other.device)
 
-    # -- making ------------------------------------------------------------------------------------------------------------
+    # -- making ----------------------------------------------------------------------------------------------
     @classmethod
     def logspace(cls, start: float, end: float, steps: int, base: float = 10.0, **kwargs: Any) -> Self:
         """base to the powers from start to end, both included.

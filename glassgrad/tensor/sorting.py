@@ -29,11 +29,15 @@ class Sorting(Functional):
     """Order and choice."""
     __slots__ = ()
 
-    # -- order ---------------------------------------------------------------------------------------------------------
+    # -- order -----------------------------------------------------------------------------------------------
     def _rows(self, axis: int) -> Self:
         """(rows, n): an axis last and the others made one."""
         n = self.shape[axis] if self.ndim else 1
-        return self.reshape(1, 1) if not self.ndim else self.movedim(axis, -1).reshape(math.prod(self.shape) // n if n else 0, n)
+        return (
+            self.reshape(1, 1)
+            if not self.ndim
+            else self.movedim(axis, -1).reshape(math.prod(self.shape) // n if n else 0, n)
+        )
 
     def _unrows(self, rows: Self, axis: int) -> Self:
         """The opposite: rows of any length back under this tensor's shape."""
@@ -76,12 +80,18 @@ class Sorting(Functional):
         axis = resolve_axis(dim, self.ndim, "topk")
         n = self.shape[axis] if self.ndim else 1
         if not 0 <= k <= n:
-            raise InputError("topk cannot choose this many", given=f"k={k} of an axis of {n}", expected=f"k from 0 to {n}",
-                             mend="choose a smaller k")
+            raise InputError(
+                "topk cannot choose this many",
+                given=f"k={k} of an axis of {n}",
+                expected=f"k from 0 to {n}",
+                mend="choose a smaller k",
+            )
         if not self.ndim:
             return self.sort() if k else (self.reshape(1)[:0], self._with(full((0,), 0, dtypes.int32)))
         if n <= SHORT or 4 * k > n or not self.numel():
-            places = self.argsort(dim, largest).shrink([(0, k) if a == axis else (0, m) for a, m in enumerate(self.shape)])
+            places = self.argsort(dim, largest).shrink(
+                [(0, k) if a == axis else (0, m) for a, m in enumerate(self.shape)]
+            )
             return self._known_places(dim, places), places
         rows = self.detach()._rows(axis)
         chosen = self._unrows(self._with(largest_of(key_of(rows.uop, not largest), k)), axis)
@@ -114,7 +124,7 @@ class Sorting(Functional):
         """
         return self.sort(0)[0]
 
-    # -- middles ---------------------------------------------------------------------------------------------------------
+    # -- middles ---------------------------------------------------------------------------------------------
     def median(self, dim: int | None = None, keepdim: bool = False) -> Any:
         """The lower of the middle values; along an axis also its place. NaN if there is one.
 
@@ -122,8 +132,12 @@ class Sorting(Functional):
         2.0
         """
         if self.numel() == 0:
-            raise ShapeError("there is no median of nothing", given=f"shape {self.shape}", expected="at least one element",
-                             mend="check where the elements went")
+            raise ShapeError(
+                "there is no median of nothing",
+                given=f"shape {self.shape}",
+                expected="at least one element",
+                mend="check where the elements went",
+            )
         if dim is None:
             return self.flatten().median(0)[0]
         axis = resolve_axis(dim, self.ndim, "median")
@@ -153,7 +167,9 @@ class Sorting(Functional):
         shares = q if isinstance(q, Sorting) else self._with(full((), float(q), dtypes.default_float)) \
             if isinstance(q, (int, float)) else self.__class__(q, device=self.device)
         if isinstance(q, (int, float)) and not 0 <= q <= 1:
-            raise InputError("quantile needs shares", given=f"q={q}", expected="a number from 0 to 1", mend="write 0.5 for half")
+            raise InputError(
+                "quantile needs shares", given=f"q={q}", expected="a number from 0 to 1", mend="write 0.5 for half"
+            )
         if self.dtype.kind != "f":
             raise InputError("quantile needs floats", given=f"{self.dtype.name} values", expected="a float tensor",
                              mend="cast first: x.float()")
@@ -177,7 +193,7 @@ class Sorting(Functional):
         kept = (1,) * rank if dim is None else x.shape[:axis] + (1,) + x.shape[axis + 1:]
         return found.transpose(0, 1).reshape(*lead, *(kept if keepdim else others))
 
-    # -- finding -------------------------------------------------------------------------------------------------------
+    # -- finding ---------------------------------------------------------------------------------------------
     def _found(self, size: int | None) -> UOp:
         """The places (in row-major order) where a mask is true, as int32 (size,); -1 fills what is too much."""
         count = self.numel()
@@ -248,7 +264,9 @@ class Sorting(Functional):
             heads = self._with(changes._found(None)).realize()
             ends = heads[1:].cat(self._with(full((1,), count, dtypes.int32))) if len(heads) > 1 else \
                 self._with(full((1,), count, dtypes.int32))
-            inverse = UOp(o.SCATTER, dtypes.int32, (full((count,), 0, dtypes.int32), order.uop, group.uop), Scatter("set"))
+            inverse = UOp(
+                o.SCATTER, dtypes.int32, (full((count,), 0, dtypes.int32), order.uop, group.uop), Scatter("set")
+            )
             with index_check.trusted():
                 distinct = values[heads]
             found = [distinct, self._with(inverse).reshape(self.shape), ends - heads]

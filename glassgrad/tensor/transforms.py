@@ -13,7 +13,7 @@ from glassgrad.base.errors import Bug, InputError, ShapeError
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.ops import Kind
-from glassgrad.graph.uop import Axes, Param, Scan, UOp, Unwindow, Window, full, toposort
+from glassgrad.graph.uop import Axes, Param, Scan, Unwindow, UOp, Window, full, toposort
 from glassgrad.tensor.custom import own_gradient
 from glassgrad.tensor.leaves import distinct
 from glassgrad.tensor.meeting import resolve_axis
@@ -28,8 +28,10 @@ def _alias(tensor: Tensor) -> Tensor:
     return tensor._with(own_gradient(tensor.uop, (tensor.uop,), lambda g, y, x: (g,)))
 
 
-# -- derivatives ------------------------------------------------------------------------------------------------------
-def jvp(function: Callable[..., Tensor], primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+# -- derivatives ---------------------------------------------------------------------------------------------
+def jvp(
+    function: Callable[..., Tensor], primals: Sequence[Tensor], tangents: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
     """The value at `primals`, and how fast it changes when they move along `tangents`.
 
     >>> y, dy = jvp(lambda x: x ** 3, [Tensor([2.0])], [Tensor([1.0])])
@@ -37,8 +39,12 @@ def jvp(function: Callable[..., Tensor], primals: Sequence[Tensor], tangents: Se
     ([8.0], [12.0])
     """
     if len(primals) != len(tangents) or any(p.shape != t.shape for p, t in zip(primals, tangents)):
-        raise ShapeError("the tangents do not fit the primals", given=f"{[p.shape for p in primals]} and "
-                         f"{[t.shape for t in tangents]}", expected="one tangent of the same shape per primal", mend="check them")
+        raise ShapeError(
+            "the tangents do not fit the primals",
+            given=f"{[p.shape for p in primals]} and {[t.shape for t in tangents]}",
+            expected="one tangent of the same shape per primal",
+            mend="check them",
+        )
     inputs = [_alias(p) for p in primals]
     value = function(*inputs)
     start = value._with(distinct(full(value.shape, 0.0, value.dtype)))
@@ -48,7 +54,9 @@ def jvp(function: Callable[..., Tensor], primals: Sequence[Tensor], tangents: Se
         part = (g * tangent).sum()
         total = part if total is None else total + part
     if total is None:
-        raise InputError("jvp needs at least one primal", given="none", expected="a list of tensors", mend="jvp(f, [x], [v])")
+        raise InputError(
+            "jvp needs at least one primal", given="none", expected="a list of tensors", mend="jvp(f, [x], [v])"
+        )
     return value, total.gradient(start, materialize_grads=True)[0]
 
 
@@ -79,7 +87,7 @@ def value_and_grad(function: Callable[..., Tensor], argnums: int | Sequence[int]
     return call
 
 
-# -- memory -----------------------------------------------------------------------------------------------------------
+# -- memory --------------------------------------------------------------------------------------------------
 def checkpoint(function: Callable[..., Tensor], *args: Any) -> Tensor:
     """function(*args), whose inner values are not kept for backward but computed again: less memory, more time.
 
@@ -121,7 +129,7 @@ def _outside(value: Tensor, args: Sequence[Tensor]) -> list[UOp]:
 
 
 def _after(node: UOp, g: UOp) -> UOp:
-    """The same value, but not to be had before g: chosen by a test on g that is always the same and that nobody folds."""
+    """The same value, but not to be had before g: chosen by a test on g whose answer nobody knows."""
     first = g.shrink([(0, min(1, n)) for n in g.shape]).reshape(()) if g.size else full((), 0.0, g.dtype)
     late = first.cast(dtypes.float32).bitcast(dtypes.int32).eq(0x7FC0BEEF)        # one NaN of four billion
     return UOp(o.WHERE, node.dtype, (late.broadcast(node.shape), full(node.shape, 0.0, node.dtype), node))
@@ -136,7 +144,7 @@ def _over(root: UOp, new: dict[UOp, UOp]) -> UOp:
     return made[root]
 
 
-# -- one more axis ----------------------------------------------------------------------------------------------------
+# -- one more axis -------------------------------------------------------------------------------------------
 def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callable[..., Any]:
     """The function for a whole batch, written for one example: in_axes says which axis of each argument counts the
     examples (None: the same for all), out_axes where it goes in the result.
@@ -147,8 +155,12 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> C
     def call(*args: Any) -> Any:
         axes = (in_axes,) * len(args) if in_axes is None or isinstance(in_axes, int) else tuple(in_axes)
         if len(axes) != len(args):
-            raise InputError("vmap needs one axis per argument", given=f"in_axes={in_axes!r} for {len(args)} arguments",
-                             expected="an int, or one entry per argument", mend="use None for arguments without a batch")
+            raise InputError(
+                "vmap needs one axis per argument",
+                given=f"in_axes={in_axes!r} for {len(args)} arguments",
+                expected="an int, or one entry per argument",
+                mend="use None for arguments without a batch",
+            )
         size, known, given = None, {}, []
         for number, (arg, axis) in enumerate(zip(args, axes)):
             if axis is None or not isinstance(arg, Tensor):
@@ -163,8 +175,12 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> C
             known[one] = front.uop
             given.append(arg._with(one))
         if size is None:
-            raise InputError("vmap has no batch", given=f"in_axes={in_axes!r}", expected="at least one tensor with an axis",
-                             mend="call the function itself")
+            raise InputError(
+                "vmap has no batch",
+                given=f"in_axes={in_axes!r}",
+                expected="at least one tensor with an axis",
+                mend="call the function itself",
+            )
         result = function(*given)
         parts = result if isinstance(result, (tuple, list)) else (result,)
         outputs = [_finished(part, _Batch(size, known), out_axes) for part in parts]
@@ -203,7 +219,12 @@ class _Batch:
     def _batched(self, node: UOp) -> UOp:
         op, arg, kind = node.op, node.arg, node.op.kind
         if kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY) or op is o.DETACH:
-            return UOp(op, node.dtype, tuple(self.full(s, node.shape if op is not o.DETACH else s.shape) for s in node.src), arg)
+            return UOp(
+                op,
+                node.dtype,
+                tuple(self.full(s, node.shape if op is not o.DETACH else s.shape) for s in node.src),
+                arg,
+            )
         x = self.full(node.src[0], node.src[0].shape)
         if kind == Kind.REDUCE:
             return UOp(op, node.dtype, (x,), Axes(tuple(a + 1 for a in arg.axes)))
@@ -252,6 +273,14 @@ class _Batch:
     def _scattered(self, node: UOp) -> UOp:
         base, index, value = node.src
         n, rest = base.shape[0], base.shape[1:]
-        flat = UOp(o.SCATTER, node.dtype, (self.full(base, base.shape).reshape((self.size * n, *rest)), self._linear(index, n),
-                                           self.full(value, (*index.shape, *rest))), node.arg)
+        flat = UOp(
+            o.SCATTER,
+            node.dtype,
+            (
+                self.full(base, base.shape).reshape((self.size * n, *rest)),
+                self._linear(index, n),
+                self.full(value, (*index.shape, *rest)),
+            ),
+            node.arg,
+        )
         return flat.reshape((self.size, n, *rest))
