@@ -109,14 +109,15 @@ class TinyJit:
                 if len(self._known) >= _MOST_COMBINATIONS:
                     self._known.pop(next(iter(self._known)))
                 combination = self._known[key] = _Combination(self.function, objects)
-            for number, replay in enumerate(combination.replays):
+            replays = [] if settings.CHECK else combination.replays     # CHECK judges kernel by kernel, in a trace
+            for number, replay in enumerate(replays):
                 result = replay.call(tensors)
                 if result is not _STALE:
                     if number:                               # the one that fits is tried first next time
                         combination.replays.insert(0, combination.replays.pop(number))
                     return result
-            if combination.replays and settings.DEBUG >= 1:
-                print(f"jit: {self.__name__} is captured anew: {combination.replays[0].why}")
+            if replays and settings.DEBUG >= 1:
+                print(f"jit: {self.__name__} is captured anew: {replays[0].why}")
             return combination.trace(args, kwargs)
 
 

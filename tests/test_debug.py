@@ -13,6 +13,7 @@ from scripts import run_script
 from glassgrad import Bug, Context, Device, GlobalCounters, Tensor
 from glassgrad.engine import realize as engine
 from glassgrad.graph import ops as o
+from glassgrad.jit import TinyJit
 from glassgrad.lower import lower as lowering
 from glassgrad.lower.loops import Store, walk
 from glassgrad.runtime import compile as compiling, toolchain
@@ -170,15 +171,22 @@ def test_check_names_the_guilty_pass(spoiled: str, monkeypatch: pytest.MonkeyPat
     assert y.tolist() == [4.125, 7.125, 10.125], "without CHECK nobody notices"
 
 
-def test_check_works_inside_a_jitted_function() -> None:
-    from glassgrad.jit import TinyJit
+def test_check_judges_every_call_of_a_jitted_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[Any] = []
+    right = engine.check_kernel
+    monkeypatch.setattr(engine, "check_kernel", lambda *args: (judged.append(args[0]), right(*args)))
 
     @TinyJit
     def double(x: Tensor) -> Tensor:
         return x * 2
 
+    def doubled(first: int) -> list[float]:
+        return [double(Tensor([float(first + i)])).item() for i in range(4)]
+
+    assert doubled(0) == [0.0, 2.0, 4.0, 6.0] and double.captured and not judged
     with Context(CHECK=1):
-        assert [double(Tensor([float(i)])).item() for i in range(4)] == [0.0, 2.0, 4.0, 6.0]
+        assert doubled(4) == [8.0, 10.0, 12.0, 14.0] and len(judged) == 4
+    assert doubled(8) == [16.0, 18.0, 20.0, 22.0] and len(judged) == 4
 
 
 # -- counters ------------------------------------------------------------------------------------------------
