@@ -58,44 +58,48 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     """Compute all of these at once; each comes back as a view of a BUFFER."""
     checks = index_check.sinks(nodes)
     if not checks:
-        return compute(_with_known_values(nodes), device)
-    made = compute(_with_known_values([*nodes, *[c.first_bad for c in checks]]), device)
+        return compute(_with_known_values(nodes, device), device)
+    made = compute(_with_known_values([*nodes, *[c.first_bad for c in checks]], device), device)
     index_check.judge(checks, made[len(nodes):], lambda node: array_of(node, node.device or device))
     return made[:len(nodes)]
 
 
 def schedule(nodes: Sequence[UOp], device: str) -> list[Any]:
     """The kernels that `realize` would run."""
-    return list(schedule_of(_with_known_values(nodes), device))
+    return list(schedule_of(_with_known_values(nodes, device), device))
 
 
 _some_values_known = False
 
 
 def value_of(node: UOp, device: str) -> UOp:
-    """The node's value as a BUFFER; the node remembers it."""
+    """The node's value as a BUFFER, whatever its shape; the node below the reshapes remembers it."""
     global _some_values_known
     base = node
     while base.op is o.RESHAPE:
         base = base.src[0]
     if base.op is o.BUFFER:
         return base
-    cache = node._cache
-    if cache is not None and "value" in cache:
-        return cache["value"]  # type: ignore[no-any-return]
-    value = realize([node.contiguous()], device)[0]
+    cache = base._cache
+    known = cache.get("value") if cache is not None else None
+    if known is not None and known.device == (base.device or device):
+        return known  # type: ignore[no-any-return]
+    value = realize([base.contiguous()], device)[0]
     while value.op is o.RESHAPE:
         value = value.src[0]
     if value.op is not o.BUFFER:
         raise Bug(f"the engine answered {value} where a buffer was due")
     _some_values_known = True
-    return node.cached("value", lambda _: value)  # type: ignore[no-any-return]
+    return base.cached("value", lambda _: value)  # type: ignore[no-any-return]
 
 
-def _with_known_values(roots: Sequence[UOp]) -> list[UOp]:
-    """The roots with every node that remembers its value replaced by it."""
+def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
+    """The roots with every node that remembers its value replaced by it. What has no device of its own (random numbers,
+    counts) may have been read on another one; there it is computed anew."""
     if not _some_values_known:
         return list(roots)
+    homes = {r.device or device for r in roots}
+    home = homes.pop() if len(homes) == 1 else None
     new: dict[UOp, UOp] = {}
     stack = [(r, False) for r in roots]
     while stack:
@@ -105,8 +109,9 @@ def _with_known_values(roots: Sequence[UOp]) -> list[UOp]:
             new[node] = node.over(src)
         elif node not in new:
             cache = node._cache
-            if cache is not None and "value" in cache:
-                new[node] = cache["value"].reshape(node.shape)
+            known = cache.get("value") if cache is not None else None
+            if known is not None and known.device == (node.device or home):
+                new[node] = known.reshape(node.shape)
             else:
                 stack.append((node, True))
                 stack.extend((s, False) for s in node.src if s not in new)
