@@ -266,11 +266,12 @@ class Teller:
     """A model in the middle of a text."""
 
     def __init__(self, model: Llama, temperature: float = 0.0):
-        self.model, self.caches, self.tokens = model, model.empty_caches(), [BEGIN]
+        caches = model.empty_caches()
+        self.model, self.caches, self.tokens = model, caches, [BEGIN]
 
-        @TinyJit
+        @TinyJit                                        # sees the model and the caches, and nothing that changes
         def follow(token: Tensor, position: Tensor) -> Tensor:
-            scores = model(token, position, self.caches)
+            scores = model(token, position, caches)
             if temperature:                             # the largest of scores plus Gumbel noise is a fair draw
                 noise = -(-Tensor.rand(scores.shape[0]).clamp(1e-7, 1.0 - 1e-7).log()).log()
                 scores = scores / temperature + noise

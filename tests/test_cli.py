@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glassgrad import cli, demo
+from glassgrad import cli, cli_doctor, cli_train, demo
 from glassgrad.nn import datafiles
+from glassgrad.nn.state import safe_load
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -28,13 +29,15 @@ def test_no_command_prints_help_and_exits_2():
 
 
 @pytest.mark.parametrize("arguments", [["frobnicate"], ["data", "x"], ["demo", "--epochs", "none"],
-                                       ["demo", "--epochs", "0"], ["--frobnicate"]])
+                                       ["demo", "--epochs", "0"], ["--frobnicate"], ["train"], ["train", "chess"],
+                                       ["train", "mnist", "--steps", "0"], ["doctor", "now"]])
 def test_wrong_usage_exits_2(arguments):
     done = glassgrad(*arguments)
     assert done.returncode == 2 and done.stdout == "" and "usage: glassgrad" in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["data", "--help"], ["devices", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["data", "--help"], ["devices", "--help"],
+                                       ["train", "--help"], ["doctor", "--help"]])
 def test_help_exits_0(arguments):
     done = glassgrad(*arguments)
     assert done.returncode == 0 and done.stdout.startswith("usage: glassgrad") and done.stderr == ""
@@ -48,9 +51,10 @@ def test_version():
 def test_devices():
     done = glassgrad("devices")
     assert done.returncode == 0, done.stderr
-    cpu, clang = done.stdout.splitlines()
-    assert re.match(r"CPU +\S.*, \d+ cores, \d+-bit vectors, compiled by llvmlite \d", cpu)
-    assert re.match(r"CLANG +the same processor, compiled by \S|CLANG +not here: ", clang)
+    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert re.match(r"CPU +\S.*, \d+ cores, \d+-bit vectors, compiled by llvmlite \d.* \(the default\)$", lines["CPU"])
+    assert re.match(r"CLANG +the same processor, compiled by \S|CLANG +not here: ", lines["CLANG"])
+    assert lines["PYTHON"] == "PYTHON   an interpreter: slow, and needs nothing"
 
 
 def test_devices_without_a_c_compiler(tmp_path):
@@ -70,6 +74,83 @@ def test_data_says_where_each_data_set_is(tmp_path):
     mnist, fashion, cifar = done.stdout.splitlines()
     assert mnist.split() == ["MNIST", str(folder)]
     assert fashion.startswith("Fashion-MNIST") and cifar.startswith("CIFAR-10")
+
+
+def test_doctor_shows_everything_and_tests_every_device(tmp_path):
+    done = glassgrad("doctor", CACHE_DIR=str(tmp_path / "cache"), MEMORY_MB="4096")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for heading in ("versions", "devices", "memory", "compiled kernels", "data", "settings from the environment",
+                    "self-test"):
+        assert re.search(rf"^{heading}$", done.stdout, re.M), heading
+    assert re.search(r"^CPU +right: a value and its gradient differ from NumPy's by ", done.stdout, re.M)
+    assert f"folder         {tmp_path / 'cache'}" in done.stdout and "limit          4,096 MiB" in done.stdout
+    assert done.stdout.endswith("\nAll is well.\n")
+
+
+def test_doctor_says_when_a_device_computes_wrongly(monkeypatch, capsys):
+    monkeypatch.setattr(cli_doctor.Tensor, "softmax", lambda self, axis: self)
+    assert not cli_doctor.self_test("CPU")
+    assert capsys.readouterr().out.startswith("CPU      WRONG: ")
+
+
+def test_bench_is_handed_on(tmp_path, monkeypatch, capsys):
+    assert glassgrad("bench", "--help").stdout.startswith("usage:")
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "glassgrad" / "cli.py"))
+    assert cli.main(["bench"]) == 1
+    assert capsys.readouterr().err == ("the benchmarks are not part of the installed package\n"
+                                       "  mend:     clone the repository, and run ./dev bench in it\n")
+
+
+# ---- training
+
+
+@pytest.fixture
+def few_images(monkeypatch):
+    """The digits that ship with glassgrad, in the place of MNIST."""
+    monkeypatch.setattr(cli_train.datasets, "mnist", cli_train.datasets.digits)
+
+
+def test_train_images(few_images, tmp_path, capsys):
+    file = tmp_path / "digits.safetensors"
+    assert cli.main(["train", "mnist", "--steps", "40", "--checkpoint", str(file)]) == 0
+    assert cli.main(["train", "mnist", "--steps", "80", "--checkpoint", str(file)]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and f"going on from step 40 in {file}" in out
+    accuracy = re.search(r"step 80: loss [\d.]+, test accuracy ([\d.]+)%", out)
+    assert accuracy and float(accuracy[1]) > 70
+
+
+def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(few_images, tmp_path, capsys):
+    whole, half = str(tmp_path / "whole"), str(tmp_path / "half")
+    assert cli.main(["train", "mnist", "--steps", "8", "--checkpoint", whole]) == 0
+    assert cli.main(["train", "mnist", "--steps", "4", "--checkpoint", half]) == 0
+    assert cli.main(["train", "mnist", "--steps", "8", "--checkpoint", half]) == 0
+    first, second = safe_load(whole), safe_load(half)
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert np.array_equal(tensor.numpy(), second[name].numpy()), name
+
+
+def test_train_on_text(monkeypatch, capsys):
+    monkeypatch.setattr(cli_train, "shakespeare", lambda: "to be, or not to be\n" * 100)
+    assert cli.main(["train", "shakespeare", "--steps", "30", "--batch", "8"]) == 0
+    out = capsys.readouterr().out
+    loss = re.search(r"step 30: loss [\d.]+, validation loss ([\d.]+)", out)
+    assert loss and float(loss[1]) < 1.5 and len(out) > 300
+
+
+def test_train_without_data_says_how_to_get_them(monkeypatch, capsys):
+    def nowhere() -> None:
+        raise datafiles.DataMissingError("MNIST is not on this machine", given="nothing", expected="files",
+                                         mend="connect to the network")
+
+    monkeypatch.setattr(cli_train.datasets, "mnist", nowhere)
+    assert cli.main(["train", "mnist"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and "MNIST is not on this machine" in err and "connect to the network" in err
+
+
+# ---- the demo
 
 
 def test_without_mnist_the_demo_says_so_and_learns_the_digits_that_ship(monkeypatch, capsys):
