@@ -71,8 +71,9 @@ class Traced:
             result = function(*args, **kwargs)
             self.returned: list[Tensor] = []
             mapped(result, self.returned.append)
-            self._drop_unread_gradients()
-            waiting = self._waiting(Surroundings(function, objects).tensors)
+            live = list(_live_tensors())
+            self._drop_unread_gradients(live)
+            waiting = self._waiting(live, Surroundings(function, objects).tensors)
             if waiting:
                 Tensor.realize(*waiting)
         self.streams = (first, _streams.count)
@@ -86,8 +87,8 @@ class Traced:
         self.argument_updates = [(i, a.uop) for i, (a, node) in enumerate(zip(self.arguments, self.argument_nodes))
                                  if a.uop is not node]
         self.argument_grads = [(i, a.grad.uop) for i, a in enumerate(self.arguments) if a.grad is not None]
-        self.left_behind = self._left_behind()
-        self.grads = [(t, t.grad) for t in _live_tensors() if self._was_there(t) and t.grad is not self.before[id(t)][2]]
+        self.left_behind = self._left_behind(live)
+        self.grads = [(t, t.grad) for t in live if self._was_there(t) and t.grad is not self.before[id(t)][2]]
         self.bound = [p for p in self.surroundings.places if isinstance(p.value, Tensor) and not self._was_there(p.value)]
         for i, node in self.argument_updates:
             originals[i].uop = node
@@ -107,32 +108,32 @@ class Traced:
     def _was_there(self, tensor: Tensor) -> bool:
         return id(tensor) in self.before
 
-    def _waiting(self, reachable: list[Tensor]) -> list[Tensor]:
+    def _waiting(self, live: list[Tensor], reachable: list[Tensor]) -> list[Tensor]:
         """Lazy values that this call leaves: results, tensors it changed, gradients, and new ones that its surroundings
         hold or that hang on its arguments. Left unrealized they would follow the wrong call for ever."""
         made = {r for rec in self.trace.records for r in rec.results} | set(self.argument_nodes)
         near = {id(t) for t in [*self.returned, *reachable]}
-        near |= {id(t.grad) for t in _live_tensors() if self._was_there(t) and t.grad is not self.before[id(t)][2]}
-        changed = [t for t in _live_tensors() if self._changed(t) and t.uop.base.op is not o.BUFFER]
+        near |= {id(t.grad) for t in live if self._was_there(t) and t.grad is not self.before[id(t)][2]}
+        changed = [t for t in live if self._changed(t) and t.uop.base.op is not o.BUFFER]
         lazy = [t for t in self.returned if t.uop.base.op is not o.BUFFER]
         return [t for t in dict.fromkeys([*lazy, *changed]) if self._was_there(t) or id(t) in near
                 or any(n in made for n in t.uop.toposort())]
 
-    def _drop_unread_gradients(self) -> None:
+    def _drop_unread_gradients(self, live: list[Tensor]) -> None:
         """Gradients that `backward` offers to every leaf cost nothing while they are lazy; a replay would have to
         compute them. Those this call left lazy are dropped, except where asked for (requires_grad=True)."""
-        for tensor in _live_tensors():
+        for tensor in live:
             grad = tensor.grad
             old = self.before[id(tensor)][2] if self._was_there(tensor) else None
             if grad is not None and grad is not old and grad.uop.base.op is not o.BUFFER \
                     and tensor.requires_grad is not True:
                 tensor.grad = old
 
-    def _left_behind(self) -> list[Tensor]:
+    def _left_behind(self, live: list[Tensor]) -> list[Tensor]:
         """Live tensors that this call made or changed, other than arguments and what it returns."""
         made = {r for rec in self.trace.records for r in rec.results} | set(self.argument_nodes)
         apart = {id(t) for t in self.arguments} | {id(t) for t in self.returned if not self._was_there(t)}
-        return [t for t in _live_tensors() if self._changed(t) and t.uop.base in made and id(t) not in apart]
+        return [t for t in live if self._changed(t) and t.uop.base in made and id(t) not in apart]
 
     def _faults(self, before: Surroundings, dice: Any) -> Iterator[str]:
         """What a replay, which runs no Python, would leave undone."""
