@@ -25,8 +25,8 @@ class Alias(ModuleType):
                 return sorted({*names, *[n for s in sources for n in _public(import_module(s))]})
             raise AttributeError(name)
         if name in names:
-            module, _, attribute = names[name].partition(":")
-            found = import_module(module)
+            place, _, attribute = names[name].partition(":")
+            found = import_module(place)
             value = getattr(found, attribute) if attribute else found
             setattr(self, name, value)
             return value

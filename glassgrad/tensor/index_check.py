@@ -32,7 +32,7 @@ Limits = tuple[int, int]
 
 class Pick(NamedTuple):
     """One index as the user wrote it, on an axis of a tensor."""
-    index: UOp
+    places: UOp
     size: int
     axis: int
 
@@ -68,7 +68,7 @@ def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...]) -> None:
     if _trusting or not settings.CHECK_INDEX:
         return
     wish = Watched(tuple(picks), shape)
-    remembered = picks[0].index._cache       # the user's own index: it lives as long as it may come again
+    remembered = picks[0].places._cache       # the user's own index: it lives as long as it may come again
     if remembered is not None and wish in remembered.get("in range", ()):
         return
     for index, size, _ in picks:
@@ -85,7 +85,7 @@ def limits(node: UOp) -> Limits | None:
     >>> limits(counting(5) % 3)
     (0, 2)
     """
-    found = {}
+    found: dict[UOp, Limits] = {}
     for n in toposort([node]):
         if n.dtype.kind in "iub" and n.op not in (o.GATHER, o.SCATTER):
             known = n.cached("limits", lambda x: _limits(x, found))
@@ -212,7 +212,7 @@ def judge(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[UOp],
         if place < check.node.src[1].size:
             raise _error(check, place, read)
         _watched.pop(check.node.src[1], None)        # values do not change: once is enough
-        check.watched.picks[0].index.cached("in range", lambda _: set()).add(check.watched)
+        check.watched.picks[0].places.cached("in range", lambda _: set()).add(check.watched)
 
 
 def _error(check: Check, place: int, read: Callable[[UOp], Any]) -> IndexRangeError:

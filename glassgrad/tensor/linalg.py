@@ -338,7 +338,7 @@ def _qr_gradient(a: UOp, to_q: Any, to_r: Any) -> Any:
 
 
 def _qr_gradient_square(q: Any, r: Any, to_q: Any, to_r: Any) -> Any:
-    inner = None if to_r is None else r @ to_r.transpose(1, 2)
+    inner: Any = None if to_r is None else r @ to_r.transpose(1, 2)
     if to_q is not None:
         part = to_q.transpose(1, 2) @ q
         inner = -part if inner is None else inner - part

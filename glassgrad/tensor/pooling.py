@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pooling"]
 
-Sizes = "int | Sequence[int]"
+Sizes = Any     # an int, or one per axis
 
 
 class Pooling(Einsum):

@@ -89,8 +89,11 @@ def value_of(node: UOp, device: str) -> UOp:
         value = value.src[0]
     if value.op is not o.BUFFER:
         raise Bug(f"the engine answered {value} where a buffer was due")
-    _some_values_known = True
-    return base.cached("value", lambda _: value)  # type: ignore[no-any-return]
+    if base.op is not o.CONST:       # a constant is everybody's, and better computed with than read
+        _some_values_known = True
+        base.cached("value", lambda _: value)
+        base._cache["value"] = value  # type: ignore[index]
+    return value
 
 
 def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:

@@ -164,7 +164,7 @@ class Sorting(Functional):
         if interpolation not in ("linear", "lower", "higher", "midpoint", "nearest"):
             raise InputError("there is no such interpolation", given=repr(interpolation),
                              expected='"linear", "lower", "higher", "midpoint" or "nearest"', mend="check the spelling")
-        shares = q if isinstance(q, Sorting) else self._with(full((), float(q), dtypes.default_float)) \
+        shares: Any = q if isinstance(q, Sorting) else self._with(full((), float(q), dtypes.default_float)) \
             if isinstance(q, (int, float)) else self.__class__(q, device=self.device)
         if isinstance(q, (int, float)) and not 0 <= q <= 1:
             raise InputError(
@@ -245,6 +245,10 @@ class Sorting(Functional):
             chosen = self.expand(shape).flatten()[places.maximum(0)]
         return chosen if size is None else (places < 0).where(fill_value, chosen)
 
+    def _stored(self) -> Self:
+        """This, computed now."""
+        return self._with(running.realize([self.uop], self.device)[0])
+
     def unique(self, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:
         """The different values in order; with `return_inverse` also where each element is found among them, with
         `return_counts` also how often each occurs.
@@ -257,12 +261,12 @@ class Sorting(Functional):
             found = [self.reshape(0), self._with(full((0,), 0, dtypes.int32)), self._with(full((0,), 0, dtypes.int32))]
         else:
             values, order = self.flatten().sort()
-            values, order = values.realize(), order.realize()
+            values, order = values._stored(), order._stored()
             first = self._with(full((1,), True, dtypes.bool))
-            changes = (first.cat(values[1:] != values[:-1]) if count > 1 else first).realize()
+            changes = (first.cat(values[1:] != values[:-1]) if count > 1 else first)._stored()
             group = changes.cast(dtypes.int32).cumsum(0) - 1
-            heads = self._with(changes._found(None)).realize()
-            ends = heads[1:].cat(self._with(full((1,), count, dtypes.int32))) if len(heads) > 1 else \
+            heads = self._with(changes._found(None))._stored()
+            ends = heads[1:].cat(self._with(full((1,), count, dtypes.int32))) if heads.shape[0] > 1 else \
                 self._with(full((1,), count, dtypes.int32))
             inverse = UOp(
                 o.SCATTER, dtypes.int32, (full((count,), 0, dtypes.int32), order.uop, group.uop), Scatter("set")
