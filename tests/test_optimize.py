@@ -288,6 +288,17 @@ def test_batched_matmul(rng: np.random.Generator) -> None:
         check([matmul(x, y), matmul(x.permute((0, 1, 3, 2)), x)], values, compiler(target))
 
 
+@pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
+def test_matmul_of_gathered_rows(name: str, rng: np.random.Generator) -> None:
+    """An index that is loaded is not loaded past a ragged edge either."""
+    values = Inputs()
+    rows = values.leaf(rng.uniform(-1, 1, (11, 19)).astype("float32"))
+    where = values.leaf(rng.integers(0, 11, 67).astype("int32"))
+    y = values.leaf(rng.uniform(-1, 1, (19, 21)).astype("float32"))
+    picked = UOp(o.GATHER, FLOAT, (rows, where))
+    check([matmul(picked, y), matmul(y.permute((1, 0)), picked.permute((1, 0)))], values, compiler(TARGETS[name]))
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("image, kernel", [((9, 11), (3, 3)), ((8, 8), (1, 1)), ((13, 7), (5, 2)), ((16, 33), (3, 1))])
 def test_convolution_and_its_gradients(image: tuple[int, int], kernel: tuple[int, int], stride: int,

@@ -363,8 +363,11 @@ def edge_gate(expression: UOp, gate: UOp | None, memo: Replace | None = None) ->
     """The expression with every LOAD gated too: nothing is read past a ragged edge."""
     if gate is None:
         return expression
-    replace = {n: UOp(o.LOAD, n.dtype, (n.src[0], n.src[1], _and(n.src[2:], gate)))
-               for n in toposort([expression]) if n.op is o.LOAD}
+    replace: Replace = {}
+    for n in toposort([expression]):
+        if n.op is o.LOAD:                        # its index may be loaded too: a gather
+            at, *gates = (substitute_index(s, replace, {}) for s in n.src[1:])
+            replace[n] = UOp(o.LOAD, n.dtype, (n.src[0], at, _and(tuple(gates), gate)))
     return substitute_index(expression, replace, {})
 
 
