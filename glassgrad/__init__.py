@@ -37,9 +37,10 @@ __all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "
            "IndexRangeError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
 
 # Loaded when they are first asked for, so that `import glassgrad` stays quick.
+_TRANSFORMS = ("checkpoint", "grad", "jvp", "value_and_grad", "vmap")
 _LATER = {"nn": ("glassgrad.nn", None), "jit": ("glassgrad.jit", None), "TinyJit": ("glassgrad.jit", "TinyJit"),
           **{name: ("glassgrad.tensor.function", name) for name in ("Function", "custom_gradient")},
-          **{name: ("glassgrad.tensor.transforms", name) for name in ("checkpoint", "grad", "jvp", "value_and_grad", "vmap")}}
+          **{name: ("glassgrad.tensor.transforms", name) for name in _TRANSFORMS}}
 
 
 def __getattr__(name: str) -> Any:

@@ -29,8 +29,8 @@ from glassgrad.engine.normal import Normal, normalise, scalar_bytes, with_params
 from glassgrad.engine.profile import measure, profiling
 from glassgrad.engine.report import check_kernel, report_kernel, report_run, show_source
 from glassgrad.graph import ops as o
-from glassgrad.graph.ops import Kind
 from glassgrad.graph.narrow import narrow
+from glassgrad.graph.ops import Kind
 from glassgrad.graph.rewrite import rewrite
 from glassgrad.graph.rules import ALGEBRA
 from glassgrad.graph.sums import join_sums

@@ -1,7 +1,7 @@
 """Run a trace again as one list of commands. In: a `Trace`, and where its inputs come from. Out: `Replay`.
 
-Every buffer of the trace gets a symbol. What never changes (memory between kernels, constants) is bound once; inputs and
-results that outlive the call are bound anew each time, by writing their address into the launches that use them.
+Every buffer of the trace gets a symbol. What never changes (memory between kernels, constants) is bound once; inputs
+and results that outlive the call are bound anew each time, by writing their address into the launches that use them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Replay:
             first += ready.slots
         self._make_plans(uses)
 
-    # -- where things lie ------------------------------------------------------------------------------------------------
+    # -- where things lie ------------------------------------------------------------------------------------
     def _claim(self, trace: Trace) -> dict[str, Any]:
         """One arena per device, large enough for each schedule in turn."""
         most: dict[str, int] = {}
@@ -123,7 +123,7 @@ class Replay:
                                    for _, plan, _ in self._plans for array, position in plan.uses_of(slot)]
                           for symbol, places in self._symbols.items()}
 
-    # -- running -----------------------------------------------------------------------------------------------------------
+    # -- running ---------------------------------------------------------------------------------------------
     def bind(self, symbol: UOp, address: int) -> None:
         """The buffer that was `symbol` in the trace is at this address from now on."""
         for array, position, offset in self._pointers[symbol]:

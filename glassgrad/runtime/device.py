@@ -72,7 +72,7 @@ class _Devices:
         return upper
 
     def _plugged_in(self, name: str) -> bool:
-        from importlib.metadata import entry_points      # a fifth of the time to import glassgrad
+        from importlib.metadata import entry_points  # a fifth of the time to import glassgrad
         for entry in entry_points(group="glassgrad.devices"):
             if entry.name.upper() == name:
                 self._devices[name] = entry.load()

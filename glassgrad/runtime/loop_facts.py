@@ -55,11 +55,15 @@ def is_pure(node: UOp) -> bool:
     stack = [node]
     while stack:
         top = stack[-1]
-        waiting = [s for s in top.src if not (s._cache and "pure" in s._cache)]
+        waiting = [s for s in top.src if _known_pure(s) is None]
         if waiting:
             stack.extend(waiting)
             continue
         stack.pop()
-        pure = top.op not in (o.LOAD, o.REGISTER, o.FOLD, o.LOCAL) and all(s._cache["pure"] for s in top.src)
+        pure = top.op not in (o.LOAD, o.REGISTER, o.FOLD, o.LOCAL) and all(_known_pure(s) for s in top.src)
         top.cached("pure", lambda _, p=pure: p)
-    return bool(node._cache["pure"])
+    return bool(_known_pure(node))
+
+
+def _known_pure(node: UOp) -> bool | None:
+    return None if node._cache is None else node._cache.get("pure")

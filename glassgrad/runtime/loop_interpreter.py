@@ -143,7 +143,7 @@ class _PhaseRun:
                                            poisoned(memory.dtype, (count, memory.arg.size)), private=True)
         self._run(self.body, mask)
 
-    # -- statements ----------------------------------------------------------------------------------------------------
+    # -- statements ------------------------------------------------------------------------------------------
     def _run(self, body: Iterable[Statement], mask: Wide | None) -> None:
         if mask is not None:
             if not mask.array.any():
@@ -255,7 +255,7 @@ class _PhaseRun:
             memory.watch.store(spots, tasks + self.first_task, self._race(memory, spots, place))
         memory.store(spots, tasks, values.ravel()[chosen], s.combine, f"{self.title} stores to", place)
 
-    # -- values --------------------------------------------------------------------------------------------------------
+    # -- values ----------------------------------------------------------------------------------------------
     def _value(self, root: UOp, mask: Wide | None) -> Wide:
         """The value of an expression now. Loads are checked where the mask holds."""
         done: dict[UOp, Wide] = {}
@@ -346,7 +346,7 @@ class _PhaseRun:
         lanes = [r for r in over if self.kinds.get(r) == LANE]
         return fold(value, node, [r for r in over if r not in lanes], lanes)
 
-    # -- axes ----------------------------------------------------------------------------------------------------------
+    # -- axes ------------------------------------------------------------------------------------------------
     def _spread(self, value: Wide, over: Iterable[Axis]) -> Wide:
         """The value with these axes at their present size."""
         sizes = {a: (self.tasks if a == TASKS else self.counters[a]).array.size for a in over}
@@ -359,7 +359,7 @@ class _PhaseRun:
         """The axes a register may have: its wide ranges, and one register for each task."""
         return [TASKS, *register.src, *[r for r in self.open_wide if self.kinds[r] == TASK]]
 
-    # -- what goes wrong -----------------------------------------------------------------------------------------------
+    # -- what goes wrong -------------------------------------------------------------------------------------
     def _no_stray(self, mask: Wide, known: Iterable[Axis], what: str) -> None:
         stray = [a for a in mask.axes if a not in list(known)]
         if stray:

@@ -154,7 +154,8 @@ class Joining(Creation):
         row, column = resolve_axis(dim1, self.ndim, "diagonal"), resolve_axis(dim2, self.ndim, "diagonal")
         if self.ndim < 2 or row == column:
             raise ShapeError("diagonal needs two axes", given=f"dim1={dim1}, dim2={dim2}, shape {self.shape}",
-                             expected="two different axes of a matrix or a stack of them", mend="write x.diagonal(0, -2, -1)")
+                             expected="two different axes of a matrix or a stack of them",
+                             mend="write x.diagonal(0, -2, -1)")
         lead = [a for a in range(self.ndim) if a not in (row, column)]
         x = self.uop.permute([*lead, row, column])
         stack, (rows, columns) = x.shape[:-2], x.shape[-2:]

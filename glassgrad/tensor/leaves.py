@@ -58,13 +58,13 @@ def holders(nodes: Iterable[UOp]) -> list[Any]:
     return found
 
 
-# -- losses ----------------------------------------------------------------------------------------------------------------
+# -- losses --------------------------------------------------------------------------------------------------
 _started: list[weakref.ref[Any]] = []
 
 
 def started_from(tensor: Any) -> None:
-    """`backward` started here. Whoever computes the gradients computes this value too, or it would need the whole forward
-    pass a second time, with the old parameters kept alive for it."""
+    """`backward` started here. Whoever computes the gradients computes this value too, or it would need the whole
+    forward pass a second time, with the old parameters kept alive for it."""
     _started[:] = [s for s in _started if s() is not None and s() is not tensor]
     _started.append(weakref.ref(tensor))
 
