@@ -35,7 +35,8 @@ class Model:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train and test; the exit status."""
-    parser = training_arguments("A convolutional network on MNIST.", 200, "python examples/beautiful_mnist.py --steps 70")
+    parser = training_arguments("A convolutional network on MNIST.", 200,
+                                "python examples/beautiful_mnist.py --steps 70")
     parser.add_argument("--batch", type=at_least_one, default=128, help="images per step (default: 128)")
     parser.add_argument("--test-images", type=int, default=10_000, help="how many to test on (default: all 10,000)")
     options = parser.parse_args(arguments)

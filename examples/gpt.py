@@ -2,7 +2,7 @@
 
 In: a text, or GPT-2's weights (safetensors or PyTorch, with vocab.json and merges.txt beside them). Out: new text.
 
-    python examples/gpt.py                                          train for 500 steps, then write
+    python examples/gpt.py                                          train for 1000 steps, to a validation loss of 1.93, then write
     python examples/gpt.py --checkpoint plays.safetensors --steps 2000
     python examples/gpt.py --weights gpt2/model.safetensors --prompt "The sea"
 """
@@ -59,7 +59,7 @@ class Attention:
         q, k, v = (part.reshape(batch, length, self.heads, size).permute(0, 2, 1, 3)     # (batch, heads, length, size)
                    for part in self.c_attn(x).chunk(3, dim=-1))
         places = Tensor.arange(length)
-        scores = q @ k.transpose(2, 3) / size ** 0.5                                     # (batch, heads, length, length)
+        scores = q @ k.transpose(2, 3) / size ** 0.5                                    # (batch, heads, length, length)
         scores = (places.reshape(1, length) <= places.reshape(length, 1)).where(scores, -float("inf"))
         mixed = scores.softmax(-1) @ v
         return self.c_proj(mixed.permute(0, 2, 1, 3).reshape(batch, length, width))
@@ -135,7 +135,8 @@ def load_gpt2(path: Path) -> tuple[GPT, Tokenizer]:
                if not name.endswith((".attn.bias", ".attn.masked_bias", "lm_head.weight"))}    # masks; wte once more
     if "wte.weight" not in weights:
         raise InputError("these are not GPT-2's weights", given=f"{path} with {', '.join(list(found)[:3])}, ...",
-                         expected="wte.weight, wpe.weight, h.0.attn.c_attn.weight, ...", mend="take model.safetensors of gpt2")
+                         expected="wte.weight, wpe.weight, h.0.attn.c_attn.weight, ...",
+                         mend="take model.safetensors of gpt2")
     (words, width), length = weights["wte.weight"].shape, weights["wpe.weight"].shape[0]
     layers = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("h."))
     model = GPT(Config(words, length, layers, width // 64, width))
@@ -151,7 +152,8 @@ class Tokenizer:
         missing = [name for name in ("vocab.json", "merges.txt") if not (folder / name).is_file()]
         if missing:
             raise InputError("GPT-2's tokens are missing", given=f"no {' and no '.join(missing)} in {folder}",
-                             expected="both files beside the weights", mend="fetch them from where the weights came from")
+                             expected="both files beside the weights",
+                             mend="fetch them from where the weights came from")
         self.number: dict[str, int] = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
         lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
         self.rank = {tuple(line.split()): i for i, line in enumerate(lines) if line and not line.startswith("#")}
@@ -238,7 +240,7 @@ def train_characters(plays: Plays, options: Any) -> GPT:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train or load, then write; the exit status."""
-    parser = training_arguments("GPT-2 writes.", 500, "python examples/gpt.py --checkpoint plays.safetensors")
+    parser = training_arguments("GPT-2 writes.", 1000, "python examples/gpt.py --checkpoint plays.safetensors")
     parser.add_argument("--batch", type=at_least_one, default=16, help="pieces of text per step (default: 16)")
     parser.add_argument("--rate", type=float, default=3e-3, help="the largest learning rate (default: 0.003)")
     parser.add_argument("--weights", type=Path, help="GPT-2's weights: do not train, write with them")

@@ -138,8 +138,8 @@ def load_llama2c(path: Path, tokenizer: Path | None) -> tuple[Llama, Tokenizer]:
     """The format of llama2.c: seven sizes, then float32 weights, each kind for all layers at once."""
     data = path.read_bytes()
     if len(data) < 28:
-        raise InputError("not a llama2.c checkpoint", given=f"{path} of {len(data)} bytes", expected="a header of 28 bytes",
-                         mend="check the path")
+        raise InputError("not a llama2.c checkpoint", given=f"{path} of {len(data)} bytes",
+                         expected="a header of 28 bytes", mend="check the path")
     width, hidden, layers, heads, groups, words, length = struct.unpack("<7i", data[:28])
     shared, words = words > 0, abs(words)
     c = Config(width, hidden, layers, heads, groups, words, length)
@@ -185,9 +185,9 @@ def load_llama2c(path: Path, tokenizer: Path | None) -> tuple[Llama, Tokenizer]:
 
 
 GGUF_NAMES = {"token_embd": "tok_embeddings", "output_norm": "norm", "output": "output", "attn_norm": "attention_norm",
-              "attn_q": "attention.wq", "attn_k": "attention.wk", "attn_v": "attention.wv", "attn_output": "attention.wo",
-              "ffn_norm": "ffn_norm", "ffn_gate": "feed_forward.w1", "ffn_down": "feed_forward.w2",
-              "ffn_up": "feed_forward.w3"}
+              "attn_q": "attention.wq", "attn_k": "attention.wk", "attn_v": "attention.wv",
+              "attn_output": "attention.wo", "ffn_norm": "ffn_norm", "ffn_gate": "feed_forward.w1",
+              "ffn_down": "feed_forward.w2", "ffn_up": "feed_forward.w3"}
 
 
 def load_gguf(path: Path) -> tuple[Llama, Tokenizer]:
@@ -301,7 +301,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokenizer", type=Path, help="the tokenizer of a .bin (default: tok512.bin)")
     parser.add_argument("--prompt", default="", help="how the story begins")
     parser.add_argument("--tokens", type=at_least_one, default=256, help="how long it may become (default: 256)")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0, the default, always takes the likeliest token")
+    parser.add_argument("--temperature", type=float, default=0.0,
+                        help="0, the default, always takes the likeliest token")
     parser.add_argument("--seed", type=int, default=1, help="of the random numbers, above temperature 0 (default: 1)")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE",
                         help="save the story here, with all the model remembers of it; go on with it when it is there")

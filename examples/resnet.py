@@ -148,7 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                                 "--checkpoint resnet.safetensors")
     parser.add_argument("--model", choices=["resnet20", "resnet18", "resnet50"], default="resnet20")
     parser.add_argument("--evaluate", action="store_true", help="do not train: load weights and test them")
-    parser.add_argument("--weights", type=Path, help="a file of PyTorch or safetensors (default: the published ResNet-20)")
+    parser.add_argument("--weights", type=Path,
+                        help="a file of PyTorch or safetensors (default: the published ResNet-20)")
     parser.add_argument("--classes", type=int, default=10, help="results of the last layer (default: 10)")
     parser.add_argument("--batch", type=at_least_one, default=64, help="images per step (default: 64)")
     parser.add_argument("--test-images", type=int, default=10_000, help="how many to test on (default: all 10,000)")

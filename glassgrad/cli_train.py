@@ -91,8 +91,8 @@ def train_on_images(options: argparse.Namespace) -> None:
         return (model(x.float() / 255).argmax(1) == y).sum()
 
     def accuracy() -> str:
-        parts = range(0, len(x_test), 500)
-        return f"test accuracy {sum(right(x_test[i:i + 500], y_test[i:i + 500]).item() for i in parts) / len(x_test):.2%}"
+        found = sum(right(x_test[i:i + 500], y_test[i:i + 500]).item() for i in range(0, len(x_test), 500))
+        return f"test accuracy {found / len(x_test):.2%}"
 
     def batch(number: int) -> Tensor:
         random = np.random.default_rng((options.seed, number))

@@ -6,10 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from conftest import data_folder
+
+from glassgrad import Tensor
+from glassgrad.nn.state import get_state_dict, safe_save
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "common")
@@ -23,6 +27,23 @@ def example(name: str, *arguments: str, status: int = 0) -> str:
                           env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=300)
     assert done.returncode == status, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout if status == 0 else done.stderr
+
+
+def loaded_module(name: str) -> ModuleType:
+    """An example as a module, to look into."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    try:
+        return import_module(name)
+    finally:
+        sys.path.remove(str(ROOT / "examples"))
+
+
+def needs(name: str) -> Path:
+    """Real data that are already on this machine, or a skip: tests never download."""
+    for place in (os.environ.get("GLASSGRAD_DATA"), ROOT.parent / "shared" / "data"):
+        if place and (Path(place) / name).exists():
+            return Path(place) / name
+    pytest.skip(f"the real data are absent: no {name} in $GLASSGRAD_DATA or ../shared/data")
 
 
 def number(text: str, before: str) -> float:
@@ -49,19 +70,19 @@ def test_wrong_usage(name, option):
 
 
 def test_llama_tells_the_known_story():
-    data_folder("models/llama2c")
+    needs("models/llama2c")
     assert example("llama", "--tokens", "100").startswith(STORY)
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_llama_from_gguf_tells_the_same(kind):
-    file = data_folder("models/gguf") / f"stories260K-{kind}.gguf"
+    file = needs("models/gguf") / f"stories260K-{kind}.gguf"
     told = example("llama", "--model", str(file), "--tokens", "60")
     assert len(told) > 100 and STORY.startswith(told[:-1])
 
 
 def test_llama_goes_on_with_its_story(tmp_path):
-    data_folder("models/llama2c")
+    needs("models/llama2c")
     file = str(tmp_path / "story.safetensors")
     begun = example("llama", "--tokens", "20", "--checkpoint", file)
     assert STORY.startswith(begun[:-1])
@@ -85,24 +106,19 @@ def test_the_transformer_learns_to_sort(tmp_path):
 
 
 def test_gpt_learns_characters():
-    data_folder("text")
+    needs("text")
     out = example("gpt", "--steps", "40", "--batch", "8", "--tokens", "20", "--temperature", "0")
     assert number(out, "validation loss") < 3.3         # guessing among 65 characters is 4.17
 
 
 def test_gpt_reads_the_published_names(tmp_path):
-    sys.path.insert(0, str(ROOT / "examples"))
-    try:
-        import gpt
-    finally:
-        sys.path.remove(str(ROOT / "examples"))
-    from glassgrad import Tensor
-    from glassgrad.nn.state import get_state_dict, safe_save
+    gpt = loaded_module("gpt")
     model = gpt.GPT(gpt.Config(words=6, length=8, layers=2, heads=1, width=64))
     names = {f"transformer.{name}": tensor for name, tensor in get_state_dict(model).items()}
     safe_save({**names, "transformer.h.0.attn.bias": Tensor.ones(1, 1, 8, 8),
                "lm_head.weight": model.wte.weight}, tmp_path / "model.safetensors")
-    (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1, "ab": 2, "\u0120": 3, "\u0120ab": 4, "c": 5}', encoding="utf-8")
+    (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1, "ab": 2, "\u0120": 3, "\u0120ab": 4, "c": 5}',
+                                          encoding="utf-8")
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n\u0120 ab\n", encoding="utf-8")
     loaded, tokens = gpt.load_gpt2(tmp_path / "model.safetensors")
     assert tokens.encode("ab abc") == [2, 4, 5] and tokens.decode(4) == b" ab"
@@ -113,14 +129,14 @@ def test_gpt_reads_the_published_names(tmp_path):
 
 
 def test_the_published_resnet_is_as_good_as_it_says():
-    data_folder("models/torch")
-    data_folder("cifar-10-batches-bin")
+    needs("models/torch")
+    needs("cifar-10-batches-bin")
     out = example("resnet", "--evaluate", "--test-images", "500")
-    assert number(out, "test accuracy:") == 92.4        # 91.73 of all 10,000
+    assert number(out, "test accuracy:") == 91.0        # as PyTorch with the same file; of all 10,000: 91.73
 
 
 def test_a_resnet_learns(tmp_path):
-    data_folder("cifar-10-batches-bin")
+    needs("cifar-10-batches-bin")
     out = example("resnet", "--steps", "8", "--batch", "16", "--test-images", "100",
                   "--checkpoint", str(tmp_path / "resnet.safetensors"))
     assert number(out, "step 8: loss") < 4 and "test accuracy" in out
@@ -128,13 +144,7 @@ def test_a_resnet_learns(tmp_path):
 
 @pytest.mark.parametrize("name, parameters", [("resnet18", 11_689_512), ("resnet50", 25_557_032)])
 def test_the_names_and_sizes_are_torchvisions(name, parameters):
-    sys.path.insert(0, str(ROOT / "examples"))
-    try:
-        import resnet
-    finally:
-        sys.path.remove(str(ROOT / "examples"))
-    from glassgrad.nn.state import get_state_dict
-    state = get_state_dict(resnet.build(name, classes=1000))
+    state = get_state_dict(loaded_module("resnet").build(name, classes=1000))
     learned = {n: t for n, t in state.items() if not n.endswith(("running_mean", "running_var", "num_batches_tracked"))}
     assert sum(t.numel() for t in learned.values()) == parameters
     assert {"conv1.weight", "layer2.0.downsample.0.weight", "layer2.0.downsample.1.bias", "layer4.1.bn2.running_mean",
@@ -142,6 +152,6 @@ def test_the_names_and_sizes_are_torchvisions(name, parameters):
 
 
 def test_beautiful_mnist_learns():
-    data_folder("mnist")
+    needs("mnist")
     out = example("beautiful_mnist", "--steps", "25", "--batch", "32", "--test-images", "500")
     assert number(out, "step 25: loss") < 1.6

@@ -72,7 +72,8 @@ class Profile:
     def table(self, most: int = 20) -> str:
         """The slowest kernels as text.
 
-        >>> ran = Profile({("r", "CPU", "a.py:3"): KernelRow("reduce_8", "CPU", "a.py:3", 4, 2_000_000, 6_000_000, 500)})
+        >>> row = KernelRow("reduce_8", "CPU", "a.py:3", times=4, nanoseconds=2_000_000, operations=6_000_000)
+        >>> ran = Profile({("reduce_8", "CPU", "a.py:3"): row})
         >>> print(ran.table())
         kernel    times  total ms  share  GFLOPS  GB/s  line
         reduce_8      4       2.0   100%     3.0   0.0  a.py:3
