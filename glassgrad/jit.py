@@ -222,7 +222,8 @@ class _Captured:
         self.fresh = [b for b in dict.fromkeys(node.base for node in kept) if b in made]     # what outlives the call
         self._watch(traced, {id(t) for t in rebound})
         self.streams, self.seed = traced.streams, traced.seed
-        self.replay = Replay(traced.trace, list(dict.fromkeys([*self.inputs, *[n for n, _ in self.outside], *self.fresh])))
+        symbols = [*self.inputs, *[n for n, _ in self.outside], *self.fresh]
+        self.replay = Replay(traced.trace, list(dict.fromkeys(symbols)))
         self.random_cells = [(cell.value - traced.streams[0], address, dtype) for cell, dtype, address, stream
                              in self.replay.cells if stream and cell.value > traced.streams[0]]
         self.other_cells = [(cell, address, dtype) for cell, dtype, address, stream in self.replay.cells
@@ -355,7 +356,8 @@ class _Frame:
         for reference, node, then_ in self.grads:
             tensor = reference()
             if tensor is not None:
-                tensor.grad = None if then_ is None else tensor._with(node if node is not None else _moved(then_, given))
+                found = None if then_ is None else node if node is not None else _moved(then_, given)
+                tensor.grad = None if found is None else tensor._with(found)
         for i, node_ in captured.argument_updates:
             tensors[i].uop = _moved(node_, {**self.made, **given})
             hold(tensors[i])

@@ -89,12 +89,13 @@ class Traced:
         self.argument_grads = [(i, a.grad.uop) for i, a in enumerate(self.arguments) if a.grad is not None]
         self.left_behind = self._left_behind(live)
         self.grads = [(t, t.grad) for t in live if self._was_there(t) and t.grad is not self.before[id(t)][2]]
-        self.bound = [p for p in self.surroundings.places if isinstance(p.value, Tensor) and not self._was_there(p.value)]
+        self.bound = [p for p in self.surroundings.places
+                      if isinstance(p.value, Tensor) and not self._was_there(p.value)]
         for i, node in self.argument_updates:
             originals[i].uop = node
             hold(originals[i])
-        for i, _ in self.argument_grads:
-            add_gradient(originals[i], self.arguments[i].grad)
+        for i, node in self.argument_grads:
+            add_gradient(originals[i], originals[i]._with(node))
 
     def forget(self) -> None:
         """Let go of tensors that lived before the call."""

@@ -1,4 +1,4 @@
-"""Each promise of the jit, by a test that a lying jit fails: every call is compared with the same Python run eagerly."""
+"""Each promise of the jit, by a test that a lying jit fails: every call is compared with the same Python, eager."""
 
 from __future__ import annotations
 
@@ -194,7 +194,8 @@ def test_nested_results_an_argument_a_view_of_one_and_the_same_tensor_twice() ->
     @TinyJit
     def nest(x: Tensor) -> dict[str, Any]:
         y = x * 2
-        return {"y": y, "list": [x + 1, (y, None)], "none": None, "again": y, "text": "s", "x": x, "view": x[1:], "t": x.T}
+        return {"y": y, "list": [x + 1, (y, None)], "none": None, "again": y, "text": "s", "x": x, "view": x[1:],
+                "t": x.T}
 
     for _ in range(CALLS):
         x = rand(3, 2)
@@ -368,7 +369,8 @@ def test_batchnorm_statistics_follow() -> None:
 # -- training -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("make", [
     lambda p: optim.SGD(p, lr=0.1), lambda p: optim.SGD(p, lr=0.1, momentum=0.9), lambda p: optim.Adam(p, lr=0.01),
-    lambda p: optim.AdamW(p, lr=0.01), lambda p: optim.RMSprop(p, lr=0.01)], ids=["SGD", "momentum", "Adam", "AdamW", "RMSprop"])
+    lambda p: optim.AdamW(p, lr=0.01), lambda p: optim.RMSprop(p, lr=0.01)],
+    ids=["SGD", "momentum", "Adam", "AdamW", "RMSprop"])
 def test_an_optimizer_inside(make: Callable[..., Any]) -> None:
     def train(wrap: Callable[..., Any]) -> tuple[list[float], list[np.ndarray]]:
         Tensor.manual_seed(7)
@@ -383,8 +385,8 @@ def test_an_optimizer_inside(make: Callable[..., Any]) -> None:
             return loss
         step = wrap(step)
         with Tensor.train():
-            losses = [step(Tensor(numbers.standard_normal((4, 6)).astype(np.float32)), Tensor(numbers.integers(0, 3, 4)))
-                      for _ in range(CALLS)]
+            losses = [step(Tensor(numbers.standard_normal((4, 6)).astype(np.float32)),
+                           Tensor(numbers.integers(0, 3, 4))) for _ in range(CALLS)]
         return [loss.item() for loss in losses], [p.numpy() for p in get_parameters(model)]
 
     (losses, weights), (expected, eager) = train(TinyJit), train(lambda f: f)
@@ -541,7 +543,7 @@ def test_threads_capture_and_replay_apart() -> None:
 
 def test_no_memory_stays_behind() -> None:
     total = TinyJit(lambda x, k: (x * 2).sum() + k)
-    for call in range(6):
+    for _ in range(6):
         total(rand(100), 0).item()
     gc.collect()
     before = len(buffer._live)

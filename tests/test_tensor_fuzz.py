@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="PyTorch, the judge of gradients and
 
 from tensor_fuzzer import check  # noqa: E402
 
-from glassgrad import Tensor  # noqa: E402
+from glassgrad import Context, Tensor  # noqa: E402
 
 SECONDS = 25
 
@@ -47,3 +47,28 @@ def test_a_costly_value_is_not_read_by_a_loop_placed_before_the_one_that_keeps_i
     norms = costly.reshape(4, 1, 7).square().sum(2, keepdim=True).expand(4, 5, 1)
     e = np.exp(np.sin(x))
     np.testing.assert_allclose((products * norms).sum(1).numpy(), (e @ y.T).sum(1)[:, None] * (e * e).sum(1)[:, None])
+
+
+def test_a_costly_value_is_not_read_across_while_it_is_filled_along(rng: np.random.Generator) -> None:
+    """One loop over m asks for the value at (k, m), the next one inside it at (m, k): half of it is there."""
+    x, w = rng.uniform(-2, 2, (1, 3)), rng.uniform(-1, 1, (2, 2))
+
+    def scaled(v, product):
+        rows = v.repeat((2, 1))
+        square = product("ij,kj->ik", rows, rows) * 0.577
+        return square / (square.square().mean(-1, keepdim=True) + 0.1).sqrt()
+
+    ours, theirs = Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    with Context(NOOPT=1):                       # with algebra the kernel is another one
+        (scaled(ours, Tensor.einsum) * Tensor(w)).sum().backward()
+        gradient = ours.grad.numpy()
+    (scaled(theirs, torch.einsum) * torch.tensor(w)).sum().backward()
+    np.testing.assert_allclose(gradient, theirs.grad.numpy())
+
+
+def test_the_gradient_of_std_is_zero_where_all_values_are_equal() -> None:
+    values = [[1.0, 1.0, 1.0], [1.0, 2.0, 4.0]]
+    ours, theirs = Tensor(values, requires_grad=True), torch.tensor(values, requires_grad=True)
+    ours.std(1).sum().backward()
+    theirs.std(1).sum().backward()
+    np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-6)

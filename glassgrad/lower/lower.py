@@ -79,7 +79,7 @@ class _Lowering:
         self.votes: dict[UOp, int] | None = None
         self.memo: dict[Question, UOp] = {}
         self.asked: dict[UOp, list[tuple[Index, Any]]] = {}
-        self.kept_at: dict[UOp, tuple[UOp, list[_Block]]] = {}   # node: its LOCAL, the loops that fill it
+        self.kept_at: dict[UOp, tuple[UOp, list[_Block], Index]] = {}   # node: its LOCAL, the loops that fill it, where
         self.path: list[_Block] = [_Block(None)]
         self.names = 0
         self.reduced: list[int] = []
@@ -257,7 +257,7 @@ class _Lowering:
         inner = self.kept[node]
         shape = tuple(node.shape[a] for a in inner)
         memory = local(f"kept{len(self.kept_at)}", node.dtype, math.prod(shape))
-        self.kept_at[node] = (memory, self.path)
+        self.kept_at[node] = (memory, self.path, tuple(at[a] for a in inner))
         self.path[-1].statements.append(Store(memory, flatten(tuple(at[a] for a in inner), shape), value))
         self.memo = {q: v for q, v in self.memo.items() if q[0] is not node}
 
@@ -266,9 +266,9 @@ class _Lowering:
         placed before one of them, its memory holds only a part yet."""
         if node not in self.kept_at:
             return False
-        filling = self.kept_at[node][1]
+        _, filling, spot = self.kept_at[node]
         shared = sum(1 for mine, theirs in zip(self.path, filling) if mine is theirs)
-        return shared < len(filling) and filling[shared].closed
+        return shared < len(filling) and filling[shared].closed and not any(b.counter in spot for b in filling[:shared])
 
     def choose_kept(self) -> tuple[UOp, tuple[int, ...]] | None:
         """A costly value that several loops of one row ask for, each over the whole row; the outermost such node."""

@@ -112,7 +112,9 @@ class Reduce(Trigonometry):
         >>> Tensor([1.0, 2.0, 3.0]).std().item()
         1.0
         """
-        return self.var(axis, keepdim, correction).sqrt()
+        variance = self.var(axis, keepdim, correction)
+        flat = variance.eq(0)              # equal values: the root is too steep there, and the gradient is 0
+        return flat.where(0.0, flat.where(1.0, variance).sqrt())
 
     def std_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
         """The standard deviation and the mean.
