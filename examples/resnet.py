@@ -3,7 +3,7 @@
 In: CIFAR-10. Out: accuracy on its 10,000 test images.
 
     python examples/resnet.py --evaluate                      the published ResNet-20: 91.73% of all test images
-    python examples/resnet.py --steps 600                     train a ResNet-20
+    python examples/resnet.py                                 train a ResNet-20 for 200 steps: 45.4%
     python examples/resnet.py --model resnet18 --weights resnet18.pth --classes 1000 --evaluate
 """
 
@@ -144,7 +144,7 @@ class Images:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train or evaluate; the exit status."""
-    parser = training_arguments("A residual network on CIFAR-10.", 600, "python examples/resnet.py --steps 600 "
+    parser = training_arguments("A residual network on CIFAR-10.", 200, "python examples/resnet.py --steps 600 "
                                 "--checkpoint resnet.safetensors")
     parser.add_argument("--model", choices=["resnet20", "resnet18", "resnet50"], default="resnet20")
     parser.add_argument("--evaluate", action="store_true", help="do not train: load weights and test them")
