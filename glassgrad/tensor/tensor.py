@@ -18,6 +18,7 @@ from glassgrad.tensor.host import HostValue, nest
 from glassgrad.tensor.interop import Interop
 from glassgrad.tensor.leaves import RESET, distinct, hold, holders, started_from
 from glassgrad.tensor.meeting import resolve_axis
+from glassgrad.tensor.mistakes import explained
 from glassgrad.tensor.training import Training, TrainingSwitch
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Tensor"]
 
 
+@explained
 class Tensor(Interop, metaclass=TrainingSwitch):
     """A block of numbers of one type, computed when needed.
 
