@@ -1,0 +1,147 @@
+"""docs/api.md is written from the code. After a change of names or docstrings:  python tests/test_api_page.py"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+from api_names import ABSENT, DIFFERENCES, PYTORCH, TINYGRAD
+
+import glassgrad
+from glassgrad import Tensor, nn
+from glassgrad.compat.names import MODULES
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
+HEAD = """# Every name
+
+Written by `python tests/test_api_page.py` from the code; a test compares. A tick in the column "tinygrad" means the
+same name there; the column "PyTorch" says what it is called there: a bare name is a method of `torch.Tensor`, `F` is
+`torch.nn.functional`. Where behaviour differs, the last column says so. Scripts written for tinygrad run as they are:
+`python -m glassgrad.compat script.py`.
+
+"""
+
+
+def sentence(thing: Any) -> str:
+    """The first sentence of a docstring, fit for a table."""
+    text = " ".join((inspect.getdoc(thing) or "").split(">>>")[0].split())
+    return re.split(r"(?<=[.;:])\s", text)[0].rstrip(".;:").replace("|", "\\|")
+
+
+def signature(thing: Any) -> str:
+    """The parameters, without types: they are long, and the source has them."""
+    try:
+        parameters = inspect.signature(thing).parameters.values()
+    except (TypeError, ValueError):
+        return ""
+    parts = []
+    for p in parameters:
+        if p.name in ("self", "cls"):
+            continue
+        star = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+        default = "" if p.default is p.empty else f"={p.default!r}"
+        parts.append(star + p.name + (default if len(default) < 24 else "=..."))
+    return f"({', '.join(parts)})".replace("|", "\\|")
+
+
+def rooms() -> list[type]:
+    """The classes Tensor stands on, lowest first."""
+    return [c for c in reversed(Tensor.__mro__) if c is not object]
+
+
+def tensor_tables() -> list[str]:
+    lines = ["## Tensor", "", "Grouped by the file that holds them.", ""]
+    for room in rooms():
+        names = sorted(n for n in vars(room) if not n.startswith("_"))
+        module = importlib.import_module(room.__module__)
+        if not names:
+            continue
+        path = room.__module__.replace(".", "/") + ".py"
+        lines += [
+            f"### [{path}](../{path})",
+            "",
+            sentence(module),
+            "",
+            "| name | what it is | tinygrad | PyTorch | difference |",
+            "|---|---|---|---|---|",
+        ]
+        for name in names:
+            thing = inspect.getattr_static(Tensor, name)
+            plain = thing.fget if isinstance(thing, property) else getattr(Tensor, name)
+            shown = f"`{name}`" if isinstance(thing, property) or not callable(plain) else f"`{name}{signature(plain)}`"
+            lines.append(
+                f"| {shown} | {sentence(plain) if callable(plain) else ''} | {'✓' if name in TINYGRAD else ''} | "
+                f"{'`' + PYTORCH[name] + '`' if name in PYTORCH else ''} | {DIFFERENCES.get(name, '')} |"
+            )
+        lines.append("")
+    return lines
+
+
+def module_table(title: str, module: Any, names: list[str]) -> list[str]:
+    lines = [f"## {title}", "", "| name | what it is |", "|---|---|"]
+    for name in names:
+        thing = getattr(module, name)
+        call = f"{name}{signature(thing)}" if callable(thing) and not inspect.isclass(thing) else name
+        lines.append(f"| `{call}` | {sentence(thing) if callable(thing) else ''} |")
+    return [*lines, ""]
+
+
+def page() -> str:
+    lines = [HEAD.rstrip(), ""]
+    lines += module_table("glassgrad", glassgrad, [n for n in glassgrad.__all__ if n not in ("nn", "jit", "Tensor")])
+    lines += tensor_tables()
+    layers = sorted(n for n, v in vars(nn).items() if inspect.isclass(v) and not n.startswith("_"))
+    lines += module_table("glassgrad.nn", nn, layers)
+    for name in ("optim", "state", "datasets"):
+        module = importlib.import_module(f"glassgrad.nn.{name}")
+        public = getattr(module, "__all__", None) or [n for n in vars(module) if not n.startswith("_")]
+        lines += module_table(
+            f"glassgrad.nn.{name}",
+            module,
+            sorted(
+                n
+                for n in public
+                if callable(getattr(module, n)) and getattr(module, n).__module__.startswith("glassgrad")
+            ),
+        )
+    lines += ["## What tinygrad's Tensor has and this one does not", "", "| name | instead |", "|---|---|"]
+    lines += [f"| `{name}` | {instead} |" for name, instead in sorted(ABSENT.items())]
+    lines += ["", "## Modules of tinygrad that resolve", "", ", ".join(f"`{m}`" for m in sorted(MODULES)), ""]
+    return "\n".join(lines)
+
+
+def test_the_page_is_the_code():
+    assert PAGE.read_text() == page(), "python tests/test_api_page.py writes it anew"
+
+
+def test_nothing_of_tinygrad_is_missing_without_a_word():
+    silent = [n for n in TINYGRAD if not hasattr(Tensor, n) and n not in ABSENT]
+    assert not silent, f"neither there nor explained: {silent}"
+    assert not [n for n in ABSENT if hasattr(Tensor, n)]
+
+
+def test_facts_are_about_names_that_exist():
+    assert not [n for n in (*PYTORCH, *DIFFERENCES) if not hasattr(Tensor, n)]
+
+
+def test_every_method_says_what_it_is_with_an_example():
+    for room in rooms():
+        for name, thing in vars(room).items():
+            plain = (
+                thing.fget
+                if isinstance(thing, property)
+                else thing.__func__
+                if isinstance(thing, (classmethod, staticmethod))
+                else thing
+            )
+            if name.startswith("_") or not callable(plain):
+                continue
+            assert sentence(plain), f"{room.__name__}.{name} has no docstring"
+            assert ">>>" in (plain.__doc__ or ""), f"{room.__name__}.{name} has no example"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
