@@ -71,8 +71,8 @@ class Traced:
             result = function(*args, **kwargs)
             self.returned: list[Tensor] = []
             mapped(result, self.returned.append)
-            live = list(_live_tensors())
-            self._drop_unread_gradients(live)
+            self._drop_unread_gradients()
+            live = list(_live_tensors())         # not earlier: a list would keep the dropped gradients alive
             waiting = self._waiting(live, Surroundings(function, objects).tensors)
             if waiting:
                 Tensor.realize(*waiting)
@@ -120,10 +120,10 @@ class Traced:
         return [t for t in dict.fromkeys([*lazy, *changed]) if self._was_there(t) or id(t) in near
                 or any(n in made for n in t.uop.toposort())]
 
-    def _drop_unread_gradients(self, live: list[Tensor]) -> None:
+    def _drop_unread_gradients(self) -> None:
         """Gradients that `backward` offers to every leaf cost nothing while they are lazy; a replay would have to
         compute them. Those this call left lazy are dropped, except where asked for (requires_grad=True)."""
-        for tensor in live:
+        for tensor in list(_live_tensors()):
             grad = tensor.grad
             old = self.before[id(tensor)][2] if self._was_there(tensor) else None
             if grad is not None and grad is not old and grad.uop.base.op is not o.BUFFER \

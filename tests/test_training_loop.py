@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from glassgrad import Context, GlobalCounters, Tensor, nn
+from glassgrad.engine.profile import profile
 from glassgrad.jit import TinyJit
 from glassgrad.nn.state import get_parameters
 
@@ -90,3 +91,24 @@ def test_a_result_that_is_a_view_is_read_anew_after_each_replay():
     for i in range(8):
         x = np.arange(6, dtype=np.float32).reshape(2, 3) + i
         assert np.array_equal(turned(Tensor(x)).numpy(), 2 * x.T)
+
+
+def test_a_captured_step_computes_no_gradient_of_its_data():
+    data, labels = Tensor(np.ones((50, 4), np.float32)), Tensor(np.arange(50) % 3)
+    model = nn.Linear(4, 3)
+    opt = nn.optim.Adam(get_parameters(model))
+
+    @TinyJit
+    def learn(rows: Tensor) -> Tensor:
+        opt.zero_grad()
+        loss = model(data[rows]).cross_entropy(labels[rows])
+        loss.backward()
+        opt.step()
+        return loss
+
+    for _ in range(4):
+        GlobalCounters.reset()
+        with profile() as ran:
+            learn(Tensor(np.arange(8, dtype=np.int32)))
+        assert not [row.name for row in ran.rows if row.name.startswith("scatter")]
+    assert learn.captured and data.grad is None
