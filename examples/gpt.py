@@ -2,7 +2,7 @@
 
 In: a text, or GPT-2's weights (safetensors or PyTorch, with vocab.json and merges.txt beside them). Out: new text.
 
-    python examples/gpt.py                 train for 1000 steps, to a validation loss of 1.93; then write
+    python examples/gpt.py                                train for 1000 steps, to a validation loss of 1.93; then write
     python examples/gpt.py --checkpoint plays.safetensors --steps 2000
     python examples/gpt.py --weights gpt2/model.safetensors --prompt "The sea"
 """
