@@ -32,7 +32,7 @@ from glassgrad.tensor.tensor import Tensor
 __version__ = "0.1.0"
 
 __all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "TinyJit", "jit", "nn",
-           "Function", "custom_gradient", "checkpoint", "grad", "value_and_grad", "jvp", "vmap",
+           "Function", "custom_gradient", "c_kernel", "checkpoint", "grad", "value_and_grad", "jvp", "vmap",
            "GlassgradError", "ShapeError", "DTypeError", "AxisError", "DeviceError", "GradientError", "InputError",
            "IndexRangeError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
 
@@ -40,6 +40,7 @@ __all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "
 _TRANSFORMS = ("checkpoint", "grad", "jvp", "value_and_grad", "vmap")
 _LATER = {"nn": ("glassgrad.nn", None), "jit": ("glassgrad.jit", None), "TinyJit": ("glassgrad.jit", "TinyJit"),
           **{name: ("glassgrad.tensor.function", name) for name in ("Function", "custom_gradient")},
+          "c_kernel": ("glassgrad.tensor.c_kernel", "c_kernel"),
           **{name: ("glassgrad.tensor.transforms", name) for name in _TRANSFORMS}}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 from judge import Tensor, seeded, torch
@@ -10,7 +12,10 @@ from glassgrad import (
     Function,
     GradientError,
     InputError,
+    JitError,
     ShapeError,
+    TinyJit,
+    c_kernel,
     checkpoint,
     custom_gradient,
     grad,
@@ -100,6 +105,44 @@ def test_own_gradients_say_what_is_wrong():
         type("Odd", (Function,), {"forward": lambda self, x: 3})().apply(x)
     with pytest.raises(InputError, match="needs the backward function"):
         custom_gradient(None)
+
+
+# -- kernels in C -----------------------------------------------------------------------------------------------
+POWER = """#include <math.h>
+void power(float *out, const float *x, double p, long long n) {
+    for (long long i = 0; i < n; i++) out[i] = powf(x[i], (float)p);
+}"""
+ROWS = """void row_sums(double *out, const double *x, long long columns, long long n) {
+    for (long long i = 0; i < n; i++) {
+        out[i] = 0;
+        for (long long j = 0; j < columns; j++) out[i] += x[i * columns + j];
+    }
+}"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None and shutil.which("clang") is None, reason="no C compiler")
+def test_a_kernel_in_c():
+    power = c_kernel(POWER, "power", backward=lambda g, y, x: g * 3 * x * x)
+    x = Tensor([1.0, 2.0]) + 1
+    np.testing.assert_allclose((power(x, 3.0) * 2).numpy(), [16.0, 54.0], rtol=1e-6)
+    first = power(x, 3.0).sum().gradient(x)[0]
+    assert first.tolist() == [12.0, 27.0] and first.sum().gradient(x)[0].tolist() == [12.0, 18.0]
+    sums = c_kernel(ROWS, "row_sums", shape=lambda x, columns: x.shape[:1])
+    x = Tensor.arange(6, dtype="float64").reshape(3, 2).T
+    assert sums(x, 3).tolist() == [6.0, 9.0]
+    assert sums(Tensor.zeros(0, 3, dtype="float64"), 3).tolist() == []
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None and shutil.which("clang") is None, reason="no C compiler")
+def test_a_kernel_in_c_says_what_is_wrong():
+    with pytest.raises(InputError, match="does not compile"):
+        c_kernel("void f( {", "f")(Tensor([1.0]))
+    with pytest.raises(InputError, match="no such function"):
+        c_kernel(ROWS, "columns")(Tensor([1.0]))
+    with pytest.raises(InputError, match="takes tensors and numbers"):
+        c_kernel(ROWS, "row_sums")(Tensor([1.0]), "x")
+    with pytest.raises(JitError, match="the C kernel row_sums"):
+        TinyJit(lambda x: c_kernel(ROWS, "row_sums")(x, 1))(Tensor([[1.0]], dtype="float64").realize())
 
 
 # -- jvp, grad --------------------------------------------------------------------------------------------------------

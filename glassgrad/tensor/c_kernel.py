@@ -1,0 +1,121 @@
+"""A kernel of your own, in C, as an operation. In: C source, and a backward. Out: a function of tensors.
+
+    double_it = c_kernel('''void double_it(float *out, const float *x, long long n) {
+        for (long long i = 0; i < n; i++) out[i] = 2 * x[i];
+    }''', "double_it", backward=lambda g, y, x: g * 2)
+
+The function gets a pointer to the result, then the arguments in order (a tensor: a pointer to its elements row by row;
+an int: long long; a float: double), then the number of the result's elements. It is compiled when first used, by the
+system's C compiler, and runs at once: the compiler cannot see into it, so nothing is fused with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from glassgrad.base.errors import DeviceError, InputError
+from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.capture import refuse_reading
+from glassgrad.engine.device import Device
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import DType, dtype_by_name
+from glassgrad.graph.uop import UOp
+from glassgrad.runtime.ccompiler import find_compiler
+from glassgrad.runtime.memory import HostMemory
+from glassgrad.tensor import running
+from glassgrad.tensor.function import custom_gradient
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["c_kernel"]
+
+Shape = Sequence[int]
+
+
+def c_kernel(
+    source: str,
+    name: str,
+    backward: Callable[..., Any] | None = None,
+    shape: Shape | Callable[..., Shape] | None = None,
+    dtype: DType | str | None = None,
+) -> Callable[..., Tensor]:
+    """A function of tensors that runs C source. The result has the first tensor's shape and dtype, unless `shape` (or a
+    function of the arguments) and `dtype` say otherwise; `backward(gradient, result, *tensors)` gives the gradients.
+
+    >>> add_one = c_kernel('''void add_one(float *out, const float *x, long long n) {
+    ...     for (long long i = 0; i < n; i++) out[i] = x[i] + 1;
+    ... }''', "add_one", backward=lambda g, y, x: g)
+    >>> add_one(Tensor([1.0, 2.0])).tolist()
+    [2.0, 3.0]
+    """
+    compiled: list[Any] = []
+
+    def run(*args: Any) -> Tensor:
+        tensors = [a for a in args if isinstance(a, Tensor)]
+        if not tensors:
+            raise InputError(
+                "a C kernel needs a tensor", given=f"{name}{args!r}", expected="at least one Tensor", mend="wrap it"
+            )
+        refuse_reading(f"the C kernel {name}, which runs outside the captured kernels,")
+        place = tensors[0].device
+        if not isinstance(Device[place].memory, HostMemory):
+            raise DeviceError("a C kernel runs on the processor", given=f"a tensor on {place}",
+                              expected="a device that shares the host's memory", mend='move it: x.to("CPU")')
+        if not compiled:
+            compiled.append(_load(source, name))
+        sizes = tensors[0].shape if shape is None else tuple(shape(*args) if callable(shape) else shape)
+        kind = tensors[0].dtype if dtype is None else dtype_by_name(dtype)
+        result = Buffer(sizes, kind, place)
+        nodes = running.realize([t.uop.contiguous() for t in tensors], place)
+        buffers = iter([running.value_of(n, place) for n in nodes])
+        given = [_argument(a, buffers, name) for a in args]
+        if result.nbytes:
+            count = ctypes.c_longlong(result.nbytes // kind.itemsize)
+            compiled[0](ctypes.c_void_p(result.address), *given, count)
+        return tensors[0]._with(UOp(o.BUFFER, kind, (), result))
+
+    run.__name__, run.__doc__ = name, f"The C kernel {name}."
+    return custom_gradient(backward)(run) if backward is not None else run
+
+
+def _argument(value: Any, buffers: Any, name: str) -> Any:
+    if isinstance(value, Tensor):
+        return ctypes.c_void_p(next(buffers).arg.address)
+    if isinstance(value, (bool, int)):
+        return ctypes.c_longlong(int(value))
+    if isinstance(value, float):
+        return ctypes.c_double(value)
+    raise InputError(
+        "a C kernel takes tensors and numbers",
+        given=f"{value!r} of type {type(value).__name__} for {name}",
+        expected="a Tensor, an int or a float",
+        mend="convert it first",
+    )
+
+
+def _load(source: str, name: str) -> Any:
+    """Compile to a shared library and take the function from it."""
+    command = find_compiler()
+    with tempfile.TemporaryDirectory() as folder:
+        library = os.path.join(folder, "kernel.so")
+        done = subprocess.run([*command, "-O2", "-shared", "-fPIC", "-x", "c", "-", "-o", library, "-lm"],
+                              input=source.encode(), capture_output=True)
+        if done.returncode:
+            raise InputError(
+                f"the C source of {name} does not compile",
+                given=done.stderr.decode(errors="replace").strip(),
+                expected=f"C that {command[0]} takes",
+                mend="correct the source",
+            )
+        loaded = ctypes.CDLL(library)
+    try:
+        function = loaded[name]
+    except AttributeError:
+        raise InputError("the C source has no such function", given=f"name={name!r}",
+                         expected=f"a function void {name}(...) that is not static", mend="check the name") from None
+    function.restype = None
+    return function
