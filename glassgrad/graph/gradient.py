@@ -176,7 +176,9 @@ def _(g, out, x): return (g.expand(x.shape),)
 
 @gradient(o.AMAX, o.AMIN)                       # g / n to each of the n elements that reach it
 def _(g, out, x):
-    reach = x.eq(out.expand(x.shape)).cast(x.dtype)
+    # found again beside the elements, even if `out` was read already: another kernel may round x in another way
+    top = x.detach().reduce(out.op, out.arg.axes)
+    reach = x.eq(top.expand(x.shape)).cast(x.dtype)
     return (reach * (g / reach.sum(out.arg.axes)).expand(x.shape),)
 
 

@@ -32,9 +32,9 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "tuple": lambda v: _is_row(v), "dict": lambda v: isinstance(v, dict)}
 _NAMES = re.compile(rf"\b({'|'.join(_KINDS)})\b")
 _WORDS = {"Self": "a Tensor", "Tensor": "a Tensor", "int": "a whole number", "float": "a number",
-          "bool": "True or False", "str": "a string", "None": "None", "DType": "a dtype", "Callable": "a function", "slice": "a slice",
-          "Axis": "an axis, or several", "Sequence": "a list", "Iterable": "a list", "list": "a list",
-          "tuple": "a tuple", "dict": "a dict"}
+          "bool": "True or False", "str": "a string", "None": "None", "DType": "a dtype", "Callable": "a function",
+          "slice": "a slice", "Axis": "an axis, or several", "Sequence": "a list", "Iterable": "a list",
+          "list": "a list", "tuple": "a tuple", "dict": "a dict"}
 
 
 def _is_row(value: Any) -> bool:
