@@ -77,9 +77,7 @@ class Function:
         tensors = [a for a in args if isinstance(a, Tensor)]
         self = cls(tensors[0].device if tensors else None, *tensors)
         self.needs_input_grad = tuple(isinstance(a, Tensor) and a.dtype.kind == "f" for a in args)
-        forward = cls.__dict__.get("forward")
-        result = cls.forward(self, *args, **kwargs) if not isinstance(forward, staticmethod) else \
-            cls.forward(self, *args, **kwargs)      # ctx is the first argument of both forms
+        result = cls.forward(self, *args, **kwargs)      # ctx is the first argument of both forms
         results = result if isinstance(result, tuple) else (result,)
         outputs = tuple(_with_gradient(self, results, i, args) for i in range(len(results)))
         return outputs if isinstance(result, tuple) else outputs[0]
