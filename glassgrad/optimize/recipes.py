@@ -19,7 +19,7 @@ from glassgrad.optimize.target import Target
 
 GRAIN = 32 * 1024       # element steps that are worth handing to a worker
 MOST_TASKS = 256
-ADDS = 1024             # adds per lane before a partial sum is folded: float32 stays accurate
+ADDS = 128              # adds per lane before a partial sum is folded: equal values round one way, so float32 wants few
 FOLD_COST = 8.0         # of one horizontal fold, in vector instructions
 
 

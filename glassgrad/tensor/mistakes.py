@@ -45,8 +45,8 @@ def _is_row(value: Any) -> bool:
 
 def explained(cls: Any) -> Any:
     """A class whose inherited public methods explain their failures."""
-    for name in dir(cls):
-        found = inspect.getattr_static(cls, name)
+    inherited = {name: found for base in reversed(cls.__mro__[1:]) for name, found in vars(base).items()}
+    for name, found in inherited.items():
         if name.startswith("_") or name in vars(cls):
             continue
         if isinstance(found, types.FunctionType):
