@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from judge import TORCH, Tensor, check, dtypes, seeded, torch
 
-from glassgrad import InputError, JitError, ShapeError
+from glassgrad import Device, InputError, JitError, ShapeError
 
 SHAPES = [(0,), (1,), (3, 5), (2, 70), (4, 0)]
 
@@ -333,3 +333,11 @@ def test_rearrange_says_what_is_wrong():
 
 def test_dtypes_of_places():
     assert TORCH and Tensor([1.0]).argsort().dtype is Tensor([1.0]).argmax().dtype
+
+
+def test_truth_and_numbers_of_one_width_in_one_kernel_of_c():
+    """Masks and int32 vectors are one C type; spreading a number must not spread a truth value."""
+    for device in ("CPU", "CLANG"):
+        if device in Device.get_available_devices():
+            h = Tensor(np.arange(9, dtype="int32"), device=device).realize()
+            assert h[1:].cat(Tensor.full((1,), 50, device=device)).tolist() == [*range(1, 9), 50]

@@ -109,8 +109,9 @@ class CArithmetic:
         full = self.type(x.dtype, lanes)
         if x.text in ("0", "0.0", "0.0f"):
             return CValue(f"({full}){{0}}", x.dtype, lanes)
-        value = "-x" if x.dtype is dtypes.bool else "x"
-        name = self.define(f"all_{full}", full, f"{self.type(x.dtype)} x",
+        # truth values are masks of the integers' type: the same type, another meaning, another name
+        value, name = ("-x", "mask") if x.dtype is dtypes.bool else ("x", "all")
+        name = self.define(f"{name}_{full}", full, f"{self.type(x.dtype)} x",
                            f"return ({full}){{{', '.join([value] * lanes)}}};")
         return self.call(name, x.dtype, lanes, x)
 
