@@ -17,6 +17,7 @@ from glassgrad.device import Allocator, Compiled, Compiler
 from glassgrad.jit import TinyJit
 from glassgrad.nn.optim import SGD
 from glassgrad.renderer.cstyle import CStyleLanguage
+from glassgrad.runtime.python import PythonDevice
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
 
@@ -168,3 +169,14 @@ def test_a_device_in_few_lines():
     text = Path(__file__).read_text()
     start, end = text.index("class Memory"), text.index("@pytest.fixture")
     assert len(text[start:end].splitlines()) < 150
+
+
+def test_a_name_given_anew_means_the_new_device():
+    x = Tensor([1, 2, 3], device="MY") + 1
+    assert x.tolist() == [2, 3, 4]
+    kept = Tensor([7, 8], device="MY")
+    Device._devices["MY"] = PythonDevice
+    assert (Tensor([1, 2, 3], device="MY") + 1).tolist() == [2, 3, 4], "the schedule found again was the old device's"
+    del kept, x          # memory goes back to the device it came from
+    gc.collect()
+    assert isinstance(Device["MY"], PythonDevice)

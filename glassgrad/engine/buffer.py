@@ -32,7 +32,7 @@ class Buffer:
     >>> list(memoryview(b.copy_out()).cast("i"))
     [1, 2]
     """
-    __slots__ = ("shape", "dtype", "device", "nbytes", "address", "owner", "place", "_block", "__weakref__")
+    __slots__ = ("shape", "dtype", "device", "nbytes", "address", "owner", "place", "_memory", "_block", "__weakref__")
 
     def __init__(self, shape: Shape, dtype: DType, device: str):
         self.shape, self.dtype, self.device = tuple(shape), dtype, device
@@ -42,6 +42,7 @@ class Buffer:
         memory = Device[device].memory
         if isinstance(memory, HostMemory) and memory.describe is None:
             memory.describe = partial(largest_live, device)
+        self._memory = memory            # gives the block back, even if the name has come to mean another device
         self._block = memory.allocate(self.nbytes)
         self.address: int = self._block.address
         _live.add(self)
@@ -52,14 +53,15 @@ class Buffer:
         self = object.__new__(cls)
         self.shape, self.dtype, self.device = tuple(shape), dtype, device
         self.nbytes = math.prod(self.shape) * dtype.itemsize
-        self.owner, self.address, self._block, self.place = owner, address, None, user_place()
+        self.owner, self.address, self.place = owner, address, user_place()
+        self._memory = self._block = None
         return self
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         block = getattr(self, "_block", None)
         if block is not None and not finalizing():      # when the interpreter ends, the pool may be gone before us
             self._block = None
-            Device[self.device].memory.release(block)
+            self._memory.release(block)
 
     def __repr__(self) -> str:
         return f"Buffer({self.dtype.name}{list(self.shape)} on {self.device})"

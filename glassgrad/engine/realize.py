@@ -111,6 +111,11 @@ class _Known:
     varying: tuple[int, ...] = ()
     general: Ready | None = None
 
+    def still_open(self) -> bool:
+        """Whether the names of devices mean what they meant: a plan runs on the device it was made for."""
+        first = next(iter(self.variants.values()), None)
+        return first is None or all(Device[name] is opened for name, opened in first.opened)
+
 
 _known: dict[Any, _Known] = {}
 
@@ -120,6 +125,8 @@ def _find(normal: Normal, device: str) -> Ready:
     mode = (settings.NOOPT, settings.DISABLE_RULES, settings.CPU_FEATURES, device)
     known = _known.get((mode, normal.key))
     bits = normal.constant_bits()
+    if known is not None and not known.still_open():
+        known = None
     if known is None:
         if len(_known) >= _MOST_SCHEDULES:
             _known.pop(next(iter(_known)))
@@ -207,6 +214,7 @@ class Ready:
                     slots += 1
             self.segments.append(segment)
             at = stop
+        self.opened = [(name, Device[name]) for name in dict.fromkeys(s.device for s in self.segments)]
         self.slots = slots
         self.arenas: list[tuple[str, int, list[tuple[int, int]]]] = []
         for name, rows in lives.items():

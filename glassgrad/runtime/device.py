@@ -43,13 +43,33 @@ def _open_python(name: str = "PYTHON") -> Any:
     return PythonDevice(name)
 
 
+class _Makers(dict[str, Callable[..., Any]]):
+    """Name: a class or function that opens a device. A name given anew forgets the device that was open under it."""
+
+    def __init__(self, makers: dict[str, Callable[..., Any]], opened: dict[str, Any]):
+        super().__init__(makers)
+        self._opened = opened
+
+    def __setitem__(self, name: str, maker: Callable[..., Any]) -> None:
+        self._opened.pop(name, None)
+        super().__setitem__(name, maker)
+
+    def __delitem__(self, name: str) -> None:
+        self._opened.pop(name, None)
+        super().__delitem__(name)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        self._opened.pop(name, None)
+        return super().pop(name, *default)
+
+
 class _Devices:
     """Opened devices by name; `Device["CPU"]`."""
 
     def __init__(self) -> None:
-        # name: a class or function that opens it; a newcomer's device is one more entry
-        self._devices: dict[str, Callable[..., Any]] = {"CPU": _open_cpu, "CLANG": _open_clang, "PYTHON": _open_python}
         self._opened: dict[str, Any] = {}
+        self._devices: dict[str, Callable[..., Any]] = _Makers(     # a newcomer's device is one more entry
+            {"CPU": _open_cpu, "CLANG": _open_clang, "PYTHON": _open_python}, self._opened)
         self._default: str | None = None
 
     def canonicalize(self, name: str | None, said: str = "") -> str:

@@ -142,9 +142,23 @@ class _Plan:
                         max([node.size] + [self.inlined[s].elements for s in node.src]))
         if cost > LARGEST:
             self.inlined[node] = found
-            self.store(node, LONG_ENOUGH)
-            return NOTHING
+            cost = self.exact_cost(node)
+            if cost > LARGEST:
+                self.store(node, LONG_ENOUGH)
+                return NOTHING
+            found = found._replace(cost=cost)
         return found
+
+    def exact_cost(self, node: UOp) -> int:
+        """What is inlined in a node, each operation once: adding up sources counts what they share twice."""
+        total, stack, seen = 0, [node], set()
+        while stack and total <= LARGEST:
+            n = stack.pop()
+            if n not in seen and n not in self.reasons and n.op not in LEAVES:
+                seen.add(n)
+                total += n.op.cost
+                stack.extend(n.src)
+        return total
 
     def reductions(self, node: UOp) -> frozenset[UOp]:
         """The reductions inlined in a node."""
