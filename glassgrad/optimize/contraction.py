@@ -36,6 +36,7 @@ from glassgrad.lower.loops import (
     register,
 )
 from glassgrad.optimize import moves
+from glassgrad.optimize.choices import Choice, Decisions, settled
 from glassgrad.optimize.dots import dots
 from glassgrad.optimize.packing import FlatAxis, Operand, one, stride_along
 from glassgrad.optimize.product import Product, footprint, lanes_on_the_right, recognise
@@ -49,61 +50,127 @@ LONG_K = 1024            # sums longer than this are blocked: both panels of a t
 FEW_PANELS = 16          # of N: up to so many, reading the left factor in place beats packing it
 K_BLOCK = 256            # of K: a panel of the right factor of this depth stays in the first-level cache
 SHORT_LOOP = 9           # taps of a window that are written out
-
-def contraction(body: list[Statement], target: Target, log: list[str]) -> list[list[Statement]] | None:
-    """The phases of the packed recipe; refuses (None) what is not a sum of products or is too small to repay it."""
-    product = recognise(body)
-    if product is None:
-        return None
-    along_memory = dots(product, target, log)
-    if along_memory is not None:
-        return along_memory
-    tiling = Tiling.choose(lanes_on_the_right(product), target)
-    if tiling is None:
-        return None
-    log.append(str(tiling))
-    return tiling.phases()
+MOST_RESTING = 1 << 22   # elements of tiles that rest between blocks of K, for each worker
 
 
-@dataclass
-class Tiling:
-    """How a product is cut: a register tile of rows x (vectors x lanes), panels of tiles, blocks of panels."""
-    product: Product
-    m: FlatAxis
-    n: FlatAxis
-    outer: list[UOp]              # loops around everything: batch, and parts of M and N that do not flatten
+@dataclass(frozen=True)
+class Contract(Choice):
+    """A register tile of rows x (vectors x lanes); blocks of panels of tiles, one to a task."""
     rows: int
     vectors: int
     lanes: int
     block_m: int                  # panels of M in one task
     block_n: int                  # panels of N in one task
+    in_place: bool = False        # the left factor is read where it lies, not packed
+    k_block: int = settled(0)     # products added in a register before they are added to memory; 0: all of them
+    pitch: int = settled(0)       # of the image that N walks over; 0: none
+
+
+def contraction(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
+    """The phases of the packed recipe; refuses (None) what is not a sum of products or is too small to repay it."""
+    product = recognise(body)
+    if product is None:
+        return None
+    along_memory = dots(product, target, decisions)
+    if along_memory is not None:
+        return along_memory
+    recipe = Recipe.of(lanes_on_the_right(product), target)
+    if recipe is None:
+        return None
+    chosen = decisions.ask(recipe.own(), recipe.refuses, recipe.others)
+    return Tiling(recipe.product, recipe.m, recipe.n, recipe.outer, recipe.work, chosen).phases()
+
+
+@dataclass
+class Recipe:
+    """A product and its flat axes, and how it would be cut."""
+    product: Product
+    target: Target
+    m: FlatAxis
+    n: FlatAxis
+    outer: list[UOp]              # loops around everything: batch, and parts of M and N that do not flatten
+    depth: int
     work: int
 
     @staticmethod
-    def choose(p: Product, target: Target) -> Tiling | None:
+    def of(p: Product, target: Target) -> Recipe | None:
         depth = math.prod(r.arg.size for r in p.k)
         work = depth * math.prod(r.arg.size for r in p.m + p.n + p.batch)
         m, m_out = _flat_axis(p.m, p.epilogue, "m")
         n, n_out = _image_axis(p) or _flat_axis(p.n, p.epilogue, "n")
         if depth < LEAST_K or work < LEAST_WORK or n.size < 4 or m.size < 2:
             return None
-        itemsize = p.total.dtype.itemsize
-        lanes = target.lanes(itemsize)
-        vectors = 2 if n.size > lanes else 1
-        rows = _rows(m.size, (target.vector_registers - vectors - 2) // vectors)
-        outer = [*p.batch, *m_out, *n_out]
-        panels_m, panels_n = -(-m.size // rows), -(-n.size // (vectors * lanes))
-        wanted = max(1, min(MOST_TASKS, work // TASK_WORK) // max(1, math.prod(r.arg.size for r in outer)))
-        block_m, block_n = _blocks(panels_m, panels_n, rows, vectors * lanes, depth, itemsize, wanted, target)
-        return Tiling(p, m, n, outer, rows, vectors, lanes, block_m, block_n, work)
+        return Recipe(p, target, m, n, [*p.batch, *m_out, *n_out], depth, work)
 
-    def __str__(self) -> str:
-        image = f", image with pitch {self.n.pitch}" if self.n.pitch else ""
-        return f"contract(tile {self.rows} x {self.vectors} x {self.lanes}, " \
-               f"block {self.block_m} x {self.block_n}{image})"
+    def own(self) -> Contract:
+        """What the recipe does when nobody knows better."""
+        vectors = 2 if self.n.size > self.target.lanes(self.product.total.dtype.itemsize) else 1
+        return self.with_tile(_rows(self.m.size, (self.target.vector_registers - vectors - 2) // vectors), vectors)
+
+    def with_tile(self, rows: int, vectors: int) -> Contract:
+        """The recipe's blocks for a tile of any size."""
+        itemsize = self.product.total.dtype.itemsize
+        lanes = self.target.lanes(itemsize)
+        panels_m, panels_n = -(-self.m.size // rows), -(-self.n.size // (vectors * lanes))
+        wanted = max(1, min(MOST_TASKS, self.work // TASK_WORK) // max(1, math.prod(r.arg.size for r in self.outer)))
+        blocks = _blocks(panels_m, panels_n, rows, vectors * lanes, self.depth, itemsize, wanted, self.target)
+        in_place = self.can_stay_in_place(rows) is None and panels_n <= FEW_PANELS and self.lines_apart(rows)
+        k_block = K_BLOCK if self.depth > LONG_K and not self.n.pitch else 0
+        return Contract(rows, vectors, lanes, *blocks, in_place, k_block, self.n.pitch)
+
+    def others(self) -> list[Contract]:
+        """Tiles of other shapes that nearly fill the registers."""
+        room = self.target.vector_registers - 2
+        return [self.with_tile(_rows(self.m.size, room // v - 1), v) for v in (1, 2, 3, 4) if room // v > 1]
+
+    def refuses(self, c: Contract) -> str | None:
+        """Why a way to cut this product would not do."""
+        lanes = self.target.lanes(self.product.total.dtype.itemsize)
+        if c.lanes > lanes or c.lanes & (c.lanes - 1):
+            return f"a vector has 1, 2, 4 .. {lanes} lanes"
+        if c.rows > self.m.size:
+            return f"there are {self.m.size} rows"
+        if c.rows * c.vectors > 2 * self.target.vector_registers:
+            return f"the tile takes {c.rows * c.vectors} of {self.target.vector_registers} registers"
+        if c.block_m > -(-self.m.size // c.rows) or c.block_n > -(-self.n.size // (c.vectors * c.lanes)):
+            return "a block is larger than the product"
+        if c.k_block and c.block_m * c.rows * c.block_n * c.vectors * c.lanes > MOST_RESTING:
+            return "a block's tiles would not rest in any cache"
+        return self.can_stay_in_place(c.rows) if c.in_place else None
+
+    def can_stay_in_place(self, rows: int) -> str | None:
+        """Why the left factor must be packed; None where it can be read where it lies, its rows along k."""
+        left = self.product.left
+        if left.op is not o.LOAD or len(left.src) != 2 or left.dtype is not self.product.total.dtype:
+            return "the left factor is computed, not read"
+        if self.n.pitch or len(self.product.k) != 1 or len(self.m.parts) != 1 or rows > self.m.size:
+            return "the left factor is not a matrix"
+        if stride_along(left.src[1], self.m.parts[0]) is None or stride_along(left.src[1], self.product.k[0]) != 1:
+            return "the left factor does not lie along k"
+        return None
+
+    def lines_apart(self, rows: int) -> bool:
+        """Whether the lines of a tile's rows fall into different sets of the first-level cache."""
+        left = self.product.left
+        step = stride_along(left.src[1], self.m.parts[0]) or 0
+        return rows * math.gcd(step * left.dtype.itemsize, 4096) <= 4 * 4096      # 4096 bytes of lines share no set
+
+
+@dataclass
+class Tiling:
+    """A product cut as chosen: a register tile of rows x (vectors x lanes), panels of tiles, blocks of panels."""
+    product: Product
+    m: FlatAxis
+    n: FlatAxis
+    outer: list[UOp]
+    work: int
+    choice: Contract
 
     # -- counters --------------------------------------------------------------------------------------------
     def __post_init__(self) -> None:
+        c = self.choice
+        self.rows, self.vectors, self.lanes, self.in_place = c.rows, c.vectors, c.lanes, c.in_place
+        self.block_m, self.block_n = c.block_m, c.block_n
         self.columns = self.vectors * self.lanes
         self.panels_m, self.panels_n = -(-self.m.size // self.rows), -(-self.n.size // self.columns)
         self.depth = math.prod(r.arg.size for r in self.product.k)
@@ -115,7 +182,6 @@ class Tiling:
         self.in_m, self.in_n = counter("mo", self.block_m), counter("no", self.block_n)
         self.panel_m = add(multiply(one(self.task_m), self.block_m), one(self.in_m))
         self.panel_n = add(multiply(one(self.task_n), self.block_n), one(self.in_n))
-        self.in_place = self.left_in_place()
         self.at_m = add(multiply(self.panel_m, self.rows), one(self.row))
         self.at_n = add(multiply(self.panel_n, self.columns), self.column)
         ragged_m, ragged_n = self.m.size % self.rows, self.n.size % self.columns
@@ -132,20 +198,6 @@ class Tiling:
         self.right = Operand("right", self.product.right, self.n, self.outer, self.product.k, self.columns,
                              self.vectors, self.panels_n)
 
-    def left_in_place(self) -> bool:
-        """Whether the left factor is read where it lies: its rows run along k, are used only a few times, and the lines
-        of a tile's rows fall into different sets of the first-level cache."""
-        left = self.product.left
-        if left.op is not o.LOAD or len(left.src) != 2 or self.n.pitch:
-            return False
-        if len(self.product.k) != 1 or len(self.m.parts) != 1:
-            return False
-        step = stride_along(left.src[1], self.m.parts[0])
-        if step is None or stride_along(left.src[1], self.product.k[0]) != 1 or self.panels_n > FEW_PANELS:
-            return False
-        pages = math.gcd(step * left.dtype.itemsize, 4096)          # 4096 bytes of lines share no set
-        return left.dtype is self.product.total.dtype and self.rows * pages <= 4 * 4096
-
     # -- phases ----------------------------------------------------------------------------------------------
     def phases(self) -> list[list[Statement]]:
         packed = [] if self.in_place else [self.left.pack(self.lanes)]
@@ -153,7 +205,7 @@ class Tiling:
             packed.append(self.right.pack(self.lanes))
         if self.n.pitch:
             body = self.panels([*self.begin(), *self.over_image(), *self.epilogue(self.total)])
-        elif self.depth <= LONG_K:
+        elif not self.choice.k_block:
             k = counter("k", self.depth)
             body = self.panels([*self.begin(), For(k, LOOP, [self.step(k)]), *self.epilogue(self.total)])
         else:
@@ -198,12 +250,12 @@ class Tiling:
     def in_blocks_of_k(self) -> list[Statement]:
         """Long sums: for a block of K at a time, all tiles of the task; between blocks the tiles rest in LOCAL memory.
 
-        It keeps a panel's block in the first-level cache, and no register adds more than K_BLOCK products.
+        It keeps a panel's block in the first-level cache, and no register adds more than `k_block` products.
         """
         memory = local("tiles", self.total.dtype, self.block_m * self.rows * self.block_n * self.columns)
         at = add(multiply(one(self.in_n), self.block_m), one(self.in_m))
         at = add(multiply(add(multiply(at, self.rows), one(self.row)), self.columns), self.column)
-        count = -(-self.depth // K_BLOCK)
+        count = -(-self.depth // self.choice.k_block)
         size = -(-self.depth // count)
         outer, inner = counter("kb", count), counter("k", size)
         stop = None if self.depth % size == 0 else add(index(self.depth), multiply(outer, -size))

@@ -14,7 +14,7 @@ stay in cache while the rest of the window's rows go over them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.index import add, both, divide, index, modulo, multiply, substitute_index
@@ -37,6 +37,7 @@ from glassgrad.lower.loops import (
     register,
 )
 from glassgrad.optimize import moves
+from glassgrad.optimize.choices import Choice, Decisions, settled
 from glassgrad.optimize.packing import one, stride_along
 from glassgrad.optimize.product import Product, footprint
 from glassgrad.optimize.target import Target
@@ -46,14 +47,29 @@ SUMS = 24                # vector sums in registers at most
 NEAR = 4                 # outer steps (images) whose data stays in cache while the window's rows go over it
 
 
-def dots(product: Product, target: Target, log: list[str]) -> list[list[Statement]] | None:
+@dataclass(frozen=True)
+class Dots(Choice):
+    """A tile of rows x taps vector sums."""
+    rows: int
+    taps: int = settled()
+    lanes: int = settled()
+    pitch: int = settled()
+
+
+def dots(product: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
     """The phases; refuses what does not lie along memory in both factors, or is no window."""
     for p in (product, product.swapped()):
         plan = _Plan.of(p, target)
         if plan is not None:
-            log.append(str(plan))
-            return plan.phases()
+            return replace(plan, rows=_rows(plan, target.vector_registers, decisions)).phases()
     return None
+
+
+def _rows(plan: _Plan, registers: int, decisions: Decisions) -> int:
+    taps = math.prod(t.arg.size for t in plan.taps)
+    most = max(plan.rows, min((registers - 2) // taps, plan.m.arg.size))
+    return decisions.ask(Dots(plan.rows, taps, plan.lanes, plan.pitch),
+                         lambda c: f"{most} rows at most" if c.rows > most else None).rows
 
 
 @dataclass
@@ -102,10 +118,6 @@ class _Plan:
         rows = min(range(1, max(1, min(room, m)) + 1), key=lambda r: (-(-m // r) * (r + 1), -r))
         return _Plan(p, along, down, pitch, [r for r in p.k if r is not along and r is not down], taps,
                      [r for r in p.n if r not in taps], rows, lanes)
-
-    def __str__(self) -> str:
-        return f"dots(rows={self.rows}, taps={math.prod(t.arg.size for t in self.taps)}, lanes={self.lanes}, " \
-               f"pitch={self.pitch})"
 
     def __post_init__(self) -> None:
         p = self.p

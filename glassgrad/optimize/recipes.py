@@ -2,18 +2,22 @@
 
 Three recipes cover everything: contractions (optimize/contraction.py), and for the rest lanes along the rows or along
 the columns, whichever reads memory in order; then tasks. Few rows with a long reduction are grouped into partial
-results first. Choices depend on shapes, dtypes and the target alone, never on threads or timing.
+results first. Choices depend on shapes, dtypes and the target alone, never on threads or timing; each is data
+(optimize/choices.py), so that a search can try others (runtime/beam.py).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.index import linear
 from glassgrad.graph.uop import UOp, toposort
 from glassgrad.lower.loops import LOOP, TASK, For, If, Kernel, Phase, Statement, Store, expressions, ranges_of, walk
 from glassgrad.optimize import moves, rare
+from glassgrad.optimize.choices import Choice, Decisions, settled
 from glassgrad.optimize.contraction import contraction
 from glassgrad.optimize.target import Target
 
@@ -21,21 +25,59 @@ GRAIN = 32 * 1024       # element steps that are worth handing to a worker
 MOST_TASKS = 256
 ADDS = 128              # adds per lane before a partial sum is folded: equal values round one way, so float32 wants few
 FOLD_COST = 8.0         # of one horizontal fold, in vector instructions
+MOST_VECTORS = 16       # in flight at once: more only make the code longer
 
 
-def optimize(kernel: Kernel, target: Target, contract: bool = True) -> Kernel:
-    """The kernel with the recipe's moves applied; what it computes stays the same up to the order of sums."""
+@dataclass(frozen=True)
+class Lanes(Choice):
+    """Vectors along a loop of independent iterations, `tile` of them in flight."""
+    loop: str
+    tile: int
+    lanes: int
+
+
+@dataclass(frozen=True)
+class Fold(Choice):
+    """Vectors along a reduced loop, folded at the end: their number decides which values are added to which."""
+    loop: str = settled()
+    tile: int = settled()
+    lanes: int = settled()
+
+
+@dataclass(frozen=True)
+class Group(Choice):
+    """Partial results over chunks of a reduced loop."""
+    loop: str = settled()
+    chunk: int = settled()
+
+
+@dataclass(frozen=True)
+class Tasks(Choice):
+    """About how many pieces a phase is handed out in."""
+    count: int
+
+
+def optimize(kernel: Kernel, target: Target, contract: bool = True, given: Sequence[str] | None = None) -> Kernel:
+    """The kernel with the recipe's moves applied, or the moves `given` (another's `moves`; raises `Refused` where they
+    do not fit). What it computes stays the same up to the order of sums, which the recipe alone decides."""
+    decisions = Decisions(given)
+    optimized = decide(kernel, target, decisions, contract)
+    decisions.finish()
+    return optimized
+
+
+def decide(kernel: Kernel, target: Target, decisions: Decisions, contract: bool = True) -> Kernel:
+    """`optimize`, with the decisions left in the hands of the caller."""
     phases: list[Phase] = []
-    log: list[str] = []
     for phase in kernel.phases:
         body = moves.merge_all(phase.body)
-        contracted = contraction(body, target, log) if contract else None
+        contracted = contraction(body, target, decisions) if contract else None
         if contracted is not None:
             phases += [Phase(b) for b in contracted]
         else:
-            phases += [Phase(b) for b in plain(body, target, log)]
+            phases += [Phase(b) for b in plain(body, target, decisions)]
     phases = [Phase(rare.branch(phase.body)) for phase in phases]
-    return Kernel(kernel.name, kernel.params, phases, kernel.written, log)
+    return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves)
 
 
 def unoptimized(kernel: Kernel) -> Kernel:
@@ -47,16 +89,16 @@ def unoptimized(kernel: Kernel) -> Kernel:
 
 
 # -- everything that is not a contraction --------------------------------------------------------------------
-def plain(body: list[Statement], target: Target, log: list[str]) -> list[list[Statement]]:
+def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
     loops, inner = chain(body)
     total = work(body)
     lanes = target.lanes(_itemsize(body))
     if _stores_in_order(inner):
         lane = loops[-1].range if loops else None
         if lane is not None and access_cost(inner, lane, lanes) < access_cost(inner, lane, 1):
-            log.append(f"lanes({lane.arg.name}, 1 x {lanes})")
-            return [nest(loops[:-1], moves.wide(For(lane, LOOP, inner), 1, lanes), total)]
-        return [nest(loops, inner, total)]
+            chosen = _ask_lanes(decisions, loops[-1:], 0, 1, lanes)
+            return [nest(loops[:-1], moves.wide(For(lane, LOOP, inner), chosen.tile, chosen.lanes), total, decisions)]
+        return [nest(loops, inner, total, decisions)]
     columns = bool(loops) and columns_cost(loops, inner, lanes) <= rows_cost(inner, lanes)
     tile = _tile(inner)
     apart = math.prod(f.range.arg.size for f in loops)
@@ -64,14 +106,31 @@ def plain(body: list[Statement], target: Target, log: list[str]) -> list[list[St
         across = loops[_lane_loop(loops, inner)].range.arg.size
         apart = apart // across * -(-across // (tile * lanes))
     if total >= 4 * GRAIN and apart < 8:
-        parts = grouped(loops, inner, total, log)
+        parts = grouped(loops, inner, total, decisions)
         if parts is not None:
-            return [b for part in parts for b in plain(part, target, log)]
+            return [b for part in parts for b in plain(part, target, decisions)]
     if columns:
-        loop = loops.pop(_lane_loop(loops, inner))
-        log.append(f"lanes({loop.range.arg.name}, {tile} x {lanes})")
-        return [nest(loops, moves.wide(For(loop.range, LOOP, moves.chunks(inner, ADDS)), tile, lanes), total)]
-    return [nest(loops, along_rows(inner, lanes, log), total)]
+        chosen = _ask_lanes(decisions, loops, _lane_loop(loops, inner), tile, lanes)
+        loop = loops.pop(next(at for at, f in enumerate(loops) if f.range.arg.name == chosen.loop))
+        body = moves.wide(For(loop.range, LOOP, moves.chunks(inner, ADDS)), chosen.tile, chosen.lanes)
+        return [nest(loops, body, total, decisions)]
+    return [nest(loops, along_rows(inner, lanes, decisions), total, decisions)]
+
+
+def _ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes: int) -> Lanes:
+    """Which of the loops the vectors go along, and how many at once."""
+    names = [f.range.arg.name for f in loops]
+
+    def refuses(c: Lanes) -> str | None:
+        if c.loop not in names:
+            return f"the loops are {', '.join(names)}"
+        if c.lanes > lanes:
+            return f"a vector has {lanes} lanes at most"
+        if c.lanes & (c.lanes - 1):
+            return "vectors have 1, 2, 4, 8 .. lanes"
+        return f"more than {MOST_VECTORS} vectors at once" if c.tile > max(tile, MOST_VECTORS) else None
+
+    return decisions.ask(Lanes(names[at], tile, lanes), refuses, lambda: [Lanes(n, tile, lanes) for n in names])
 
 
 def chain(body: list[Statement]) -> tuple[list[For], list[Statement]]:
@@ -83,7 +142,7 @@ def chain(body: list[Statement]) -> tuple[list[For], list[Statement]]:
     return loops, body
 
 
-def grouped(loops: list[For], inner: list[Statement], total: int, log: list[str]) \
+def grouped(loops: list[For], inner: list[Statement], total: int, decisions: Decisions) \
         -> tuple[list[Statement], list[Statement]] | None:
     """Partial results over chunks of the reduced axis, then their combination; the chunks are fixed by the shape."""
     reduced = next((s for s in inner if isinstance(s, For)), None)
@@ -94,7 +153,7 @@ def grouped(loops: list[For], inner: list[Statement], total: int, log: list[str]
     parts = moves.group(inner, [f.range for f in loops], chunk) if chunk < n else None
     if parts is None:
         return None
-    log.append(f"group({reduced.range.arg.name}, {chunk})")
+    decisions.ask(Group(reduced.range.arg.name, chunk), lambda c: None)
     first, second = parts
     for f in reversed(loops):
         second = [For(f.range, TASK, second)]
@@ -107,30 +166,30 @@ def _chunk(n: int, least: int, most: int) -> int:
     return next((c for c in range(chunk, min(2 * chunk, n) + 1) if n % c == 0), chunk)
 
 
-def along_rows(body: list[Statement], lanes: int, log: list[str]) -> list[Statement]:
+def along_rows(body: list[Statement], lanes: int, decisions: Decisions) -> list[Statement]:
     """Lanes along the innermost loops of a row: reductions with several partial vectors, stores with vectors."""
     out: list[Statement] = []
     for s in body:
         if not isinstance(s, For):
             out.append(s)
         elif any(isinstance(x, For) for x in s.body):
-            out.append(For(s.range, LOOP, along_rows(s.body, lanes, log), s.stop))
+            out.append(For(s.range, LOOP, along_rows(s.body, lanes, decisions), s.stop))
         elif s.kind == TASK:
-            tile = _tile(s.body)
-            log.append(f"lanes({s.range.arg.name}, {tile} x {lanes})")
-            out += moves.wide(For(s.range, LOOP, s.body), tile, lanes)
+            chosen = _ask_lanes(decisions, [s], 0, _tile(s.body), lanes)
+            out += moves.wide(For(s.range, LOOP, s.body), chosen.tile, chosen.lanes)
         else:
             tile = min(4, _tile(s.body))
             wide = moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes)
             if wide is not None:
-                log.append(f"fold({s.range.arg.name}, {tile} x {lanes})")
+                decisions.ask(Fold(s.range.arg.name, tile, lanes), lambda c: None)
             out += wide or [s]
     return out
 
 
-def nest(loops: list[For], body: list[Statement], total: int) -> list[Statement]:
+def nest(loops: list[For], body: list[Statement], total: int, decisions: Decisions) -> list[Statement]:
     """Put the outer loops back around the body, the outermost of them as tasks of a worthwhile size."""
-    wanted = min(MOST_TASKS, total // GRAIN)
+    wanted = decisions.ask(Tasks(max(1, min(MOST_TASKS, total // GRAIN))),
+                           lambda c: f"at most {MOST_TASKS} tasks" if c.count > MOST_TASKS else None).count
     rows = math.prod(f.range.arg.size for f in loops)
     if wanted > 1 and rows < 16 and len(body) > 0:
         body = moves.spread(body, max(1, wanted // max(rows, 1)))

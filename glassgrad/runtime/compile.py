@@ -1,7 +1,7 @@
 """The compiler of one kernel, as a flat list of passes. In: a kernel's graph (SINK) and a target. Out: `Built`.
 
     lower       views and reductions become loops, index arithmetic and registers     glassgrad/lower
-    optimize    lanes, tiles, packed panels, tasks: by recipe                          glassgrad/optimize
+    optimize    lanes, tiles, packed panels, tasks: by recipe, or as BEAM found         glassgrad/optimize
     render      the loop tree as LLVM IR or C                                          glassgrad/render
 
 What is done to the graph before it is cut into kernels (folding, fusion) stands in glassgrad/engine/realize.py.
@@ -9,7 +9,7 @@ What is done to the graph before it is cut into kernels (folding, fusion) stands
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from glassgrad.base.lines import one_place
@@ -31,18 +31,21 @@ class Built(NamedTuple):
     kernel: Kernel
 
 
-def kernel_of(ast: UOp, target: Target, contract: bool = True, say: bool = False) -> Kernel:
-    """The optimized loop tree of a kernel's graph (the plain one under NOOPT=1); `say` shows the way at DEBUG=4."""
+def kernel_of(ast: UOp, target: Target, contract: bool = True, say: bool = False,
+              moves: Sequence[str] | None = None) -> Kernel:
+    """The optimized loop tree of a kernel's graph (the plain one under NOOPT=1), by the recipe or by the given moves;
+    `say` shows the way at DEBUG=4."""
     plain = lower(ast)
-    kernel = unoptimized(plain) if settings.NOOPT else optimize(plain, target, contract)
+    kernel = unoptimized(plain) if settings.NOOPT else optimize(plain, target, contract, moves)
     if say and settings.DEBUG >= 4:
         print(f"--- after loop analysis\n{show(plain)}\n--- optimized: {', '.join(kernel.moves) or 'as it was'}\n"
               f"{show(kernel)}\n--- linearized\n{linear(kernel)}")
     return kernel
 
 
-def build(ast: UOp, target: Target, render: Callable[[Kernel, Target], str]) -> Built:
-    """All passes for one kernel."""
+def build(ast: UOp, target: Target, render: Callable[[Kernel, Target], str],
+          moves: Sequence[str] | None = None) -> Built:
+    """All passes for one kernel, optimized by the recipe or by the given moves."""
     with one_place():
-        kernel = kernel_of(ast, target, say=True)
+        kernel = kernel_of(ast, target, say=True, moves=moves)
         return Built(kernel.name, render(kernel, target), launch_info(kernel), kernel)

@@ -1,0 +1,117 @@
+"""A kernel's optimization as data: every neighbour gives the same bits; what does not fit is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from loop_kernels import AVX2, AVX512
+
+from glassgrad import Tensor
+from glassgrad.graph.uop import UOp
+from glassgrad.lower.loops import Kernel
+from glassgrad.lower.lower import lower
+from glassgrad.optimize.choices import Choice, Decisions, Refused, read
+from glassgrad.optimize.recipes import Lanes, decide, optimize
+from glassgrad.optimize.target import Target
+from glassgrad.runtime.loop_interpreter import run_kernel
+
+SMALL = Target("x86_64", 16, 16, frozenset({"sse2"}), l1_bytes=1 << 10, l2_bytes=4 << 10)
+
+
+def kernel_of(make: Callable[..., Tensor], *shapes: tuple[int, ...]) -> UOp:
+    """The last kernel of an expression of tensors of these shapes."""
+    item = make(*[Tensor.zeros(s).contiguous().realize() for s in shapes]).schedule()[-1]
+    return item.ast
+
+
+def run(kernel: Kernel, seed: int = 0) -> list[bytes]:
+    rng = np.random.default_rng(seed)
+    arrays = [rng.standard_normal(p.size).astype(p.dtype.format) for p in kernel.params]
+    run_kernel(kernel, arrays)
+    return [arrays[slot].tobytes() for slot in kernel.written]
+
+
+KERNELS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
+    "matmul of primes": (lambda a, b: a @ b, ((13, 31), (31, 37))),
+    "one row": (lambda a, b: a @ b, ((2, 33), (33, 67))),
+    "transposed factors": (lambda a, b: a.T @ b.T, ((17, 19), (23, 17))),
+    "sliced and flipped": (lambda a, b: a[1:, ::2].flip(1) @ b[::2, 3:] + 1, ((18, 34), (34, 40))),
+    "a batch, prologue, epilogue": (lambda a, b, c: ((a * 2) @ b + c).relu(), ((3, 11, 16), (3, 16, 17), (17,))),
+    "convolution": (lambda x, w: x.conv2d(w), ((1, 3, 11, 11), (5, 3, 3, 3))),
+    "its gradient by the weight": (lambda x, w: x.conv2d(w).square().sum().gradient(w)[0], ((5, 1, 13, 13),
+                                                                                            (3, 1, 3, 3))),
+    "a map": (lambda x, y: (x * y + 1).exp(), ((97,), (97,))),
+    "a transposed map": (lambda x, y: x.T + y, ((13, 29), (29, 13))),
+    "one element": (lambda x: x + 1, ((1,),)),
+    "rows summed": (lambda x: x.sum(1), ((31, 67),)),
+    "columns summed": (lambda x: x[:, ::2].sum(0), ((67, 34),)),
+    "softmax": (lambda x: x.softmax(1), ((5, 131),)),
+    "a running sum": (lambda x: x.cumsum(0), ((67, 17),)),
+}
+
+
+@pytest.mark.parametrize("name, target", [*[(name, AVX512) for name in KERNELS], ("matmul of primes", SMALL),
+                                          ("softmax", AVX2), ("convolution", AVX2)])
+def test_every_neighbour_gives_the_same_bits(name: str, target: Target) -> None:
+    make, shapes = KERNELS[name]
+    plain = lower(kernel_of(make, *shapes))
+    decisions = Decisions()
+    recipe = decide(plain, target, decisions)
+    assert name != "its gradient by the weight" or recipe.moves[0].startswith("dots(")
+    wanted, tried = run(recipe), 0
+    for moves in decisions.neighbours():
+        try:
+            kernel = optimize(plain, target, given=moves)
+        except Refused:
+            continue                       # a decision can change which questions follow it
+        assert kernel.moves == moves
+        assert run(kernel) == wanted, f"{recipe.moves} -> {moves}"
+        tried += 1
+    assert tried or name in ("one element", "a running sum"), "nothing to choose here"
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_description_can_be_replayed(name: str) -> None:
+    make, shapes = KERNELS[name]
+    plain = lower(kernel_of(make, *shapes))
+    moves = optimize(plain, AVX2).moves
+    assert optimize(plain, AVX2, given=moves).moves == moves
+    assert [str(read(text)) for text in moves] == moves
+
+
+def refused(moves: list[str], change: Callable[[str], str]) -> str:
+    plain = lower(kernel_of(lambda a, b: a @ b, (13, 31), (31, 37)))
+    with pytest.raises(Refused) as caught:
+        optimize(plain, AVX2, given=[change(m) for m in moves])
+    return str(caught.value)
+
+
+def test_what_does_not_fit_is_refused_with_a_reason() -> None:
+    make, shapes = KERNELS["matmul of primes"]
+    plain = lower(kernel_of(make, *shapes))
+    own = optimize(plain, AVX2).moves
+    assert own == ["contract(rows=5, vectors=2, lanes=8, block_m=3, block_n=3, in_place=yes)"]
+    for old, new, why in [
+            ("rows=5", "rows=40", "there are 13 rows"), ("lanes=8", "lanes=16", "1, 2, 4 .. 8 lanes"),
+            ("lanes=8", "lanes=3", "1, 2, 4 .. 8 lanes"), ("block_m=3", "block_m=4", "larger than the product"),
+            ("vectors=2", "vectors=9", "45 of 16 registers"),
+            ("in_place=yes", "in_place=yes, k_block=16", "settled: 0"), ("rows=5", "rows=five", "no int"),
+            ("rows=5, ", "", "lacks rows"), ("rows=5", "depth=5", "not a field"),
+            ("contract", "contact", "none of the known moves")]:
+        assert why in refused(own, lambda text, old=old, new=new: text.replace(old, new)), new
+    with pytest.raises(Refused, match="ends before contract"):
+        optimize(plain, AVX2, given=[])
+    with pytest.raises(Refused, match="nobody asks for it"):
+        optimize(plain, AVX2, given=[*own, "tasks(count=2)"])
+    with pytest.raises(Refused, match="the question is one of contract"):
+        optimize(plain, AVX2, given=["tasks(count=2)"])
+
+
+def test_neighbours_change_one_free_field() -> None:
+    here = Lanes("i0", 4, 8)
+    assert {str(c) for c in here.neighbours()} == {f"lanes(loop=i0, tile={t}, lanes={v})" for t, v in (
+        (8, 8), (2, 8), (5, 8), (3, 8), (4, 16), (4, 4), (4, 9), (4, 7))}
+    kinds = {"lanes", "fold", "group", "tasks", "contract", "dots"}
+    assert kinds <= set(Choice.kinds), "every kind of decision can be read back"
