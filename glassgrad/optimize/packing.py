@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from glassgrad.graph import ops as o
 from glassgrad.graph.index import add, divide, index, linear, modulo, multiply, substitute_index
 from glassgrad.graph.uop import UOp, const, toposort
-from glassgrad.lower.loops import LOOP, TASK, For, Statement, Store, counter, local, ranges_of
+from glassgrad.lower.loops import LANE, LOOP, TASK, TILE, For, Statement, Store, counter, local, ranges_of
 from glassgrad.optimize import moves
 
 PACK_WORK = 32 * 1024      # elements worth packing by several workers
@@ -98,25 +98,37 @@ class Operand:
             body = [For(r, kind, body)]
         return body
 
-
     def across(self, spot: UOp, store: list[Statement], lanes: int) -> list[Statement]:
-        """Packing what lies along k: for pieces of k: for rows: read a piece, write it with a stride.
+        """Packing what lies along k: for pieces of k: read a vector of every row; they are stored across.
 
-        A piece is a few cache lines, so that the part of the panel it goes to stays in the first-level cache; it is
-        written element by element, because a scatter instruction costs more than the scalar stores.
+        A renderer turns such a block in registers. Narrow panels, and what is left of k, are written element by element
+        from a few cache lines at a time: a scatter instruction costs more than the scalar stores.
         """
-        k, piece = self.k[-1], 4 * lanes
-        whole, rest = divmod(k.arg.size, piece)
+        k = self.k[-1]
         out: list[Statement] = []
-        for outer, inner, start in ((counter("kb", whole), counter("kq", piece), 0), (None, counter("kq", max(rest, 1)),
-                                                                                     whole * piece)):
-            if (whole if outer is not None else rest) == 0:
-                continue
-            at = add(inner, index(start)) if outer is None else add(multiply(one(outer), piece), inner)
-            body = moves.wide(For(inner, LOOP, moves.rebuild(store, {k: at})), lanes, 1)
-            body = [For(spot, LOOP, body)] if self.width > 1 else body
-            out += [For(outer, LOOP, body)] if outer is not None and whole > 1 else body
+        start = 0
+        turned = 2 * self.width > lanes
+        for count, piece in pieces(k.arg.size, lanes if turned else 4 * lanes):
+            outer, inner = counter("kb", count), counter("kq", piece)
+            at = add(index(start), add(multiply(one(outer), piece), inner))
+            body = moves.rebuild(store, {k: at})
+            if turned and piece == lanes:
+                body = [For(spot, TILE, [For(inner, LANE, body)])]
+            else:
+                body = moves.wide(For(inner, LOOP, body), lanes, 1)
+                body = [For(spot, LOOP, body)] if self.width > 1 else body
+            out += [For(outer, LOOP, body)] if count > 1 else body
+            start += count * piece
         return out
+
+
+def pieces(size: int, piece: int) -> list[tuple[int, int]]:
+    """A length as whole pieces and the rest: (how many, how long).
+
+    >>> pieces(100, 16)
+    [(6, 16), (1, 4)]
+    """
+    return [(count, length) for count, length in ((size // piece, piece), (1, size % piece)) if count and length]
 
 
 def stride_along(at: UOp, along: UOp) -> int | None:

@@ -2,7 +2,8 @@
 
 An index is split into constant + scalar terms + what the lanes add. Where neighbouring lanes read neighbours it is one
 vector access, backwards one access and a shuffle, in small steps a few accesses and a shuffle, else a gather. Gates
-become masks; for a single element, a safe index and a select.
+become masks; for a single element, a safe index and a select. Stores whose lanes step over each other's places are
+turned in registers, and stored along memory.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.graph import index as ix, ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp
-from glassgrad.lower.loops import Store
+from glassgrad.lower.loops import Statement, Store
 from glassgrad.render.llvm_ops import SHORT, TYPES, Arithmetic, Value, list_of, literal
 from glassgrad.render.walk import NOTHING, Walker
 
@@ -213,6 +214,69 @@ class Memory(Arithmetic, Walker):
             name = f"@llvm.masked.scatter.v{lanes}{SHORT.get(value.type, value.type)}.v{lanes}p0"
         self.declare("void", name, f"{value.full}, {place.full}, i32, {mask.full}")
         self.line(f"call void {name}({value.typed}, {place.typed}, i32 {align}, {mask.typed})")
+
+    def together(self, body: list[Statement], at: int) -> list[Store]:
+        """Stores side by side, each with its lanes a step apart: the columns of a block that is stored by rows.
+
+            for l in lane 4:  m[l*3] = a[l];  m[l*3 + 1] = b[l];  m[l*3 + 2] = c[l]
+        ->  m[0:3] = a[0], b[0], c[0];  m[3:6] = a[1], b[1], c[1];  ...
+        """
+        group: list[Store] = []
+        memory, lanes, terms, first = None, 0, None, 0
+        for s in body[at:]:
+            if not isinstance(s, Store) or s.gate is not None or s.combine is not None or len(group) == lanes > 0:
+                break
+            constant, same, wide, step = self.split(s.index)
+            width = self.widths[s.index]
+            if not group:
+                memory, lanes, terms, first = s.memory, width, same, constant
+                if not _turns(lanes) or step is GATHER or step < 2:
+                    return [s]
+            if s.memory is not memory or width != lanes or same is not terms or constant != first + len(group) or \
+                    len(group) == step or self.widths[s.value] != lanes or memory in self.reads[s.value]:
+                break
+            group.append(s)
+        return group if 2 * len(group) > lanes else [body[at]]  # type: ignore[list-item]
+
+    def store_together(self, stores: list[Store]) -> None:
+        memory, lanes = stores[0].memory, self.widths[stores[0].index]
+        constant, same, _, step = self.split(stores[0].index)
+        values = [self.operand(s.value, lanes) for s in stores]
+        if memory.dtype is dtypes.bool:
+            values = [self.convert("zext", v, "i8") for v in values]
+        rows = self.turned(values)
+        mask = list_of(["true" if i < len(stores) else "false" for i in range(lanes)], "i1")
+        unit = values[0].type
+        name = f"@llvm.masked.store.v{lanes}{SHORT.get(unit, unit)}.p0"
+        for lane, row in enumerate(rows):
+            place = self.address(memory, constant + lane * (step or 0), same)
+            if len(stores) == lanes:
+                self.line(f"store {row.typed}, {place.typed}, align {memory.dtype.itemsize}")
+            else:
+                self.declare("void", name, f"{row.full}, ptr, i32, {mask.full}")
+                self.line(f"call void {name}({row.typed}, {place.typed}, i32 {memory.dtype.itemsize}, {mask.typed})")
+
+    def turned(self, columns: list[Value]) -> list[Value]:
+        """Vectors as a block, turned: row i holds element i of every column. Halves change places, then quarters of
+        halves, and so on: one shuffle for each vector at every halving."""
+        lanes = columns[0].lanes
+        block = columns + [Value("poison", columns[0].type, lanes)] * (lanes - len(columns))
+        apart = lanes // 2
+        while apart:
+            for i in range(lanes):
+                if i & apart:
+                    continue
+                a, b = block[i], block[i + apart]
+                low = [j - apart + lanes if j & apart else j for j in range(lanes)]
+                high = [j + lanes if j & apart else j + apart for j in range(lanes)]
+                block[i], block[i + apart] = self.shuffle(a, low, b), self.shuffle(a, high, b)
+            apart //= 2
+        return block
+
+
+def _turns(lanes: int) -> bool:
+    """Whether a block of so many lanes can be turned by halves."""
+    return lanes >= 4 and lanes & (lanes - 1) == 0
 
 
 def _unit(memory: UOp) -> str:

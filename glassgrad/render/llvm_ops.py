@@ -114,10 +114,11 @@ class Arithmetic:
         return self.put(f"shufflevector {first.typed}, {full} poison, <{lanes} x i32> zeroinitializer", value.type,
                         lanes)
 
-    def shuffle(self, value: Value, order: list[int]) -> Value:
-        """Some lanes of a vector, in the given order."""
+    def shuffle(self, value: Value, order: list[int], other: Value | None = None) -> Value:
+        """Some lanes of a vector, in the given order; the lanes of the other vector are counted on from there."""
         picked = ", ".join([f"i32 {i}" for i in order])
-        return self.put(f"shufflevector {value.typed}, {value.full} poison, <{len(order)} x i32> <{picked}>",
+        second = f"{value.full} poison" if other is None else other.typed
+        return self.put(f"shufflevector {value.typed}, {second}, <{len(order)} x i32> <{picked}>",
                         value.type, len(order))
 
     def select(self, condition: Value, yes: Value, no: Value) -> Value:

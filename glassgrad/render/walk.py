@@ -77,11 +77,21 @@ class Walker:
     def accumulate(self, statement: Accumulate) -> None: raise NotImplementedError
     def store(self, statement: Store) -> None: raise NotImplementedError
 
+    def together(self, body: list[Statement], at: int) -> list[Store]:
+        """The stores from body[at] on that are written as one; usually that one alone."""
+        return [body[at]]  # type: ignore[list-item]
+
+    def store_together(self, stores: list[Store]) -> None:
+        raise NotImplementedError
+
     # -- statements ----------------------------------------------------------------------------------------------
     def run(self, body: list[Statement]) -> None:
         """Every statement of a body, in order, in the innermost scope."""
-        for statement in body:
+        done = 0
+        for at, statement in enumerate(body):
             self.scope = self.scopes[-1]
+            if at < done:
+                continue
             if isinstance(statement, For):
                 if statement.kind == LANE:     # a change of type, not of control
                     self.run(statement.body)
@@ -96,7 +106,9 @@ class Walker:
                 self.accumulate(statement)
                 self.changed(statement.register)
             else:
-                self.store(statement)
+                group = self.together(body, at)
+                self.store(statement) if len(group) == 1 else self.store_together(group)
+                done = at + len(group)
                 self.changed(statement.memory)
 
     def enter(self, flow: Flow, block: str, range_: UOp | None = None, guard: bool = False) -> Scope:
