@@ -288,3 +288,58 @@ def test_empty_results_run_no_kernel() -> None:
     assert kernels(y) == 0 and y.numpy().shape == (3, 0)
     total = x.sum(1)
     assert kernels(total) == 1 and total.tolist() == [0.0, 0.0, 0.0]
+
+
+# -- as little memory as will do -----------------------------------------------------------------------------
+def peak_of(planned: Schedule) -> int:
+    """The most bytes that lie between inputs and results at one time."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for at, item in enumerate(planned.items):
+        for position, slot in enumerate(item.slots):
+            if position < item.results:
+                first[slot] = at
+            last[slot] = at
+    asked = set(planned.results.values())
+    return max(sum(planned.slots[s].nbytes for s in first if first[s] <= at <= last[s] and s not in asked)
+               for at in range(len(planned.items)))
+
+
+def gradients(loss: Tensor, *weights: Tensor) -> list[Tensor]:
+    return list(loss.gradient(*weights))
+
+
+def test_gradients_of_weights_do_not_wait_for_the_end() -> None:
+    """Of a deep network, going back, a layer's input is let go of before the layer below is reached."""
+    layers, rows, width = 12, 64, 32
+    weights = [ready(width, width) for _ in range(layers)]
+    x = ready(rows, width)
+    for w in weights:
+        x = (x @ w).tanh()
+    planned = planned_of(*gradients(x.sum(), *weights))
+    check_schedule(planned)
+    one = rows * width * 4
+    assert peak_of(planned) <= (layers + 4) * one, "one value for each layer, and a few at work"
+
+
+def test_statistics_are_kept_rather_than_what_they_are_taken_from() -> None:
+    """Batch normalization, forward and back: of what is as large as its input only the gradients get memory."""
+    x, weight, bias = ready(8, 16, 24, 24), ready(16), ready(16)
+    y = x.batchnorm(weight, bias, x.mean((0, 2, 3)), (x.var((0, 2, 3), correction=0) + 1e-5).rsqrt())
+    loss = (y.relu() * ready(8, 16, 24, 24)).sum()
+    planned = planned_of(*gradients(loss, x, weight, bias))
+    large = [s for item in planned.items for s in item.slots[:item.results] if planned.slots[s].nbytes >= 4 * x.numel()]
+    asked = set(planned.results.values())
+    assert len([s for s in large if s not in asked]) <= 1
+
+
+def test_a_reduction_that_many_sums_read_gets_memory_once() -> None:
+    """A matrix product under several sums: it, and not each of the things that are summed."""
+    x, w, z = ready(64, 48), ready(48, 96), ready(64, 96)
+    made = (x @ w).relu()
+    sums = [(made * z).sum(0), (made * z * z).sum(0), (-made).sum(1)]
+    planned = planned_of(*sums)
+    large = [s for item in planned.items for s in item.slots[:item.results] if planned.slots[s].nbytes == 64 * 96 * 4]
+    assert len(large) == 1 and len(planned.items) == 4
+    want = np.maximum(x.numpy() @ w.numpy(), 0)
+    np.testing.assert_allclose(sums[1].numpy(), (want * z.numpy() ** 2).sum(0), rtol=1e-4)

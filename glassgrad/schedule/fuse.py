@@ -7,6 +7,7 @@ below says so; the rule's words are kept as the reason, for DEBUG and the visual
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from glassgrad.graph import ops as o
@@ -18,6 +19,7 @@ COSTLY = 12            # vector instructions above which a value is stored rathe
 MANY_INPUTS = 3        # as many loads to compute a value again cost more than to load it
 SMALL = 16 * 1024      # elements: below, one kernel that does it all beats two
 LARGEST = 1000         # operations in one kernel: compile time grows faster than what fusing more would save
+FEWER = 8              # a value this many times smaller than its reader costs next to nothing to keep and to load
 _SEEN_THROUGH = (o.WINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
 LONG_ENOUGH = f"a kernel of {LARGEST} operations is long enough"
 LEAVES = (o.BUFFER, o.PARAM, o.CONST, o.SCALAR)
@@ -47,27 +49,42 @@ CONSTANT = Inlined(0, 0, None, False, 0)
 
 
 def fuse(sinks: list[UOp]) -> dict[UOp, str]:
-    """Every node that gets memory, sources before users, with the reason."""
+    """Every node that gets memory, sources before users, with the reason.
+
+    A first walk may find out late that a mean or a maximum is needed by several kernels, after its early readers were
+    given memory because of the reduction inside them. So there is a second, which knows of such values from the start.
+    """
     order = toposort(sinks)
-    plan = _Plan(order)
-    wanted = set(sinks)
-    for node in order:
-        plan.visit(node)
-        if node in wanted and node.op not in LEAVES:
-            plan.store(node, "asked for")
-    plan.separate_shared(order)
+    plan = _Plan(order, {})
+    plan.walk(order, set(sinks))
+    if plan.few:
+        plan = _Plan(order, plan.few)
+        plan.walk(order, set(sinks))
     return {node: plan.reasons[node] for node in order if node in plan.reasons}
 
 
 class _Plan:
-    def __init__(self, order: list[UOp]):
+    def __init__(self, order: list[UOp], known: dict[UOp, str]):
         self.inlined: dict[UOp, Inlined] = {}
         self.reasons: dict[UOp, str] = {}
+        self.known = known                      # what gets memory whatever else is found
+        self.few: dict[UOp, str] = {}           # what got memory and is few values for many that are reduced
         self.varies = varies(order)
+        self.number = {node: i for i, node in enumerate(order)}
         self.readers: dict[UOp, list[UOp]] = {}
         for node in order:
             for s in node.src:
                 self.readers.setdefault(s, []).append(node)
+
+    def walk(self, order: list[UOp], wanted: set[UOp]) -> None:
+        for node in order:
+            self.visit(node)
+            if node.op not in LEAVES:
+                if node in wanted:
+                    self.store(node, "asked for")
+                elif node in self.known and self.inlined[node].rows is not None:
+                    self.store(node, self.known[node])
+        self.separate_shared(order)
 
     def store(self, node: UOp, reason: str) -> None:
         """Give memory to a node: the value below its outermost movement ops, where that is not larger."""
@@ -77,11 +94,17 @@ class _Plan:
         if base.op in LEAVES or reason == "asked for":
             base = node
         if base.op not in LEAVES:
-            self.reasons.setdefault(base, reason)
+            self._note(base, reason)
             while node is not base:          # views of memory read it
                 self.inlined[node] = NOTHING
                 node = node.src[0]
             self.inlined[base] = NOTHING
+
+    def _note(self, node: UOp, reason: str) -> None:
+        inside = self.inlined[node]
+        if inside.rows is not None and not inside.contraction and node.size * FEWER <= inside.elements:
+            self.few.setdefault(node, reason)
+        self.reasons.setdefault(node, reason)
 
     # -- what each kind of node does with what is inlined in its sources -------------------------------------
     def visit(self, node: UOp) -> None:
@@ -126,16 +149,15 @@ class _Plan:
         rows: AxisSet | None = None
         contraction = False
         kept: UOp | None = None
-        for s in sorted(node.src, key=lambda s: -self.inlined[s].elements):
+        inner = [s for s in node.src if self.inlined[s].rows is not None]
+        for s in sorted(inner, key=self._weight, reverse=True) if len(inner) > 1 else inner:   # the lightest get memory
             inside = self.inlined[s]
-            if inside.rows is None:
-                continue
             if kept is None:
                 rows, contraction, kept = inside.rows, inside.contraction, s
             elif inside.rows != rows:
-                self.store(s, "its rows differ from those it meets")
+                self.cut(s, "its rows differ from those it meets")
             elif (inside.contraction or contraction) and len(self.reductions(kept) | self.reductions(s)) > 1:
-                self.store(s, "a sum of products shares its kernel with no other reduction")
+                self.cut(s, "a sum of products shares its kernel with no other reduction")
         distinct = set(node.src)
         cost = min(node.op.cost + sum(self.inlined[s].cost for s in distinct), 1 << 20)
         found = Inlined(cost, min(sum(self.inlined[s].inputs for s in distinct), 1 << 20), rows, contraction,
@@ -148,6 +170,11 @@ class _Plan:
                 return NOTHING
             found = found._replace(cost=cost)
         return found
+
+    def _weight(self, node: UOp) -> tuple[int, int]:
+        """How large the reductions inside a node are: their rows, then what they walk."""
+        inside = self.inlined[node]
+        return math.prod(node.shape[a] for a in inside.rows or ()), inside.elements
 
     def exact_cost(self, node: UOp) -> int:
         """What is inlined in a node, each operation once: adding up sources counts what they share twice."""
@@ -177,10 +204,10 @@ class _Plan:
         source = node.src[0]
         inside = self.inlined[source]
         repeats = node.op in (o.WINDOW, o.UNWINDOW) or (node.op is o.EXPAND and node.size > source.size)
+        if inside.rows is not None and node.op in (o.PAD, o.WINDOW, o.UNWINDOW):
+            self.cut(source, f"a reduction under {node.op.name.lower()} would be computed again")
+            inside = self.inlined[source]
         if inside.rows is not None:
-            if node.op in (o.PAD, o.WINDOW, o.UNWINDOW):
-                self.store(source, f"a reduction under {node.op.name.lower()} would be computed again")
-                return NOTHING
             if node.op is o.EXPAND and inside.contraction and node.size > source.size:
                 self.store(source, "a sum of products that its reader repeats")
                 return NOTHING
@@ -202,6 +229,9 @@ class _Plan:
         if repeats and inside.cost >= COSTLY and node.size >= 4 * source.size and not self._feeds_contraction(node):
             self.store(source, "costly, and repeated many times")
             return NOTHING
+        if node.op is o.EXPAND and node.size >= FEWER * source.size:
+            along = max(nontrivial(node.shape))      # repeated along the last axis, it is computed once for all of it
+            return inside._replace(inputs=0, cost=inside.cost if source.shape[along] > 1 else 0)
         return inside
 
     def _reads(self, node: UOp) -> int:
@@ -248,30 +278,63 @@ class _Plan:
         elif inside.rows is not None:
             small = inside.elements <= SMALL and not inside.contraction
             if inside.contraction:
-                self.store(source, "a sum of products under another reduction")
+                self.cut(source, "a sum of products under another reduction")
             elif axes & inside.rows and not small:
-                self.store(source, "its rows are reduced in turn")
+                self.cut(source, "its rows are reduced in turn")
             elif not axes & inside.rows and nontrivial(source.shape) - axes - inside.rows:
-                self.store_reductions(source, "computed for fewer axes than its reader walks")
+                few, large, between = self._reductions_under(source)
+                self.store_under(few + large, between, "computed for fewer axes than its reader walks")
         inside = self.inlined[source]
         rows = nontrivial(node.shape)
         return Inlined(inside.cost + 2, inside.inputs, rows, contraction, max(source.size, inside.elements))
 
-    def store_reductions(self, node: UOp, reason: str) -> None:
-        """Give memory to the reductions inlined in a node, at the last point before they are repeated."""
+    def cut(self, node: UOp, reason: str) -> None:
+        """Give memory to the reductions inlined in a node, as little of it as will do: to the few values that the node
+        repeats and, of a reduction as large as itself, to the first value that others read too. What lies between is
+        computed again by every reader; where that is costly, or nobody shares it, the node itself gets memory."""
+        few, large, between = self._reductions_under(node)
+        shared = [self._first_shared(n, between) for n in large]
+        if node in shared or len(shared) > 1 or sum(n.op.cost for n in between) >= COSTLY:
+            self.store(node, reason)
+        else:
+            self.store_under(few + shared, between, reason)
+
+    def store_under(self, chosen: list[UOp], between: set[UOp], reason: str) -> None:
+        """Give memory to some nodes and look at those above them again."""
+        for n in chosen:
+            self.store(n, reason)
+        for n in sorted(between, key=self.number.__getitem__):
+            if n not in self.reasons:
+                self.visit(n)
+
+    def _reductions_under(self, node: UOp) -> tuple[list[UOp], list[UOp], set[UOp]]:
+        """The values that reductions inlined in a node leave: few that it repeats, others; and what lies above them."""
+        few: list[UOp] = []
+        large: list[UOp] = []
+        between: set[UOp] = set()
         stack, seen = [node], set()
         while stack:
             n = stack.pop()
-            if n in seen or n in self.reasons or n.op in LEAVES or self.inlined[n].rows is None:
+            if n in seen or n in self.reasons or self.inlined[n].rows is None:
                 continue
             seen.add(n)
             if n.op in o.REDUCE:
-                self.store(n, reason)
+                large.append(n)
+                continue
+            between.add(n)
+            if n.op is o.EXPAND and n.size >= FEWER * n.src[0].size:
+                few.append(n.src[0])
             else:
                 stack.extend(n.src)
-        for n in toposort([node]):
-            if n in seen and n not in self.reasons:
-                self.inlined[n] = self.inlined[n]._replace(rows=None, contraction=False)
+        return few, large, between
+
+    def _first_shared(self, reduction: UOp, between: set[UOp]) -> UOp:
+        """Go up from a reduction to the first value that has several readers; what is passed is no longer between."""
+        node = reduction
+        while len(self.readers[node]) == 1 and self.readers[node][0] in between:
+            node = self.readers[node][0]
+            between.discard(node)
+        return node
 
     # -- values that several kernels would compute -----------------------------------------------------------
     def separate_shared(self, order: list[UOp]) -> None:
@@ -283,7 +346,7 @@ class _Plan:
             if node in self.reasons:
                 owner[node] = node
             elif (len(readers) > 1 or None in readers) and node.op not in LEAVES and self._worth_sharing(node):
-                self.reasons[node] = "used by several kernels, and costly to compute again"
+                self._note(node, "used by several kernels, and costly to compute again")
                 owner[node] = node
             else:
                 owner[node] = one

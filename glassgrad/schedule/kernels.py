@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from glassgrad.base.lines import Line
 from glassgrad.graph import ops as o
@@ -64,7 +65,7 @@ def schedule(sinks: list[UOp], inputs: list[UOp]) -> Schedule:
     for node in reasons:
         place[node] = len(slots)
         slots.append(Slot(node.shape, node.dtype, node.device))
-    items = [_item(group, place, reasons) for group in _groups(reasons)]
+    items = [_item(group, place, reasons) for group in _groups(reasons, set(sinks))]
     results = {s: place[s] for s in sinks}
     return Schedule(items, slots, len(inputs), results, list(results.values()))
 
@@ -79,7 +80,7 @@ class _Group:
     bit: int
 
 
-def _groups(reasons: dict[UOp, str]) -> list[list[UOp]]:
+def _groups(reasons: dict[UOp, str], asked: set[UOp]) -> list[list[UOp]]:
     """Kernels as lists of the nodes they store, in order."""
     groups: list[_Group] = []
     home: dict[UOp, _Group] = {}
@@ -101,7 +102,7 @@ def _groups(reasons: dict[UOp, str]) -> list[list[UOp]]:
             home[node] = fresh
         else:
             home[node] = joined
-    return [g.roots for g in _ordered(groups, home)]
+    return [g.roots for g in _frugal(_ordered(groups, home), home, asked)]
 
 
 def _join(fresh: _Group, candidates: list[_Group], home: dict[UOp, _Group], groups: list[_Group],
@@ -196,6 +197,55 @@ def _ordered(groups: list[_Group], home: dict[UOp, _Group]) -> list[_Group]:
                 out.append(group)
                 stack.pop()
     return out
+
+
+def _frugal(groups: list[_Group], home: dict[UOp, _Group], asked: set[UOp]) -> list[_Group]:
+    """The same groups, still after those they read from, in an order that keeps fewer values at a time: one that is
+    ready and lets go of as much memory as it takes runs at once. A gradient of a weight, say, ends the life of a
+    layer's input. Each group and each value is looked at once: the time is that of sorting."""
+    reads = [{r for r in group.reads if r in home and home[r] is not group} for group in groups]
+    readers: dict[UOp, list[int]] = {}
+    for i, values in enumerate(reads):
+        for value in values:
+            readers.setdefault(value, []).append(i)
+    left = {value: len(waiting) for value, waiting in readers.items()}           # readers that have not run
+    missing = [len({home[value].bit for value in values}) for values in reads]   # groups to wait for
+    takes = [sum(_bytes(r) for r in group.roots if r not in asked) for group in groups]
+
+    def ends(value: UOp, reader: int) -> None:
+        """The reader will be the last of a value."""
+        if value not in asked:
+            takes[reader] -= _bytes(value)
+
+    for value, waiting in readers.items():
+        if len(waiting) == 1:
+            ends(value, waiting[0])
+    done = [False] * len(groups)
+    ready = [i for i, count in enumerate(missing) if not count]                  # both are heaps
+    frees = [i for i in ready if takes[i] <= 0]
+    out: list[_Group] = []
+    while ready or frees:
+        at = heappop(frees if frees else ready)
+        if done[at]:
+            continue
+        done[at] = True
+        out.append(groups[at])
+        for value in reads[at]:
+            left[value] -= 1
+            if left[value] == 1:
+                last = next(i for i in readers[value] if not done[i])
+                ends(value, last)
+                if not missing[last] and takes[last] <= 0:
+                    heappush(frees, last)
+        for follower in dict.fromkeys(i for r in groups[at].roots for i in readers.get(r, [])):
+            missing[follower] -= 1
+            if not missing[follower]:
+                heappush(frees if takes[follower] <= 0 else ready, follower)
+    return out
+
+
+def _bytes(node: UOp) -> int:
+    return node.size * node.dtype.itemsize
 
 
 # -- one kernel's own graph ----------------------------------------------------------------------------------
