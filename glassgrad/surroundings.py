@@ -3,7 +3,8 @@
 The names in its closure, its defaults and its globals, and whatever can be reached from there: attributes, entries of
 lists and dicts, other functions and methods of the user's. Numbers, texts and arrays are compared by value, everything
 else by identity, so that a weight replaced by another tensor is noticed as well as a changed learning rate. Code of
-libraries is taken to stay as it is; their objects are looked into like all others.
+libraries is taken to stay as it is; their objects are looked into like all others. Every call pays for the comparison,
+so it first asks, for all places at once and without a loop in Python, whether the same objects are there.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Iterator
-from operator import is_
+from itertools import chain
+from operator import attrgetter, is_, itemgetter
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import JitError
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["PLAIN", "Place", "Surroundings"]
+__all__ = ["PLAIN", "Content", "Place", "Surroundings", "is_array"]
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice)
 _MOST_PLACES = 20_000           # more cannot be compared at each call
@@ -30,14 +32,15 @@ _CLOSED = ("numpy", "torch", "threading", "logging", "_io", "_thread", "weakref"
 
 
 class Place(NamedTuple):
-    """Where a value was found: `get(holder, name)` finds it again."""
+    """Where a value was found: `get(holder, name)` finds it again; `path` is how the user would write it."""
     get: Callable[[Any, Any], Any]
     holder: Any
     name: Any
     value: Any
+    path: str
 
     def __str__(self) -> str:
-        return f"{self.name if self.get not in (_cell, _item) else 'a value it can see'}"
+        return self.path
 
     def put(self, value: Any) -> bool:
         """Bind the place to another value; whether it could be."""
@@ -65,6 +68,9 @@ def _cell(holder: Any, name: Any) -> Any:
         return None
 
 
+_content_of_cell = attrgetter("cell_contents")
+
+
 def _size(holder: Any, name: Any) -> int:
     return len(holder)
 
@@ -73,9 +79,8 @@ def _copied(holder: Any, name: Any) -> Any:
     return holder
 
 
-def _content(holder: Any, name: Any) -> bytes:
-    data: bytes = holder.tobytes()
-    return data
+def _content(holder: Any, name: Any) -> Content:
+    return Content(holder)
 
 
 def is_array(value: Any) -> bool:
@@ -83,11 +88,51 @@ def is_array(value: Any) -> bool:
     return type(value).__module__ == "numpy" and hasattr(value, "tobytes")
 
 
+class Content:
+    """What is in an array, bit by bit: compared where it lies, and copied only to be kept.
+
+    >>> import numpy
+    >>> a = numpy.array([1.0, 2.0])
+    >>> kept = Content(a).kept()
+    >>> a[0] = 5.0; Content(a) == kept, Content(numpy.array([1.0, 2.0])) == kept
+    (False, True)
+    """
+    __slots__ = ("array",)
+
+    def __init__(self, array: Any):
+        self.array = array
+
+    def kept(self) -> Content:
+        """The same content, whatever becomes of the array."""
+        return Content(self.array.copy())
+
+    def _form(self) -> tuple[Any, ...]:
+        return (type(self.array), self.array.shape, str(self.array.dtype))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Content) and self._form() == other._form() \
+            and bool((_words(self.array) == _words(other.array)).all())
+
+    def __hash__(self) -> int:
+        words = _words(self.array)
+        return hash((self._form(), words[::len(words) // 64 + 1].tobytes()))
+
+
+def _words(array: Any) -> Any:
+    """An array's memory as whole numbers, as wide as they divide it."""
+    flat = array.reshape(-1)
+    width = next(w for w in (8, 4, 2, 1) if flat.nbytes % w == 0)
+    try:
+        return (flat if flat.flags.c_contiguous else flat.copy()).view(f"u{width}")
+    except TypeError:                    # Python objects in it: compared as such
+        return flat
+
+
 def _same(now: Any, then: Any) -> bool:
     if now is then:
         return True
     kind = then.__class__
-    return now.__class__ is kind and (kind in PLAIN or kind in _GROUPS) and bool(now == then)
+    return now.__class__ is kind and (kind in PLAIN or kind in _GROUPS or kind is Content) and bool(now == then)
 
 
 class Surroundings:
@@ -97,12 +142,13 @@ class Surroundings:
         self.places: list[Place] = []
         self.tensors: list[Tensor] = []
         self._seen: set[int] = set()
-        self._waiting: list[Any] = [function, *objects]
+        self._waiting: list[tuple[Any, str]] = [(function, "the function")]
+        self._waiting += [(thing, type(thing).__name__) for thing in objects]
         while self._waiting:
-            thing = self._waiting.pop()
+            thing, path = self._waiting.pop()
             if id(thing) not in self._seen:
                 self._seen.add(id(thing))
-                self._visit(thing)
+                self._visit(thing, path)
                 if len(self.places) > _MOST_PLACES:
                     raise JitError("this function can see too much to be watched",
                                    given=f"more than {_MOST_PLACES} values in its closure, globals and objects",
@@ -115,30 +161,61 @@ class Surroundings:
         self.places = [p for p in self.places if (id(p.holder), p.name) not in places]
         self._group()
 
+    # -- comparing -----------------------------------------------------------------------------------------------------
     def _group(self) -> None:
-        """Lists and dicts of which every entry is watched are compared whole, the rest one by one."""
+        """Sort the places by the quickest way to look at them: whole containers, names of a dict, cells, others."""
         by_holder: dict[int, list[Place]] = {}
         for place in self.places:
             by_holder.setdefault(id(place.holder), []).append(place)
-        self._whole: list[tuple[Any, list[Any], list[Place]]] = []
-        self._single: list[Place] = []
+        self._whole: list[Any] = []                 # lists, and dicts' values, which stay what they are when these grow
+        whole: list[Any] = []
+        self._picked: list[tuple[Callable[[Any], tuple[Any, ...]], Any, tuple[Any, ...]]] = []
+        self._cells: list[Any] = []
+        self._contents: list[Any] = []
+        self._others: list[Place] = []
         for places in by_holder.values():
             holder = places[0].holder
             entries = [p for p in places if p.get in (_entry, _item)]
             if type(holder) in (list, dict) and len(entries) == len(holder) == len({p.name for p in entries}):
-                self._whole.append((holder, [p.value for p in entries], places))
-            else:
-                self._single += places
+                self._whole.append(holder.values() if type(holder) is dict else holder)
+                whole += [p.value for p in entries]
+                places = [p for p in places if p.get not in (_entry, _item, _size)]
+            elif entries and type(holder) is dict and all(p.name in holder for p in entries):
+                entries += entries if len(entries) == 1 else []          # one name alone would not give a tuple
+                self._picked.append((itemgetter(*[p.name for p in entries]), holder, tuple(p.value for p in entries)))
+                places = [p for p in places if p.get is not _entry]
+            for place in places:
+                if place.get is _cell and place.value is not None:
+                    self._cells.append(place.holder)
+                    self._contents.append(place.value)
+                else:
+                    self._others.append(place)
+        self._lengths = [len(w) for w in self._whole]
+        self._values = whole
+
+    def _is_untouched(self) -> bool:
+        """Whether the very same objects are everywhere where it can be asked at once."""
+        if self._whole and (list(map(len, self._whole)) != self._lengths
+                            or not all(map(is_, chain.from_iterable(self._whole), self._values))):
+            return False
+        try:
+            for pick, holder, values in self._picked:
+                if not all(map(is_, pick(holder), values)):
+                    return False
+            return not self._cells or all(map(is_, map(_content_of_cell, self._cells), self._contents))
+        except (KeyError, ValueError):                      # an entry or the content of a cell is gone
+            return False
 
     def change(self) -> str:
         """What is not as it was; empty when all is."""
-        for holder, values, places in self._whole:
-            now = holder.values() if holder.__class__ is dict else holder
-            if len(now) != len(values) or not all(map(is_, now, values)):
-                difference = _difference(places)          # other objects, but perhaps the same numbers
-                if difference:
-                    return difference
-        return _difference(self._single)
+        if self._is_untouched():
+            return _difference(self._others) if self._others else ""
+        difference = _difference(self.places)               # other objects, but perhaps the same numbers
+        if not difference:
+            self.places = [p._replace(value=p.get(p.holder, p.name)) if isinstance(p.value, PLAIN) else p
+                           for p in self.places]
+            self._group()
+        return difference
 
     def changed_numbers(self) -> Iterator[tuple[Place, Any]]:
         """Plain values that are not as they were, with what they are now."""
@@ -148,98 +225,94 @@ class Surroundings:
                 yield place, now
 
     # -- walking -----------------------------------------------------------------------------------------------------
-    def _add(self, get: Callable[[Any, Any], Any], holder: Any, name: Any) -> None:
+    def _add(self, get: Callable[[Any, Any], Any], holder: Any, name: Any, path: str) -> None:
         value = get(holder, name)
+        self.places.append(Place(get, holder, name, value, path))
         if is_array(value):
-            self.places.append(Place(get, holder, name, value))
             if value.nbytes <= _LARGEST_ARRAY:
-                self.places.append(Place(_content, value, name, value.tobytes()))
-            return
-        self.places.append(Place(get, holder, name, value))
-        if not isinstance(value, PLAIN):
-            self._waiting.append(value)
+                self.places.append(Place(_content, value, name, Content(value).kept(), f"the content of {path}"))
+        elif not isinstance(value, PLAIN):
+            self._waiting.append((value, path))
 
-    def _visit(self, thing: Any) -> None:
+    def _visit(self, thing: Any, path: str) -> None:
         kind = type(thing)
         if issubclass(kind, Tensor):
             self.tensors.append(thing)
         elif kind is types.FunctionType:
             self._visit_function(thing)
         elif kind is types.MethodType:
-            self._waiting += [thing.__func__, thing.__self__]
+            self._waiting += [(thing.__func__, path), (thing.__self__, path)]
         elif kind in (staticmethod, classmethod):
-            self._waiting.append(thing.__func__)
+            self._waiting.append((thing.__func__, path))
         elif kind is property:
-            self._waiting += [f for f in (thing.fget, thing.fset) if f is not None]
+            self._waiting += [(f, path) for f in (thing.fget, thing.fset) if f is not None]
         elif kind is functools.partial:
-            self._waiting += [thing.func, thing.args, thing.keywords]
+            self._waiting += [(part, path) for part in (thing.func, thing.args, thing.keywords)]
         elif issubclass(kind, type):
             self._visit_class(thing)
         elif issubclass(kind, (list, tuple, dict, set, frozenset)):
-            self._visit_container(thing)
+            self._visit_container(thing, path)
         elif is_array(thing):
             if thing.nbytes <= _LARGEST_ARRAY:
-                self.places.append(Place(_content, thing, "an array", thing.tobytes()))
+                self.places.append(Place(_content, thing, "an array", Content(thing).kept(), f"the content of {path}"))
+        elif hasattr(kind, "__wrapped__") or "__wrapped__" in getattr(thing, "__dict__", ()):
+            self._waiting.append((thing.__wrapped__, path))            # a jit within, a cache, a decorator's object
         elif kind is not types.ModuleType and _is_open(kind):
-            self._visit_object(thing)
+            self._visit_object(thing, path)
 
     def _visit_function(self, function: Any) -> None:
         if not _is_user_code(function.__module__):
             return
         names, attributes = _names_used(function.__code__)
-        for cell in function.__closure__ or ():
-            self._add(_cell, cell, "cell_contents")
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            self._add(_cell, cell, "cell_contents", name)
         space = function.__globals__
         for name in names & space.keys():
-            self._add(_entry, space, name)
+            self._add(_entry, space, name, name)
             value = space[name]
             if type(value) is types.ModuleType and _is_user_code(value.__name__):
                 for inner in attributes & vars(value).keys():
-                    self._add(_entry, vars(value), inner)
+                    self._add(_entry, vars(value), inner, f"{name}.{inner}")
         for name in ("__defaults__", "__kwdefaults__"):
             if getattr(function, name) is not None:
-                self._add(getattr, function, name)
+                self._add(getattr, function, name, f"{function.__name__}.{name}")
 
     def _visit_class(self, cls: Any) -> None:
         for base in cls.__mro__:
             if _is_user_code(base.__module__):
                 for name, value in vars(base).items():
                     if isinstance(value, (types.FunctionType, staticmethod, classmethod, property)):
-                        self._waiting.append(value)
+                        self._waiting.append((value, f"{base.__name__}.{name}"))
                     elif not (name.startswith("__") or isinstance(value, types.MemberDescriptorType)):
-                        self._add(getattr, base, name)
+                        self._add(getattr, base, name, f"{base.__name__}.{name}")
 
-    def _visit_container(self, thing: Any) -> None:
+    def _visit_container(self, thing: Any, path: str) -> None:
         values = list(thing.values()) if isinstance(thing, dict) else list(thing)
         if len(values) > _LONG and all(isinstance(v, PLAIN) for v in values) or isinstance(thing, (set, frozenset)):
-            self.places.append(Place(_copied, thing, "a list", thing.copy() if hasattr(thing, "copy") else thing))
+            self.places.append(Place(_copied, thing, "", thing.copy() if hasattr(thing, "copy") else thing, path))
             return
         if isinstance(thing, tuple):                # it stays what it is: only what is in it may change
-            self._waiting += [v for v in values if not isinstance(v, PLAIN)]
+            self._waiting += [(v, f"{path}[{i}]") for i, v in enumerate(values) if not isinstance(v, PLAIN)]
             return
-        self.places.append(Place(_size, thing, "the length of a list", len(thing)))
-        if isinstance(thing, dict):
-            for key in list(thing):
-                self._add(_entry, thing, key)
-        else:
-            for i in range(len(thing)):
-                self._add(_item, thing, i)
+        self.places.append(Place(_size, thing, "", len(thing), f"the length of {path}"))
+        for name in list(thing) if isinstance(thing, dict) else range(len(thing)):
+            self._add(_entry if isinstance(thing, dict) else _item, thing, name, f"{path}[{name!r}]")
 
-    def _visit_object(self, thing: Any) -> None:
+    def _visit_object(self, thing: Any, path: str) -> None:
         # what a class keeps for the host alone: the graph reads it from tensors (an optimizer's learning rate)
         unwatched = ("__weakref__", "__dict__", *getattr(type(thing), "__jit_unwatched__", ()))
         own = getattr(thing, "__dict__", None)
         if type(own) is dict:
             for name in list(own):
                 if name not in unwatched:
-                    self._add(_entry, own, name)
+                    self._add(_entry, own, name, f"{path}.{name}")
         for base in type(thing).__mro__:
             slots = vars(base).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
                 if name not in unwatched and hasattr(thing, name):
-                    self._add(getattr, thing, name)
+                    self._add(getattr, thing, name, f"{path}.{name}")
         if _is_user_code(type(thing).__module__):
-            self._waiting.append(type(thing))
+            self._waiting.append((type(thing), path))
 
 
 def _is_user_code(module: str | None) -> bool:
@@ -270,7 +343,7 @@ def _names_used(code: Any) -> tuple[set[str], set[str]]:
 
 def _difference(places: list[Place]) -> str:
     for place in places:
-        get, holder, name, value = place
+        get, holder, name, value, _ = place
         now = get(holder, name)
         if now is not value and not _same(now, value):
             return f"{place} is no longer {_shown(value)}"

@@ -45,6 +45,8 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
     Setting("SEED", -1, "Seed of the random numbers when `manual_seed` was not called; -1 takes one from the system."),
 ]}
 
+_MOST_STATES = 8     # a program changes back and forth between few
+
 # Settings that choose a default device when set to 1, as tinygrad's texts write them: NAME=1 python script.py
 DEVICE_FLAGS: dict[str, str] = {
     "CPU": "CPU", "LLVM": "CPU", "CLANG": "CLANG", "PYTHON": "PYTHON", "CUDA": "CUDA", "NV": "CUDA", "OPENCL": "OPENCL",
@@ -52,9 +54,18 @@ DEVICE_FLAGS: dict[str, str] = {
 }
 
 
+class State:
+    """What decided every knob at one moment. Equal circumstances are one object, to be compared with `is`."""
+    __slots__ = ("overrides", "variables")
+
+    def __init__(self, overrides: dict[str, Any], variables: dict[Any, Any]):
+        self.overrides, self.variables = overrides, variables
+
+
 class _Overrides(threading.local):
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
+        self.states: list[State] = [State({}, {})]     # the latest first
 
 
 _overrides = _Overrides()
@@ -101,6 +112,33 @@ _raw = getattr(os.environ, "_data", None)     # what CPython's os.environ wraps;
 _encoded = {name: os.environ.encodekey(name) if _raw is not None else name  # type: ignore[attr-defined]
             for name in (*SETTINGS, *DEVICE_FLAGS, "DEVICE")}
 settings = Settings()
+
+
+def current_state() -> State:
+    """The same object as long as every knob is what it was: what follows from knobs is kept beside it, and they
+    need not be read again.
+
+    >>> before = current_state()
+    >>> with Context(NOOPT=1): current_state() is before
+    False
+    >>> current_state() is before
+    True
+    """
+    mine = _overrides
+    values, states = mine.values, mine.states
+    variables = os.environ.copy() if _raw is None else _raw
+    latest = states[0]
+    if latest.overrides is values and latest.variables == variables:
+        return latest
+    for number, known in enumerate(states):
+        if known.overrides == values and known.variables == variables:
+            known.overrides = values               # never changed in place: `Context` puts a new one there
+            states.insert(0, states.pop(number))
+            return known
+    made = State(values, dict(variables))
+    states.insert(0, made)
+    del states[_MOST_STATES:]
+    return made
 
 
 class Context:

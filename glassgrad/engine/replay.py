@@ -16,7 +16,7 @@ from glassgrad.base.settings import settings
 from glassgrad.engine.capture import Trace
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.normal import scalar_bytes
-from glassgrad.engine.profile import measure, profiling
+from glassgrad.engine.profile import Profile, measure, profiling
 from glassgrad.engine.report import report_kernel, report_run, show_source
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType
@@ -133,14 +133,30 @@ class Replay:
         """Where a buffer's address is written: (array, position, byte offset)."""
         return self._pointers[symbol]
 
+    def prepare(self) -> None:
+        """Take the settings as they are now; `run` does not look at them."""
+        self._runners = [plan.runner() for _, plan, _ in self._plans]
+        self._debug = settings.DEBUG
+
     def run(self) -> None:
         """Every launch, in order."""
-        debug, profile = settings.DEBUG, profiling()
+        debug, profile = self._debug, profiling()
         start = time.perf_counter()
+        if debug < 2 and profile is None:
+            for run in self._runners:
+                run()
+        else:
+            self._run_one_by_one(debug, profile)
+        elapsed = time.perf_counter() - start
+        GlobalCounters.kernel_count += len(self.items)
+        GlobalCounters.global_ops += self.operations
+        GlobalCounters.global_mem += self.bytes
+        GlobalCounters.time_sum_s += elapsed
+        if debug:
+            report_run(len(self.items), elapsed)
+
+    def _run_one_by_one(self, debug: int, profile: Profile | None) -> None:
         for _, plan, span in self._plans:
-            if debug < 2 and profile is None:
-                plan.run()
-                continue
             for i, number in enumerate(span):
                 item, program = self.items[number], self.programs[number]
                 nanoseconds = plan.run_one(i)
@@ -150,13 +166,6 @@ class Replay:
                     report_kernel(GlobalCounters.kernel_count + number, item, program, nanoseconds)
                 if debug >= 3:
                     show_source(item)
-        elapsed = time.perf_counter() - start
-        GlobalCounters.kernel_count += len(self.items)
-        GlobalCounters.global_ops += self.operations
-        GlobalCounters.global_mem += self.bytes
-        GlobalCounters.time_sum_s += elapsed
-        if debug:
-            report_run(len(self.items), elapsed)
 
 
 class _Copy:
@@ -174,6 +183,9 @@ class _Copy:
     def run(self) -> None:
         device = Device[self.item.device or ""]
         device.copy_in(self.pointers[0], device.copy_out(self.pointers[1], self.nbytes))
+
+    def runner(self) -> Callable[[], None]:
+        return self.run
 
     def run_one(self, number: int) -> int:
         start = time.perf_counter_ns()

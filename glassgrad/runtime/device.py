@@ -46,20 +46,20 @@ def _open_python(name: str = "PYTHON") -> Any:
 class _Makers(dict[str, Callable[..., Any]]):
     """Name: a class or function that opens a device. A name given anew forgets the device that was open under it."""
 
-    def __init__(self, makers: dict[str, Callable[..., Any]], opened: dict[str, Any]):
+    def __init__(self, makers: dict[str, Callable[..., Any]], forget: Callable[[str], None]):
         super().__init__(makers)
-        self._opened = opened
+        self._forget = forget
 
     def __setitem__(self, name: str, maker: Callable[..., Any]) -> None:
-        self._opened.pop(name, None)
+        self._forget(name)
         super().__setitem__(name, maker)
 
     def __delitem__(self, name: str) -> None:
-        self._opened.pop(name, None)
+        self._forget(name)
         super().__delitem__(name)
 
     def pop(self, name: str, *default: Any) -> Any:
-        self._opened.pop(name, None)
+        self._forget(name)
         return super().pop(name, *default)
 
 
@@ -69,8 +69,15 @@ class _Devices:
     def __init__(self) -> None:
         self._opened: dict[str, Any] = {}
         self._devices: dict[str, Callable[..., Any]] = _Makers(     # a newcomer's device is one more entry
-            {"CPU": _open_cpu, "CLANG": _open_clang, "PYTHON": _open_python}, self._opened)
+            {"CPU": _open_cpu, "CLANG": _open_clang, "PYTHON": _open_python}, self._forget)
         self._default: str | None = None
+        self.registered = 0       # how often a name came to mean another device
+        self.version = 0          # the same, and how often a default was assigned: who keeps what follows compares it
+
+    def _forget(self, name: str) -> None:
+        self._opened.pop(name, None)
+        self.registered += 1
+        self.version += 1
 
     def canonicalize(self, name: str | None, said: str = "") -> str:
         """A device's proper name; None is the default device. `said` is how the user named it, where not by itself.
@@ -124,6 +131,7 @@ class _Devices:
     @DEFAULT.setter
     def DEFAULT(self, name: str) -> None:
         self._default = None if name is None else self.canonicalize(name)
+        self.version += 1
 
     def get_available_devices(self) -> list[str]:
         """Names of the devices that open on this machine."""

@@ -12,6 +12,7 @@ import json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from glassgrad.base.settings import settings
@@ -163,10 +164,14 @@ class NativePlan:
 
     def run(self) -> None:
         """Every kernel, in order, in one call."""
+        self.runner()()
+
+    def runner(self) -> Callable[[], None]:
+        """What `run` does, with the worker pool of the settings of now: for who runs it often under the same."""
         pool = worker_pool()
         if self.scratch_bytes:
             pool.ensure_scratch(self.scratch_bytes)
-        pool.run(self._address, self._count)
+        return partial(pool.run, self._address, self._count)
 
     def run_one(self, number: int) -> int:
         """One kernel alone; its nanoseconds."""

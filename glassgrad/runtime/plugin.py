@@ -28,6 +28,7 @@ from glassgrad.render.launch import LaunchInfo
 from glassgrad.render.plain_c import plain_launch, render_plain_c
 from glassgrad.runtime.kernel_key import cost
 from glassgrad.runtime.memory import Block
+from glassgrad.runtime.plan import StepwisePlan
 
 __all__ = ["Allocator", "MallocAllocator", "Compiler", "CompileError", "Runner", "CStyleLanguage", "Compiled"]
 
@@ -254,26 +255,14 @@ class Compiled:
         """Everything launched has run; a device that runs behind the caller's back overrides this."""
 
 
-class PluginPlan:
+class PluginPlan(StepwisePlan):
     """Launches on a plugged-in device."""
 
     def __init__(self, memory: Handles, programs: Sequence[PluginProgram], slots: Sequence[tuple[int, ...]]):
-        self.memory, self.programs, self.slots = memory, list(programs), list(slots)
-        self.addresses: list[int] = []
-
-    def bind(self, addresses: Sequence[int]) -> None:
-        self.addresses = list(addresses)
-
-    def uses_of(self, slot: int) -> list[tuple[Any, int]]:
-        """Where a slot's address is written: (array, position)."""
-        return [(self.addresses, slot)]
-
-    def run(self) -> None:
-        for number in range(len(self.programs)):
-            self.run_one(number)
+        super().__init__(programs, slots)
+        self.memory = memory
 
     def run_one(self, number: int) -> int:
-        """One kernel; its nanoseconds."""
         program, uses = self.programs[number], self.slots[number]
         handles, copied = [], []
         for position, slot in enumerate(uses):

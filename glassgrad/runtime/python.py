@@ -24,6 +24,7 @@ from glassgrad.runtime.kernel_key import cost
 from glassgrad.runtime.loop_interpreter import run_kernel
 from glassgrad.runtime.memory import HostMemory
 from glassgrad.runtime.native import NativeDevice
+from glassgrad.runtime.plan import StepwisePlan
 
 WIDE = Target(arch="python", vector_bytes=8192, vector_registers=32)
 
@@ -81,23 +82,8 @@ class PythonDevice:
     copy_out = staticmethod(NativeDevice.copy_out)
 
 
-class PythonPlan:
-    """Kernels one after another over numbered slots."""
-
-    def __init__(self, programs: Sequence[Interpreted], slots: Sequence[tuple[int, ...]]):
-        self.programs, self.slots = list(programs), list(slots)
-        self.addresses: list[int] = []
-
-    def bind(self, addresses: Sequence[int]) -> None:
-        self.addresses = list(addresses)
-
-    def uses_of(self, slot: int) -> list[tuple[Any, int]]:
-        """Where a slot's address is written: (array, position)."""
-        return [(self.addresses, slot)]
-
-    def run(self) -> None:
-        for number in range(len(self.programs)):
-            self.run_one(number)
+class PythonPlan(StepwisePlan):
+    """Kernels, interpreted one after another."""
 
     def run_one(self, number: int) -> int:
         start = time.perf_counter_ns()

@@ -62,6 +62,13 @@ class Core:
         return made
 
     @classmethod
+    def _of_node(cls, uop: UOp) -> Self:
+        """A tensor that stands for a node."""
+        made = _create(cls)
+        made.uop, made._grad, made._requires_grad, made._device = uop, None, None, None
+        return made
+
+    @classmethod
     def _leaf(cls, uop: UOp, device: str | None, requires_grad: bool | None) -> Self:
         """A tensor that was made, not computed."""
         made = _create(cls)

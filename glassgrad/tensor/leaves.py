@@ -15,7 +15,7 @@ from typing import Any
 from glassgrad.graph import ops as o
 from glassgrad.graph.uop import UOp
 
-__all__ = ["RESET", "Leaf", "distinct", "hold", "holders", "is_held", "started_from", "take_started"]
+__all__ = ["RESET", "Leaf", "distinct", "hold", "hold_alone", "holders", "is_held", "started_from", "take_started"]
 
 
 class Leaf:
@@ -40,6 +40,14 @@ def hold(tensor: Any) -> None:
     if held:
         held[:] = [h for h in held if h() is not None and h() is not tensor]
     held.append(weakref.ref(tensor))
+
+
+def hold_alone(tensor: Any) -> None:
+    """The same, of a tensor whose node nobody else holds by now."""
+    node = tensor.uop
+    if node._cache is None:
+        node._cache = {}
+    node._cache["holders"] = [weakref.ref(tensor)]
 
 
 def is_held(tensor: Any) -> bool:

@@ -1,0 +1,309 @@
+"""A traced call that can be replayed. In: `Traced`. Out: `Captured`, called with tensors.
+
+A replay writes a few addresses and makes one foreign call; around it, Python looks up what may have changed since the
+trace and rebinds what the function rebinds. That is done at every call, so this room counts microseconds: whatever
+follows from the trace or from a frame alone is worked out when it is made, and a call compares and writes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import weakref
+from typing import Any
+
+from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.normal import scalar_bytes
+from glassgrad.engine.replay import Replay
+from glassgrad.graph import ops as o
+from glassgrad.graph.ops import Kind
+from glassgrad.graph.uop import UOp
+from glassgrad.tensor.leaves import RESET, hold, hold_alone
+from glassgrad.tensor.random import _streams
+from glassgrad.tensor.tensor import Tensor
+from glassgrad.tracing import Source, Traced, add_gradient, as_buffer, mapped
+
+__all__ = ["STALE", "Captured"]
+
+STALE = object()           # the answer of a replay that does not fit this call
+
+Write = tuple[Any, int, int]       # an array of addresses, a position in it, and the address to write there
+
+
+class _Weight:
+    """A buffer that the function reads without being handed it, and the tensors that bring it."""
+    __slots__ = ("symbol", "source", "node", "only")
+
+    def __init__(self, symbol: UOp, source: Source, node: UOp):
+        self.symbol, self.source, self.node = symbol, source, node     # `node`: what they stood for at the last look
+        alone = len(source.tensors) == 1 and not source.owners
+        self.only = source.tensors[0] if alone else None               # the one tensor, where it is one
+
+
+class Captured:
+    """A trace as a replay: what to look up before it, what to rebind after it."""
+
+    def __init__(self, traced: Traced):
+        self.why = ""
+        made = {r for rec in traced.trace.records for r in rec.results}
+        self.inputs = traced.argument_nodes
+        weights = [_Weight(node, source, traced.node_before(source)) for node, source in traced.sources.items()
+                   if isinstance(source, Source)]
+        self.single = [w for w in weights if w.only is not None]
+        self.shared = [w for w in weights if w.only is None]
+        self.holders = [w.source.tensors[0] for w in self.single]
+        self.seen = [w.node for w in self.single]
+        new = {id(p.value): p.value for p in traced.bound}
+        grads = {id(g): g for _, g in traced.grads if g is not None}
+        rebound = [t for t in traced.left_behind if id(t) not in new and id(t) not in grads]
+        self.after = [(weakref.ref(t), t.uop) for t in rebound]
+        self.bound = [(p, new[id(p.value)].uop) for p in traced.bound if new[id(p.value)].uop.base.op is o.BUFFER]
+        self.grads = [(weakref.ref(t), None if g is None else g.uop) for t, g in traced.grads]
+        self.argument_updates, self.argument_grads = traced.argument_updates, traced.argument_grads
+        self.returned = traced.form
+        self.returned_nodes = [t.uop for t in traced.returned]
+        # what the function did not make is returned as itself: an argument by its number, a weight
+        self.returned_as = [traced.places.get(id(t), weakref.ref(t) if id(t) in traced.before else None)
+                            for t in traced.returned]
+        kept = [*[t.uop for t in rebound], *[node for _, node in self.bound], *self.returned_nodes,
+                *[node for _, node in self.grads if node is not None], *[node for _, node in self.argument_updates],
+                *[node for _, node in self.argument_grads]]
+        self.fresh = [b for b in dict.fromkeys(node.base for node in kept) if b in made]     # what outlives the call
+        self._watch(traced, {id(t) for t in rebound})
+        self.streams, self.seed = traced.streams, traced.seed
+        symbols = [*self.inputs, *[w.symbol for w in weights], *self.fresh]
+        self.replay = Replay(traced.trace, list(dict.fromkeys(symbols)))
+        self.entries = [self.replay.pointers(symbol) for symbol in self.inputs]
+        self.handed = [0] * len(self.inputs)               # the arguments' addresses at the last call
+        self.random_cells = [(cell.value - traced.streams[0], address, dtype) for cell, dtype, address, stream
+                             in self.replay.cells if stream and cell.value > traced.streams[0]]
+        self.other_cells = [(cell, address, dtype) for cell, dtype, address, stream in self.replay.cells
+                            if not (stream and cell.value > traced.streams[0])]
+        self.circumstances = -1                   # under which the replay was prepared
+        self.frame: _Frame | None = None          # holds the results of the last call
+        self.other: _Frame | None = None          # held those of the call before: free once nobody else does
+
+    def _watch(self, traced: Traced, rebound: set[int]) -> None:
+        """What must be as it was: the surroundings, lazy tensors in them, and which tensors have a gradient already."""
+        self.watched = traced.surroundings
+        self.watched.without({(id(p.holder), p.name) for p, _ in self.bound})
+        self.lazy = [(weakref.ref(t), t.uop) for t in self.watched.tensors
+                     if t.uop.base.op is not o.BUFFER and id(t) not in rebound]
+        self.has_grad = [(weakref.ref(t), traced.before[id(t)][2] is not None) for t in self.watched.tensors
+                         if id(t) in traced.before and (t.requires_grad or traced.before[id(t)][2] is not t.grad)]
+
+    # -- does it fit? ----------------------------------------------------------------------------------------
+    def _is_stale(self) -> bool:
+        """Whether something that the trace relied on has changed; `why` says what."""
+        self.why = self.watched.change()
+        if self.why:
+            return True
+        if self.random_cells and _streams.seed is not self.seed:
+            self.why = "there is a new random seed"
+            return True
+        for reference, node in self.lazy:
+            tensor = reference()
+            if tensor is not None and tensor.uop is not node:
+                self.why = f"a tensor of shape {node.shape} it uses was replaced by something else"
+                return True
+        for reference, had in self.has_grad:
+            tensor = reference()
+            if tensor is not None and (tensor._grad is not None and tensor._grad is not RESET) is not had:
+                self.why = "a gradient was reset" if had else "a gradient was there already"
+                return True
+        try:
+            same = [holder().uop for holder in self.holders] == self.seen       # type: ignore[union-attr]
+        except AttributeError:                     # one of them is dead, and None has no node
+            same = False
+        if same and not self.shared:
+            return False
+        return not (all(map(self._follow, self.shared)) and (same or all(map(self._follow, self.single))))
+
+    def _follow(self, weight: _Weight) -> bool:
+        """Bind a weight to what its tensors stand for now; False where that is not the same kind of value."""
+        nodes = weight.source.nodes()
+        if not nodes:
+            self.why = "a tensor it uses is gone"
+            return False
+        now = nodes[0]
+        if now is not weight.node or len(nodes) > 1:
+            if not _same_view(now, weight.node) or any(n.base is not now.base for n in nodes):
+                self.why = f"a tensor of shape {now.shape} it uses was replaced by something else"
+                return False
+            weight.node = now
+            self.replay.bind(weight.symbol, now.base.arg.address)
+        if weight.only is not None:
+            self.seen[self.single.index(weight)] = now
+        return True
+
+    # -- replaying -------------------------------------------------------------------------------------------
+    def call(self, tensors: list[Tensor], circumstances: int) -> Any:
+        """Everything the function does, for these arguments; `STALE` if it may do something else by now. While
+        `circumstances` stays the same number, the settings have not changed."""
+        if self._is_stale():
+            return STALE
+        if circumstances != self.circumstances:
+            self.circumstances = circumstances
+            self.replay.prepare()
+        arguments = []
+        for i, tensor in enumerate(tensors):
+            node = tensor.uop
+            if node.op is not o.BUFFER:
+                node = as_buffer(tensor)
+            arguments.append(node)
+            address = node.arg.address
+            if address != self.handed[i]:
+                self.handed[i] = address
+                for array, position, offset in self.entries[i]:
+                    array[position] = address + offset
+        frame = self.other
+        if frame is None or not frame.is_free():
+            frame = _Frame(self)
+            frame.counted = frame.count()          # here, where none of its making is referred to any more
+        elif frame.views:
+            frame.forget()
+        for array, position, address in frame.results:
+            array[position] = address
+        for stream, address, dtype in self.random_cells:
+            ctypes.memmove(address, scalar_bytes((_streams.count + stream) & 0xFFFFFFFF, dtype), 8)
+        _streams.count += self.streams[1] - self.streams[0]
+        for cell, address, dtype in self.other_cells:
+            ctypes.memmove(address, scalar_bytes(cell.value, dtype), 8)
+        self.replay.run()
+        self.other, self.frame = self.frame, frame
+        return frame.hand_out(self, tensors, arguments)
+
+
+class _Frame:
+    """Memory for the results of one call. Two take turns: a call writes into the one whose results nobody holds."""
+
+    def __init__(self, captured: Captured):
+        self.made: dict[UOp, UOp] = {b: UOp(o.BUFFER, b.dtype, (), Buffer(b.shape, b.dtype, b.arg.device))
+                                     for b in captured.fresh}
+        self.inputs = set(captured.inputs)
+        self.after = [(reference, self._here(node), node) for reference, node in captured.after]
+        self.bound = [(place, self._here(node), node) for place, node in captured.bound]
+        self.grads = [(reference, None if node is None else self._here(node), node)
+                      for reference, node in captured.grads]
+        self.returned = [self._here(node) for node in captured.returned_nodes]
+        self.views_arguments = any(node is None and then is not None for node, then in [
+            *[row[1:] for rows in (self.after, self.bound, self.grads) for row in rows],
+            *zip(self.returned, captured.returned_nodes)]) or bool(captured.argument_updates or captured.argument_grads)
+        elsewhere = [row[1] for rows in (self.after, self.bound) for row in rows]
+        single = isinstance(captured.returned, Tensor) and captured.returned_as[0] is None
+        self.one_result = self.returned[0] if single and self.returned[0] not in elsewhere else None
+        self.held = False
+        nodes = [*self.made.values(), *[n for rows in (self.after, self.bound, self.grads) for _, n, _ in rows
+                                        if n is not None], *filter(None, self.returned)]
+        self.views = {view for node in nodes for view in node.toposort() if view.op is not o.BUFFER}
+        self.results: list[Write] = [write for symbol, node in self.made.items()
+                                     for write in _writes(captured, symbol, node)]
+        self._expect(captured)
+        self.things: list[Any] = list(dict.fromkeys(nodes)) + [n.arg for n in self.made.values()]
+        self.counted: list[int] = []
+
+    def _expect(self, captured: Captured) -> None:
+        """What the next call will find where this frame's values are handed out to weights."""
+        self.next_nodes: list[tuple[int, _Weight, UOp]] = []
+        self.next_writes: list[Write] = []
+        rebound = {id(reference()): node for reference, node, _ in self.after}
+        for number, weight in enumerate(captured.single):
+            tensor = weight.only() if weight.only is not None else None
+            node = rebound.get(id(tensor)) if tensor is not None else None
+            if node is not None and _same_view(node, weight.node):
+                self.next_nodes.append((number, weight, node))
+                self.next_writes += _writes(captured, weight.symbol, node.base)
+
+    def _here(self, node: UOp) -> UOp | None:
+        """A node of the trace over this frame's memory; None for a view of an argument, which each call brings."""
+        return None if node.base in self.inputs else _moved(node, self.made)
+
+    def count(self) -> list[int]:
+        """How often each node and buffer of this frame is referred to."""
+        return list(map(sys.getrefcount, self.things))
+
+    def is_free(self) -> bool:
+        """Whether nobody but this frame knows its nodes and buffers: counted when it was made, counted again now."""
+        return self.count() == self.counted
+
+    def forget(self) -> None:
+        """Views remember the value that was read through them: here, that of an earlier call."""
+        for node in self.views:
+            if node._cache is not None:
+                node._cache.pop("value", None)
+
+    def hand_out(self, captured: Captured, tensors: list[Tensor], arguments: list[UOp]) -> Any:
+        """Rebind what the function rebinds, and its results in the form it returned them."""
+        given = dict(zip(captured.inputs, arguments)) if self.views_arguments else {}
+        for reference, node, then in self.after:
+            tensor = reference()
+            if tensor is not None:
+                tensor.uop = node if node is not None else _moved(then, given)
+                if not self.held or node is None:
+                    hold(tensor)
+        self.held = True
+        seen = captured.seen
+        for number, weight, node in self.next_nodes:
+            weight.node = seen[number] = node
+        for array, position, address in self.next_writes:
+            array[position] = address
+        if self.bound:
+            new: dict[UOp, Tensor] = {}                # one tensor may have been put in several places
+            for place, node, then in self.bound:
+                if then not in new:
+                    new[then] = Tensor(node if node is not None else _moved(then, given))
+                place.put(new[then])
+        for reference, node, then_ in self.grads:
+            tensor = reference()
+            if tensor is not None:
+                if then_ is None:
+                    tensor.grad = None
+                else:
+                    tensor._grad = tensor._with(node if node is not None else _moved(then_, given))
+        for i, node_ in captured.argument_updates:
+            tensors[i].uop = _moved(node_, {**self.made, **given})
+            hold(tensors[i])
+        for i, node_ in captured.argument_grads:
+            add_gradient(tensors[i], tensors[i]._with(_moved(node_, {**self.made, **given})))
+        if self.one_result is not None:
+            made = Tensor._of_node(self.one_result)
+            hold_alone(made)
+            return made
+        results = iter(zip(self.returned, captured.returned_nodes, captured.returned_as))
+
+        def fresh(_: Tensor) -> Tensor:
+            node, then, itself = next(results)
+            if isinstance(itself, int):
+                return tensors[itself]
+            known = itself() if itself is not None else None
+            return known if known is not None else Tensor(node if node is not None else _moved(then, given))
+
+        return mapped(captured.returned, fresh)
+
+
+def _writes(captured: Captured, symbol: UOp, node: UOp) -> list[Write]:
+    """What binds a symbol of the replay to a buffer."""
+    address = node.arg.address
+    return [(array, position, address + offset) for array, position, offset in captured.replay.pointers(symbol)]
+
+
+def _same_view(now: UOp, then: UOp) -> bool:
+    """Whether two nodes are the same view of buffers that differ only in their values."""
+    while now.op is then.op and (now.op is o.DETACH or now.op.kind == Kind.MOVEMENT and now.arg == then.arg):
+        now, then = now.src[0], then.src[0]
+    return now.op is o.BUFFER and then.op is o.BUFFER and now.shape == then.shape and now.dtype is then.dtype \
+        and now.device == then.device
+
+
+def _moved(node: UOp, made: dict[UOp, UOp]) -> UOp:
+    """A view as it was in the trace, over the buffer of this call."""
+    if node.op is o.BUFFER:
+        return made.get(node, node)
+    views = []
+    while node.op is not o.BUFFER:
+        views.append(node)
+        node = node.src[0]
+    out = made.get(node, node)
+    for view in reversed(views):
+        out = view.over((out,))
+    return out
