@@ -13,6 +13,7 @@ import weakref
 from typing import Any
 
 from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.device import Device
 from glassgrad.engine.normal import scalar_bytes
 from glassgrad.engine.replay import Replay
 from glassgrad.graph import ops as o
@@ -20,6 +21,7 @@ from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp
 from glassgrad.tensor.leaves import RESET, hold, hold_alone
 from glassgrad.tensor.random import _streams
+from glassgrad.tensor.running import computed_array
 from glassgrad.tensor.tensor import Tensor
 from glassgrad.tracing import Source, Traced, add_gradient, as_buffer, mapped
 
@@ -79,6 +81,7 @@ class Captured:
                              in self.replay.cells if stream and cell.value > traced.streams[0]]
         self.other_cells = [(cell, address, dtype) for cell, dtype, address, stream in self.replay.cells
                             if not (stream and cell.value > traced.streams[0])]
+        self.flags = traced.trace.flags
         self.circumstances = -1                   # under which the replay was prepared
         self.frame: _Frame | None = None          # holds the results of the last call
         self.other: _Frame | None = None          # held those of the call before: free once nobody else does
@@ -136,6 +139,11 @@ class Captured:
             self.seen[self.single.index(weight)] = now
         return True
 
+    def _present(self, arguments: list[UOp]) -> dict[UOp, UOp]:
+        """What stands for the trace's inputs in this call."""
+        return {**dict(zip(self.inputs, arguments)),
+                **{w.symbol: w.node.base for w in (*self.single, *self.shared)}}
+
     # -- replaying -------------------------------------------------------------------------------------------
     def call(self, tensors: list[Tensor], circumstances: int) -> Any:
         """Everything the function does, for these arguments; `STALE` if it may do something else by now. While
@@ -170,6 +178,9 @@ class Captured:
         for cell, address, dtype in self.other_cells:
             ctypes.memmove(address, scalar_bytes(cell.value, dtype), 8)
         self.replay.run()
+        for flag in self.flags:
+            flag.judge(lambda node: computed_array(
+                _exchanged(node, {**self._present(arguments), **frame.made}), Device.DEFAULT))
         self.other, self.frame = self.frame, frame
         return frame.hand_out(self, tensors, arguments)
 
@@ -293,6 +304,15 @@ def _same_view(now: UOp, then: UOp) -> bool:
         now, then = now.src[0], then.src[0]
     return now.op is o.BUFFER and then.op is o.BUFFER and now.shape == then.shape and now.dtype is then.dtype \
         and now.device == then.device
+
+
+def _exchanged(node: UOp, made: dict[UOp, UOp]) -> UOp:
+    """A graph of the trace over other buffers."""
+    new = dict(made)
+    for n in node.toposort():
+        if n not in new:
+            new[n] = n.over(tuple([new[s] for s in n.src]))
+    return new[node]
 
 
 def _moved(node: UOp, made: dict[UOp, UOp]) -> UOp:

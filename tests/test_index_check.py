@@ -129,3 +129,65 @@ def test_traced_calls_are_checked():
 
 def test_empty_index():
     assert Tensor([1, 2, 3])[Tensor([], dtype="int32") + 1].tolist() == []
+
+
+# -- inside a jit --------------------------------------------------------------------------------------------
+def _told(call, *arguments):
+    with pytest.raises(IndexRangeError) as error:
+        result = call(*arguments)
+        result.numpy()
+    return str(error.value)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x, i: x[i + 1],
+    lambda x, i: x[(i + 1).realize()] * 2,                            # an index computed on the way
+    lambda x, i: x.reshape(2, 3)[i // 3, i + 1],
+    lambda x, i: x.scatter(0, i + 1, 1.0),
+    lambda x, i: x[i + 1].sum().gradient(x)[0],
+    lambda x, i: x[i * Tensor([1, 2, 1]) + 1],                        # plain data inside
+], ids=["gather", "realized", "two axes", "scatter", "gradient", "data"])
+def test_a_replay_says_what_the_function_itself_says(function):
+    jitted = TinyJit(function)
+    x = Tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).realize()
+    good, bad = [Tensor([0, 1, 0]).realize(), Tensor([1, 0, 1]).realize()], Tensor([1, 7, 11]).realize()
+    for call in range(6):
+        assert (jitted(x, good[call % 2]).numpy() == function(x, good[call % 2]).numpy()).all()
+    assert jitted.captured
+    expected = _told(function, x, bad)
+    assert "on axis" in expected and "test_index_check.py" in expected
+    assert _told(jitted, x, bad) == expected
+    assert (jitted(x, good[0]).numpy() == function(x, good[0]).numpy()).all()
+    with Context(CHECK_INDEX=0):
+        for _ in range(4):
+            assert (jitted(x, bad).numpy() == function(x, bad).numpy()).all()
+    assert _told(jitted, x, bad) == expected
+
+
+def test_a_replay_looks_at_indices_it_finds_in_its_surroundings():
+    index = Tensor([0, 1])
+    pick = TinyJit(lambda x: x[index] * 2)
+    for call in range(8):
+        if call == 5:
+            index.assign(Tensor([1, 4]))
+            assert "index 4 on axis 0 of (3,), at [1] of the index tensor" in _told(pick, Tensor([1, 2, 3]))
+            index.assign(Tensor([2, 0]))
+        assert pick(Tensor([1, 2, 3])).tolist() == ([6, 2] if call >= 5 else [2, 4])
+
+
+def test_a_replay_that_fails_changes_nothing():
+    total = Tensor([0.0])
+
+    @TinyJit
+    def collect(x, i):
+        total.assign(total + x[i].sum())
+        return total.realize()
+
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+    for _ in range(5):
+        collect(x, Tensor([0, 1]))
+    before = total.tolist()
+    assert "index 3 on axis 0" in _told(collect, x, Tensor([0, 3]))
+    assert total.tolist() == before == [15.0]
+    collect(x, Tensor([2, 2]))
+    assert total.tolist() == [21.0]

@@ -117,14 +117,14 @@ the index is outside its axis
   mend:     check the tensor's shape: print(x.shape)"""),
     "a list with a bad index": (lambda: x23()[[0, 5]], IndexRangeError, """
 the index is outside its axis
-  given:    index 5 on axis 0 of (2, 3)
+  given:    index 5 on axis 0 of (2, 3), at [1] of the index tensor
   expected: an index from -2 to 1
-  mend:     check the tensor's shape: print(x.shape)"""),
+  mend:     check how the index is computed; CHECK_INDEX=0 clamps it silently"""),
     "a tensor with a bad index": (lambda: x23()[:, Tensor([0, -4])], IndexRangeError, """
 the index is outside its axis
-  given:    index -4 on axis 1 of (2, 3)
+  given:    index -4 on axis 1 of (2, 3), at [1] of the index tensor
   expected: an index from -3 to 2
-  mend:     check the tensor's shape: print(x.shape)"""),
+  mend:     check how the index is computed; CHECK_INDEX=0 clamps it silently"""),
     "too many indices": (lambda: x23()[0, 0, 0], IndexRangeError, """
 too many indices for this tensor
   given:    3 indices, shape (2, 3)

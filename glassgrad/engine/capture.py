@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from glassgrad.base.errors import JitError
 from glassgrad.engine.normal import Normal
@@ -14,6 +14,13 @@ from glassgrad.graph.uop import UOp
 
 if TYPE_CHECKING:
     from glassgrad.engine.realize import Ready
+
+
+class Flag(Protocol):
+    """Something in memory that says whether a run went well."""
+
+    def judge(self, read: Callable[[UOp], Any]) -> None:
+        """Raise if it did not; `read` gives a node's values as an array."""
 
 
 @dataclass(eq=False)
@@ -26,7 +33,9 @@ class Record:
 
 @dataclass(eq=False)
 class Trace:
+    """Schedules in the order they ran, and what to look at after each run of them."""
     records: list[Record] = field(default_factory=list)
+    flags: list[Flag] = field(default_factory=list)
 
 
 class _Current(threading.local):

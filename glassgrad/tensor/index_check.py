@@ -3,12 +3,13 @@
 Kernels clamp a bad index, so that nothing is read beyond a buffer; this room says that it was bad. An index whose
 values follow from how it is made (a count, a remainder, random numbers below a limit) needs no look; one that lies in
 the host's memory is looked at once. For others, whoever computes a result also computes where the first bad place
-is: one number, read after the run. `CHECK_INDEX=0` switches all of it off. Inside a jitted function the traced calls
-are checked, not the replays.
+is: one number, read after the run. `CHECK_INDEX=0` switches all of it off. Inside a jitted function what lies in memory
+is other data at each call: there such indices count among the others, and replays read the number again.
 """
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from glassgrad.runtime.device import Device
 from glassgrad.runtime.memory import HostMemory
 from glassgrad.tensor.sequence import counting
 
-__all__ = ["watch", "trusted", "sinks", "judge", "limits"]
+__all__ = ["watch", "trusted", "sinks", "judge", "limits", "refuse_stored", "Flag"]
 
 Limits = tuple[int, int]
 
@@ -68,11 +69,12 @@ def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...]) -> None:
     if _trusting or not settings.CHECK_INDEX:
         return
     wish = Watched(tuple(picks), shape)
+    repeated = recording() is not None
     remembered = picks[0].places._cache       # the user's own index: it lives as long as it may come again
-    if remembered is not None and wish in remembered.get("in range", ()):
+    if not repeated and remembered is not None and wish in remembered.get("in range", ()):
         return
     for index, size, _ in picks:
-        known = limits(index)
+        known = _limits_of_any(index) if repeated else limits(index)
         if known is None or known[0] < -size or known[1] >= size:
             _watched[linear] = wish
             return
@@ -93,6 +95,17 @@ def limits(node: UOp) -> Limits | None:
                 found[n] = known
         elif n.op is o.GATHER and n.src[0] in found:
             found[n] = found[n.src[0]]
+    return found.get(node)
+
+
+def _limits_of_any(node: UOp) -> Limits | None:
+    """The same, whatever lies in the buffers."""
+    found: dict[UOp, Limits] = {}
+    for n in toposort([node]):
+        if n.dtype.kind in "iub" and n.op not in (o.BUFFER, o.GATHER, o.SCATTER):
+            known = _limits(n, found)
+            if known is not None:
+                found[n] = known
     return found.get(node)
 
 
@@ -186,7 +199,7 @@ def _fitting(found: Limits, dtype: DType) -> Limits | None:
 # -- checking as results are computed ------------------------------------------------------------------------
 def sinks(nodes: Sequence[UOp]) -> list[Check]:
     """What to compute along with these nodes."""
-    if not _watched or recording() is not None or not settings.CHECK_INDEX:
+    if not _watched or not settings.CHECK_INDEX:
         return []
     found: dict[tuple[UOp, int], Check] = {}
     for node in toposort(nodes):
@@ -207,12 +220,31 @@ def _first_bad(index: UOp, size: int) -> UOp:
 def judge(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[UOp], Any]) -> None:
     """Look at what was computed; a place that is out of range is an error, at the user's line. `read` gives a node's
     values as an array."""
+    trace = recording()
     for check, result in zip(checks, results):
-        place = int.from_bytes(bytes(result.base.arg.copy_out())[:4], "little", signed=True)
-        if place < check.node.src[1].size:
-            raise _error(check, place, read)
+        flag = Flag(check, result)
+        flag.judge(read)
+        if trace is not None:
+            trace.flags.append(flag)
         _watched.pop(check.node.src[1], None)        # values do not change: once is enough
         check.watched.picks[0].places.cached("in range", lambda _: set()).add(check.watched)
+
+
+class Flag:
+    """The number that says whether an index was in range, in memory that later runs write again."""
+    __slots__ = ("check", "buffer", "size", "_place")
+
+    def __init__(self, check: Check, result: UOp):
+        self.check, self.buffer, self.size = check, result.base.arg, check.node.src[1].size
+        shared = isinstance(Device[self.buffer.device].memory, HostMemory)
+        self._place = ctypes.c_int32.from_address(self.buffer.address) if shared else None
+
+    def judge(self, read: Callable[[UOp], Any]) -> None:
+        """Raise if the last run met an index out of range; `read` gives values of that run."""
+        place = self._place.value if self._place is not None \
+            else int.from_bytes(self.buffer.copy_out()[:4], "little", signed=True)
+        if place < self.size:
+            raise _error(self.check, place, read)
 
 
 def _error(check: Check, place: int, read: Callable[[UOp], Any]) -> IndexRangeError:
@@ -222,16 +254,25 @@ def _error(check: Check, place: int, read: Callable[[UOp], Any]) -> IndexRangeEr
         values = read(index.broadcast(spread)).reshape(-1)
         value = int(values[place])
         if not -size <= value < size:
-            where = [] if not spread else [int(i) for i in _position(place, spread)]
-            return IndexRangeError(
-                "the index is outside its axis",
-                given=f"index {value} on axis {axis} of {shape}, at {where} of the index tensor",
-                expected=f"an index from {-size} to {size - 1}" if size else "an axis that has elements",
-                mend="check how the index is computed; CHECK_INDEX=0 clamps it silently",
-                where=str(line_of(check.node.place) or ""),
-            )
+            return out_of_range(value, axis, shape, _position(place, spread), str(line_of(check.node.place) or ""))
     return IndexRangeError("an index is outside its axis", given=f"at place {place} of an index of shape {spread}",
                            expected=f"indices into {shape}", mend="check how the index is computed")
+
+
+def out_of_range(value: int, axis: int, shape: tuple[int, ...], at: list[int], where: str = "") -> IndexRangeError:
+    """The error for an element of an index tensor."""
+    size = shape[axis]
+    return IndexRangeError(
+        "the index is outside its axis", given=f"index {value} on axis {axis} of {shape}, at {at} of the index tensor",
+        expected=f"an index from {-size} to {size - 1}" if size else "an axis that has elements",
+        mend="check how the index is computed; CHECK_INDEX=0 clamps it silently", where=where)
+
+
+def refuse_stored(index: UOp, numbers: Sequence[int], axis: int, shape: tuple[int, ...]) -> None:
+    """Raise for an index whose numbers are known already, where one of them is out of range."""
+    for place, value in enumerate(numbers):
+        if not -shape[axis] <= value < shape[axis]:
+            raise out_of_range(value, axis, shape, _position(place, index.shape))
 
 
 def _position(place: int, shape: tuple[int, ...]) -> list[int]:

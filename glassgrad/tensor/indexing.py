@@ -129,7 +129,7 @@ class Indexing(Linear):
                 continue
             n = x.shape[axis]
             if isinstance(p, int):
-                self._check_range(p, p, axis)
+                self._check_range(p, axis)
                 bounds.append((p % n, p % n + 1))
                 strides.append(1)
             elif isinstance(p, slice):
@@ -138,9 +138,8 @@ class Indexing(Linear):
                 strides.append(step)
                 shape.append(-(-(stop - start) // abs(step)))
             else:
-                known = running.limits_of(p.uop) if settings.CHECK_INDEX else None
-                if known is not None:
-                    self._check_range(*known, axis)
+                if settings.CHECK_INDEX:
+                    index_check.refuse_stored(p.uop, running.few_numbers(p.uop), axis, self.shape)
                 picks.append((len(shape), p))
                 bounds.append((0, n))
                 strides.append(1)
@@ -151,12 +150,11 @@ class Indexing(Linear):
             x = _every(x, i, abs(s))
         return x.reshape(tuple(shape)), picks
 
-    def _check_range(self, least: int, greatest: int, axis: int) -> None:
+    def _check_range(self, index: int, axis: int) -> None:
         n = self.shape[axis]
-        if -n <= least and greatest < n:
+        if -n <= index < n:
             return
-        wrong = greatest if greatest >= n else least
-        raise IndexRangeError("the index is outside its axis", given=f"index {wrong} on axis {axis} of {self.shape}",
+        raise IndexRangeError("the index is outside its axis", given=f"index {index} on axis {axis} of {self.shape}",
                               expected=f"an index from {-n} to {n - 1}" if n else "an axis that has elements",
                               mend="check the tensor's shape: print(x.shape)")
 

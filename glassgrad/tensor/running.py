@@ -22,7 +22,7 @@ from glassgrad.tensor import index_check
 from glassgrad.tensor.host import HostValue, numpy_dtype
 
 __all__ = ["canonical_device", "default_device", "store", "share", "realize", "schedule", "value_of", "bytes_of",
-           "array_of", "number_in", "limits_of"]
+           "array_of", "computed_array", "number_in", "few_numbers"]
 
 
 # -- places --------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     if not checks:
         return compute(_with_known_values(nodes, device), device)
     made = compute(_with_known_values([*nodes, *[c.first_bad for c in checks]], device), device)
-    index_check.judge(checks, made[len(nodes):], lambda node: array_of(node, node.device or device))
+    index_check.judge(checks, made[len(nodes):], lambda node: computed_array(node, device))
     return made[:len(nodes)]
 
 
@@ -139,15 +139,21 @@ def array_of(node: UOp, device: str) -> Any:
     return numpy.frombuffer(data if node.op is o.BUFFER else bytearray(data), node.dtype.format).reshape(node.shape)
 
 
-def limits_of(node: UOp) -> tuple[int, int] | None:
-    """The least and greatest of whole numbers that lie in host memory already, if they are few; else None."""
+def computed_array(node: UOp, device: str) -> Any:
+    """The same, computed anew: nothing remembered is read and nothing is remembered. For messages, inside a jit too."""
+    import numpy
+    buffer = compute([node.contiguous()], device)[0].base.arg
+    return numpy.frombuffer(buffer.copy_out(), node.dtype.format).reshape(node.shape)
+
+
+def few_numbers(node: UOp) -> list[int]:
+    """Whole numbers that lie in host memory already, if they are few; else none."""
     if node.op is not o.BUFFER or not 0 < node.size <= 1024:
-        return None
+        return []
     buffer: Buffer = node.arg
     if not isinstance(Device[buffer.device].memory, HostMemory):
-        return None
-    numbers = _typed(buffer.view(), node.dtype).tolist()
-    return min(numbers), max(numbers)
+        return []
+    return list(_typed(buffer.view(), node.dtype))
 
 
 def number_in(node: UOp, device: str) -> Any:
