@@ -21,6 +21,7 @@ from glassgrad.lower.loops import (
     If,
     Kernel,
     Phase,
+    Prefetch,
     Store,
     counter,
     fold,
@@ -389,3 +390,50 @@ def test_what_is_wrong_is_said():
         text(For(k, LOOP, [Store(y, k, load(x, k).exp2())]))
     with pytest.raises(Bug, match="lane loop l has a stop"):
         text(For(k, LOOP, [For(lane, LANE, [Store(y, lane, load(x, lane))], stop=k)]))
+
+
+# -- blocks stored across, and hints -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", [F32, dtypes.float64, dtypes.int8, dtypes.uint16, BOOL, dtypes.float16])
+@pytest.mark.parametrize("rows,lanes,pitch", [(16, 16, 16), (14, 16, 14), (9, 16, 20), (3, 16, 5), (33, 16, 33),
+                                              (8, 8, 8), (3, 4, 3), (5, 8, 3), (7, 6, 7)])
+def test_a_block_stored_across(how, rng, dtype, rows, lanes, pitch):
+    """Rows are read along lanes and stored a pitch apart: turned in registers where that is possible."""
+    k = 2 * lanes
+    x, y = param(0, dtype, rows * k), param(1, dtype, k * pitch + rows)
+    outer, row, lane = counter("kb", 2), counter("r", rows), counter("l", lanes)
+    place = at((outer, lanes), lane)
+    store = For(lane, LANE, [Store(y, at((place, pitch), row), load(x, at((row, k), place)))])
+    rows_of = For(row, TILE if pitch >= rows else LOOP, [store])
+    kernel = Kernel("turn", [x, y], [Phase([For(outer, LOOP, [rows_of])])], (1,))
+    a = rng.integers(0, 2 if dtype is BOOL else 100, (rows, k)).astype(NUMPY[dtype])
+    b = np.zeros(k * pitch + rows, NUMPY[dtype])
+    expected = b.copy()
+    for i in range(2):
+        for r in range(rows):
+            for column in range(i * lanes, (i + 1) * lanes):
+                expected[column * pitch + r] = a[r, column]
+    run(kernel, [a, b], how)
+    np.testing.assert_array_equal(b, expected)
+    if how == "llvm" and pitch >= rows and 2 * rows > lanes and lanes != 6:
+        assert "scatter" not in render_llvm(kernel, HOST) or rows % lanes
+
+
+def test_a_block_that_is_read_again_is_stored_in_order(how, rng):
+    """The second store's value is what the first one has stored: they must not be written as one."""
+    x, y = param(0, F32, 16), param(1, F32, 64)
+    lane = counter("l", 16)
+    body = [Store(y, at((lane, 2)), load(x, lane) + 1.0), Store(y, at((lane, 2), 1), load(y, at((lane, 2))) * 2.0)]
+    a, b = rng.standard_normal(16).astype(np.float32), np.zeros(64, np.float32)
+    run(Kernel("again", [x, y], [Phase([For(lane, LANE, body)])], (1,)), [a, b], how)
+    np.testing.assert_array_equal(b[:32:2], a + 1)
+    np.testing.assert_array_equal(b[1:32:2], (a + 1) * 2)
+
+
+def test_a_prefetch_means_nothing(how, rng):
+    """Not even where it points outside the memory."""
+    x, y, i = param(0, F32, 100), param(1, F32, 100), counter("i", 100)
+    kernel = Kernel("hint", [x, y], [Phase([For(i, LOOP, [Prefetch(x, at((i, 1 << 20), 1 << 30)),
+                                                         Store(y, i, load(x, i) + 1.0)])])], (1,))
+    a, b = rng.standard_normal(100).astype(np.float32), np.zeros(100, np.float32)
+    run(kernel, [a, b], how)
+    np.testing.assert_array_equal(b, a + 1)

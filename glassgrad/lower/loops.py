@@ -8,7 +8,7 @@ The grammar, whole:
     Phase      = body                                       a list of statements; its TASK loops are spread over workers
     Statement  = For(range, kind, body, stop) | If(condition, body)
                | Assign(register, value) | Accumulate(register, combine, value)
-               | Store(memory, index, value, combine, gate)
+               | Store(memory, index, value, combine, gate) | Prefetch(memory, index)
 
 Kinds of loop:
     TASK    iterations are independent and run on any worker, in any order (always outermost in a phase)
@@ -75,7 +75,14 @@ class Store:
     gate: UOp | None = None
 
 
-Statement = Union[For, If, Assign, Accumulate, Store]  # noqa: UP007 - it is evaluated, on Python 3.10 too
+@dataclass(eq=False)
+class Prefetch:
+    """A hint that memory[index] is read soon. It means nothing: the index may even lie outside the memory."""
+    memory: UOp
+    index: UOp
+
+
+Statement = Union[For, If, Assign, Accumulate, Store, Prefetch]  # noqa: UP007 - it is evaluated, on Python 3.10 too
 
 
 @dataclass(eq=False)
@@ -161,6 +168,8 @@ def expressions(statement: Statement) -> list[UOp]:
         return [statement.condition]
     if isinstance(statement, (Assign, Accumulate)):
         return [statement.value]
+    if isinstance(statement, Prefetch):
+        return [statement.index]
     return [e for e in (statement.index, statement.value, statement.gate) if e is not None]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.uop import UOp
-from glassgrad.lower.loops import Accumulate, Assign, For, If, Kernel, Statement, Store, expressions
+from glassgrad.lower.loops import Accumulate, Assign, For, If, Kernel, Prefetch, Statement, Store, expressions
 
 _INFIX = {o.ADD: "+", o.SUB: "-", o.MUL: "*", o.DIV: "/", o.IDIV: "//", o.MOD: "%", o.CMPLT: "<", o.CMPNE: "!=",
           o.CMPEQ: "==", o.AND: "&", o.OR: "|", o.XOR: "^", o.SHL: "<<", o.SHR: ">>"}
@@ -47,6 +47,8 @@ def _body(body: list[Statement], depth: int, lines: list[str]) -> None:
             lines.append(f"{pad}{text(s.register)} = {text(s.value)}")
         elif isinstance(s, Accumulate):
             lines.append(f"{pad}{text(s.register)} {_combine(s.combine)}= {text(s.value)}")
+        elif isinstance(s, Prefetch):
+            lines.append(f"{pad}prefetch {_memory(s.memory)}[{text(s.index)}]")
         else:
             gate = "" if s.gate is None else f" if {text(s.gate)}"
             combine = "" if s.combine is None else _combine(s.combine)
@@ -121,6 +123,8 @@ def linear(kernel: Kernel) -> str:
                 lines.append(f"{len(lines):4d} IF        {'':<9} {uses}")
                 walk_body(s.body)
                 lines.append(f"{len(lines):4d} END       if")
+            elif isinstance(s, Prefetch):
+                lines.append(f"{len(lines):4d} PREFETCH  {_memory(s.memory):<9} {uses}")
             elif isinstance(s, Store):
                 lines.append(f"{len(lines):4d} STORE     {_memory(s.memory):<9} {uses}")
             else:

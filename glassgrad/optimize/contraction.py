@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 
 from glassgrad.graph import ops as o
-from glassgrad.graph.index import add, both, index, less, multiply, substitute_index
+from glassgrad.graph.index import add, both, index, less, modulo, multiply, substitute_index
 from glassgrad.graph.uop import UOp, const, identity, toposort
 from glassgrad.lower.loops import (
     LANE,
@@ -28,6 +28,7 @@ from glassgrad.lower.loops import (
     Accumulate,
     Assign,
     For,
+    Prefetch,
     Statement,
     Store,
     counter,
@@ -46,9 +47,9 @@ LEAST_K = 8              # shorter sums do not repay packing
 LEAST_WORK = 4096        # multiply-adds below which plain loops do as well
 TASK_WORK = 512 * 1024   # multiply-adds worth a task of their own
 MOST_TASKS = 16          # blocks of the output: fewer and larger ones read the panels less often
-LONG_K = 1024            # sums longer than this are blocked: both panels of a tile no longer stay near
+LONG_K = 1024            # sums longer than this are added up in blocks, which keeps them accurate
+NEAR_K = 2048            # of K: panels that are longer no longer stay near, so all tiles share a part of them
 FEW_PANELS = 16          # of N: up to so many, reading the left factor in place beats packing it
-K_BLOCK = 256            # of K: a panel of the right factor of this depth stays in the first-level cache
 SHORT_LOOP = 9           # taps of a window that are written out
 MOST_RESTING = 1 << 22   # elements of tiles that rest between blocks of K, for each worker
 
@@ -62,6 +63,8 @@ class Contract(Choice):
     block_m: int                  # panels of M in one task
     block_n: int                  # panels of N in one task
     in_place: bool = False        # the left factor is read where it lies, not packed
+    ahead: bool = True            # the next panel of the right factor is fetched while one is used
+    k_blocks: int = 1             # blocks of K that a tile adds up before the next tile has its turn
     k_block: int = settled(0)     # products added in a register before they are added to memory; 0: all of them
     pitch: int = settled(0)       # of the image that N walks over; 0: none
 
@@ -115,8 +118,9 @@ class Recipe:
         wanted = max(1, min(MOST_TASKS, self.work // TASK_WORK) // max(1, math.prod(r.arg.size for r in self.outer)))
         blocks = _blocks(panels_m, panels_n, rows, vectors * lanes, self.depth, itemsize, wanted, self.target)
         in_place = self.can_stay_in_place(rows) is None and panels_n <= FEW_PANELS and self.lines_apart(rows)
-        k_block = K_BLOCK if self.depth > LONG_K and not self.n.pitch else 0
-        return Contract(rows, vectors, lanes, *blocks, in_place, k_block, self.n.pitch)
+        k_block = 0 if self.depth <= LONG_K or self.n.pitch else -(-self.depth // -(-self.depth // LONG_K))
+        k_blocks = min(NEAR_K // k_block, -(-self.depth // k_block)) if k_block else 1
+        return Contract(rows, vectors, lanes, *blocks, in_place, True, k_blocks, k_block, self.n.pitch)
 
     def others(self) -> list[Contract]:
         """Tiles of other shapes that nearly fill the registers."""
@@ -134,7 +138,10 @@ class Recipe:
             return f"the tile takes {c.rows * c.vectors} of {self.target.vector_registers} registers"
         if c.block_m > -(-self.m.size // c.rows) or c.block_n > -(-self.n.size // (c.vectors * c.lanes)):
             return "a block is larger than the product"
-        if c.k_block and c.block_m * c.rows * c.block_n * c.vectors * c.lanes > MOST_RESTING:
+        if c.k_blocks > max(1, -(-self.depth // max(c.k_block, 1))):
+            return "there are fewer blocks of K"
+        resting = c.block_m * c.rows * c.block_n * c.vectors * c.lanes
+        if 0 < c.k_block * c.k_blocks < self.depth and resting > MOST_RESTING:
             return "a block's tiles would not rest in any cache"
         return self.can_stay_in_place(c.rows) if c.in_place else None
 
@@ -207,7 +214,8 @@ class Tiling:
             body = self.panels([*self.begin(), *self.over_image(), *self.epilogue(self.total)])
         elif not self.choice.k_block:
             k = counter("k", self.depth)
-            body = self.panels([*self.begin(), For(k, LOOP, [self.step(k)]), *self.epilogue(self.total)])
+            products = For(k, LOOP, [*self.ahead(k), self.step(k)])
+            body = self.panels([*self.begin(), products, *self.epilogue(self.total)])
         else:
             body = self.in_blocks_of_k()
         around = [(self.task_n, TASK), (self.task_m, TASK), *[(r, self.outer_kind()) for r in reversed(self.outer)]]
@@ -230,6 +238,14 @@ class Tiling:
         b = load(self.right.memory, self.right.place(self.panel_n, k, self.column))
         return Accumulate(self.total, o.ADD, a * b)
 
+    def ahead(self, k: UOp) -> list[Statement]:
+        """The next panel of the right factor is fetched while this one is used: a line at every step, so that a few
+        panels of M bring all of it near. Nothing to do where the next panel is not another one of this task."""
+        if not self.choice.ahead or self.block_n == 1 or self.block_m < self.vectors:
+            return []
+        line = multiply(modulo(one(self.in_m), self.vectors), self.lanes)
+        return [Prefetch(self.right.memory, self.right.place(add(self.panel_n, index(1)), k, line))]
+
     def over_image(self) -> list[Statement]:
         """Windows of an image: every tap is a vector read from the image itself, at a constant distance."""
         flat = index(0)
@@ -248,23 +264,33 @@ class Tiling:
         return body
 
     def in_blocks_of_k(self) -> list[Statement]:
-        """Long sums: for a block of K at a time, all tiles of the task; between blocks the tiles rest in LOCAL memory.
+        """Long sums: no register adds more than `k_block` products before its tile is added to LOCAL memory.
 
-        It keeps a panel's block in the first-level cache, and no register adds more than `k_block` products.
+        Where K is so long that panels would not stay near, all tiles of the task have their turn at some blocks of K
+        before the next ones, and rest in between.
         """
-        memory = local("tiles", self.total.dtype, self.block_m * self.rows * self.block_n * self.columns)
-        at = add(multiply(one(self.in_n), self.block_m), one(self.in_m))
+        size, at_once = self.choice.k_block, self.choice.k_blocks
+        count = -(-self.depth // size)
+        whole = at_once >= count
+        passes, block = counter("kp", -(-count // at_once)), counter("kb", min(at_once, count))
+        inner = counter("k", size)
+        number = add(multiply(one(passes), at_once), one(block))
+        k = add(multiply(number, size), inner)
+        tiles = 1 if whole else self.block_m * self.block_n
+        memory = local("tiles", self.total.dtype, tiles * self.rows * self.columns)
+        at = index(0) if whole else add(multiply(one(self.in_n), self.block_m), one(self.in_m))
         at = add(multiply(add(multiply(at, self.rows), one(self.row)), self.columns), self.column)
-        count = -(-self.depth // self.choice.k_block)
-        size = -(-self.depth // count)
-        outer, inner = counter("kb", count), counter("k", size)
-        stop = None if self.depth % size == 0 else add(index(self.depth), multiply(outer, -size))
-        k = add(multiply(outer, size), inner)
-        rest = load(memory, at)
-        return [*self.panels([Store(memory, at, const(0, self.total.dtype))]),
-                For(outer, LOOP, self.panels([*self.begin(), For(inner, LOOP, [self.step(k)], stop),
-                                              Store(memory, at, self.total, o.ADD)])),
-                *self.panels(self.epilogue(rest))]
+        stop = None if self.depth % size == 0 else add(index(self.depth), multiply(number, -size))
+        last = None if count % at_once == 0 or whole else add(index(count), multiply(passes, -at_once))
+        clear: list[Statement] = [Store(memory, at, const(0, self.total.dtype))]
+        part: list[Statement] = [*self.begin(), For(inner, LOOP, [*self.ahead(k), self.step(k)], stop),
+                                 Store(memory, at, self.total, o.ADD)]
+        if block.arg.size > 1:
+            part = [For(block, LOOP, part, last)]
+        finish = self.epilogue(load(memory, at))
+        if whole:
+            return self.panels([*clear, *part, *finish])
+        return [*self.panels(clear), For(passes, LOOP, self.panels(part)), *self.panels(finish)]
 
     def panels(self, body: list[Statement]) -> list[Statement]:
         """For all tiles of a task: panels of N outside, so that one of them serves every panel of M."""
@@ -302,12 +328,12 @@ def _blocks(panels_m: int, panels_n: int, rows: int, columns: int, depth: int, i
     """Panels of M and N in one task: about as many tasks as wanted, as square as can be, so that the panels are read
     the fewest times, while a task's packed rows (and its resting tiles, where K is blocked) stay in half the
     second-level cache."""
-    blocked = depth > LONG_K
+    blocked = depth > NEAR_K
     near = target.l2_bytes // 2
     best: tuple[float, int, int] | None = None
     for tasks_m in range(1, panels_m + 1):
         block_m = -(-panels_m // tasks_m)
-        if block_m * rows * (K_BLOCK if blocked else depth) * itemsize > near and block_m > 1:
+        if block_m * rows * min(depth, NEAR_K) * itemsize > near and block_m > 1:
             continue
         tasks_n = min(panels_n, max(1, -(-wanted // -(-panels_m // block_m))))
         if blocked:

@@ -22,6 +22,7 @@ from glassgrad.lower.loops import (
     Assign,
     For,
     If,
+    Prefetch,
     Statement,
     Store,
     counter,
@@ -54,6 +55,8 @@ def rebuild(body: Iterable[Statement], replace: Replace) -> list[Statement]:
             return Assign(new(s.register), new(s.value))  # type: ignore[arg-type]
         if isinstance(s, Accumulate):
             return Accumulate(new(s.register), s.combine, new(s.value))  # type: ignore[arg-type]
+        if isinstance(s, Prefetch):
+            return Prefetch(s.memory, new(s.index))  # type: ignore[arg-type]
         return Store(s.memory, new(s.index), new(s.value), s.combine, new(s.gate))  # type: ignore[arg-type]
 
     return [copy(s) for s in body]

@@ -15,7 +15,20 @@ from dataclasses import dataclass
 from glassgrad.graph import ops as o
 from glassgrad.graph.index import linear
 from glassgrad.graph.uop import UOp, toposort
-from glassgrad.lower.loops import LOOP, TASK, For, If, Kernel, Phase, Statement, Store, expressions, ranges_of, walk
+from glassgrad.lower.loops import (
+    LOOP,
+    TASK,
+    For,
+    If,
+    Kernel,
+    Phase,
+    Prefetch,
+    Statement,
+    Store,
+    expressions,
+    ranges_of,
+    walk,
+)
 from glassgrad.optimize import moves, rare
 from glassgrad.optimize.choices import Choice, Decisions, settled
 from glassgrad.optimize.contraction import contraction
@@ -298,6 +311,6 @@ def _tile(body: list[Statement]) -> int:
 def _itemsize(body: list[Statement]) -> int:
     """The size that decides how many lanes fit a register: of what is stored or summed, and of the widest float on the
     way. Wide integers in between (random bits, addresses) take two registers; fewer lanes would cost the rest more."""
-    values = [s.value for s in walk(body) if not isinstance(s, (For, If))]
+    values = [s.value for s in walk(body) if not isinstance(s, (For, If, Prefetch))]
     floats = [n.dtype.itemsize for e in values for n in rare.usual_nodes(e) if n.dtype.is_float and n.op is not o.CONST]
     return max([4, *floats, *[e.dtype.itemsize for e in values]])

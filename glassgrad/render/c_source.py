@@ -12,7 +12,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.graph import index as ix, ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp, toposort
-from glassgrad.lower.loops import Accumulate, Assign, For, Kernel, Statement, Store
+from glassgrad.lower.loops import Accumulate, Assign, For, Kernel, Prefetch, Statement, Store
 from glassgrad.lower.narrow import legalizer
 from glassgrad.optimize.target import Target
 from glassgrad.render.c_ops import CArithmetic, CValue, number, width
@@ -301,6 +301,9 @@ class CFunction(CArithmetic, Walker):
         if dtype is dtypes.bool:
             return self.cast(CValue(text, dtypes.uint8, lanes), dtypes.bool)
         return CValue(text, dtype, lanes)
+
+    def prefetch(self, statement: Prefetch) -> None:
+        self.line(f"__builtin_prefetch({self.place(statement.memory, self.split(statement.index)[0])}, 0, 2);")
 
     def store(self, statement: Store) -> None:
         memory, combine = statement.memory, statement.combine

@@ -29,6 +29,7 @@ from glassgrad.lower.loops import (
     For,
     If,
     Phase,
+    Prefetch,
     Statement,
     Store,
     ranges_of,
@@ -94,6 +95,10 @@ class _Jam:
                     target, source = self.bind(register, each), self.bind(value, each)
                     out.append(Assign(target, source) if isinstance(statement, Assign)
                                else Accumulate(target, statement.combine, source))
+            elif isinstance(statement, Prefetch):
+                place = self.prepare(statement.index)
+                for each in self.combinations((place,), binding):
+                    out.append(Prefetch(statement.memory, self.bind(place, each)))
             else:
                 self.store(statement, binding, out)
 

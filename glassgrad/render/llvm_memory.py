@@ -14,7 +14,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.graph import index as ix, ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp
-from glassgrad.lower.loops import Statement, Store
+from glassgrad.lower.loops import Prefetch, Statement, Store
 from glassgrad.render.llvm_ops import SHORT, TYPES, Arithmetic, Value, list_of, literal
 from glassgrad.render.walk import NOTHING, Walker
 
@@ -215,6 +215,14 @@ class Memory(Arithmetic, Walker):
         self.declare("void", name, f"{value.full}, {place.full}, i32, {mask.full}")
         self.line(f"call void {name}({value.typed}, {place.typed}, i32 {align}, {mask.typed})")
 
+    def prefetch(self, statement: Prefetch) -> None:
+        constant, same, wide, _ = self.split(statement.index)
+        if wide is not None:
+            raise Bug("a prefetch is for one place, not for lanes")
+        self.declare("void", "@llvm.prefetch.p0", "ptr, i32, i32, i32")
+        place = self.address(statement.memory, constant, same)
+        self.line(f"call void @llvm.prefetch.p0({place.typed}, i32 0, i32 2, i32 1)")     # to read; second level; data
+
     def together(self, body: list[Statement], at: int) -> list[Store]:
         """Stores side by side, each with its lanes a step apart: the columns of a block that is stored by rows.
 
@@ -232,7 +240,7 @@ class Memory(Arithmetic, Walker):
                 memory, lanes, terms, first = s.memory, width, same, constant
                 if not _turns(lanes) or step is GATHER or step < 2:
                     return [s]
-            if s.memory is not memory or width != lanes or same is not terms or constant != first + len(group) or \
+            if s.memory is not memory or width != lanes or same != terms or constant != first + len(group) or \
                     len(group) == step or self.widths[s.value] != lanes or memory in self.reads[s.value]:
                 break
             group.append(s)

@@ -17,7 +17,19 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.index import bounds, linear
 from glassgrad.graph.uop import UOp, toposort
-from glassgrad.lower.loops import LANE, Accumulate, Assign, For, If, Statement, Store, expressions, ranges_of, walk
+from glassgrad.lower.loops import (
+    LANE,
+    Accumulate,
+    Assign,
+    For,
+    If,
+    Prefetch,
+    Statement,
+    Store,
+    expressions,
+    ranges_of,
+    walk,
+)
 from glassgrad.render.jam import Jammed
 
 READS = "reads"     # what a load without a gate depends on, besides its memory: the branches that make it safe
@@ -77,6 +89,8 @@ class Walker:
     def accumulate(self, statement: Accumulate) -> None: raise NotImplementedError
     def store(self, statement: Store) -> None: raise NotImplementedError
 
+    def prefetch(self, statement: Prefetch) -> None: raise NotImplementedError
+
     def together(self, body: list[Statement], at: int) -> list[Store]:
         """The stores from body[at] on that are written as one; usually that one alone."""
         return [body[at]]  # type: ignore[list-item]
@@ -105,6 +119,8 @@ class Walker:
             elif isinstance(statement, Accumulate):
                 self.accumulate(statement)
                 self.changed(statement.register)
+            elif isinstance(statement, Prefetch):
+                self.prefetch(statement)
             else:
                 group = self.together(body, at)
                 self.store(statement) if len(group) == 1 else self.store_together(group)
@@ -253,7 +269,7 @@ class Walker:
                     flow.assigned.update(inner.assigned)
             elif isinstance(s, Store):
                 flow.writes[s.memory] = None
-            else:
+            elif not isinstance(s, Prefetch):
                 flow.writes[s.register] = None
                 if isinstance(s, Assign):
                     flow.assigned[s.register] = None

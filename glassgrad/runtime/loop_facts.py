@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.uop import UOp, toposort
-from glassgrad.lower.loops import WIDE, Accumulate, For, walk
+from glassgrad.lower.loops import WIDE, Accumulate, For, Prefetch, walk
 
 SUMS = (o.ADD, o.MUL, o.MAX, o.MIN)       # what a loop can accumulate as an axis
 
 
 def is_sum(loop: For) -> bool:
     """Whether a LOOP does nothing but accumulate what does not depend on the sums: then it can run as an axis."""
-    inner = list(walk(loop.body))
+    inner = [s for s in walk(loop.body) if not isinstance(s, Prefetch)]
     sums = [s for s in inner if isinstance(s, Accumulate)]
     if not sums or any(not (isinstance(s, For) and s.kind in WIDE) for s in inner if s not in sums):
         return False

@@ -158,7 +158,7 @@ class _PhaseRun:
                 self._assign(s, mask)
             elif isinstance(s, Accumulate):
                 self._accumulate(s, mask)
-            else:
+            elif isinstance(s, Store):
                 self._store(s, mask)
 
     def _before_stop(self, loop: For, mask: Wide | None) -> Wide | None:
