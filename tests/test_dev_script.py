@@ -70,7 +70,7 @@ def checkout(tmp_path: Path) -> Checkout:
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("arguments, complaint", [
     ([], "say what to do"), (["frobnicate"], "there is no command 'frobnicate'"),
-    (["lint", "x"], "lint takes no arguments"), (["docs", "x"], "docs takes no arguments"),
+    (["lint", "x"], "lint takes no arguments"), (["docs", "x"], "docs takes nothing, build or serve"),
     (["--demo"], "there is no command '--demo'")])
 def test_wrong_usage_prints_help_and_exits_2(checkout, shell, arguments, complaint):
     done = checkout.run(*arguments, shell=shell)
@@ -158,6 +158,29 @@ def test_lint_runs_both_checkers_and_fails_if_either_does(checkout, fails, statu
     assert checkout.calls()[-2:] == ["-m ruff check .", "-m mypy"]
 
 
+@pytest.mark.parametrize("arguments, calls", [
+    ([], ["-m pytest -q README.md docs", "-m mkdocs build --strict"]), (["build"], ["-m mkdocs build --strict"]),
+    (["serve"], ["-m mkdocs serve"])])
+def test_docs_runs_the_examples_and_builds_the_pages(checkout, arguments, calls):
+    done = checkout.run("docs", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert checkout.calls()[1:] == ["-m pip install --quiet --progress-bar off -e .[docs]", *calls]
+    assert ("open site/index.html" in done.stderr) == (arguments != ["serve"])
+
+
+@pytest.mark.parametrize("fails", ["-m pytest", "-m mkdocs"])
+def test_docs_fails_when_an_example_or_the_site_does(checkout, fails):
+    done = checkout.run("docs", FAKE_FAILS=fails)
+    assert done.returncode == 1 and "open site" not in done.stderr
+
+
+def test_docs_that_cannot_be_installed_say_so(checkout):
+    done = checkout.run("docs", "build", FAKE_FAILS="[docs]")
+    assert done.returncode == 1 and "-m mkdocs build --strict" not in checkout.calls()
+    assert "installing glassgrad with what 'docs' needs" in done.stderr
+    assert "the installation failed: see the message above." in done.stderr
+
+
 def test_bench_says_when_there_is_nothing_to_run(checkout):
     done = checkout.run("bench")
     assert done.returncode == 1 and done.stderr == ("dev: there are no benchmarks yet: "
@@ -211,14 +234,15 @@ def test_a_python_without_venv(checkout):
 
 
 @pytest.mark.skipif("bash" not in SHELLS, reason=".ci/run needs bash")
-@pytest.mark.parametrize("lint, test, status", [(0, 0, 0), (1, 0, 1), (0, 1, 1)])
-def test_ci_runs_both_and_ends_with_pytests_closing_line(tmp_path, lint, test, status):
+@pytest.mark.parametrize("lint, docs, test, status", [(0, 0, 0, 0), (1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1)])
+def test_ci_runs_all_and_ends_with_pytests_closing_line(tmp_path, lint, docs, test, status):
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
     closing = "===== 3 passed, 1 skipped in 0.12s ====="
     (tmp_path / "dev").write_text(f"#!/bin/sh\ncase $1 in lint) echo linted; exit {lint} ;; "
+                                  f"docs) [ $2 = build ] && echo built; exit {docs} ;; "
                                   f"test) echo 'dots 1 of 2'; echo '{closing}'; exit {test} ;; esac\n")
     (tmp_path / "dev").chmod(0o755)
     done = subprocess.run([str(tmp_path / ".ci" / "run")], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == status
-    assert done.stdout.startswith("linted\n") and done.stdout.splitlines()[-1] == closing
+    assert done.stdout.startswith("linted\nbuilt\n") and done.stdout.splitlines()[-1] == closing

@@ -1,7 +1,8 @@
-"""Pages stay true: every Python block is run, the table of files is the files, links lead somewhere.
+"""Pages stay true: every block is run, the table of files is the files, links lead somewhere.
 
-The blocks are run by pytest's own `--doctest-glob=*.md`. After a change that is meant to change them, write the new
-output and the new table into docs/architecture.md with:  python tests/test_docs.py
+Python blocks are run by pytest's own `--doctest-glob=*.md`, commands with their output here (those of the projects in
+test_projects.py). After a change that is meant to change them, write the new output of the Python blocks and the new
+table of files with:  python tests/test_docs.py [PAGE ...]
 """
 
 from __future__ import annotations
@@ -9,11 +10,16 @@ from __future__ import annotations
 import ast
 import doctest
 import io
+import os
 import re
+import shlex
+import subprocess
+import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+from quotes import missing
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "glassgrad"
@@ -68,6 +74,52 @@ def test_every_python_block_is_run(page: Path) -> None:
         assert block.endswith("\n\n"), f"doctest takes the fence for output: leave a blank line before it\n{block}"
 
 
+def quoted_commands(page: Path) -> list[tuple[str, list[str]]]:
+    """Commands that a page shows with their output; those of projects/ belong to test_projects.py."""
+    found = re.findall(r"^```text\n\$ ([^\n]*)\n(.*?)^```", page.read_text(), re.M | re.S)
+    return [(command, shown.splitlines()) for command, shown in found if "projects/" not in command]
+
+
+def typed(line: str) -> tuple[dict[str, str], list[str]]:
+    """A command as a reader types it: its settings, and its words with this Python in the place of theirs."""
+    words = shlex.split(line, comments=True)
+    first = next(i for i, word in enumerate(words) if not re.match(r"[A-Z_]+=", word))
+    own = {"python": [sys.executable], "glassgrad": [sys.executable, "-m", "glassgrad.cli"]}
+    return dict(w.split("=", 1) for w in words[:first]), [*own.get(words[first], [words[first]]), *words[first + 1:]]
+
+
+@pytest.mark.parametrize("page, command, shown", [(p, *q) for p in PAGES for q in quoted_commands(p)])
+def test_a_quoted_command_prints_what_the_page_shows(page: Path, command: str, shown: list[str], tmp_path: Path) -> None:
+    settings, words = typed(command)
+    done = subprocess.run(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    line = missing(shown, done.stdout.splitlines())
+    assert line is None, f"{page.name} shows {line!r} after $ {command}; printed:\n{done.stdout}"
+
+
+def script_lines(page: Path) -> list[str]:
+    """What a page's `sh` blocks say to type."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.M | re.S)
+    return [line for block in blocks for line in block.splitlines() if line.strip() and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if script_lines(p)], ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_what_a_page_says_to_type_exists(page: Path) -> None:
+    """Long commands (a training, the whole suite) have tests of their own; here their names are checked."""
+    commands = (ROOT / "dev").read_text()
+    for line in script_lines(page):
+        _, words = typed(line)
+        if words[0] == "./dev":
+            assert re.search(rf"^{words[1]}\)$", commands, re.M), line
+        elif words[0] == sys.executable and words[1] != "-m":
+            assert (ROOT / words[1]).exists() or words[1].endswith(("train.py", "script.py")), line
+        elif words[0] == sys.executable:
+            assert words[2] in ("pip", "pytest", "glassgrad.compat", "glassgrad.cli", "benchmarks.performance"), line
+        else:
+            assert (ROOT / words[0]).exists(), line
+
+
 def test_the_architecture_page_walks_through_every_stage() -> None:
     page = ARCHITECTURE.read_text()
     examples = doctest.DocTestParser().get_examples(page)
@@ -86,7 +138,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target.partition("#")[0]).exists(), f"{page.name} links to {target}"
 
 
-# -- writing the page anew -----------------------------------------------------------------------------------
+# -- writing the pages anew ----------------------------------------------------------------------------------
 def rewritten(text: str) -> str:
     """The page with what its examples print now."""
     names: dict[str, object] = {}
@@ -105,11 +157,16 @@ def rewritten(text: str) -> str:
     return "".join(out + lines[done:])
 
 
-def main() -> None:
-    page = rewritten(ARCHITECTURE.read_text())
-    page = page[:page.index(BEGIN) + len(BEGIN)] + table_of_files() + page[page.index(END):]
-    ARCHITECTURE.write_text(page)
+def main(pages: list[str]) -> None:
+    for path in [Path(p).resolve() for p in pages] or [p for p in PAGES if ">>>" in p.read_text()]:
+        before = path.read_text()
+        page = rewritten(before)
+        if path == ARCHITECTURE:
+            page = page[:page.index(BEGIN) + len(BEGIN)] + table_of_files() + page[page.index(END):]
+        if page != before:
+            path.write_text(page)
+            print(f"written: {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

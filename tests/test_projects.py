@@ -16,11 +16,11 @@ from shutil import which
 import pytest
 
 from conftest import data_folder
+from quotes import missing
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECTS = ["01_tensor_basics.py", "02_op_types.py", "03_autograd.py", "04_mnist.py", "05_compiler_pipeline.py",
             "06_custom_ops.py", "07_custom_backend/backend.py"]
-MEASURED = re.compile(r"\d[\d.,]*(?= *(ms|us|s|GFLOPS|GB/s)\b)")
 
 
 def run(project: str, folder: Path, *arguments: str) -> str:
@@ -36,29 +36,6 @@ def quotes(page: str) -> list[list[str]]:
     """The lines of each block that quotes a project."""
     blocks = re.findall(r"^```text\n\$ [^\n]*python projects/[^\n]*\n(.*?)^```", page, re.M | re.S)
     return [block.splitlines() for block in blocks]
-
-
-def comparable(line: str) -> str:
-    return " ".join(MEASURED.sub("#", line).split())
-
-
-def matches(line: str, wanted: str) -> bool:
-    return re.fullmatch(".*".join(map(re.escape, comparable(wanted).split("..."))), comparable(line)) is not None
-
-
-def missing(quote: list[str], printed: list[str]) -> str | None:
-    """The first line of a quote that was not printed where it should be; None when all were."""
-    at, skipping = 0, True
-    for wanted in quote:
-        if wanted.strip() == "...":
-            skipping = True
-            continue
-        if skipping:
-            at = next((i for i in range(at, len(printed)) if matches(printed[i], wanted)), len(printed))
-        if at >= len(printed) or not matches(printed[at], wanted):
-            return wanted
-        at, skipping = at + 1, False
-    return None
 
 
 def test_quotes_are_compared() -> None:

@@ -1,0 +1,89 @@
+"""What MkDocs calls while it builds the site. In: the pages of docs/. Out: those, an API reference, and the source.
+
+Pages link to files of the repository (`../glassgrad/graph/ops.py`), which works where the repository is browsed. The
+site has a page for each such file, and the links are turned to it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import reference  # noqa: E402 - MkDocs loads this file by its path, so the folder is not on the path by itself
+import source_pages  # noqa: E402
+
+LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+FENCE = re.compile(r"^(```.*?^```)", re.M | re.S)
+LOADED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?(?:https?:)?//[^\"'>\s]+"
+                    r"|<link\b[^>]*\bhref=[\"']?(?:https?:)?//[^\"'>\s]+|@import[^;]*//[^;]+", re.I)
+
+
+def on_config(config: Any) -> Any:
+    """The pages that are generated join the navigation."""
+    for section in config["nav"]:
+        if "API reference" in section:
+            section["API reference"] += reference.navigation()
+    config["nav"].append({"About": [{"Contributing": "about/contributing.md"}, {"Changes": "about/changelog.md"}]})
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Pages that are no files of docs/."""
+    from mkdocs.structure.files import File
+    for path, text in {**reference.pages(), **source_pages.pages(ROOT)}.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Links to files of the repository lead to their pages here; names in the big table lead to the reference."""
+    path = page.file.src_uri
+    if path == "api.md":
+        markdown = reference.linked(markdown)
+    return turned(markdown, path)
+
+
+def turned(markdown: str, page: str) -> str:
+    """The text of a page of the site with its links outside docs/ turned to pages of the site.
+
+    >>> turned("[ops](../glassgrad/graph/ops.py)", "settings.md")
+    '[ops](source/glassgrad/graph/ops.py.md)'
+    >>> turned("[projects](../../projects), [a page](02_op_types.md)", "guide/01_tensor_basics.md")
+    '[projects](../source/projects/index.md), [a page](02_op_types.md)'
+    """
+    folder = posixpath.dirname(page)
+
+    def turn(found: re.Match[str]) -> str:
+        target, hash_, anchor = found[2].partition("#")
+        if not target or re.match(r"https?:|mailto:|/", target) or source_pages.is_generated(page):
+            return found[0]
+        place = posixpath.normpath(posixpath.join("docs", folder, target))
+        if place.startswith("docs/"):
+            return found[0]
+        to = posixpath.relpath(source_pages.page_of(place, (ROOT / place).is_dir()), folder or ".")
+        return f"{found[1]}{to}{hash_}{anchor}{found[3]}"
+
+    parts = FENCE.split(markdown)
+    return "".join(part if part.startswith("```") else LINK.sub(turn, part) for part in parts)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """Numbered lines of source can be linked to; MkDocs looks for anchors in headings and raw HTML only."""
+    if source_pages.is_generated(page.file.src_uri):
+        page.present_anchor_ids = (page.present_anchor_ids or set()) | set(re.findall(r'id="(line-\d+-\d+)"', html))
+    return html
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """A page that would load something from another host is refused: the site is read offline too."""
+    from mkdocs.exceptions import PluginError
+    found = LOADED.search(output)
+    if found:
+        raise PluginError(f"{page.file.src_uri} would load from another host: {found[0]}")
+    return output

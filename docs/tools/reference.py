@@ -1,0 +1,173 @@
+"""The API reference, from the docstrings. In: the package. Out: page -> Markdown. Knows nothing of MkDocs.
+
+One page for each room of Tensor (the file that holds the methods), one for each module of layers and tools. Signatures
+come with their types, examples are those that the tests run, and each name links to the lines that define it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import glassgrad
+from glassgrad import Tensor, nn
+
+ROOT = Path(glassgrad.__file__).resolve().parent.parent
+MODULES = ("glassgrad.nn.optim", "glassgrad.nn.state", "glassgrad.nn.datasets")
+
+
+# -- what there is -------------------------------------------------------------------------------------------
+def rooms() -> list[type]:
+    """The classes that Tensor stands on and that have public names, lowest first."""
+    classes = [c for c in reversed(Tensor.__mro__) if c is not object]
+    return [c for c in classes if any(not n.startswith("_") for n in vars(c))]
+
+
+def room_page(room: type) -> str:
+    return f"reference/tensor/{room.__module__.rpartition('.')[2]}.md"
+
+
+def pages() -> dict[str, str]:
+    """Every page of the reference."""
+    out = {room_page(room): tensor_page(room) for room in rooms()}
+    names = [n for n in glassgrad.__all__ if n not in ("nn", "jit", "Tensor", "dtypes")]
+    out["reference/glassgrad.md"] = module_page(glassgrad, names)
+    out["reference/nn.md"] = module_page(nn, sorted(n for n, v in vars(nn).items() if inspect.isclass(v)))
+    for name in MODULES:
+        module = importlib.import_module(name)
+        out[f"reference/{name.rpartition('.')[2]}.md"] = module_page(module, public(module))
+    return out
+
+
+def public(module: ModuleType) -> list[str]:
+    """The names that a module gives out and that are ours."""
+    names = getattr(module, "__all__", None) or [n for n in vars(module) if not n.startswith("_")]
+    things = {n: getattr(module, n) for n in names}
+    return sorted(n for n, v in things.items() if callable(v) and v is not Tensor
+                  and str(getattr(v, "__module__", "")).startswith("glassgrad"))
+
+
+def navigation() -> list[Any]:
+    """The reference as entries of MkDocs' navigation."""
+    tensor = [{room.__module__.rpartition(".")[2].replace("_", " "): room_page(room)} for room in rooms()]
+    others = {"glassgrad.nn": "reference/nn.md"} | {m: f"reference/{m.rpartition('.')[2]}.md" for m in MODULES}
+    return [{"glassgrad": "reference/glassgrad.md"}, {"Tensor": tensor}, *[{k: v} for k, v in others.items()]]
+
+
+# -- pages ---------------------------------------------------------------------------------------------------
+def tensor_page(room: type) -> str:
+    """The methods and properties that one file gives to Tensor."""
+    module = importlib.import_module(room.__module__)
+    parts = [f"# Tensor: {room.__module__.rpartition('.')[2].replace('_', ' ')}", opening(module)]
+    for name in sorted(n for n in vars(room) if not n.startswith("_")):
+        parts.append(entry(name, inspect.getattr_static(Tensor, name), getattr(Tensor, name), "../../"))
+    return "\n\n".join(parts) + "\n"
+
+
+def module_page(module: ModuleType, names: list[str]) -> str:
+    parts = [f"# {module.__name__}", opening(module)]
+    parts += [entry(name, getattr(module, name), getattr(module, name), "../") for name in names]
+    return "\n\n".join(parts) + "\n"
+
+
+def opening(module: ModuleType) -> str:
+    """What the file says it is."""
+    return prose(inspect.getdoc(module) or "")
+
+
+def entry(name: str, static: Any, thing: Any, up: str) -> str:
+    """One name: its signature, what it does, an example, and where it is written."""
+    plain = inspect.unwrap(static.fget if isinstance(static, property) else thing) if callable(
+        static.fget if isinstance(static, property) else thing) else None
+    lines = [f"## {name} {{ #{name} }}"]
+    if plain is not None and not isinstance(static, property):
+        lines.append(f"```python\n{signature(name, plain)}\n```")
+    if plain is not None:
+        lines.append(prose(inspect.getdoc(plain) or ""))
+        lines.append(where(plain, up))
+    return "\n\n".join(line for line in lines if line)
+
+
+def signature(name: str, thing: Any) -> str:
+    """The call with its types; one argument a line where it would be long."""
+    try:
+        given = inspect.signature(thing)
+    except (TypeError, ValueError):
+        return name
+    kept = [p for p in given.parameters.values() if p.name not in ("self", "cls")]
+    result = "" if inspect.isclass(thing) or given.return_annotation is given.empty else \
+        f" -> {_type(given.return_annotation)}"
+    arguments = [_argument(p) for p in kept]
+    short = f"{name}({', '.join(arguments)}){result}"
+    return short if len(short) <= 100 else f"{name}(\n    " + ",\n    ".join(arguments) + f"\n){result}"
+
+
+def _argument(p: inspect.Parameter) -> str:
+    star = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+    kind = "" if p.annotation is p.empty else f": {_type(p.annotation)}"
+    default = "" if p.default is p.empty else (f" = {p.default!r}" if kind else f"={p.default!r}")
+    return star + p.name + kind + re.sub(r"<function (\S+) at 0x\w+>|<class '([^']+)'>", r"\1\2", default)
+
+
+def _type(annotation: Any) -> str:
+    shown = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return re.sub(r"\bSelf\b", "Tensor", shown)            # rooms are mixins: what they return is the whole
+
+
+def prose(text: str) -> str:
+    """A docstring as Markdown: examples and indented lines become blocks, the rest stays as it is written.
+
+    >>> print(prose("Adds.\\n\\n>>> 1 + 1\\n2\\n"))
+    Adds.
+    <BLANKLINE>
+    ```pycon
+    >>> 1 + 1
+    2
+    ```
+    """
+    out: list[str] = []
+    for block in re.split(r"\n\s*\n", text.strip()):
+        while block:
+            if block.startswith(">>>"):
+                out.append(f"```pycon\n{block}\n```")
+                break
+            if block.startswith("    "):
+                out.append(f"```text\n{inspect.cleandoc(block)}\n```")
+                break
+            told, _, rest = block.partition("\n>>>")
+            out.append(re.sub(r"(?<!`)<(?=\w)", r"\\<", told))
+            block = ">>>" + rest if rest else ""
+    return "\n\n".join(out)
+
+
+def where(thing: Any, up: str) -> str:
+    """A link to the lines that define it."""
+    try:
+        path = Path(inspect.getsourcefile(thing) or "").resolve().relative_to(ROOT)
+        line = inspect.getsourcelines(thing)[1]
+    except (OSError, TypeError, ValueError):
+        return ""
+    return f"[{path.as_posix()}, line {line}]({up}source/{path.as_posix()}.md#line-0-{line})"
+
+
+# -- the table of every name ---------------------------------------------------------------------------------
+def linked(table: str) -> str:
+    """docs/api.md with its names linked to the reference."""
+    page, out = "", []
+    of = {f"glassgrad/tensor/{room_page(r).rpartition('/')[2].removesuffix('.md')}.py": room_page(r) for r in rooms()}
+    of |= {"glassgrad": "reference/glassgrad.md", "glassgrad.nn": "reference/nn.md"}
+    of |= {m: f"reference/{m.rpartition('.')[2]}.md" for m in MODULES}
+    anchors = {path: set(re.findall(r"\{ #(\w+) \}", text)) for path, text in pages().items()}
+    for line in table.splitlines(keepends=True):
+        heading = re.match(r"##+ \[?([\w./]+)", line)
+        if heading:
+            page = of.get(heading[1], "")
+        cell = re.match(r"\| (`(\w+)[^`]*`) \|", line)
+        if cell and page and cell[2] in anchors.get(page, ()):
+            line = f"| [{cell[1]}]({page}#{cell[2]}) |" + line[cell.end():]
+        out.append(line)
+    return "".join(out)
