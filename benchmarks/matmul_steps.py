@@ -6,16 +6,18 @@ the recipe makes of any sum of products. docs/performance.md tells the story; be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glassgrad import Tensor
-from glassgrad.lower.loops import LANE, LOOP, TASK, TILE, For, If, Kernel, Phase, Statement, walk
+from glassgrad.lower.loops import LOOP, TASK, For, If, Kernel, Phase, Statement
 from glassgrad.lower.lower import lower
+from glassgrad.optimize.choices import read
+from glassgrad.optimize.contraction import Contract
 from glassgrad.optimize.moves import wide
 from glassgrad.optimize.recipes import optimize, unoptimized
 from glassgrad.optimize.target import Target
 
-__all__ = ["Step", "plain_kernel", "steps", "tile_of"]
+__all__ = ["Step", "contract_of", "other_tiles", "plain_kernel", "steps"]
 
 SCALAR_TILE = 4, 4          # rows and columns of the tile that has no vectors: 16 sums fit the registers of any target
 
@@ -39,30 +41,43 @@ def steps(rows: int, inner: int, columns: int, target: Target) -> list[Step]:
     """The five steps for a product of these sizes on this processor; the tile is the recipe's own."""
     plain = plain_kernel(rows, inner, columns)
     fast = optimize(plain, target)
-    tile, vectors, lanes = tile_of(fast)
+    own = contract_of(fast)
     high, across = SCALAR_TILE
     return [
         Step("naive", "none (NOOPT=1)", unoptimized(plain)),
         Step("tiled", f"tile i1 by {across}, i0 by {high}", _tiled(plain, high, across, 1)),
-        Step("vectorized", f"lanes on i1 ({vectors} x {lanes}), tile i0 by {tile}",
-             _tiled(plain, tile, vectors, lanes)),
+        Step("vectorized", f"lanes on i1 ({own.vectors} x {own.lanes}), tile i0 by {own.rows}",
+             _tiled(plain, own.rows, own.vectors, own.lanes)),
         Step("packed", ", ".join(fast.moves), _on_one_core(fast)),
         Step("parallel", "the same, its outer loops as tasks", fast),
     ]
 
 
-def tile_of(kernel: Kernel) -> tuple[int, int, int]:
-    """The register tile of a kernel that the recipe has optimized: rows, vectors, lanes.
+def contract_of(kernel: Kernel) -> Contract:
+    """What the recipe decided for a product: its register tile and its blocks.
 
     >>> avx2 = Target("x86_64", vector_bytes=32, vector_registers=16, features=frozenset({"avx2", "fma"}))
-    >>> tile_of(optimize(plain_kernel(120, 120, 120), avx2))
+    >>> chosen = contract_of(optimize(plain_kernel(120, 120, 120), avx2))
+    >>> chosen.rows, chosen.vectors, chosen.lanes
     (6, 2, 8)
     """
-    sizes = {TILE: {}, LANE: {}}
-    for s in walk(kernel.phases[-1].body):
-        if isinstance(s, For) and s.kind in sizes:
-            sizes[s.kind][s.range.arg.name] = s.range.arg.size
-    return sizes[TILE].get("mi", 1), sizes[TILE].get("ni", 1), sizes[LANE].get("l", 1)
+    chosen = read(kernel.moves[0])
+    if not isinstance(chosen, Contract):
+        raise ValueError(f"the recipe packs nothing here: {kernel.moves}; take a larger product")
+    return chosen
+
+
+def other_tiles(rows: int, inner: int, columns: int, target: Target) -> list[Step]:
+    """The packed step on one core with smaller register tiles, and with the recipe's own last: choices are data."""
+    plain = plain_kernel(rows, inner, columns)
+    own = contract_of(optimize(plain, target))
+    found: list[Step] = []
+    for high, vectors in ((1, 1), (2, 1), (4, 1), (own.rows, 1), (own.rows, own.vectors)):
+        tile = replace(own, rows=high, vectors=vectors, block_m=-(-own.block_m * own.rows // high),
+                       block_n=own.block_n * own.vectors // vectors)
+        found.append(Step(f"{high} x {vectors * own.lanes}", str(tile),
+                          _on_one_core(optimize(plain, target, given=[str(tile)]))))
+    return found
 
 
 def _tiled(plain: Kernel, high: int, across: int, lanes: int) -> Kernel:

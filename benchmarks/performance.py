@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.bars import bars
 from benchmarks.machine import busy, describe
-from benchmarks.matmul_steps import Step, steps
+from benchmarks.matmul_steps import Step, other_tiles, steps
 from glassgrad import Context
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
@@ -122,16 +122,14 @@ def best_times(runs: dict[str, Call]) -> dict[str, float]:
     return best
 
 
-def measured_steps(size: int, names: Sequence[str] = ()) -> dict[str, float]:
+def measured_steps(size: int, taken: Sequence[Step]) -> dict[str, float]:
     """Floating-point operations per second of each step, for square matrices; every answer is checked first."""
     rng = np.random.default_rng(0)
     a, b, out = (aligned(4 * size * size).view(np.float32) for _ in range(3))
     a[:], b[:] = rng.standard_normal(size * size), rng.standard_normal(size * size)
     wanted = a.reshape(size, size).astype(np.float64) @ b.reshape(size, size)
     runs: dict[str, Call] = {}
-    for step in steps(size, size, size, Target.of(host_description())):
-        if names and step.name not in names:
-            continue
+    for step in taken:
         out[:] = np.nan
         runs[step.name] = launcher(step.kernel, [out, a, b])
         runs[step.name]()
@@ -164,8 +162,9 @@ def figures() -> tuple[str, str]:
     with Context(THREADS=1):
         one = measured_peak(1)
     every = measured_peak(workers)
-    made = steps(size, size, size, Target.of(host_description()))
-    rates = measured_steps(size)
+    target = Target.of(host_description())
+    made = steps(size, size, size, target)
+    rates = measured_steps(size, made)
     lines = [f"Measured on {machine['date']}: {machine['processor'].split(' (')[0]}, {workers} cores, "
              f"glassgrad {machine['glassgrad commit']}, load before {load_before:.1f}. Peak: {one / 1e9:.0f} GFLOPS on "
              f"one core, {every / 1e9:.0f} on all.", "",
@@ -177,7 +176,8 @@ def figures() -> tuple[str, str]:
         lines.append(f"| {step.name} | {step.moves} | {cores} | {rate / 1e9:.3g} | {share:.1%} | "
                      f"{rate / rates['naive']:,.0f} |")
     shown = ("vectorized", "packed", "parallel")
-    by_size = {n: measured_steps(n, shown) for n in sizes}
+    by_size = {n: measured_steps(n, [s for s in steps(n, n, n, target) if s.name in shown]) for n in sizes}
+    tiles = measured_steps(size, other_tiles(size, size, size, target))
     for cores, peak in ((1, one), (workers, every)):      # last: its threads keep spinning
         rate = torch_rate(size, cores)
         if rate is not None:
@@ -186,6 +186,9 @@ def figures() -> tuple[str, str]:
     lines += ["", "The same three steps at other sizes, in GFLOPS:", "",
               f"| step | {' | '.join(map(str, sizes))} |", "|---" * (len(sizes) + 1) + "|"]
     lines += [f"| {name} | " + " | ".join(f"{by_size[n][name] / 1e9:.0f}" for n in sizes) + " |" for name in shown]
+    lines += ["", f"The packed step with other register tiles (rows x columns), {size} x {size}, one core:", "",
+              f"| tile | {' | '.join(tiles)} |", "|---" * (len(tiles) + 1) + "|",
+              "| GFLOPS | " + " | ".join(f"{rate / 1e9:.3g}" for rate in tiles.values()) + " |"]
     plot = bars({n: r / 1e9 for n, r in rates.items()}, f"GFLOPS, {size} x {size}, {machine['date']}",
                 {"peak of one core": one / 1e9, f"peak of {workers}": every / 1e9})
     return "\n".join(lines) + "\n", plot

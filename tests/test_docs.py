@@ -89,7 +89,8 @@ def typed(line: str) -> tuple[dict[str, str], list[str]]:
 
 
 @pytest.mark.parametrize("page, command, shown", [(p, *q) for p in PAGES for q in quoted_commands(p)])
-def test_a_quoted_command_prints_what_the_page_shows(page: Path, command: str, shown: list[str], tmp_path: Path) -> None:
+def test_a_quoted_command_prints_what_the_page_shows(page: Path, command: str, shown: list[str],
+                                                     tmp_path: Path) -> None:
     settings, words = typed(command)
     done = subprocess.run(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
                           capture_output=True, text=True, timeout=300)

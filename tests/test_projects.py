@@ -14,9 +14,9 @@ from pathlib import Path
 from shutil import which
 
 import pytest
+from quotes import missing
 
 from conftest import data_folder
-from quotes import missing
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECTS = ["01_tensor_basics.py", "02_op_types.py", "03_autograd.py", "04_mnist.py", "05_compiler_pipeline.py",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -64,15 +65,20 @@ def test_names_of_the_big_table_lead_to_the_reference() -> None:
     assert "| [`Linear`](reference/nn.md#Linear) |" in linked
 
 
+@lru_cache(maxsize=1)
+def all_pages() -> frozenset[str]:
+    written = (p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md"))
+    return frozenset([*source_pages.pages(ROOT), *reference.pages(), *written])
+
+
 # -- the source ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda p: p.relative_to(DOCS).as_posix())
 def test_links_out_of_docs_have_a_page(page: Path) -> None:
     place = page.relative_to(DOCS).as_posix()
-    known = {*source_pages.pages(ROOT), *reference.pages(), *(p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md"))}
     text = re.sub(r"^```.*?^```", "", hooks.turned(page.read_text(), place), flags=re.M | re.S)
     for target in re.findall(r"\]\(([^)\s#]+\.md)", text):
         to = (Path("/") / place).parent / target
-        assert to.resolve().relative_to("/").as_posix() in known, target
+        assert to.resolve().relative_to("/").as_posix() in all_pages(), target
 
 
 def test_a_source_page_shows_the_file() -> None:
@@ -81,8 +87,9 @@ def test_a_source_page_shows_the_file() -> None:
 
 
 # -- other hosts ---------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("html", ['<script src="https://a.example/x.js"></script>', '<link rel=stylesheet href="//b.example">',
-                                  "<img src='http://c.example/p.png'>", "<style>@import url(https://d.example/f.css);</style>"])
+@pytest.mark.parametrize("html", [
+    '<script src="https://a.example/x.js"></script>', '<link rel=stylesheet href="//b.example">',
+    "<img src='http://c.example/p.png'>", "<style>@import url(https://d.example/f.css);</style>"])
 def test_what_another_host_would_serve_is_found(html: str) -> None:
     assert hooks.LOADED.search(html)
 

@@ -19,7 +19,7 @@ from benchmarks.matmul_steps import steps  # noqa: E402
 from glassgrad import Tensor  # noqa: E402
 from glassgrad.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE  # noqa: E402
 from glassgrad.graph.uop import UOp  # noqa: E402
-from glassgrad.lower.loops import For, If, Statement  # noqa: E402
+from glassgrad.lower.loops import For, If, Kernel, Phase, Statement  # noqa: E402
 from glassgrad.lower.show import show  # noqa: E402
 from glassgrad.optimize.target import Target  # noqa: E402
 
@@ -86,8 +86,8 @@ def _params(ast: UOp) -> list[UOp]:
 def views() -> str:
     """Six views of one memory: each cell shows where in memory the element lies."""
     x = Tensor.arange(12).reshape(3, 4).contiguous().realize()
-    named = {"x": x, "x.T": x.T, "x[1:, ::2]": x[1:, ::2], "x.flip(1)": x.flip(1), "x[:1].expand(3, 4)": x[:1].expand(3, 4),
-             "x.reshape(2, 6)": x.reshape(2, 6)}
+    named = {"x": x, "x.T": x.T, "x[1:, ::2]": x[1:, ::2], "x.flip(1)": x.flip(1),
+             "x[:1].expand(3, 4)": x[:1].expand(3, 4), "x.reshape(2, 6)": x.reshape(2, 6)}
     cells = {name: [[str(v) for v in row] for row in view.tolist()] for name, view in named.items()}
     shade = {str(i): f"hsl({180 + 15 * i},55%,{92 - 2 * i}%)" for i in range(12)}
     return grids(cells, shade)
@@ -105,7 +105,6 @@ def matmul_loops() -> str:
 
 
 def _nested(body: Sequence[Statement]) -> list[Nest | str]:
-    from glassgrad.lower.loops import Kernel, Phase
     out: list[Nest | str] = []
     for s in body:
         if isinstance(s, For):

@@ -38,7 +38,8 @@ class Nest:
 
 
 # -- graphs --------------------------------------------------------------------------------------------------
-def graph(boxes: Mapping[Hashable, Box], sources: Mapping[Hashable, Sequence[Hashable]], legend: Mapping[str, str]) -> str:
+def graph(boxes: Mapping[Hashable, Box], sources: Mapping[Hashable, Sequence[Hashable]],
+          legend: Mapping[str, str]) -> str:
     """A graph from top to bottom: each node below all its sources, long edges bent around what lies between."""
     layer = _layers(boxes, sources)
     rows: list[list[Hashable]] = [[] for _ in range(max(layer.values()) + 1)]
@@ -222,7 +223,8 @@ def grids(named: Mapping[str, Sequence[Sequence[str]]], shade: Mapping[str, str]
 
 # -- SVG -----------------------------------------------------------------------------------------------------
 def _text(words: str, x: float, y: float, anchor: str = "start", weight: str = "normal") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}" fill="{INK}">{escape(words)}</text>'
+    where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}"'
+    return f'<text {where} fill="{INK}">{escape(words)}</text>'
 
 
 def _svg(x: float, y: float, width: float, height: float, parts: Sequence[str]) -> str:

@@ -121,13 +121,8 @@ def _type(annotation: Any) -> str:
 def prose(text: str) -> str:
     """A docstring as Markdown: examples and indented lines become blocks, the rest stays as it is written.
 
-    >>> print(prose("Adds.\\n\\n>>> 1 + 1\\n2\\n"))
-    Adds.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
+    >>> prose("Adds.\\n\\n>>> 1 + 1\\n2\\n")
+    'Adds.\\n\\n```pycon\\n>>> 1 + 1\\n2\\n```'
     """
     out: list[str] = []
     for block in re.split(r"\n\s*\n", text.strip()):
