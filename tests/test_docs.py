@@ -1,8 +1,8 @@
 """Pages stay true: every block is run, the table of files is the files, links lead somewhere.
 
 Python blocks are run by pytest's own `--doctest-glob=*.md`, commands with their output here (those of the projects in
-test_projects.py). After a change that is meant to change them, write the new output of the Python blocks and the new
-table of files with:  python tests/test_docs.py [PAGE ...]
+test_projects.py). After a change that is meant to change them, write the new output of the Python blocks, the table of
+files and the drawings with:  python tests/test_docs.py [PAGE ...]      (without a page: all of them)
 """
 
 from __future__ import annotations
@@ -159,6 +159,8 @@ def rewritten(text: str) -> str:
 
 
 def main(pages: list[str]) -> None:
+    if not pages:
+        subprocess.run([sys.executable, str(ROOT / "docs" / "tools" / "diagrams.py")], check=True)
     for path in [Path(p).resolve() for p in pages] or [p for p in PAGES if ">>>" in p.read_text()]:
         before = path.read_text()
         page = rewritten(before)
