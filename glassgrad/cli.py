@@ -20,11 +20,13 @@ EXAMPLES = """examples:
   glassgrad doctor                        is everything here, and does it work?
   glassgrad devices                       what this machine offers to run on
   glassgrad data                          where the data sets are, or would be
+  glassgrad tune show                     what BEAM searches found; also: export, import, clear
   glassgrad bench --quick                 how fast it is, in a checkout
 
 Each command explains itself: glassgrad train --help
 """
-OWN_ARGUMENTS = {"demo": "glassgrad.demo", "train": "glassgrad.cli_train"}     # they read theirs, and load much
+OWN_ARGUMENTS = {"demo": "glassgrad.demo", "train": "glassgrad.cli_train",     # they read theirs, and load much
+                 "tune": "glassgrad.cli_tune"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
                        "doctor": "show devices, caches and memory, and test them",
                        "devices": "show what this machine offers to run on",
                        "data": "show where the data sets are, or would be",
+                       "tune": "show, export or import the kernels that BEAM found",
                        "bench": "measure how fast it is, against others (in a checkout)"}.items():
         commands.add_parser(name, help=says, description=f"{says[0].upper()}{says[1:]}.")
     return parser

@@ -17,14 +17,21 @@ TOLERANCE = {"float16": 2e-2, "bfloat16": 6e-2, "fp8e4m3": 0.3, "fp8e5m2": 0.5, 
 
 
 def report_kernel(number: int, item: Item, program: Any, nanoseconds: int) -> None:
-    """DEBUG=2: name, shapes, time, speed and the user's line of one kernel."""
+    """DEBUG=2: name, time, speed, the user's line, shapes and moves of one kernel."""
     name, operations, nbytes = measure(item, program)
     us = nanoseconds / 1000
     shapes = " ".join(f"{n.dtype.name}{list(n.shape)}" for n in sorted(
         (n for n in item.ast.toposort() if n.op is o.PARAM), key=lambda n: n.arg.slot))
     line = item.lines[0].short if item.lines else ""
     print(f"*** {item.device:<6} {number:4d} {name:<36} {us:10.1f} us {operations / max(nanoseconds, 1):8.1f} GFLOPS "
-          f"{nbytes / max(nanoseconds, 1):7.1f} GB/s  {line}  {shapes}")
+          f"{nbytes / max(nanoseconds, 1):7.1f} GB/s  {line}  {shapes}  {_how(program)}".rstrip())
+
+
+def _how(program: Any) -> str:
+    """A kernel's moves, and whether a search chose them; devices without moves have none."""
+    speedup = getattr(program, "speedup", 0.0)
+    searched = "" if not speedup else f" tuned: {speedup:.2f}x" if speedup != 1 else " tuned: the recipe"
+    return " ".join(getattr(program, "moves", ())) + searched
 
 
 def show_source(item: Item) -> None:

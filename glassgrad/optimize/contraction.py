@@ -183,7 +183,7 @@ class Tiling:
         self.depth = math.prod(r.arg.size for r in self.product.k)
         self.row, self.over = counter("mi", self.rows), counter("ni", self.vectors)
         self.lane = counter("l", self.lanes)
-        self.column = add(multiply(one(self.over), self.lanes), self.lane)
+        self.column = add(multiply(one(self.over), self.lanes), one(self.lane))
         blocks_m, blocks_n = -(-self.panels_m // self.block_m), -(-self.panels_n // self.block_n)
         self.task_m, self.task_n = counter("mb", blocks_m), counter("nb", blocks_n)
         self.in_m, self.in_n = counter("mo", self.block_m), counter("no", self.block_n)

@@ -40,9 +40,9 @@ def _arg(node: UOp) -> str:
     return repr(node.arg)
 
 
-def cache_key(ast: UOp, machine: str, compiler: str) -> str:
-    """What a compiled kernel depends on, as one name."""
-    parts = ("kernel", source_digest(), machine, compiler, str(settings.NOOPT), structure(ast))
+def cache_key(ast: UOp, machine: str, compiler: str, moves: tuple[str, ...] = ()) -> str:
+    """What a compiled kernel depends on, as one name; no moves are the recipe's."""
+    parts = ("kernel", source_digest(), machine, compiler, str(settings.NOOPT), *moves, structure(ast))
     return hashlib.sha256("\n\n".join(parts).encode()).hexdigest()
 
 

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.settings import settings
 from glassgrad.graph.uop import UOp
@@ -27,7 +27,11 @@ from glassgrad.runtime.kernel_key import cache_key, cost
 from glassgrad.runtime.memory import HostMemory
 from glassgrad.runtime.workers import Command, worker_pool
 
+if TYPE_CHECKING:
+    from glassgrad.runtime.tuning import Tuned
+
 ALIGNMENT = 64
+Made = tuple[str, LaunchInfo, bytes, tuple[str, ...]]      # name, how to launch it, object file, moves
 
 
 @dataclass(eq=False)
@@ -38,6 +42,8 @@ class Program:
     info: LaunchInfo
     operations: int
     bytes: int
+    moves: tuple[str, ...] = ()        # how it was optimized
+    speedup: float = 0.0               # over the recipe, by a search; 0: nobody searched
 
     def __post_init__(self) -> None:
         self.phases = [(self.image.address(name), tasks) for name, tasks in self.info.phases]
@@ -49,7 +55,7 @@ class NativeDevice:
     def __init__(self, name: str, language: str):
         self.name, self.language = name, language
         self.memory = HostMemory()
-        self._programs: dict[tuple[UOp, int, str], Program] = {}
+        self._programs: dict[tuple[UOp, int, str, int], Program] = {}
 
     @property
     def target(self) -> Target:
@@ -58,14 +64,29 @@ class NativeDevice:
     # -- compiling -------------------------------------------------------------------------------------------
     def programs(self, kernels: Sequence[UOp]) -> list[Program]:
         """Compiled kernels, each distinct one once; LLVM works on one while Python lowers the next."""
-        mode = (settings.NOOPT, settings.CPU_FEATURES)
-        waiting: dict[UOp, Any] = {}
-        for ast in dict.fromkeys(kernels):
-            if (ast, *mode) not in self._programs:
-                waiting[ast] = self._start(ast)
+        mode = (settings.NOOPT, settings.CPU_FEATURES, settings.BEAM)
+        missing = [ast for ast in dict.fromkeys(kernels) if (ast, *mode) not in self._programs]
+        if settings.BEAM > 0 and not settings.NOOPT:
+            self._search(missing)
+        waiting: dict[UOp, Any] = {ast: self._start(ast) for ast in missing}
         for ast, pending in waiting.items():
             self._programs[(ast, *mode)] = self._finish(ast, pending)
         return [self._programs[(ast, *mode)] for ast in kernels]
+
+    def _search(self, kernels: Sequence[UOp]) -> None:
+        """BEAM: look for faster moves, unless a search at least as wide is known, or there is no time for one."""
+        known = {ast: self._tuned(ast) for ast in kernels}
+        wanted = [ast for ast, tuned in known.items() if tuned is None or tuned.beam < settings.BEAM]
+        if wanted and settings.BEAM_SECONDS > 0:
+            from glassgrad.runtime.beam import search  # the whole compiler, and processes
+            search(wanted, self.target, self.language, self.language + " " + self._compiler_name())
+
+    def _tuned(self, ast: UOp) -> Tuned | None:
+        """What a search found for a kernel; None where none was made, or BEAM is off."""
+        if settings.BEAM <= 0 or settings.NOOPT:
+            return None
+        from glassgrad.runtime.tuning import find
+        return find(ast, self.language + " " + self._compiler_name())
 
     def _compiler_name(self) -> str:
         if self.language == "llvm":
@@ -73,30 +94,38 @@ class NativeDevice:
         from glassgrad.runtime.ccompiler import compiler_version  # loads subprocess, which most users never need
         return compiler_version()
 
-    def _start(self, ast: UOp) -> Callable[[], tuple[str, LaunchInfo, bytes]]:
+    def _start(self, ast: UOp) -> Callable[[], Made]:
         """A kernel from the disk cache, or on its way through the compiler."""
+        moves = self._moves(ast)
         cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
-        key = cache_key(ast, host_description().key, self.language + self._compiler_name()) if cache else ""
+        key = cache_key(ast, host_description().key, self.language + self._compiler_name(), moves) if cache else ""
         stored = cache.get(key) if cache else None
         if stored is not None:
             made = _unpack(stored)
             return lambda: made
         from glassgrad.runtime.toolchain import start  # the whole compiler: a warm process does without
-        return start(ast, self.target, self.language, lambda made: cache.put(key, _pack(*made)) if cache else None)
+        return start(ast, self.target, self.language, lambda made: cache.put(key, _pack(*made)) if cache else None,
+                     moves or None)
 
-    def _finish(self, ast: UOp, pending: Callable[[], tuple[str, LaunchInfo, bytes]]) -> Program:
-        name, info, compiled = pending()
-        return Program(name, Image(compiled), info, *cost(ast))
+    def _moves(self, ast: UOp) -> tuple[str, ...]:
+        """What a search found to be faster than the recipe; empty: the recipe."""
+        tuned = self._tuned(ast)
+        return tuned.moves if tuned is not None else ()
+
+    def _finish(self, ast: UOp, pending: Callable[[], Made]) -> Program:
+        name, info, compiled, moves = pending()
+        tuned = self._tuned(ast)
+        return Program(name, Image(compiled), info, *cost(ast), moves, tuned.speedup if tuned is not None else 0.0)
 
     def source(self, ast: UOp) -> str:
         """The kernel as readable C, whatever the device compiles."""
         from glassgrad.runtime.toolchain import source
-        return source(ast, self.target)
+        return source(ast, self.target, self._moves(ast) or None)
 
     def loop_tree(self, ast: UOp) -> Any:
         """The optimized loop tree of a kernel (`Kernel`), as it was rendered."""
         from glassgrad.runtime.compile import kernel_of
-        return kernel_of(ast, self.target)
+        return kernel_of(ast, self.target, moves=self._moves(ast) or None)
 
     # -- running ---------------------------------------------------------------------------------------------
     def plan(self, programs: Sequence[Program], slots: Sequence[tuple[int, ...]]) -> NativePlan:
@@ -181,12 +210,13 @@ class NativePlan:
         return sum(pool.run_timed(self._address + first * ctypes.sizeof(Command), count))
 
 
-def _pack(name: str, info: LaunchInfo, compiled: bytes) -> bytes:
-    head = json.dumps([name, info.phases, info.shared, info.scratch_bytes]).encode()
+def _pack(name: str, info: LaunchInfo, compiled: bytes, moves: tuple[str, ...]) -> bytes:
+    head = json.dumps([name, info.phases, info.shared, info.scratch_bytes, moves]).encode()
     return struct.pack("<I", len(head)) + head + compiled
 
 
-def _unpack(data: bytes) -> tuple[str, LaunchInfo, bytes]:
+def _unpack(data: bytes) -> Made:
     (length,) = struct.unpack_from("<I", data)
-    name, phases, shared, scratch = json.loads(data[4:4 + length])
-    return name, LaunchInfo(tuple((f, t) for f, t in phases), tuple(shared), scratch), data[4 + length:]
+    name, phases, shared, scratch, moves = json.loads(data[4:4 + length])
+    info = LaunchInfo(tuple((f, t) for f, t in phases), tuple(shared), scratch)
+    return name, info, data[4 + length:], tuple(moves)

@@ -7,12 +7,14 @@ the whole compiler; devices open it only when a kernel is not in the cache.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from glassgrad.base.errors import FormatError
 from glassgrad.base.settings import settings
 from glassgrad.graph.uop import UOp
+from glassgrad.optimize.choices import Refused
 from glassgrad.optimize.target import Target
 from glassgrad.render.c_source import render_c
 from glassgrad.render.launch import LaunchInfo
@@ -21,7 +23,7 @@ from glassgrad.runtime import llvm
 from glassgrad.runtime.ccompiler import compile_c
 from glassgrad.runtime.compile import build, kernel_of
 
-Made = tuple[str, LaunchInfo, bytes]      # a kernel's name, how to launch it, its object file
+Made = tuple[str, LaunchInfo, bytes, tuple[str, ...]]      # a kernel's name, how to launch it, object file, moves
 
 _compiling: ThreadPoolExecutor
 
@@ -36,14 +38,21 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_open_thread)     # the parent's thread does not exist in the child
 
 
-def start(ast: UOp, target: Target, language: str, finished: Callable[[Made], None]) -> Callable[[], Made]:
-    """Begin compiling a kernel; call the answer to wait for it. `finished` sees the result as soon as it is there."""
-    built = build(ast, target, render_llvm if language == "llvm" else render_c)
+def start(ast: UOp, target: Target, language: str, finished: Callable[[Made], None],
+          moves: Sequence[str] | None = None) -> Callable[[], Made]:
+    """Begin compiling a kernel, by the recipe or by the given moves; call the answer to wait for it. `finished` sees
+    the result as soon as it is there."""
+    try:
+        built = build(ast, target, render_llvm if language == "llvm" else render_c, moves)
+    except Refused as why:
+        raise FormatError("what a tuning file says of a kernel does not fit it", given=str(why),
+                          expected="moves as a search found them",
+                          mend="glassgrad tune clear, and search again") from None
     features = settings.CPU_FEATURES      # read here: a Context belongs to the thread that entered it
 
     def work() -> Made:
         compiled = llvm.compile_ir(built.source, features) if language == "llvm" else compile_c(built.source)
-        made = (built.name, built.info, compiled)
+        made = (built.name, built.info, compiled, tuple(built.kernel.moves))
         finished(made)
         return made
 
@@ -54,9 +63,9 @@ def _done(made: Made) -> Callable[[], Made]:
     return lambda: made
 
 
-def source(ast: UOp, target: Target) -> str:
+def source(ast: UOp, target: Target, moves: Sequence[str] | None = None) -> str:
     """A kernel as readable C."""
-    return render_c(kernel_of(ast, target), target)
+    return render_c(kernel_of(ast, target, moves=moves), target)
 
 
 def compiled_source(ast: UOp, target: Target, language: str) -> Any:

@@ -1,0 +1,260 @@
+"""Let the machine search for faster kernels. In: kernels' graphs. Out: `Tuned` entries, kept by runtime/tuning.py.
+
+From the recipe's moves (optimize/choices.py) the search goes to their neighbours, keeps the BEAM best, goes on to
+theirs, until none is better or BEAM_SECONDS are over. Candidates run in another process (runtime/beam_worker.py) on
+memory of its own; one that hangs, crashes or wants too much memory is killed, and the search goes on. A candidate
+counts only if its answer is the recipe's to the bit, and wins only if it is clearly faster when the two run in turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from glassgrad.base.errors import Bug
+from glassgrad.base.lines import PACKAGE, one_place
+from glassgrad.base.settings import DEVICE_FLAGS, settings
+from glassgrad.graph import ops as o
+from glassgrad.graph.uop import UOp, toposort
+from glassgrad.lower.lower import lower
+from glassgrad.optimize.choices import Decisions, Refused
+from glassgrad.optimize.recipes import decide
+from glassgrad.optimize.target import Target
+from glassgrad.render.c_source import render_c
+from glassgrad.render.launch import LaunchInfo, launch_info
+from glassgrad.render.llvm_ir import render_llvm
+from glassgrad.runtime.tuning import Tuned, digest_of, keep, machine
+
+Moves = tuple[str, ...]
+
+START_SECONDS = 60.0         # in which a worker must have started and run the recipe's kernel
+WORTH_NS = 2_000             # shorter kernels are not worth a search
+CLEARLY = 0.97               # of the recipe's median time: the least that counts as faster
+MOSTLY = 0.75                # of the pairs in which a winner must have been faster
+FINAL_PAIRS, LEAST_PAIRS = 31, 9
+MEMORY_ROOM = 2 << 30        # that a worker may take beyond what the kernel's own buffers need
+
+
+class Lost(Exception):
+    """The worker died or did not answer in time; it has been killed."""
+
+
+class Worker:
+    """The process that runs candidates; started anew after each that it did not survive."""
+
+    def __init__(self, command: Sequence[str] = (sys.executable, "-m", "glassgrad.runtime.beam_worker")):
+        self._command = list(command)
+        self._process: subprocess.Popen[str] | None = None
+        self._replies: queue.Queue[str | None] = queue.Queue()
+        self.alive = False           # has been started and has not been lost since
+
+    def ask(self, order: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """The worker's reply; raises `Lost` when there is none in time."""
+        process = self._process if self.alive and self._process is not None else self._start()
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(order) + "\n")
+            process.stdin.flush()
+            line = self._replies.get(timeout=max(seconds, 0.01))
+        except (queue.Empty, OSError):
+            line = None
+        if not line:
+            status = process.poll()
+            self.close()
+            raise Lost(f"no answer in {seconds:.1f} s" if status is None else f"the process ended with {status}")
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    def _start(self) -> subprocess.Popen[str]:
+        above = os.path.dirname(os.path.dirname(PACKAGE))
+        kept = {k: v for k, v in os.environ.items() if k not in DEVICE_FLAGS and k != "DEVICE"}
+        kept.update(PYTHONPATH=os.pathsep.join(filter(None, [above, os.environ.get("PYTHONPATH")])),
+                    THREADS=str(machine()["threads"]), CPU_FEATURES=settings.CPU_FEATURES, DEV="CPU", BEAM="0",
+                    DEBUG="0", CHECK="0", VIZ="0", MEMORY_MB="0")
+        process = self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            encoding="utf-8", env=kept, start_new_session=True)       # Ctrl-C is for us, and we end the worker
+        self._replies, self.alive = queue.Queue(), True
+        threading.Thread(target=_listen, args=(process, self._replies), daemon=True).start()
+        return process
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        self.alive = False
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    try:
+                        pipe.close()
+                    except OSError:
+                        pass         # what was still to be sent goes nowhere
+
+
+def _listen(process: subprocess.Popen[str], replies: queue.Queue[str | None]) -> None:
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            replies.put(line)
+    except ValueError:
+        pass                         # closed while we listened
+    replies.put(None)
+
+
+class Search:
+    """The search for one kernel's moves."""
+
+    def __init__(self, ast: UOp, target: Target, language: str, compiler: str, worker: Worker):
+        self.ast, self.target, self.language, self.compiler, self.worker = ast, target, language, compiler, worker
+        self.width, self.seconds = settings.BEAM, settings.BEAM_SECONDS
+        self.plain = lower(ast)
+        self.sources: set[str] = set()           # what was tried: different moves may give one kernel
+        self.tried = self.killed = self.wrong = self.broken = 0
+        self.deadline = 0.0
+        self._decided: dict[Moves, Decisions] = {}
+        high = max((n.src[0].shape[0] for n in toposort([ast]) if n.op in (o.GATHER, o.SCATTER)), default=100)
+        self.params: list[dict[str, Any]] = [
+            {"dtype": p.dtype.name, "size": 1 if p.arg.scalar else p.size,
+             "high": max(1, min(high, 100) if p.dtype.itemsize == 1 else high)} for p in self.plain.params]
+
+    # -- candidates ------------------------------------------------------------------------------------------
+    def built(self, moves: Moves | None) -> tuple[Moves, str, LaunchInfo]:
+        """A candidate as source text; raises `Refused`."""
+        with one_place():
+            decisions = Decisions(moves)
+            kernel = decide(self.plain, self.target, decisions)
+            decisions.finish()
+            self._decided[tuple(kernel.moves)] = decisions
+            render = render_llvm if self.language == "llvm" else render_c
+            return tuple(kernel.moves), render(kernel, self.target), launch_info(kernel)
+
+    def order(self, source: str, info: LaunchInfo) -> dict[str, Any]:
+        return {"name": self.plain.name, "source": source, "features": settings.CPU_FEATURES,
+                "info": [info.phases, info.shared, info.scratch_bytes]}
+
+    def begin(self) -> Moves:
+        """The recipe's kernel goes to the worker, and is what all others are measured against."""
+        self.recipe, source, info = self.built(None)
+        self.sources.add(source)
+        own = sum(8 + p["size"] * 16 for p in self.params)
+        most = 4 * (own + sum(info.shared)) + machine()["threads"] * (64 << 20) + MEMORY_ROOM
+        self.first = {**self.order(source, info), "do": "recipe", "language": self.language, "params": self.params,
+                      "written": list(self.plain.written), "memory": most}
+        self.recipe_ns = 1 << 62                 # the least that was seen
+        self.measure_recipe()
+        return self.recipe
+
+    def measure_recipe(self) -> None:
+        reply = self.worker.ask(self.first, START_SECONDS)
+        if "error" in reply:
+            raise Lost(reply["error"])
+        self.recipe_ns = min(self.recipe_ns, reply["nanoseconds"])
+
+    def pairs_of(self, moves: Moves, final: bool = False) -> list[tuple[int, int]]:
+        """(recipe's, candidate's) nanoseconds; none for a candidate that is out."""
+        left = self.deadline - time.monotonic()
+        try:
+            _, source, info = self.built(moves)
+        except Refused:
+            return []                            # a decision changed which questions follow it
+        except Bug:
+            self.broken += 1                     # a fault of ours, but not of the program that is being tuned
+            return []
+        if left <= 0 or (source in self.sources and not final):
+            return []
+        self.sources.add(source)
+        self.tried += not final
+        patience = left if final else min(left, max(1.0, self.seconds / 4))
+        wanted = FINAL_PAIRS if final else max(2, min(7, int(self.seconds * 1e9 / 100 / max(2 * self.recipe_ns, 1))))
+        order = {**self.order(source, info), "do": "compare", "pairs": wanted, "final": final,
+                 "least": 0 if final else min(2, wanted), "seconds": 0.9 * patience}
+        try:
+            if not self.worker.alive:
+                self.measure_recipe()
+            reply = self.worker.ask(order, patience + (0.2 * self.seconds if final else 0.0))
+        except Lost:
+            self.killed += 1
+            return []
+        self.wrong += "wrong" in reply
+        pairs = [(a, b) for a, b in reply.get("pairs", [])]
+        self.recipe_ns = min([self.recipe_ns, *[a for a, _ in pairs]])
+        return pairs
+
+    # -- the search ------------------------------------------------------------------------------------------
+    def climb(self, bar: Any) -> list[Moves]:
+        """The beam when nothing near it is better, or time is up: best first."""
+        beam = [(self.recipe_ns, self.recipe)]
+        final_seconds = min(0.3 * self.seconds, 2.5 * FINAL_PAIRS * 2 * self.recipe_ns / 1e9)
+        stop = self.deadline - final_seconds
+        while time.monotonic() < stop:
+            fresh: list[tuple[int, Moves]] = []
+            for _, moves in beam:
+                for near in self._decided[moves].neighbours():
+                    if time.monotonic() >= stop:
+                        break
+                    pairs = self.pairs_of(tuple(near))
+                    if pairs:
+                        fresh.append((min(b for _, b in pairs), tuple(near)))
+                    best = self.recipe_ns / min([ns for ns, _ in (*beam, *fresh)])
+                    bar.set_postfix_str(f"{self.plain.name}: {self.tried} tried, best {best:.2f}x")
+            beam = [(self.recipe_ns if moves == self.recipe else ns, moves) for ns, moves in beam]
+            kept = sorted([*beam, *fresh])[:self.width]
+            if {moves for _, moves in kept} == {moves for _, moves in beam}:
+                break
+            beam = kept
+        return [moves for _, moves in beam if moves != self.recipe]
+
+    def winner(self, beam: Sequence[Moves]) -> tuple[Moves, float, float]:
+        """The first of the beam that is clearly faster than the recipe, and both their microseconds; or no moves."""
+        for moves in beam:
+            pairs = self.pairs_of(moves, final=True)
+            if len(pairs) >= LEAST_PAIRS:
+                ours, theirs = median(a for a, _ in pairs), median(b for _, b in pairs)
+                won = sum(b < a for a, b in pairs)
+                if theirs <= CLEARLY * ours and won >= MOSTLY * len(pairs):
+                    return moves, ours / 1000, theirs / 1000
+        return (), self.recipe_ns / 1000, 0.0
+
+    def run(self, bar: Any) -> Tuned:
+        """The whole search; raises `Lost` where not even the recipe's kernel can be measured."""
+        self.begin()
+        self.deadline = time.monotonic() + self.seconds
+        beam = self.climb(bar) if self.recipe_ns >= WORTH_NS else []
+        moves, recipe_us, tuned_us = self.winner(beam)
+        return Tuned(self.plain.name, digest_of(self.ast), self.compiler, self.width, self.tried, self.recipe,
+                     round(recipe_us, 3), moves, round(tuned_us, 3))
+
+
+def search(kernels: Sequence[UOp], target: Target, language: str, compiler: str) -> None:
+    """Search moves for each of these kernels and keep what is found; shows a bar where somebody is watching."""
+    from tqdm import tqdm  # late, because only a search needs it
+    worker = Worker()
+    try:
+        with tqdm(kernels, desc="BEAM", unit="kernel", disable=None) as bar:
+            for ast in bar:
+                one = Search(ast, target, language, compiler, worker)
+                start = time.monotonic()
+                try:
+                    found = one.run(bar)
+                except Lost as why:
+                    tqdm.write(f"glassgrad: BEAM cannot measure {one.plain.name}, the recipe is used: {why}",
+                               file=sys.stderr)
+                    continue
+                keep(found)
+                if settings.DEBUG >= 1:
+                    out = "".join(f", {count} {what}" for what, count in (
+                        ("killed", one.killed), ("wrong", one.wrong), ("broken", one.broken)) if count)
+                    tqdm.write(f"beam: {found.kernel}: {found.speedup:.2f}x after {found.tried} candidates{out}, "
+                               f"{time.monotonic() - start:.1f} s: {', '.join(found.moves) or 'the recipe'}")
+    finally:
+        worker.close()
