@@ -16,10 +16,11 @@ STAGES = ["base", "graph", "schedule", "lower", "optimize", "render", "runtime",
 PURE = ["graph", "schedule", "lower", "optimize", "render"]
 
 # Imports inside functions: what is heavy, or of one system only, is loaded when it is needed.
-HEAVY = {"numpy", "llvmlite", "tqdm", "fcntl", "importlib.metadata"}
+HEAVY = {"numpy", "llvmlite", "tqdm", "fcntl", "resource", "importlib.metadata"}
 OPENED_WHEN_NEEDED = {
     "runtime/device.py": "devices are opened by name",
     "runtime/native.py": "a warm process takes its kernels from the disk cache and never loads the compiler",
+    "runtime/tuning.py": "only a file that somebody brings along is checked against the kinds of moves",
     "runtime/workers.py": "only where llvmlite is missing is the pool compiled from C",
     "engine/report.py": "CHECK interprets loop trees, which loads NumPy",
     "graph/uop.py": "view.py is built on uop.py, and few ever ask for it",

@@ -30,9 +30,11 @@ from glassgrad.lower.loops import (
     walk,
 )
 from glassgrad.optimize import moves, rare
-from glassgrad.optimize.choices import Choice, Decisions, settled
+from glassgrad.optimize.choices import Choice, Decisions, Refused, read, settled
 from glassgrad.optimize.contraction import contraction
 from glassgrad.optimize.target import Target
+
+__all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # the moves' readers know all kinds from here
 
 GRAIN = 32 * 1024       # element steps that are worth handing to a worker
 MOST_TASKS = 256

@@ -17,8 +17,6 @@ import threading
 import time
 from typing import Any
 
-import numpy as np
-
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.interpret import from_storage, to_storage
 from glassgrad.render.launch import LaunchInfo
@@ -62,6 +60,7 @@ class Bench:
 
     def fill(self, slot: int) -> None:
         """Contents as they might be: normal floats, whole numbers below the size of what they index."""
+        import numpy as np
         block, param = self.blocks[slot], self.params[slot]
         dtype: DType = getattr(dtypes, param["dtype"])
         rng = np.random.default_rng(slot)
@@ -87,6 +86,7 @@ class Bench:
 
     def answer(self, kernel: Loaded) -> str:
         """A digest of what the kernel computes from fresh contents; every NaN is one NaN."""
+        import numpy as np
         for slot in self.written:
             self.fill(slot)
         kernel.run()

@@ -125,6 +125,7 @@ def export_tuning(path: str | os.PathLike[str]) -> int:
 def import_tuning(path: str | os.PathLike[str]) -> int:
     """Take over what a file of `export_tuning` knows; how many kernels. With BEAM=1 or more it is used."""
     found = _read(Path(path))
+    _check_moves(Path(path), found)
     for tuned in found:
         keep(tuned)
     return len(found)
@@ -177,8 +178,6 @@ def _read(path: Path) -> list[Tuned]:
 
 
 def _entry(path: Path, number: int, row: Any) -> Tuned:
-    from glassgrad.optimize import recipes  # noqa: F401 - the kinds of moves; a warm process does without
-    from glassgrad.optimize.choices import Refused, read
     kinds: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "tuple[str, ...]": list}
     known = {f.name: kinds[str(f.type)] for f in fields(Tuned)}
     if not isinstance(row, dict) or row.keys() != known.keys():
@@ -187,13 +186,18 @@ def _entry(path: Path, number: int, row: Any) -> Tuned:
         value = row[name]
         if not isinstance(value, kind) or (kind is list and not all(isinstance(v, str) for v in value)):
             raise _malformed(path, f"kernel {number} has a {name} of {value!r}")
-    try:
-        for text in (*row["recipe"], *row["moves"]):
-            read(text)
-    except Refused as wrong:
-        raise _malformed(path, f"kernel {number}: {wrong}") from None
     values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in row.items()}
     return Tuned(**values)
+
+
+def _check_moves(path: Path, found: list[Tuned]) -> None:
+    from glassgrad.optimize.recipes import Refused, read  # the compiler, which a warm process does without
+    for number, tuned in enumerate(found):
+        try:
+            for text in (*tuned.recipe, *tuned.moves):
+                read(text)
+        except Refused as wrong:
+            raise _malformed(path, f"kernel {number}: {wrong}") from None
 
 
 def _malformed(path: Path, why: str) -> FormatError:
