@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from convolutions import convolve
 from graph_leaves import Values
 
 from glassgrad.graph import ops as o
@@ -12,23 +13,6 @@ from glassgrad.graph.rewrite import rewrite
 from glassgrad.graph.rules import ALGEBRA
 from glassgrad.graph.sums import join_sums
 from glassgrad.graph.uop import UOp, toposort
-
-
-def convolve(x: UOp, w: UOp, groups: int = 1, stride: int = 1, dilation: int = 1, padding: int = 0) -> UOp:
-    """A convolution over two axes as the Tensor builds it: windows, expand, multiply, sum."""
-    batch, channels, *_ = x.shape
-    out_channels, per_group, *kernel = w.shape
-    x = x.pad(((0, 0), (0, 0), (padding, padding), (padding, padding)))
-    for axis, size in zip((2, 3), kernel):
-        x = x.window(axis, size, stride, dilation)
-    height, width = x.shape[2:4]
-    each = out_channels // groups
-    x = x.reshape((batch, groups, 1, per_group, height, width, *kernel))
-    x = x.permute((0, 1, 2, 4, 5, 3, 6, 7))                      # (batch, group, 1, height, width, per group, kernel)
-    shape = (batch, groups, each, height, width, per_group, *kernel)
-    w = w.reshape((1, groups, each, 1, 1, per_group, *kernel))
-    return (x.expand(shape) * w.expand(shape)).sum((5, 6, 7)).reshape((batch, out_channels, height, width))
-
 
 CASES = [
     dict(), dict(padding=1), dict(stride=2, padding=1), dict(dilation=2, padding=2), dict(groups=2, padding=1),

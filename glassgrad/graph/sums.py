@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.axes import runs, varies
-from glassgrad.graph.uop import UOp, toposort
+from glassgrad.graph.uop import Unwindow, UOp, toposort
 
 _THROUGH = (o.RESHAPE, o.PERMUTE, o.PAD, o.SHRINK, o.FLIP, o.UNWINDOW)
 
@@ -89,8 +89,9 @@ def _moved(move: UOp, factors: list[UOp], lead: int) -> list[UOp]:
         if axis not in changes and masked:
             still = tuple(arg.length if a == axis else n for a, n in enumerate(f.shape))
             out.append(f.shrink([(0, 1) if a == axis else (0, n) for a, n in enumerate(f.shape)]).expand(still))
-        elif last not in changes and arg.stride == 1:
-            out.append(_as_window(f, axis, arg.dilation, arg.length))
+        elif last not in changes:
+            spread = _as_window if arg.stride == 1 else _within
+            out.append(spread(f, axis, arg))
             masked = True
         else:
             out.append(f.unwindow(axis, arg.stride, arg.dilation, arg.length))
@@ -102,14 +103,32 @@ def _varying(node: UOp) -> frozenset[int]:
     return varies(toposort([node]))[node]
 
 
-def _as_window(node: UOp, axis: int, dilation: int, length: int) -> UOp:
+def _as_window(node: UOp, axis: int, arg: Unwindow) -> UOp:
     """UNWINDOW of stride 1 of a value that is the same for every tap: the window of the padded value, taps reversed."""
     last = len(node.shape) - 1
     taps = node.shape[last]
-    reach = dilation * (taps - 1)
+    wide = padded(_one_tap(node), axis, arg.dilation * (taps - 1), arg.length - node.shape[axis])
+    return wide.window(axis, taps, 1, arg.dilation).flip([last])
+
+
+def _within(node: UOp, axis: int, arg: Unwindow) -> UOp:
+    """UNWINDOW with a stride of a value that is the same for every tap: that of the padded value, where no tap lies
+    outside. What is left to ask is whether the stride divides, which optimize/residues.py answers."""
+    taps, stride = node.shape[-1], arg.stride
+    before = -(-arg.dilation * (taps - 1) // stride)
+    after = max(0, -(-(arg.length - 1) // stride) + 1 - node.shape[axis])
+    wide = padded(_one_tap(node), axis, before, after)
+    wide = wide.reshape((*wide.shape, 1)).expand((*wide.shape, taps))
+    spread = wide.unwindow(axis, stride, arg.dilation, arg.length + before * stride)
+    bounds = [(before * stride, n) if a == axis else (0, n) for a, n in enumerate(spread.shape)]
+    return spread.shrink(bounds)
+
+
+def _one_tap(node: UOp) -> UOp:
+    """A value that is the same for every tap, without the taps."""
+    last = len(node.shape) - 1
     one = node.shrink([(0, 1) if a == last else (0, n) for a, n in enumerate(node.shape)])
-    wide = padded(one.reshape(one.shape[:-1]), axis, reach, length - node.shape[axis])
-    return wide.window(axis, taps, 1, dilation).flip([last])
+    return one.reshape(one.shape[:-1])
 
 
 def padded(node: UOp, axis: int, before: int, after: int) -> UOp:
@@ -120,8 +139,9 @@ def padded(node: UOp, axis: int, before: int, after: int) -> UOp:
     if op is o.EXPAND and node.src[0].shape[axis] == node.shape[axis]:
         inner = padded(node.src[0], axis, before, after)
         return inner.expand(node.shape[:axis] + (inner.shape[axis],) + node.shape[axis + 1:])
-    if op is o.WINDOW and axis not in (arg.axis, len(node.shape) - 1):
-        return padded(node.src[0], axis, before, after).window(*arg)
+    if op in (o.WINDOW, o.UNWINDOW) and axis not in (arg.axis, len(node.shape) - 1):
+        inner = padded(node.src[0], axis, before, after)
+        return inner.window(*arg) if op is o.WINDOW else inner.unwindow(*arg)
     if op is o.FLIP and axis not in arg.axes:
         return padded(node.src[0], axis, before, after).flip(arg.axes)
     if op is o.SHRINK and node.src[0].shape[axis] == node.shape[axis]:

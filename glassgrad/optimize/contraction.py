@@ -38,6 +38,7 @@ from glassgrad.lower.loops import (
 )
 from glassgrad.optimize import moves
 from glassgrad.optimize.choices import Choice, Decisions, settled
+from glassgrad.optimize.direct import direct
 from glassgrad.optimize.dots import dots
 from glassgrad.optimize.packing import FlatAxis, Operand, one, stride_along
 from glassgrad.optimize.product import Product, footprint, lanes_on_the_right, recognise
@@ -74,6 +75,9 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions) -> 
     product = recognise(body)
     if product is None:
         return None
+    in_place = direct(product, target, decisions)
+    if in_place is not None:
+        return in_place
     along_memory = dots(product, target, decisions)
     if along_memory is not None:
         return along_memory

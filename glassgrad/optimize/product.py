@@ -5,9 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glassgrad.graph import ops as o
-from glassgrad.graph.index import linear
-from glassgrad.graph.uop import UOp
-from glassgrad.lower.loops import TASK, Accumulate, Assign, For, Statement, Store, ranges_of
+from glassgrad.graph.index import add, linear, multiply
+from glassgrad.graph.uop import UOp, toposort
+from glassgrad.lower.loops import (
+    Accumulate,
+    Assign,
+    For,
+    Statement,
+    Store,
+    counter,
+    expressions,
+    ranges_of,
+    walk,
+)
+from glassgrad.optimize import moves
 from glassgrad.optimize.packing import stride_along
 
 
@@ -29,11 +40,34 @@ class Product:
 
 
 def recognise(body: list[Statement]) -> Product | None:
-    """The body as a sum of products, or None."""
-    loops: list[UOp] = []
-    while len(body) == 1 and isinstance(body[0], For) and body[0].kind == TASK:
-        loops.append(body[0].range)
-        body = body[0].body
+    """The body as a sum of products, or None. A loop over groups and their members counts as two."""
+    found = _recognise(body)
+    split = _groups_apart(body) if found is None else None
+    return found if split is None else _recognise(split)
+
+
+def _groups_apart(body: list[Statement]) -> list[Statement] | None:
+    """for i in n: ..i // c..  ->  for g in n/c: for i in c: ..g..      refuses: nothing is divided"""
+    loops, inner = moves.chain(body)
+    around = {f.range: at for at, f in enumerate(loops)}
+    for node in toposort(e for s in walk(inner) for e in expressions(s)):
+        if node.op is not o.IDIV or node.src[0] not in around or node.src[1].op is not o.CONST:
+            continue
+        i, members = node.src[0], int(node.src[1].arg)
+        if i.arg.size % members:
+            continue
+        group, member = counter(i.arg.name + "g", i.arg.size // members), counter(i.arg.name, members)
+        inner = moves.rebuild(inner, {i: add(multiply(group, members), member)})
+        for f in reversed(loops):
+            inner = [For(member if f.range is i else f.range, f.kind, inner)]
+            inner = [For(group, f.kind, inner)] if f.range is i else inner
+        return inner
+    return None
+
+
+def _recognise(body: list[Statement]) -> Product | None:
+    around, body = moves.chain(body)
+    loops = [f.range for f in around]
     if len(body) < 3 or not isinstance(body[0], Assign) or not isinstance(body[1], For):
         return None
     if not all(isinstance(s, Store) for s in body[2:]):

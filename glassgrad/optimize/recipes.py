@@ -32,6 +32,7 @@ from glassgrad.lower.loops import (
 from glassgrad.optimize import moves, rare
 from glassgrad.optimize.choices import Choice, Decisions, Refused, read, settled
 from glassgrad.optimize.contraction import contraction
+from glassgrad.optimize.residues import residues
 from glassgrad.optimize.target import Target
 
 __all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # the moves' readers know all kinds from here
@@ -85,12 +86,10 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, contract: bool 
     """`optimize`, with the decisions left in the hands of the caller."""
     phases: list[Phase] = []
     for phase in kernel.phases:
-        body = moves.merge_all(phase.body)
-        contracted = contraction(body, target, decisions) if contract else None
-        if contracted is not None:
-            phases += [Phase(b) for b in contracted]
-        else:
-            phases += [Phase(b) for b in plain(body, target, decisions)]
+        for part in residues(phase.body):
+            body = moves.merge_all(part)
+            contracted = contraction(body, target, decisions) if contract else None
+            phases += [Phase(b) for b in (plain(body, target, decisions) if contracted is None else contracted)]
     phases = [Phase(rare.branch(phase.body)) for phase in phases]
     return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves)
 
@@ -105,7 +104,7 @@ def unoptimized(kernel: Kernel) -> Kernel:
 
 # -- everything that is not a contraction --------------------------------------------------------------------
 def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
-    loops, inner = chain(body)
+    loops, inner = moves.chain(body)
     total = work(body)
     lanes = target.lanes(_itemsize(body))
     if _stores_in_order(inner):
@@ -146,15 +145,6 @@ def _ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes
         return f"more than {MOST_VECTORS} vectors at once" if c.tile > max(tile, MOST_VECTORS) else None
 
     return decisions.ask(Lanes(names[at], tile, lanes), refuses, lambda: [Lanes(n, tile, lanes) for n in names])
-
-
-def chain(body: list[Statement]) -> tuple[list[For], list[Statement]]:
-    """The perfectly nested independent loops around the rest."""
-    loops: list[For] = []
-    while len(body) == 1 and isinstance(body[0], For) and body[0].kind == TASK:
-        loops.append(body[0])
-        body = body[0].body
-    return loops, body
 
 
 def grouped(loops: list[For], inner: list[Statement], total: int, decisions: Decisions) \

@@ -20,7 +20,7 @@ MANY_INPUTS = 3        # as many loads to compute a value again cost more than t
 SMALL = 16 * 1024      # elements: below, one kernel that does it all beats two
 LARGEST = 1000         # operations in one kernel: compile time grows faster than what fusing more would save
 FEWER = 8              # a value this many times smaller than its reader costs next to nothing to keep and to load
-_SEEN_THROUGH = (o.WINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
+_SEEN_THROUGH = (o.WINDOW, o.UNWINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
 LONG_ENOUGH = f"a kernel of {LARGEST} operations is long enough"
 LEAVES = (o.BUFFER, o.PARAM, o.CONST, o.SCALAR)
 
@@ -216,7 +216,7 @@ class _Plan:
                 self.store(source, "a reshape mixes the rows of its reduction with the rest")
                 return NOTHING
             return inside._replace(rows=rows)
-        if node.op is o.WINDOW and inside.rows is None and self._feeds_contraction(node):
+        if node.op in (o.WINDOW, o.UNWINDOW) and inside.rows is None and self._feeds_contraction(node):
             image = source
             while image.op in _SEEN_THROUGH and image not in self.reasons:
                 image = image.src[0]
@@ -248,7 +248,8 @@ class _Plan:
             node = readers[0]
             if node.op is o.SUM:
                 return self.is_contraction(node)
-            if node.op not in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.MUL, o.CAST, o.WINDOW, o.FLIP, o.SHRINK):
+            if node.op not in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.MUL, o.CAST, o.WINDOW, o.UNWINDOW, o.FLIP,
+                               o.SHRINK):
                 return False
         return False
 

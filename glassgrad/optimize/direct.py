@@ -1,0 +1,307 @@
+"""Sums of products over windows: one factor is read where it lies. In: a recognised product. Out: phases, or None.
+
+A convolution multiplies every channel of a pixel with a vector of weights. Laid out so, the image needs no copy: its
+numbers are read one by one, from whatever address a tap, a stride or a dilation gives them, and the lanes go along the
+channels of the result, where no image is too small or has rows of an odd length.
+
+    phase 1   pack the other factor (weights) into panels   [panel of N][K][vectors of the tile]
+    phase 2   TASK tiles of M, panels of N: for blocks of K: rows x vectors of sums; each step reads `rows` numbers at
+              constant distances and a few vectors, and multiplies each with each
+              then the sums, which lie across the result, are turned in LOCAL memory and stored along it
+
+The gradient by the weight is the same with other names: its rows are taps and channels, its sum goes over pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from glassgrad.graph import ops as o
+from glassgrad.graph.index import add, both, index, less, multiply, substitute_index
+from glassgrad.graph.uop import UOp, const, identity
+from glassgrad.lower.loops import (
+    LANE,
+    LOOP,
+    TASK,
+    TILE,
+    Accumulate,
+    Assign,
+    For,
+    Statement,
+    Store,
+    counter,
+    load,
+    local,
+    register,
+)
+from glassgrad.optimize import moves
+from glassgrad.optimize.choices import Choice, Decisions, settled
+from glassgrad.optimize.packing import FlatAxis, Operand, one, stride_along
+from glassgrad.optimize.product import Product, footprint
+from glassgrad.optimize.target import Target
+
+LEAST_WORK = 64 * 1024   # multiply-adds below which plain loops do as well
+LEAST_K = 16             # products per result that repay turning the tile
+LEAST_USE = 0.4          # share of the machine's multiply-adds that must be of use: else lanes belong elsewhere
+LONG_K = 1024            # longer sums go in blocks: no register adds more, and the panel of a block stays near
+K_BLOCK = 512
+TASK_WORK = 512 * 1024   # multiply-adds worth a task of their own
+MOST_TASKS = 16
+MOST_VECTORS = 4         # of a tile
+REREAD = 2               # times a window must read each number for it to be one
+FEW_PANELS = 8           # up to so many, what is no window is read in place too: packing it would cost more
+MOST_RESTING = 1 << 22   # sums that rest between blocks of K, for each worker
+TURN = 1.0               # steps to bring one number of a finished tile to its place
+
+
+@dataclass(frozen=True)
+class Direct(Choice):
+    """A tile of rows x (vectors x lanes); blocks of tiles, one to a task."""
+    rows: str                     # neighbours along each loop of M, as in 1_2_7
+    vectors: int
+    block_m: int                  # tiles of M in one task
+    block_n: int                  # panels of N in one task
+    lanes: int = settled()
+    k_block: int = settled(0)     # steps of a loop of K between which the sums rest in LOCAL memory; 0: none
+
+
+def direct(product: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
+    """The phases; refuses what is no window, or has too few channels for the lanes or products for the turning."""
+    plans = [plan for p in (product, product.swapped()) if (plan := _Plan.of(p, target)) is not None]
+    if not plans:
+        return None
+    plan = min(plans, key=lambda plan: plan.cost)
+    chosen = decisions.ask(plan.choice(), plan.refuses)
+    return replace(plan, vectors=chosen.vectors, block=(chosen.block_m, chosen.block_n)).phases()
+
+
+@dataclass
+class _Row:
+    """How a loop of M is cut: `tile` neighbours belong to one register tile."""
+    loop: UOp
+    tile: int
+
+    def __post_init__(self) -> None:
+        size, name = self.loop.arg.size, self.loop.arg.name
+        self.count = -(-size // self.tile)
+        self.over, self.inside = counter(name + "o", self.count), counter(name + "i", self.tile)
+
+    def place(self, inside: UOp) -> UOp:
+        """The position in the loop; the last tile starts early, so that nothing past the end is read."""
+        nominal = multiply(one(self.over), self.tile)
+        ragged = self.loop.arg.size % self.tile
+        return add(nominal.minimum(self.loop.arg.size - self.tile) if ragged else nominal, inside)
+
+    def gate(self, inside: UOp) -> UOp | None:
+        """What the tile before has stored already is not stored again."""
+        if self.loop.arg.size % self.tile == 0:
+            return None
+        return less(multiply(self.over, self.tile), add(self.place(inside), index(1)))
+
+
+@dataclass
+class _Plan:
+    p: Product                   # its left factor is the one read in place
+    rows: list[_Row]             # loops of M, outermost first
+    vectors: int
+    lanes: int
+    cost: float                  # estimated steps, for choosing
+    registers: int               # of the target
+    block: tuple[int, int] = (0, 0)      # tiles of M and panels of N in one task; 0: as many as suit the shape
+
+    @staticmethod
+    def of(p: Product, target: Target) -> _Plan | None:
+        image = p.left
+        if image.op is not o.LOAD or len(image.src) != 2 or image.dtype is not p.total.dtype:
+            return None
+        steps = {r: stride_along(image.src[1], r) for r in (*p.m, *p.k)}
+        if None in steps.values():
+            return None
+        depth, wide = math.prod(r.arg.size for r in p.k), math.prod(r.arg.size for r in p.n)
+        tall = math.prod(r.arg.size for r in p.m)
+        lanes = target.lanes(p.total.dtype.itemsize)
+        if depth < LEAST_K or depth * wide * tall < LEAST_WORK:
+            return None
+        window = REREAD * footprint(image, p.k + p.m) <= depth * tall
+        along = len(p.k) > 1 and steps[p.k[-1]] == 1 and wide <= FEW_PANELS * lanes
+        near = len(p.m) > 1 and 2 * footprint(image, p.k + p.m[1:]) * image.dtype.itemsize <= target.l2_bytes
+        if not (window or along or near):
+            return None                  # numbers far apart that are read but a few times are better packed
+        best: tuple[float, int, list[int]] | None = None
+        for vectors in range(1, min(MOST_VECTORS, -(-wide // lanes)) + 1):
+            panels = -(-wide // (vectors * lanes))
+            for tiles in _tilings([r.arg.size for r in p.m], (target.vector_registers - vectors - 1) // vectors):
+                rows = math.prod(tiles)
+                count = math.prod(-(-r.arg.size // t) for r, t in zip(p.m, tiles))
+                step = max(rows * vectors, rows + vectors, 8) + 1       # halves of a cycle: two of a kind at a time
+                cost = count * panels * (depth * step / 2 + TURN * rows * vectors * lanes)
+                if best is None or cost < best[0]:
+                    best = cost, vectors, tiles
+        if best is None or depth * tall * wide / (2 * lanes) < LEAST_USE * best[0]:
+            return None
+        return _Plan(p, [_Row(r, t) for r, t in zip(p.m, best[2])], best[1], lanes, best[0],
+                     target.vector_registers)
+
+    def choice(self) -> Direct:
+        return Direct("_".join(str(r.tile) for r in self.rows), self.vectors, *self.block, self.lanes, self.k_chunk)
+
+    def refuses(self, c: Direct) -> str | None:
+        """Why another way to cut it would not do."""
+        if c.rows != self.choice().rows:
+            return "the rows are what suits the image"
+        if (self.height + 1) * c.vectors >= 2 * self.registers:
+            return f"the tile takes {self.height * c.vectors} of {self.registers} registers"
+        if c.block_m > self.tiles or c.block_n > -(-self.n.size // (c.vectors * self.lanes)):
+            return "a block is larger than the product"
+        held = c.block_m * c.block_n * self.height * c.vectors * self.lanes
+        return "a block's sums would not rest in any cache" if c.k_block and held > MOST_RESTING else None
+
+    # -- counters ------------------------------------------------------------------------------------------------
+    def __post_init__(self) -> None:
+        p = self.p
+        self.columns = self.vectors * self.lanes
+        self.n = FlatAxis(p.n, math.prod(r.arg.size for r in p.n))
+        self.panels = -(-self.n.size // self.columns)
+        self.height = math.prod(r.tile for r in self.rows)
+        self.depth = math.prod(r.arg.size for r in p.k)
+        self.tiles = math.prod(r.count for r in self.rows)
+        self.right = Operand("right", p.right, self.n, p.batch, p.k, self.columns, self.vectors, self.panels)
+        self.block = self.block if all(self.block) else self.blocks()
+        self.block_m, self.block_n = self.block
+        self.k_loops, self.k_chunk = self.k_blocks()
+        self.task_m, self.in_m = counter("mb", -(-self.tiles // self.block_m)), counter("mo", self.block_m)
+        self.task_n, self.in_n = counter("nb", -(-self.panels // self.block_n)), counter("no", self.block_n)
+        self.panel = add(multiply(one(self.task_n), self.block_n), one(self.in_n))
+        self.over, self.lane = counter("ni", self.vectors), counter("l", self.lanes)
+        self.column = add(multiply(one(self.over), self.lanes), self.lane)
+        self.inside = [r.inside for r in self.rows if r.tile > 1]
+        wide = [*self.inside, *([self.over] if self.vectors > 1 else []), self.lane]
+        self.total = register(p.total.arg, p.total.dtype, wide)
+        held = self.block_m * self.block_n if self.k_chunk else 1
+        self.sums = local("sums", p.total.dtype, held * self.height * self.columns)
+
+    def blocks(self) -> tuple[int, int]:
+        """Tiles of M and panels of N in one task: enough tasks, and as little as can be read more than once."""
+        p = self.p
+        work = self.depth * math.prod(r.arg.size for r in (*p.m, *p.n, *p.batch))
+        wanted = max(1, min(MOST_TASKS, work // TASK_WORK) // math.prod(r.arg.size for r in p.batch))
+        image, weights = footprint(p.left, p.m + p.k), self.depth * self.panels * self.columns
+        best: tuple[int, int, int] | None = None
+        for tasks_m in range(1, min(wanted, self.tiles) + 1):
+            tasks_n = min(self.panels, -(-wanted // tasks_m))
+            if tasks_m * tasks_n < wanted and tasks_n < self.panels:
+                continue
+            reads = tasks_m * weights + tasks_n * image
+            if tasks_m * tasks_n < min(wanted, self.tiles * self.panels):
+                reads *= 8
+            if best is None or reads < best[0]:
+                best = reads, -(-self.tiles // tasks_m), -(-self.panels // tasks_n)
+        assert best is not None
+        return best[1:]
+
+    def k_blocks(self) -> tuple[list[UOp], int]:
+        """The loops of K outside a block, the last of them cut into chunks of the second result; 0: one block."""
+        if self.depth <= LONG_K:
+            return [], 0
+        inner = self.depth
+        for at, r in enumerate(self.p.k):
+            inner //= r.arg.size
+            if inner <= LONG_K:
+                return self.p.k[:at + 1], max(1, K_BLOCK // inner)
+        return self.p.k[:1], 1
+
+    # -- phases --------------------------------------------------------------------------------------------------
+    def phases(self) -> list[list[Statement]]:
+        body = self.in_blocks() if self.k_chunk else self.at_once()
+        for r in (self.task_n, self.task_m, *reversed(self.p.batch)):
+            body = [For(r, TASK, body)] if r.arg.size > 1 else body
+        return [self.right.pack(self.lanes), body]
+
+    def at_once(self) -> list[Statement]:
+        """A tile is summed, turned and stored before the next one."""
+        tile = self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)), *self.steps(self.p.k),
+                           Store(self.sums, self.spot(index(0)), self.total)])
+        return self.all_tiles([*tile, *self.finish(index(0))])
+
+    def in_blocks(self) -> list[Statement]:
+        """Long sums: for a block of K at a time, all tiles of the task; between blocks they rest in LOCAL memory."""
+        *outer, cut = self.k_loops
+        rest = self.p.k[len(self.k_loops):]
+        size, chunk = cut.arg.size, self.k_chunk
+        block, inner = counter(cut.arg.name + "b", -(-size // chunk)), counter(cut.arg.name, min(chunk, size))
+        stop = None if size % chunk == 0 else add(index(size), multiply(block, -chunk))
+        at = add(multiply(one(block), chunk), inner)
+        held = add(multiply(one(self.in_m), self.block_n), one(self.in_n))
+        steps: list[Statement] = [For(inner, LOOP, moves.rebuild(self.steps(rest), {cut: at}), stop)]
+        body = self.all_tiles(self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)), *steps,
+                                          Store(self.sums, self.spot(held), self.total, o.ADD)]))
+        for r in reversed([*outer, block]):
+            body = [For(r, LOOP, body)] if r.arg.size > 1 else moves.rebuild(body, {r: index(0)})
+        zero = Store(self.sums, self.spot(held), const(0, self.total.dtype))
+        return [*self.all_tiles(self.tiled([zero])), *body, *self.all_tiles(self.finish(held))]
+
+    def steps(self, loops: list[UOp]) -> list[Statement]:
+        """The products of these loops of K, for the whole tile."""
+        flat = index(0)
+        for r in self.p.k:
+            flat = add(multiply(flat, r.arg.size), r)
+        a = substitute_index(self.p.left, {r.loop: r.place(one(r.inside)) for r in self.rows}, {})
+        b = load(self.right.memory, self.right.place(self.panel, flat, self.column))
+        body: list[Statement] = [Accumulate(self.total, o.ADD, a * b)]
+        for r in reversed(loops):        # not written out: neighbouring taps share numbers, which would fill registers
+            body = [For(r, LOOP, body)]
+        return body
+
+    def spot(self, held: UOp) -> UOp:
+        """Where LOCAL memory keeps a sum: [held tile][row][column]."""
+        at = held
+        for r in self.rows:
+            at = add(multiply(at, r.tile), one(r.inside))
+        return add(multiply(at, self.columns), self.column)
+
+    def tiled(self, body: list[Statement]) -> list[Statement]:
+        for r, kind in ((self.lane, LANE), (self.over, TILE), *[(r, TILE) for r in reversed(self.inside)]):
+            body = [For(r, kind, body)] if r.arg.size > 1 else body
+        return body
+
+    def all_tiles(self, body: list[Statement]) -> list[Statement]:
+        """For the task's tiles of M, for its panels of N."""
+        for r, task, whole in ((self.in_n, self.task_n, self.panels), (self.in_m, self.task_m, self.tiles)):
+            size = r.arg.size
+            if size > 1:
+                stop = None if whole % size == 0 else add(index(whole), multiply(one(task), -size))
+                body = [For(r, LOOP, body, stop)]
+        flat = add(multiply(one(self.task_m), self.block_m), one(self.in_m))
+        apart = FlatAxis([r.over for r in self.rows], self.tiles).apart(flat)
+        return moves.rebuild(body, apart)
+
+    def finish(self, held: UOp) -> list[Statement]:
+        """What is stored of a finished tile: column by column, lanes along its rows."""
+        p = self.p
+        column = counter("c", self.columns)
+        at_n = add(multiply(self.panel, self.columns), column)
+        gate = moves.below(at_n, self.n.size)
+        lane = counter("q", self.height)
+        apart = FlatAxis([r.inside for r in self.rows], self.height).apart(lane)
+        value = load(self.sums, add(multiply(add(multiply(held, self.height), lane), self.columns), column))
+        replace = {p.total: value, **self.n.apart(at_n),
+                   **{r.loop: r.place(apart.get(r.inside, index(0))) for r in self.rows}}
+        for r in self.rows:
+            gate = both(gate, r.gate(apart.get(r.inside, index(0))))
+        body: list[Statement] = []
+        for s in moves.rebuild(p.epilogue, replace):
+            assert isinstance(s, Store)
+            body.append(Store(s.memory, s.index, moves.edge_gate(s.value, gate), s.combine, both(gate, s.gate)))
+        return [For(column, LOOP, moves.wide(For(lane, LOOP, body), 1, self.lanes))]
+
+
+def _tilings(sizes: list[int], most: int, cut: int = 2) -> Iterator[list[int]]:
+    """Ways to take neighbours along at most `cut` of the loops into one tile of at most so many rows."""
+    if not sizes:
+        yield []
+        return
+    for tile in range(1, (min(sizes[0], most) if cut else 1) + 1):
+        for rest in _tilings(sizes[1:], most // tile, cut - (tile > 1)):
+            yield [tile, *rest]
