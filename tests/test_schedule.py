@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies as st
 
-from glassgrad import Context, GlobalCounters, Tensor
+from glassgrad import Context, GlobalCounters, Tensor, nn
 from glassgrad.engine.normal import normalise, with_params
 from glassgrad.graph import ops as o
 from glassgrad.graph.uop import toposort
@@ -115,6 +115,34 @@ def test_what_belongs_together_shares_a_kernel() -> None:
     v = second * 0.99 + gradient * gradient * 0.01
     w = weight - m / (v.sqrt() + 1e-8) * 0.001
     assert kernels(m, v, w) == 1
+
+
+@pytest.mark.parametrize("shapes", [((5, 7), (11, 7)), ((1, 7), (11, 7)), ((5, 7), (1, 7)), ((5, 1), (11, 1))])
+def test_a_gradient_and_the_weight_it_updates_share_a_kernel(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    """Sums keep their axis at length 1; that does not part a result from what is computed of it."""
+    numbers = np.random.default_rng(0)
+    x, w = (numbers.standard_normal(shape).astype(np.float32) for shape in shapes)
+    input, weight, rate = Tensor(x), Tensor(w), Tensor([0.1]).realize()
+    gradient = (input @ weight.T).square().sum().gradient(weight)[0]
+    new = weight - rate * gradient
+    assert [item.results for item in gradient.schedule(new)][-1] == 2
+    Tensor.realize(gradient, new)
+    expected = 2 * (x @ w.T).T @ x
+    np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(new.numpy(), w - 0.1 * expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_training_step_has_one_kernel_for_each_weight() -> None:
+    layers = [nn.Linear(12, 9), nn.Linear(9, 4)]
+    optimizer = nn.optim.SGD([p for layer in layers for p in (layer.weight, layer.bias)], lr=0.1)
+    x, y = Tensor.rand(8, 12).realize(), Tensor.rand(8, 4).realize()
+    for _ in range(2):
+        optimizer.zero_grad()
+        GlobalCounters.reset()
+        loss = (layers[1](layers[0](x).relu()) - y).square().mean().backward()
+        optimizer.step()
+    assert loss.item() > 0
+    assert GlobalCounters.kernel_count == 2 + 1 + 1 + 4     # forward, the loss, one gradient between, four weights
 
 
 def test_equal_layers_have_equal_kernels() -> None:

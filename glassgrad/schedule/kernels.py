@@ -1,8 +1,8 @@
 """Cut a graph into kernels. In: sinks over PARAM leaves, and which nodes live in memory. Out: `Schedule`.
 
 Each stored node becomes a kernel's result; what lies between it and other stored nodes is its body. Results of equal
-shape that belong together share one kernel: a result and what is computed from it element by element (a gradient and
-the updated weight), and results that read the same values (an optimizer's moments).
+shape, but for axes of length 1, that belong together share one kernel: a result and what is computed from it element by
+element (a gradient and the updated weight), and results that read the same values (an optimizer's moments).
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ def _groups(reasons: dict[UOp, str], asked: set[UOp]) -> list[list[UOp]]:
         fresh = _Group([node], reads, needs, reduces, bit)
         joined = None
         if node.op not in (o.COPY, o.SCATTER, o.SCAN):
-            joined = _join(fresh, by_shape.get(node.shape, [])[-MOST_RESULTS:], home, groups, reasons)
+            joined = _join(fresh, by_shape.get(_squeezed(node), [])[-MOST_RESULTS:], home, groups, reasons)
         if joined is None:
             groups.append(fresh)
-            by_shape.setdefault(node.shape, []).append(fresh)
+            by_shape.setdefault(_squeezed(node), []).append(fresh)
             home[node] = fresh
         else:
             home[node] = joined
@@ -147,19 +147,25 @@ def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:
     """What a result's kernel reads, and whether each is read element by element only; and whether it reduces."""
     reads: dict[UOp, bool] = {}
     reduces = False
+    shape = _squeezed(root)
     plain: dict[UOp, bool] = {root: True}
     for node in _inside(root, reasons):
         reduces = reduces or node.op in o.REDUCE
         straight = plain.get(node, True) and (node.op.kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY)
-                                              or node.op in (o.CONTIGUOUS, o.DETACH))
+                                              or node.op in (o.CONTIGUOUS, o.DETACH, o.RESHAPE))
         for s in node.src:
-            through = straight and (s.shape == root.shape)
+            through = straight and _squeezed(s) == shape
             if s in reasons or s.op in LEAVES:
                 if s.op not in (o.CONST, o.SCALAR):
                     reads[s] = reads.get(s, True) and through
             else:
                 plain[s] = plain.get(s, True) and through
     return reads, reduces
+
+
+def _squeezed(node: UOp) -> Shape:
+    """A shape without its axes of length 1: what differs in them only has the same elements in the same order."""
+    return tuple([n for n in node.shape if n != 1])
 
 
 def _inside(root: UOp, reasons: dict[UOp, str]) -> list[UOp]:
@@ -259,7 +265,8 @@ def _item(roots: list[UOp], place: dict[UOp, int], reasons: dict[UOp, str]) -> I
                     roots[0].device, why, lines)
     new: dict[UOp, UOp] = {}
     slots = [place[r] for r in roots]
-    targets = [UOp(o.PARAM, r.dtype, (), Param(i, r.shape)) for i, r in enumerate(roots)]
+    shape = roots[-1].shape          # of all results, whatever axes of length 1 each has for its readers
+    targets = [UOp(o.PARAM, r.dtype, (), Param(i, shape)) for i, r in enumerate(roots)]
 
     def leaf(node: UOp) -> UOp:
         if node.op is o.CONST:
@@ -277,7 +284,7 @@ def _item(roots: list[UOp], place: dict[UOp, int], reasons: dict[UOp, str]) -> I
                 new[node] = src[0]
             else:
                 new[node] = node.over(src)
-    stores = tuple(UOp(o.STORE, r.dtype, (t, new[r])) for t, r in zip(targets, roots))
+    stores = tuple(UOp(o.STORE, r.dtype, (t, new[r].reshape(shape))) for t, r in zip(targets, roots))
     return Item(UOp(o.SINK, roots[0].dtype, stores), tuple(slots), len(roots), roots[0].device, why, lines)
 
 
