@@ -46,11 +46,12 @@ from glassgrad.optimize.target import Target
 
 LEAST_K = 8              # shorter sums do not repay packing
 LEAST_WORK = 4096        # multiply-adds below which plain loops do as well
-TASK_WORK = 512 * 1024   # multiply-adds worth a task of their own
-MOST_TASKS = 16          # blocks of the output: fewer and larger ones read the panels less often
+TASK_WORK = 1024 * 1024  # multiply-adds worth a task of their own
+MOST_TASKS = 32          # blocks of the output: fewer and larger ones read the panels less often
 LONG_K = 1024            # sums longer than this are added up in blocks, which keeps them accurate
 NEAR_K = 2048            # of K: panels that are longer no longer stay near, so all tiles share a part of them
-FEW_PANELS = 16          # of N: up to so many, reading the left factor in place beats packing it
+FEW_PANELS = 16          # of N: up to so many, the left factor may be read in place, again for each of them
+ROWS_AHEAD = 16          # of K: how early the right factor is fetched where it is read in place
 SHORT_LOOP = 9           # taps of a window that are written out
 MOST_RESTING = 1 << 22   # elements of tiles that rest between blocks of K, for each worker
 
@@ -64,6 +65,7 @@ class Contract(Choice):
     block_m: int                  # panels of M in one task
     block_n: int                  # panels of N in one task
     in_place: bool = False        # the left factor is read where it lies, not packed
+    right_in_place: bool = False  # and the right one
     ahead: bool = True            # the next panel of the right factor is fetched while one is used
     k_blocks: int = 1             # blocks of K that a tile adds up before the next tile has its turn
     k_block: int = settled(0)     # products added in a register before they are added to memory; 0: all of them
@@ -110,26 +112,51 @@ class Recipe:
         return Recipe(p, target, m, n, [*p.batch, *m_out, *n_out], depth, work)
 
     def own(self) -> Contract:
-        """What the recipe does when nobody knows better."""
-        vectors = 2 if self.n.size > self.target.lanes(self.product.total.dtype.itemsize) else 1
-        return self.with_tile(_rows(self.m.size, (self.target.vector_registers - vectors - 2) // vectors), vectors)
+        """What the recipe does when nobody knows better: the tile that costs the fewest cycles."""
+        return self.with_tile(*min(self.tiles(), key=self.cycles))
 
-    def with_tile(self, rows: int, vectors: int) -> Contract:
+    def tiles(self) -> list[tuple[int, int, bool, bool]]:
+        """Every tile that the registers hold, as (rows, vectors, left in place, right in place)."""
+        lanes = self.target.lanes(self.product.total.dtype.itemsize)
+        found = []
+        for vectors in (2, 1, 3, 4, 5, 6, 7):
+            if vectors > max(1, -(-self.n.size // lanes)):
+                continue
+            right = [True, False] if self.right_must_be_packed() is None else [False]
+            for rows in range(min(self.m.size, (self.target.vector_registers - vectors - 2) // vectors), 0, -1):
+                few = self.n.size <= FEW_PANELS * vectors * lanes
+                near = few and self.left_must_be_packed(rows) is None and self.lines_apart(rows)
+                found += [(rows, vectors, near, in_place) for in_place in right]
+        return found
+
+    def cycles(self, tile: tuple[int, int, bool, bool]) -> float:
+        """About how long a tile's choice takes, for each step of K: two multiply-adds a cycle, or not quite two loads;
+        packing an element of a factor; and the right one's lines that are far apart, where it is read in place."""
+        rows, vectors, left_in_place, right_in_place = tile
+        columns = vectors * self.target.lanes(self.product.total.dtype.itemsize)
+        panels_m, panels_n = -(-self.m.size // rows), -(-self.n.size // columns)
+        step = max(rows * vectors / 2, (rows + vectors) * 0.6, 4.0) + 0.25 * vectors
+        packing = (0 if left_in_place else 0.7 * self.m.size) + (0 if right_in_place else 0.4 * self.n.size)
+        apart = 0.12 * panels_m * self.n.size if right_in_place else 0
+        return panels_m * panels_n * step + packing + apart
+
+    def with_tile(self, rows: int, vectors: int, in_place: bool, right_in_place: bool) -> Contract:
         """The recipe's blocks for a tile of any size."""
         itemsize = self.product.total.dtype.itemsize
         lanes = self.target.lanes(itemsize)
         panels_m, panels_n = -(-self.m.size // rows), -(-self.n.size // (vectors * lanes))
         wanted = max(1, min(MOST_TASKS, self.work // TASK_WORK) // max(1, math.prod(r.arg.size for r in self.outer)))
         blocks = _blocks(panels_m, panels_n, rows, vectors * lanes, self.depth, itemsize, wanted, self.target)
-        in_place = self.can_stay_in_place(rows) is None and panels_n <= FEW_PANELS and self.lines_apart(rows)
         k_block = 0 if self.depth <= LONG_K or self.n.pitch else -(-self.depth // -(-self.depth // LONG_K))
         k_blocks = min(NEAR_K // k_block, -(-self.depth // k_block)) if k_block else 1
-        return Contract(rows, vectors, lanes, *blocks, in_place, True, k_blocks, k_block, self.n.pitch)
+        return Contract(rows, vectors, lanes, *blocks, in_place, right_in_place, True, k_blocks, k_block, self.n.pitch)
 
     def others(self) -> list[Contract]:
-        """Tiles of other shapes that nearly fill the registers."""
-        room = self.target.vector_registers - 2
-        return [self.with_tile(_rows(self.m.size, room // v - 1), v) for v in (1, 2, 3, 4) if room // v > 1]
+        """The best tile of every other number of vectors, and of other places to read from."""
+        best: dict[tuple[int, bool, bool], tuple[int, int, bool, bool]] = {}
+        for tile in sorted(self.tiles(), key=self.cycles):
+            best.setdefault(tile[1:], tile)
+        return [self.with_tile(*tile) for tile in best.values()]
 
     def refuses(self, c: Contract) -> str | None:
         """Why a way to cut this product would not do."""
@@ -147,9 +174,10 @@ class Recipe:
         resting = c.block_m * c.rows * c.block_n * c.vectors * c.lanes
         if 0 < c.k_block * c.k_blocks < self.depth and resting > MOST_RESTING:
             return "a block's tiles would not rest in any cache"
-        return self.can_stay_in_place(c.rows) if c.in_place else None
+        why = self.left_must_be_packed(c.rows) if c.in_place else None
+        return why or (self.right_must_be_packed() if c.right_in_place else None)
 
-    def can_stay_in_place(self, rows: int) -> str | None:
+    def left_must_be_packed(self, rows: int) -> str | None:
         """Why the left factor must be packed; None where it can be read where it lies, its rows along k."""
         left = self.product.left
         if left.op is not o.LOAD or len(left.src) != 2 or left.dtype is not self.product.total.dtype:
@@ -160,11 +188,22 @@ class Recipe:
             return "the left factor does not lie along k"
         return None
 
+    def right_must_be_packed(self) -> str | None:
+        """Why the right factor must be packed; None where its rows lie along N and can be read where they are."""
+        right = self.product.right
+        if right.op is not o.LOAD or len(right.src) != 2 or right.dtype is not self.product.total.dtype:
+            return "the right factor is computed, not read"
+        if self.n.pitch or len(self.product.k) != 1 or len(self.n.parts) != 1:
+            return "the right factor is not a matrix"
+        if stride_along(right.src[1], self.n.parts[0]) != 1 or stride_along(right.src[1], self.product.k[0]) is None:
+            return "the right factor does not lie along N"
+        return None
+
     def lines_apart(self, rows: int) -> bool:
-        """Whether the lines of a tile's rows fall into different sets of the first-level cache."""
+        """Whether the lines of a tile's rows leave room for each other in the sets of the first-level cache."""
         left = self.product.left
         step = stride_along(left.src[1], self.m.parts[0]) or 0
-        return rows * math.gcd(step * left.dtype.itemsize, 4096) <= 4 * 4096      # 4096 bytes of lines share no set
+        return rows * math.gcd(step * left.dtype.itemsize, 4096) <= 8 * 4096      # lines 4096 bytes apart share a set
 
 
 @dataclass
@@ -212,7 +251,7 @@ class Tiling:
     # -- phases ----------------------------------------------------------------------------------------------
     def phases(self) -> list[list[Statement]]:
         packed = [] if self.in_place else [self.left.pack(self.lanes)]
-        if not self.n.pitch:
+        if not self.n.pitch and not self.choice.right_in_place:
             packed.append(self.right.pack(self.lanes))
         if self.n.pitch:
             body = self.panels([*self.begin(), *self.over_image(), *self.epilogue(self.total)])
@@ -239,13 +278,26 @@ class Tiling:
             a = substitute_index(self.product.left, {**self.m.apart(self.at_m), self.product.k[0]: k}, {})
         else:
             a = load(self.left.memory, self.left.place(self.panel_m, k, one(self.row)))
-        b = load(self.right.memory, self.right.place(self.panel_n, k, self.column))
+        if self.choice.right_in_place:
+            b = moves.edge_gate(self.right_at(self.at_n, k), self.gate_n)
+        else:
+            b = load(self.right.memory, self.right.place(self.panel_n, k, self.column))
         return Accumulate(self.total, o.ADD, a * b)
 
+    def right_at(self, n: UOp, k: UOp) -> UOp:
+        return substitute_index(self.product.right, {**self.n.apart(n), self.product.k[0]: k}, {})
+
     def ahead(self, k: UOp) -> list[Statement]:
-        """The next panel of the right factor is fetched while this one is used: a line at every step, so that a few
-        panels of M bring all of it near. Nothing to do where the next panel is not another one of this task."""
-        if not self.choice.ahead or self.block_n == 1 or self.block_m < self.vectors:
+        """What of the right factor is fetched early. Packed: the next panel while this one is used, a line at every
+        step, so that a few panels of M bring all of it near. In place: this panel, a few steps ahead."""
+        if not self.choice.ahead:
+            return []
+        if self.choice.right_in_place:
+            begin = add(multiply(self.panel_n, self.columns), index(0))
+            soon = [self.right_at(add(begin, index(v * self.lanes)), add(k, index(ROWS_AHEAD)))
+                    for v in range(self.vectors)]
+            return [Prefetch(read.src[0], read.src[1]) for read in soon]
+        if self.block_n == 1 or self.block_m < self.vectors:
             return []
         line = multiply(modulo(one(self.in_m), self.vectors), self.lanes)
         return [Prefetch(self.right.memory, self.right.place(add(self.panel_n, index(1)), k, line))]
@@ -343,6 +395,8 @@ def _blocks(panels_m: int, panels_n: int, rows: int, columns: int, depth: int, i
         if blocked:
             tasks_n = max(tasks_n, -(-panels_n * block_m * rows * columns * itemsize // near))
         block_n = -(-panels_n // min(tasks_n, panels_n))
+        if -(-panels_m // block_m) * -(-panels_n // block_n) < wanted and block_m > 1:
+            continue
         reads = 1 / (block_m * rows) + 1 / (block_n * columns)
         if best is None or reads < best[0] * 0.999:
             best = (reads, block_m, block_n)
@@ -389,10 +443,3 @@ def _image_axis(p: Product) -> tuple[FlatAxis, list[UOp]] | None:
     if 2 * footprint(p.right, p.k + p.n) > reads:
         return None
     return FlatAxis([rows, columns], (rows.arg.size - 1) * pitch + columns.arg.size, pitch), p.n[:-2]
-
-
-def _rows(size: int, most: int) -> int:
-    """Rows of the register tile: as many as there are registers for, fewer where that wastes less at the edge."""
-    if size <= most:
-        return size
-    return min(range(max(1, most // 2), most + 1), key=lambda r: (-(-size // r) * (r + 1.5), -r))

@@ -152,8 +152,18 @@ class Memory(Arithmetic, Walker):
 
     def read(self, place: Value, memory: UOp, lanes: int) -> Value:
         unit = _unit(memory)
+        whole = self.whole(lanes)
+        if whole != lanes:
+            value = self._masked_load("llvm.masked.load", place, _first(lanes, whole), memory, whole)
+            return self.shuffle(value, list(range(lanes)))
         full = f"<{lanes} x {unit}>" if lanes else unit
         return self.put(f"load {full}, {place.typed}, align {memory.dtype.itemsize}", unit, lanes)
+
+    def whole(self, lanes: int) -> int:
+        """How many lanes an access of so many has: where masks cost nothing, some lanes of a whole vector are better than
+        several smaller vectors."""
+        odd = lanes > 2 and lanes & (lanes - 1) and self.target.has_masks
+        return 1 << lanes.bit_length() if odd else lanes
 
     def _masked_load(self, name: str, place: Value, mask: Value, memory: UOp, lanes: int) -> Value:
         unit, align = _unit(memory), memory.dtype.itemsize
@@ -204,6 +214,10 @@ class Memory(Arithmetic, Walker):
             if step == -1:
                 value = self.shuffle(value, list(range(lanes))[::-1])
                 mask = None if mask is None else self.shuffle(mask, list(range(lanes))[::-1])
+            if mask is None and self.whole(lanes) != lanes:
+                mask = _first(lanes, self.whole(lanes))
+                value = self.shuffle(value, [*range(lanes), *[lanes] * (mask.lanes - lanes)])
+                lanes = mask.lanes
             if mask is None:
                 self.line(f"store {value.typed}, {place.typed}, align {align}")
                 return
@@ -253,7 +267,7 @@ class Memory(Arithmetic, Walker):
         if memory.dtype is dtypes.bool:
             values = [self.convert("zext", v, "i8") for v in values]
         rows = self.turned(values)
-        mask = list_of(["true" if i < len(stores) else "false" for i in range(lanes)], "i1")
+        mask = _first(len(stores), lanes)
         unit = values[0].type
         name = f"@llvm.masked.store.v{lanes}{SHORT.get(unit, unit)}.p0"
         for lane, row in enumerate(rows):
@@ -285,6 +299,11 @@ class Memory(Arithmetic, Walker):
 def _turns(lanes: int) -> bool:
     """Whether a block of so many lanes can be turned by halves."""
     return lanes >= 4 and lanes & (lanes - 1) == 0
+
+
+def _first(count: int, lanes: int) -> Value:
+    """A mask of the first lanes."""
+    return list_of(["true" if i < count else "false" for i in range(lanes)], "i1")
 
 
 def _unit(memory: UOp) -> str:
