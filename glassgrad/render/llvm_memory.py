@@ -160,8 +160,8 @@ class Memory(Arithmetic, Walker):
         return self.put(f"load {full}, {place.typed}, align {memory.dtype.itemsize}", unit, lanes)
 
     def whole(self, lanes: int) -> int:
-        """How many lanes an access of so many has: where masks cost nothing, some lanes of a whole vector are better than
-        several smaller vectors."""
+        """How many lanes an access of so many has: where masks cost nothing, some lanes of a whole vector are better
+        than several smaller vectors."""
         odd = lanes > 2 and lanes & (lanes - 1) and self.target.has_masks
         return 1 << lanes.bit_length() if odd else lanes
 
