@@ -31,7 +31,7 @@ from glassgrad.runtime.pages import HUGE_PAGE, PAGE, advise_huge, map_pages, rou
 from glassgrad.runtime.workers_c import OFFSETS, POOL_BYTES, c_text
 from glassgrad.runtime.workers_ir import ir_text
 
-SPIN_NANOSECONDS = 30_000           # how long an idle worker watches before it sleeps
+SPIN_NANOSECONDS = 100_000          # how long an idle worker watches before it sleeps: longer than from call to call
 _CROWDED_SPIN_NANOSECONDS = 1_000   # the same, when there are more workers than cores
 
 
