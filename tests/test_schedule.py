@@ -134,15 +134,18 @@ def test_a_gradient_and_the_weight_it_updates_share_a_kernel(shapes: tuple[tuple
 
 def test_a_training_step_has_one_kernel_for_each_weight() -> None:
     layers = [nn.Linear(12, 9), nn.Linear(9, 4)]
-    optimizer = nn.optim.SGD([p for layer in layers for p in (layer.weight, layer.bias)], lr=0.1)
+    weights = [Tensor.rand(12, 9), Tensor.rand(9, 4)]       # the other way round: x @ w
     x, y = Tensor.rand(8, 12).realize(), Tensor.rand(8, 4).realize()
-    for _ in range(2):
-        optimizer.zero_grad()
-        GlobalCounters.reset()
-        loss = (layers[1](layers[0](x).relu()) - y).square().mean().backward()
-        optimizer.step()
-    assert loss.item() > 0
-    assert GlobalCounters.kernel_count == 2 + 1 + 1 + 4     # forward, the loss, one gradient between, four weights
+    for model, params in ((lambda x: layers[1](layers[0](x).relu()), nn.state.get_parameters(layers)),
+                          (lambda x: (x @ weights[0]).relu() @ weights[1], weights)):
+        optimizer = nn.optim.SGD(params, lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            GlobalCounters.reset()
+            loss = (model(x) - y).square().mean().backward()
+            optimizer.step()
+            assert GlobalCounters.kernel_count == 2 + 1 + 1 + len(params)      # forward, the loss, a gradient between
+        assert loss.item() > 0
 
 
 def test_equal_layers_have_equal_kernels() -> None:

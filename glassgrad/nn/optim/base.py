@@ -203,6 +203,7 @@ class Optimizer:
                 p = self.params[i]
                 if p.grad is None:
                     continue
+                _in_order(p.grad)
                 gradient = p.grad.detach().cast(p.dtype.accumulator)
                 new = self.update(i, self._value(i), -gradient if group["maximize"] else gradient, group)
                 master = self.master[i]
@@ -336,6 +337,17 @@ def _own_memory(members: list[Tensor], others: list[Tensor]) -> None:
             _kept(p.replace(p.detach().contiguous()))
         taken.add(p.uop)
         p.requires_grad = True
+
+
+def _in_order(gradient: Tensor) -> None:
+    """Have a gradient computed in its parameter's order of axes, not in the one of the sum it is (that of w.T, for
+    x @ w): one kernel then computes it and the new value."""
+    node = gradient.uop
+    while node.op in (o.RESHAPE, o.PERMUTE, o.DETACH):
+        if node.op is o.PERMUTE and node.base.op is not o.BUFFER:
+            gradient.replace(gradient.contiguous())
+            return
+        node = node.src[0]
 
 
 def _kept(tensor: Tensor) -> Tensor:
