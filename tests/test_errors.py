@@ -222,7 +222,7 @@ there is no such rounding mode
 a number does not fit into uint8
   given:    300
   expected: a number from 0 to 255
-  mend:     cast the tensor to a wider type first: x.int()"""),
+  mend:     cast the tensor to a wider type first: x.cast(dtypes.int64)"""),
     (lambda: plugin.Allocator()._alloc(4), """\
 this allocator cannot allocate
   given:    Allocator

@@ -100,6 +100,16 @@ max needs a whole number as its axis
   given:    'rows' of type str
   expected: an int
   mend:     write axis=0, for example"""),
+    "no axis to split": (lambda: Tensor(2.0).split(1), ShapeError, """
+split needs an axis to work along
+  given:    shape (), a single number
+  expected: at least 1 axis
+  mend:     give it one first: x.reshape(1)"""),
+    "no such norm": (lambda: x23().norm("nuclear"), InputError, """
+there is no such norm
+  given:    p='nuclear'
+  expected: a number or "fro"
+  mend:     write x.norm(2), for example"""),
     "max of nothing": (lambda: Tensor.zeros(0, 3).max(0), ShapeError, """
 max of no values has no answer
   given:    shape (0, 3), axis=0

@@ -50,6 +50,6 @@ def test_a_fault_of_the_code_stays_what_it_is() -> None:
         House().divide("x")  # type: ignore[arg-type]
     with pytest.raises(KeyError, match="mine"):
         House().own(lambda: {}["mine"])
-    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+    with pytest.raises(TypeError, match="divide cannot be called like this"):
         House().divide()     # type: ignore[call-arg]
     assert House.divide.__name__ == "divide" and Room().own(lambda: 3) == 3

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from glassgrad.base.errors import InputError
+from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph.uop import const
 from glassgrad.tensor import formulas
 from glassgrad.tensor.convolution import Convolution
+from glassgrad.tensor.meeting import working_axis
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -109,7 +110,11 @@ class Activations(Convolution):
         >>> Tensor([0.0, 5.0]).swiglu().tolist()
         [0.0]
         """
-        a, b = self.chunk(2, dim=-1)
+        size = self.shape[working_axis(-1, self.ndim, "swiglu")]
+        if size % 2:
+            raise ShapeError("swiglu needs an even axis", given=f"shape {self.shape}",
+                             expected="a last axis of two equal halves", mend="check the layer before")
+        a, b = self.split([size // 2, size // 2], dim=-1)
         return a.silu() * b
 
     def softplus(self, beta: float = 1.0) -> Self:
@@ -118,6 +123,9 @@ class Activations(Convolution):
         >>> Tensor([1000.0, -1000.0]).softplus().tolist()
         [1000.0, 0.0]
         """
+        if beta == 0:
+            raise InputError("softplus needs a beta to divide by", given="beta=0", expected="a number that is not 0",
+                             mend="write x.softplus(), or x.relu() for the limit of large beta")
         return self._formula(lambda x: formulas.softplus(x) if beta == 1 else formulas.softplus(x * beta) * (1 / beta))
 
     def logsigmoid(self) -> Self:

@@ -142,13 +142,19 @@ class Arithmetic(Casts):
             x, y = y, x
         return x - (x / y)._rounded_down() * y
 
+    def ufix(self, x: Any) -> Self:
+        """What may stand beside this tensor as a tensor: a number (which takes this type), a list, or a tensor.
+
+        >>> Tensor([1.5]).ufix(2).dtype
+        dtypes.float32
+        """
+        if isinstance(x, Core) or hasattr(x, "__len__"):
+            return self._beside(x)
+        return self._with(number(plain_number(x, "beside a tensor"), self.uop.dtype))
+
     def _both(self, other: Any) -> tuple[Self, Self]:
         """This and the other as tensors of one dtype."""
-        if not isinstance(other, Core):
-            if hasattr(other, "__len__"):
-                other = self._beside(other)
-            else:
-                other = self._with(number(plain_number(other, "beside a tensor"), self.uop.dtype))
+        other = self.ufix(other)
         dtype = promote(self.uop.dtype, other.uop.dtype)
         return self.cast(dtype), other.cast(dtype)
 
@@ -272,45 +278,45 @@ class Arithmetic(Casts):
         """
         return self - self.div(other, rounding_mode="trunc") * other
 
-    def bitwise_and(self, other: Any) -> Self:
+    def bitwise_and(self, other: Any, reverse: bool = False) -> Self:
         """The bits both have; the same as `x & other`.
 
         >>> Tensor([6]).bitwise_and(3).tolist()
         [2]
         """
-        return self._binary(o.AND, other)
+        return self._binary(o.AND, other, reverse)
 
-    def bitwise_or(self, other: Any) -> Self:
+    def bitwise_or(self, other: Any, reverse: bool = False) -> Self:
         """The bits either has; the same as `x | other`.
 
         >>> Tensor([6]).bitwise_or(3).tolist()
         [7]
         """
-        return self._binary(o.OR, other)
+        return self._binary(o.OR, other, reverse)
 
-    def bitwise_xor(self, other: Any) -> Self:
+    def bitwise_xor(self, other: Any, reverse: bool = False) -> Self:
         """The bits exactly one has; the same as `x ^ other`.
 
         >>> Tensor([6]).bitwise_xor(3).tolist()
         [5]
         """
-        return self._binary(o.XOR, other)
+        return self._binary(o.XOR, other, reverse)
 
-    def lshift(self, other: Any) -> Self:
+    def lshift(self, other: Any, reverse: bool = False) -> Self:
         """The bits moved up; the same as `x << other`.
 
         >>> Tensor([3]).lshift(2).tolist()
         [12]
         """
-        return self._binary(o.SHL, other)
+        return self._binary(o.SHL, other, reverse)
 
-    def rshift(self, other: Any) -> Self:
+    def rshift(self, other: Any, reverse: bool = False) -> Self:
         """The bits moved down; the same as `x >> other`.
 
         >>> Tensor([12]).rshift(2).tolist()
         [3]
         """
-        return self._binary(o.SHR, other)
+        return self._binary(o.SHR, other, reverse)
 
     def eq(self, other: Any) -> Self:
         """Whether each pair is equal; the same as `x == other`.

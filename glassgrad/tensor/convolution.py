@@ -14,6 +14,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes, promote
 from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor.indexing import Indexing
+from glassgrad.tensor.meeting import whole
 from glassgrad.tensor.precision import lowered
 from glassgrad.tensor.reduce import sum_dtype
 from glassgrad.tensor.sequence import counting
@@ -28,12 +29,14 @@ Sizes = int | Sequence[int]
 
 def each(value: Any, rank: int, what: str, least: int = 1) -> tuple[int, ...]:
     """One number per space axis, from one number or a sequence."""
-    sizes = (value,) * rank if isinstance(value, int) else tuple(value)
-    if len(sizes) != rank or any(isinstance(n, bool) or not isinstance(n, int) or n < least for n in sizes):
+    one = whole(value)
+    sizes = (one,) * rank if one is not None else \
+        tuple(whole(n) for n in value) if isinstance(value, (tuple, list)) else ()
+    if len(sizes) != rank or any(n is None or n < least for n in sizes):
         raise InputError(f"{what} does not fit the space axes", given=f"{what}={value!r}",
                          expected=f"one int of {least} or more, or {rank} of them",
                          mend=f"write {what}={least}, for example")
-    return sizes
+    return sizes  # type: ignore[return-value]
 
 
 def windows(x: UOp, size: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> UOp:
@@ -51,15 +54,15 @@ class Convolution(Indexing):
     # -- padding ---------------------------------------------------------------------------------------------
     def _space_padding(self, padding: Any, rank: int) -> list[tuple[int, int]]:
         """Padding as (before, after) per space axis, from an int, one per axis, or two, from the last backward."""
-        if isinstance(padding, int):
-            pairs = [(padding, padding)] * rank
-        elif len(padding) == 2 * rank:
-            pairs = [(padding[i], padding[i + 1]) for i in range(0, 2 * rank, 2)][::-1]
-        elif len(padding) == rank:
-            pairs = [(p, p) for p in padding]
+        one = whole(padding)
+        given = [one] * rank if one is not None else \
+            [whole(n) for n in padding] if isinstance(padding, (tuple, list)) else []
+        amounts = [n for n in given if n is not None and n >= 0]
+        if len(amounts) == 2 * rank:
+            pairs = [(amounts[i], amounts[i + 1]) for i in range(0, 2 * rank, 2)][::-1]
         else:
-            pairs = []
-        if len(pairs) != rank or any(not isinstance(n, int) or n < 0 for p in pairs for n in p):
+            pairs = [(p, p) for p in amounts]
+        if len(pairs) != rank or len(amounts) != len(given):
             raise InputError("the padding does not fit the space axes", given=f"padding={padding!r}",
                              expected=f"an int, {rank} ints, or {2 * rank} ints from the last axis backward",
                              mend="write padding=1, for example")
@@ -105,10 +108,10 @@ class Convolution(Indexing):
         # (batch, group, 1, ...space, in, ...kernel) * (1, group, out, 1.., in, ...kernel), summed over the last axes
         seen = seen.reshape((batch, groups, inputs, *space, *size))
         seen = seen.permute((0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)))
-        whole = (batch, groups, outputs, *space, inputs, *size)
-        seen = seen.reshape((batch, groups, 1, *space, inputs, *size)).expand(whole)
-        w = w.reshape((1, groups, outputs, *(1,) * rank, inputs, *size)).expand(whole)
-        total = (seen * w).sum(range(3 + rank, len(whole))).cast(out)
+        full_shape = (batch, groups, outputs, *space, inputs, *size)
+        seen = seen.reshape((batch, groups, 1, *space, inputs, *size)).expand(full_shape)
+        w = w.reshape((1, groups, outputs, *(1,) * rank, inputs, *size)).expand(full_shape)
+        total = (seen * w).sum(range(3 + rank, len(full_shape))).cast(out)
         made = self._with(total.reshape((batch, groups * outputs, *space)))
         made._device = place
         return made if bias is None else made + bias._with(lowered(bias.uop)).reshape((1, -1) + (1,) * rank)

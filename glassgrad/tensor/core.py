@@ -232,12 +232,19 @@ class Core:
                              expected="two types of the same size", mend="use cast to convert values")
         return self._with(self.uop.bitcast(wanted))
 
-    def to(self, device: str | None) -> Self:
-        """The same values on another device (itself, when it is there already).
+    def to(self, device: str | DType | Self | None, dtype: DType | str | None = None) -> Self:
+        """The same values on another device (itself, when it is there already); as PyTorch has it, also in another
+        type, or where and as another tensor is.
 
-        >>> Tensor([1, 2]).to(Device.DEFAULT).tolist()
-        [1, 2]
+        >>> Tensor([1, 2]).to(Device.DEFAULT).tolist(), Tensor([1, 2]).to(dtypes.float32).tolist()
+        ([1, 2], [1.0, 2.0])
         """
+        if isinstance(device, Core):
+            return self.cast(device.dtype).to(device.device, dtype)
+        if isinstance(device, DType):
+            return self.cast(device)
+        if dtype is not None:
+            return self.cast(dtype).to(device)
         place = running.canonical_device(device) or running.default_device()
         if place == self.device:
             return self

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor import running
 from glassgrad.tensor.host import read_array
 from glassgrad.tensor.leaves import distinct
-from glassgrad.tensor.meeting import plain_number, shape_from
+from glassgrad.tensor.meeting import number, plain_number, shape_from
 from glassgrad.tensor.reduce import Reduce
 from glassgrad.tensor.sequence import counting
 
@@ -43,8 +44,8 @@ class Creation(Reduce):
 
     # -- constants -------------------------------------------------------------------------------------------
     @classmethod
-    def full(cls, shape: int | Sequence[int], fill_value: Any, device: str | None = None,
-             dtype: DType | str | None = None, requires_grad: bool | None = None) -> Self:
+    def full(cls, shape: int | Sequence[int], fill_value: Any, dtype: DType | str | None = None,
+             device: str | None = None, requires_grad: bool | None = None) -> Self:
         """One value everywhere.
 
         >>> Tensor.full((2, 2), 7).tolist()
@@ -52,6 +53,7 @@ class Creation(Reduce):
         """
         value = plain_number(fill_value, "to fill a tensor with")
         kind = dtype_by_name(dtype) if dtype is not None else dtypes.from_py(value)
+        _refuse_overflow(value, kind)
         sizes = cls._sizes(tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), "full")
         return cls._made(full(sizes, value, kind), device, requires_grad)
 
@@ -63,7 +65,7 @@ class Creation(Reduce):
         >>> Tensor.zeros(2, 3).tolist()
         [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
         """
-        return cls.full(cls._sizes(shape, "zeros"), 0, device, dtype or dtypes.default_float, requires_grad)
+        return cls.full(cls._sizes(shape, "zeros"), 0, dtype or dtypes.default_float, device, requires_grad)
 
     @classmethod
     def ones(cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None,
@@ -73,7 +75,7 @@ class Creation(Reduce):
         >>> Tensor.ones(3).tolist()
         [1.0, 1.0, 1.0]
         """
-        return cls.full(cls._sizes(shape, "ones"), 1, device, dtype or dtypes.default_float, requires_grad)
+        return cls.full(cls._sizes(shape, "ones"), 1, dtype or dtypes.default_float, device, requires_grad)
 
     @classmethod
     def empty(cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None,
@@ -83,7 +85,7 @@ class Creation(Reduce):
         >>> Tensor.empty(2).shape
         (2,)
         """
-        return cls.full(cls._sizes(shape, "empty"), 0, device, dtype or dtypes.default_float, requires_grad)
+        return cls.full(cls._sizes(shape, "empty"), 0, dtype or dtypes.default_float, device, requires_grad)
 
     def full_like(self, fill_value: Any, **kwargs: Any) -> Self:
         """One value everywhere, in the shape and dtype of this tensor.
@@ -91,8 +93,9 @@ class Creation(Reduce):
         >>> Tensor([1, 2]).full_like(7).tolist()
         [7, 7]
         """
-        return self._like(full(self.shape, plain_number(fill_value, "to fill a tensor with"),
-                               self._wanted(kwargs)), kwargs)
+        value, kind = plain_number(fill_value, "to fill a tensor with"), self._wanted(kwargs)
+        _refuse_overflow(value, kind)
+        return self._like(full(self.shape, value, kind), kwargs)
 
     def zeros_like(self, **kwargs: Any) -> Self:
         """Zeros in the shape and dtype of this tensor.
@@ -123,8 +126,8 @@ class Creation(Reduce):
 
     # -- ranges ----------------------------------------------------------------------------------------------
     @classmethod
-    def arange(cls, start: Any, stop: Any = None, step: Any = 1, device: str | None = None,
-               dtype: DType | str | None = None, requires_grad: bool | None = None) -> Self:
+    def arange(cls, start: Any, stop: Any = None, step: Any = 1, dtype: DType | str | None = None,
+               device: str | None = None, requires_grad: bool | None = None) -> Self:
         """Numbers from start up to, not including, stop; with one argument, from 0.
 
         >>> Tensor.arange(5).tolist(), Tensor.arange(1, 2, 0.25).tolist()
@@ -133,6 +136,9 @@ class Creation(Reduce):
         if stop is None:
             start, stop = 0, start
         start, stop, step = (plain_number(n, "in arange") for n in (start, stop, step))
+        if not all(math.isfinite(n) for n in (start, stop, step)):
+            raise InputError("arange needs an end", given=f"start={start}, stop={stop}, step={step}",
+                             expected="finite numbers", mend="check how the limits are computed")
         if step == 0:
             raise InputError("arange needs steps that lead somewhere", given="step=0", expected="a step that is not 0",
                              mend="to repeat one value, use Tensor.full")
@@ -156,8 +162,8 @@ class Creation(Reduce):
         return dtypes.default_int if fits else dtypes.int64
 
     @classmethod
-    def linspace(cls, start: float, stop: float, steps: int, device: str | None = None,
-                 dtype: DType | str | None = None, requires_grad: bool | None = None) -> Self:
+    def linspace(cls, start: float, stop: float, steps: int, dtype: DType | str | None = None,
+                 device: str | None = None, requires_grad: bool | None = None) -> Self:
         """`steps` numbers at equal distances from start to stop, both included.
 
         >>> Tensor.linspace(0, 1, 5).tolist()
@@ -169,7 +175,7 @@ class Creation(Reduce):
         kind = dtype_by_name(dtype) if dtype is not None else dtypes.default_float
         wide = kind.accumulator if kind.kind == "f" else dtypes.float32
         if steps == 1:
-            return cls.full((1,), start, device, kind, requires_grad)
+            return cls.full((1,), start, kind, device, requires_grad)
         place = counting(steps, dtypes.int32)
         step = (stop - start) / max(steps - 1, 1)
         # each half counts from its own end, so both ends are exact
@@ -178,7 +184,7 @@ class Creation(Reduce):
         return cls._made((place < steps // 2).where(up, down).cast(kind), device, requires_grad)
 
     @classmethod
-    def eye(cls, n: int, m: int | None = None, device: str | None = None, dtype: DType | str | None = None,
+    def eye(cls, n: int, m: int | None = None, dtype: DType | str | None = None, device: str | None = None,
             requires_grad: bool | None = None) -> Self:
         """Ones on the diagonal, zeros elsewhere.
 
@@ -261,6 +267,14 @@ class Creation(Reduce):
         >>> Tensor.from_numpy(numpy.array([1.0, 2.0], "float32")).tolist()
         [1.0, 2.0]
         """
+        if not hasattr(array, "__array_interface__"):
+            raise InputError("from_numpy shares the memory of an array", given=f"{type(array).__name__}",
+                             expected="a NumPy array", mend="for other values write Tensor(value)")
         place = running.canonical_device(device) or running.default_device()
         shared = running.share(array, place)
         return cls._leaf(shared if shared is not None else running.store(read_array(array), place), None, requires_grad)
+
+
+def _refuse_overflow(value: Any, kind: DType) -> None:
+    if kind.kind in "iu":
+        number(int(value) if math.isfinite(value) else kind.max + 1, kind, o.WHERE)

@@ -13,8 +13,8 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.uop import Cell, UOp, full
 from glassgrad.tensor import running
-from glassgrad.tensor.linalg import LinearAlgebra
 from glassgrad.tensor.order import order_of
+from glassgrad.tensor.pictures import Pictures
 from glassgrad.tensor.random import uniform
 from glassgrad.tensor.sequence import counting
 
@@ -25,10 +25,11 @@ __all__ = ["Drawing"]
 
 _RATES = {"sha3_224": 144, "sha3_256": 136, "sha3_384": 104, "sha3_512": 72, "shake_128": 168, "shake_256": 136}
 _LENGTHS = {"sha3_224": 28, "sha3_256": 32, "sha3_384": 48, "sha3_512": 64, "shake_128": 16, "shake_256": 32}
+_TURNS = ((13, 15, 26, 6), (17, 29, 16, 24))       # Threefry-2x32's rotations, for even and odd groups of four rounds
 _ROTATIONS = ((0, 36, 3, 41, 18), (1, 44, 10, 45, 2), (62, 6, 43, 15, 61), (28, 55, 25, 21, 56), (27, 20, 39, 8, 14))
 
 
-class Drawing(LinearAlgebra):
+class Drawing(Pictures):
     """Random choices and hashes."""
     __slots__ = ()
 
@@ -127,6 +128,27 @@ class Drawing(LinearAlgebra):
         return cls.glorot_uniform(*shape, **kwargs)
 
     # -- hashes ----------------------------------------------------------------------------------------------
+    def threefry(self, seed: Self) -> Self:
+        """Threefry-2x32 with 20 rounds (Salmon et al., 2011): each uint64 counter as 64 scrambled bits; the seed's two
+        halves are the key. (Random tensors here are Philox; this is for reproducing what others drew.)
+
+        >>> hex(Tensor([0], dtype=dtypes.uint64).threefry(Tensor([0], dtype=dtypes.uint64)).item())
+        '0x99ba4efe6b200159'
+        """
+        x, key = self._both(seed)
+        if x.dtype is not dtypes.uint64:
+            raise InputError("threefry scrambles 64 bits", given=f"{self.dtype.name} and {seed.dtype.name} values",
+                             expected="uint64 tensors", mend="cast both: x.cast(dtypes.uint64)")
+        low, high = (t.cast(dtypes.uint32) for t in (key, key >> 32))
+        keys = (low, high, low ^ high ^ 0x1BD11BDA)
+        a, b = x.cast(dtypes.uint32) + keys[0], (x >> 32).cast(dtypes.uint32) + keys[1]
+        for block in range(5):
+            for turn in _TURNS[block % 2]:
+                a = a + b
+                b = ((b << turn) | (b >> (32 - turn))) ^ a
+            a, b = a + keys[(block + 1) % 3], b + keys[(block + 2) % 3] + (block + 1)
+        return (b.cast(dtypes.uint64) << 32) | a.cast(dtypes.uint64)
+
     def keccak(self, cfg: str | tuple[int, int] = "sha3_256") -> Self:
         """The SHA-3 hash (FIPS 202) of the bytes along the last axis: sha3_224, 256, 384, 512, shake_128 or shake_256;
         or (rate in bytes, domain byte) for the first 200 bytes less half the rest.

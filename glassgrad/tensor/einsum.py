@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph.dtype import DType, dtype_by_name, promote
-from glassgrad.tensor.meeting import resolve_axes
+from glassgrad.tensor.meeting import resolve_axes, whole
 from glassgrad.tensor.precision import lowered
 from glassgrad.tensor.reduce import sum_dtype
 from glassgrad.tensor.scatter import Scattering
@@ -104,14 +104,19 @@ class Einsum(Scattering):
             value, term = value.sum(tuple(gone)), "".join(c for c in term if c in out)
         return value.permute([term.index(c) for c in out]).cast(result)  # type: ignore[no-any-return]
 
-    def tensordot(self, other: Self, dims: Any = 2) -> Self:
+    def tensordot(self, other: Self, dims: int | Sequence[Any] = 2) -> Self:
         """Products summed over the last `dims` axes of this and the first of the other, or over the axes named.
 
         >>> Tensor([[1, 2], [3, 4]]).tensordot(Tensor([[1, 0], [0, 1]])).item()
         5
         """
-        if isinstance(dims, int):
-            mine, theirs = tuple(range(self.ndim - dims, self.ndim)), tuple(range(dims))
+        count = whole(dims)
+        if count is not None and 0 <= count <= min(self.ndim, other.ndim):
+            mine, theirs = tuple(range(self.ndim - count, self.ndim)), tuple(range(count))
+        elif not isinstance(dims, (tuple, list)) or len(dims) != 2:
+            raise InputError("tensordot sums over so many axes, or over those named", given=f"dims={dims!r}",
+                             expected=f"0 to {min(self.ndim, other.ndim)}, or two lists of axes",
+                             mend="write dims=1, or dims=([0], [1])")
         else:
             mine, theirs = resolve_axes(dims[0], self.ndim, "tensordot"), resolve_axes(dims[1], other.ndim, "tensordot")
         if [self.shape[a] for a in mine] != [other.shape[a] for a in theirs]:

@@ -331,11 +331,12 @@ class Elementwise(Movement):
         """
         return self._with(self._float_node()).abs() < math.inf
 
-    def isclose(self, other: Self, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
+    def isclose(self, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
         """Whether |x - other| <= atol + rtol |other|.
 
         >>> Tensor([1.0, 2.0]).isclose(Tensor([1.0, 2.1])).tolist()
         [True, False]
         """
+        other = self.ufix(other)
         near = ((self - other).abs() <= atol + rtol * other.abs()) & other.isfinite() | (self == other)
         return near | (self.isnan() & other.isnan()) if equal_nan else near

@@ -193,7 +193,8 @@ def _acos_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (-g / (1.0 - x 
 
 
 def _atan2_backward(g: UOp, angle: UOp, y: UOp, x: UOp) -> tuple[UOp, UOp]:
-    scaled = g / (x * x + y * y)
+    square = x * x + y * y
+    scaled = g / square.eq(0.0).where(1.0, square)       # at the origin every direction is as good: 0, as in PyTorch
     return scaled * x, -scaled * y
 
 

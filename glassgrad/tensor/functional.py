@@ -115,8 +115,8 @@ class Functional(Activations):
         return keep.where(self, 0) * (1.0 / (1.0 - p))
 
     def scaled_dot_product_attention(self, key: Self, value: Self, attn_mask: Self | None = None,
-                                     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
-                                     enable_gqa: bool = False) -> Self:
+                                     dropout_p: float = 0.0, is_causal: bool = False, enable_gqa: bool = False,
+                                     *, scale: float | None = None) -> Self:
         """softmax(query key^T scale + mask) value, over (.., time, size); scale is 1 / sqrt(size) unless given.
 
         >>> q = Tensor([[1.0, 0.0]])
@@ -126,6 +126,11 @@ class Functional(Activations):
         if is_causal and attn_mask is not None:
             raise InputError("attention takes one mask", given="attn_mask and is_causal=True", expected="one of them",
                              mend="put the causal mask into attn_mask: Tensor.ones(t, t).tril().bool()")
+        if min(self.ndim, key.ndim, value.ndim) < (3 if enable_gqa else 2):
+            raise ShapeError("attention needs time and size" + " and heads" * enable_gqa,
+                             given=f"query {self.shape}, key {key.shape}, value {value.shape}",
+                             expected="(.., heads, time, size)" if enable_gqa else "(.., time, size)",
+                             mend="add the missing axes with unsqueeze")
         if enable_gqa:
             heads = self.shape[-3]
             key = key.repeat_interleave(heads // key.shape[-3], dim=-3)
@@ -151,19 +156,34 @@ class Functional(Activations):
         named = target.cast(dtypes.int32).unsqueeze(axis)
         return (self._with(at) == named).where(self, 0).sum(axis)
 
-    def _weighed(self, losses: Self, counted: Self, reduction: str) -> Self:
-        """Losses with those that do not count left out."""
+    def _weighed(self, losses: Self, target: Self, axis: int, weight: Self | None, ignore_index: int | None,
+                 reduction: str) -> Self:
+        """Losses with those that do not count left out, and each class counting as much as it should."""
+        counted = target.ne(ignore_index) if ignore_index is not None else target.eq(target)
+        share = counted.cast(losses.dtype)
+        if weight is not None:
+            share = share * self._by_class(weight, axis)._chosen(target, axis)
+            losses = losses * share
         losses = counted.where(losses, 0)
-        return losses.sum() / counted.sum().cast(losses.dtype) if reduction == "mean" else losses._reduced(reduction)
+        return losses.sum() / share.sum() if reduction == "mean" else losses._reduced(reduction)
 
-    def nll_loss(self, target: Self, ignore_index: int = -100, reduction: str = "mean") -> Self:
-        """Minus the log-probability of each target class; classes are axis 1 (or the only one).
+    def _by_class(self, weight: Self, axis: int) -> Self:
+        """One weight per class, in the shape of the predictions."""
+        if weight.shape != (self.shape[axis],):
+            raise ShapeError("there is one weight per class", given=f"weight {weight.shape}, predictions {self.shape}",
+                             expected=f"shape ({self.shape[axis]},)", mend="check the number of classes")
+        return weight.reshape((-1,) + (1,) * (self.ndim - axis - 1)).expand(self.shape)
+
+    def nll_loss(self, target: Self, weight: Self | None = None, ignore_index: int | None = -100,
+                 reduction: str = "mean") -> Self:
+        """Minus the log-probability of each target class; classes are axis 1 (or the only one). `weight` says how much
+        each class counts.
 
         >>> Tensor([[0.0, -2.0]]).nll_loss(Tensor([1])).item()
         2.0
         """
         axis = self._class_axis(target, "nll_loss")
-        return self._weighed(-self._chosen(target, axis), target.ne(ignore_index), reduction)
+        return self._weighed(-self._chosen(target, axis), target, axis, weight, ignore_index, reduction)
 
     def _class_axis(self, target: Self, what: str) -> int:
         axis = 0 if self.ndim == 1 else 1
@@ -175,8 +195,9 @@ class Functional(Activations):
         return axis
 
     def cross_entropy(self, target: Self, reduction: str = "mean", label_smoothing: float = 0.0,
-                      ignore_index: int = -100) -> Self:
+                      ignore_index: int = -100, weight: Self | None = None) -> Self:
         """Minus the log-probability of the targets: classes (whole numbers) or probabilities (the predictions' shape).
+        `weight` says how much each class counts.
 
         >>> Tensor([[0.0, 0.0]]).cross_entropy(Tensor([1])).exp().item()
         2.0
@@ -193,15 +214,24 @@ class Functional(Activations):
                                  given=f"predictions {self.shape}, targets {target.shape}", expected="one shape",
                                  mend="for classes, hand in whole numbers: target.int()")
             target = target * (1 - smooth) + smooth / self.shape[axis] if smooth else target
+            if weight is not None:
+                logs = logs * self._by_class(weight, axis)
             losses = -(logs * target).sum(axis)
             if reduction == "mean":
                 return losses.sum() / max(1, losses.numel())
             return losses._reduced(reduction)
         self._class_axis(target, "cross_entropy")
-        losses = -logs._chosen(target, axis)
-        if smooth:
-            losses = losses * (1 - smooth) - logs.mean(axis) * smooth
-        return self._weighed(losses, target.ne(ignore_index), reduction)
+        if not smooth:
+            return self._weighed(-logs._chosen(target, axis), target, axis, weight, ignore_index, reduction)
+        spread = logs if weight is None else logs * self._by_class(weight, axis)
+        counted = target.ne(ignore_index)
+        named = self._weighed(-logs._chosen(target, axis), target, axis, weight, ignore_index, "none")
+        losses = named * (1 - smooth) - counted.where(spread.mean(axis), 0) * smooth
+        if reduction != "mean":
+            return losses._reduced(reduction)
+        share = counted.cast(losses.dtype)
+        share = share if weight is None else share * self._by_class(weight, axis)._chosen(target, axis)
+        return losses.sum() / share.sum()
 
     def sparse_categorical_crossentropy(self, target: Self, ignore_index: int = -1, label_smoothing: float = 0.0,
                                         reduction: str = "mean") -> Self:
@@ -220,7 +250,7 @@ class Functional(Activations):
         losses = -logs._chosen(target, axis)
         if label_smoothing:
             losses = losses * (1 - label_smoothing) - logs.mean(-1) * label_smoothing
-        return self._weighed(losses, target.ne(ignore_index), reduction)
+        return self._weighed(losses, target, axis, None, ignore_index, reduction)
 
     def binary_crossentropy(self, target: Self, reduction: str = "mean") -> Self:
         """-(y ln p + (1 - y) ln(1 - p)) for probabilities p; each logarithm is at least -100.

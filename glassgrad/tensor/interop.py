@@ -216,6 +216,9 @@ class Interop(Drawing):
         >>> Tensor.from_torch(torch.tensor([1, 2])).tolist()
         [1, 2]
         """
+        if not hasattr(tensor, "detach") or not hasattr(tensor, "__dlpack__"):
+            raise InputError("from_torch takes PyTorch's tensors", given=f"{type(tensor).__name__}",
+                             expected="a torch.Tensor", mend="for other values write Tensor(value)")
         plain = tensor.detach().cpu()
         return cls.from_dlpack(plain.contiguous(), device)
 

@@ -10,7 +10,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph.dtype import promote
 from glassgrad.graph.uop import full
 from glassgrad.tensor.creation import Creation
-from glassgrad.tensor.meeting import resolve_axis
+from glassgrad.tensor.meeting import resolve_axis, shape_from, whole, working_axis
 from glassgrad.tensor.movement import joined
 
 if TYPE_CHECKING:
@@ -69,18 +69,20 @@ class Joining(Creation):
         >>> [t.tolist() for t in Tensor([1, 2, 3, 4, 5]).split(2)]
         [[1, 2], [3, 4], [5]]
         """
-        axis = resolve_axis(dim, self.ndim, "split")
-        n = self.shape[axis]
-        if isinstance(sizes, int):
-            if sizes <= 0:
-                raise InputError("split needs pieces of at least one element", given=str(sizes), expected="1 or more",
-                                 mend="write x.split(2), for example")
-            sizes = [min(sizes, n - start) for start in range(0, max(n, 1), sizes)]
-        if sum(sizes) != n:
-            raise ShapeError("the pieces do not add up to the axis", given=f"{tuple(sizes)} for an axis of {n}",
+        axis = working_axis(dim, self.ndim, "split")
+        n, size = self.shape[axis], whole(sizes)
+        if size is None:
+            parts = shape_from((sizes,), "split")
+        elif size <= 0:
+            raise InputError("split needs pieces of at least one element", given=str(size), expected="1 or more",
+                             mend="write x.split(2), for example")
+        else:
+            parts = tuple(min(size, n - start) for start in range(0, max(n, 1), size))
+        if sum(parts) != n or any(part < 0 for part in parts):
+            raise ShapeError("the pieces do not add up to the axis", given=f"{parts} for an axis of {n}",
                              expected=f"sizes whose sum is {n}", mend="check the sizes")
         pieces, start = [], 0
-        for size in sizes:
+        for size in parts:
             bounds = [(0, m) for m in self.shape]
             bounds[axis] = (start, start + size)
             pieces.append(self._with(self.uop.shrink(bounds)))
@@ -96,7 +98,7 @@ class Joining(Creation):
         if chunks <= 0:
             raise InputError("chunk needs at least one piece", given=str(chunks), expected="1 or more",
                              mend="write x.chunk(2), for example")
-        n = self.shape[resolve_axis(dim, self.ndim, "chunk")]
+        n = self.shape[working_axis(dim, self.ndim, "chunk")]
         return list(self.split(math.ceil(n / chunks) if n else [0] * chunks, dim))
 
     def unbind(self, dim: int = 0) -> tuple[Self, ...]:
@@ -105,7 +107,7 @@ class Joining(Creation):
         >>> [t.tolist() for t in Tensor([[1, 2], [3, 4]]).unbind()]
         [[1, 2], [3, 4]]
         """
-        axis = resolve_axis(dim, self.ndim, "unbind")
+        axis = working_axis(dim, self.ndim, "unbind")
         shape = self.shape[:axis] + self.shape[axis + 1:]
         return tuple(t.reshape(shape) for t in self.split(1, axis)) if self.shape[axis] else ()
 
@@ -117,8 +119,7 @@ class Joining(Creation):
         """
         if dims is None:
             return self.flatten().roll(shifts, 0).reshape(self.shape)
-        by = (shifts,) if isinstance(shifts, int) else tuple(shifts)
-        along = (dims,) if isinstance(dims, int) else tuple(dims)
+        by, along = shape_from((shifts,), "roll"), shape_from((dims,), "roll")
         if len(by) != len(along):
             raise InputError("roll needs one shift per axis", given=f"{len(by)} shifts for {len(along)} axes",
                              expected="as many of one as of the other", mend="write roll((1, 2), (0, 1)), for example")
@@ -163,10 +164,10 @@ class Joining(Creation):
         n = max(0, min(rows - top, columns - left))
         if n == 0:
             return self._with(full((*stack, 0), 0, self.dtype))
-        whole = [(0, m) for m in stack]
-        x = x.shrink([*whole, (top, top + n), (left, left + n)]).reshape((*stack, n * n))
+        lead_bounds = [(0, m) for m in stack]
+        x = x.shrink([*lead_bounds, (top, top + n), (left, left + n)]).reshape((*stack, n * n))
         x = x.pad([*[(0, 0) for _ in stack], (0, n)]).reshape((*stack, n, n + 1))
-        return self._with(x.shrink([*whole, (0, n), (0, 1)]).reshape((*stack, n)))
+        return self._with(x.shrink([*lead_bounds, (0, n), (0, 1)]).reshape((*stack, n)))
 
     def diag(self) -> Self:
         """A matrix with this vector as its diagonal.

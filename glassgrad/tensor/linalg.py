@@ -66,7 +66,7 @@ class LinearAlgebra(Shortcuts):
         """
         vector = other.ndim == 1 or other.ndim == self.ndim - 1 and other.shape == self.shape[:-1]
         right = other.unsqueeze(-1) if vector else other
-        if self.ndim < 2 or right.shape[-2] != self.shape[-2]:
+        if self.ndim < 2 or right.ndim < 2 or right.shape[-2] != self.shape[-2]:
             raise ShapeError("the right side does not fit the matrix", given=f"{self.shape} and {other.shape}",
                              expected="as many rows on both sides", mend="transpose the right side")
         lead = _common(self.shape[:-2], right.shape[:-2])

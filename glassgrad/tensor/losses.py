@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.errors import InputError
-from glassgrad.tensor.meeting import resolve_axis
+from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.graph.dtype import dtypes
+from glassgrad.tensor import ctc, running
+from glassgrad.tensor.meeting import working_axis
 from glassgrad.tensor.numerics import Numerics
+from glassgrad.tensor.sequence import counting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -71,6 +75,7 @@ class Losses(Numerics):
         >>> Tensor([1.0]).gaussian_nll_loss(Tensor([3.0]), Tensor([1.0])).item()
         2.0
         """
+        var = self.ufix(var)
         spread = var + (var.maximum(eps) - var).detach()       # the limit changes the value, not the gradient
         losses = (spread.log() + (self - target).square() / spread) * 0.5
         return (losses + 0.9189385332046727 if full else losses)._reduced(reduction)
@@ -102,6 +107,63 @@ class Losses(Numerics):
         0.0
         """
         return self.binary_crossentropy_logits(target, reduction, pos_weight)
+
+    def ctc_loss(self, targets: Self, input_lengths: Any, target_lengths: Any, blank: int = 0,
+                 reduction: str = "mean", zero_infinity: bool = False) -> Self:
+        """Minus the log-probability of all alignments of label sequences with log-probabilities over time.
+
+        Here (time, batch, classes), from log_softmax; targets (batch, labels), padded, or all labels in one vector;
+        lengths (batch,). Without a batch: (time, classes). "mean" divides each loss by its number of labels.
+
+        >>> Tensor([[[-1.0, -2.0]], [[-3.0, -0.5]]]).ctc_loss(Tensor([[1]]), [2], [1]).exp().item() > 1
+        True
+        """
+        alone = self.ndim == 2
+        x = self.unsqueeze(1) if alone else self
+        lengths, counts = (self._lengths(v, x.shape[1] if x.ndim == 3 else -1, w) for v, w in (
+            (input_lengths, "input_lengths"), (target_lengths, "target_lengths")))
+        if x.ndim != 3 or not x.shape[0] or not 0 <= blank < x.shape[2]:
+            raise ShapeError("ctc_loss needs log-probabilities over time", given=f"shape {self.shape}, blank={blank}",
+                             expected="(time, batch, classes), at least one step, and blank one of the classes",
+                             mend="move time to the front: x.log_softmax(-1).permute(1, 0, 2)")
+        steps, batch, _ = x.shape
+        labels = targets.reshape(1, -1) if alone else targets
+        if labels.ndim == 1:        # one after another: cut them at the lengths
+            sizes = [int(n) for n in running.array_of(counts.uop, counts.device)]
+            start = [sum(sizes[:i]) for i in range(batch)]
+            longest = max(sizes, default=0)
+            places = [[min(s + k, max(labels.numel() - 1, 0)) for k in range(longest)] for s in start]
+            labels = labels[self.__class__(places, dtype=dtypes.int32).reshape(batch, longest)] \
+                if labels.numel() else self.__class__.zeros(batch, 0, dtype=dtypes.int32)
+        if labels.ndim != 2 or labels.shape[0] != batch or labels.dtype.kind not in "iu":
+            raise ShapeError("the targets of ctc_loss do not fit",
+                             given=f"{targets.dtype.name} targets {targets.shape} for a batch of {batch}",
+                             expected="whole numbers, (batch, labels) or all in one vector",
+                             mend="pad the short ones with any label; target_lengths says what counts")
+        size = labels.shape[1]
+        used = self._with(counting(size)).reshape(1, size) < counts.reshape(batch, 1)
+        labels = used.where(labels.cast(dtypes.int32), blank)
+        blanks = labels.full_like(blank)
+        chain = blanks.stack(labels, dim=2).reshape(batch, 2 * size)._pad_constant([(0, 0), (0, 1)], blank)
+        before = chain._pad_constant([(0, 0), (2, 0)], blank).shrink([(0, batch), (0, 2 * size + 1)])
+        skips = (chain != blank) & (chain != before)
+        logs = x.gather(2, chain.unsqueeze(0).expand(steps, batch, 2 * size + 1))
+        found = self._with(ctc.losses(logs.uop, skips.uop, lengths.uop, (counts * 2).uop))
+        if zero_infinity:
+            found = (found == math.inf).where(0, found)
+        if reduction == "mean":
+            return (found / counts.maximum(1).cast(found.dtype)).mean()
+        return (found.reshape(()) if alone else found)._reduced(reduction)
+
+    def _lengths(self, value: Any, batch: int, what: str) -> Self:
+        """Lengths written as a number, a list or a tensor."""
+        lengths = self.__class__(value) if not isinstance(value, Losses) else value
+        lengths = lengths.reshape(-1)
+        if lengths.dtype.kind not in "iu" or batch >= 0 and lengths.shape != (batch,):
+            raise ShapeError(f"{what} has one length per sequence",
+                             given=f"{lengths.dtype.name} values, shape {lengths.shape}",
+                             expected=f"{batch} whole numbers", mend="check the batch size")
+        return lengths.cast(dtypes.int32)  # type: ignore[return-value]
 
     # -- distances -------------------------------------------------------------------------------------------
     def cosine_similarity(self, other: Self, dim: int = 1, eps: float = 1e-8) -> Self:
@@ -143,7 +205,7 @@ class Losses(Numerics):
         >>> Tensor([4.0, 0.0]).glu().tolist()
         [2.0]
         """
-        axis = resolve_axis(dim, self.ndim, "glu")
+        axis = working_axis(dim, self.ndim, "glu")
         if self.shape[axis] % 2:
             raise InputError(
                 "glu needs an even axis",

@@ -6,6 +6,7 @@ at the narrowest type that holds both. Shapes align at the right; axes of size 1
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,8 @@ from glassgrad.graph.dtype import DType, dtypes, promote
 from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import Shape, UOp, const
 
-__all__ = ["Axis", "broadcast_shape", "meet", "meet_many", "number", "resolve_axis", "resolve_axes", "shape_from"]
+__all__ = ["Axis", "broadcast_shape", "meet", "meet_many", "number", "resolve_axis", "resolve_axes", "shape_from",
+           "whole", "working_axis"]
 
 Axis = int | Sequence[int] | None
 
@@ -25,6 +27,7 @@ VERBS = {o.ADD: ("add", "+"), o.SUB: ("subtract", "-"), o.MUL: ("multiply", "*")
          o.MAX: ("take the maximum of", "max"), o.MIN: ("take the minimum of", "min"),
          o.AND: ("combine", "&"), o.OR: ("combine", "|"), o.XOR: ("combine", "^"),
          o.SHL: ("shift", "<<"), o.SHR: ("shift", ">>")}
+_WRAPPING = frozenset({o.ADD, o.SUB, o.MUL, o.AND, o.OR, o.XOR})   # right modulo 2^bits, whatever the sign
 
 
 def broadcast_shape(a: Shape, b: Shape, op: Op = o.ADD) -> Shape:
@@ -59,22 +62,35 @@ def number(value: Any, dtype: DType, op: Op = o.ADD) -> UOp:
     (dtypes.float16, dtypes.float32, dtypes.int32)
     """
     kind = dtype.kind
-    if kind == "f" or value is True or value is False:
+    if value is True or value is False:
         return const(value, dtype)
+    if kind == "f":
+        return const(_as_float(value), dtype)
     if isinstance(value, float):
         return const(value, dtypes.default_float)
     if kind == "b":
-        return const(value, dtypes.default_int)
+        dtype = dtypes.default_int
     if not dtype.min <= value <= dtype.max:
         if op.compares:   # 300 is larger than every uint8: compare where both are exact
-            return const(value, dtypes.int64 if value < 1 << 63 else dtypes.uint64)
+            if -1 << 63 <= value < 1 << 64:
+                return const(value, dtypes.int64 if value < 1 << 63 else dtypes.uint64)
+            return const(_as_float(value), dtypes.float64)
         if op is o.MAX or op is o.MIN:   # beyond every value of the type: the type's own limit does the same
             return const(dtype.min if value < dtype.min else dtype.max, dtype)
-        if op is o.WHERE:
-            raise InputError(f"a number does not fit into {dtype.name}", given=str(value),
-                             expected=f"a number from {dtype.min} to {dtype.max}",
-                             mend="cast the tensor to a wider type first: x.int()")
+        if op in _WRAPPING and dtype.kind == "u" and -dtype.max // 2 <= value < 0:
+            return const(value + dtype.max + 1, dtype)   # x + -1 is x - 1, also where numbers have no sign
+        raise InputError(f"a number does not fit into {dtype.name}", given=str(value),
+                         expected=f"a number from {dtype.min} to {dtype.max}",
+                         mend="cast the tensor to a wider type first: x.cast(dtypes.int64)")
     return const(value, dtype)
+
+
+def _as_float(value: Any) -> float:
+    """A Python number as a float: whole numbers beyond all floats are infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def plain_number(value: Any, beside: str) -> Any:
@@ -110,18 +126,43 @@ def meet_many(operands: list[UOp], op: Op) -> list[UOp]:
 
 
 # -- axes and shapes as users write them ---------------------------------------------------------------------
+def whole(value: Any) -> int | None:
+    """A whole number from what a user wrote as one (NumPy's and one-element tensors count); None if it is none.
+
+    >>> whole(3), whole(1.5), whole(True)
+    (3, None, None)
+    """
+    if type(value) is int:
+        return value
+    if isinstance(value, (bool, type)) or not hasattr(value, "__index__"):
+        return None
+    try:
+        return value.__index__()  # type: ignore[no-any-return]
+    except TypeError:              # an array of several
+        return None
+
+
 def resolve_axis(axis: Any, rank: int, what: str, extra: int = 0) -> int:
     """An axis counted from the front; negative ones count from the end. `extra` axes may be addressed past the last."""
-    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+    number, reach = whole(axis), rank + extra
+    if number is None:
         raise InputError(f"{what} needs a whole number as its axis", given=f"{axis!r} of type {type(axis).__name__}",
                          expected="an int", mend="write axis=0, for example")
-    axis, reach = axis.__index__(), rank + extra
+    axis = number
     if not -max(reach, 1) <= axis < max(reach, 1):
         last = f"an axis from {-reach} to {reach - 1}" if reach else "axis 0 or -1, or none at all"
         raise AxisError(f"{what} was given an axis that the tensor does not have",
                         given=f"axis {axis} of a tensor with {rank} {'axis' if rank == 1 else 'axes'}",
                         expected=last, mend="check the tensor's shape: print(x.shape)")
     return axis + reach if axis < 0 and reach else axis
+
+
+def working_axis(axis: Any, rank: int, what: str) -> int:
+    """The same, for methods that take an axis apart: a tensor without axes has none to take."""
+    if rank == 0:
+        raise ShapeError(f"{what} needs an axis to work along", given="shape (), a single number",
+                         expected="at least 1 axis", mend="give it one first: x.reshape(1)")
+    return resolve_axis(axis, rank, what)
 
 
 def resolve_axes(axis: Any, rank: int, what: str) -> tuple[int, ...]:
@@ -142,8 +183,11 @@ def shape_from(args: tuple[Any, ...], what: str) -> tuple[int, ...]:
     """A shape written as f(2, 3), f((2, 3)) or f([2, 3])."""
     if len(args) == 1 and isinstance(args[0], (tuple, list)):
         args = tuple(args[0])
+    sizes = []
     for n in args:
-        if isinstance(n, bool) or not hasattr(n, "__index__"):
+        size = whole(n)
+        if size is None:
             raise InputError(f"{what} needs whole numbers as sizes", given=f"{n!r} of type {type(n).__name__}",
                              expected="ints, such as (2, 3)", mend="write each size as an int")
-    return tuple(n.__index__() for n in args)
+        sizes.append(size)
+    return tuple(sizes)

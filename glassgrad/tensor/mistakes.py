@@ -2,7 +2,8 @@
 
 A method handed something it was not made for (a string for an axis, a list for a weight) fails somewhere inside, with
 words about the inside. Then, and only then, its arguments are compared with its signature; if one does not fit, that is
-the mistake, said in the user's words. If all fit, the exception stays what it is: the fault is elsewhere.
+the mistake, said in the user's words. If all fit, the exception stays what it is: the fault is elsewhere. A call that
+Python refuses is tried once more with the keywords of other libraries (`keywords`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import functools
 import inspect
 import numbers
-import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -18,36 +18,49 @@ from typing import Any
 from glassgrad.base.errors import GlassgradError, InputError
 from glassgrad.graph.dtype import DType
 from glassgrad.tensor.core import Core
+from glassgrad.tensor.keywords import translated
+from glassgrad.tensor.meeting import whole
 
 __all__ = ["explained"]
 
 _FAILURES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError)
-_KINDS: dict[str, Callable[[Any], bool]] = {
-    "Self": lambda v: isinstance(v, Core), "Tensor": lambda v: isinstance(v, Core),
-    "int": lambda v: isinstance(v, numbers.Integral), "float": lambda v: isinstance(v, numbers.Real),
-    "bool": lambda v: isinstance(v, (bool, int)), "str": lambda v: isinstance(v, str), "None": lambda v: v is None,
-    "DType": lambda v: isinstance(v, DType), "Callable": callable, "slice": lambda v: isinstance(v, slice),
-    "Axis": lambda v: v is None or isinstance(v, numbers.Integral) or _is_row(v),
-    "Sequence": lambda v: _is_row(v), "Iterable": lambda v: hasattr(v, "__iter__"), "list": lambda v: _is_row(v),
-    "tuple": lambda v: _is_row(v), "dict": lambda v: isinstance(v, dict)}
-_NAMES = re.compile(rf"\b({'|'.join(_KINDS)})\b")
-_WORDS = {"Self": "a Tensor", "Tensor": "a Tensor", "int": "a whole number", "float": "a number",
-          "bool": "True or False", "str": "a string", "None": "None", "DType": "a dtype", "Callable": "a function",
-          "slice": "a slice", "Axis": "an axis, or several", "Sequence": "a list", "Iterable": "a list",
-          "list": "a list", "tuple": "a tuple", "dict": "a dict"}
 
 
-def _is_row(value: Any) -> bool:
-    """Whole numbers (or tensors, or rows of them) in a list or tuple."""
-    return isinstance(value, (list, tuple, range)) and all(
-        isinstance(v, (numbers.Real, Core, type(None), str)) or _is_row(v) for v in value)
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "__array_interface__") or hasattr(value, "__dlpack__")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) or isinstance(value, Core)
+
+
+# what an annotation admits, and how to say so
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "Self": (lambda v: isinstance(v, Core), "a Tensor"),
+    "Tensor": (lambda v: isinstance(v, Core), "a Tensor"),
+    "int": (lambda v: whole(v) is not None, "a whole number"),
+    "float": (_is_number, "a number"),
+    "bool": (lambda v: isinstance(v, (bool, int)), "True or False"),
+    "str": (lambda v: isinstance(v, str), "a string"),
+    "None": (lambda v: v is None, "None"),
+    "DType": (lambda v: isinstance(v, DType), "a dtype"),
+    "Callable": (callable, "a function"),
+    "slice": (lambda v: isinstance(v, slice), "a slice"),
+    "dict": (lambda v: isinstance(v, dict), "a dict"),
+    "Sequence": (lambda v: isinstance(v, (list, tuple, range)), "a list"),
+    "Iterable": (lambda v: hasattr(v, "__iter__") and not isinstance(v, type), "a list"),
+    "list": (lambda v: isinstance(v, (list, tuple)), "a list"),
+    "tuple": (lambda v: isinstance(v, (list, tuple)), "a tuple"),
+}
+_ALIASES = {"Axis": "int | Sequence[int] | None", "Sizes": "int | Sequence[int]",
+            "Wish": "int | Sequence[int | None] | None",
+            "Padding": "Sequence[int | Sequence[int] | None]"}
 
 
 def explained(cls: Any) -> Any:
-    """A class whose inherited public methods explain their failures."""
-    inherited = {name: found for base in reversed(cls.__mro__[1:]) for name, found in vars(base).items()}
-    for name, found in inherited.items():
-        if name.startswith("_") or name in vars(cls):
+    """A class whose public methods explain their failures."""
+    for name, found in {n: f for base in reversed(cls.__mro__) for n, f in vars(base).items()}.items():
+        if name.startswith("_") and name not in ("__getitem__", "__setitem__", "__pow__", "__matmul__"):
             continue
         if isinstance(found, types.FunctionType):
             setattr(cls, name, _wrapped(found))
@@ -63,47 +76,106 @@ def _wrapped(function: Any) -> Any:
             return function(*args, **kwargs)
         except GlassgradError:
             raise
-        except _FAILURES as problem:
-            mistake = _mistake(function, args, kwargs)
-            if mistake is None:
-                raise
-            raise mistake from problem
+        except _FAILURES as failure:
+            problem = failure
+        signature = inspect.signature(function)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as refusal:
+            again = translated(signature, args, kwargs)
+            if again is not None:
+                return method(*again[0], **again[1])
+            raise InputError(f"{function.__name__} cannot be called like this", given=str(refusal),
+                             expected=_call(function.__name__, signature),
+                             mend=f"see help(Tensor.{function.__name__})") from problem
+        mistake = _mistake(function.__name__, bound)
+        raise mistake or problem from (problem if mistake else problem.__cause__)
     return method
 
 
-def _mistake(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> InputError | None:
+def _call(name: str, signature: inspect.Signature) -> str:
+    """How a method is called: its parameters without their types."""
+    parameters = [str(p.replace(annotation=p.empty)) for p in signature.parameters.values()
+                  if p.name not in ("self", "cls")]
+    return f"{name}({', '.join(parameters)})"
+
+
+def _mistake(name: str, bound: inspect.BoundArguments) -> InputError | None:
     """The first argument that does not fit the signature, as an error; None when all fit."""
-    signature = inspect.signature(function)
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError:
-        return None                        # too many or too few: Python says so
-    for name, given in bound.arguments.items():
-        parameter = signature.parameters[name]
-        many = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        values = list(given.values()) if isinstance(given, dict) and many else list(given) if many else [given]
+    for argument, given in bound.arguments.items():
+        parameter = bound.signature.parameters[argument]
+        values = given if parameter.kind is parameter.VAR_POSITIONAL else \
+            given.values() if parameter.kind is parameter.VAR_KEYWORD else (given,)
         for value in values:
-            if name not in ("self", "cls") and not _fits(value, parameter):
-                return InputError(f"{function.__name__} cannot take this {name}",
-                                  given=f"{name}={_shown(value)} ({type(value).__name__})",
-                                  expected=_expected(parameter), mend=f"see help(Tensor.{function.__name__})")
+            if argument not in ("self", "cls") and not _fits(value, parameter):
+                return InputError(f"{name} cannot take this {argument}",
+                                  given=f"{argument}={_shown(value)} ({type(value).__name__})",
+                                  expected=_words(str(parameter.annotation)), mend=f"see help(Tensor.{name})")
     return None
 
 
+# -- annotations, read as they are written -------------------------------------------------------------------
+def _alternatives(annotation: str) -> list[tuple[str, str]]:
+    """"int | Sequence[int]" as [("int", ""), ("Sequence", "int")]."""
+    found = []
+    for part in _parts(annotation, "|"):
+        name, _, inside = part.partition("[")
+        if name in _ALIASES:
+            found += _alternatives(_ALIASES[name])
+        else:
+            found.append((name, _parts(inside.removesuffix("]"), ",")[0]))
+    return found
+
+
+def _parts(text: str, mark: str) -> list[str]:
+    """The text cut at a mark, but not inside brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == mark and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
 def _fits(value: Any, parameter: inspect.Parameter) -> bool:
-    if value is parameter.default:
-        return True
-    annotation = str(parameter.annotation)
-    kinds = _NAMES.findall(annotation)
-    if not kinds or "Any" in annotation:   # numbers, tensors, rows of them: what a method may be meant for at all
-        return isinstance(value, (numbers.Real, Core, type(None), str, slice, DType, dict)) or _is_row(value) \
-            or hasattr(value, "__array_interface__") or callable(value) and not isinstance(value, type)
-    return any(_KINDS[k](value) for k in kinds)
+    return value is parameter.default or _matches(value, str(parameter.annotation))
 
 
-def _expected(parameter: inspect.Parameter) -> str:
-    kinds = _NAMES.findall(str(parameter.annotation))
-    return " or ".join(dict.fromkeys(_WORDS[k] for k in kinds)) or "a number, a Tensor or a list of numbers"
+def _matches(value: Any, annotation: str) -> bool:
+    for name, inside in _alternatives(annotation):
+        if name not in _KINDS:         # Any: numbers, tensors, rows of them: what a method may be meant for at all
+            if _is_number(value) or value is None or isinstance(value, (str, slice, DType, dict)) or _is_array(value) \
+                    or _is_row(value) or callable(value) and not isinstance(value, type):
+                return True
+        elif _KINDS[name][0](value) and (
+                not inside or name not in ("Sequence", "list", "tuple") or all(_matches(v, inside) for v in value)):
+            return True
+    return False
+
+
+def _is_row(value: Any) -> bool:
+    """Numbers, tensors, or rows of them, in a list or tuple."""
+    return isinstance(value, (list, tuple, range)) and all(
+        _is_number(v) or v is None or isinstance(v, str) or _is_row(v) for v in value)
+
+
+def _words(annotation: str) -> str:
+    """What an annotation asks for, in words.
+
+    >>> _words("int | Sequence[int] | None")
+    'a whole number or a list of whole numbers or None'
+    """
+    said = []
+    for name, inside in _alternatives(annotation):
+        if name not in _KINDS:
+            return "a number, a Tensor or a list of numbers"
+        word, what = _KINDS[name][1], _alternatives(inside)[0][0] if inside else ""
+        many = {"int": " of whole numbers", "float": " of numbers", "Self": " of Tensors", "Tensor": " of Tensors",
+                "str": " of strings"}
+        said.append(word + (many.get(what, "") if name in ("Sequence", "list", "tuple", "Iterable") else ""))
+    return " or ".join(dict.fromkeys(said))
 
 
 def _shown(value: Any) -> str:

@@ -14,14 +14,15 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor.arithmetic import Arithmetic
-from glassgrad.tensor.meeting import broadcast_shape, number, resolve_axes, resolve_axis, shape_from
+from glassgrad.tensor.meeting import broadcast_shape, number, resolve_axes, resolve_axis, shape_from, whole
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["Movement"]
 
-Padding = Sequence[Any]
+Sizes = int | Sequence[int]
+Padding = Sequence[Any]     # pairs (before, after) or None for every axis, or numbers from the last axis backward
 
 
 class Movement(Arithmetic):
@@ -38,7 +39,7 @@ class Movement(Arithmetic):
         x = self.uop
         if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
             shape = tuple(shape[0])
-        if None in shape:
+        if any(n is None for n in shape):
             shape = tuple(x.shape[i] if n is None and i < len(x.shape) else n for i, n in enumerate(shape))
         sizes = shape_from(shape, "reshape")
         if any(n < 0 for n in sizes):
@@ -206,7 +207,8 @@ class Movement(Arithmetic):
         if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
             shape = tuple(shape[0])
         lead = len(shape) - len(x.shape)
-        kept = tuple(x.shape[i - lead] if n in (-1, None) and i >= lead else n for i, n in enumerate(shape))
+        kept = tuple(x.shape[i - lead] if (n is None or whole(n) == -1) and i >= lead else n
+                     for i, n in enumerate(shape))
         sizes = shape_from(kept, "expand")
         if lead < 0 or any(n < 0 for n in sizes) or any(
                 n != m and n != 1 for n, m in zip(x.shape, sizes[max(lead, 0):])):
@@ -223,13 +225,13 @@ class Movement(Arithmetic):
         """
         return self.expand(other.shape)
 
-    def broadcast_to(self, shape: Sequence[int]) -> Self:
+    def broadcast_to(self, shape: Sizes) -> Self:
         """Expanded to a shape, the axes aligned at the right.
 
         >>> Tensor([1, 2]).broadcast_to((2, 2)).tolist()
         [[1, 2], [1, 2]]
         """
-        return self.expand(tuple(shape))
+        return self.expand(shape)
 
     def _broadcasted(self, other: Any) -> tuple[Self, Self]:
         """This and the other brought to one shape and dtype."""
@@ -262,6 +264,9 @@ class Movement(Arithmetic):
         """
         x = self if dim is not None else self.flatten()
         axis = resolve_axis(dim if dim is not None else 0, x.ndim, "repeat_interleave") + 1
+        if repeats < 0:
+            raise InputError("nothing can be repeated so often", given=f"repeats={repeats}", expected="0 or more",
+                             mend="write x.repeat_interleave(2), for example")
         y = x.uop.reshape(x.shape[:axis] + (1,) + x.shape[axis:])
         y = y.expand(x.shape[:axis] + (repeats,) + x.shape[axis:])
         return self._with(y.reshape(x.shape[:axis - 1] + (x.shape[axis - 1] * repeats,) + x.shape[axis:]))
@@ -274,8 +279,8 @@ class Movement(Arithmetic):
         [2, 3]
         """
         shape = self.uop.shape
-        parts = tuple((0, n) if b is None else tuple(b) for b, n in zip(bounds, shape))
-        if len(bounds) != len(shape) or any(not 0 <= b[0] <= b[1] <= n for b, n in zip(parts, shape)):
+        parts = tuple((0, n) if b is None else shape_from((b,), "shrink") for b, n in zip(bounds, shape))
+        if len(bounds) != len(shape) or any(len(b) != 2 or not 0 <= b[0] <= b[1] <= n for b, n in zip(parts, shape)):
             raise ShapeError("cannot shrink to these bounds", given=f"{tuple(bounds)} of shape {shape}",
                              expected="one (start, stop) per axis with 0 <= start <= stop <= size",
                              mend="check the bounds")
@@ -313,13 +318,14 @@ class Movement(Arithmetic):
         rank = len(self.uop.shape)
         amounts: list[tuple[int, int]]
         if all(p is None or isinstance(p, (tuple, list)) for p in padding) and len(padding):
-            amounts = [(0, 0) if p is None else (int(p[0]), int(p[1])) for p in padding]
-            fits = len(amounts) == rank
+            pairs = [(0, 0) if p is None else shape_from((p,), "pad") for p in padding]
+            fits = len(pairs) == rank and all(len(p) == 2 for p in pairs)
+            amounts = [(p[0], p[1]) for p in pairs] if fits else []
         else:
-            flat = [int(p) for p in padding]
+            flat = shape_from((padding,), "pad")
             fits = len(flat) % 2 == 0 and len(flat) <= 2 * rank
-            pairs = list(zip(flat[::2], flat[1::2]))[::-1]
-            amounts = [(0, 0)] * (rank - len(pairs)) + pairs
+            backward = list(zip(flat[::2], flat[1::2]))[::-1]
+            amounts = [(0, 0)] * (rank - len(backward)) + backward
         if not fits:
             raise ShapeError("the padding does not fit the axes", given=f"{tuple(padding)} for shape {self.uop.shape}",
                              expected=f"{rank} pairs (before, after), or at most {2 * rank} numbers from the last axis "

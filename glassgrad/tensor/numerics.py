@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.errors import ShapeError
+from glassgrad.base.errors import InputError
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp, const
 from glassgrad.tensor import formulas, running
 from glassgrad.tensor.custom import own_gradient
-from glassgrad.tensor.meeting import resolve_axis
+from glassgrad.tensor.meeting import resolve_axis, working_axis
 from glassgrad.tensor.pooling import Pooling
 
 if TYPE_CHECKING:
@@ -212,10 +212,10 @@ class Numerics(Pooling):
         >>> Tensor([3.0]).logaddexp2(Tensor([3.0])).tolist()
         [4.0]
         """
-        return (self * math.log(2)).logaddexp(other * math.log(2)) * (1 / math.log(2))
+        return (self * math.log(2)).logaddexp(self.ufix(other) * math.log(2)) * (1 / math.log(2))
 
     # -- comparing -------------------------------------------------------------------------------------------
-    def allclose(self, other: Self, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
+    def allclose(self, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
         """Whether all of |x - other| <= atol + rtol |other|: one truth value, a tensor (`bool()` reads it).
 
         >>> bool(Tensor([1.0, 2.0]).allclose(Tensor([1.0, 2.0])))
@@ -271,13 +271,12 @@ class Numerics(Pooling):
         >>> Tensor([1, 4, 9]).diff().tolist()
         [3, 5]
         """
-        axis = resolve_axis(dim, self.ndim, "diff")
-        if not self.ndim:
-            raise ShapeError(
-                "a single number has no differences", given="shape ()", expected="at least 1 axis", mend="stack some"
-            )
+        axis = working_axis(dim, self.ndim, "diff")
+        if n < 0:
+            raise InputError("differences are taken so many times", given=f"n={n}", expected="0 or more",
+                             mend="write x.diff(), or cumsum for the opposite")
         x = self
-        for _ in range(n):
+        for _ in range(min(n, self.shape[axis])):      # then nothing is left
             size = x.shape[axis]
             cut = [(0, m) for m in x.shape]
             later, earlier = list(cut), list(cut)

@@ -7,6 +7,7 @@ windows, so the compiler sees one sum of products; resizing looks up along one a
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
@@ -14,6 +15,7 @@ from glassgrad.graph.dtype import dtypes, promote
 from glassgrad.graph.uop import full
 from glassgrad.tensor.convolution import each
 from glassgrad.tensor.einsum import Einsum
+from glassgrad.tensor.meeting import shape_from, whole
 from glassgrad.tensor.precision import lowered
 from glassgrad.tensor.reduce import sum_dtype
 from glassgrad.tensor.sequence import counting
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Pooling"]
 
-Sizes = Any     # an int, or one per axis
+Sizes = int | Sequence[int]
+Wish = int | Sequence[int | None] | None     # None keeps a size
 
 
 class Pooling(Einsum):
@@ -70,18 +73,18 @@ class Pooling(Einsum):
             x = x.shrink([(pads[i], length - pads[i]) if a == 3 + i else (0, n) for a, n in enumerate(x.shape)])
         space = x.shape[3:3 + rank]
         # (batch, group, 1, ...space, in, ...kernel) * (1, group, out, 1.., in, ...kernel), summed over the last axes
-        whole = (batch, groups, outputs, *space, inputs, *size)
+        full_shape = (batch, groups, outputs, *space, inputs, *size)
         x = x.permute((0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)))
-        x = x.reshape((batch, groups, 1, *space, inputs, *size)).expand(whole)
+        x = x.reshape((batch, groups, 1, *space, inputs, *size)).expand(full_shape)
         w = w.reshape((groups, inputs, outputs, *size)).permute((0, 2, 1, *range(3, 3 + rank)))
-        w = w.reshape((1, groups, outputs, *(1,) * rank, inputs, *size)).expand(whole)
-        total = (x * w).sum(range(3 + rank, len(whole))).cast(out)
+        w = w.reshape((1, groups, outputs, *(1,) * rank, inputs, *size)).expand(full_shape)
+        total = (x * w).sum(range(3 + rank, len(full_shape))).cast(out)
         made = self._with(total.reshape((batch, groups * outputs, *space)))
         made._device = place
         return made if bias is None else made + bias._with(lowered(bias.uop)).reshape((1, -1) + (1,) * rank)
 
-    def max_unpool2d(self, indices: Self, kernel_size: Sizes = (2, 2), stride: Any = None, dilation: Sizes = 1,
-                     padding: Any = 0, output_size: Any = None) -> Self:
+    def max_unpool2d(self, indices: Self, kernel_size: Sizes = (2, 2), stride: Sizes | None = None,
+                     dilation: Sizes = 1, padding: Sizes = 0, output_size: Sequence[int] | None = None) -> Self:
         """The opposite of `max_pool2d`: each value where it was found, zeros elsewhere.
 
         >>> x = Tensor([[[[1, 2], [4, 3]]]])
@@ -96,7 +99,7 @@ class Pooling(Einsum):
             raise ShapeError("the places do not fit the values", given=f"values {self.shape}, places {indices.shape}",
                              expected="one place per value", mend="take both from max_pool2d(return_indices=True)")
         lead, space = self.shape[:-rank], self.shape[-rank:]
-        grown = tuple(output_size)[-rank:] if output_size is not None else tuple(
+        grown = shape_from((output_size,), "max_unpool2d")[-rank:] if output_size is not None else tuple(
             (n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in zip(space, strides, pads, dilations, size))
         flat = (math.prod(lead), math.prod(space))
         empty = self._with(full((flat[0], math.prod(grown)), 0, self.dtype))
@@ -104,7 +107,8 @@ class Pooling(Einsum):
 
     # -- pools of a wished size ------------------------------------------------------------------------------
     def _adaptive(self, output_size: Any, rank: int, what: str) -> tuple[int, ...]:
-        sizes = (output_size,) * rank if isinstance(output_size, int) or output_size is None else tuple(output_size)
+        row = isinstance(output_size, (tuple, list))
+        sizes = tuple(n if n is None else whole(n) or 0 for n in (output_size if row else (output_size,) * rank))
         if len(sizes) != rank or self.ndim < rank or any(n is not None and n < 1 for n in sizes):
             raise InputError(
                 f"{what} cannot give this size",
@@ -120,14 +124,14 @@ class Pooling(Einsum):
         n = self.shape[axis]
         part = self._with(counting(count))
         first, end = part * n // count, ((part + 1) * n + count - 1) // count
-        longest = max(-(-(i + 1) * n // count) - i * n // count for i in range(count))
+        longest = max(-(-(i + 1) * n // count) - i * n // count for i in range(count)) if count < n else min(n, 2)
         offset = self._with(counting(longest)).reshape(1, longest)
         lengths = (end - first).reshape(count, 1)
         found = self[(slice(None),) * axis + ((first.reshape(count, 1) + offset).minimum(n - 1),)]
         tail = (1,) * (self.ndim - axis - 1)
         return found, (offset < lengths).reshape(count, longest, *tail), lengths.reshape(count, *tail)
 
-    def adaptive_avg_pool2d(self, output_size: Any) -> Self:
+    def adaptive_avg_pool2d(self, output_size: Wish) -> Self:
         """Means of parts, as many as wished along each of the last two axes.
 
         >>> Tensor.arange(16).reshape(1, 1, 4, 4).adaptive_avg_pool2d(1).tolist()
@@ -135,7 +139,7 @@ class Pooling(Einsum):
         """
         return self._adaptive_mean(self._adaptive(output_size, 2, "adaptive_avg_pool2d"))
 
-    def adaptive_avg_pool1d(self, output_size: Any) -> Self:
+    def adaptive_avg_pool1d(self, output_size: Wish) -> Self:
         """Means of parts, as many as wished along the last axis.
 
         >>> Tensor([[[1.0, 2.0, 3.0]]]).adaptive_avg_pool1d(2).tolist()
@@ -143,7 +147,7 @@ class Pooling(Einsum):
         """
         return self._adaptive_mean(self._adaptive(output_size, 1, "adaptive_avg_pool1d"))
 
-    def adaptive_avg_pool3d(self, output_size: Any) -> Self:
+    def adaptive_avg_pool3d(self, output_size: Wish) -> Self:
         """Means of parts, as many as wished along each of the last three axes.
 
         >>> Tensor.ones(1, 1, 2, 2, 2).adaptive_avg_pool3d(1).tolist()
@@ -162,7 +166,7 @@ class Pooling(Einsum):
             x = counts.where(found, 0).sum(axis + 1) / lengths.cast(x.dtype)
         return x
 
-    def adaptive_max_pool2d(self, output_size: Any) -> Self:
+    def adaptive_max_pool2d(self, output_size: Wish) -> Self:
         """The largest of parts, as many as wished along each of the last two axes.
 
         >>> Tensor.arange(16).reshape(1, 1, 4, 4).adaptive_max_pool2d(2).tolist()
@@ -170,7 +174,7 @@ class Pooling(Einsum):
         """
         return self._adaptive_most(self._adaptive(output_size, 2, "adaptive_max_pool2d"))
 
-    def adaptive_max_pool1d(self, output_size: Any) -> Self:
+    def adaptive_max_pool1d(self, output_size: Wish) -> Self:
         """The largest of parts, as many as wished along the last axis.
 
         >>> Tensor([[[1, 3, 2]]]).adaptive_max_pool1d(2).tolist()
@@ -188,7 +192,8 @@ class Pooling(Einsum):
 
     # -- resizing --------------------------------------------------------------------------------------------
     def interpolate(
-        self, size: Any = None, mode: str = "linear", align_corners: bool = False, scale_factor: Any = None
+        self, size: Sizes | None = None, mode: str = "linear", align_corners: bool = False,
+        scale_factor: float | Sequence[float] | None = None
     ) -> Self:
         """The last axes resized: "linear" (also "bilinear", "trilinear"), "nearest", "nearest-exact" or "area".
         `align_corners` lets the first and last elements stay where they are.
@@ -201,7 +206,8 @@ class Pooling(Einsum):
                 (scale_factor,) * (self.ndim - 2) if isinstance(scale_factor, (int, float)) else tuple(scale_factor)
             )
             size = tuple(math.floor(n * f) for n, f in zip(self.shape[2:], factors))
-        sizes = (size,) * max(self.ndim - 2, 1) if isinstance(size, int) else tuple(size or ())
+        row = size if isinstance(size, (tuple, list)) else () if size is None else (size,) * max(self.ndim - 2, 1)
+        sizes = tuple(whole(n) or 0 for n in row)
         if not sizes or len(sizes) > self.ndim or any(n < 1 for n in sizes):
             raise InputError(
                 "interpolate cannot give this size",

@@ -197,7 +197,7 @@ class Random(Joining):
         >>> Tensor.scaled_uniform(2, 3).shape
         (2, 3)
         """
-        bound = math.prod(cls._sizes(shape, "scaled_uniform")) ** -0.5
+        bound = max(1, math.prod(cls._sizes(shape, "scaled_uniform"))) ** -0.5
         return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
 
     @classmethod

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.errors import ShapeError
+from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.ops import Op
-from glassgrad.graph.uop import Scan, UOp, const
+from glassgrad.graph.uop import Scan, UOp, const, full
 from glassgrad.tensor.meeting import Axis, resolve_axes, resolve_axis
 from glassgrad.tensor.precision import exact
 from glassgrad.tensor.sequence import counting
@@ -124,14 +124,19 @@ class Reduce(Trigonometry):
         """
         return self.std(axis, keepdim, correction), self.mean(axis, keepdim)
 
-    def norm(self, p: Any = 2, dim: Axis = None, keepdim: bool = False) -> Self:
+    def norm(self, p: float | str = 2, dim: Axis = None, keepdim: bool = False) -> Self:
         """The length of a vector: (sum |x|^p)^(1/p); p may be infinite.
 
         >>> Tensor([3.0, 4.0]).norm().item()
         5.0
         """
+        if isinstance(p, str):
+            if p != "fro":
+                raise InputError("there is no such norm", given=f"p={p!r}", expected='a number or "fro"',
+                                 mend="write x.norm(2), for example")
+            p = 2
         x = self.abs()
-        if p in ("fro", 2, 2.0):
+        if p == 2:
             return x.square().sum(dim, keepdim).sqrt()
         if p == math.inf or p == -math.inf:
             return x.max(dim, keepdim) if p > 0 else x.min(dim, keepdim)
@@ -255,18 +260,28 @@ class Reduce(Trigonometry):
         """
         return self._scan(o.MUL, axis, sum_dtype(self.uop.dtype))
 
-    def cummax(self, axis: int = 0) -> Self:
-        """The largest so far.
+    def cummax(self, axis: int = 0) -> tuple[Self, Self]:
+        """The largest so far, and where it stands (of equal ones the latest).
 
-        >>> Tensor([1, 3, 2]).cummax().tolist()
-        [1, 3, 3]
+        >>> [t.tolist() for t in Tensor([1, 3, 2]).cummax()]
+        [[1, 3, 3], [0, 1, 1]]
         """
-        return self._scan(o.MAX, axis, self.uop.dtype)
+        return self._so_far(o.MAX, axis)
 
-    def cummin(self, axis: int = 0) -> Self:
-        """The smallest so far.
+    def cummin(self, axis: int = 0) -> tuple[Self, Self]:
+        """The smallest so far, and where it stands (of equal ones the latest).
 
-        >>> Tensor([3, 1, 2]).cummin().tolist()
-        [3, 1, 1]
+        >>> [t.tolist() for t in Tensor([3, 1, 2]).cummin()]
+        [[3, 1, 1], [0, 1, 1]]
         """
-        return self._scan(o.MIN, axis, self.uop.dtype)
+        return self._so_far(o.MIN, axis)
+
+    def _so_far(self, op: Op, axis: int) -> tuple[Self, Self]:
+        found = self._scan(op, axis, self.uop.dtype)
+        if not self.ndim:
+            return found, self._with(full((), 0, dtypes.int32))
+        at = resolve_axis(axis, self.ndim, "cummax" if op is o.MAX else "cummin")
+        tail = (1,) * (self.ndim - at - 1)
+        place = self._with(counting(self.shape[at], dtypes.int32).reshape((self.shape[at], *tail)))
+        reached = (self == found) | self.isnan() if self.uop.dtype.kind == "f" else self == found
+        return found, reached.where(place, 0)._scan(o.MAX, axis, dtypes.int32)

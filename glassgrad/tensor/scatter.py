@@ -7,6 +7,7 @@ earlier ones, on every device.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
@@ -192,7 +193,8 @@ class Scattering(Sorting):
         """
         axis = resolve_axis(dim, self.ndim, "index_fill")
         shape = tuple(index.numel() if a == axis else n for a, n in enumerate(self.shape))
-        return self._by_slices(dim, index, self._with(full(shape, value, self.dtype)), "set", "index_fill")
+        source = self.ufix(value).cast(self.dtype).expand(shape)
+        return self._by_slices(dim, index, source, "set", "index_fill")
 
     def _by_slices(self, dim: int, index: Self, source: Self, mode: str, what: str) -> Self:
         axis = resolve_axis(dim, self.ndim, what)
@@ -219,7 +221,7 @@ class Scattering(Sorting):
         value = self._source(source.reshape(index.shape), index, "put")
         return self._with(self._scattered(place, value, "add" if accumulate else "set"))
 
-    def index_put(self, indices: Any, values: Self, accumulate: bool = False) -> Self:
+    def index_put(self, indices: Sequence[Any], values: Self, accumulate: bool = False) -> Self:
         """A copy of this tensor with x[indices] = values, or += values for every naming of a place (`accumulate`).
 
         >>> Tensor([1, 2]).index_put((Tensor([0, 0]),), Tensor([10, 20]), accumulate=True).tolist()

@@ -141,4 +141,4 @@ class Shapes(Losses):
         if len(wish) != self.ndim:
             raise ShapeError(f"{what} needs one size per axis", given=f"{wish} for shape {self.shape}",
                              expected=f"{self.ndim} sizes", mend="write None for axes to leave alone")
-        return tuple(n if m is None else m for n, m in zip(self.shape, wish))
+        return shape_from(tuple(n if m is None else m for n, m in zip(self.shape, wish)), what)

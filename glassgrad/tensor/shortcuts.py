@@ -9,9 +9,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.errors import DeviceError, ShapeError
+from glassgrad.base.errors import DeviceError, InputError, ShapeError
 from glassgrad.graph.dtype import dtypes
-from glassgrad.tensor.meeting import resolve_axis
+from glassgrad.graph.ops import Kind, Op
+from glassgrad.tensor.meeting import working_axis
 from glassgrad.tensor.running import canonical_device
 from glassgrad.tensor.shapes import Shapes
 
@@ -68,29 +69,29 @@ class Shortcuts(Shapes):
         """
         return self >= other
 
-    def logical_and(self, other: Self) -> Self:
+    def logical_and(self, other: Any) -> Self:
         """Whether both are true (not zero).
 
         >>> Tensor([1, 0]).logical_and(Tensor([2, 2])).tolist()
         [True, False]
         """
-        return self.bool() & other.bool()
+        return self.bool() & self.ufix(other).bool()
 
-    def logical_or(self, other: Self) -> Self:
+    def logical_or(self, other: Any) -> Self:
         """Whether at least one is true (not zero).
 
         >>> Tensor([1, 0]).logical_or(Tensor([0, 0])).tolist()
         [True, False]
         """
-        return self.bool() | other.bool()
+        return self.bool() | self.ufix(other).bool()
 
-    def logical_xor(self, other: Self) -> Self:
+    def logical_xor(self, other: Any) -> Self:
         """Whether exactly one is true (not zero).
 
         >>> Tensor([1, 0]).logical_xor(Tensor([1, 1])).tolist()
         [False, True]
         """
-        return self.bool() ^ other.bool()
+        return self.bool() ^ self.ufix(other).bool()
 
     # -- arithmetic ------------------------------------------------------------------------------------------
     def idiv(self, other: Any) -> Self:
@@ -219,8 +220,8 @@ class Shortcuts(Shapes):
         >>> Tensor([1, 0, 0]).cross(Tensor([0, 1, 0])).tolist()
         [0, 0, 1]
         """
-        axis = resolve_axis(dim, self.ndim, "cross")
-        if self.shape[axis] != 3 or other.shape[axis] != 3:
+        axis = working_axis(dim, self.ndim, "cross")
+        if self.shape[axis] != 3 or other.ndim != self.ndim or other.shape[axis] != 3:
             raise ShapeError(
                 "a cross product is of vectors of three",
                 given=f"{self.shape} and {other.shape}, dim={dim}",
@@ -287,6 +288,19 @@ class Shortcuts(Shapes):
         """
         return tuple(self.shape)
 
+    @property
+    def is_param(self) -> bool:
+        """Whether a gradient was asked for; `requires_grad`, which can be set too.
+
+        >>> Tensor([1.0], requires_grad=True).is_param
+        True
+        """
+        return bool(self.requires_grad)
+
+    @is_param.setter
+    def is_param(self, is_param: bool) -> None:
+        self.requires_grad = is_param
+
     def is_param_(self, is_param: bool = True) -> Self:
         """Ask for a gradient: `requires_grad_`.
 
@@ -337,7 +351,31 @@ class Shortcuts(Shapes):
         """
         return self.to(other.device)
 
+    def alu(self, op: Op, *src: Self) -> Self:
+        """One operation of the graph by its name, on this and others of one shape and type.
+
+        >>> from glassgrad.graph.ops import Ops
+        >>> Tensor([1, 2]).alu(Ops.ADD, Tensor([3, 4])).tolist()
+        [4, 6]
+        """
+        if not isinstance(op, Op) or op.kind not in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
+            raise InputError("alu takes an operation on elements", given=repr(op),
+                             expected="an op of one, two or three operands, such as Ops.ADD",
+                             mend="write the operation itself: x + y")
+        if op.kind is Kind.TERNARY:
+            return self.where(*src)
+        return self._unary(op) if op.kind is Kind.UNARY else self._binary(op, src[0])
+
     # -- making ----------------------------------------------------------------------------------------------
+    @classmethod
+    def const(cls, b: Any, dtype: Any = None) -> Self:
+        """One number as a tensor without axes.
+
+        >>> Tensor.const(3).item(), Tensor.const(3, dtypes.float32).dtype
+        (3, dtypes.float32)
+        """
+        return cls.full((), b, dtype)
+
     @classmethod
     def logspace(cls, start: float, end: float, steps: int, base: float = 10.0, **kwargs: Any) -> Self:
         """base to the powers from start to end, both included.

@@ -15,7 +15,7 @@ from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import Scan, Scatter, UOp, full
 from glassgrad.tensor import index_check, running
 from glassgrad.tensor.functional import Functional
-from glassgrad.tensor.meeting import broadcast_shape, resolve_axis
+from glassgrad.tensor.meeting import broadcast_shape, resolve_axis, shape_from
 from glassgrad.tensor.order import SHORT, key_of, largest_of, order_of
 from glassgrad.tensor.sequence import counting
 
@@ -199,13 +199,14 @@ class Sorting(Functional):
         count = self.numel()
         if size is None:
             size = int(running.number_in(self.cast(dtypes.int32).sum().uop, self.device)) if count else 0
+        size = shape_from((size,), "nonzero")[0]
         mask = self.uop.reshape((count,)).contiguous()
         running_count = UOp(o.SCAN, dtypes.int32, (mask.cast(dtypes.int32),), Scan(0, o.ADD))
         seat = mask.where((running_count - 1).minimum(size), size)
         base = full((size + 1,), -1, dtypes.int32)
         return UOp(o.SCATTER, dtypes.int32, (base, seat, counting(count)), Scatter("set")).shrink(((0, size),))
 
-    def nonzero(self, size: int | None = None, fill_value: Any = 0, as_tuple: bool = False) -> Any:
+    def nonzero(self, size: int | None = None, fill_value: int = 0, as_tuple: bool = False) -> Any:
         """The places of all values that are not zero, one row each; with `size`, exactly that many rows, the missing
         ones `fill_value`, and nothing is computed yet.
 
@@ -215,7 +216,7 @@ class Sorting(Functional):
         flat = (self != 0)._found(size)
         columns, place = [], flat
         for n in reversed(self.shape):
-            columns.append((flat < 0).where(int(fill_value), place % n))
+            columns.append((flat < 0).where(fill_value, place % n))
             place = place // n
         parts = [self._with(c) for c in reversed(columns)]
         if as_tuple:

@@ -14,8 +14,8 @@ from glassgrad.graph.dtype import dtype_by_name
 from glassgrad.graph.gradient import gradients
 from glassgrad.graph.uop import UOp, full, toposort
 from glassgrad.tensor import running
+from glassgrad.tensor.assignment import Assignment
 from glassgrad.tensor.host import HostValue, nest
-from glassgrad.tensor.interop import Interop
 from glassgrad.tensor.leaves import RESET, distinct, hold, holders, started_from
 from glassgrad.tensor.meeting import resolve_axis
 from glassgrad.tensor.mistakes import explained
@@ -28,7 +28,7 @@ __all__ = ["Tensor"]
 
 
 @explained
-class Tensor(Interop, metaclass=TrainingSwitch):
+class Tensor(Assignment, metaclass=TrainingSwitch):
     """A block of numbers of one type, computed when needed.
 
     >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -41,8 +41,9 @@ class Tensor(Interop, metaclass=TrainingSwitch):
     __slots__ = ()
 
     # -- running ---------------------------------------------------------------------------------------------
-    def realize(self, *others: Tensor) -> Self:
+    def realize(self, *others: Tensor, do_update_stats: bool = True) -> Self:
         """Compute this tensor (and others with it) now and keep the values; gradients do not pass through it any more.
+        (`do_update_stats` is tinygrad's; `GlobalCounters` count everything here.)
 
         >>> x = (Tensor([1, 2]) + 1).realize()
         >>> x.uop.op
@@ -64,53 +65,23 @@ class Tensor(Interop, metaclass=TrainingSwitch):
         """
         return running.schedule([t.uop for t in (self, *others)], self.device)
 
-    def contiguous(self) -> Self:
-        """The same values in memory of their own, row by row, when they are computed.
+    def contiguous(self, **kwargs: Any) -> Self:
+        """The same values in memory of their own, row by row, when they are computed. (Options of other libraries,
+        such as a memory format, change nothing: rows are the only order here.)
 
         >>> Tensor([[1, 2], [3, 4]]).T.contiguous().tolist()
         [[1, 3], [2, 4]]
         """
         return self._with(self.uop.contiguous())
 
-    def clone(self) -> Self:
-        """A copy with memory of its own.
+    def clone(self, device: str | None = None) -> Self:
+        """A copy with memory of its own, here or on another device.
 
         >>> Tensor([1, 2]).clone().tolist()
         [1, 2]
         """
-        return self._with(self.uop.contiguous())
-
-    def assign(self, value: Any) -> Self:
-        """This tensor takes a new value of its own shape and type. Tensors computed before keep the old one.
-
-        >>> x = Tensor([1, 2]); y = x * 10
-        >>> x.assign(Tensor([3, 4])).tolist(), y.tolist()
-        ([3, 4], [10, 20])
-        """
-        new = value if isinstance(value, Tensor) else Tensor(value, device=self.device, dtype=self.dtype)
-        if new.shape != self.shape:
-            raise ShapeError("cannot assign a value of another shape", given=f"{new.shape} to {self.shape}",
-                             expected=f"shape {self.shape}", mend="reshape or expand the value first")
-        if new.dtype is not self.dtype:
-            raise DTypeError("cannot assign a value of another type", given=f"{new.dtype.name} to {self.dtype.name}",
-                             expected=f"{self.dtype.name} values",
-                             mend=f"cast the value first: value.cast({self.dtype!r})")
-        self._shared_device(new)
-        self.replace(new)
-        if any(other is not self for other in holders((self.uop,))):     # a leaf's value: two leaves from now on
-            self.uop = distinct(self.uop)
-            hold(self)
-        return self
-
-    def replace(self, value: Tensor) -> Self:
-        """This tensor takes the place of another in the graph: its node, whatever shape and type that has.
-
-        >>> Tensor([1, 2]).replace(Tensor([3.0])).tolist()
-        [3.0]
-        """
-        self.uop, self._device = value.uop, value._device
-        hold(self)
-        return self
+        copy = self._with(self.uop.contiguous())
+        return copy if device is None else copy.to(device)
 
     # -- reading ---------------------------------------------------------------------------------------------
     def numpy(self) -> Any:

@@ -1,0 +1,179 @@
+"""A tensor that takes another value: assign, replace, PyTorch's names with an underscore. In, out: tensors.
+
+Here a name is given a new value; nothing that was computed from the old one changes, and views of it keep it too. So
+`x.add_(1)` is `x.assign(x.add(1))`, and `p.grad.zero_()` does what it says. `select_scatter` and its kin leave the
+tensor as it is and give the changed copy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.errors import DTypeError, ShapeError
+from glassgrad.graph.dtype import dtypes
+from glassgrad.tensor.core import Core
+from glassgrad.tensor.interop import Interop
+from glassgrad.tensor.leaves import distinct, hold, holders
+from glassgrad.tensor.meeting import working_axis
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Assignment"]
+
+# methods that have an in-place form, each with arguments for its example
+_KEEPING_SHAPE = {
+    "abs": "", "ceil": "", "cos": "", "exp": "", "floor": "", "log": "", "neg": "", "reciprocal": "", "relu": "",
+    "round": "", "rsqrt": "", "sigmoid": "", "sign": "", "sin": "", "sqrt": "", "square": "", "tanh": "", "trunc": "",
+    "add": "2", "sub": "2", "mul": "2", "div": "2", "pow": "2", "fmod": "2", "remainder": "2", "clamp": "0, 1",
+    "clip": "0, 1", "clamp_min": "0", "clamp_max": "0", "copysign": "-1", "nan_to_num": "",
+    "lerp": "Tensor([2.0]), 0.5", "addcmul": "Tensor([2.0]), Tensor([2.0])",
+    "addcdiv": "Tensor([2.0]), Tensor([2.0])",
+    "masked_fill": "Tensor([True]), 0", "index_add": "0, Tensor([0]), Tensor([5.0])",
+    "index_copy": "0, Tensor([0]), Tensor([5.0])", "index_fill": "0, Tensor([0]), 5",
+    "index_put": "(Tensor([0]),), Tensor([5.0])", "scatter": "0, Tensor([0]), Tensor([5.0])",
+    "scatter_add": "0, Tensor([0]), Tensor([5.0])",
+}
+_CHANGING_SHAPE = {"unsqueeze": "0", "squeeze": "", "t": "", "transpose": "0, 0", "detach": ""}
+
+
+class Assignment(Interop):
+    """A tensor that takes another value."""
+    __slots__ = ()
+
+    def assign(self, value: Any) -> Self:
+        """This tensor takes a new value of its own shape and type. Tensors computed before keep the old one.
+
+        >>> x = Tensor([1, 2]); y = x * 10
+        >>> x.assign(Tensor([3, 4])).tolist(), y.tolist()
+        ([3, 4], [10, 20])
+        """
+        new: Self = value if isinstance(value, Core) else \
+            self.__class__(value, device=self.device, dtype=self.dtype)  # type: ignore[assignment]
+        if new.shape != self.shape:
+            raise ShapeError("cannot assign a value of another shape", given=f"{new.shape} to {self.shape}",
+                             expected=f"shape {self.shape}", mend="reshape or expand the value first")
+        if new.dtype is not self.dtype:
+            raise DTypeError("cannot assign a value of another type", given=f"{new.dtype.name} to {self.dtype.name}",
+                             expected=f"{self.dtype.name} values",
+                             mend=f"cast the value first: value.cast({self.dtype!r})")
+        self._shared_device(new)
+        self.replace(new)
+        if any(other is not self for other in holders((self.uop,))):     # a leaf's value: two leaves from now on
+            self.uop = distinct(self.uop)
+            hold(self)
+        return self
+
+    def replace(self, value: Self) -> Self:
+        """This tensor takes the place of another in the graph: its node, whatever shape and type that has.
+
+        >>> Tensor([1, 2]).replace(Tensor([3.0])).tolist()
+        [3.0]
+        """
+        self.uop, self._device = value.uop, value._device
+        hold(self)
+        return self
+
+    # -- with an underscore ----------------------------------------------------------------------------------
+    def _kept(self, value: Self) -> Self:
+        """A result as this tensor's value: widened or narrowed to its type, as long as the kind is the same."""
+        same_kind = value.dtype.kind == self.dtype.kind or self.dtype.kind == "f"
+        return self.assign(value.cast(self.dtype) if same_kind else value)
+
+    def copy_(self, src: Any) -> Self:
+        """This tensor takes the values of another, in its own type, broadcast to its shape.
+
+        >>> Tensor([1.0, 2.0]).copy_(Tensor([3])).tolist()
+        [3.0, 3.0]
+        """
+        return self.assign(self.ufix(src).cast(self.dtype).expand(self.shape))
+
+    def fill_(self, value: Any) -> Self:
+        """One value everywhere.
+
+        >>> Tensor([1.0, 2.0]).fill_(3).tolist()
+        [3.0, 3.0]
+        """
+        return self.copy_(value)
+
+    def zero_(self) -> Self:
+        """Zeros.
+
+        >>> Tensor([1.0, 2.0]).zero_().tolist()
+        [0.0, 0.0]
+        """
+        return self.assign(self.zeros_like())
+
+    def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
+        """Numbers of a normal distribution.
+
+        >>> Tensor.zeros(2).normal_(5, 0).tolist()
+        [5.0, 5.0]
+        """
+        return self.assign(self.randn_like() * std + mean)
+
+    def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:
+        """Numbers spread evenly from low to high.
+
+        >>> Tensor.zeros(2).uniform_(5, 5).tolist()
+        [5.0, 5.0]
+        """
+        return self.assign(self.rand_like() * (high - low) + low)
+
+    # -- parts replaced --------------------------------------------------------------------------------------
+    def _replaced(self, index: tuple[Any, ...], source: Self) -> Self:
+        copy = self._with(self.uop)
+        copy[index] = source
+        return copy
+
+    def select_scatter(self, src: Self, dim: int, index: int) -> Self:
+        """This with one slice of an axis replaced.
+
+        >>> Tensor([[1, 2], [3, 4]]).select_scatter(Tensor([9, 9]), 0, 1).tolist()
+        [[1, 2], [9, 9]]
+        """
+        return self._replaced((slice(None),) * working_axis(dim, self.ndim, "select_scatter") + (index,), src)
+
+    def slice_scatter(self, src: Self, dim: int = 0, start: int | None = None, end: int | None = None,
+                      step: int = 1) -> Self:
+        """This with a range of an axis replaced.
+
+        >>> Tensor([1, 2, 3]).slice_scatter(Tensor([9, 9]), 0, 1).tolist()
+        [1, 9, 9]
+        """
+        axis = working_axis(dim, self.ndim, "slice_scatter")
+        return self._replaced((slice(None),) * axis + (slice(start, end, step),), src)
+
+    def masked_scatter(self, mask: Self, source: Self) -> Self:
+        """This with the elements where a mask is true replaced by those of `source`, in order.
+
+        >>> Tensor([1, 2, 3]).masked_scatter(Tensor([True, False, True]), Tensor([8, 9])).tolist()
+        [8, 2, 9]
+        """
+        chosen = mask.bool().expand(self.shape)
+        place = (chosen.flatten().cast(dtypes.int32).cumsum(0) - 1).maximum(0)
+        if not self.numel():
+            return self
+        return chosen.where(source.cast(self.dtype).flatten()[place].reshape(self.shape), self)
+
+
+def _with_underscore(name: str, arguments: str, keeps_shape: bool) -> Any:
+    original = getattr(Interop, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        value = original(self, *args, **kwargs)
+        return self._kept(value) if keeps_shape else self.replace(value)
+
+    method.__name__, method.__qualname__ = f"{name}_", f"Assignment.{name}_"
+    method.__doc__ = f"""`{name}`, and the result is this tensor's new value.
+
+        >>> x = Tensor([1.0]); x.{name}_({arguments}) is x
+        True
+        """
+    return method
+
+
+for _name, _arguments in _KEEPING_SHAPE.items():
+    setattr(Assignment, f"{_name}_", _with_underscore(_name, _arguments, True))
+for _name, _arguments in _CHANGING_SHAPE.items():
+    setattr(Assignment, f"{_name}_", _with_underscore(_name, _arguments, False))

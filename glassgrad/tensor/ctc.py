@@ -1,0 +1,135 @@
+"""Connectionist temporal classification (Graves et al., 2006). In: log-probabilities by time, labels. Out: losses.
+
+The labels with a blank before, between and after them are the states of a chain; in each step a path stays, moves on by
+one, or skips a blank between two different labels. alpha[t, s] is the logarithm of the sum of all paths that are in
+state s at time t, beta[t, s] of all ways on from there; alpha + beta over their sum is the share of state s, and that
+share is the gradient. Time is a scalar that kernels are handed when they run, so every step runs the same compiled
+code, and a loss costs O(time x states).
+"""
+
+from __future__ import annotations
+
+import math
+
+from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.uop import Cell, UOp, const, full
+from glassgrad.tensor.custom import own_gradient
+from glassgrad.tensor.formulas import exp, log
+from glassgrad.tensor.movement import joined
+from glassgrad.tensor.sequence import counting
+
+__all__ = ["losses"]
+
+_WIDE = 16        # how many steps are put together at once
+
+
+def losses(logs: UOp, skips: UOp, lengths: UOp, ends: UOp) -> UOp:
+    """The loss of each sequence.
+
+    logs: (time, batch, states), each state's log-probability. skips: (batch, states), whether a path may come from two
+    states before. lengths: (batch,), how many steps count. ends: (batch,), the last state, an even number.
+    """
+    logs = logs.contiguous()
+    total = _total(_alphas(logs, skips, lengths)[-1], lengths, ends)
+    return own_gradient(-total, (logs, skips, lengths, ends), _backward)
+
+
+def _backward(g: UOp, loss: UOp, logs: UOp, skips: UOp, lengths: UOp, ends: UOp) -> tuple[UOp | None, ...]:
+    """d loss / d logs[t, s] = -(the share of the paths that are in state s at time t)."""
+    steps = logs.shape[0]
+    alphas, betas = _stacked(_alphas(logs, skips, lengths)), _stacked(_betas(logs, skips, lengths, ends))
+    batch, states = logs.shape[1:]
+    time = counting(steps, dtypes.int64).reshape((steps, 1, 1)).expand(logs.shape)
+    counts = time < lengths.cast(dtypes.int64).reshape((1, batch, 1)).expand(logs.shape)
+    share = exp(alphas + betas + loss.reshape((1, batch, 1)).expand(logs.shape))
+    g = g.reshape((1, batch, 1)).expand(logs.shape)
+    return (counts & g.ne(0)).where(-share * g, 0), None, None, None     # a loss that no path reaches may count for 0
+
+
+def _alphas(logs: UOp, skips: UOp, lengths: UOp) -> list[UOp]:
+    """For each time, ln of the sum of the paths that are in each state; what has ended stays as it was."""
+    shape = logs.shape[1:]
+    alpha = (_states(shape) < 2).where(_at(logs, 0), -math.inf).contiguous()
+    found = [alpha]
+    for t in range(1, logs.shape[0]):
+        by_two = skips.where(_moved(alpha, 2), -math.inf)
+        reached = _sum_of(alpha, _moved(alpha, 1), by_two) + _at(logs, t)
+        alpha = (_time(t) < _by_sequence(lengths, shape)).where(reached, alpha).contiguous()
+        found.append(alpha)
+    return found
+
+
+def _betas(logs: UOp, skips: UOp, lengths: UOp, ends: UOp) -> list[UOp]:
+    """For each time, ln of the sum of the ways on from each state, its own log-probability not included."""
+    shape = logs.shape[1:]
+    state, end, length = _states(shape), _by_sequence(ends, shape), _by_sequence(lengths, shape)
+    final = (state.eq(end) | state.eq(end - 1)).where(const(0.0, logs.dtype), -math.inf)
+    beta = final.contiguous()
+    found = [beta]
+    may_skip = _moved(skips.cast(dtypes.int32), -2, 0).ne(0)
+    for t in range(logs.shape[0] - 2, -1, -1):
+        later = beta + _at(logs, t + 1)
+        on = _sum_of(later, _moved(later, -1), may_skip.where(_moved(later, -2), -math.inf))
+        beta = (_time(t + 1) < length).where(on, final).contiguous()
+        found.append(beta)
+    return found[::-1]
+
+
+def _total(alpha: UOp, lengths: UOp, ends: UOp) -> UOp:
+    """ln of the sum of all whole paths: those in the last state or the one before it."""
+    shape = alpha.shape
+    state, end = _states(shape), _by_sequence(ends, shape)
+    ending = (state.eq(end) | state.eq(end - 1)).where(alpha, -math.inf)
+    most = ending.reduce(o.AMAX, (1,))
+    most = most.eq(-math.inf).where(0.0, most)
+    total = (log(exp(ending - most.expand(shape)).sum((1,))) + most).reshape((shape[0],))
+    nothing = ends.eq(0).where(const(0.0, alpha.dtype), -math.inf)     # no time: only no labels fit
+    return (lengths < 1).where(nothing, total)
+
+
+# -- pieces --------------------------------------------------------------------------------------------------
+def _time(t: int) -> UOp:
+    return UOp(o.SCALAR, dtypes.int64, (), Cell(t))
+
+
+def _at(logs: UOp, t: int) -> UOp:
+    return UOp(o.GATHER, logs.dtype, (logs, _time(t)))
+
+
+def _states(shape: tuple[int, ...]) -> UOp:
+    return counting(shape[1], dtypes.int64).broadcast(shape)
+
+
+def _by_sequence(x: UOp, shape: tuple[int, ...]) -> UOp:
+    return x.cast(dtypes.int64).reshape((shape[0], 1)).expand(shape)
+
+
+def _moved(x: UOp, by: int, fill: float = -math.inf) -> UOp:
+    """States moved up (or down, negative), `fill` coming in."""
+    rows, n = x.shape
+    step = min(abs(by), n)
+    cut = ((0, rows), (0, n - step) if by > 0 else (step, n))
+    pads = ((0, 0), (step, 0) if by > 0 else (0, step))
+    inside = full((rows, n - step), True, dtypes.bool).pad(pads)
+    return inside.where(x.shrink(cut).pad(pads), fill)
+
+
+def _sum_of(*parts: UOp) -> UOp:
+    """ln of the sum of e^x, without overflow."""
+    most = parts[0]
+    for part in parts[1:]:
+        most = most.maximum(part)
+    most = most.eq(-math.inf).where(0.0, most)
+    total = exp(parts[0] - most)
+    for part in parts[1:]:
+        total = total + exp(part - most)
+    return log(total) + most
+
+
+def _stacked(rows: list[UOp]) -> UOp:
+    """Rows (batch, states) as (time, batch, states), a few at a time: each step copies what the last put together."""
+    level = [row.reshape((1, *row.shape)) for row in rows]
+    while len(level) > 1:
+        level = [joined(level[i:i + _WIDE], 0).contiguous() for i in range(0, len(level), _WIDE)]
+    return level[0]

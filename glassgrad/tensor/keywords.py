@@ -1,0 +1,64 @@
+"""What other libraries call a parameter. In: a signature and a call it refuses. Out: the same call in our words.
+
+PyTorch says `dim` where tinygrad says `axis`, NumPy `keepdims` where both say `keepdim`. Each method has one name for
+each parameter; a keyword that it does not have is looked up here, after the call was refused, so that it costs nothing
+where it is not needed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+__all__ = ["translated"]
+
+# names that mean the same thing
+_SAME: tuple[frozenset[str], ...] = tuple(frozenset(names.split()) for names in (
+    "axis dim dims axes order",
+    "keepdim keepdims",
+    "other x y w b exponent value others",
+    "target Y targets",
+    "shape size sizes args",
+    "repeats reps args",
+    "others args tensors",
+    "yes x input",
+    "no y other",
+    "min_ min a_min",
+    "max_ max a_max",
+    "layers ll",
+    "bounds arg",
+    "split_size_or_sections sizes split_size",
+    "start_dim start_axis",
+    "p ord",
+    "stop end",
+    "fill_value value",
+    "num_samples n",
+))
+
+
+def translated(signature: inspect.Signature, args: tuple[Any, ...],
+               kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The call with every keyword that the signature lacks renamed to one it has; None when that does not help.
+
+    >>> translated(inspect.signature(lambda x, axis=None: 0), (1,), {"dim": 0})
+    ((1,), {'axis': 0})
+    """
+    parameters = signature.parameters
+    known = {name: value for name, value in kwargs.items()
+             if name in parameters and parameters[name].kind is not inspect.Parameter.VAR_POSITIONAL}
+    unknown = [name for name in kwargs if name not in known]
+    for name in unknown:
+        ours = next((p for p in parameters.values() if p.name not in known
+                     and (name == p.name or any(name in same and p.name in same for same in _SAME))), None)
+        if ours is None:
+            return None
+        if ours.kind is ours.VAR_POSITIONAL:       # flip(dims=(0, 1)) is flip(0, 1)
+            value = kwargs[name]
+            args = (*args, *(value if isinstance(value, (tuple, list)) else (value,)))
+        else:
+            known[ours.name] = kwargs[name]
+    try:
+        signature.bind(*args, **known)
+    except TypeError:
+        return None
+    return (args, known) if unknown else None
