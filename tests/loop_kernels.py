@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from graph_leaves import Values
@@ -14,6 +15,7 @@ from glassgrad.graph.interpret import from_storage, interpret, to_storage
 from glassgrad.graph.uop import UOp
 from glassgrad.lower.loops import Kernel
 from glassgrad.optimize.target import Target
+from glassgrad.optimize.units import units_of
 from glassgrad.runtime.loop_interpreter import run_kernel
 from glassgrad.schedule.kernels import schedule
 
@@ -21,7 +23,8 @@ AVX512 = Target("x86_64", 64, 32, frozenset({"avx512f", "avx512bw", "avx512vl", 
 AVX2 = Target("x86_64", 32, 16, frozenset({"avx2", "fma", "f16c", "sse4.1"}))
 NEON = Target("aarch64", 16, 32, frozenset({"neon"}))
 SSE = Target("x86_64", 16, 16, frozenset({"sse2"}))
-TARGETS = {"avx512": AVX512, "avx2": AVX2, "neon": NEON, "sse": SSE}
+AMX = replace(AVX512, units=units_of({"amx-tile", "amx-bf16", "amx-int8"}))
+TARGETS = {"avx512": AVX512, "avx2": AVX2, "neon": NEON, "sse": SSE, "amx": AMX}
 
 SIZES = [1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33, 64, 67, 97]     # 1, primes, powers of two and their neighbours
 TOLERANCE = {"float64": 1e-10, "float32": 2e-5, "float16": 4e-3, "bfloat16": 4e-2}

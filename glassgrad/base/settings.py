@@ -42,6 +42,7 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
     Setting("CHECK_INDEX", 1, "0 stops checking that tensor indices are in range."),
     Setting("DISABLE_RULES", "", "Comma-separated names of rewrite rules to leave out, to bisect a wrong result."),
     Setting("CPU_FEATURES", "", "Changes the CPU's features, as LLVM spells them (`-avx512f,+avx2`), to try others."),
+    Setting("MATRIX_UNIT", 1, "0 multiplies bfloat16 and int8 in vectors, even where the CPU has a matrix unit (AMX)."),
     Setting("SEED", -1, "Seed of the random numbers when `manual_seed` was not called; -1 takes one from the system."),
 ]}
 

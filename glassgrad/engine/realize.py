@@ -122,7 +122,7 @@ _known: dict[Any, _Known] = {}
 
 def _find(normal: Normal, device: str) -> Ready:
     """The compiled schedule of a graph: made once for its structure and constants."""
-    mode = (settings.NOOPT, settings.DISABLE_RULES, settings.CPU_FEATURES, settings.BEAM, device)
+    mode = (settings.NOOPT, settings.DISABLE_RULES, settings.CPU_FEATURES, settings.MATRIX_UNIT, settings.BEAM, device)
     known = _known.get((mode, normal.key))
     bits = normal.constant_bits()
     if known is not None and not known.still_open():

@@ -17,6 +17,9 @@ Kinds of loop:
             A loop inside a TILE runs once, its body for all iterations. Values that depend on a TILE range live in
             registers, one each. (unroll-and-jam; the register tile of a matrix multiplication)
     LANE    as TILE, but the iterations are the lanes of one vector; at most one LANE range is open at a time
+    UNIT    as TILE, but all iterations of the UNIT loops around a statement are one instruction of a matrix unit
+            (optimize/units.py): a small matrix is cleared, loaded, stored, or gets a product of two others added.
+            What is added over UNIT ranges that the register does not have is summed in the unit's own order
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import Fold, Local, Range, UOp, const
 
-TASK, LOOP, TILE, LANE = "task", "loop", "tile", "lane"
-WIDE = (TILE, LANE)
+TASK, LOOP, TILE, LANE, UNIT = "task", "loop", "tile", "lane", "unit"
+WIDE = (TILE, LANE, UNIT)
 
 
 @dataclass(eq=False)
@@ -52,7 +55,7 @@ class If:
 
 @dataclass(eq=False)
 class Assign:
-    """register = value. Inside TILE and LANE loops: for each iteration that register or value depend on."""
+    """register = value. Inside wide loops: for each iteration that register or value depend on."""
     register: UOp
     value: UOp
 
@@ -112,7 +115,7 @@ def load(memory: UOp, index: UOp, gate: UOp | None = None) -> UOp:
 
 
 def register(name: str, dtype: DType, wide: Iterable[UOp] = ()) -> UOp:
-    """A mutable value named `name`: one for each combination of the given TILE and LANE ranges."""
+    """A mutable value named `name`: one for each combination of the given TILE, LANE and UNIT ranges."""
     return UOp(o.REGISTER, dtype, tuple(wide), name)
 
 

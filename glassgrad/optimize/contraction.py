@@ -105,8 +105,8 @@ class Recipe:
     def of(p: Product, target: Target) -> Recipe | None:
         depth = math.prod(r.arg.size for r in p.k)
         work = depth * math.prod(r.arg.size for r in p.m + p.n + p.batch)
-        m, m_out = _flat_axis(p.m, p.epilogue, "m")
-        n, n_out = _image_axis(p) or _flat_axis(p.n, p.epilogue, "n")
+        m, m_out = flat_axis(p.m, p.epilogue, "m")
+        n, n_out = _image_axis(p) or flat_axis(p.n, p.epilogue, "n")
         if depth < LEAST_K or work < LEAST_WORK or n.size < 4 or m.size < 2:
             return None
         return Recipe(p, target, m, n, [*p.batch, *m_out, *n_out], depth, work)
@@ -367,11 +367,11 @@ class Tiling:
         out: list[Statement] = []
         for s in moves.rebuild(p.epilogue, replace):
             assert isinstance(s, Store)
-            out.append(Store(s.memory, s.index, _gated(s.value, gate, result), s.combine, both(gate, s.gate)))
+            out.append(Store(s.memory, s.index, gated(s.value, gate, result), s.combine, both(gate, s.gate)))
         return out
 
 
-def _gated(value: UOp, gate: UOp | None, result: UOp) -> UOp:
+def gated(value: UOp, gate: UOp | None, result: UOp) -> UOp:
     """The epilogue's own reads stay inside the edges; the tile itself is whole."""
     if gate is None or result.op is not o.LOAD:
         return moves.edge_gate(value, gate)
@@ -407,7 +407,7 @@ def _blocks(panels_m: int, panels_n: int, rows: int, columns: int, depth: int, i
 
 
 # -- axes ----------------------------------------------------------------------------------------------------
-def _flat_axis(loops: list[UOp], epilogue: list[Statement], name: str) -> tuple[FlatAxis, list[UOp]]:
+def flat_axis(loops: list[UOp], epilogue: list[Statement], name: str) -> tuple[FlatAxis, list[UOp]]:
     """The innermost loops that flatten to one axis linear in the output, and the loops left outside."""
     def joined(parts: list[UOp]) -> FlatAxis:
         return FlatAxis(parts, math.prod(r.arg.size for r in parts))

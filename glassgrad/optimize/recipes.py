@@ -1,9 +1,10 @@
 """Which moves make a kernel fast on a CPU. In: a plain loop tree and a `Target`. Out: the optimized tree.
 
-Three recipes cover everything: contractions (optimize/contraction.py), and for the rest lanes along the rows or along
-the columns, whichever reads memory in order; then tasks. Few rows with a long reduction are grouped into partial
-results first. Choices depend on shapes, dtypes and the target alone, never on threads or timing; each is data
-(optimize/choices.py), so that a search can try others (runtime/beam.py).
+Three recipes cover everything: contractions (optimize/contraction.py, and optimize/matrix_unit.py where the target has
+a unit for their types), and for the rest lanes along the rows or along the columns, whichever reads memory in order;
+then tasks. Few rows with a long reduction are grouped into partial results first. Choices depend on shapes, dtypes and
+the target alone, never on threads or timing; each is data (optimize/choices.py), so that a search can try others
+(runtime/beam.py).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from glassgrad.lower.loops import (
 from glassgrad.optimize import moves, rare
 from glassgrad.optimize.choices import Choice, Decisions, Refused, read, settled
 from glassgrad.optimize.contraction import contraction
+from glassgrad.optimize.matrix_unit import on_matrix_unit
 from glassgrad.optimize.residues import residues
 from glassgrad.optimize.target import Target
 
@@ -88,7 +90,8 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, contract: bool 
     for phase in kernel.phases:
         for part in residues(phase.body):
             body = moves.merge_all(part)
-            contracted = contraction(body, target, decisions) if contract else None
+            contracted = (on_matrix_unit(body, target, decisions) or contraction(body, target, decisions)) \
+                if contract else None
             phases += [Phase(b) for b in (plain(body, target, decisions) if contracted is None else contracted)]
     phases = [Phase(rare.branch(phase.body)) for phase in phases]
     return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from glassgrad.optimize.units import MatrixUnit, units_of
+
 
 @dataclass(frozen=True)
 class Target:
@@ -19,12 +21,14 @@ class Target:
     features: frozenset[str] = frozenset()
     l1_bytes: int = 32 << 10                  # data cache of one core
     l2_bytes: int = 1 << 20
+    units: tuple[MatrixUnit, ...] = ()        # products of small matrices in one instruction
 
     @staticmethod
     def of(host: Any) -> Target:
         """The target in a fuller description of a machine, such as the runtime's."""
-        return host if isinstance(host, Target) else Target(host.arch, host.vector_bytes, host.vector_registers,
-                                                            host.features, host.l1_bytes, host.l2_bytes)
+        return host if isinstance(host, Target) else Target(
+            host.arch, host.vector_bytes, host.vector_registers, host.features, host.l1_bytes, host.l2_bytes,
+            units_of(host.features))
 
     def lanes(self, itemsize: int) -> int:
         """How many elements of a size fit one vector register."""

@@ -15,7 +15,8 @@ from glassgrad.graph.uop import UOp, toposort
 from glassgrad.lower.loops import Accumulate, Assign, For, Kernel, Prefetch, Statement, Store
 from glassgrad.lower.narrow import legalizer
 from glassgrad.optimize.target import Target
-from glassgrad.render.c_ops import CArithmetic, CValue, number, width
+from glassgrad.render.c_ops import CValue, number, width
+from glassgrad.render.c_units import CMatrices
 from glassgrad.render.jam import Jammed, jam
 from glassgrad.render.launch import Places, function_name
 from glassgrad.render.walk import READS, SUMS, Flow, Walker
@@ -26,21 +27,22 @@ LONGEST = 72       # characters of an expression before it gets a name
 def render_c(kernel: Kernel, target: Target) -> str:
     """A kernel as C, with one function per phase."""
     helpers: dict[str, str] = {}
-    legalize = legalizer(half=False, rounding=Target.of(target).has_round)
+    target = Target.of(target)
+    legalize = legalizer(half=False, rounding=target.has_round)
     places = Places(kernel)
-    functions = [CFunction(places, jam(phase, legalize), function_name(kernel, p), helpers).text()
+    functions = [CFunction(places, target, jam(phase, legalize), function_name(kernel, p), helpers).text()
                  for p, phase in enumerate(kernel.phases)]
     types = [text for text in helpers.values() if text.startswith("typedef")]
     inline = [text for text in helpers.values() if not text.startswith("typedef")]
     return "\n".join([*types, *inline, "", "\n\n".join(functions), ""])
 
 
-class CFunction(CArithmetic, Walker):
+class CFunction(CMatrices):
     """One phase of a kernel as one C function."""
 
-    def __init__(self, places: Places, jammed: Jammed, name: str, helpers: dict[str, str]):
+    def __init__(self, places: Places, target: Target, jammed: Jammed, name: str, helpers: dict[str, str]):
         Walker.__init__(self, jammed)
-        self.helpers, self.name, self.tasks = helpers, name, jammed.tasks
+        self.helpers, self.name, self.tasks, self.matrix_units = helpers, name, jammed.tasks, target.units
         self.offsets, self.slots = places.offsets, places.slots
         self.taken: set[str] = {"args", "task", "scratch", *_KEYWORDS}
         self.given: dict[Any, str] = {}
@@ -66,7 +68,8 @@ class CFunction(CArithmetic, Walker):
         self.run(self.body)
         variables: dict[str, list[str]] = {}
         for register, name in self.registers.items():
-            variables.setdefault(self.type(register.dtype, self.widths[register]), []).append(name)
+            variables.setdefault(self.type(register.dtype, self.widths[register]), []).append(
+                name + self.dimensions(register))
         declared = [f"  {kind} {', '.join(names)};" for kind, names in variables.items()]
         return "\n".join([head, *["  " + line for line in self.pointers], *declared,
                           *["  " + line for line in self.scopes[0].lines], "}"])
@@ -142,12 +145,18 @@ class CFunction(CArithmetic, Walker):
         return CValue(name, node.dtype, self.widths[node])
 
     def assign(self, statement: Assign) -> None:
+        if self.is_matrix(statement.register):
+            self.assign_matrix(statement)
+            return
         lanes = self.widths[statement.register]
         if self.widths[statement.value] and not lanes:
             raise Bug(f"the register {statement.register.arg} is narrower than the value assigned to it")
         self.line(f"{self.register(statement.register).text} = {self.wide(self.operand(statement.value), lanes).text};")
 
     def accumulate(self, statement: Accumulate) -> None:
+        if self.is_matrix(statement.register):
+            self.accumulate_matrix(statement)
+            return
         register, combine, value = statement.register, statement.combine, statement.value
         target, lanes = self.register(register), self.widths[register]
         if combine is o.ADD and value.op is o.MUL and register.dtype.kind == "f":
@@ -306,6 +315,9 @@ class CFunction(CArithmetic, Walker):
         self.line(f"__builtin_prefetch({self.place(statement.memory, self.split(statement.index)[0])}, 0, 2);")
 
     def store(self, statement: Store) -> None:
+        if statement.value.op is o.REGISTER and self.is_matrix(statement.value):
+            self.store_matrix(statement)
+            return
         memory, combine = statement.memory, statement.combine
         dtype = memory.dtype
         scalar, wide, step = self.split(statement.index)

@@ -24,6 +24,8 @@ from glassgrad.lower.loops import (
     LANE,
     LOOP,
     TILE,
+    UNIT,
+    WIDE,
     Accumulate,
     Assign,
     For,
@@ -46,12 +48,14 @@ class Jammed:
     tasks: list[UOp]          # the ranges that the task number stands for, outermost first
     body: list[Statement]
     lanes: list[UOp]          # the ranges that are vectors
+    units: list[UOp]          # the ranges inside one instruction of a matrix unit
 
 
 def jam(phase: Phase, legalize: Callable[[UOp], UOp | None]) -> Jammed:
     """The phase written out. `legalize` exchanges a node (its sources are done) for what the target can do, or None."""
     loops, body = task_loops(phase)
-    writer = _Jam(legalize, {s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE})
+    wide = {kind: {s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == kind} for kind in (LANE, UNIT)}
+    writer = _Jam(legalize, wide[LANE], wide[UNIT])
     for loop in reversed(loops):
         if loop.stop is not None:      # a task past the stop does nothing
             body = [If(ix.less(loop.range, loop.stop), body)]
@@ -61,12 +65,12 @@ def jam(phase: Phase, legalize: Callable[[UOp], UOp | None]) -> Jammed:
     out: list[Statement] = []
     writer.write(body, {}, out)
     tasks = [loop.range for loop in loops]
-    return Jammed(tasks, out, sorted(writer.lanes, key=ix.order_key))
+    return Jammed(tasks, out, sorted(writer.lanes, key=ix.order_key), sorted(writer.units, key=ix.order_key))
 
 
 class _Jam:
-    def __init__(self, legalize: Callable[[UOp], UOp | None], lanes: set[UOp]):
-        self.legalize = legalize
+    def __init__(self, legalize: Callable[[UOp], UOp | None], lanes: set[UOp], units: set[UOp]):
+        self.legalize, self.units = legalize, units
         self.lanes = {r for r in lanes if r.arg.size > 1}
         self.open: dict[UOp, int] = {}                              # TILE ranges around this statement -> iterations
         self.prepared: dict[UOp, UOp] = {}
@@ -114,9 +118,9 @@ class _Jam:
                 size, limit = int(limit.arg), None
             if size <= 0:
                 continue
-            if limit is not None and kind in (TILE, LANE) or kind == LANE and size != range_.arg.size:
+            if limit is not None and kind in WIDE or kind in (LANE, UNIT) and size != range_.arg.size:
                 raise Bug(f"the {kind} loop {range_.arg.name} has a stop; wide loops are cut by gates")
-            if kind == TILE or size == 1 and limit is None:
+            if kind == TILE or size == 1 and limit is None and kind != UNIT:
                 self.open[range_] = size
                 self.write(statement.body, each, out)
                 del self.open[range_]
@@ -125,7 +129,7 @@ class _Jam:
                 self.write(statement.body, each, inner)
                 if inner:
                     shorter = ix.index(size) if limit is None and size < range_.arg.size else limit
-                    out.append(For(range_, LANE if kind == LANE else LOOP, inner, shorter))
+                    out.append(For(range_, kind if kind in (LANE, UNIT) else LOOP, inner, shorter))
 
     def store(self, statement: Store, binding: Binding, out: list[Statement]) -> None:
         index, value = self.prepare(statement.index), self.prepare(statement.value)
@@ -213,7 +217,10 @@ class _Jam:
                 continue
             src = tuple([done[s] for s in node.src])
             new = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
-            new = self.unfold(new) if new.op is o.FOLD else self.legalize(new) or new
+            if new.op is o.FOLD:
+                new = self.unfold(new)
+            elif self.units.isdisjoint(ranges_of(new)):        # what a matrix unit computes it computes as it is
+                new = self.legalize(new) or new
             done[node] = new
         return done[root]
 

@@ -11,12 +11,12 @@ from glassgrad.base.errors import Bug
 from glassgrad.graph import index as ix, ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp
-from glassgrad.lower.loops import Accumulate, Assign, For, Kernel, Statement, ranges_of, walk
+from glassgrad.lower.loops import Accumulate, Assign, For, Kernel, Statement, Store, ranges_of, walk
 from glassgrad.lower.narrow import legalizer
 from glassgrad.optimize.target import Target
+from glassgrad.render.amx import Matrices
 from glassgrad.render.jam import Jammed, jam
 from glassgrad.render.launch import Places, function_name
-from glassgrad.render.llvm_memory import Memory
 from glassgrad.render.llvm_ops import TYPES, Value, is_literal, list_of, literal
 from glassgrad.render.walk import NOTHING, SUMS, Flow, Walker
 
@@ -32,7 +32,7 @@ def render_llvm(kernel: Kernel, target: Target) -> str:
     return "\n".join([*functions, *[f"declare {d}" for d in declarations.values()], ""])
 
 
-class Function(Memory):
+class Function(Matrices):
     """One phase of a kernel as one LLVM function."""
 
     def __init__(self, places: Places, target: Target, jammed: Jammed, name: str, declarations: dict[str, str]):
@@ -42,6 +42,7 @@ class Function(Memory):
         self.counters: dict[UOp, Value] = {}
         self.counts: dict[UOp, dict[int, Value]] = {}       # of innermost loops: multiples of the counter
         self.offsets, self.slots, self.splits = places.offsets, places.slots, {}
+        self.matrix_terms = {}
         self.labels = 0
 
     def text(self) -> str:
@@ -86,7 +87,7 @@ class Function(Memory):
         test = self.operand(condition)
         around = self.scopes[-1]
         inside, after = self.label("then"), self.label("after")
-        before = {r: self.registers.get(r) for r in flow.writes if r.op is o.REGISTER}
+        before = {r: self.registers.get(r) for r in flow.writes if r.op is o.REGISTER and not self.is_matrix(r)}
         self.enter(flow, inside, guard=True)
         if len(body) == 1 and isinstance(body[0], For) and self.flows[body[0]] is flow:
             self._loop(body[0], flow)
@@ -171,12 +172,18 @@ class Function(Memory):
         return found
 
     def assign(self, statement: Assign) -> None:
+        if self.is_matrix(statement.register):
+            self.assign_matrix(statement)
+            return
         lanes = self.widths[statement.register]
         if self.widths[statement.value] and not lanes:
             raise Bug(f"the register {statement.register.arg} is narrower than the value assigned to it")
         self.registers[statement.register] = self.operand(statement.value, lanes)
 
     def accumulate(self, statement: Accumulate) -> None:
+        if self.is_matrix(statement.register):
+            self.accumulate_matrix(statement)
+            return
         register, combine, value = statement.register, statement.combine, statement.value
         lanes, dtype = self.widths[register], register.dtype
         if combine is o.ADD and value.op is o.MUL and dtype.kind == "f":
@@ -188,6 +195,12 @@ class Function(Memory):
             result = self.binary(combine, dtype, more, self.register(register)) if combine.commutative else \
                 self.binary(combine, dtype, self.register(register), more)
         self.registers[register] = result
+
+    def store(self, statement: Store) -> None:
+        if statement.value.op is o.REGISTER and self.is_matrix(statement.value):
+            self.store_matrix(statement)
+        else:
+            super().store(statement)
 
     def get(self, node: UOp) -> Value:
         """The value of a node, computed now if it is not there."""

@@ -19,6 +19,7 @@ from glassgrad.graph.index import bounds, linear
 from glassgrad.graph.uop import UOp, toposort
 from glassgrad.lower.loops import (
     LANE,
+    UNIT,
     Accumulate,
     Assign,
     For,
@@ -66,7 +67,7 @@ class Walker:
 
     def __init__(self, jammed: Jammed):
         self.lanes = {r: r.arg.size for r in jammed.lanes}
-        self.body = jammed.body
+        self.units, self.body = frozenset(jammed.units), jammed.body
         statements = list(walk(jammed.body))
         self.stored = {s.memory for s in statements if isinstance(s, Store)}
         self.reads: dict[UOp, frozenset[Any]] = {}        # node -> registers and written memories under it, and READS
@@ -77,7 +78,7 @@ class Walker:
         self._flow(jammed.body)
         self.scopes = [Scope(0, "entry")]
         self.open: dict[UOp, int] = dict.fromkeys(self.lanes, 0)     # range -> depth of its scope
-        self.open.update(dict.fromkeys(jammed.tasks, 0))
+        self.open.update(dict.fromkeys((*jammed.tasks, *jammed.units), 0))
         self.changing: dict[Any, int] = {}                # register, memory or READS -> depth of its innermost change
         self.scope = self.scopes[0]                       # where lines go now
 
@@ -107,7 +108,7 @@ class Walker:
             if at < done:
                 continue
             if isinstance(statement, For):
-                if statement.kind == LANE:     # a change of type, not of control
+                if statement.kind in (LANE, UNIT):     # a change of type, not of control
                     self.run(statement.body)
                 else:
                     self.loop(statement, self.flows[statement])
@@ -263,7 +264,7 @@ class Walker:
             if isinstance(s, (For, If)):
                 inner = self.flows[s] = self._flow(s.body)
                 flow.writes.update(inner.writes)
-                flow.loops |= inner.loops or isinstance(s, For) and s.kind != LANE
+                flow.loops |= inner.loops or isinstance(s, For) and s.kind not in (LANE, UNIT)
                 flow.exposed.update((r, None) for r in inner.exposed if r not in flow.assigned)
                 if isinstance(s, For) and (s.stop is None or bounds(s.stop)[0] > 0):
                     flow.assigned.update(inner.assigned)

@@ -77,8 +77,9 @@ class Worker:
         above = os.path.dirname(os.path.dirname(PACKAGE))
         kept = {k: v for k, v in os.environ.items() if k not in DEVICE_FLAGS and k != "DEVICE"}
         kept.update(PYTHONPATH=os.pathsep.join(filter(None, [above, os.environ.get("PYTHONPATH")])),
-                    THREADS=str(machine()["threads"]), CPU_FEATURES=settings.CPU_FEATURES, DEV="CPU", BEAM="0",
-                    DEBUG="0", CHECK="0", VIZ="0", MEMORY_MB="0")
+                    THREADS=str(machine()["threads"]), CPU_FEATURES=settings.CPU_FEATURES,
+                    MATRIX_UNIT=str(settings.MATRIX_UNIT), DEV="CPU", BEAM="0", DEBUG="0", CHECK="0", VIZ="0",
+                    MEMORY_MB="0")
         process = self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             encoding="utf-8", env=kept, start_new_session=True)       # Ctrl-C is for us, and we end the worker

@@ -49,7 +49,7 @@ class HostTarget:
 
     @property
     def has_amx_bf16(self) -> bool:
-        """Whether there are tile registers that multiply bfloat16; ask `request_amx` before using them."""
+        """Whether there are tile registers that multiply bfloat16, and we may use them."""
         return "amx-bf16" in self.features and "amx-tile" in self.features
 
     @property
@@ -167,7 +167,7 @@ def _elf_triple(arch: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def _describe(overrides: str) -> HostTarget:
+def _describe(overrides: str, matrix_unit: int) -> HostTarget:
     machine = platform.machine().lower()
     arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
     if sys.platform == "darwin":
@@ -176,23 +176,26 @@ def _describe(overrides: str) -> HostTarget:
         cpu, features, l1, l2 = _windows(arch)
     else:
         cpu, features, l1, l2 = _linux()
-    return HostTarget(arch, cpu or machine, _apply_overrides(features, overrides), _elf_triple(arch),
-                      l1 or 32 << 10, l2 or 1 << 20)
+    features = _apply_overrides(features, overrides)
+    if "amx-tile" in features and not (matrix_unit and request_amx()):
+        features = frozenset(name for name in features if not name.startswith("amx"))
+    return HostTarget(arch, cpu or machine, features, _elf_triple(arch), l1 or 32 << 10, l2 or 1 << 20)
 
 
 def host_description() -> HostTarget:
-    """This machine's processor, as `CPU_FEATURES` lets us see it.
+    """This machine's processor, as `CPU_FEATURES` and `MATRIX_UNIT` let us see it.
 
     >>> host_description().vector_bytes in (16, 32, 64)
     True
     """
-    return _describe(settings.CPU_FEATURES)
+    return _describe(settings.CPU_FEATURES, settings.MATRIX_UNIT)
 
 
 @lru_cache(maxsize=1)
 def request_amx() -> bool:
-    """Asks Linux for the AMX tile registers; without permission the first tile instruction is fatal."""
-    if sys.platform != "linux" or not host_description().has_amx_bf16:
+    """Asks Linux for the AMX tile registers, for all threads of this process and of those it forks; without
+    permission the first tile instruction is fatal. Other systems are not known to lend them."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
     arch_prctl, request_permission, tile_data = (ctypes.c_long(number) for number in (158, 0x1023, 18))
     return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)

@@ -2,7 +2,7 @@
 
 In: a `Kernel` and its arguments. Out: the arguments' arrays, stored into. Knows nothing of renderers or devices.
 
-Values carry named axes (wide_arrays.py): one for all tasks, and one for each TILE or LANE range they depend on. So
+Values carry named axes (wide_arrays.py): one for all tasks, and one for each wide range they depend on. So
 tasks and wide loops run as NumPy arrays, every statement for all iterations before the next, which is what "jammed"
 means; only LOOPs run in Python, and not even those that just accumulate. Where iterations differ in what they run (a
 `stop`, an If), a mask says which do. Every access is checked: see interpreter_memory.py.
@@ -27,6 +27,7 @@ from glassgrad.lower.loops import (
     LOOP,
     TASK,
     TILE,
+    UNIT,
     WIDE,
     Accumulate,
     Assign,
@@ -91,7 +92,7 @@ class _PhaseRun:
             body = body[0].body
         self.body = body
         loops = [s for s in walk(body) if isinstance(s, For)]
-        self.kinds = {s.range: s.kind for kind in (LOOP, TASK, TILE, LANE) for s in loops if s.kind == kind}
+        self.kinds = {s.range: s.kind for kind in (LOOP, TASK, TILE, LANE, UNIT) for s in loops if s.kind == kind}
         self.stepped = {s.range for s in loops if s.kind not in WIDE}      # counters that are not always a whole axis
         self.private = list(dict.fromkeys(s.memory for s in walk(body) if isinstance(s, Store)
                                           and s.memory.op is o.LOCAL and s.memory.arg.home == "worker"))
@@ -102,7 +103,7 @@ class _PhaseRun:
         self.first_task = 0
         self.tasks = Wide(np.arange(1), (TASKS,))          # positions in the chunk that runs now
         self.counters: dict[UOp, Wide] = {}
-        self.open_wide: list[UOp] = []                     # TILE, LANE and inner TASK ranges around the statement
+        self.open_wide: list[UOp] = []                     # wide and inner TASK ranges around the statement
         self.along: list[UOp] = []                         # the LOOP that accumulates as an axis, if one does
         self.registers: dict[UOp, Wide] = {}
         self.fixed: dict[UOp, Wide] = {}                   # values that are the same for the whole chunk

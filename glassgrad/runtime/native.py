@@ -11,7 +11,7 @@ import ctypes
 import json
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -55,16 +55,17 @@ class NativeDevice:
     def __init__(self, name: str, language: str):
         self.name, self.language = name, language
         self.memory = HostMemory()
-        self._programs: dict[tuple[UOp, int, str, int], Program] = {}
+        self._programs: dict[tuple[UOp, int, str, int, int], Program] = {}
 
     @property
     def target(self) -> Target:
-        return Target.of(host_description())
+        target = Target.of(host_description())
+        return target if self.language == "llvm" else replace(target, units=())      # C has no words for matrix units
 
     # -- compiling -------------------------------------------------------------------------------------------
     def programs(self, kernels: Sequence[UOp]) -> list[Program]:
         """Compiled kernels, each distinct one once; LLVM works on one while Python lowers the next."""
-        mode = (settings.NOOPT, settings.CPU_FEATURES, settings.BEAM)
+        mode = (settings.NOOPT, settings.CPU_FEATURES, settings.MATRIX_UNIT, settings.BEAM)
         missing = [ast for ast in dict.fromkeys(kernels) if (ast, *mode) not in self._programs]
         if settings.BEAM > 0 and not settings.NOOPT:
             self._search(missing)

@@ -1,0 +1,316 @@
+"""Sums of products on a matrix unit. In: a plain loop tree, a `Target` with units. Out: phases, or None.
+
+For factors of a type that a unit multiplies (bfloat16 into float32, bytes into int32), whatever float32 or int32 the
+loops widen them to first. As the packed recipe (contraction.py), with a small matrix in the place of a vector:
+
+    phase 1   lay the left factor out as the unit reads it    [panel of M][step of K][row][k]      unless it lies so
+    phase 2   and the right one                               [panel of N][step of K][word of k][column]
+    phase 3   TASK blocks of M and N: for blocks of K: for panels of N: for panels of M: a few small matrices of sums,
+              UNIT steps over both panels, then to LOCAL memory; the epilogue reads them there, in vectors
+
+Past the end of K both factors are zeros; what lies past the edges of M and N is dropped at the store.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from glassgrad.graph import ops as o
+from glassgrad.graph.index import add, both, index, less, multiply, substitute_index
+from glassgrad.graph.uop import UOp, const
+from glassgrad.lower.loops import (
+    LANE,
+    LOOP,
+    TASK,
+    TILE,
+    UNIT,
+    Accumulate,
+    Assign,
+    For,
+    Statement,
+    Store,
+    counter,
+    load,
+    local,
+    register,
+)
+from glassgrad.optimize import moves
+from glassgrad.optimize.choices import Choice, Decisions
+from glassgrad.optimize.contraction import flat_axis, gated
+from glassgrad.optimize.packing import FlatAxis, one, stride_along
+from glassgrad.optimize.product import Product, lanes_on_the_right, recognise
+from glassgrad.optimize.target import Target
+from glassgrad.optimize.unit_panels import Panels, UnitRanges, narrowed
+from glassgrad.optimize.units import MatrixUnit
+
+LEAST_WORK = 16 * 1024    # multiply-adds below which vectors do as well
+WASTE = 8                 # times the work that may go into edges: a unit is that much faster than vectors, and more
+TASK_WORK = 4 << 20       # multiply-adds worth a task of their own
+MOST_TASKS = 16
+K_BLOCK = 8               # steps of K: a panel of this depth stays in the first-level cache while others go by
+LONG_K = 16               # steps of K up to which it is not cut into blocks
+FEW_PANELS = 8            # of N: up to so many, reading the left factor in place beats packing it
+MOST_RESTING = 1 << 22    # elements of sums that rest in memory, for each worker
+
+
+@dataclass(frozen=True)
+class Unit(Choice):
+    """tiles_m x tiles_n matrices of sums in a unit's registers; blocks of panels of them, one to a task."""
+    name: str                     # the unit's instruction
+    tiles_m: int
+    tiles_n: int
+    block_m: int                  # panels of M in one task
+    block_n: int                  # panels of N in one task
+    in_place: bool = False        # the left factor is read where it lies, not packed
+    k_block: int = 0              # steps of K after which the sums rest in memory; 0: none
+
+
+def on_matrix_unit(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
+    """The phases; refuses what is not a sum of products, has no unit for its types, or is too small to repay it."""
+    product = recognise(body) if target.units else None
+    recipe = None if product is None else UnitRecipe.of(lanes_on_the_right(product), target)
+    if recipe is None:
+        return None
+    return UnitTiling(recipe, decisions.ask(recipe.own(), recipe.refuses, recipe.others)).phases()
+
+
+@dataclass
+class UnitRecipe:
+    """A product in a unit's types, its flat axes, and how it would be cut."""
+    product: Product
+    unit: MatrixUnit
+    target: Target
+    m: FlatAxis
+    n: FlatAxis
+    outer: list[UOp]              # loops around everything: batch, and parts of M and N that do not flatten
+    depth: int
+    work: int
+
+    @staticmethod
+    def of(p: Product, target: Target) -> UnitRecipe | None:
+        for unit in target.units:
+            left, right = narrowed(p.left, unit.left), narrowed(p.right, unit.right)
+            if p.total.dtype is unit.total and left is not None and right is not None:
+                break
+        else:
+            return None
+        p = Product(left, right, p.m, p.n, p.batch, p.k, p.total, p.epilogue)
+        m, m_out = flat_axis(p.m, p.epilogue, "m")
+        n, n_out = flat_axis(p.n, p.epilogue, "n")
+        depth = math.prod(r.arg.size for r in p.k)
+        work = depth * math.prod(r.arg.size for r in (*p.m, *p.n, *p.batch))
+        recipe = UnitRecipe(p, unit, target, m, n, [*p.batch, *m_out, *n_out], depth, work)
+        own = recipe.own()
+        padded = work // (m.size * n.size * depth) * recipe.steps * unit.depth
+        for size, tiles, wide in ((m.size, own.tiles_m, unit.rows), (n.size, own.tiles_n, unit.columns)):
+            padded *= -(-size // (tiles * wide)) * tiles * wide
+        return recipe if work >= LEAST_WORK and padded <= WASTE * work else None
+
+    @property
+    def steps(self) -> int:
+        """Of K: instructions that one sum takes."""
+        return -(-self.depth // self.unit.depth)
+
+    def own(self) -> Unit:
+        """What the recipe does when nobody knows better: the shape that takes the fewest products and reads."""
+        def cost(c: Unit) -> int:
+            panels_m, panels_n = self.panels(c)
+            return panels_m * panels_n * (2 * max(c.tiles_m * c.tiles_n, self.unit.in_flight) + c.tiles_m + c.tiles_n)
+        return min(self.others(), key=cost)
+
+    def others(self) -> list[Unit]:
+        """Every shape whose sums and operands fit the registers."""
+        most = range(1, self.unit.registers)
+        return [self.with_tiles(m, n) for m in most for n in most if m * n + m + n <= self.unit.registers]
+
+    def with_tiles(self, tiles_m: int, tiles_n: int) -> Unit:
+        """The recipe's blocks for a panel of so many matrices down and across."""
+        c = Unit(self.unit.name, tiles_m, tiles_n, 1, 1, False, K_BLOCK if self.steps > LONG_K else 0)
+        rows, columns = tiles_m * self.unit.rows, tiles_n * self.unit.columns
+        panels_m, panels_n = self.panels(c)
+        wanted = max(1, min(MOST_TASKS, self.work // TASK_WORK) // max(1, math.prod(r.arg.size for r in self.outer)))
+        room = self.target.l2_bytes // 2 if c.k_block else math.inf
+        block_m, block_n = _blocks(panels_m, panels_n, rows, columns, self.unit.total.itemsize, wanted, room)
+        in_place = self.can_stay_in_place(rows) is None and (panels_n <= FEW_PANELS or self.lines_apart(rows))
+        return replace(c, block_m=block_m, block_n=block_n, in_place=in_place)
+
+    def panels(self, c: Unit) -> tuple[int, int]:
+        """How many panels of M and N there are."""
+        return -(-self.m.size // (c.tiles_m * self.unit.rows)), -(-self.n.size // (c.tiles_n * self.unit.columns))
+
+    def refuses(self, c: Unit) -> str | None:
+        """Why a way to cut this product would not do."""
+        if c.name != self.unit.name:
+            return f"the unit is {self.unit.name}"
+        if c.tiles_m * c.tiles_n + c.tiles_m + c.tiles_n > self.unit.registers:
+            return f"sums and operands take more than {self.unit.registers} registers"
+        panels_m, panels_n = self.panels(c)
+        if c.block_m > panels_m or c.block_n > panels_n:
+            return "a block is larger than the product"
+        if c.k_block >= self.steps:
+            return f"there are {self.steps} steps of K"
+        panel = c.tiles_m * self.unit.rows * c.tiles_n * self.unit.columns
+        if panel * c.block_n * (c.block_m if c.k_block else 1) > MOST_RESTING:
+            return "a block's sums would not rest in any cache"
+        return self.can_stay_in_place(c.tiles_m * self.unit.rows) if c.in_place else None
+
+    def can_stay_in_place(self, rows: int) -> str | None:
+        """Why the left factor must be packed; None where the unit can read it where it lies: rows along k in whole
+        steps, and whole panels of rows (the last one may start early)."""
+        left, p = self.product.left, self.product
+        if left.op is not o.LOAD or len(left.src) != 2:
+            return "the left factor is computed, not read"
+        if len(p.k) != 1 or len(self.m.parts) != 1 or rows > self.m.size or self.depth % self.unit.depth:
+            return "the left factor is not a matrix of whole steps"
+        if stride_along(left.src[1], self.m.parts[0]) is None or stride_along(left.src[1], p.k[0]) != 1:
+            return "the left factor does not lie along k"
+        return None
+
+    def lines_apart(self, rows: int) -> bool:
+        """Whether the lines of a panel's rows fall into different sets of the first-level cache."""
+        left = self.product.left
+        step = stride_along(left.src[1], self.m.parts[0]) or 0
+        return rows * math.gcd(step * left.dtype.itemsize, 4096) <= 4 * 4096      # 4096 bytes of lines share no set
+
+
+class UnitTiling:
+    """A product cut as chosen: small matrices of sums, panels of them, blocks of panels."""
+
+    def __init__(self, recipe: UnitRecipe, chosen: Unit):
+        self.product, self.unit, self.m, self.n, self.outer = \
+            recipe.product, recipe.unit, recipe.m, recipe.n, recipe.outer
+        self.steps, self.work, self.lanes = recipe.steps, recipe.work, recipe.target.lanes(4)
+        self.tiles_m, self.tiles_n, self.block_m, self.block_n = \
+            chosen.tiles_m, chosen.tiles_n, chosen.block_m, chosen.block_n
+        self.in_place, self.k_block = chosen.in_place, chosen.k_block
+        unit, p = self.unit, self.product
+        self.rows, self.columns = self.tiles_m * unit.rows, self.tiles_n * unit.columns
+        self.panels_m, self.panels_n = recipe.panels(chosen)
+        self.task_m = counter("mb", -(-self.panels_m // self.block_m))
+        self.task_n = counter("nb", -(-self.panels_n // self.block_n))
+        self.in_m, self.in_n = counter("mo", self.block_m), counter("no", self.block_n)
+        self.panel_m = add(multiply(one(self.task_m), self.block_m), one(self.in_m))
+        self.panel_n = add(multiply(one(self.task_n), self.block_n), one(self.in_n))
+        self.tile_m, self.tile_n = counter("um", self.tiles_m), counter("un", self.tiles_n)
+        self.inside = UnitRanges.of(unit)
+        wide = [r for r in (self.tile_m, self.tile_n) if r.arg.size > 1]
+        self.total = register(p.total.arg, unit.total, (*wide, self.inside.row, self.inside.column))
+        self.left = Panels("left", p.left, self.m, self.outer, p.k, unit, self.tiles_m, self.panels_m, False)
+        self.right = Panels("right", p.right, self.n, self.outer, p.k, unit, self.tiles_n, self.panels_n, True)
+        self.tiles = local("tiles", unit.total, self.rows * self.columns * self.block_n *
+                           (self.block_m if self.k_block else 1))
+
+    # -- phases ----------------------------------------------------------------------------------------------
+    def phases(self) -> list[list[Statement]]:
+        packed = [] if self.in_place else [self.left.pack(self.lanes)]
+        packed.append(self.right.pack(self.lanes))
+        body = self.in_blocks_of_k() if self.k_block else self.panels_of_m(
+            [*self.panels_of_n(self.sums(const(0, self.unit.total), index(0), self.steps)), *self.epilogue()])
+        kind = TASK if self.work >= TASK_WORK else LOOP
+        for r, how in ((self.task_n, TASK), (self.task_m, TASK), *[(r, kind) for r in reversed(self.outer)]):
+            body = [For(r, how, body)] if r.arg.size > 1 else body
+        return [*packed, body]
+
+    def in_blocks_of_k(self) -> list[Statement]:
+        """Long sums: for a block of K at a time, all tiles of the task; between blocks they rest in LOCAL memory."""
+        count = -(-self.steps // self.k_block)
+        size = -(-self.steps // count)
+        count = -(-self.steps // size)
+        block = counter("kb", count - 1)
+        first = multiply(add(one(block), index(1)), size)
+        rest = load(self.tiles, self.place())
+        stop = None if self.steps % size == 0 else add(index(self.steps), multiply(first, -1))
+        later = self.panels_of_m(self.panels_of_n(self.sums(rest, first, size, stop)))
+        return [*self.panels_of_m(self.panels_of_n(self.sums(const(0, self.unit.total), index(0), size))),
+                *([For(block, LOOP, later)] if count > 2 else later),
+                *self.panels_of_m(self.epilogue())]
+
+    def panels_of_m(self, body: list[Statement]) -> list[Statement]:
+        """For all panels of M in a task; one of them stays near while those of N go by."""
+        return _loop(self.in_m, self.task_m, self.panels_m, body)
+
+    def panels_of_n(self, body: list[Statement]) -> list[Statement]:
+        return _loop(self.in_n, self.task_n, self.panels_n, body)
+
+    def place(self, row: UOp | None = None, column: UOp | None = None) -> UOp:
+        """Where LOCAL memory keeps an element of the panel's sums: the one in the unit, or that asked for."""
+        unit = self.unit
+        row = add(multiply(one(self.tile_m), unit.rows), self.inside.row) if row is None else row
+        column = add(multiply(one(self.tile_n), unit.columns), self.inside.column) if column is None else column
+        at = add(multiply(one(self.in_m), self.block_n), one(self.in_n)) if self.k_block else one(self.in_n)
+        return add(multiply(add(multiply(at, self.rows), row), self.columns), column)
+
+    def sums(self, begin: UOp, first: UOp, count: int, stop: UOp | None = None) -> list[Statement]:
+        """The sums of one panel of M and one of N over some steps of K, to LOCAL memory."""
+        step = counter("ks", count)
+        a, b = self.factors(add(first, one(step)))
+        body: list[Statement] = [Accumulate(self.total, o.ADD, a.cast(self.unit.total) * b.cast(self.unit.total))]
+        for r in (self.inside.piece, self.inside.word):
+            body = [For(r, UNIT, body)]
+        body = [For(step, LOOP, body, stop)] if count > 1 else body
+        body = [Assign(self.total, begin), *body, Store(self.tiles, self.place(), self.total)]
+        for r, kind in ((self.inside.column, UNIT), (self.inside.row, UNIT), (self.tile_n, TILE), (self.tile_m, TILE)):
+            body = [For(r, kind, body)] if r.arg.size > 1 else body
+        return body
+
+    def factors(self, step: UOp) -> tuple[UOp, UOp]:
+        """What the unit multiplies in one step: both as elements of their own type."""
+        inside, unit = self.inside, self.unit
+        b = self.right.element(self.panel_n, step, one(self.tile_n), inside.column, inside)
+        if not self.in_place:
+            return self.left.element(self.panel_m, step, one(self.tile_m), inside.row, inside), b
+        row = add(multiply(one(self.tile_m), unit.rows), inside.row)
+        k = add(add(multiply(step, unit.depth), multiply(inside.word, unit.pieces)), inside.piece)
+        at_m = add(self.first_row(), row)
+        return substitute_index(self.product.left, {**self.m.apart(at_m), self.product.k[0]: k}, {}), b
+
+    def first_row(self) -> UOp:
+        """Of a panel of M. Read in place, the last panel starts early, so that no row lies past the end."""
+        first = multiply(self.panel_m, self.rows)
+        return first.minimum(self.m.size - self.rows) if self.in_place and self.m.size % self.rows else first
+
+    def epilogue(self) -> list[Statement]:
+        """What is stored of a finished panel of M, in vectors along N; nothing past the edges, nothing twice."""
+        p = self.product
+        row, over, lane = counter("mi", self.rows), counter("ni", self.columns // self.lanes), counter("l", self.lanes)
+        column = add(multiply(one(over), self.lanes), lane)
+        at_m, at_n = add(self.first_row(), row), add(multiply(self.panel_n, self.columns), column)
+        gate = None
+        if self.m.size % self.rows:
+            gate = less(multiply(self.panel_m, self.rows), add(at_m, index(1))) if self.in_place else \
+                moves.below(at_m, self.m.size)
+        gate = both(gate, moves.below(at_n, self.n.size) if self.n.size % self.columns else None)
+        result = load(self.tiles, self.place(row, column))
+        body: list[Statement] = []
+        for s in moves.rebuild(p.epilogue, {p.total: result, **self.m.apart(at_m), **self.n.apart(at_n)}):
+            assert isinstance(s, Store)
+            body.append(Store(s.memory, s.index, gated(s.value, gate, result), s.combine, both(gate, s.gate)))
+        for r, kind in ((lane, LANE), (over, TILE)):
+            body = [For(r, kind, body)] if r.arg.size > 1 else body
+        return [For(row, LOOP, self.panels_of_n(body))]
+
+
+def _loop(panel: UOp, task: UOp, whole: int, body: list[Statement]) -> list[Statement]:
+    """A task's share of the panels of one axis, of which there are `whole`."""
+    size = panel.arg.size
+    stop = None if whole % size == 0 else add(index(whole), multiply(task, -size))
+    return [For(panel, LOOP, body, stop)] if size > 1 else body
+
+
+def _blocks(panels_m: int, panels_n: int, rows: int, columns: int, itemsize: int, wanted: int,
+            room: float) -> tuple[int, int]:
+    """Panels of M and N in one task: about as many tasks as wanted, as square as can be; the sums of one in `room`."""
+    best: tuple[float, int, int] | None = None
+    for tasks_m in range(1, panels_m + 1):
+        block_m = -(-panels_m // tasks_m)
+        tasks_n = max(1, -(-wanted // -(-panels_m // block_m)))
+        tasks_n = min(panels_n, max(tasks_n, math.ceil(panels_n * block_m * rows * columns * itemsize / room)))
+        block_n = -(-panels_n // tasks_n)
+        if block_m > 1 and block_m * rows * block_n * columns * itemsize > room:
+            continue
+        reads = 1 / (block_m * rows) + 1 / (block_n * columns)
+        if best is None or reads < best[0] * 0.999:
+            best = (reads, block_m, block_n)
+    assert best is not None
+    return best[1:]
