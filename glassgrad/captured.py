@@ -43,38 +43,46 @@ class _Weight:
 
 
 class Captured:
-    """A trace as a replay: what to look up before it, what to rebind after it."""
+    """A trace as a replay: what to look up before it, what to rebind after it.
+
+    Each buffer that a call brings or makes has a symbol, a BUFFER node without memory: that of the trace is let go.
+    """
 
     def __init__(self, traced: Traced):
         self.why = ""
         made = {r for rec in traced.trace.records for r in rec.results}
-        self.inputs = traced.argument_nodes
-        weights = [_Weight(node, source, traced.node_before(source)) for node, source in traced.sources.items()
-                   if isinstance(source, Source)]
+        new = {id(p.value): p.value for p in traced.bound}
+        grads = {id(g): g for _, g in traced.grads if g is not None}
+        rebound = [t for t in traced.left_behind if id(t) not in new and id(t) not in grads]
+        bound = [p for p in traced.bound if p.value.uop.base.op is o.BUFFER]
+        kept = [*[t.uop for t in rebound], *[p.value.uop for p in bound], *[t.uop for t in traced.returned],
+                *[g.uop for _, g in traced.grads if g is not None], *[node for _, node in traced.argument_updates],
+                *[node for _, node in traced.argument_grads]]
+        fresh = [b for b in dict.fromkeys(node.base for node in kept) if b in made]     # what outlives the call
+        sources = {node: source for node, source in traced.sources.items() if isinstance(source, Source)}
+        symbols = {b: _symbol(b) for b in (*traced.argument_nodes, *sources, *fresh)}
+        self.inputs = [symbols[node] for node in traced.argument_nodes]
+        self.fresh = [symbols[b] for b in fresh]
+        weights = [_Weight(symbols[node], source, traced.node_before(source)) for node, source in sources.items()]
         self.single = [w for w in weights if w.only is not None]
         self.shared = [w for w in weights if w.only is None]
         self.holders = [w.source.tensors[0] for w in self.single]
         self.seen = [w.node for w in self.single]
-        new = {id(p.value): p.value for p in traced.bound}
-        grads = {id(g): g for _, g in traced.grads if g is not None}
-        rebound = [t for t in traced.left_behind if id(t) not in new and id(t) not in grads]
-        self.after = [(weakref.ref(t), t.uop) for t in rebound]
-        self.bound = [(p, new[id(p.value)].uop) for p in traced.bound if new[id(p.value)].uop.base.op is o.BUFFER]
-        self.grads = [(weakref.ref(t), None if g is None else g.uop) for t, g in traced.grads]
-        self.argument_updates, self.argument_grads = traced.argument_updates, traced.argument_grads
-        self.returned = traced.form
-        self.returned_nodes = [t.uop for t in traced.returned]
+        self.after = [(weakref.ref(t), _moved(t.uop, symbols)) for t in rebound]
+        self.bound = [(p, _moved(p.value.uop, symbols)) for p in bound]
+        self.grads = [(weakref.ref(t), None if g is None else _moved(g.uop, symbols)) for t, g in traced.grads]
+        self.argument_updates = [(i, _moved(node, symbols)) for i, node in traced.argument_updates]
+        self.argument_grads = [(i, _moved(node, symbols)) for i, node in traced.argument_grads]
+        self.returned_nodes = [_moved(t.uop, symbols) for t in traced.returned]
+        self.returned = mapped(traced.form, lambda t: Tensor(_moved(t.uop, symbols)))
         # what the function did not make is returned as itself: an argument by its number, a weight
         self.returned_as = [traced.places.get(id(t), weakref.ref(t) if id(t) in traced.before else None)
                             for t in traced.returned]
-        kept = [*[t.uop for t in rebound], *[node for _, node in self.bound], *self.returned_nodes,
-                *[node for _, node in self.grads if node is not None], *[node for _, node in self.argument_updates],
-                *[node for _, node in self.argument_grads]]
-        self.fresh = [b for b in dict.fromkeys(node.base for node in kept) if b in made]     # what outlives the call
         self._watch(traced, {id(t) for t in rebound})
         self.streams, self.seed = traced.streams, traced.seed
-        symbols = [*self.inputs, *[w.symbol for w in weights], *self.fresh]
-        self.replay = Replay(traced.trace, list(dict.fromkeys(symbols)))
+        renewed = {id(t) for t in rebound} | {id(t) for t, _ in traced.grads}
+        self.replay = Replay(traced.trace, symbols, {node for node, source in sources.items() if any(
+            id(r()) in renewed for r in (*source.tensors, *source.owners))})
         self.entries = [self.replay.pointers(symbol) for symbol in self.inputs]
         self.handed = [0] * len(self.inputs)               # the arguments' addresses at the last call
         self.random_cells = [(cell.value - traced.streams[0], address, dtype) for cell, dtype, address, stream
@@ -290,6 +298,11 @@ class _Frame:
             return known if known is not None else Tensor(node if node is not None else _moved(then, given))
 
         return mapped(captured.returned, fresh)
+
+
+def _symbol(buffer: UOp) -> UOp:
+    """A BUFFER that stands for whatever memory a call brings in its place."""
+    return UOp(o.BUFFER, buffer.dtype, (), Buffer.from_host(None, 0, buffer.shape, buffer.dtype, buffer.arg.device))
 
 
 def _writes(captured: Captured, symbol: UOp, node: UOp) -> list[Write]:

@@ -27,11 +27,12 @@ from glassgrad.base.settings import State, current_state, settings
 from glassgrad.captured import STALE, Captured
 from glassgrad.engine.capture import recording
 from glassgrad.engine.device import Device
+from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.graph.dtype import DType
 from glassgrad.surroundings import PLAIN, Content, is_array
 from glassgrad.tensor import precision
 from glassgrad.tensor.tensor import Tensor
-from glassgrad.tracing import Traced, refusal
+from glassgrad.tracing import Traced, Work, refusal
 
 __all__ = ["TinyJit", "jit"]
 
@@ -94,6 +95,12 @@ class TinyJit:
     def captured(self) -> bool:
         """Whether any combination of arguments is replayed by now."""
         return any(c.replays for c in self._known.values())
+
+    @property
+    def memory(self) -> MemoryUse | None:
+        """The memory that a replay needs, in bytes: `.peak`, and its parts; the most of those captured, None before."""
+        found = [replay.replay.memory for c in self._known.values() for replay in c.replays]
+        return max(found, key=lambda use: use.peak, default=None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if recording() is not None:
@@ -230,7 +237,7 @@ class _Combination:
 
     def __init__(self, function: Callable[..., Any], objects: list[Any]):
         self.function, self.objects = function, objects     # held: another object must not get the id of one of them
-        self.traces: list[Traced] = []
+        self.traces: list[Work] = []
         self.replays: list[Captured] = []
 
     def trace(self, args: Any, kwargs: Any) -> Any:
@@ -245,13 +252,12 @@ class _Combination:
                 raise JitError("a replay of this function would not do what it does", given=traced.faults[0],
                                expected="a function that only computes tensors: later calls replay its kernels, not "
                                "its Python", mend="do that outside, keep it in a tensor, or leave the jit off")
-            self.traces.pop(differences.index("")).forget()
+            self.traces.pop(differences.index(""))
             self.replays.insert(0, Captured(traced))
             del self.replays[_MOST_VARIANTS:]
         elif len(self.traces) + 1 >= _MOST_TRACES:
             self.traces.clear()
             raise refusal(differences[-1])
         else:
-            self.traces.append(traced)
-        traced.forget()
+            self.traces.append(traced.work)
         return traced.result

@@ -17,7 +17,7 @@ from glassgrad.base.errors import Bug, JitError
 from glassgrad.base.lines import line_of
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import Record, record
-from glassgrad.engine.normal import scalar_bytes
+from glassgrad.engine.normal import Normal, scalar_bytes
 from glassgrad.graph import ops as o
 from glassgrad.graph.uop import UOp
 from glassgrad.surroundings import PLAIN, Surroundings
@@ -96,10 +96,7 @@ class Traced:
             hold(originals[i])
         for i, node in self.argument_grads:
             add_gradient(originals[i], originals[i]._with(node))
-
-    def forget(self) -> None:
-        """Let go of tensors that lived before the call."""
-        self.before.clear()
+        self.work = Work(self)
 
     # -- what the call changed -----------------------------------------------------------------------------------------
     def _changed(self, tensor: Tensor) -> bool:
@@ -177,28 +174,37 @@ class Traced:
                     return known[1] if position == 1 else known[2].uop
         raise Bug("a source was not there before the call")
 
-    # -- two traces ----------------------------------------------------------------------------------------------------
-    def differs(self, other: Traced) -> str:
-        """Why two traces are not the same work; empty when they are."""
-        mine, theirs = self.trace.records, other.trace.records
-        if len(mine) != len(theirs):
-            return f"{len(theirs)} realizes in one call, {len(mine)} in the next"
-        for a, b in zip(mine, theirs):
-            if a.normal.key != b.normal.key:
-                return f"another graph is computed{_first_difference(a, b)}"
-            for x, y in zip(a.normal.constants, b.normal.constants):
-                if scalar_bytes(x.arg, x.dtype) != scalar_bytes(y.arg, y.dtype):
-                    return f"the number {y.arg} became {x.arg}, written at {_line_using(a, x)}"
-        for now, then in zip(self.sources.values(), other.sources.values()):
+    def differs(self, other: Work) -> str:
+        """Why two calls are not the same work; empty when they are."""
+        mine, theirs = self.work, other
+        if len(mine.graphs) != len(theirs.graphs):
+            return f"{len(theirs.graphs)} realizes in one call, {len(mine.graphs)} in the next"
+        for number, ran in enumerate(self.trace.records):
+            if mine.graphs[number] != theirs.graphs[number]:
+                return f"another graph is computed{_first_difference(ran.normal, theirs.graphs[number])}"
+            for x, was in zip(ran.normal.constants, theirs.constants[number]):
+                if scalar_bytes(x.arg, x.dtype) != scalar_bytes(was, x.dtype):
+                    return f"the number {was} became {x.arg}, written at {_line_using(ran, x)}"
+        for now, then in zip(mine.sources, theirs.sources):
             if isinstance(now, Source) and isinstance(then, Source):
                 if now.key != then.key:
                     return "other tensors are used"
             elif now != then:
                 return "a tensor made inside from plain data changed its values" + (
                     f", made at {now[0]}" if isinstance(now, tuple) else "")
-        if _form(self.form) != _form(other.form):
-            return f"the function returned {_form(other.form)}, then {_form(self.form)}"
+        if mine.form != theirs.form:
+            return f"the function returned {theirs.form}, then {mine.form}"
         return ""
+
+
+class Work:
+    """What a call did, to be compared with another: structure and numbers, without the memory it was done in."""
+
+    def __init__(self, traced: Traced):
+        self.graphs = [record.normal.key for record in traced.trace.records]
+        self.constants = [[c.arg for c in record.normal.constants] for record in traced.trace.records]
+        self.sources = list(traced.sources.values())
+        self.form = _form(traced.form)
 
 
 def _form(value: Any) -> Any:
@@ -259,10 +265,11 @@ def _line_using(record: Record, constant: UOp) -> str:
     return str(user.line or "an unknown line")
 
 
-def _first_difference(a: Record, b: Record) -> str:
-    for x, y in zip(a.normal.order, b.normal.order):
-        if (x.op, x.shape, x.dtype) != (y.op, y.shape, y.dtype):
-            return f", first at {x.line}"
+def _first_difference(normal: Normal, earlier: tuple[Any, ...]) -> str:
+    nodes = [n for n in normal.order if n.op is not o.DETACH]            # a row of the key each
+    for node, row, was in zip(nodes, normal.key, earlier):
+        if row != was:
+            return f", first at {node.line}"
     return ""
 
 

@@ -254,8 +254,6 @@ def test_vmap_says_what_is_wrong():
 
 # -- checkpoint -------------------------------------------------------------------------------------------------------
 def test_checkpoint_gives_the_same_and_takes_less_memory():
-    from glassgrad.engine.normal import normalise
-    from glassgrad.engine.realize import _find
     weights = [Tensor(seeded(i).normal(size=(16, 16)).astype("float32") / 8) for i in range(4)]
     x = Tensor(seeded("x").normal(size=(512, 16)).astype("float32"))
 
@@ -269,12 +267,12 @@ def test_checkpoint_gives_the_same_and_takes_less_memory():
         for w in weights:
             y = checkpoint(lambda y, w=w: block(y, w), y) if saving else block(y, w)
         found = y.sum().gradient(*reversed(weights), x)
-        return _find(normalise([g.uop for g in found]), "CPU").peak_bytes, [g.numpy() for g in found]
+        return found[0].memory_plan(*found[1:]).between, [g.numpy() for g in found]
 
     (plain, expected), (less, found) = run(False), run(True)
     for a, b in zip(expected, found):
         np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
-    assert less < plain
+    assert less < 0.6 * plain, "four blocks' ends, and the inside of one, instead of the inside of four"
 
 
 def test_checkpoint_with_backward():

@@ -27,7 +27,8 @@ SCRIPT = """
     (x + 1).realize()
     print("answer", y.tolist())
 """
-TIME = r"\d+ kernels?, \d+\.\d ms"
+SIZE = r"\d+(\.\d [KMG]iB| bytes)"
+TIME = rf"\d+ kernels?, \d+\.\d ms, {SIZE}:( {SIZE} (read|made|between|scratch),?)+"
 KERNEL = re.compile(r"^\*\*\* (\w+) +(\d+) (\w+) +([\d.]+) us +([\d.]+) GFLOPS +([\d.]+) GB/s  (\S+)  (.+)$")
 LABELS = ["--- initial", "--- folded", "--- after loop analysis", "--- optimized", "--- linearized"]
 

@@ -171,7 +171,7 @@ def _long(x: Tensor) -> Tensor:
 
 REASONS: dict[str, Callable[[Tensor], Any]] = {
     "asked for": lambda x: x + 1,
-    "contiguous() asks for memory": lambda x: (x + 1).T.contiguous() * 2,
+    "contiguous() asks for memory": lambda x: (x + 1).T.contiguous().sum(1),
     "copied to another device": lambda x: (x + 1).to("PYTHON"),
     "read by copy": lambda x: (x + 1).to("PYTHON"),
     "scan writes memory": lambda x: x.cumsum(0) + 1,
@@ -374,3 +374,11 @@ def test_a_reduction_that_many_sums_read_gets_memory_once() -> None:
     assert len(large) == 1 and len(planned.items) == 4
     want = np.maximum(x.numpy() @ w.numpy(), 0)
     np.testing.assert_allclose(sums[1].numpy(), (want * z.numpy() ** 2).sum(0), rtol=1e-4)
+
+
+def test_what_only_its_own_kernel_reads_gets_no_memory() -> None:
+    x = ready(64, 64)
+    y = (x + 1).contiguous() * 2
+    [item] = planned_of(y).items
+    assert item.results == 1 and len(item.slots) == 2
+    np.testing.assert_allclose(y.numpy(), (x.numpy() + 1) * 2, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Where intermediate values lie. In: how long each lives and its size. Out: offsets in one arena.
+"""Where intermediate values lie, and how much memory that takes. In: how long each lives, its size. Out: offsets.
 
 Values whose lives do not overlap share memory. Placing the largest first, each at the lowest offset that is free for
 all of its life, comes close to the least possible in practice, and takes time that grows with the square of their
@@ -9,11 +9,37 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from glassgrad.runtime.memory import readable
+
 ALIGNMENT = 64
 MANY = 1000
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes that some work needs while it runs, known before it does.
+
+    >>> print(MemoryUse(inputs=1 << 20, results=1 << 19, between=1 << 20, scratch=0))
+    2.5 MiB: 1.0 MiB read, 512.0 KiB made, 1.0 MiB between
+    """
+    inputs: int       # tensors that are read
+    results: int      # tensors that are made
+    between: int      # one arena: values that kernels leave each other, and factors they pack
+    scratch: int      # private memory of the workers, all together
+
+    @property
+    def peak(self) -> int:
+        """The most that is in use at one time."""
+        return self.inputs + self.results + self.between + self.scratch
+
+    def __str__(self) -> str:
+        parts = [(self.inputs, "read"), (self.results, "made"), (self.between, "between"), (self.scratch, "scratch")]
+        said = ", ".join(f"{readable(nbytes)} {name}" for nbytes, name in parts if nbytes)
+        return f"{readable(self.peak)}: {said}" if said else "0 bytes"
 
 
 class Life(NamedTuple):

@@ -24,7 +24,7 @@ from glassgrad.base.settings import settings
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import Record, recording
 from glassgrad.engine.counters import GlobalCounters
-from glassgrad.engine.memory_plan import Life, place
+from glassgrad.engine.memory_plan import Life, MemoryUse, place
 from glassgrad.engine.normal import Normal, normalise, scalar_bytes, with_params
 from glassgrad.engine.profile import measure, profiling
 from glassgrad.engine.report import check_kernel, report_kernel, report_run, show_source
@@ -36,6 +36,7 @@ from glassgrad.graph.rules import ALGEBRA
 from glassgrad.graph.sums import join_sums
 from glassgrad.graph.uop import UOp
 from glassgrad.runtime.device import Device
+from glassgrad.runtime.host import available_cores
 from glassgrad.schedule.kernels import Item, Schedule, describe, schedule
 
 _VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH)
@@ -77,6 +78,12 @@ def schedule_of(nodes: Sequence[UOp], device: str | None = None) -> list[Item]:
     normal = normalise(sinks)
     planned = _schedule(normal, range(0), Device.canonicalize(device))
     return [item for item in planned.items if _runs(item, planned)]
+
+
+def memory_of(nodes: Sequence[UOp], device: str | None = None) -> MemoryUse:
+    """The memory that realizing these would need; compiles, because kernels pack factors, and runs nothing."""
+    sinks = list(dict.fromkeys(base for n in nodes if (base := _to_store(n)) is not None))
+    return _find(normalise(sinks), Device.canonicalize(device)).memory if sinks else MemoryUse(0, 0, 0, 0)
 
 
 def _to_store(node: UOp) -> UOp | None:
@@ -227,9 +234,12 @@ class Ready:
         self.bytes = sum(s.bytes for s in self.segments)
 
     @property
-    def peak_bytes(self) -> int:
-        """Memory between inputs and results that one run needs."""
-        return sum(total for _, total, _ in self.arenas)
+    def memory(self) -> MemoryUse:
+        """What one run needs."""
+        given = sum(slot.nbytes for slot in self.planned.slots[:self.buffers])
+        made = sum(self.planned.slots[slot].nbytes for slot in set(self.planned.sinks))
+        scratch = max((s.scratch for s in self.segments), default=0)
+        return MemoryUse(given, made, sum(total for _, total, _ in self.arenas), scratch)
 
     def run(self, normal: Normal) -> list[UOp]:
         """Compute the graph's sinks; new buffers for each."""
@@ -290,7 +300,7 @@ class Ready:
         GlobalCounters.global_mem += self.bytes
         GlobalCounters.time_sum_s += elapsed
         if debug >= 1:
-            report_run(len(self.items), elapsed)
+            report_run(len(self.items), elapsed, self.memory)
 
 
 class _Segment:
@@ -316,6 +326,12 @@ class _Segment:
             self.plan = opened.plan(self.programs, uses)
             self.operations = sum(p.operations for p in self.programs)
             self.bytes = sum(p.bytes for p in self.programs)
+
+    @property
+    def scratch(self) -> int:
+        """Private memory of all workers."""
+        own = max((p.info.scratch_bytes for p in self.programs if p is not None), default=0)
+        return int(own * (settings.THREADS or available_cores()))
 
     def bind(self, addresses: list[int]) -> None:
         if self.copy:

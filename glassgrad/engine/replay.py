@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from glassgrad.base.settings import settings
 from glassgrad.engine.capture import Trace
 from glassgrad.engine.counters import GlobalCounters
+from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.normal import scalar_bytes
 from glassgrad.engine.profile import Profile, measure, profiling
 from glassgrad.engine.report import report_kernel, report_run, show_source
@@ -26,14 +27,15 @@ from glassgrad.schedule.kernels import Item
 
 
 class Replay:
-    """The launches of a trace. `outside` are buffers to be bound each time; everything else is bound here."""
+    """The launches of a trace. `outside` are the buffers to be bound each time, with the symbols they are bound by; all
+    else is bound here, and the trace is let go. `renewed` are the buffers that a call puts its results in place of."""
 
-    def __init__(self, trace: Trace, outside: Sequence[UOp]):
+    def __init__(self, trace: Trace, outside: dict[UOp, UOp], renewed: Set[UOp]):
         self.items: list[Item] = []
         self.programs: list[Any] = []
         self.operations = self.bytes = 0
-        self._kept: list[Any] = [trace]                       # constants and compiled code stay alive
-        self._symbols: dict[UOp, list[tuple[int, int]]] = {b: [] for b in outside}    # buffer: (slot, byte offset)
+        self._kept: list[Any] = []                            # constants, and what lies between two schedules
+        self._symbols: dict[UOp, list[tuple[int, int]]] = {s: [] for s in outside.values()}    # (slot, byte offset)
         self._plans: list[tuple[str, Any, Sequence[int]]] = []
         self.cells: list[tuple[Cell, DType, int, bool]] = []  # (cell, type, address, is a random stream)
         size = sum(r.ready.slots for r in trace.records)
@@ -44,10 +46,10 @@ class Replay:
         for record in trace.records:
             ready, normal = record.ready, record.normal
             for i, node in enumerate(normal.buffers):
-                self._place(first + i, node, normal.addresses[i])
+                self._place(first + i, node, normal.addresses[i], outside)
             self._cells_of(record, first + len(normal.buffers))
             for slot, node in zip(ready.planned.sinks, record.results):
-                self._place(first + slot, node, node.arg.address)
+                self._place(first + slot, node, node.arg.address, outside)
             for name, _, rows in ready.arenas:
                 for slot, offset in rows:
                     self._addresses[first + slot] = self._arenas[name].address + offset
@@ -62,6 +64,7 @@ class Replay:
             self.bytes += ready.bytes
             first += ready.slots
         self._make_plans(uses)
+        self.memory = self._memory(trace, renewed)
 
     # -- where things lie ------------------------------------------------------------------------------------
     def _claim(self, trace: Trace) -> dict[str, Any]:
@@ -72,21 +75,30 @@ class Replay:
                 most[name] = max(most.get(name, 0), total)
         return {name: Device[name].memory.allocate(total) for name, total in most.items()}
 
+    def _memory(self, trace: Trace, renewed: Set[UOp]) -> MemoryUse:
+        """What a call needs: the arena, what it brings, and results twice, because those of the call before are alive;
+        weights that it renews are among them."""
+        made = {node for record in trace.records for node in record.results}
+        given = {node.base for record in trace.records for node in record.normal.buffers} - made - renewed
+        kept = {node for node in self._kept if isinstance(node, UOp)} & made
+        total = lambda nodes: sum(node.arg.nbytes for node in nodes)
+        scratch = max((s.scratch for record in trace.records for s in record.ready.segments), default=0)
+        return MemoryUse(total(given), 2 * total(made - kept),
+                         sum(block.nbytes for block in self._arenas.values()) + total(kept), scratch)
+
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not finalizing():
             for name, block in getattr(self, "_arenas", {}).items():
                 Device[name].memory.release(block)
 
-    def _place(self, slot: int, node: UOp, address: int) -> None:
+    def _place(self, slot: int, node: UOp, address: int, outside: dict[UOp, UOp]) -> None:
         """Bind a slot to the buffer under `node` (a piece of it begins at `address`)."""
         base = node.base
-        offset = address - base.arg.address
-        if base in self._symbols:
-            self._symbols[base].append((slot, offset))
-            self._addresses[slot] = address
+        if base in outside:
+            self._symbols[outside[base]].append((slot, address - base.arg.address))
         else:                                # made and used up inside the call, or a constant of it
             self._kept.append(base)
-            self._addresses[slot] = address
+        self._addresses[slot] = address
 
     def _cells_of(self, record: Any, first: int) -> None:
         normal, ready = record.normal, record.ready
@@ -153,7 +165,7 @@ class Replay:
         GlobalCounters.global_mem += self.bytes
         GlobalCounters.time_sum_s += elapsed
         if debug:
-            report_run(len(self.items), elapsed)
+            report_run(len(self.items), elapsed, self.memory)
 
     def _run_one_by_one(self, debug: int, profile: Profile | None) -> None:
         for _, plan, span in self._plans:

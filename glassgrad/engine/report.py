@@ -6,6 +6,7 @@ import struct
 from typing import Any
 
 from glassgrad.base.errors import Bug
+from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.profile import measure
 from glassgrad.graph import ops as o
 from glassgrad.graph.interpret import array_type, from_storage, interpret
@@ -40,9 +41,9 @@ def show_source(item: Item) -> None:
         print(Device[item.device or ""].source(item.ast))
 
 
-def report_run(kernels: int, seconds: float) -> None:
-    """DEBUG=1: how much ran, and how long."""
-    print(f"{kernels} kernel{'' if kernels == 1 else 's'}, {seconds * 1000:.1f} ms")
+def report_run(kernels: int, seconds: float, memory: MemoryUse) -> None:
+    """DEBUG=1: how much ran, how long, and in how much memory."""
+    print(f"{kernels} kernel{'' if kernels == 1 else 's'}, {seconds * 1000:.1f} ms, {memory}")
 
 
 def check_kernel(item: Item, before: list[bytes], after: list[bytes]) -> None:

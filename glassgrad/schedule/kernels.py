@@ -65,7 +65,10 @@ def schedule(sinks: list[UOp], inputs: list[UOp]) -> Schedule:
     for node in reasons:
         place[node] = len(slots)
         slots.append(Slot(node.shape, node.dtype, node.device))
-    items = [_item(group, place, reasons) for group in _groups(reasons, set(sinks))]
+    wanted = set(sinks)
+    groups = _groups(reasons, wanted)
+    wanted.update(r for group in groups for r in group.reads)      # what only its own kernel reads needs no memory
+    items = [_item(group.roots, [r for r in group.roots if r in wanted], place, reasons) for group in groups]
     results = {s: place[s] for s in sinks}
     return Schedule(items, slots, len(inputs), results, list(results.values()))
 
@@ -80,8 +83,8 @@ class _Group:
     bit: int
 
 
-def _groups(reasons: dict[UOp, str], asked: set[UOp]) -> list[list[UOp]]:
-    """Kernels as lists of the nodes they store, in order."""
+def _groups(reasons: dict[UOp, str], asked: set[UOp]) -> list[_Group]:
+    """Which of these nodes share a kernel; kernels in order."""
     groups: list[_Group] = []
     home: dict[UOp, _Group] = {}
     by_shape: dict[Shape, list[_Group]] = {}
@@ -102,7 +105,7 @@ def _groups(reasons: dict[UOp, str], asked: set[UOp]) -> list[list[UOp]]:
             home[node] = fresh
         else:
             home[node] = joined
-    return [g.roots for g in _frugal(_ordered(groups, home), home, asked)]
+    return _frugal(_ordered(groups, home), home, asked)
 
 
 def _join(fresh: _Group, candidates: list[_Group], home: dict[UOp, _Group], groups: list[_Group],
@@ -255,18 +258,19 @@ def _bytes(node: UOp) -> int:
 
 
 # -- one kernel's own graph ----------------------------------------------------------------------------------
-def _item(roots: list[UOp], place: dict[UOp, int], reasons: dict[UOp, str]) -> Item:
-    lines = tuple(dict.fromkeys(line for r in roots if (line := r.line) is not None))
-    why = tuple(reasons[r] for r in roots)
+def _item(roots: list[UOp], stored: list[UOp], place: dict[UOp, int], reasons: dict[UOp, str]) -> Item:
+    """The kernel that computes `roots` and writes those of them that are `stored`."""
+    lines = tuple(dict.fromkeys(line for r in stored if (line := r.line) is not None))
+    why = tuple(reasons[r] for r in stored)
     if roots[0].op is o.COPY:
         source = roots[0].src[0]
         param = UOp(o.PARAM, source.dtype, (), Param(1, source.shape))
         return Item(UOp(o.COPY, source.dtype, (param,), roots[0].arg), (place[roots[0]], place[source]), 1,
                     roots[0].device, why, lines)
     new: dict[UOp, UOp] = {}
-    slots = [place[r] for r in roots]
+    slots = [place[r] for r in stored]
     shape = roots[-1].shape          # of all results, whatever axes of length 1 each has for its readers
-    targets = [UOp(o.PARAM, r.dtype, (), Param(i, shape)) for i, r in enumerate(roots)]
+    targets = [UOp(o.PARAM, r.dtype, (), Param(i, shape)) for i, r in enumerate(stored)]
 
     def leaf(node: UOp) -> UOp:
         if node.op is o.CONST:
@@ -284,8 +288,8 @@ def _item(roots: list[UOp], place: dict[UOp, int], reasons: dict[UOp, str]) -> I
                 new[node] = src[0]
             else:
                 new[node] = node.over(src)
-    stores = tuple(UOp(o.STORE, r.dtype, (t, new[r].reshape(shape))) for t, r in zip(targets, roots))
-    return Item(UOp(o.SINK, roots[0].dtype, stores), tuple(slots), len(roots), roots[0].device, why, lines)
+    stores = tuple(UOp(o.STORE, r.dtype, (t, new[r].reshape(shape))) for t, r in zip(targets, stored))
+    return Item(UOp(o.SINK, stored[0].dtype, stores), tuple(slots), len(stored), roots[0].device, why, lines)
 
 
 def _toposort_within(root: UOp, roots: list[UOp], reasons: dict[UOp, str], known: dict[UOp, UOp]) -> list[UOp]:

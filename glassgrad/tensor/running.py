@@ -13,7 +13,8 @@ from glassgrad.base.errors import Bug
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import refuse_reading
 from glassgrad.engine.device import Device
-from glassgrad.engine.realize import realize as compute, schedule_of
+from glassgrad.engine.memory_plan import MemoryUse
+from glassgrad.engine.realize import memory_of, realize as compute, schedule_of
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType
 from glassgrad.graph.uop import UOp
@@ -21,8 +22,8 @@ from glassgrad.runtime.memory import HostMemory
 from glassgrad.tensor import index_check
 from glassgrad.tensor.host import HostValue, numpy_dtype
 
-__all__ = ["canonical_device", "default_device", "store", "share", "realize", "schedule", "value_of", "bytes_of",
-           "array_of", "computed_array", "number_in", "few_numbers"]
+__all__ = ["canonical_device", "default_device", "store", "share", "realize", "schedule", "memory", "value_of",
+           "bytes_of", "array_of", "computed_array", "number_in", "few_numbers"]
 
 
 # -- places --------------------------------------------------------------------------------------------------
@@ -67,6 +68,11 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
 def schedule(nodes: Sequence[UOp], device: str) -> list[Any]:
     """The kernels that `realize` would run."""
     return list(schedule_of(_with_known_values(nodes, device), device))
+
+
+def memory(nodes: Sequence[UOp], device: str) -> MemoryUse:
+    """The memory that `realize` would need."""
+    return memory_of(_with_known_values(nodes, device), device)
 
 
 _some_values_known = False

@@ -24,6 +24,8 @@ from glassgrad.tensor.training import Training, TrainingSwitch
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from glassgrad.engine.memory_plan import MemoryUse
+
 __all__ = ["Tensor"]
 
 
@@ -64,6 +66,14 @@ class Tensor(Assignment, metaclass=TrainingSwitch):
         1
         """
         return running.schedule([t.uop for t in (self, *others)], self.device)
+
+    def memory_plan(self, *others: Tensor) -> MemoryUse:
+        """The memory that `realize` would need now, in bytes: `.peak`, and its parts; runs nothing.
+
+        >>> print((Tensor.ones(1024, 1024).contiguous().realize() + 1).memory_plan())
+        8.0 MiB: 4.0 MiB read, 4.0 MiB made
+        """
+        return running.memory([t.uop for t in (self, *others)], self.device)
 
     def contiguous(self, **kwargs: Any) -> Self:
         """The same values in memory of their own, row by row, when they are computed. (Options of other libraries,
