@@ -12,6 +12,7 @@ import io
 import math
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from plot import save_png
 from telling import SHORT, chapter, tell
 
 from glassgrad import Context, GlobalCounters, Tensor, nn
+from glassgrad.engine.profile import profile as profiled
 from glassgrad.jit import TinyJit
 from glassgrad.nn.optim import Adam
 from glassgrad.nn.state import get_parameters, get_state_dict, load_state_dict, safe_load, safe_save
@@ -101,6 +103,36 @@ def profile(step: TinyJit, rows: Tensor) -> None:
          "are the optimizer and everything elementwise. The line is the one in this script that asked for it.")
 
 
+def kernel_times(step: Callable[[Tensor], object], rows: Tensor, **knobs: float) -> dict[tuple[str, str], float]:
+    """Microseconds of each kernel of a step, by its name and line, under these settings."""
+    with Context(**knobs), profiled() as ran:
+        step(rows)
+    return {(row.name, row.line): row.nanoseconds / 1000 for row in ran.rows}
+
+
+def search(step: TinyJit, model: Net, rows: Tensor, digits: Digits) -> None:
+    """Every kernel of the step with and without BEAM=2: the same numbers, in less time or the same."""
+    knobs = {"BEAM": 2, "BEAM_SECONDS": 0.1 if SHORT else 10.0}
+
+    def forward(rows: Tensor) -> np.ndarray:
+        return model(digits.x_train[rows].float() / 255).numpy()
+
+    work: Callable[[Tensor], object] = forward if SHORT else step.function
+    started, same = time.perf_counter(), forward(rows)
+    with Context(**knobs):
+        assert (forward(rows) == same).all(), "a search changes the time, and not one bit"
+        work(rows)                                          # finds a way for each kernel, or knows it from last time
+    print(f"  searched for {time.perf_counter() - started:.0f} s" + " (the forward pass only)" * SHORT)
+    turns = [(kernel_times(work, rows), kernel_times(work, rows, **knobs)) for _ in range(7)]
+    before, after = ({kernel: min(turn[way][kernel] for turn in turns) for kernel in turns[0][way]} for way in (0, 1))
+    assert before.keys() == after.keys()
+    print(f"  {len(before)} different kernels: {sum(before.values()) / 1000:.1f} ms by the recipes, "
+          f"{sum(after.values()) / 1000:.1f} ms after BEAM=2")
+    print("  what gained most:")
+    for kernel in sorted(before, key=lambda k: after[k] - before[k])[:5]:
+        print(f"    {kernel[0]:<34} {before[kernel] / 1000:6.2f} ms -> {after[kernel] / 1000:6.2f} ms   {kernel[1]}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train a convolutional network on MNIST and look at what ran.")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"rounds over the 60,000 images (default: {EPOCHS})")
@@ -147,6 +179,12 @@ def main() -> None:
     for way, (count, operations) in (("asked for together", together), ("accuracy after optimizer.step()", apart)):
         print(f"  loss, accuracy, parameters, {way + ':':<33} {count} kernels, {operations / 1e9:.2f} billion")
     assert together[0] < apart[0] and together[1] < 0.9 * apart[1]
+
+    chapter("BEAM=2, before and after")
+    tell("The recipes decide from shapes and a description of the processor. BEAM=2 lets the machine try their "
+         "neighbours and keeps what is clearly faster, kernel by kernel. It is done once: the next run finds the "
+         "results on disk.")
+    search(step, model, rows, digits)
 
     chapter("Saved, loaded, and the same")
     options.out.mkdir(parents=True, exist_ok=True)

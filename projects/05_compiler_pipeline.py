@@ -10,7 +10,7 @@ import io
 from collections.abc import Callable
 
 import numpy as np
-from telling import best_ms, chapter, kernels, kernels_of, tell
+from telling import SHORT, best_ms, chapter, kernels, kernels_of, tell
 
 from glassgrad import Context, Device, Tensor
 from glassgrad.lower.show import text
@@ -134,14 +134,39 @@ def show_matmul() -> None:
     moves = Device[Device.DEFAULT].loop_tree((a @ b).schedule()[0].ast).moves
     print(f"  moves: {', '.join(moves)}")
     assert any("rows=" in move for move in moves) or Device.DEFAULT != "CPU"
-    for name, size, noopt in (("plain loops (NOOPT=1)", 256, 1), ("the recipe", 256, 0), ("the recipe", 1024, 0)):
+    for name, size, knobs in (("plain loops (NOOPT=1)", 256, {"NOOPT": 1}), ("the recipe", 256, {}),
+                              ("the recipe", 1024, {})):
         a, b = random(size, size), random(size, size)
         want = a.numpy() @ b.numpy()
-        with Context(NOOPT=noopt):
-            milliseconds = best_ms(lambda a=a, b=b: (a @ b).realize(), times=2 if noopt else 5)
+        with Context(**knobs):
+            show_speed(name, a, b, times=2 if knobs else 5)
             assert np.allclose((a @ b).numpy(), want, rtol=1e-3)
-        speed = 2 * size ** 3 / milliseconds / 1e6
-        print(f"  {name:<22} {size:5d} x {size:<5d} {milliseconds:9.1f} ms {speed:8.1f} GFLOPS")
+
+
+def show_speed(name: str, a: Tensor, b: Tensor, times: int) -> None:
+    milliseconds, size = best_ms(lambda: (a @ b).realize(), times=times), a.shape[0]
+    speed = 2 * size ** 3 / milliseconds / 1e6
+    print(f"  {name:<22} {size:5d} x {size:<5d} {milliseconds:9.1f} ms {speed:8.1f} GFLOPS")
+
+
+def show_search() -> None:
+    chapter("The same product, and the tile that BEAM chose")
+    tell("The recipe computes its tile from the number of registers and the size of the caches. BEAM=2 starts from it, "
+         "changes one number at a time, and measures, in a process of its own. A candidate must give the same "
+         "bits, and must be clearly faster in the end; otherwise the recipe stays.")
+    a, b = random(1024, 1024), random(1024, 1024)
+    plain = (a @ b).numpy()
+    device = Device[Device.DEFAULT]
+    ast = (a @ b).schedule()[0].ast
+    recipe = device.loop_tree(ast).moves
+    with Context(BEAM=2, BEAM_SECONDS=2 if SHORT else 30):
+        tuned = (a @ b).numpy()                      # searches, or knows from an earlier run
+        chosen = device.loop_tree(ast).moves
+        show_speed("BEAM=2", a, b, times=5)
+    show_speed("the recipe", a, b, times=5)
+    print(f"  the recipe: {', '.join(recipe)}")
+    print(f"  BEAM=2:     {', '.join(chosen) if chosen != recipe else 'the recipe stays'}")
+    assert (tuned == plain).all(), "a search changes the time, and not one bit"
 
 
 if __name__ == "__main__":
@@ -151,3 +176,4 @@ if __name__ == "__main__":
     show_algebra()
     show_counts()
     show_matmul()
+    show_search()

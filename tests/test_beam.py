@@ -18,6 +18,7 @@ import pytest
 from scripts import run_script
 
 from glassgrad import Context, Device, FormatError, InputError, Tensor, cli_tune
+from glassgrad.base.settings import settings
 from glassgrad.jit import TinyJit
 from glassgrad.optimize import contraction
 from glassgrad.runtime import beam, tuning
@@ -205,22 +206,24 @@ def test_a_second_process_does_not_search(tmp_path: Path) -> None:
 
 
 def found(name: str = "reduce_8", **changes: Any) -> tuning.Tuned:
-    values = {"structure": "ab" * 32, "compiler": "llvm test", "beam": 2, "tried": 7, "recipe": ("tasks(count=1)",),
-              "recipe_us": 20.0, "moves": ("tasks(count=2)",), "tuned_us": 10.0, **changes}
+    values = {"structure": "ab" * 32, "compiler": "llvm test", "beam": 2, "seconds": 10.0, "complete": True,
+              "tried": 7, "recipe": ("tasks(count=1)",), "recipe_us": 20.0,
+              "moves": ("tasks(count=2)",), "tuned_us": 10.0, **changes}
     return tuning.Tuned(name, **values)
 
 
-def test_only_a_wider_search_is_made_again(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_wider_or_longer_search_is_made_again(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def search(kernels: Any, target: Any, language: str, compiler: str) -> None:
         asked.append(len(kernels))
         for ast in kernels:
             tuning.keep(found(structure=tuning.digest_of(ast), compiler=compiler, moves=(), tuned_us=0.0,
-                              beam=beam.settings.BEAM))
+                              beam=settings.BEAM, seconds=settings.BEAM_SECONDS, complete=False))
     monkeypatch.setattr(beam, "search", search)
     a, b = product(31)
-    for width, seconds, searches in [(2, 0.0, 0), (2, 1.0, 1), (2, 1.0, 1), (1, 1.0, 1), (3, 1.0, 2), (0, 1.0, 2)]:
+    for width, seconds, searches in [(2, 0.0, 0), (2, 1.0, 1), (2, 1.0, 1), (1, 1.0, 1), (3, 1.0, 2), (0, 1.0, 2),
+                                     (3, 2.0, 3), (3, 1.5, 3), (3, 0.0, 3)]:
         with Context(BEAM=width, BEAM_SECONDS=seconds):
             Device["CPU"]._programs.clear()
             Device["CPU"].programs([(a @ b).schedule()[0].ast])

@@ -35,6 +35,7 @@ def run(kernel: Kernel, seed: int = 0) -> list[bytes]:
 
 KERNELS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
     "matmul of primes": (lambda a, b: a @ b, ((13, 31), (31, 37))),
+    "a long sum": (lambda a, b: a @ b, ((3, 2100), (2100, 5))),
     "one row": (lambda a, b: a @ b, ((2, 33), (33, 67))),
     "transposed factors": (lambda a, b: a.T @ b.T, ((17, 19), (23, 17))),
     "sliced and flipped": (lambda a, b: a[1:, ::2].flip(1) @ b[::2, 3:] + 1, ((18, 34), (34, 40))),

@@ -175,7 +175,7 @@ class Search:
             return []
         self.sources.add(source)
         self.tried += not final
-        patience = left if final else min(left, max(1.0, self.seconds / 4))
+        patience = left if final else min(left, max(2.0, self.seconds / 4))
         wanted = FINAL_PAIRS if final else max(2, min(7, int(self.seconds * 1e9 / 100 / max(2 * self.recipe_ns, 1))))
         order = {**self.order(source, info), "do": "compare", "pairs": wanted, "final": final,
                  "least": 0 if final else min(2, wanted), "seconds": 0.9 * patience}
@@ -211,6 +211,7 @@ class Search:
             beam = [(self.recipe_ns if moves == self.recipe else ns, moves) for ns, moves in beam]
             kept = sorted([*beam, *fresh])[:self.width]
             if {moves for _, moves in kept} == {moves for _, moves in beam}:
+                self.complete = time.monotonic() < stop
                 break
             beam = kept
         return [moves for _, moves in beam if moves != self.recipe]
@@ -230,10 +231,11 @@ class Search:
         """The whole search; raises `Lost` where not even the recipe's kernel can be measured."""
         self.begin()
         self.deadline = time.monotonic() + self.seconds
-        beam = self.climb(bar) if self.recipe_ns >= WORTH_NS else []
+        self.complete = self.recipe_ns < WORTH_NS
+        beam = [] if self.complete else self.climb(bar)
         moves, recipe_us, tuned_us = self.winner(beam)
-        return Tuned(self.plain.name, digest_of(self.ast), self.compiler, self.width, self.tried, self.recipe,
-                     round(recipe_us, 3), moves, round(tuned_us, 3))
+        return Tuned(self.plain.name, digest_of(self.ast), self.compiler, self.width, self.seconds, self.complete,
+                     self.tried, self.recipe, round(recipe_us, 3), moves, round(tuned_us, 3))
 
 
 def search(kernels: Sequence[UOp], target: Target, language: str, compiler: str) -> None:

@@ -75,9 +75,10 @@ class NativeDevice:
         return [self._programs[(ast, *mode)] for ast in kernels]
 
     def _search(self, kernels: Sequence[UOp]) -> None:
-        """BEAM: look for faster moves, unless a search at least as wide is known, or there is no time for one."""
+        """BEAM: look for faster moves, unless as good a search is known, or there is no time for one."""
         known = {ast: self._tuned(ast) for ast in kernels}
-        wanted = [ast for ast, tuned in known.items() if tuned is None or tuned.beam < settings.BEAM]
+        wanted = [ast for ast, tuned in known.items()
+                  if tuned is None or not tuned.covers(settings.BEAM, settings.BEAM_SECONDS)]
         if wanted and settings.BEAM_SECONDS > 0:
             from glassgrad.runtime.beam import search  # the whole compiler, and processes
             search(wanted, self.target, self.language, self.language + " " + self._compiler_name())

@@ -31,11 +31,17 @@ class Tuned:
     structure: str                     # a digest of its graph
     compiler: str                      # what turns it into machine code
     beam: int                          # the width of the search
+    seconds: float                     # the time it was given
+    complete: bool                     # it came to its end before they were over
     tried: int                         # how many candidates ran
     recipe: tuple[str, ...]            # the recipe's own moves
     recipe_us: float
     moves: tuple[str, ...] = ()        # the faster ones
     tuned_us: float = 0.0
+
+    def covers(self, beam: int, seconds: float) -> bool:
+        """Whether a search of this width and time would bring nothing new."""
+        return self.beam >= beam and (self.complete or self.seconds >= seconds)
 
     @property
     def speedup(self) -> float:
@@ -178,7 +184,7 @@ def _read(path: Path) -> list[Tuned]:
 
 
 def _entry(path: Path, number: int, row: Any) -> Tuned:
-    kinds: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "tuple[str, ...]": list}
+    kinds: dict[str, Any] = {"str": str, "int": int, "bool": bool, "float": (int, float), "tuple[str, ...]": list}
     known = {f.name: kinds[str(f.type)] for f in fields(Tuned)}
     if not isinstance(row, dict) or row.keys() != known.keys():
         raise _malformed(path, f"kernel {number} does not have the fields {', '.join(known)}")
