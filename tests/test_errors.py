@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import re
 import sys
 from collections.abc import Callable
@@ -12,10 +13,23 @@ from typing import NamedTuple
 import pytest
 
 import glassgrad
-from glassgrad import Bug, DeviceError, GlassgradError, JitError, ShapeError, Tensor
+from glassgrad import (
+    Bug,
+    DeviceError,
+    DTypeError,
+    FormatError,
+    GlassgradError,
+    JitError,
+    ShapeError,
+    Tensor,
+    c_kernel,
+    surroundings,
+)
 from glassgrad.base import errors
 from glassgrad.jit import TinyJit
+from glassgrad.nn.datafiles import DataFile, read_checked
 from glassgrad.runtime import ccompiler, llvm, plugin, workers
+from glassgrad.tensor import interop
 
 ROOT = Path(__file__).resolve().parent.parent
 USERS = [name for name in errors.__all__ if name not in ("GlassgradError", "Bug")]
@@ -72,10 +86,9 @@ def unread(folders: tuple[str, ...]) -> list[str]:
             and r.place.startswith(tuple(f"glassgrad/{f}" for f in folders))]
 
 
-def test_every_message_of_the_compiler_is_read_by_a_test() -> None:
-    """For the whole package, methods and layers included: python tests/test_errors.py"""
-    missing = unread(("base", "graph", "schedule", "lower", "optimize", "render", "runtime", "engine", "jit", "tracing",
-                      "tensor/core", "tensor/arithmetic", "tensor/meeting", "tensor/running", "tensor/reduce"))
+def test_every_message_is_read_by_a_test() -> None:
+    """A new one goes into test_messages_tensor.py, test_messages_nn.py, or beside the tests of what raises it."""
+    missing = unread(("",))
     assert not missing, "read by no test:\n" + "\n".join(missing)
 
 
@@ -144,15 +157,16 @@ def test_a_function_that_launches_other_work_at_each_call() -> None:
     def changes(x: Tensor) -> Tensor:
         state["n"] += 1
         for _ in range(state["n"]):
-            x = x + 1
+            x = x + 1                                               # again and again
         return x
 
     with pytest.raises(JitError) as error:
         for _ in range(6):
             changes(Tensor([1.0]))
-    assert text(error) == """\
+    line = next(i for i, row in enumerate(open(__file__), 1) if row.rstrip().endswith("# again and again"))
+    assert text(error) == f"""\
 this function launches other work at each call
-  given:    another graph is computed
+  given:    another graph is computed, first at {__file__}:{line}
   expected: the same kernels on the same constants whenever the arguments look the same
   mend:     make what changes an argument or a tensor, or leave the jit off this function"""
 
@@ -170,7 +184,7 @@ def test_a_function_that_does_more_than_compute() -> None:
             collects(Tensor([1.0]))
     assert text(error) == """\
 a replay of this function would not do what it does
-  given:    the function itself changes the length of a list, from 1 to 2
+  given:    the function itself changes the length of seen, from 1 to 2
   expected: a function that only computes tensors: later calls replay its kernels, not its Python
   mend:     do that outside, keep it in a tensor, or leave the jit off"""
 
@@ -248,6 +262,66 @@ def test_messages(call: Callable[[], object], message: str) -> None:
     with pytest.raises(GlassgradError) as error:
         call()
     assert text(error) == message
+
+
+def test_a_c_kernel_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Elsewhere:
+        pass
+
+    monkeypatch.setattr(sys.modules["glassgrad.tensor.c_kernel"], "HostMemory", Elsewhere)
+    with pytest.raises(DeviceError) as error:
+        c_kernel("", "f")(Tensor([1.0], device="CPU"))
+    assert text(error) == """\
+a C kernel runs on the processor
+  given:    a tensor on CPU
+  expected: a device that shares the host's memory
+  mend:     move it: x.to("CPU")"""
+
+
+def test_arrays_that_dlpack_brings_and_we_cannot_take() -> None:
+    capsule = Tensor([1.0, 2.0]).__dlpack__()
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    array = ctypes.cast(pointer_of(capsule, b"dltensor"), ctypes.POINTER(interop._Managed)).contents.array
+    array.device.kind = 2
+    with pytest.raises(DeviceError) as error:
+        Tensor.from_dlpack(capsule)
+    assert text(error) == """\
+the array is not in the host's memory
+  given:    DLPack device 2
+  expected: the CPU, 1
+  mend:     move it to the CPU first"""
+    with pytest.raises(DTypeError) as refused:
+        interop._dtype_of(interop._Type(5, 64, 1))
+    assert text(refused) == """\
+this DLPack type has no counterpart
+  given:    code 5, 64 bits, 1 lanes
+  expected: numbers or truth values of one lane
+  mend:     convert it on the other side"""
+
+
+def test_a_function_that_sees_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surroundings, "_MOST_PLACES", 5)
+    rows = [[i] for i in range(50)]
+    with pytest.raises(JitError) as error:
+        for _ in range(4):
+            TinyJit(lambda x: x + rows[0][0])(Tensor([1.0]))
+    assert text(error) == """\
+this function can see too much to be watched
+  given:    more than 5 values in its closure, globals and objects
+  expected: a function that sees its model and little else
+  mend:     hand in the data as arguments, as tensors"""
+
+
+def test_a_data_file_that_is_another(tmp_path: Path) -> None:
+    (tmp_path / "images").write_bytes(b"abc")
+    with pytest.raises(FormatError) as error:
+        read_checked(tmp_path / "images", DataFile("images", 2, "00ff"))
+    assert text(error) == f"""\
+{tmp_path / "images"} is not the published file
+  given:    3 bytes with SHA-256 ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad
+  expected: 2 bytes with SHA-256 00ff
+  mend:     remove it, so that it is fetched again"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other semaphores")

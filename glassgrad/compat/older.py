@@ -103,7 +103,8 @@ def _from_np_dtype(kind: Any) -> DType:
     found = numpy_dtype(numpy.dtype(kind))
     if found is None:
         raise InputError(
-            "this NumPy type has no counterpart", given=str(kind), expected="numbers or truth values", mend="cast it"
+            "this NumPy type has no counterpart", given=str(kind), expected="numbers or truth values",
+            mend='convert it first: array.astype("float32")'
         )
     return found
 

@@ -58,7 +58,8 @@ def c_kernel(
         tensors = [a for a in args if isinstance(a, Tensor)]
         if not tensors:
             raise InputError(
-                "a C kernel needs a tensor", given=f"{name}{args!r}", expected="at least one Tensor", mend="wrap it"
+                "a C kernel needs a tensor", given=f"{name}{args!r}", expected="at least one Tensor",
+                mend="pass its values as a tensor: Tensor([1.0])"
             )
         refuse_reading(f"the C kernel {name}, which runs outside the captured kernels,")
         place = tensors[0].device
@@ -93,7 +94,7 @@ def _argument(value: Any, buffers: Any, name: str) -> Any:
         "a C kernel takes tensors and numbers",
         given=f"{value!r} of type {type(value).__name__} for {name}",
         expected="a Tensor, an int or a float",
-        mend="convert it first",
+        mend="make it a tensor, or a number with float() or int()",
     )
 
 

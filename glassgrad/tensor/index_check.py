@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from glassgrad.base.errors import IndexRangeError
+from glassgrad.base.errors import Bug, IndexRangeError
 from glassgrad.base.lines import line_of
 from glassgrad.base.settings import settings
 from glassgrad.engine.capture import recording
@@ -255,8 +255,7 @@ def _error(check: Check, place: int, read: Callable[[UOp], Any]) -> IndexRangeEr
         value = int(values[place])
         if not -size <= value < size:
             return out_of_range(value, axis, shape, _position(place, spread), str(line_of(check.node.place) or ""))
-    return IndexRangeError("an index is outside its axis", given=f"at place {place} of an index of shape {spread}",
-                           expected=f"indices into {shape}", mend="check how the index is computed")
+    raise Bug(f"place {place} of an index of shape {spread} into {shape} was reported, but no part of it is outside")
 
 
 def out_of_range(value: int, axis: int, shape: tuple[int, ...], at: list[int], where: str = "") -> IndexRangeError:

@@ -109,7 +109,7 @@ class Sorting(Functional):
         n = self.shape[axis] if self.ndim else 1
         if not 1 <= k <= n:
             raise InputError("there is no such value", given=f"k={k} of an axis of {n}", expected=f"k from 1 to {n}",
-                             mend="1 is the smallest")
+                             mend="count from 1: k=1 is the smallest")
         if not self.ndim:
             return self.sort()
         values, places = self.sort(dim)

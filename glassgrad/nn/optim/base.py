@@ -282,7 +282,7 @@ class OptimizerGroup(Optimizer):
     def __init__(self, *optimizers: Optimizer):
         if not optimizers:
             raise InputError("OptimizerGroup needs optimizers", given="none", expected="one or more",
-                             mend="hand them in")
+                             mend="write OptimizerGroup(SGD(matrices), Adam(rest))")
         self.optimizers = list(optimizers)
 
     def __getitem__(self, at: int) -> Optimizer:
