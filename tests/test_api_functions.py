@@ -55,6 +55,21 @@ def test_max_pool_with_places(options):
     np.testing.assert_array_equal(found.numpy(), places.numpy())
 
 
+@pytest.mark.parametrize("options", [
+    dict(kernel_size=2), dict(kernel_size=3, stride=2, padding=1), dict(kernel_size=3, stride=1, padding=1),
+    dict(kernel_size=3, stride=2, dilation=2, ceil_mode=True), dict(kernel_size=2, stride=3, ceil_mode=True),
+    dict(kernel_size=(2, 3), stride=(2, 1), padding=(1, 0)), dict(kernel_size=3, padding=1)], ids=str)
+def test_of_equal_maxima_the_first_takes_the_gradient(options):
+    array = seeded("ties").integers(0, 3, (2, 3, 11, 13)).astype("float32")
+    theirs = torch.tensor(array, requires_grad=True)
+    judge = F.max_pool2d(theirs, **options)
+    g = seeded("gradient").normal(size=judge.shape).astype("float32")
+    judge.backward(torch.from_numpy(g))
+    x = Tensor(array)
+    found, = (x.max_pool2d(**options) * Tensor(g)).sum().gradient(x)
+    np.testing.assert_allclose(found.numpy(), theirs.grad.numpy(), rtol=1e-6, atol=1e-6)
+
+
 def test_max_unpool():
     array = seeded("unpool").normal(size=(2, 3, 6, 8)).astype("float32")
     theirs, places = F.max_pool2d(torch.from_numpy(array), 2, return_indices=True)

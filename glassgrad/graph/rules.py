@@ -294,6 +294,12 @@ def _expand_last(root: UOp) -> UOp | None:
         root.shape)
 
 
+def _unwindow_one(root: UOp, x: UOp) -> UOp:
+    axis, more = root.arg.axis, root.shape[root.arg.axis] - x.shape[root.arg.axis]
+    x = x.shrink([(0, min(n, m)) for n, m in zip(x.shape, root.shape)])
+    return x.pad([(0, max(more, 0) if a == axis else 0) for a in range(len(x.shape))])
+
+
 _still = tuple(MOVEMENT - {o.EXPAND, o.PAD, o.UNWINDOW})      # of equal elements these make equal elements
 _compute = tuple(ELEMENTWISE - {o.BITCAST})
 _broadcast = node(o.EXPAND, node(o.RESHAPE, c))               # how a constant is repeated to a shape
@@ -326,6 +332,10 @@ MOVES = [
          replacement=lambda root, inner, x: x.flip(set(root.arg.axes) ^ set(inner.arg.axes))),
     Rule("flip-one", node(o.FLIP, x), lambda root, x: x.flip(a for a in root.arg.axes if x.shape[a] != 1),
          when=lambda root, x: any(x.shape[a] == 1 for a in root.arg.axes), why="one element has no order"),
+    Rule("window-one", node(o.WINDOW, x), lambda root, x: x.reshape(root.shape),
+         when=lambda root: root.arg.size == 1 and root.arg.stride == 1, why="a window of one element is the element"),
+    Rule("unwindow-one", node(o.UNWINDOW, x), _unwindow_one, why="one tap of stride 1 reads the element itself",
+         when=lambda root: root.shape[-1] == 1 and root.arg.stride == 1),
     Rule("spread-zeros", node((o.PAD, o.UNWINDOW), _broadcast), 0, when=lambda c: c == 0 and not _negative(c),
          why="zeros among zeros"),
     Rule("constant-operand", some(_compute, _broadcast), _constant_operand, why="constants mix with any shape"),

@@ -49,12 +49,13 @@ def _joined(node: UOp) -> UOp | None:
     while inner.op in _THROUGH:
         moves.append(inner)
         inner = inner.src[0]
-    if inner.op is not o.SUM or inner.src[0].op is not o.MUL or not any(m.op is o.UNWINDOW for m in moves):
+    product = inner.src[0] if inner.op is o.SUM else inner           # each channel by itself: nothing is summed inside
+    if product.op is not o.MUL or not any(m.op is o.UNWINDOW for m in moves):
         return None
-    left, right = inner.src[0].src
+    left, right = product.src
     if left.shape != right.shape:
         return None
-    axes = inner.arg.axes
+    axes = inner.arg.axes if inner is not product else ()
     others = tuple(a for a in range(len(inner.shape)) if a not in axes)
     sizes = tuple(left.shape[a] for a in axes)
     # the summed axes in front, where movements of the rest do not touch them

@@ -129,6 +129,9 @@ class _Plan:
         near = len(p.m) > 1 and 2 * footprint(image, p.k + p.m[1:]) * image.dtype.itemsize <= target.l2_bytes
         if not (window or along or near):
             return None                  # numbers far apart that are read but a few times are better packed
+        width = p.m[-1].arg.size
+        ideal = depth * tall * wide / (2 * lanes)
+        packed = ideal * (-(-width // lanes) * lanes / width) + depth * tall      # lanes along the image, and its copy
         best: tuple[float, int, list[int]] | None = None
         for vectors in range(1, min(MOST_VECTORS, -(-wide // lanes)) + 1):
             panels = -(-wide // (vectors * lanes))
@@ -139,7 +142,7 @@ class _Plan:
                 cost = count * panels * (depth * step / 2 + TURN * rows * vectors * lanes)
                 if best is None or cost < best[0]:
                     best = cost, vectors, tiles
-        if best is None or depth * tall * wide / (2 * lanes) < LEAST_USE * best[0]:
+        if best is None or ideal < LEAST_USE * best[0] or not (window or along) and packed < best[0]:
             return None
         return _Plan(p, [_Row(r, t) for r, t in zip(p.m, best[2])], best[1], lanes, best[0],
                      target.vector_registers)

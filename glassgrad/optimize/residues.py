@@ -129,4 +129,6 @@ def _zero(value: UOp) -> bool:
         return value.arg == 0
     if value.op is o.MUL:
         return _zero(value.src[0]) or _zero(value.src[1])
+    if value.op is o.WHERE:
+        return _zero(value.src[1]) and _zero(value.src[2])
     return value.op in (o.CAST, o.NEG) and _zero(value.src[0])

@@ -21,6 +21,7 @@ SMALL = 16 * 1024      # elements: below, one kernel that does it all beats two
 LARGEST = 1000         # operations in one kernel: compile time grows faster than what fusing more would save
 FEWER = 8              # a value this many times smaller than its reader costs next to nothing to keep and to load
 _SEEN_THROUGH = (o.WINDOW, o.UNWINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
+_FEEDS = (*_SEEN_THROUGH, o.MUL, o.CAST)
 LONG_ENOUGH = f"a kernel of {LARGEST} operations is long enough"
 LEAVES = (o.BUFFER, o.PARAM, o.CONST, o.SCALAR)
 
@@ -240,18 +241,23 @@ class _Plan:
         return max(1, node.shape[-1] // node.arg.stride)
 
     def _feeds_contraction(self, node: UOp) -> bool:
-        """A repeated factor of a sum of products is packed once, so what it costs is paid once."""
-        for _ in range(16):
-            readers = self.readers.get(node, [])
-            if len(readers) != 1:
+        """A repeated factor of a sum of products is packed once, so what it costs is paid once. All that read it are
+        such sums: a layer's and that of its gradient, for example."""
+        waiting, seen = [node], {node}
+        while waiting:
+            readers = self.readers.get(waiting.pop(), [])
+            if not readers or len(seen) > 32:
                 return False
-            node = readers[0]
-            if node.op is o.SUM:
-                return self.is_contraction(node)
-            if node.op not in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.MUL, o.CAST, o.WINDOW, o.UNWINDOW, o.FLIP,
-                               o.SHRINK):
-                return False
-        return False
+            for reader in readers:
+                if reader.op is o.SUM:
+                    if not self.is_contraction(reader):
+                        return False
+                elif reader.op not in _FEEDS:
+                    return False
+                elif reader not in seen:
+                    seen.add(reader)
+                    waiting.append(reader)
+        return True
 
     def is_contraction(self, node: UOp) -> bool:
         """A sum of products where each factor is used again and again along axes only the other one sees."""

@@ -13,11 +13,13 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes, promote
 from glassgrad.graph.uop import UOp, full
+from glassgrad.tensor.custom import own_gradient
 from glassgrad.tensor.indexing import Indexing
 from glassgrad.tensor.meeting import whole
 from glassgrad.tensor.precision import lowered
 from glassgrad.tensor.reduce import sum_dtype
 from glassgrad.tensor.sequence import counting
+from glassgrad.tensor.windows import FirstTakesAll, Windows
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -37,14 +39,6 @@ def each(value: Any, rank: int, what: str, least: int = 1) -> tuple[int, ...]:
                          expected=f"one int of {least} or more, or {rank} of them",
                          mend=f"write {what}={least}, for example")
     return sizes  # type: ignore[return-value]
-
-
-def windows(x: UOp, size: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> UOp:
-    """(.., s1, s2) to (.., o1, o2, k1, k2): the last axes are the window."""
-    rank, first = len(size), len(x.shape) - len(size)
-    for i in range(rank):
-        x = x.window(first + i, size[i], stride[i], dilation[i])
-    return x
 
 
 class Convolution(Indexing):
@@ -103,7 +97,7 @@ class Convolution(Indexing):
         wide = out.accumulator
         x, w = x.cast(wide), w.cast(wide)
         batch, outputs, inputs = x.shape[0], w.shape[0] // groups, w.shape[1]
-        seen = windows(x.pad([(0, 0), (0, 0), *pairs]), size, strides, dilations)
+        seen = Windows(size, strides, dilations).seen(x.pad([(0, 0), (0, 0), *pairs]))
         space = seen.shape[2:2 + rank]
         # (batch, group, 1, ...space, in, ...kernel) * (1, group, out, 1.., in, ...kernel), summed over the last axes
         seen = seen.reshape((batch, groups, inputs, *space, *size))
@@ -118,8 +112,8 @@ class Convolution(Indexing):
 
     # -- pools -----------------------------------------------------------------------------------------------
     def _pooled(self, what: str, kernel_size: Any, stride: Any, dilation: Any, padding: Any, ceil_mode: bool,
-                fill: Any) -> tuple[UOp, int]:
-        """The windows of a pool, and how many axes the window has."""
+                fill: Any) -> tuple[UOp, Windows]:
+        """The padded input of a pool, and its windows."""
         rank = len(kernel_size) if isinstance(kernel_size, (tuple, list)) else 2
         if self.ndim < rank:
             raise ShapeError(f"{what} needs {rank} space axes", given=f"shape {self.shape}",
@@ -132,15 +126,7 @@ class Convolution(Indexing):
                      zip(self.shape[-rank:], pairs, size, strides, dilations)]
         self._check_space(what, pairs, size, dilations)
         x = self._pad_constant([(0, 0)] * (self.ndim - rank) + pairs, fill).uop
-        lead, space = x.shape[:-rank], x.shape[-rank:]
-        if size == strides and all(d == 1 for d in dilations):     # windows side by side: only a reshape
-            counts = [n // k for n, k in zip(space, size)]
-            x = x.shrink([*[(0, n) for n in lead], *[(0, c * k) for c, k in zip(counts, size)]])
-            x = x.reshape((*lead, *[m for c, k in zip(counts, size) for m in (c, k)]))
-            first = len(lead)
-            return x.permute((*range(first), *range(first, first + 2 * rank, 2),
-                              *range(first + 1, first + 2 * rank, 2))), rank
-        return windows(x, size, strides, dilations), rank
+        return x, Windows(size, strides, dilations)
 
     def avg_pool2d(self, kernel_size: Sizes = (2, 2), stride: Any = None, dilation: Sizes = 1, padding: Any = 0,
                    ceil_mode: bool = False, count_include_pad: bool = True) -> Self:
@@ -151,8 +137,9 @@ class Convolution(Indexing):
         """
         x = self if self.uop.dtype.kind == "f" else self.cast(dtypes.default_float)
         options = (kernel_size, stride, dilation, padding, ceil_mode)
-        seen, rank = x._pooled("avg_pool2d", *options, 0)
-        axes = tuple(range(len(seen.shape) - rank, len(seen.shape)))
+        padded, windows = x._pooled("avg_pool2d", *options, 0)
+        seen, rank = windows.of(padded), windows.rank
+        axes = windows.taps(seen)
         total = self._with(seen).sum(axes)
         if count_include_pad and not ceil_mode:
             return total / math.prod(seen.shape[-rank:])
@@ -160,10 +147,10 @@ class Convolution(Indexing):
             pairs = x._space_padding(padding, rank)
             grown = tuple(n + b + a for n, (b, a) in zip(x.shape[-rank:], pairs))
             ones = self._with(full(grown, 1, x.dtype))
-            counted, _ = ones._pooled("avg_pool2d", kernel_size, stride, dilation, 0, True, 0)
+            counted = windows.of(ones._pooled("avg_pool2d", kernel_size, stride, dilation, 0, True, 0)[0])
             counted = counted.shrink([(0, n) for n in seen.shape[-2 * rank:]])
         else:
-            counted, _ = self._with(full(x.shape[-rank:], 1, x.dtype))._pooled("avg_pool2d", *options, 0)
+            counted = windows.of(self._with(full(x.shape[-rank:], 1, x.dtype))._pooled("avg_pool2d", *options, 0)[0])
         return total / self._with(counted).sum(tuple(range(rank, 2 * rank)))
 
     def max_pool2d(self, kernel_size: Sizes = (2, 2), stride: Any = None, dilation: Sizes = 1, padding: Any = 0,
@@ -175,18 +162,21 @@ class Convolution(Indexing):
         [[[[5, 7], [13, 15]]]]
         """
         options = (kernel_size, stride, dilation, padding, ceil_mode)
-        seen, rank = self._pooled("max_pool2d", *options, self.dtype.min)
-        axes = range(len(seen.shape) - rank, len(seen.shape))
+        padded, windows = self._pooled("max_pool2d", *options, self.dtype.min)
+        seen, rank = windows.of(padded), windows.rank
+        axes = windows.taps(seen)
         most = seen.reduce(o.AMAX, axes)
-        values = self._with(most.reshape(seen.shape[:-rank]))
+        shape = seen.shape[:-rank]
+        found = own_gradient(most.reshape(shape), (seen if windows.side_by_side else padded,), FirstTakesAll(windows))
+        values = self._with(found)
         if not return_indices:
             return values
         space = self.shape[-rank:]
         place = self._with(counting(math.prod(space)).reshape(space))
-        places, _ = place._pooled("max_pool2d", *options, dtypes.int32.max)      # padding is nowhere
+        places = windows.of(place._pooled("max_pool2d", *options, dtypes.int32.max)[0])      # padding is nowhere
         reached = seen.eq(most.expand(seen.shape)) | seen.ne(seen)
         first = reached.where(places.broadcast(seen.shape), dtypes.int32.max).reduce(o.AMIN, axes)
-        return values, self._with(first.reshape(seen.shape[:-rank]))
+        return values, self._with(first.reshape(shape))
 
 
 def _ceil_pair(n: int, pair: tuple[int, int], k: int, s: int, d: int) -> tuple[int, int]:
