@@ -42,7 +42,9 @@ class TimedOut(PeerFailure):
 def environment(caches: Path, threads: int) -> dict[str, str]:
     """Variables for a framework's process: its caches in a folder of this run, as many threads as the others."""
     count = str(threads)
-    return {**os.environ, "CACHE_DIR": str(caches / "glassgrad"), "XDG_CACHE_HOME": str(caches),
+    # compiled Python files are kept, as where a package is installed: all frameworks start from theirs
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "CACHE_DIR": str(caches / "glassgrad"), "XDG_CACHE_HOME": str(caches),
             "JAX_COMPILATION_CACHE_DIR": str(caches / "jax"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3",
             "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "THREADS": count, "NUM_CPU_THREADS": count,

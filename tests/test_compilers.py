@@ -226,3 +226,32 @@ def test_describing_the_host_loads_no_compiler() -> None:
              "host.host_description(); llvm.compiler_version()\n" \
              "print([name for name in ('llvmlite', 'numpy') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_a_first_small_result_loads_and_opens_little(tmp_path: Path) -> None:
+    """With nothing in the cache: no C, no NumPy, no pool of threads; and the answer of a plan that needs no helpers."""
+    pytest.importorskip("llvmlite")
+    script = "import sys\nfrom glassgrad import Tensor\n" \
+             "print((Tensor([1.0, 2.0, 3.0]) + Tensor([4.0, 5.0, 6.0])).sum().item())\n" \
+             "print([n for n in ('numpy', 'subprocess', 'concurrent.futures', 'glassgrad.render.c_source') " \
+             "if n in sys.modules])\n" \
+             "from glassgrad.runtime.workers import pool_is_open\nprint(pool_is_open())\n" \
+             "print(Tensor.ones(1000, 1000).contiguous().realize().sum().item(), pool_is_open())"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True,
+                          env={**os.environ, "CACHE_DIR": str(tmp_path), "THREADS": "2", "DEV": "CPU"})
+    assert done.stdout.splitlines() == ["21.0", "[]", "False", "1000000.0 True"], done.stderr
+
+
+def test_what_a_compile_raises_reaches_who_waits_for_it() -> None:
+    from glassgrad.runtime import toolchain
+
+    def wrong() -> toolchain.Made:
+        raise ValueError("no")
+
+    jobs = [toolchain._Job(wrong), toolchain._Job(lambda: ("name", None, b"", ()))]     # type: ignore[arg-type,return-value]
+    queue = toolchain._Queue()
+    for job in jobs:
+        queue.put(job)
+    assert jobs[1].result()[0] == "name"
+    with pytest.raises(ValueError, match="no"):
+        jobs[0].result()

@@ -20,6 +20,7 @@ HEAVY = {"numpy", "llvmlite", "tqdm", "fcntl", "resource", "importlib.metadata"}
 OPENED_WHEN_NEEDED = {
     "runtime/device.py": "devices are opened by name",
     "runtime/native.py": "a warm process takes its kernels from the disk cache and never loads the compiler",
+    "runtime/toolchain.py": "what writes and compiles C is loaded where somebody wants C",
     "runtime/tuning.py": "only a file that somebody brings along is checked against the kinds of moves",
     "runtime/workers.py": "only where llvmlite is missing is the pool compiled from C",
     "engine/report.py": "CHECK interprets loop trees, which loads NumPy",

@@ -25,12 +25,14 @@ from glassgrad.runtime.elf import Image
 from glassgrad.runtime.host import host_description
 from glassgrad.runtime.kernel_key import cache_key, cost
 from glassgrad.runtime.memory import HostMemory
-from glassgrad.runtime.workers import Command, worker_pool
+from glassgrad.runtime.workers import Command, pool_is_open, worker_pool
 
 if TYPE_CHECKING:
     from glassgrad.runtime.tuning import Tuned
 
 ALIGNMENT = 64
+FEW = 8       # commands that are not worth opening the worker pool for, if each is one task
+_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 Made = tuple[str, LaunchInfo, bytes, tuple[str, ...]]      # name, how to launch it, object file, moves
 
 
@@ -179,6 +181,7 @@ class NativePlan:
             self.spans.append((first, len(rows) - first))
         self._commands = (Command * max(1, len(rows)))(*[Command(*row) for row in rows])
         self._address, self._count = ctypes.addressof(self._commands), len(rows)
+        self._serial = all(tasks == 1 for _, _, tasks, _ in rows)
 
     def bind(self, addresses: Sequence[int]) -> None:
         """Point every launch at the memory of its slots."""
@@ -199,10 +202,19 @@ class NativePlan:
 
     def runner(self) -> Callable[[], None]:
         """What `run` does, with the worker pool of the settings of now: for who runs it often under the same."""
+        if self._count <= FEW and self._serial and not pool_is_open():
+            return self._run_alone
         pool = worker_pool()
         if self.scratch_bytes:
             pool.ensure_scratch(self.scratch_bytes)
         return partial(pool.run, self._address, self._count)
+
+    def _run_alone(self) -> None:
+        """Every command from here: nobody is needed to help, and a pool that is not open costs a compile to open."""
+        scratch = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)
+        aligned = -(-ctypes.addressof(scratch) // ALIGNMENT) * ALIGNMENT
+        for command in self._commands[:self._count]:
+            _FUNCTION(command.function)(command.args, 0, aligned)
 
     def run_one(self, number: int) -> int:
         """One kernel alone; its nanoseconds."""

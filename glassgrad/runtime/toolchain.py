@@ -1,41 +1,91 @@
 """Compile kernels. In: a kernel's graph, a target, a language. Out: machine code, now or soon.
 
 LLVM works outside Python's lock, so it compiles one kernel in a thread while Python lowers the next. This room loads
-the whole compiler; devices open it only when a kernel is not in the cache.
+the whole compiler; devices open it only when a kernel is not in the cache. What writes and compiles C is loaded when
+somebody wants C.
 """
 
 from __future__ import annotations
 
 import os
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from glassgrad.base.errors import FormatError
+from glassgrad.base.errors import Bug, FormatError
 from glassgrad.base.settings import settings
 from glassgrad.graph.uop import UOp
+from glassgrad.lower.loops import Kernel
 from glassgrad.optimize.choices import Refused
 from glassgrad.optimize.target import Target
-from glassgrad.render.c_source import render_c
 from glassgrad.render.launch import LaunchInfo
 from glassgrad.render.llvm_ir import render_llvm
 from glassgrad.runtime import llvm
-from glassgrad.runtime.ccompiler import compile_c
 from glassgrad.runtime.compile import build, kernel_of
 
 Made = tuple[str, LaunchInfo, bytes, tuple[str, ...]]      # a kernel's name, how to launch it, object file, moves
 
-_compiling: ThreadPoolExecutor
+
+class _Job:
+    """Something to compile, and what came of it."""
+
+    def __init__(self, work: Callable[[], Made]):
+        self._work, self._finished = work, threading.Event()
+        self._made: Made | None = None
+        self._wrong: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._made = self._work()
+        except BaseException as wrong:      # whoever waits for it raises it
+            self._wrong = wrong
+        self._finished.set()
+
+    def result(self) -> Made:
+        """Wait for it."""
+        self._finished.wait()
+        if self._made is None:
+            raise self._wrong or Bug("a compile ended without a result")
+        return self._made
 
 
-def _open_thread() -> None:
-    global _compiling
-    _compiling = ThreadPoolExecutor(1, thread_name_prefix="glassgrad-compile")
+class _Queue:
+    """Jobs, one after another, in a thread that lives while there are any: Python waits for it at the end."""
+
+    def __init__(self) -> None:
+        self._lock, self._jobs = threading.Lock(), deque[_Job]()
+        self._working = False
+
+    def put(self, job: _Job) -> None:
+        with self._lock:
+            self._jobs.append(job)
+            if self._working:
+                return
+            self._working = True
+        threading.Thread(target=self._work, name="glassgrad-compile").start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._jobs:
+                    self._working = False
+                    return
+                job = self._jobs.popleft()
+            job.run()
 
 
-_open_thread()
+_queue: _Queue
+
+
+def _open_queue() -> None:
+    global _queue
+    _queue = _Queue()
+
+
+_open_queue()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_open_thread)     # the parent's thread does not exist in the child
+    os.register_at_fork(after_in_child=_open_queue)      # the parent's thread does not exist in the child
 
 
 def start(ast: UOp, target: Target, language: str, finished: Callable[[Made], None],
@@ -43,7 +93,7 @@ def start(ast: UOp, target: Target, language: str, finished: Callable[[Made], No
     """Begin compiling a kernel, by the recipe or by the given moves; call the answer to wait for it. `finished` sees
     the result as soon as it is there."""
     try:
-        built = build(ast, target, render_llvm if language == "llvm" else render_c, moves)
+        built = build(ast, target, _renderer(language), moves)
     except Refused as why:
         raise FormatError("what a tuning file says of a kernel does not fit it", given=str(why),
                           expected="moves as a search found them",
@@ -51,23 +101,35 @@ def start(ast: UOp, target: Target, language: str, finished: Callable[[Made], No
     features = settings.CPU_FEATURES      # read here: a Context belongs to the thread that entered it
 
     def work() -> Made:
-        compiled = llvm.compile_ir(built.source, features) if language == "llvm" else compile_c(built.source)
+        if language == "llvm":
+            compiled = llvm.compile_ir(built.source, features)
+        else:
+            from glassgrad.runtime.ccompiler import compile_c
+            compiled = compile_c(built.source)
         made = (built.name, built.info, compiled, tuple(built.kernel.moves))
         finished(made)
         return made
 
-    return _compiling.submit(work).result if language == "llvm" else _done(work())
+    job = _Job(work)
+    if language == "llvm":
+        _queue.put(job)
+    else:
+        job.run()
+    return job.result
 
 
-def _done(made: Made) -> Callable[[], Made]:
-    return lambda: made
+def _renderer(language: str) -> Callable[[Kernel, Target], str]:
+    if language == "llvm":
+        return render_llvm
+    from glassgrad.render.c_source import render_c
+    return render_c
 
 
 def source(ast: UOp, target: Target, moves: Sequence[str] | None = None) -> str:
     """A kernel as readable C."""
-    return render_c(kernel_of(ast, target, moves=moves), target)
+    return _renderer("c")(kernel_of(ast, target, moves=moves), target)
 
 
 def compiled_source(ast: UOp, target: Target, language: str) -> Any:
     """The text that is really compiled: LLVM IR or C."""
-    return build(ast, target, render_llvm if language == "llvm" else render_c).source
+    return build(ast, target, _renderer(language)).source

@@ -282,6 +282,11 @@ _by_count: dict[int, WorkerPool] = {}
 _by_count_lock = threading.Lock()
 
 
+def pool_is_open() -> bool:
+    """Whether somebody has asked for a pool already."""
+    return bool(_by_count)
+
+
 def worker_pool() -> WorkerPool:
     """The pool for THREADS workers; by default one per core that this process may use."""
     count = settings.THREADS or _cores()
