@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from common import at_least_one, find_file
 
-from glassgrad import GlassgradError, InputError, Tensor, dtypes, nn
+from glassgrad import GlassgradError, InputError, Tensor, Variable, dtypes, nn
 from glassgrad.jit import TinyJit
 from glassgrad.nn.state import gguf_load, load_checkpoint, load_state_dict, save_checkpoint
 
@@ -51,19 +51,18 @@ class Attention:
         self.wq, self.wo = (nn.Linear(c.width, c.width, bias=False) for _ in range(2))
         self.wk, self.wv = (nn.Linear(c.width, c.groups * self.size, bias=False) for _ in range(2))
 
-    def __call__(self, x: Tensor, cosine: Tensor, sine: Tensor, here: Tensor, past: Tensor,
+    def __call__(self, x: Tensor, cosine: Tensor, sine: Tensor, here: Variable,
                  cache: tuple[Tensor, Tensor]) -> Tensor:
         c, size = self.config, self.size
         q = rotate(self.wq(x).reshape(c.heads, size), cosine, sine)
         k = rotate(self.wk(x).reshape(c.groups, size), cosine, sine)
         v = self.wv(x).reshape(c.groups, size)
-        keys, values = cache                                        # each (length, groups, size)
-        keys.assign(here.where(k, keys))
-        values.assign(here.where(v, values))
+        for room, new in zip(cache, (k, v)):                        # each (length, groups, size)
+            room[here] = new
+        keys, values = (room[:here + 1].permute(1, 0, 2).unsqueeze(1) for room in cache)   # of the tokens so far
         q = q.reshape(c.groups, c.heads // c.groups, 1, size)       # heads of a group share its keys
-        scores = (q * keys.permute(1, 0, 2).unsqueeze(1)).sum(-1) / size ** 0.5         # (groups, heads, length)
-        weights = past.where(scores, -float("inf")).softmax(-1)
-        mixed = (weights.unsqueeze(-1) * values.permute(1, 0, 2).unsqueeze(1)).sum(2)   # (groups, heads, size)
+        weights = ((q * keys).sum(-1) / size ** 0.5).softmax(-1)    # (groups, heads, tokens)
+        mixed = (weights.unsqueeze(-1) * values).sum(2)             # (groups, heads, size)
         return self.wo(mixed.reshape(c.width))
 
 
@@ -98,17 +97,15 @@ class Llama:
         self.norm = nn.RMSNorm(c.width, eps=c.epsilon)
         self.output = nn.Linear(c.width, c.words, bias=False)
 
-    def __call__(self, token: Tensor, position: Tensor, caches: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """Scores of the next token, given one token and its position; the caches learn the token."""
+    def __call__(self, token: Tensor, here: Variable, caches: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Scores of the next token, given one token and its place; the caches learn the token."""
         c = self.config
         size = c.width // c.heads
         rates = 1.0 / c.base ** (Tensor.arange(0, size, 2).float() / size)
-        angles = position.float() * rates                           # (size / 2,)
-        places = Tensor.arange(c.length)
-        here, past = (places == position).reshape(c.length, 1, 1), places <= position
+        angles = rates * here                                       # (size / 2,)
         x = self.tok_embeddings(token).reshape(c.width)
         for block, cache in zip(self.layers, caches):
-            x = block(x, angles.cos(), angles.sin(), here, past, cache)
+            x = block(x, angles.cos(), angles.sin(), here, cache)
         return self.output(self.norm(x))
 
     def empty_caches(self) -> list[tuple[Tensor, Tensor]]:
@@ -268,10 +265,11 @@ class Teller:
     def __init__(self, model: Llama, temperature: float = 0.0):
         caches = model.empty_caches()
         self.model, self.caches, self.tokens = model, caches, [BEGIN]
+        self.place = Variable("place", 0, model.config.length - 1)
 
         @TinyJit                                        # sees the model and the caches, and nothing that changes
-        def follow(token: Tensor, position: Tensor) -> Tensor:
-            scores = model(token, position, caches)
+        def follow(token: Tensor, here: Variable) -> Tensor:
+            scores = model(token, here, caches)
             if temperature:                             # the largest of scores plus Gumbel noise is a fair draw
                 noise = -(-Tensor.rand(scores.shape[0]).clamp(1e-7, 1.0 - 1e-7).log()).log()
                 scores = scores / temperature + noise
@@ -284,8 +282,8 @@ class Teller:
         waiting = list(prompt)
         limit = min(most, self.model.config.length)
         while len(self.tokens) < limit:
-            at = len(self.tokens) - 1
-            likely = self.follow(Tensor([self.tokens[-1]], dtype=dtypes.int32), Tensor([at], dtype=dtypes.int32))
+            here = self.place.bind(len(self.tokens) - 1)        # one capture serves every place
+            likely = self.follow(Tensor([self.tokens[-1]], dtype=dtypes.int32), here)
             token = waiting.pop(0) if waiting else int(likely.item())
             if token in (BEGIN, END):
                 return

@@ -27,11 +27,12 @@ from glassgrad.base.settings import Context
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.device import Device
 from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.graph.length import Variable
 from glassgrad.tensor.tensor import Tensor
 
 __version__ = "0.1.0"
 
-__all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "TinyJit", "jit", "nn",
+__all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "Variable", "TinyJit", "jit", "nn",
            "Function", "custom_gradient", "c_kernel", "checkpoint", "grad", "value_and_grad", "jvp", "vmap",
            "GlassgradError", "ShapeError", "DTypeError", "AxisError", "DeviceError", "GradientError", "InputError",
            "IndexRangeError", "MemoryLimitError", "FormatError", "JitError", "Bug"]

@@ -17,6 +17,8 @@ from glassgrad.engine.device import Device
 from glassgrad.engine.normal import scalar_bytes
 from glassgrad.engine.replay import Replay
 from glassgrad.graph import ops as o
+from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.length import Symbol
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp
 from glassgrad.tensor.leaves import RESET, hold, hold_alone
@@ -25,10 +27,11 @@ from glassgrad.tensor.running import computed_array
 from glassgrad.tensor.tensor import Tensor
 from glassgrad.tracing import Source, Traced, add_gradient, as_buffer, mapped
 
-__all__ = ["STALE", "Captured"]
+__all__ = ["STALE", "Captured", "Names"]
 
 STALE = object()           # the answer of a replay that does not fit this call
 
+Names = dict[Symbol, Symbol]       # variables of the trace, and what they are in a call
 Write = tuple[Any, int, int]       # an array of addresses, a position in it, and the address to write there
 
 
@@ -38,7 +41,7 @@ class _Weight:
 
     def __init__(self, symbol: UOp, source: Source, node: UOp):
         self.symbol, self.source, self.node = symbol, source, node     # `node`: what they stood for at the last look
-        alone = len(source.tensors) == 1 and not source.owners
+        alone = len(source.tensors) == 1 and not source.owners and not node.symbolic
         self.only = source.tensors[0] if alone else None               # the one tensor, where it is one
 
 
@@ -90,6 +93,9 @@ class Captured:
         self.other_cells = [(cell, address, dtype) for cell, dtype, address, stream in self.replay.cells
                             if not (stream and cell.value > traced.streams[0])]
         self.flags = traced.trace.flags
+        self.symbols = traced.symbols             # the variables that arguments bring, as they were in the trace
+        self.sizes = [(self.symbols.index(s), address) for s, address in self.replay.sizes if s in self.symbols]
+        self.names: Names = {}                    # what they are in this call
         self.circumstances = -1                   # under which the replay was prepared
         self.frame: _Frame | None = None          # holds the results of the last call
         self.other: _Frame | None = None          # held those of the call before: free once nobody else does
@@ -137,11 +143,11 @@ class Captured:
             self.why = "a tensor it uses is gone"
             return False
         now = nodes[0]
-        if now is not weight.node or len(nodes) > 1:
-            if not _same_view(now, weight.node) or any(n.base is not now.base for n in nodes):
+        if now is not weight.node or now.symbolic or len(nodes) > 1:
+            if not _same_view(now, _moved(weight.node, {}, self.names)) or any(n.base is not now.base for n in nodes):
                 self.why = f"a tensor of shape {now.shape} it uses was replaced by something else"
                 return False
-            weight.node = now
+            weight.node = weight.node if now.symbolic else now       # its sizes are those of the trace
             self.replay.bind(weight.symbol, now.base.arg.address)
         if weight.only is not None:
             self.seen[self.single.index(weight)] = now
@@ -153,9 +159,12 @@ class Captured:
                 **{w.symbol: w.node.base for w in (*self.single, *self.shared)}}
 
     # -- replaying -------------------------------------------------------------------------------------------
-    def call(self, tensors: list[Tensor], circumstances: int) -> Any:
+    def call(self, tensors: list[Tensor], symbols: list[Symbol], circumstances: int) -> Any:
         """Everything the function does, for these arguments; `STALE` if it may do something else by now. While
-        `circumstances` stays the same number, the settings have not changed."""
+        `circumstances` stays the same number, the settings have not changed. `symbols` are the variables with their
+        values, in the order of the arguments."""
+        if symbols:
+            self.names = dict(zip(self.symbols, symbols))
         if self._is_stale():
             return STALE
         if circumstances != self.circumstances:
@@ -185,10 +194,12 @@ class Captured:
         _streams.count += self.streams[1] - self.streams[0]
         for cell, address, dtype in self.other_cells:
             ctypes.memmove(address, scalar_bytes(cell.value, dtype), 8)
+        for number, address in self.sizes:
+            ctypes.memmove(address, scalar_bytes(symbols[number].value, dtypes.index), 8)
         self.replay.run()
         for flag in self.flags:
             flag.judge(lambda node: computed_array(
-                _exchanged(node, {**self._present(arguments), **frame.made}), Device.DEFAULT))
+                _exchanged(node, {**self._present(arguments), **frame.made}, self.names), Device.DEFAULT))
         self.other, self.frame = self.frame, frame
         return frame.hand_out(self, tensors, arguments)
 
@@ -205,7 +216,7 @@ class _Frame:
         self.grads = [(reference, None if node is None else self._here(node), node)
                       for reference, node in captured.grads]
         self.returned = [self._here(node) for node in captured.returned_nodes]
-        self.views_arguments = any(node is None and then is not None for node, then in [
+        self.brought = any(node is None and then is not None for node, then in [
             *[row[1:] for rows in (self.after, self.bound, self.grads) for row in rows],
             *zip(self.returned, captured.returned_nodes)]) or bool(captured.argument_updates or captured.argument_grads)
         elsewhere = [row[1] for rows in (self.after, self.bound) for row in rows]
@@ -234,8 +245,9 @@ class _Frame:
                 self.next_writes += _writes(captured, weight.symbol, node.base)
 
     def _here(self, node: UOp) -> UOp | None:
-        """A node of the trace over this frame's memory; None for a view of an argument, which each call brings."""
-        return None if node.base in self.inputs else _moved(node, self.made)
+        """A node of the trace over this frame's memory; None for a view of an argument, or one with a symbolic size,
+        which each call brings."""
+        return None if node.base in self.inputs or node.symbolic else _moved(node, self.made)
 
     def count(self) -> list[int]:
         """How often each node and buffer of this frame is referred to."""
@@ -253,11 +265,12 @@ class _Frame:
 
     def hand_out(self, captured: Captured, tensors: list[Tensor], arguments: list[UOp]) -> Any:
         """Rebind what the function rebinds, and its results in the form it returned them."""
-        given = dict(zip(captured.inputs, arguments)) if self.views_arguments else {}
+        given = {**self.made, **dict(zip(captured.inputs, arguments))} if self.brought else {}
+        names = captured.names
         for reference, node, then in self.after:
             tensor = reference()
             if tensor is not None:
-                tensor.uop = node if node is not None else _moved(then, given)
+                tensor.uop = node if node is not None else _moved(then, given, names)
                 if not self.held or node is None:
                     hold(tensor)
         self.held = True
@@ -270,7 +283,7 @@ class _Frame:
             new: dict[UOp, Tensor] = {}                # one tensor may have been put in several places
             for place, node, then in self.bound:
                 if then not in new:
-                    new[then] = Tensor(node if node is not None else _moved(then, given))
+                    new[then] = Tensor(node if node is not None else _moved(then, given, names))
                 place.put(new[then])
         for reference, node, then_ in self.grads:
             tensor = reference()
@@ -278,12 +291,12 @@ class _Frame:
                 if then_ is None:
                     tensor.grad = None
                 else:
-                    tensor._grad = tensor._with(node if node is not None else _moved(then_, given))
+                    tensor._grad = tensor._with(node if node is not None else _moved(then_, given, names))
         for i, node_ in captured.argument_updates:
-            tensors[i].uop = _moved(node_, {**self.made, **given})
+            tensors[i].uop = _moved(node_, given, names)
             hold(tensors[i])
         for i, node_ in captured.argument_grads:
-            add_gradient(tensors[i], tensors[i]._with(_moved(node_, {**self.made, **given})))
+            add_gradient(tensors[i], tensors[i]._with(_moved(node_, given, names)))
         if self.one_result is not None:
             made = Tensor._of_node(self.one_result)
             hold_alone(made)
@@ -295,7 +308,7 @@ class _Frame:
             if isinstance(itself, int):
                 return tensors[itself]
             known = itself() if itself is not None else None
-            return known if known is not None else Tensor(node if node is not None else _moved(then, given))
+            return known if known is not None else Tensor(node if node is not None else _moved(then, given, names))
 
         return mapped(captured.returned, fresh)
 
@@ -319,17 +332,18 @@ def _same_view(now: UOp, then: UOp) -> bool:
         and now.device == then.device
 
 
-def _exchanged(node: UOp, made: dict[UOp, UOp]) -> UOp:
-    """A graph of the trace over other buffers."""
+def _exchanged(node: UOp, made: dict[UOp, UOp], names: Names) -> UOp:
+    """A graph of the trace over other buffers, with the variables of this call."""
     new = dict(made)
     for n in node.toposort():
         if n not in new:
-            new[n] = n.over(tuple([new[s] for s in n.src]))
+            src = tuple([new[s] for s in n.src])
+            new[n] = n.named(src, lambda s: names.get(s, s)) if n.symbolic else n.over(src)
     return new[node]
 
 
-def _moved(node: UOp, made: dict[UOp, UOp]) -> UOp:
-    """A view as it was in the trace, over the buffer of this call."""
+def _moved(node: UOp, made: dict[UOp, UOp], names: Names | None = None) -> UOp:
+    """A view as it was in the trace, over the buffer and with the variables of this call."""
     if node.op is o.BUFFER:
         return made.get(node, node)
     views = []
@@ -338,5 +352,5 @@ def _moved(node: UOp, made: dict[UOp, UOp]) -> UOp:
         node = node.src[0]
     out = made.get(node, node)
     for view in reversed(views):
-        out = view.over((out,))
+        out = view.named((out,), lambda s: names.get(s, s)) if names and view.symbolic else view.over((out,))
     return out

@@ -24,11 +24,12 @@ from typing import Any
 
 from glassgrad.base.errors import JitError
 from glassgrad.base.settings import State, current_state, settings
-from glassgrad.captured import STALE, Captured
+from glassgrad.captured import STALE, Captured, Names
 from glassgrad.engine.capture import recording
 from glassgrad.engine.device import Device
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.graph.dtype import DType
+from glassgrad.graph.length import Length, Symbol, replaced
 from glassgrad.surroundings import PLAIN, Content, is_array
 from glassgrad.tensor import precision
 from glassgrad.tensor.tensor import Tensor
@@ -107,17 +108,18 @@ class TinyJit:
             return self.function(*args, **kwargs)          # inside another capture: part of it
         tensors: list[Tensor] = []
         objects: list[Any] = []
+        symbols: Names = {}
         form: list[Any] = []
         for value in args:
-            if value.__class__ is Tensor:                  # what `_describe` does, where it matters most
+            if value.__class__ is Tensor and not value.uop.symbolic:    # as `_describe`, where it matters most
                 node = value.uop
                 tensors.append(value)
                 form += (Tensor, node.shape, node.dtype, node.device or value.device, value._requires_grad)
             else:
-                _describe(value, form, tensors, objects)
+                _describe(value, form, tensors, objects, symbols)
         if kwargs:
             form.append("**")
-            _describe(kwargs, form, tensors, objects)
+            _describe(kwargs, form, tensors, objects, symbols)
         with self._lock:
             circumstances = self._circumstances
             circumstances.look()
@@ -130,14 +132,14 @@ class TinyJit:
             replays = combination.replays
             if replays and not circumstances.check:        # CHECK judges kernel by kernel, in a trace
                 for number, replay in enumerate(replays):
-                    result = replay.call(tensors, circumstances.number)
+                    result = replay.call(tensors, list(symbols), circumstances.number)
                     if result is not STALE:
                         if number:                         # the one that fits is tried first next time
                             replays.insert(0, replays.pop(number))
                         self._replayed += 1
                         return result
                 self._say_why(replays[0].why, circumstances.debug)
-            return combination.trace(args, kwargs)
+            return combination.trace(args, kwargs, list(symbols))
 
     def _find(self, form: list[Any], objects: list[Any]) -> _Combination:
         """The combination of arguments that looks like this; a new one if there is none."""
@@ -207,12 +209,12 @@ class _Bound:
         return self.function(self.instance(), *args, **kwargs)
 
 
-def _describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[Any]) -> None:
+def _describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[Any], symbols: Names) -> None:
     """What a call is recognised by, part by part: tensors by shape, type and device, plain values and arrays by value,
-    objects by identity (what is inside them is watched)."""
+    objects by identity (what is inside them is watched). Of variables only the order and the bounds count."""
     if isinstance(value, Tensor):
         tensors.append(value)
-        form += (Tensor, value.shape, value.dtype, value.device, value.requires_grad)
+        form += (Tensor, _numbered(value.shape, symbols), value.dtype, value.device, value.requires_grad)
     elif isinstance(value, slice):
         form += (slice, repr(value))
     elif isinstance(value, PLAIN):
@@ -220,16 +222,23 @@ def _describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[
     elif isinstance(value, (list, tuple)):
         form += (type(value), len(value))
         for v in value:
-            _describe(v, form, tensors, objects)
+            _describe(v, form, tensors, objects, symbols)
     elif isinstance(value, dict):
         form += (dict, len(value), *value)
         for v in value.values():
-            _describe(v, form, tensors, objects)
+            _describe(v, form, tensors, objects, symbols)
+    elif isinstance(value, Length):
+        form += (Length, _numbered(value, symbols))
     elif is_array(value):
         form.append(Content(value))
     else:
         objects.append(value)
         form += (type(value), id(value))
+
+
+def _numbered(value: Any, symbols: Names) -> Any:
+    """A shape or a length with its variables numbered in the order they are met."""
+    return replaced(value, lambda s: symbols.setdefault(s, Symbol(f"v{len(symbols)}", s.low, s.high)))
 
 
 class _Combination:
@@ -240,11 +249,11 @@ class _Combination:
         self.traces: list[Work] = []
         self.replays: list[Captured] = []
 
-    def trace(self, args: Any, kwargs: Any) -> Any:
+    def trace(self, args: Any, kwargs: Any, symbols: list[Symbol]) -> Any:
         """Run the function itself; once two runs were the same work, later calls are replays."""
         bound = isinstance(self.function, _Bound)
         objects = [*self.objects, self.function.instance()] if bound else self.objects      # type: ignore[attr-defined]
-        traced = Traced(self.function, objects, args, kwargs)
+        traced = Traced(self.function, objects, args, kwargs, symbols)
         differences = [traced.differs(earlier) for earlier in self.traces]
         if "" in differences:
             if traced.faults:

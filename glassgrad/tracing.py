@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import random
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from glassgrad.base.errors import Bug, JitError
@@ -18,7 +18,9 @@ from glassgrad.base.lines import line_of
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import Record, record
 from glassgrad.engine.normal import Normal, scalar_bytes
+from glassgrad.engine.realize import is_result
 from glassgrad.graph import ops as o
+from glassgrad.graph.length import Length, Symbol, lengths_in, most, replaced
 from glassgrad.graph.uop import UOp
 from glassgrad.surroundings import PLAIN, Surroundings
 from glassgrad.tensor.leaves import hold, is_held
@@ -45,19 +47,25 @@ class Source:
 class Traced:
     """A call that ran as it is, with everything that is needed to run it again."""
 
-    def __init__(self, function: Callable[..., Any], objects: list[Any], args: Any, kwargs: Any):
+    def __init__(self, function: Callable[..., Any], objects: list[Any], args: Any, kwargs: Any,
+                 symbols: Sequence[Symbol] = ()):
+        self.symbols = list(symbols)             # the variables that the arguments bring
         originals: list[Tensor] = []
         self.arguments: list[Tensor] = []
         self.argument_nodes: list[UOp] = []
+        views: list[UOp] = []
 
         def stand_in(tensor: Tensor) -> Tensor:
             """The argument under a buffer node of its own, so that its uses are told apart from everybody else's."""
             source = as_buffer(tensor)
-            buffer = Buffer.from_host(source.arg, source.arg.address, tensor.shape, tensor.dtype, source.arg.device)
-            made = Tensor(UOp(o.BUFFER, tensor.dtype, (), buffer), requires_grad=tensor.requires_grad)
+            room = tuple(map(most, tensor.shape))
+            buffer = Buffer.from_host(source.arg, source.arg.address, room, tensor.dtype, source.arg.device)
+            node = UOp(o.BUFFER, tensor.dtype, (), buffer)
+            made = Tensor(node.shrink([(0, n) for n in tensor.shape]), requires_grad=tensor.requires_grad)
             originals.append(tensor)
             self.arguments.append(made)
-            self.argument_nodes.append(made.uop)
+            self.argument_nodes.append(node)
+            views.append(made.uop)
             return made
 
         args, kwargs = mapped(args, stand_in), mapped(kwargs, stand_in)
@@ -67,7 +75,7 @@ class Traced:
         self.before: dict[int, tuple[Tensor, UOp, Any]] = {id(t): (t, t.uop, t.grad) for t in _live_tensors()}
         first, dice = _streams.count, random.getstate()
         self.seed = _streams.seed
-        with record() as self.trace:
+        with record(s.name for s in symbols) as self.trace:
             result = function(*args, **kwargs)
             self.returned: list[Tensor] = []
             mapped(result, self.returned.append)
@@ -81,10 +89,10 @@ class Traced:
         self.places = {id(a): i for i, a in enumerate(self.arguments)}
         self.form = result
         self.result = mapped(result, lambda t: own.get(id(t), t))
-        self.faults = list(self._faults(surroundings, dice))
+        self.faults = list(self._faults(surroundings, dice, result))
         self.surroundings = Surroundings(function, objects)
         self.sources = self._sources()
-        self.argument_updates = [(i, a.uop) for i, (a, node) in enumerate(zip(self.arguments, self.argument_nodes))
+        self.argument_updates = [(i, a.uop) for i, (a, node) in enumerate(zip(self.arguments, views))
                                  if a.uop is not node]
         self.argument_grads = [(i, a.grad.uop) for i, a in enumerate(self.arguments) if a.grad is not None]
         self.left_behind = self._left_behind(live)
@@ -133,12 +141,24 @@ class Traced:
         apart = {id(t) for t in self.arguments} | {id(t) for t in self.returned if not self._was_there(t)}
         return [t for t in live if self._changed(t) and t.uop.base in made and id(t) not in apart]
 
-    def _faults(self, before: Surroundings, dice: Any) -> Iterator[str]:
+    def _faults(self, before: Surroundings, dice: Any, result: Any) -> Iterator[str]:
         """What a replay, which runs no Python, would leave undone."""
         for place, now in before.changed_numbers():
             yield f"the function itself changes {place}, from {place.value!r} to {now!r}"
         if random.getstate() != dice:
             yield "the function draws numbers from Python's random"
+        for length in lengths_in(result):
+            yield f"the function returns the length {length}"
+        names = {s.name for s in self.symbols}
+        for place in before.places:
+            for length in lengths_in(place.value):
+                if names & {s.name for s in length.symbols if s.value is not None}:
+                    yield f"it sees the length {length}, and is handed a variable of that name"
+
+    def numbered(self, value: Any) -> Any:
+        """A shape or a length without the values that the call brought."""
+        places = {s: Symbol(f"argument {i}", s.low, s.high) for i, s in enumerate(self.symbols)}
+        return replaced(value, lambda s: places.get(s, s)) if places else value
 
     # -- where buffers come from ---------------------------------------------------------------------------------------
     def _sources(self) -> dict[UOp, Source | tuple[str, bytes]]:
@@ -185,6 +205,8 @@ class Traced:
             for x, was in zip(ran.normal.constants, theirs.constants[number]):
                 if scalar_bytes(x.arg, x.dtype) != scalar_bytes(was, x.dtype):
                     return f"the number {was} became {x.arg}, written at {_line_using(ran, x)}"
+            if mine.lengths[number] != theirs.lengths[number]:
+                return "other lengths are used"
         for now, then in zip(mine.sources, theirs.sources):
             if isinstance(now, Source) and isinstance(then, Source):
                 if now.key != then.key:
@@ -204,17 +226,22 @@ class Work:
         self.graphs = [record.normal.key for record in traced.trace.records]
         self.constants = [[c.arg for c in record.normal.constants] for record in traced.trace.records]
         self.sources = list(traced.sources.values())
-        self.form = _form(traced.form)
+        self.lengths = [traced.numbered(tuple(Length({(s,): 1}) for s in record.normal.symbols))
+                        for record in traced.trace.records]
+        self.form = _form(traced.form, traced.numbered)
 
 
-def _form(value: Any) -> Any:
+def _form(value: Any, numbered: Callable[[Any], Any]) -> Any:
     """What a result looks like, apart from the tensors in it."""
     if isinstance(value, Tensor):
-        return f"a {value.dtype.name} of {value.shape}"
+        return f"a {value.dtype.name} of {numbered(value.shape)}"
+    if isinstance(value, Length):
+        return f"the length {numbered(value)}"
     if isinstance(value, (list, tuple)):
-        return type(value)(_form(v) for v in value) if not hasattr(value, "_fields") else (*map(_form, value),)
+        parts = [_form(v, numbered) for v in value]
+        return type(value)(parts) if not hasattr(value, "_fields") else tuple(parts)
     if isinstance(value, dict):
-        return {k: _form(v) for k, v in value.items()}
+        return {k: _form(v, numbered) for k, v in value.items()}
     return value if isinstance(value, PLAIN) else f"a {type(value).__name__} at {id(value):#x}"
 
 
@@ -244,8 +271,8 @@ def as_buffer(tensor: Tensor) -> UOp:
     if node.base.op is o.BUFFER:
         while node.op in (o.RESHAPE, o.DETACH):
             node = node.src[0]
-        if node.op is o.BUFFER:
-            return node
+        if node.op is o.BUFFER or is_result(node):
+            return node.base
     return Tensor(tensor.uop.contiguous()).realize().uop.base
 
 

@@ -14,7 +14,7 @@ _JIT: Names = {"TinyJit": "glassgrad.jit:TinyJit", "JIT": "glassgrad.compat.help
 _OPS: Names = {name: f"glassgrad.compat.older:{name}" for name in (
     "UnaryOps", "BinaryOps", "TernaryOps", "ReduceOps", "MovementOps", "LoadOps", "MetaOps", "BufferOps", "GroupOp")}
 _OPS |= {"Ops": "glassgrad.graph.ops:Ops", "UOp": "glassgrad.graph.uop:UOp", "LazyOp": "glassgrad.graph.uop:UOp",
-         "Variable": "glassgrad.compat.older:Variable", "Compiled": "glassgrad.device:Compiled",
+         "Variable": "glassgrad.graph.length:Variable", "Compiled": "glassgrad.device:Compiled",
          "Device": "glassgrad.engine.device:Device", "sint": "glassgrad.compat.older:sint"}
 _DEVICE: Names = {name: f"glassgrad.device:{name}" for name in (
     "Compiled", "Allocator", "LRUAllocator", "MallocAllocator", "Compiler", "Runner", "CompileError", "Buffer")}
@@ -59,7 +59,7 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
             "Context": f"{_HELPERS}:Context",
             "getenv": f"{_HELPERS}:getenv",
             "fetch": f"{_HELPERS}:fetch",
-            "Variable": "glassgrad.compat.older:Variable",
+            "Variable": "glassgrad.graph.length:Variable",
             "UOp": "glassgrad.graph.uop:UOp",
             "function": "glassgrad.compat.older:function",
         },
@@ -92,7 +92,7 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
     "tinygrad.shape.view": ((), _SHAPE),
     "tinygrad.shape.symbolic": (
         (),
-        {"Variable": "glassgrad.compat.older:Variable", "sint": "glassgrad.compat.older:sint"},
+        {"Variable": "glassgrad.graph.length:Variable", "sint": "glassgrad.compat.older:sint"},
     ),
     "tinygrad.renderer": ((), _RENDER),
     "tinygrad.renderer.cstyle": ((), _RENDER),

@@ -10,11 +10,12 @@ from glassgrad.engine.device import Device
 from glassgrad.engine.realize import schedule_of
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes, promote
+from glassgrad.graph.length import Length
 from glassgrad.graph.ops import Op, Ops
 from glassgrad.graph.uop import UOp
 from glassgrad.tensor.host import numpy_dtype
 
-sint = int
+sint = int | Length
 DTypeLike = Any
 ConstType = (float, int, bool)
 
@@ -121,27 +122,6 @@ def canonicalize_device(device: Any) -> Any:
         if isinstance(device, (tuple, list))
         else Device.canonicalize(device)
     )
-
-
-class Variable:
-    """A number with a range, as tinygrad writes symbolic lengths: Variable("n", 1, 10).bind(3) is 3 here.
-
-    >>> Variable("n", 1, 10).bind(3)
-    3
-    """
-
-    def __init__(self, name: str, minimum: int, maximum: int, dtype: Any = None):
-        self.name, self.min, self.max = name, minimum, maximum
-
-    def bind(self, value: int) -> int:
-        """The value, checked against the range; each new one is a new shape to the compiler."""
-        if not self.min <= value <= self.max:
-            raise InputError("the value is outside its variable's range", given=f"{self.name} = {value}",
-                             expected=f"{self.min} to {self.max}", mend="widen the Variable")
-        return value
-
-    def __repr__(self) -> str:
-        return f"Variable({self.name!r}, {self.min}, {self.max})"
 
 
 def function(call: Callable[..., Any] | None = None, **_options: Any) -> Any:

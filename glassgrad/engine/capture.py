@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from glassgrad.base.errors import JitError
 from glassgrad.engine.normal import Normal
+from glassgrad.graph.length import Symbol, on_binding, on_reading
 from glassgrad.graph.uop import UOp
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Trace:
     """Schedules in the order they ran, and what to look at after each run of them."""
     records: list[Record] = field(default_factory=list)
     flags: list[Flag] = field(default_factory=list)
+    variables: frozenset[str] = frozenset()      # names of those whose values each call brings
 
 
 class _Current(threading.local):
@@ -52,9 +54,9 @@ def recording() -> Trace | None:
 
 
 @contextmanager
-def record() -> Iterator[Trace]:
+def record(variables: Iterable[str] = ()) -> Iterator[Trace]:
     """Everything realized inside is also noted in the trace."""
-    before, trace = _current.trace, Trace()
+    before, trace = _current.trace, Trace(variables=frozenset(variables))
     _current.trace = trace
     try:
         yield trace
@@ -68,3 +70,15 @@ def refuse_reading(what: str) -> None:
         raise JitError("a value is read inside a jitted function", given=what,
                        expected="a function that only computes tensors: later calls replay its kernels, not its Python",
                        mend="return the tensor and read it outside, or leave the jit off this function")
+
+
+def refuse_binding(symbol: Symbol) -> None:
+    """A variable that a call brings has one value in it; another one could not be told apart in a replay."""
+    if _current.trace is not None and symbol.name in _current.trace.variables:
+        raise JitError("a variable is bound again inside a jitted function", given=f"{symbol.name} = {symbol.value}",
+                       expected=f"the value of {symbol.name} that the call was given",
+                       mend="use the bound variable that was handed in, or a Variable of another name")
+
+
+on_reading.append(refuse_reading)
+on_binding.append(refuse_binding)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassgrad.graph import ops as o
-from glassgrad.graph.dtype import DType
-from glassgrad.graph.uop import Param, UOp, toposort
+from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.graph.length import Symbol, replaced
+from glassgrad.graph.uop import Measure, Param, UOp, toposort
 
 
 @dataclass(eq=False)
@@ -27,6 +28,7 @@ class Normal:
     buffers: list[UOp]           # BUFFER nodes, or slices that are one piece of one
     addresses: list[int]         # where each of them begins
     cells: list[UOp]             # SCALAR nodes
+    symbols: list[Symbol]        # variables in shapes
     constants: list[UOp]         # CONST nodes of float type
 
     def constant_bits(self) -> bytes:
@@ -40,7 +42,13 @@ def normalise(sinks: Sequence[UOp]) -> Normal:
     place: dict[UOp, int] = {}
     rows: list[Any] = []
     buffers, addresses, cells, constants = [], [], [], []
+    symbols: dict[Symbol, Symbol] = {}
     pieces = _pieces(order)
+
+    def number(symbol: Symbol) -> Symbol:
+        """A variable by its place among the others: neither its name nor its value is structure."""
+        return symbols.setdefault(symbol, Symbol(f"v{len(symbols)}", symbol.low, symbol.high))
+
     for n in order:
         place[n] = len(rows)
         op = n.op
@@ -59,15 +67,17 @@ def normalise(sinks: Sequence[UOp]) -> Normal:
         elif op is o.CONST:
             rows.append((op, n.dtype, type(n.arg), struct.pack("d", n.arg) if n.dtype.kind == "f" else n.arg))
         else:
-            rows.append((op, n.dtype, n.arg, *[place[s] for s in n.src]))
-    return Normal((*rows, *[place[s] for s in sinks]), order, sinks, buffers, addresses, cells, constants)
+            arg = replaced(n.arg, number) if n.symbolic else n.arg
+            rows.append((op, n.dtype, arg, *[place[s] for s in n.src]))
+    return Normal((*rows, *[place[s] for s in sinks]), order, sinks, buffers, addresses, cells, list(symbols),
+                  constants)
 
 
 def _pieces(order: list[UOp]) -> dict[UOp, int]:
     """SHRINKs (and their reshapes) that take one contiguous piece of a buffer, with the address they begin at."""
     found: dict[UOp, int] = {}
     for n in order:
-        if n.op is o.SHRINK and (n.src[0].op is o.BUFFER or n.src[0] in found):
+        if n.op is o.SHRINK and not n.symbolic and (n.src[0].op is o.BUFFER or n.src[0] in found):
             source = n.src[0]
             offset, step, whole = 0, 1, True
             for (start, stop), size in zip(reversed(n.arg.bounds), reversed(source.shape)):
@@ -85,19 +95,22 @@ def _pieces(order: list[UOp]) -> dict[UOp, int]:
 
 
 def with_params(normal: Normal, scalars: Sequence[int]) -> tuple[list[UOp], list[UOp]]:
-    """The sinks over PARAMs: slots are buffers, then cells, then the constants numbered in `scalars`."""
-    lifted = [*normal.buffers, *normal.cells, *[normal.constants[i] for i in scalars]]
+    """The sinks over PARAMs: slots are buffers, cells, variables, and the constants numbered in `scalars`."""
+    constants = [normal.constants[i] for i in scalars]
+    first = len(normal.buffers) + len(normal.cells)
+    names = {s: Symbol(f"v{i}", s.low, s.high) for i, s in enumerate(normal.symbols)}
+    sizes = [UOp(o.PARAM, dtypes.index, (), Measure(first + i, name)) for i, name in enumerate(names.values())]
     new: dict[UOp, UOp] = {}
-    for slot, node in enumerate(lifted):
+    for slot, node in [*enumerate([*normal.buffers, *normal.cells]), *enumerate(constants, first + len(sizes))]:
         scalar = node.op in (o.SCALAR, o.CONST)
         new[node] = UOp(o.PARAM, node.dtype, (), Param(slot, node.shape, scalar, node.device))
-    params = [new[n] for n in lifted]
+    params = [*[new[n] for n in (*normal.buffers, *normal.cells)], *sizes, *[new[n] for n in constants]]
     for n in normal.order:
         if n.op is o.DETACH:
             new[n] = new[n.src[0]]
         elif n not in new:
             src = tuple([new[s] for s in n.src])
-            new[n] = n.over(src)
+            new[n] = n.named(src, names.__getitem__) if n.symbolic else n.over(src)
     return [new[s] for s in normal.sinks], params
 
 

@@ -29,12 +29,13 @@ from glassgrad.engine.normal import Normal, normalise, scalar_bytes, with_params
 from glassgrad.engine.profile import measure, profiling
 from glassgrad.engine.report import check_kernel, report_kernel, report_run, show_source
 from glassgrad.graph import ops as o
+from glassgrad.graph.length import most
 from glassgrad.graph.narrow import narrow
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.rewrite import rewrite
 from glassgrad.graph.rules import ALGEBRA
 from glassgrad.graph.sums import join_sums
-from glassgrad.graph.uop import UOp
+from glassgrad.graph.uop import Shape, UOp
 from glassgrad.runtime.device import Device
 from glassgrad.runtime.host import available_cores
 from glassgrad.schedule.kernels import Item, Schedule, describe, schedule
@@ -66,7 +67,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None) -> list[UOp]:
     trace = recording()
     if trace is not None:
         trace.records.append(Record(ready, normal, results))
-    stored = dict(zip(sinks, results))
+    stored = {sink: _of_shape(result, sink.shape) for sink, result in zip(sinks, results)}
     return [_rebased(n, stored) for n in nodes]
 
 
@@ -107,6 +108,18 @@ def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
     for view in reversed(views):
         out = out if view.op is o.DETACH else UOp(view.op, view.dtype, (out,), view.arg)
     return out
+
+
+def _of_shape(buffer: UOp, shape: Shape) -> UOp:
+    """A result as large as it is: memory has room for the longest of symbolic sizes."""
+    return buffer if buffer.shape == shape else buffer.shrink([(0, n) for n in shape])
+
+
+def is_result(node: UOp) -> bool:
+    """Whether a node is the used part of a buffer that has room for the longest of its lengths."""
+    return node.op is o.SHRINK and node.symbolic and node.src[0].op is o.BUFFER and all(
+        bound == (0, n) for bound, n in zip(node.arg.bounds, node.shape)) and \
+        node.src[0].shape == tuple(map(most, node.shape))
 
 
 # -- finding a schedule again --------------------------------------------------------------------------------
@@ -246,7 +259,8 @@ class Ready:
         planned = self.planned
         addresses = [0] * self.slots
         addresses[:len(normal.addresses)] = normal.addresses
-        values = [c.arg.value for c in normal.cells] + [normal.constants[i].arg for i in self.scalars]
+        values = [*[c.arg.value for c in normal.cells], *[s.value for s in normal.symbols],
+                  *[normal.constants[i].arg for i in self.scalars]]
         base = ctypes.addressof(self.cells)
         for i, (value, dtype) in enumerate(zip(values, self.cell_types)):
             ctypes.memmove(base + 8 * i, scalar_bytes(value, dtype), 8)
@@ -255,7 +269,7 @@ class Ready:
         for slot, sink in zip(planned.sinks, normal.sinks):
             if slot not in results:
                 s = planned.slots[slot]
-                buffer = Buffer(s.shape, s.dtype, s.device or "")
+                buffer = Buffer(tuple(map(most, s.shape)), s.dtype, s.device or "")
                 buffer.place = sink.place            # the line of the expression says more than that of realize()
                 addresses[slot] = buffer.address
                 results[slot] = UOp(o.BUFFER, s.dtype, (), buffer)

@@ -21,6 +21,7 @@ from glassgrad.engine.profile import Profile, measure, profiling
 from glassgrad.engine.report import report_kernel, report_run, show_source
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType
+from glassgrad.graph.length import Symbol
 from glassgrad.graph.uop import Cell, UOp
 from glassgrad.runtime.device import Device
 from glassgrad.schedule.kernels import Item
@@ -38,6 +39,7 @@ class Replay:
         self._symbols: dict[UOp, list[tuple[int, int]]] = {s: [] for s in outside.values()}    # (slot, byte offset)
         self._plans: list[tuple[str, Any, Sequence[int]]] = []
         self.cells: list[tuple[Cell, DType, int, bool]] = []  # (cell, type, address, is a random stream)
+        self.sizes: list[tuple[Symbol, int]] = []             # variables, and the address of their value
         size = sum(r.ready.slots for r in trace.records)
         self._addresses = [0] * size
         self._arenas = self._claim(trace)
@@ -104,6 +106,7 @@ class Replay:
         normal, ready = record.normal, record.ready
         streams = {n.src[1] for n in normal.order if n.op is o.RANDOM}
         values = [(n.arg, n in streams) for n in normal.cells]
+        values += [(Cell(s.value), False) for s in normal.symbols]
         values += [(Cell(normal.constants[i].arg), False) for i in ready.scalars]
         memory = (ctypes.c_char * (8 * max(1, len(values))))()
         self._kept.append(memory)
@@ -113,6 +116,8 @@ class Replay:
             ctypes.memmove(address, scalar_bytes(cell.value, dtype), 8)
             if i < len(normal.cells):
                 self.cells.append((cell, dtype, address, stream))
+            elif i < len(normal.cells) + len(normal.symbols):
+                self.sizes.append((normal.symbols[i - len(normal.cells)], address))
 
     def _make_plans(self, uses: list[tuple[str, Any, tuple[int, ...], Item]]) -> None:
         """Neighbours on one device become one plan: on the CPU, one foreign call."""

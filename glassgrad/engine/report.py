@@ -10,7 +10,8 @@ from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.profile import measure
 from glassgrad.graph import ops as o
 from glassgrad.graph.interpret import array_type, from_storage, interpret
-from glassgrad.graph.uop import UOp
+from glassgrad.graph.length import most
+from glassgrad.graph.uop import UOp, concrete
 from glassgrad.runtime.device import Device
 from glassgrad.schedule.kernels import Item, describe
 
@@ -50,8 +51,14 @@ def check_kernel(item: Item, before: list[bytes], after: list[bytes]) -> None:
     """CHECK=1: compare a kernel's results with the interpreter's; a difference names the pass, the kernel, the line."""
     if item.ast.op is o.COPY:
         return
-    wanted = interpret([store.src[1] for store in item.ast.src], _inputs(item, before))
-    for number, (store, want, raw) in enumerate(zip(item.ast.src, wanted, after)):
+    import numpy as np
+    sizes = {n.arg.symbol: struct.unpack_from("<q", before[n.arg.slot])[0] for n in item.ast.src if n.op is o.PARAM}
+    plain = concrete([item.ast], sizes.__getitem__)
+    stores = [(s, plain[s]) for s in item.ast.src if s.op is o.STORE]
+    given = {plain[n]: _part(array, plain[n].shape) for n, array in _inputs(item, before).items()}
+    wanted = [np.broadcast_to(want, now.shape) for want, (_, now)
+              in zip(interpret([now.src[1] for _, now in stores], given), stores)]
+    for number, ((store, _), want, raw) in enumerate(zip(stores, wanted, after)):
         where, got, expected = _difference(store, want, raw)
         if where is not None:
             raise Bug(f"CHECK: {_guilty(item, before, wanted)}: a kernel differs from the interpreter at {where} "
@@ -70,15 +77,24 @@ def _inputs(item: Item, before: list[bytes]) -> dict[Any, Any]:
                 code = {"float32": "f", "float64": "d", "float16": "e"}.get(n.dtype.name, n.dtype.format)
                 values[n] = np.array(struct.unpack_from("<" + code, raw)[0], array_type(n.dtype))
             else:
-                values[n] = from_storage(raw, n.dtype).reshape(n.shape)
+                values[n] = from_storage(raw, n.dtype).reshape(_room(n))
     return values
+
+
+def _room(node: UOp) -> tuple[int, ...]:
+    """The shape of a node's memory: it has room for the longest of symbolic sizes."""
+    return tuple(map(most, node.shape))
+
+
+def _part(array: Any, shape: tuple[int, ...]) -> Any:
+    """What of an array a node of this shape uses."""
+    return array[tuple(slice(n) for n in shape)]
 
 
 def _difference(store: UOp, want: Any, raw: bytes) -> tuple[Any, Any, Any]:
     """Where a result differs first, what it is there and what it should be; or None three times."""
     import numpy as np
-    got = from_storage(raw, store.dtype).reshape(store.shape)
-    want = np.broadcast_to(want, store.shape)
+    got = _part(from_storage(raw, store.dtype).reshape(_room(store)), want.shape)
     if store.dtype.is_float:
         with np.errstate(all="ignore"):
             scale = np.max(np.abs(want[np.isfinite(want)]), initial=1.0)
@@ -112,7 +128,7 @@ def _guilty(item: Item, before: list[bytes], wanted: list[Any]) -> str:
             run_kernel(kernel, arguments)
         except Bug as wrong:
             return f"the pass {name} is wrong ({str(wrong).splitlines()[0]})"
-        for i, (store, want) in enumerate(zip(item.ast.src, wanted)):
+        for i, (store, want) in enumerate(zip([s for s in item.ast.src if s.op is o.STORE], wanted)):
             if _difference(store, want, arguments[i].tobytes())[0] is not None:
                 return f"the pass {name} is wrong"
     return "the loop tree is right, so render, the compiler or the launch is wrong"

@@ -6,6 +6,7 @@ A value that does not change along an axis can be computed once for all of it; f
 from __future__ import annotations
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.length import most
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import Shape, UOp
 
@@ -23,15 +24,17 @@ def runs(shape: Shape, source: Shape) -> list[Run]:
     i = j = 0
     while i < len(shape) or j < len(source):
         left, right = i, j
-        size_left = size_right = 1
-        while size_left != size_right or (left == i and right == j):
+        size_left = size_right = whole_left = whole_right = 1       # the greatest sizes say how to go on
+        while whole_left != whole_right or (left == i and right == j):
             if (size_left <= size_right and left < len(shape)) or right == len(source):
                 if left == len(shape):
                     break
-                size_left *= shape[left]
+                size_left *= most(shape[left])
+                whole_left *= shape[left]
                 left += 1
             else:
-                size_right *= source[right]
+                size_right *= most(source[right])
+                whole_right *= source[right]
                 right += 1
         out.append((i, left, j, right))
         i, j = left, right

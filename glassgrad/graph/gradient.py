@@ -311,12 +311,13 @@ def _running_extreme(g: UOp, out: UOp, x: UOp, axis: int) -> UOp:
     rank, count = len(x.shape), x.shape[axis]
     order = (*(a for a in range(rank) if a != axis), axis)
     moved = x.permute(order)
-    height = x.size // max(count, 1)
+    size = x.elements
+    height = size // (count or 1)
     place = _scan(full((height, count), 1, dtypes.int64), 1, o.ADD) - 1
     row = _scan(full((height, count), 1, dtypes.int64), 0, o.ADD) - 1
     falls_behind = (x < out) if out.arg.combine is o.MAX else (out < x)
     falls_behind = falls_behind.permute(order).reshape((height, count))
     winner = _scan(falls_behind.where(0, place), 1, o.MAX) + row * count
-    base = full((x.size,), 0, x.dtype)
-    spread = _scatter(base, winner.reshape((x.size,)), g.permute(order).reshape((x.size,)), "add")
+    base = full((size,), 0, x.dtype)
+    spread = _scatter(base, winner.reshape((size,)), g.permute(order).reshape((size,)), "add")
     return spread.reshape(moved.shape).permute(_inverse(order))

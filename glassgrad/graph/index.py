@@ -9,16 +9,34 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Mapping
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.uop import UOp, const
+from glassgrad.graph.length import Length, Quotient, Size, Symbol
+from glassgrad.graph.uop import Measure, UOp, const
 
 Terms = dict[UOp, int]
 
 
 def index(value: int) -> UOp:
     return const(value, dtypes.index)
+
+
+def size_index(n: Size, values: Mapping[Symbol, UOp]) -> UOp:
+    """A size as an index expression over the values of its variables."""
+    if not isinstance(n, Length):
+        return index(n)
+    total = index(0)
+    for monomial, k in n.terms:
+        term = index(k)
+        for atom in monomial:
+            factor = divide(size_index(atom.length, values), atom.divisor) if isinstance(atom, Quotient) \
+                else values[atom]
+            constant, terms = linear(term)
+            term = multiply(factor, constant) if not terms else UOp(o.MUL, dtypes.index, (term, factor))
+        total = add(total, term)
+    return total
 
 
 def bounds(node: UOp) -> tuple[int, int]:
@@ -32,6 +50,8 @@ def _bounds(node: UOp) -> tuple[int, int]:
         return int(node.arg), int(node.arg)
     if op is o.RANGE:
         return 0, max(node.arg.size - 1, 0)
+    if op is o.PARAM and isinstance(node.arg, Measure):
+        return node.arg.symbol.low, node.arg.symbol.high
     if op in (o.ADD, o.SUB, o.MUL, o.IDIV, o.MOD, o.MAX, o.MIN):
         (a, b), (c, d) = bounds(node.src[0]), bounds(node.src[1])
         if op is o.ADD:
@@ -41,10 +61,12 @@ def _bounds(node: UOp) -> tuple[int, int]:
         if op is o.MUL:
             corners = (a * c, a * d, b * c, b * d)
             return min(corners), max(corners)
-        if op is o.IDIV and c == d and c > 0:
-            return a // c, b // c
+        if op is o.IDIV and c > 0:
+            return (a // d if a >= 0 else a // c), (b // c if b >= 0 else b // d)
         if op is o.MOD and c == d and c > 0:
             return (a % c, b % c) if a // c == b // c else (0, c - 1)
+        if op is o.MOD and c > 0:
+            return 0, (min(b, d - 1) if a >= 0 else d - 1)
         if op is o.MAX:
             return max(a, c), max(b, d)
         if op is o.MIN:

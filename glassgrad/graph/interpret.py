@@ -15,8 +15,9 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, convert, dtypes
+from glassgrad.graph.length import value_of
 from glassgrad.graph.ops import ELEMENTWISE, REDUCE, Op
-from glassgrad.graph.uop import UOp, identity, toposort
+from glassgrad.graph.uop import UOp, concrete, identity, toposort
 
 Array = Any    # numpy.ndarray; NumPy is not loaded with this file
 
@@ -24,7 +25,8 @@ _NOT_IN_NUMPY = (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)
 
 
 def interpret(roots: Sequence[UOp], values: Mapping[UOp, Array]) -> list[Array]:
-    """The values of the roots. `values` gives arrays for the leaves, and may give any other node's value too.
+    """The values of the roots. `values` gives arrays for the leaves, and may give any other node's value too. Symbolic
+    sizes are those of the variables' values.
 
     >>> import numpy as np
     >>> from glassgrad.graph.uop import const
@@ -33,6 +35,9 @@ def interpret(roots: Sequence[UOp], values: Mapping[UOp, Array]) -> list[Array]:
     [array(10., dtype=float32), array(False)]
     """
     import numpy as np
+    if any(r.symbolic for r in roots):
+        plain = concrete(roots, value_of)
+        roots, values = [plain[r] for r in roots], {plain.get(node, node): a for node, a in values.items()}
     order = toposort(roots)
     needed = set(roots)
     for node in reversed(order):
@@ -107,6 +112,11 @@ def _(np: Any, node: UOp) -> Array:
 @_means(o.SCALAR)
 def _(np: Any, node: UOp) -> Array:
     return np.asarray(convert(node.arg.value, node.dtype), array_type(node.dtype))
+
+
+@_means(o.LENGTH)
+def _(np: Any, node: UOp) -> Array:
+    return np.asarray(node.arg.length, array_type(node.dtype))
 
 
 @_means(o.CONTIGUOUS, o.COPY, o.DETACH)

@@ -12,7 +12,8 @@ import math
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.axes import nontrivial, varies
-from glassgrad.graph.uop import UOp, toposort
+from glassgrad.graph.length import least
+from glassgrad.graph.uop import UOp, const, toposort
 
 
 def narrow(sinks: list[UOp]) -> list[UOp]:
@@ -25,7 +26,7 @@ def narrow(sinks: list[UOp]) -> list[UOp]:
     for n in order:
         rebuilt = n.over(tuple([new[s] for s in n.src]))
         if n.op in o.REDUCE:
-            still = nontrivial(n.src[0].shape) - changes[n.src[0]]
+            still = frozenset(a for a in nontrivial(n.src[0].shape) - changes[n.src[0]] if least(n.src[0].shape[a]) > 0)
             if still and 0 not in n.src[0].shape:
                 rebuilt = _narrowed(rebuilt, still) or rebuilt
         new[n] = rebuilt
@@ -44,5 +45,5 @@ def _narrowed(node: UOp, still: frozenset[int]) -> UOp | None:
     rest = tuple(sorted(axes - gone))
     value = UOp(node.op, node.dtype, (one,), node.arg._replace(axes=rest), node.place) if rest else one
     if gone and node.op is o.SUM:
-        value = value * float(math.prod(source.shape[a] for a in gone))
+        value = value * const(math.prod(source.shape[a] for a in gone), value.dtype)
     return value.expand(node.shape)

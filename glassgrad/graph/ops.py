@@ -148,6 +148,7 @@ UNWINDOW = _declare("UNWINDOW", M)    # out[.., i, .., k] = x[.., (i - k*dilatio
 BUFFER = _declare("BUFFER", Kind.LEAF)             # arg: Buffer, a row-major value in memory
 CONST = _declare("CONST", Kind.LEAF)               # arg: a Python scalar; shape ()
 SCALAR = _declare("SCALAR", Kind.LEAF)             # arg: Cell, a scalar handed to the kernel when it runs; shape ()
+LENGTH = _declare("LENGTH", Kind.LEAF)             # arg: Count, a symbolic size as a number; shape ()
 CONTIGUOUS = _declare("CONTIGUOUS", Kind.MEMORY)   # "store this here"
 COPY = _declare("COPY", Kind.MEMORY)               # to arg.device
 DETACH = _declare("DETACH", Kind.MEMORY)           # the same value; gradients stop

@@ -13,6 +13,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.axes import runs
 from glassgrad.graph.dtype import DType, convert
 from glassgrad.graph.fold import EXACT, ROUNDED, fold
+from glassgrad.graph.length import Length, lengths_in
 from glassgrad.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE
 from glassgrad.graph.rewrite import Inexact, Rule, RuleSet, each, holes, node, some
 from glassgrad.graph.uop import UOp, const, identity
@@ -240,8 +241,10 @@ def _pad_pad(root: UOp, inner: UOp, x: UOp) -> UOp:
     return x.pad([(a + b, c + d) for (a, c), (b, d) in zip(root.arg.padding, inner.arg.padding)])
 
 
-def _shrink_pad(root: UOp, inner: UOp, x: UOp) -> UOp:
+def _shrink_pad(root: UOp, inner: UOp, x: UOp) -> UOp | None:
     """Cut first, and pad only what of the padding remains."""
+    if any(True for _ in lengths_in((x.shape, inner.arg, root.arg))):
+        return None                                   # what remains is not known yet
     cuts, padding = [], []
     for size, (before, _), (start, stop) in zip(x.shape, inner.arg.padding, root.arg.bounds):
         first, last = min(max(start - before, 0), size), min(max(stop - before, 0), size)
@@ -355,7 +358,8 @@ def _reduce_reduce(root: UOp, inner: UOp, x: UOp) -> UOp:
 def _repeated(root: UOp) -> list[int]:
     """Axes that are reduced, and only repeat one element."""
     inner = root.src[0]
-    return [a for a in root.arg.axes if inner.src[0].shape[a] == 1 and inner.shape[a] > 1]
+    return [a for a in root.arg.axes if inner.src[0].shape[a] == 1 and not isinstance(inner.shape[a], Length)
+            and inner.shape[a] > 1]
 
 
 def _less_repeated(root: UOp, axes: list[int]) -> UOp:

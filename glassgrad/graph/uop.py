@@ -10,16 +10,17 @@ import math
 import struct
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug, DeviceError, ShapeError
 from glassgrad.base.lines import Line, line_of, user_place
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, convert, dtypes
+from glassgrad.graph.length import Length, Symbol, lengths_in, most, replaced
 from glassgrad.graph.ops import Kind, Op
 
-Dimension = Any    # int | UOp: lengths may become symbolic
+Dimension = Any    # int | Length: see length.py
 Shape = tuple      # of Dimension
 
 
@@ -99,6 +100,19 @@ class Param(NamedTuple):
     device: str | None = None                # set while scheduling, not inside kernels
 
 
+class Measure(NamedTuple):
+    """Of a PARAM that holds the value of a variable."""
+    slot: int
+    symbol: Symbol
+    shape: Shape = ()
+    scalar: bool = True
+    device: str | None = None
+
+
+class Count(NamedTuple):
+    length: Dimension
+
+
 class Range(NamedTuple):
     name: str
     size: int
@@ -147,13 +161,14 @@ class UOp:
     >>> x.op, x is const(2.0) * 3.0, x.shape
     (Ops.MUL, True, ())
     """
-    __slots__ = ("op", "dtype", "src", "arg", "shape", "device", "place", "_cache", "__weakref__")
+    __slots__ = ("op", "dtype", "src", "arg", "shape", "device", "symbolic", "place", "_cache", "__weakref__")
     op: Op
     dtype: DType
     src: tuple[UOp, ...]
     arg: Any
     shape: Shape
     device: str | None
+    symbolic: bool                       # whether a Length stands in this node or under it
     place: Any
     _cache: dict[str, Any] | None
 
@@ -174,6 +189,7 @@ class UOp:
             node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
             node.shape = _shape(node)
             node.device = _device(node)
+            node.symbolic = _symbolic(node)
             node.place = place or user_place()
             node._cache = None
             entry = _Entry(node, _forget)
@@ -196,7 +212,21 @@ class UOp:
 
     @property
     def size(self) -> int:
+        """How many elements it has; at most, where its shape is symbolic."""
+        return math.prod(map(most, self.shape)) if self.symbolic else math.prod(self.shape)
+
+    @property
+    def elements(self) -> Dimension:
+        """How many elements it has: a length, where its shape is symbolic."""
         return math.prod(self.shape)
+
+    @property
+    def symbols(self) -> list[Symbol]:
+        """The variables in this node's own shape and argument (not in its sources), each once."""
+        found: dict[Symbol, None] = {}
+        for length in lengths_in((self.shape, self.arg)):
+            found.update(dict.fromkeys(length.symbols))
+        return list(found)
 
     @property
     def base(self) -> UOp:
@@ -216,6 +246,11 @@ class UOp:
     def over(self, src: tuple[UOp, ...]) -> UOp:
         """This node over other sources; it keeps the user's line."""
         return self if src == self.src else UOp(self.op, self.dtype, src, self.arg, self.place)
+
+    def named(self, src: tuple[UOp, ...], new: Callable[[Symbol], Symbol | int]) -> UOp:
+        """This node over other sources, with the variables in its argument exchanged, or set to numbers."""
+        arg = replaced(self.arg, new) if self.symbolic and self.op in _SIZED else self.arg
+        return UOp(self.op, self.dtype, src, arg, self.place)
 
     def toposort(self) -> list[UOp]:
         return toposort([self])
@@ -349,7 +384,9 @@ class UOp:
 
 # -- making leaves -------------------------------------------------------------------------------------------
 def const(value: Any, dtype: DType | None = None) -> UOp:
-    """A constant of shape (), its value rounded or wrapped into the type as a cast would."""
+    """A constant of shape (), its value rounded or wrapped into the type as a cast would; or a length as a number."""
+    if isinstance(value, Length):
+        return number_of(value, dtype or dtypes.default_int)
     if dtype is None:
         dtype = dtypes.from_py(value)
     key = (value, type(value), dtype) if value else (str(value), dtype)     # 0.0 and -0.0 are equal, and differ
@@ -363,6 +400,11 @@ def const(value: Any, dtype: DType | None = None) -> UOp:
 
 _constants: dict[Any, UOp] = {}     # the latest constants, kept: they are small and come again with the next line
 _MOST_CONSTANTS = 1024
+
+
+def number_of(length: Length, dtype: DType) -> UOp:
+    """A length as a number to compute with: what the variables in it say when a kernel runs."""
+    return UOp(o.LENGTH, dtypes.index, (), Count(length)).cast(dtype)
 
 
 def full(shape: Shape, value: Any, dtype: DType | None = None) -> UOp:
@@ -427,10 +469,32 @@ def _movement_shape(op: Op, shape: Shape, arg: Any) -> Shape:
         return tuple(stop - start for start, stop in arg.bounds)
     if op is o.WINDOW:
         n = (shape[arg.axis] - arg.dilation * (arg.size - 1) - 1) // arg.stride + 1
-        return shape[:arg.axis] + (max(n, 0),) + shape[arg.axis + 1:] + (arg.size,)
+        if isinstance(n, Length) and n.min < 0:
+            raise ShapeError("the window is longer than the axis may be", given=f"a window of {arg.size} over {shape}",
+                             expected=f"an axis of at least {arg.dilation * (arg.size - 1) + 1} for every value of its "
+                                      "variables", mend="raise the variable's lower bound")
+        return shape[:arg.axis] + (n if isinstance(n, Length) else max(n, 0),) + shape[arg.axis + 1:] + (arg.size,)
     if op is o.UNWINDOW:
         return shape[:arg.axis] + (arg.length,) + shape[arg.axis + 1:]
     return shape  # FLIP
+
+
+_SIZED = frozenset((o.RESHAPE, o.EXPAND, o.PAD, o.SHRINK, o.UNWINDOW, o.PARAM, o.LENGTH))   # arguments that hold sizes
+
+
+def _symbolic(node: UOp) -> bool:
+    for s in node.src:
+        if s.symbolic:
+            return True
+    return node.op in _SIZED and any(True for _ in lengths_in(node.arg))
+
+
+def concrete(roots: Sequence[UOp], value: Callable[[Symbol], int]) -> dict[UOp, UOp]:
+    """Every node under the roots with its sizes as plain numbers, by what `value` says of the variables."""
+    new: dict[UOp, UOp] = {}
+    for node in toposort(roots):
+        new[node] = node.named(tuple([new[s] for s in node.src]), value) if node.symbolic else node
+    return new
 
 
 def _device(node: UOp) -> str | None:

@@ -19,9 +19,10 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes
-from glassgrad.graph.index import add, both, index
+from glassgrad.graph.index import add, both, index, size_index
+from glassgrad.graph.length import Length, Size, most
 from glassgrad.graph.ops import Kind
-from glassgrad.graph.uop import UOp, const, identity, toposort
+from glassgrad.graph.uop import Measure, UOp, const, identity, toposort
 from glassgrad.lower.loops import (
     LOOP,
     TASK,
@@ -86,6 +87,8 @@ class _Lowering:
         nodes = toposort([sink])
         self.params = sorted((n for n in nodes if n.op is o.PARAM), key=lambda n: n.arg.slot)
         self.reductions = [n for n in nodes if n.op in o.REDUCE]
+        self.values = {p.arg.symbol: p for p in self.params if isinstance(p.arg, Measure)}   # of variables
+        self.extents: dict[UOp, Size] = {}    # counter: the size it counts to, where that is symbolic
         self.outputs: set[UOp | None] = {None}
         self.nesting: dict[UOp, int] = {}     # how many reductions stand one in another below a node
         for n in nodes:
@@ -93,14 +96,15 @@ class _Lowering:
 
     # -- the whole kernel ------------------------------------------------------------------------------------
     def run(self, name: str) -> Kernel:
-        stores = self.sink.src
+        stores = [s for s in self.sink.src if s.op is o.STORE]
         root = stores[0].src[1]
         if root.op in (o.SCATTER, o.SCAN):
             phases = self.scatter(stores[0]) if root.op is o.SCATTER else self.scan(stores[0])
             shape = root.shape
         else:
-            shape = max((s.src[1].shape for s in stores), key=math.prod)
-            counters = [counter(f"i{axis}", n) if n > 1 else index(0) for axis, n in enumerate(shape)]
+            shape = max((s.src[1] for s in stores), key=lambda value: value.size).shape
+            counters = [self.counter(f"i{axis}", n) if most(n) > 1 or isinstance(n, Length) else index(0)
+                        for axis, n in enumerate(shape)]
             for c in self.row_order(counters):
                 self.path.append(_Block(c))
                 self.outputs.add(c)
@@ -112,7 +116,7 @@ class _Lowering:
                 blocks[self.depth(at, None)].statements.append(Store(target, flatten(at, value.shape), result))
             phases = [Phase(self.close(blocks))]
         kind = root.op.name.lower() if root.op in (o.SCATTER, o.SCAN) else "reduce" if self.reductions else "map"
-        sizes = "_".join([*[str(n) for n in shape if n > 1], *[f"r{n}" for n in self.reduced]])
+        sizes = "_".join([*[str(most(n)) for n in shape if most(n) > 1], *[f"r{most(n)}" for n in self.reduced]])
         return Kernel(name or f"{kind}_{sizes or 1}", self.params, phases, tuple(s.src[0].arg.slot for s in stores))
 
     def close(self, blocks: list[_Block]) -> list[Statement]:
@@ -120,8 +124,26 @@ class _Lowering:
         inside: list[Statement] = []
         for block in reversed(blocks):
             body = block.statements + inside
-            inside = body if block.counter is None else [For(block.counter, TASK, body)]
+            inside = body if block.counter is None else [self.loop(block.counter, TASK, body)]
         return inside
+
+    # -- sizes -----------------------------------------------------------------------------------------------
+    def size(self, n: Size) -> UOp:
+        """A size as an index expression."""
+        return size_index(n, self.values)
+
+    def counter(self, name: str, n: Size) -> UOp:
+        """A counter of an axis of this size."""
+        made = counter(name, most(n))
+        if isinstance(n, Length):
+            self.extents[made] = n
+        return made
+
+    def loop(self, range_: UOp | None, kind: str, body: list[Statement]) -> For:
+        """A loop over an axis: up to its size as it is when the kernel runs."""
+        assert range_ is not None
+        extent = self.extents.get(range_)
+        return For(range_, kind, body, None if extent is None else self.size(extent))
 
     def row_order(self, counters: list[UOp]) -> list[UOp]:
         """Output counters, those that reductions depend on outermost, so that a row's reductions stand once per row."""
@@ -130,10 +152,10 @@ class _Lowering:
             return loops
         probe = _Lowering(self.sink, self.kept)
         probe.path += [_Block(c) for c in loops]
+        probe.extents.update(self.extents)
         votes = dict.fromkeys(loops, 0)
         probe.votes = votes
-        for s in self.sink.src:
-            value = s.src[1]
+        for value in [s.src[1] for s in self.sink.src if s.op is o.STORE]:
             probe.ask(value, tuple(index(0) if n == 1 else c for c, n in zip(counters, value.shape)), None)
         return sorted(loops, key=lambda c: -votes[c])
 
@@ -181,7 +203,7 @@ class _Lowering:
                 self.keep(node, at, result)
             return result
         if op.kind == Kind.MOVEMENT:
-            inner, real = source_index(node, at)
+            inner, real = source_index(node, at, self.size)
             value = yield (node.src[0], inner, both(gate, real))
             if real is None or (value.op is o.LOAD and len(value.src) == 3) or (value.op is o.CONST and value.arg == 0):
                 return value    # a gated LOAD is 0 outside its gate already
@@ -194,10 +216,12 @@ class _Lowering:
             return _load(node, flatten(at, node.shape), gate)
         if op is o.CONST:
             return node
+        if op is o.LENGTH:
+            return self.size(node.arg.length).cast(node.dtype)
         if op is o.GATHER:
             rows, where = node.src
             picked = yield (where, at[:len(where.shape)], gate)
-            row = picked.cast(dtypes.index).maximum(0).minimum(rows.shape[0] - 1)
+            row = picked.cast(dtypes.index).maximum(0).minimum(self.size(rows.shape[0] - 1))
             return (yield (rows, (row, *at[len(where.shape):]), gate))
         if op is o.IOTA:
             return at[0].cast(node.dtype)
@@ -231,7 +255,7 @@ class _Lowering:
             for block in self.path[1:]:
                 if block.counter in self.votes and any(block.counter in ranges_of(i) for i in at):
                     self.votes[block.counter] += 1
-        counters = {a: counter(f"k{self.fresh()}", source.shape[a]) for a in axes}
+        counters = {a: self.counter(f"k{self.fresh()}", source.shape[a]) for a in axes}
         self.reduced += [source.shape[a] for a in axes]
         total = register(f"acc{self.fresh()}", carried)
         whole_path = self.path
@@ -241,8 +265,7 @@ class _Lowering:
         self.path = whole_path
         body: list[Statement] = [Accumulate(total, combine, value.cast(carried))]
         for block in reversed(inner):
-            assert block.counter is not None
-            body = [For(block.counter, LOOP, block.statements + body)]
+            body = [self.loop(block.counter, LOOP, block.statements + body)]
             block.closed = True
         self.path[depth].statements += [Assign(total, identity(combine, carried)), *body]
         return total.cast(node.dtype)
@@ -256,7 +279,7 @@ class _Lowering:
         """Store a just computed value for the loops that follow."""
         inner = self.kept[node]
         shape = tuple(node.shape[a] for a in inner)
-        memory = local(f"kept{len(self.kept_at)}", node.dtype, math.prod(shape))
+        memory = local(f"kept{len(self.kept_at)}", node.dtype, math.prod(map(most, shape)))
         self.kept_at[node] = (memory, self.path, tuple(at[a] for a in inner))
         self.path[-1].statements.append(Store(memory, flatten(tuple(at[a] for a in inner), shape), value))
         self.memo = {q: v for q, v in self.memo.items() if q[0] is not node}
@@ -281,9 +304,10 @@ class _Lowering:
             if _work(node) < KEEP_COST:
                 continue
             varying = tuple(a for a in range(len(node.shape)) if len({at[a] for at, _ in asked}) > 1)
-            whole = all(at[a].op is o.RANGE and at[a].arg.size == node.shape[a] for at, _ in asked for a in varying)
+            whole = all(at[a].op is o.RANGE and self.extents.get(at[a], at[a].arg.size) == node.shape[a]
+                        for at, _ in asked for a in varying)
             apart = all(len({at[a] for a in varying}) == len(varying) for at, _ in asked)
-            size = math.prod(node.shape[a] for a in varying) * node.dtype.itemsize
+            size = math.prod(most(node.shape[a]) for a in varying) * node.dtype.itemsize
             if varying and whole and apart and size <= KEEP_BYTES:
                 return node, varying
         return None
@@ -293,37 +317,37 @@ class _Lowering:
         """Copy the base, then place the values: one after another along the indices, apart along the rest."""
         target, node = store.src
         base, where, values = node.src
-        counters = tuple(counter(f"i{a}", n) for a, n in enumerate(base.shape))
+        counters = tuple(self.counter(f"i{a}", n) for a, n in enumerate(base.shape))
         self.path += [_Block(c) for c in counters]
         copied = self.ask(base, counters, None)
         self.path[-1].statements.append(Store(target, flatten(counters, base.shape), copied))
         first = Phase(self.close(self.path))
         self.path = [_Block(None)]
-        rest = tuple(counter(f"j{a}", n) for a, n in enumerate(base.shape[1:]))
-        places = tuple(counter(f"s{a}", n) for a, n in enumerate(where.shape))
+        rest = tuple(self.counter(f"j{a}", n) for a, n in enumerate(base.shape[1:]))
+        places = tuple(self.counter(f"s{a}", n) for a, n in enumerate(where.shape))
         outer = [_Block(c) for c in rest]
         inner = [_Block(c) for c in places]
         self.path = [_Block(None), *outer, *inner]
         row = self.ask(where, places, None).cast(dtypes.index)
         value = self.ask(values, places + rest, None)
         combine = {"set": None, "add": o.ADD, "max": o.MAX}[node.arg.mode]
-        spot = flatten((row.maximum(0).minimum(base.shape[0] - 1), *rest), base.shape)
+        spot = flatten((row.maximum(0).minimum(self.size(base.shape[0] - 1)), *rest), base.shape)
         wide = target.dtype.accumulator
         if combine is not None and wide is not target.dtype:     # narrow floats are combined in float32
             value = UOp(combine, wide, (load(target, spot).cast(wide), value.cast(wide))).cast(target.dtype)
             combine = None
         body: list[Statement] = [Store(target, spot, value, combine)]
         for block in reversed(inner):
-            body = [For(block.counter, LOOP, block.statements + body)]  # type: ignore[arg-type]
+            body = [self.loop(block.counter, LOOP, block.statements + body)]
         for block in reversed(outer):
-            body = [For(block.counter, TASK, block.statements + body)]  # type: ignore[arg-type]
+            body = [self.loop(block.counter, TASK, block.statements + body)]
         return [first, Phase(body)]
 
     def scan(self, store: UOp) -> list[Phase]:
         """A running total along one axis, one row per task."""
         target, node = store.src
         source, axis, combine = node.src[0], node.arg.axis, node.arg.combine
-        at = tuple(counter(f"i{a}" if a != axis else "k0", n) for a, n in enumerate(source.shape))
+        at = tuple(self.counter(f"i{a}" if a != axis else "k0", n) for a, n in enumerate(source.shape))
         outer = [_Block(c) for a, c in enumerate(at) if a != axis]
         along = _Block(at[axis])
         self.path = [_Block(None), *outer, along]
@@ -332,9 +356,9 @@ class _Lowering:
         along.statements += [Accumulate(total, combine, value),
                              Store(target, flatten(at, source.shape), total.cast(node.dtype))]
         body: list[Statement] = [Assign(total, identity(combine, total.dtype)),
-                                 For(at[axis], LOOP, along.statements)]
+                                 self.loop(at[axis], LOOP, along.statements)]
         for block in reversed(outer):
-            body = [For(block.counter, TASK, block.statements + body)]  # type: ignore[arg-type]
+            body = [self.loop(block.counter, TASK, block.statements + body)]
         return [Phase(body)]
 
 

@@ -7,29 +7,34 @@ a condition outside which the element is 0 (padding).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
 from glassgrad.graph.axes import runs
-from glassgrad.graph.index import add, both, divide, index, less, modulo, multiply
+from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.index import add, both, divide, index, less, modulo, multiply, rebuild
+from glassgrad.graph.length import Length, Size, most
+from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import Shape, UOp
 
 Index = tuple[UOp, ...]
 
 
-def source_index(node: UOp, at: Index) -> tuple[Index, UOp | None]:
-    """The index into `node.src[0]` that element `at` of a movement node reads, and the gate where it is real."""
+def source_index(node: UOp, at: Index, size: Callable[[Size], UOp] = index) -> tuple[Index, UOp | None]:
+    """The index into `node.src[0]` that element `at` of a movement node reads, and the gate where it is real. `size`
+    says what a symbolic size is."""
     op, arg, shape = node.op, node.arg, node.src[0].shape
     if op is o.RESHAPE:
-        return reshape_index(at, node.shape, shape), None
+        return reshape_index(at, node.shape, shape, size), None
     if op is o.PERMUTE:
         return tuple(at[arg.order.index(i)] for i in range(len(shape))), None
     if op is o.EXPAND:
         return tuple(index(0) if n == 1 else i for i, n in zip(at, shape)), None
     if op is o.SHRINK:
-        return tuple(add(i, index(start)) for i, (start, _) in zip(at, arg.bounds)), None
+        return tuple(add(i, size(start)) for i, (start, _) in zip(at, arg.bounds)), None
     if op is o.FLIP:
-        return tuple(add(index(n - 1), multiply(i, -1)) if axis in arg.axes else i
+        return tuple(add(size(n - 1), multiply(i, -1)) if axis in arg.axes else i
                      for axis, (i, n) in enumerate(zip(at, shape))), None
     if op is o.WINDOW:
         inner = add(multiply(at[arg.axis], arg.stride), multiply(at[-1], arg.dilation))
@@ -38,44 +43,64 @@ def source_index(node: UOp, at: Index) -> tuple[Index, UOp | None]:
         gate: UOp | None = None
         out = []
         for i, n, (before, _) in zip(at, shape, arg.padding):
-            inner = add(i, index(-before))
-            gate = both(gate, both(less(index(-1), inner), less(inner, index(n))))
+            inner = add(i, size(-before))
+            gate = both(gate, both(less(index(-1), inner), less(inner, size(n))))
             out.append(inner)
         return tuple(out), gate
     if op is o.UNWINDOW:
         n = shape[arg.axis]
         offset = add(at[arg.axis], multiply(at[-1], -arg.dilation))
-        gate = both(less(index(-1), offset), less(offset, index((n - 1) * arg.stride + 1)))
+        gate = both(less(index(-1), offset), less(offset, size((n - 1) * arg.stride + 1)))
         if arg.stride > 1:
             gate = both(gate, less(modulo(offset, arg.stride), index(1)))
         return at[:arg.axis] + (divide(offset, arg.stride),) + at[arg.axis + 1:], gate
     raise Bug(f"{op.name} is not a movement op")
 
 
-def reshape_index(at: Index, shape: Shape, source: Shape) -> Index:
+def reshape_index(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp] = index) -> Index:
     """Row-major index of `at` in `shape`, taken apart again in `source`; runs of axes that match are kept apart."""
     out: list[UOp] = []
     for i, left, j, right in runs(shape, source):
-        out += _regroup(at[i:left], shape[i:left], source[j:right])
+        out += _regroup(at[i:left], shape[i:left], source[j:right], size)
     return tuple(out)
 
 
-def _regroup(at: Index, shape: Shape, source: Shape) -> list[UOp]:
+def _regroup(at: Index, shape: Shape, source: Shape, size_of: Callable[[Size], UOp]) -> list[UOp]:
     if shape == source:
         return list(at)
+    if any(isinstance(n, Length) for part in (shape, source) for n in [n for n in part if n != 1][1:]):
+        return _regroup_symbolic(at, shape, source, size_of)
     flat = flatten(at, shape)
     out: list[UOp] = []
-    size = math.prod(source)
+    size = math.prod(map(most, source))
     for n in source:
+        n = most(n)
         size = size // n if n else 0
         out.append(index(0) if n == 1 or size == 0 else modulo(divide(flat, size), n))
     return out
 
 
+def _regroup_symbolic(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp]) -> list[UOp]:
+    """Where a symbolic size does not stand first, how far apart elements are is known only when the kernel runs."""
+    flat, step = index(0), 1
+    for i, n in zip(reversed(at), reversed(shape)):
+        flat = add(flat, _operation(o.MUL, i, size(step)))
+        step = step * n
+    out: list[UOp] = []
+    for n in reversed(source):
+        out.append(index(0) if n == 1 else _operation(o.MOD, flat, size(n)))
+        flat = flat if n == 1 else _operation(o.IDIV, flat, size(n))
+    return out[::-1]
+
+
+def _operation(op: Op, x: UOp, y: UOp) -> UOp:
+    return rebuild(UOp(op, dtypes.index, (x, y)), (x, y))
+
+
 def flatten(at: Index, shape: Shape) -> UOp:
-    """The row-major position of an index."""
+    """The row-major position of an index; memory has room for the longest of symbolic sizes."""
     total, step = index(0), 1
     for i, n in zip(reversed(at), reversed(shape)):
         total = add(total, multiply(i, step))
-        step *= n
+        step *= most(n)
     return total

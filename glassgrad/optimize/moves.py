@@ -6,11 +6,11 @@ Each shows before -> after, and refuses (returns None) where it does not apply. 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.index import add, both, divide, index, less, modulo, multiply, substitute_index
+from glassgrad.graph.index import add, both, bounds, divide, index, less, modulo, multiply, substitute_index
 from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import UOp, const, identity, toposort
 from glassgrad.lower.loops import (
@@ -98,7 +98,7 @@ def merge(outer: For) -> For | None:
     if len(outer.body) != 1 or not isinstance(outer.body[0], For):
         return None
     inner = outer.body[0]
-    if inner.kind != outer.kind or inner.stop is not None or outer.stop is not None:
+    if inner.kind != outer.kind or inner.stop is not None:
         return None
     a, b = outer.range.arg.size, inner.range.arg.size
     whole = counter(outer.range.arg.name, a * b)
@@ -106,7 +106,7 @@ def merge(outer: For) -> For | None:
     for node in toposort(e for s in walk(body) for e in expressions(s)):
         if node.op in (o.IDIV, o.MOD) and whole in ranges_of(node.src[0]) and node.src[0].dtype.name == "int64":
             return None
-    return For(whole, outer.kind, body)
+    return For(whole, outer.kind, body, None if outer.stop is None else multiply(outer.stop, b))
 
 
 def merge_all(body: list[Statement]) -> list[Statement]:
@@ -127,12 +127,11 @@ def wide(loop: For, tile: int, lanes: int) -> list[Statement]:
 
     For loops of independent iterations. Registers that begin inside become one per (u, l).
     """
-    n, name = loop.range.arg.size, loop.range.arg.name
+    name = loop.range.arg.name
     out: list[Statement] = []
-    start = 0
-    for count, t, v in _steps(n, tile, lanes):
+    for start, count, t, v, stop in _steps_of(loop, tile, lanes):
         outer, over, lane = counter(name + "o", count), counter(name + "u", t), counter(name + "l", v)
-        at = add(index(start), add(multiply(_one(outer, count), t * v), add(multiply(_one(over, t), v), _one(lane, v))))
+        at = add(start, add(multiply(_one(outer, count), t * v), add(multiply(_one(over, t), v), _one(lane, v))))
         axes = ([over] if t > 1 else []) + ([lane] if v > 1 else [])
         names: Replace = {r: register(r.arg + f"_{name}", r.dtype, (*r.src, *axes)) for r in assigned(loop.body)}
         memories = _private_rows(loop.body, t * v, lane)
@@ -143,9 +142,34 @@ def wide(loop: For, tile: int, lanes: int) -> list[Statement]:
             body = [For(lane, LANE, body)]
         if t > 1:
             body = [For(over, TILE, body)]
-        out += [For(outer, loop.kind, body)] if count > 1 else body
-        start += count * t * v
+        out += [For(outer, loop.kind, body, stop)] if count > 1 or stop is not None else body
     return out
+
+
+def _steps_of(loop: For, tile: int, lanes: int) -> list[tuple[UOp, int, int, int, UOp | None]]:
+    """A loop's elements as (where they start, how many times at most, vectors, lanes, how many times as it runs).
+
+    Where the end is known only when the loop runs: whole tiles, then whole vectors, then one element at a time.
+    """
+    n, stop = loop.range.arg.size, loop.stop
+    if stop is None:
+        out: list[tuple[UOp, int, int, int, UOp | None]] = []
+        start = 0
+        for count, t, v in _steps(n, tile, lanes):
+            out.append((index(start), count, t, v, None))
+            start += count * t * v
+        return out
+    stop = _within(stop, n)
+    whole, vectors = divide(stop, tile * lanes), divide(stop, lanes)
+    steps = [(index(0), n // (tile * lanes), tile, lanes, whole),
+             (multiply(whole, tile * lanes), min(tile - 1, n // lanes), 1, lanes, modulo(vectors, tile)),
+             (multiply(vectors, lanes), min(lanes - 1, n), 1, 1, modulo(stop, lanes))]
+    return [step for step in steps if step[1] > 0]
+
+
+def _within(stop: UOp, size: int) -> UOp:
+    """A stop that is not beyond the size, where it would not count."""
+    return stop if bounds(stop)[1] <= size else UOp(o.MIN, dtypes.index, (stop, index(size)))
 
 
 def _steps(n: int, tile: int, lanes: int) -> list[tuple[int, int, int]]:
@@ -186,8 +210,8 @@ def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0) -> list[Statem
     if reads & set(totals):
         return None
     n, name = loop.range.arg.size, loop.range.arg.name
-    if loop.stop is not None:
-        return _wide_reduce_to(loop, loop.stop, totals, tile, lanes)
+    if chunk and n > chunk and loop.stop is not None:
+        return [_in_chunks(loop, loop.stop, chunk, lambda part: wide_reduce(part, tile, lanes) or [part])]
     if chunk and n > chunk:
         outer, inner = counter(name + "c", n // chunk), counter(name, chunk)
         part = For(inner, LOOP, rebuild(loop.body, {loop.range: add(multiply(outer, chunk), inner)}))
@@ -198,12 +222,11 @@ def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0) -> list[Statem
             out += wide_reduce(part, tile, lanes) or [part]
         return out
     out = []
-    start = 0
-    for count, t, v in _steps(n, tile, lanes):
+    for number, (start, count, t, v, stop) in enumerate(_steps_of(loop, tile, lanes)):
         outer, over, lane = counter(name + "o", count), counter(name + "u", t), counter(name + "l", v)
-        at = add(index(start), add(multiply(_one(outer, count), t * v), add(multiply(_one(over, t), v), _one(lane, v))))
+        at = add(start, add(multiply(_one(outer, count), t * v), add(multiply(_one(over, t), v), _one(lane, v))))
         axes = ([over] if t > 1 else []) + ([lane] if v > 1 else [])
-        parts = {r: register(f"{r.arg}_{start}v", r.dtype, (*r.src, *axes)) for r in totals}
+        parts = {r: register(f"{r.arg}_{number}v", r.dtype, (*r.src, *axes)) for r in totals}
         names: Replace = {r: register(r.arg + f"_{name}", r.dtype, (*r.src, *axes)) for r in assigned(loop.body)}
         begin: list[Statement] = [Assign(parts[r], identity(combine, r.dtype)) for r, combine in totals.items()]
         body = rebuild(loop.body, {loop.range: at, **names})
@@ -213,10 +236,18 @@ def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0) -> list[Statem
         for axis, kind, size in ((lane, LANE, v), (over, TILE, t)):
             if size > 1:
                 body, begin = [For(axis, kind, body)], [For(axis, kind, begin)]
-        out += [*begin, *([For(outer, LOOP, body)] if count > 1 else body)]
+        out += [*begin, *([For(outer, LOOP, body, stop)] if count > 1 or stop is not None else body)]
         out += [Accumulate(r, combine, fold(parts[r], combine, axes)) for r, combine in totals.items()]
-        start += count * t * v
     return out
+
+
+def _in_chunks(loop: For, stop: UOp, chunk: int, inside: Callable[[For], list[Statement]]) -> For:
+    """for k below stop: S  ->  for c: inside(for k in chunk, as far as stop: S[k = c*chunk + k])"""
+    name, stop = loop.range.arg.name, _within(stop, loop.range.arg.size)
+    outer, inner = counter(name + "c", -(-loop.range.arg.size // chunk)), counter(name, chunk)
+    part = For(inner, LOOP, rebuild(loop.body, {loop.range: add(multiply(outer, chunk), inner)}),
+               add(stop, multiply(outer, -chunk)))
+    return For(outer, LOOP, inside(part), divide(add(stop, index(chunk - 1)), chunk))
 
 
 def chunks(body: list[Statement], chunk: int) -> list[Statement]:
@@ -226,7 +257,7 @@ def chunks(body: list[Statement], chunk: int) -> list[Statement]:
     """
     out: list[Statement] = []
     for s in body:
-        if not isinstance(s, For) or s.stop is not None:
+        if not isinstance(s, For):
             out.append(s)
             continue
         totals = accumulated(s.body)
@@ -237,10 +268,14 @@ def chunks(body: list[Statement], chunk: int) -> list[Statement]:
         begin: list[Statement] = [Assign(p, identity(o.ADD, p.dtype)) for p in parts.values()]
         end: list[Statement] = [Accumulate(r, o.ADD, p) for r, p in parts.items()]
         if sums and 1 < inside <= chunk < n * inside:      # nested loops, short each: a sum of the inner ones' sums
-            out.append(For(s.range, s.kind, [*begin, *_into(s.body, parts), *end]))
+            out.append(For(s.range, s.kind, [*begin, *_into(s.body, parts), *end], s.stop))
             continue
         if inside > 1 or n <= chunk or not sums:
             out.append(For(s.range, s.kind, chunks(s.body, chunk), s.stop))
+            continue
+        if s.stop is not None:
+            out.append(_in_chunks(s, s.stop, chunk, lambda part: [
+                *begin, For(part.range, LOOP, _into(part.body, parts), part.stop), *end]))  # noqa: B023 - called at once
             continue
         outer, whole = counter(name + "c", n // chunk), n // chunk * chunk
         rest = counter(name, max(n - whole, 1))
@@ -268,30 +303,6 @@ def _into(body: list[Statement], parts: Replace) -> list[Statement]:
     return body
 
 
-def _wide_reduce_to(loop: For, stop: UOp, totals: dict[UOp, Op], tile: int, lanes: int) -> list[Statement]:
-    """wide_reduce for a loop whose end is known only when it runs: whole tiles, then one element at a time."""
-    name, step = loop.range.arg.name, tile * lanes
-    stop = UOp(o.MIN, dtypes.index, (stop, index(loop.range.arg.size)))      # a stop beyond the size does not count
-    outer, inner = counter(name + "o", -(-loop.range.arg.size // step)), counter(name, step)
-    body = rebuild(loop.body, {loop.range: add(multiply(outer, step), inner)})
-    parts = {r: register(f"{r.arg}_w", r.dtype, (*r.src, *axes)) for r in totals
-             for axes in [(counter(name + "u", tile), counter(name + "l", lanes))]}
-    over, lane = counter(name + "u", tile), counter(name + "l", lanes)
-    body = rebuild(body, {inner: add(multiply(over, lanes), lane),
-                          **{r: register(f"{r.arg}_{name}", r.dtype, (*r.src, over, lane)) for r in assigned(body)}})
-    for s in body:
-        if isinstance(s, Accumulate) and s.register in parts:
-            s.register = parts[s.register]
-    begin: list[Statement] = [Assign(parts[r], identity(combine, r.dtype)) for r, combine in totals.items()]
-    whole = divide(stop, step)
-    rest = counter(name + "r", step)
-    tail = rebuild(loop.body, {loop.range: add(multiply(whole, step), rest)})
-    return [For(over, TILE, [For(lane, LANE, begin)]),
-            For(outer, LOOP, [For(over, TILE, [For(lane, LANE, body)])], whole),
-            *[Accumulate(r, combine, fold(parts[r], combine, (over, lane))) for r, combine in totals.items()],
-            For(rest, LOOP, tail, add(stop, multiply(whole, -step)))]
-
-
 def spread(body: list[Statement], count: int) -> list[Statement]:
     """for i in n: S; rest  ->  TASK t in count: { for i in n/count: S; if t is the last: rest }"""
     loop = body[0]
@@ -316,6 +327,11 @@ def tasks(loop: For, count: int) -> For:
     count = -(-n // step)
     if count == 1:
         return For(loop.range, LOOP, loop.body, loop.stop)
+    if loop.stop is not None:              # dealt out in turn: every task gets its share, however many there are
+        outer, inner = counter(name + "t", count), counter(name, step)
+        body = rebuild(loop.body, {loop.range: add(multiply(inner, count), outer)})
+        left = divide(add(loop.stop, add(index(count - 1), multiply(outer, -1))), count)
+        return For(outer, TASK, [For(inner, LOOP, body, left)])
     outer, inner = counter(name + "t", count), counter(name, step)
     body = rebuild(loop.body, {loop.range: add(multiply(outer, step), inner)})
     stop = None if n % step == 0 else add(index(n), multiply(outer, -step))

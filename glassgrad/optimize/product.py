@@ -49,6 +49,8 @@ def recognise(body: list[Statement]) -> Product | None:
 def _groups_apart(body: list[Statement]) -> list[Statement] | None:
     """for i in n: ..i // c..  ->  for g in n/c: for i in c: ..g..      refuses: nothing is divided"""
     loops, inner = moves.chain(body)
+    if any(f.stop is not None for f in loops):
+        return None
     around = {f.range: at for at, f in enumerate(loops)}
     for node in toposort(e for s in walk(inner) for e in expressions(s)):
         if node.op is not o.IDIV or node.src[0] not in around or node.src[1].op is not o.CONST:
@@ -68,14 +70,20 @@ def _groups_apart(body: list[Statement]) -> list[Statement] | None:
 def _recognise(body: list[Statement]) -> Product | None:
     around, body = moves.chain(body)
     loops = [f.range for f in around]
+    if any(f.stop is not None for f in around):
+        return None
     if len(body) < 3 or not isinstance(body[0], Assign) or not isinstance(body[1], For):
         return None
     if not all(isinstance(s, Store) for s in body[2:]):
         return None
     total, inner, k = body[0].register, body[1], [body[1].range]
+    stops = [inner.stop]
     while len(inner.body) == 1 and isinstance(inner.body[0], For):
         inner = inner.body[0]
         k.append(inner.range)
+        stops.append(inner.stop)
+    if any(stop is not None for stop in stops):     # tiles and panels are cut to sizes that are known
+        return None
     if len(inner.body) != 1 or not isinstance(inner.body[0], Accumulate):
         return None
     step = inner.body[0]

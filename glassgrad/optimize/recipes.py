@@ -114,7 +114,8 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         lane = loops[-1].range if loops else None
         if lane is not None and access_cost(inner, lane, lanes) < access_cost(inner, lane, 1):
             chosen = _ask_lanes(decisions, loops[-1:], 0, 1, lanes)
-            return [nest(loops[:-1], moves.wide(For(lane, LOOP, inner), chosen.tile, chosen.lanes), total, decisions)]
+            return [nest(loops[:-1], moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes),
+                         total, decisions)]
         return [nest(loops, inner, total, decisions)]
     columns = bool(loops) and columns_cost(loops, inner, lanes) <= rows_cost(inner, lanes)
     tile = _tile(inner)
@@ -129,7 +130,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     if columns:
         chosen = _ask_lanes(decisions, loops, _lane_loop(loops, inner), tile, lanes)
         loop = loops.pop(next(at for at, f in enumerate(loops) if f.range.arg.name == chosen.loop))
-        body = moves.wide(For(loop.range, LOOP, moves.chunks(inner, ADDS)), chosen.tile, chosen.lanes)
+        body = moves.wide(For(loop.range, LOOP, moves.chunks(inner, ADDS), loop.stop), chosen.tile, chosen.lanes)
         return [nest(loops, body, total, decisions)]
     return [nest(loops, along_rows(inner, lanes, decisions), total, decisions)]
 
@@ -154,7 +155,7 @@ def grouped(loops: list[For], inner: list[Statement], total: int, decisions: Dec
         -> tuple[list[Statement], list[Statement]] | None:
     """Partial results over chunks of the reduced axis, then their combination; the chunks are fixed by the shape."""
     reduced = next((s for s in inner if isinstance(s, For)), None)
-    if reduced is None or reduced.kind != LOOP or reduced.stop is not None:
+    if reduced is None or reduced.kind != LOOP or any(f.stop is not None for f in (*loops, reduced)):
         return None
     n = reduced.range.arg.size
     chunk = _chunk(n, max(16, GRAIN * n // max(total, 1)), most=64)
@@ -184,7 +185,7 @@ def along_rows(body: list[Statement], lanes: int, decisions: Decisions) -> list[
             out.append(For(s.range, LOOP, along_rows(s.body, lanes, decisions), s.stop))
         elif s.kind == TASK:
             chosen = _ask_lanes(decisions, [s], 0, _tile(s.body), lanes)
-            out += moves.wide(For(s.range, LOOP, s.body), chosen.tile, chosen.lanes)
+            out += moves.wide(For(s.range, LOOP, s.body, s.stop), chosen.tile, chosen.lanes)
         else:
             tile = min(4, _tile(s.body))
             wide = moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes)
@@ -209,7 +210,7 @@ def nest(loops: list[For], body: list[Statement], total: int, decisions: Decisio
         shaped.append((f, take))
         done *= max(take, 1) if take == size else max(take, 1) * wanted
     for f, take in reversed(shaped):
-        loop = For(f.range, LOOP, body)
+        loop = For(f.range, LOOP, body, f.stop)
         body = [moves.tasks(loop, take) if take > 1 else loop]
     return body
 

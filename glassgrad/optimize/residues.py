@@ -80,7 +80,7 @@ def _nest(loops: list[For], at: int, r: int, s: int, inner: list[Statement], gat
     body = _without_zeros(body)
     for f in reversed(loops):
         if f.range is not old:
-            body = [For(f.range, f.kind, body)]
+            body = [For(f.range, f.kind, body, f.stop)]
         elif size > 1:
             body = [For(new, f.kind, body)]
     return body

@@ -65,8 +65,8 @@ def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
             scalars[param] = Wide(np.asarray(convert(argument, param.dtype), array_type(param.dtype)))
             continue
         wanted = np.dtype(param.dtype.format)
-        if argument.dtype != wanted or argument.shape != (math.prod(param.shape),):
-            raise Bug(f"{name} of kernel {kernel.name} takes a flat array of {math.prod(param.shape)} {wanted}, "
+        if argument.dtype != wanted or argument.shape != (param.size,):
+            raise Bug(f"{name} of kernel {kernel.name} takes a flat array of {param.size} {wanted}, "
                       f"not {argument.dtype}{list(argument.shape)}")
         memories[param] = Memory(name, param.dtype, argument)
     stored = [s.memory for p in kernel.phases for s in walk(p.body) if isinstance(s, Store)]

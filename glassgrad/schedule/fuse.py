@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.axes import AxisSet, carried, nontrivial, varies
+from glassgrad.graph.length import most
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp, toposort
 
@@ -120,7 +121,7 @@ class _Plan:
             self.inlined[node] = self.elementwise(node)
         elif node.op is o.DETACH:
             self.inlined[node] = self.inlined[node.src[0]]
-        elif node.op is o.IOTA:
+        elif node.op in (o.IOTA, o.LENGTH):
             self.inlined[node] = CONSTANT
         elif node.op is o.RANDOM:
             self.inlined[node] = Inlined(60, 0, None, False, node.size)
@@ -133,7 +134,10 @@ class _Plan:
             self.inlined[node] = Inlined(4 + self.inlined[where].cost, 2, None, False, node.size)
         else:                                # CONTIGUOUS, COPY, SCATTER, SCAN
             for s in node.src:
-                if node.op is o.COPY or (node.op is not o.CONTIGUOUS and self.inlined[s].rows is not None):
+                if node.op is o.COPY and s.op is not o.PARAM:
+                    self.reasons.setdefault(s, "a view, copied to another device as it is")
+                    self.inlined[s] = NOTHING
+                elif node.op is o.COPY or (node.op is not o.CONTIGUOUS and self.inlined[s].rows is not None):
                     self.settle(s, f"read by {node.op.name.lower()}")
             self.inlined[node] = NOTHING
             if node.op is not o.CONTIGUOUS or node.src[0].op not in LEAVES:
@@ -175,7 +179,7 @@ class _Plan:
     def _weight(self, node: UOp) -> tuple[int, int]:
         """How large the reductions inside a node are: their rows, then what they walk."""
         inside = self.inlined[node]
-        return math.prod(node.shape[a] for a in inside.rows or ()), inside.elements
+        return math.prod(most(node.shape[a]) for a in inside.rows or ()), inside.elements
 
     def exact_cost(self, node: UOp) -> int:
         """What is inlined in a node, each operation once: adding up sources counts what they share twice."""
@@ -232,13 +236,13 @@ class _Plan:
             return NOTHING
         if node.op is o.EXPAND and node.size >= FEWER * source.size:
             along = max(nontrivial(node.shape))      # repeated along the last axis, it is computed once for all of it
-            return inside._replace(inputs=0, cost=inside.cost if source.shape[along] > 1 else 0)
+            return inside._replace(inputs=0, cost=inside.cost if most(source.shape[along]) > 1 else 0)
         return inside
 
     def _reads(self, node: UOp) -> int:
         if node.op is o.WINDOW:
             return max(1, -(-node.arg.size // node.arg.stride))
-        return max(1, node.shape[-1] // node.arg.stride)
+        return max(1, most(node.shape[-1]) // node.arg.stride)
 
     def _feeds_contraction(self, node: UOp) -> bool:
         """A repeated factor of a sum of products is packed once, so what it costs is paid once. All that read it are

@@ -13,9 +13,10 @@ from heapq import heappop, heappush
 
 from glassgrad.base.lines import Line
 from glassgrad.graph import ops as o
-from glassgrad.graph.dtype import DType
+from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.graph.length import Symbol, most
 from glassgrad.graph.ops import Kind
-from glassgrad.graph.uop import Param, Shape, UOp, toposort
+from glassgrad.graph.uop import Measure, Param, Shape, UOp, toposort
 from glassgrad.schedule.fuse import LEAVES, LONG_ENOUGH, fuse
 
 MOST_RESULTS = 8      # of one kernel
@@ -30,7 +31,7 @@ class Slot:
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
+        return math.prod(map(most, self.shape)) * self.dtype.itemsize
 
     @property
     def nonempty(self) -> bool:
@@ -40,7 +41,7 @@ class Slot:
 @dataclass(eq=False)
 class Item:
     """One kernel (or one copy between devices) and the slots it works on: PARAM i of `ast` is slots[i]."""
-    ast: UOp                     # SINK of STOREs over PARAMs, or COPY of a PARAM
+    ast: UOp                     # SINK of STOREs over PARAMs (and of the sizes' PARAMs), or COPY of a PARAM
     slots: tuple[int, ...]
     results: int                 # the first so many slots are written
     device: str | None
@@ -65,10 +66,12 @@ def schedule(sinks: list[UOp], inputs: list[UOp]) -> Schedule:
     for node in reasons:
         place[node] = len(slots)
         slots.append(Slot(node.shape, node.dtype, node.device))
+    sizes = {p.arg.symbol: p for p in inputs if isinstance(p.arg, Measure)}
     wanted = set(sinks)
     groups = _groups(reasons, wanted)
     wanted.update(r for group in groups for r in group.reads)      # what only its own kernel reads needs no memory
-    items = [_item(group.roots, [r for r in group.roots if r in wanted], place, reasons) for group in groups]
+    items = [_item(group.roots, [r for r in group.roots if r in wanted], place, reasons, sizes)
+             for group in groups]
     results = {s: place[s] for s in sinks}
     return Schedule(items, slots, len(inputs), results, list(results.values()))
 
@@ -258,7 +261,8 @@ def _bytes(node: UOp) -> int:
 
 
 # -- one kernel's own graph ----------------------------------------------------------------------------------
-def _item(roots: list[UOp], stored: list[UOp], place: dict[UOp, int], reasons: dict[UOp, str]) -> Item:
+def _item(roots: list[UOp], stored: list[UOp], place: dict[UOp, int], reasons: dict[UOp, str],
+          sizes: dict[Symbol, UOp]) -> Item:
     """The kernel that computes `roots` and writes those of them that are `stored`."""
     lines = tuple(dict.fromkeys(line for r in stored if (line := r.line) is not None))
     why = tuple(reasons[r] for r in stored)
@@ -278,6 +282,17 @@ def _item(roots: list[UOp], stored: list[UOp], place: dict[UOp, int], reasons: d
         slots.append(place[node])
         return UOp(o.PARAM, node.dtype, (), Param(len(slots) - 1, node.shape, node.op is o.PARAM and node.arg.scalar))
 
+    measured: dict[Symbol, Symbol] = {}      # variables of this kernel, and what they are called in it
+    measures: list[UOp] = []
+
+    def measure(symbol: Symbol) -> Symbol:
+        """A variable under the name of its slot, so that equal kernels are equal."""
+        if symbol not in measured:
+            slots.append(place[sizes[symbol]])
+            name = measured[symbol] = symbol._replace(name=f"n{len(slots) - 1}")
+            measures.append(UOp(o.PARAM, dtypes.index, (), Measure(len(slots) - 1, name)))
+        return measured[symbol]
+
     for root in roots:
         for node in _toposort_within(root, roots, reasons, new):
             if node.op in LEAVES or (node in reasons and node not in roots):
@@ -289,7 +304,13 @@ def _item(roots: list[UOp], stored: list[UOp], place: dict[UOp, int], reasons: d
             else:
                 new[node] = node.over(src)
     stores = tuple(UOp(o.STORE, r.dtype, (t, new[r].reshape(shape))) for t, r in zip(targets, stored))
-    return Item(UOp(o.SINK, stored[0].dtype, stores), tuple(slots), len(stored), roots[0].device, why, lines)
+    sink = UOp(o.SINK, stored[0].dtype, stores)
+    if sink.symbolic:
+        named: dict[UOp, UOp] = {}
+        for node in toposort(stores):
+            named[node] = node.named(tuple([named[s] for s in node.src]), measure)
+        sink = UOp(o.SINK, sink.dtype, (*[named[s] for s in stores], *measures))
+    return Item(sink, tuple(slots), len(stored), roots[0].device, why, lines)
 
 
 def _toposort_within(root: UOp, roots: list[UOp], reasons: dict[UOp, str], known: dict[UOp, UOp]) -> list[UOp]:

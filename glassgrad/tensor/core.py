@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
 from glassgrad.graph.dtype import DType, dtype_by_name
-from glassgrad.graph.uop import UOp
+from glassgrad.graph.length import Length
+from glassgrad.graph.uop import UOp, const
 from glassgrad.tensor import running
 from glassgrad.tensor.host import read_value
 from glassgrad.tensor.leaves import RESET, hold
+from glassgrad.tensor.meeting import size_from
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,6 +46,8 @@ class Core:
         elif isinstance(data, Core):
             self.uop = data.uop
             self._device = place or data._device
+        elif isinstance(data, Length):
+            self.uop = const(size_from(data))
         else:
             value = read_value(data, wanted)
             self.uop = running.store(value, place or running.default_device())
@@ -80,8 +84,8 @@ class Core:
 
     # -- what it is ------------------------------------------------------------------------------------------
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The size of every axis.
+    def shape(self) -> tuple[Any, ...]:
+        """The size of every axis: ints, or lengths where a `Variable` is in them.
 
         >>> Tensor([[1, 2, 3], [4, 5, 6]]).shape
         (2, 3)
@@ -132,7 +136,7 @@ class Core:
         """
         return len(self.uop.shape)
 
-    def numel(self) -> int:
+    def numel(self) -> Any:
         """The number of elements.
 
         >>> Tensor.zeros(2, 3).numel()
@@ -148,7 +152,7 @@ class Core:
         """
         return self.uop.dtype.itemsize
 
-    def nbytes(self) -> int:
+    def nbytes(self) -> Any:
         """Bytes of all elements.
 
         >>> Tensor.zeros(2, 3).nbytes()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
-from glassgrad.graph.uop import UOp, full
+from glassgrad.graph.length import Length
+from glassgrad.graph.uop import UOp, const, full
 from glassgrad.tensor import running
 from glassgrad.tensor.host import read_array
 from glassgrad.tensor.leaves import distinct
@@ -52,7 +53,7 @@ class Creation(Reduce):
         [[7, 7], [7, 7]]
         """
         value = plain_number(fill_value, "to fill a tensor with")
-        kind = dtype_by_name(dtype) if dtype is not None else dtypes.from_py(value)
+        kind = dtype_by_name(dtype) if dtype is not None else const(value).dtype
         _refuse_overflow(value, kind)
         sizes = cls._sizes(tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), "full")
         return cls._made(full(sizes, value, kind), device, requires_grad)
@@ -142,6 +143,9 @@ class Creation(Reduce):
         if step == 0:
             raise InputError("arange needs steps that lead somewhere", given="step=0", expected="a step that is not 0",
                              mend="to repeat one value, use Tensor.full")
+        if any(isinstance(n, Length) for n in (start, stop, step)):
+            return cls._made(_symbolic_range(start, stop, step, dtype_by_name(dtype or dtypes.default_int)), device,
+                             requires_grad)
         whole = not any(isinstance(n, float) for n in (start, stop, step))
         kind = dtype_by_name(dtype) if dtype is not None else cls._range_dtype(start, stop, whole)
         count = max(0, math.ceil((stop - start) / step))
@@ -278,3 +282,11 @@ class Creation(Reduce):
 def _refuse_overflow(value: Any, kind: DType) -> None:
     if kind.kind in "iu":
         number(int(value) if math.isfinite(value) else kind.max + 1, kind, o.WHERE)
+
+
+def _symbolic_range(start: Any, stop: Any, step: Any, kind: DType) -> UOp:
+    """arange between symbolic ends."""
+    if step != 1 or isinstance(start, float) or isinstance(stop, float) or not start <= stop:
+        raise InputError("a symbolic range goes up in steps of 1", given=f"arange({start}, {stop}, {step})",
+                         expected="whole numbers with start <= stop, and step 1", mend="multiply the range afterwards")
+    return counting(stop - start, kind if kind.kind in "iu" else dtypes.int32).cast(kind) + const(start, kind)

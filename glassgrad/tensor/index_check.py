@@ -211,9 +211,9 @@ def sinks(nodes: Sequence[UOp]) -> list[Check]:
 
 
 def _first_bad(index: UOp, size: int) -> UOp:
-    flat = index.reshape((index.size,))
+    flat = index.reshape((index.elements,))
     inside = flat < size if flat.dtype.kind == "u" else (flat < 0).logical_not() & (flat < size)
-    return inside.where(full(flat.shape, flat.size, counting(1).dtype), counting(flat.size)).reduce(o.AMIN, (0,)) \
+    return inside.where(full(flat.shape, flat.size, counting(1).dtype), counting(flat.elements)).reduce(o.AMIN, (0,)) \
         if flat.size > 1 else inside.where(1, counting(1)).contiguous()
 
 

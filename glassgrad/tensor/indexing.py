@@ -14,10 +14,11 @@ from glassgrad.base.errors import IndexRangeError, InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.length import Length
 from glassgrad.graph.uop import Scatter, UOp, full
 from glassgrad.tensor import index_check, running
 from glassgrad.tensor.linear import Linear
-from glassgrad.tensor.meeting import broadcast_shape, resolve_axis
+from glassgrad.tensor.meeting import broadcast_shape, resolve_axis, size_from
 from glassgrad.tensor.sequence import counting
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Indexing(Linear):
                                      mend="cast it first: x[index.int()]")
                 parts.append(k)
             elif not isinstance(k, bool) and hasattr(k, "__index__"):
-                parts.append(k.__index__())
+                parts.append(size_from(k))
             else:
                 raise InputError("cannot index a tensor with this", given=f"{k!r} of type {type(k).__name__}",
                                  expected="an int, a slice, None, ..., or an integer or bool tensor",
@@ -118,7 +119,7 @@ class Indexing(Linear):
                                  mend="compare along these axes")
             parts = self._spread(parts)
         x = self.uop
-        bounds: list[tuple[int, int]] = []
+        bounds: list[tuple[Any, Any]] = []
         strides: list[int] = []
         shape: list[int] = []                       # of the result, before strides above 1 are applied
         picks: list[tuple[int, Indexing]] = []
@@ -128,9 +129,10 @@ class Indexing(Linear):
                 shape.append(1)
                 continue
             n = x.shape[axis]
-            if isinstance(p, int):
+            if isinstance(p, (int, Length)):
                 self._check_range(p, axis)
-                bounds.append((p % n, p % n + 1))
+                place = p + n if p < 0 else p
+                bounds.append((place, place + 1))
                 strides.append(1)
             elif isinstance(p, slice):
                 start, stop, step = self._slice(p, n)
@@ -150,7 +152,7 @@ class Indexing(Linear):
             x = _every(x, i, abs(s))
         return x.reshape(tuple(shape)), picks
 
-    def _check_range(self, index: int, axis: int) -> None:
+    def _check_range(self, index: Any, axis: int) -> None:
         n = self.shape[axis]
         if -n <= index < n:
             return
@@ -167,6 +169,8 @@ class Indexing(Linear):
         if p.step is not None and p.step.__index__() == 0:
             raise InputError("a slice needs steps that lead somewhere", given="step 0", expected="a step that is not 0",
                              mend="write x[::2], for example")
+        if any(isinstance(end, Length) for end in (p.start, p.stop, n)):
+            return self._symbolic_slice(p, n)
         start, stop, step = p.indices(n)
         count = len(range(start, stop, step))
         if count == 0:
@@ -175,6 +179,17 @@ class Indexing(Linear):
             return start, stop, step
         last = start + (count - 1) * step
         return last, start + 1, step
+
+    def _symbolic_slice(self, p: slice, n: Any) -> tuple[Any, Any, int]:
+        """A slice with a symbolic end, or of a symbolic axis."""
+        start, stop = (default if end is None else size_from(end) for end, default in ((p.start, 0), (p.stop, n)))
+        start, stop = (end + n if end < 0 else end for end in (start, stop))
+        if p.step not in (None, 1) or not 0 <= start <= stop <= n:
+            raise IndexRangeError("a symbolic slice does not fit its axis",
+                                  given=f"[{start}:{stop}{'' if p.step is None else f':{p.step}'}] of an axis of {n}",
+                                  expected="0 <= start <= stop <= size, and steps of 1",
+                                  mend="check the bounds; flip(), or reshape and index, for other steps")
+        return start, stop, 1
 
     # -- looking up by name ----------------------------------------------------------------------------------
     def gather(self, dim: int, index: Self) -> Self:

@@ -13,11 +13,12 @@ from typing import Any
 from glassgrad.base.errors import AxisError, InputError, ShapeError
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes, promote
+from glassgrad.graph.length import Length
 from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import Shape, UOp, const
 
 __all__ = ["Axis", "broadcast_shape", "meet", "meet_many", "number", "resolve_axis", "resolve_axes", "shape_from",
-           "whole", "working_axis"]
+           "size_from", "whole", "working_axis"]
 
 Axis = int | Sequence[int] | None
 
@@ -62,6 +63,8 @@ def number(value: Any, dtype: DType, op: Op = o.ADD) -> UOp:
     (dtypes.float16, dtypes.float32, dtypes.int32)
     """
     kind = dtype.kind
+    if isinstance(value, Length):
+        return const(value, dtypes.default_int if kind == "b" else dtype)
     if value is True or value is False:
         return const(value, dtype)
     if kind == "f":
@@ -94,9 +97,11 @@ def _as_float(value: Any) -> float:
 
 
 def plain_number(value: Any, beside: str) -> Any:
-    """A Python number from what a user wrote next to a tensor: bool, int, float, or a NumPy scalar."""
+    """A Python number from what a user wrote next to a tensor: bool, int, float, a NumPy scalar, or a length."""
     if isinstance(value, (bool, int, float)):
         return value
+    if isinstance(value, Length):
+        return size_from(value)
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item"):
         found = value.item()
         if isinstance(found, (bool, int, float)):
@@ -180,14 +185,24 @@ def resolve_axes(axis: Any, rank: int, what: str) -> tuple[int, ...]:
 
 
 def shape_from(args: tuple[Any, ...], what: str) -> tuple[int, ...]:
-    """A shape written as f(2, 3), f((2, 3)) or f([2, 3])."""
+    """A shape written as f(2, 3), f((2, 3)) or f([2, 3]); sizes may be symbolic."""
     if len(args) == 1 and isinstance(args[0], (tuple, list)):
         args = tuple(args[0])
     sizes = []
     for n in args:
-        size = whole(n)
+        size = size_from(n) if isinstance(n, Length) else whole(n)
         if size is None:
             raise InputError(f"{what} needs whole numbers as sizes", given=f"{n!r} of type {type(n).__name__}",
                              expected="ints, such as (2, 3)", mend="write each size as an int")
         sizes.append(size)
     return tuple(sizes)
+
+
+def size_from(n: Any) -> Any:
+    """A size as an int, or the length it is; a variable must have its value."""
+    if not isinstance(n, Length):
+        return n.__index__()
+    if not n.is_bound:
+        raise InputError("a variable has no value yet", given=f"a size of {n}", expected="a variable with a value",
+                         mend=f"bind it: {n}.bind({n.min})")
+    return n

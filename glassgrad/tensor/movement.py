@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from glassgrad.base.errors import AxisError, InputError, ShapeError
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.length import Length
 from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor.arithmetic import Arithmetic
 from glassgrad.tensor.meeting import broadcast_shape, number, resolve_axes, resolve_axis, shape_from, whole
@@ -47,11 +48,11 @@ class Movement(Arithmetic):
         return self._with(x.reshape(sizes))
 
     def _fill_in(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        count, known = self.uop.size, math.prod(n for n in sizes if n != -1)
+        count, known = math.prod(self.uop.shape), math.prod(n for n in sizes if n != -1)
         if any(n < -1 for n in sizes) or sizes.count(-1) > 1:
             raise ShapeError("cannot tell which sizes are meant", given=f"reshape{sizes}",
                              expected="sizes of 0 or more, and at most one -1", mend="write the other sizes out")
-        if known == 0 or count % known:
+        if known == 0 or count % known != 0:
             rest = f"{count} elements are not a multiple of {known}" if known else "0 elements leave it open"
             raise ShapeError("cannot reshape: -1 does not come out as a whole number",
                              given=f"{self.uop.shape} ({count} elements) to {sizes}",
@@ -207,8 +208,8 @@ class Movement(Arithmetic):
         if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
             shape = tuple(shape[0])
         lead = len(shape) - len(x.shape)
-        kept = tuple(x.shape[i - lead] if (n is None or whole(n) == -1) and i >= lead else n
-                     for i, n in enumerate(shape))
+        keeps = [n is None or not isinstance(n, Length) and whole(n) == -1 for n in shape]
+        kept = tuple(x.shape[i - lead] if keeps[i] and i >= lead else n for i, n in enumerate(shape))
         sizes = shape_from(kept, "expand")
         if lead < 0 or any(n < 0 for n in sizes) or any(
                 n != m and n != 1 for n, m in zip(x.shape, sizes[max(lead, 0):])):

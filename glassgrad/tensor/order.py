@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.length import most
 from glassgrad.graph.uop import Cell, Scan, Scatter, UOp, const, full
 from glassgrad.tensor.sequence import counting
 
@@ -50,9 +51,9 @@ def order_of(key: UOp, bits: int | None = None) -> UOp:
     """
     rows, n = key.shape
     count = key.dtype.bits if bits is None else max(bits, 1)
-    if n <= 1 or not rows:
+    if most(n) <= 1 or not most(rows):
         return full(key.shape, 0, dtypes.int32)
-    if n <= SHORT:
+    if most(n) <= SHORT:
         return _by_counting(key.contiguous())
     if key.dtype is not dtypes.uint64:
         return _by_digits(key.cast(dtypes.uint32), count, None)
@@ -66,12 +67,12 @@ def _row_starts(rows: int, n: int) -> UOp:
 
 def _place(start: UOp, within: UOp) -> UOp:
     """The linear places of a matrix' elements, as a vector."""
-    return (start + within.cast(dtypes.int64)).reshape((within.size,))
+    return (start + within.cast(dtypes.int64)).reshape((within.elements,))
 
 
 def _moved_to(value: UOp, place: UOp) -> UOp:
     """A permutation: value[i] goes to place[i]."""
-    flat = value.reshape((value.size,))
+    flat = value.reshape((value.elements,))
     return UOp(o.SCATTER, value.dtype, (full(flat.shape, 0, value.dtype), place, flat), Scatter("set")).reshape(
         value.shape
     )

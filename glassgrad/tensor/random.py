@@ -15,6 +15,7 @@ from glassgrad.base.errors import InputError
 from glassgrad.base.settings import settings
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
+from glassgrad.graph.length import most
 from glassgrad.graph.uop import Cell, Random as RandomBits, UOp
 from glassgrad.tensor import formulas
 from glassgrad.tensor.joining import Joining
@@ -54,7 +55,9 @@ class _Streams:
     def bits(self, shape: tuple[int, ...]) -> UOp:
         seed = self._begun()
         self.count += 1
-        return UOp(o.RANDOM, dtypes.uint64, (seed, _scalar(self.count & 0xFFFFFFFF)), RandomBits(shape))
+        room = RandomBits(tuple(map(most, shape)))       # an element's number does not depend on a variable's value
+        return UOp(o.RANDOM, dtypes.uint64, (seed, _scalar(self.count & 0xFFFFFFFF)), room).shrink(
+            [(0, n) for n in shape])
 
 
 def _scalar(value: int) -> UOp:

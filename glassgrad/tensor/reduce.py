@@ -47,7 +47,7 @@ class Reduce(Trigonometry):
             y = y.reshape(tuple(n for i, n in enumerate(x.shape) if i not in axes))
         return self._with(y)
 
-    def _count(self, axis: Any, what: str) -> int:
+    def _count(self, axis: Any, what: str) -> Any:
         shape = self.uop.shape
         return math.prod(shape[a] for a in resolve_axes(axis, len(shape), what))
 

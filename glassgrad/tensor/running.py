@@ -14,9 +14,10 @@ from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import refuse_reading
 from glassgrad.engine.device import Device
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.engine.realize import memory_of, realize as compute, schedule_of
+from glassgrad.engine.realize import is_result, memory_of, realize as compute, schedule_of
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType
+from glassgrad.graph.length import sizes_now
 from glassgrad.graph.uop import UOp
 from glassgrad.runtime.memory import HostMemory
 from glassgrad.tensor import index_check
@@ -79,12 +80,13 @@ _some_values_known = False
 
 
 def value_of(node: UOp, device: str) -> UOp:
-    """The node's value as a BUFFER, whatever its shape; the node below the reshapes remembers it."""
+    """The node's value as a BUFFER, whatever its shape, or (where that is symbolic) the part of one; the node below the
+    reshapes remembers it."""
     global _some_values_known
     base = node
     while base.op is o.RESHAPE:
         base = base.src[0]
-    if base.op is o.BUFFER:
+    if base.op is o.BUFFER or is_result(base):
         return base
     cache = base._cache
     known = cache.get("value") if cache is not None else None
@@ -93,7 +95,7 @@ def value_of(node: UOp, device: str) -> UOp:
     value = realize([base.contiguous()], device)[0]
     while value.op is o.RESHAPE:
         value = value.src[0]
-    if value.op is not o.BUFFER:
+    if value.op is not o.BUFFER and not (value.op is o.SHRINK and value.src[0].op is o.BUFFER):
         raise Bug(f"the engine answered {value} where a buffer was due")
     if base.op is not o.CONST:       # a constant is everybody's, and better computed with than read
         _some_values_known = True
@@ -131,7 +133,12 @@ def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
 def bytes_of(node: UOp, device: str) -> memoryview:
     """The node's value as bytes, on this host: its memory itself where the device shares the host's."""
     refuse_reading(f"the values of a tensor of shape {node.shape}")
-    buffer: Buffer = value_of(node, device).arg
+    value = value_of(node, device)
+    buffer: Buffer = value.base.arg
+    if value.op is o.SHRINK:                  # memory has room for the longest lengths
+        import numpy
+        room = numpy.frombuffer(buffer.copy_out(), node.dtype.format).reshape(buffer.shape)
+        return memoryview(room[tuple(slice(n) for n in sizes_now(value.shape))].tobytes())
     if buffer.nbytes and isinstance(Device[buffer.device].memory, HostMemory):
         return buffer.view()
     return memoryview(buffer.copy_out())
@@ -142,7 +149,8 @@ def array_of(node: UOp, device: str) -> Any:
     because equal expressions share one node and its value."""
     import numpy
     data = bytes_of(node, device)
-    return numpy.frombuffer(data if node.op is o.BUFFER else bytearray(data), node.dtype.format).reshape(node.shape)
+    return numpy.frombuffer(data if node.op is o.BUFFER else bytearray(data), node.dtype.format).reshape(
+        sizes_now(node.shape))
 
 
 def computed_array(node: UOp, device: str) -> Any:

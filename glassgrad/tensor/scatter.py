@@ -57,7 +57,7 @@ class Scattering(Sorting):
             spread = counting(count, dtypes.int64).reshape((1,) * a + (count,) + (1,) * (index.ndim - a - 1))
             linear = linear * size + (place if a == axis else spread.expand(index.shape))
         linear = outside.where(-1, linear)         # a bad place must stay bad, where it is looked for
-        index_check.watch(linear.reshape((linear.size,)), [index_check.Pick(index.uop, n, axis)], self.shape)
+        index_check.watch(linear.reshape((linear.elements,)), [index_check.Pick(index.uop, n, axis)], self.shape)
         return axis, linear
 
     def _source(self, src: Any, index: Self, what: str) -> UOp:
@@ -74,8 +74,8 @@ class Scattering(Sorting):
 
     def _scattered(self, place: UOp, value: UOp, mode: str, base: UOp | None = None) -> UOp:
         base = self.uop if base is None else base
-        flat = UOp(o.SCATTER, base.dtype, (base.reshape((base.size,)), place.reshape((place.size,)),
-                                           value.reshape((place.size,))), How(mode))
+        flat = UOp(o.SCATTER, base.dtype, (base.reshape((base.elements,)), place.reshape((place.elements,)),
+                                           value.reshape((place.elements,))), How(mode))
         return flat.reshape(base.shape)
 
     def scatter(self, dim: int, index: Self, src: Any, reduce: str | None = None) -> Self:
@@ -217,7 +217,8 @@ class Scattering(Sorting):
         """
         place = index.uop.cast(dtypes.int64)
         place = (place < 0).where(place + self.numel(), place)
-        index_check.watch(place.reshape((place.size,)), [index_check.Pick(index.uop, self.numel(), 0)], (self.numel(),))
+        picks = [index_check.Pick(index.uop, self.numel(), 0)]
+        index_check.watch(place.reshape((place.elements,)), picks, (self.numel(),))
         value = self._source(source.reshape(index.shape), index, "put")
         return self._with(self._scattered(place, value, "add" if accumulate else "set"))
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.graph.length import Size, most
 from glassgrad.graph.uop import Iota, UOp
 
 __all__ = ["counting"]
 
 
-def counting(n: int, dtype: DType = dtypes.int32) -> UOp:
+def counting(n: Size, dtype: DType = dtypes.int32) -> UOp:
     """0, 1, ..., n - 1.
 
     >>> counting(3).shape
     (3,)
     """
-    return UOp(o.IOTA, dtype, (), Iota((n,)))
+    return UOp(o.IOTA, dtype, (), Iota((most(n),))).shrink(((0, n),))

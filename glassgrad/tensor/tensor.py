@@ -6,12 +6,14 @@ methods are in the rooms this class stands on, one theme each; here are running,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError, GradientError, ShapeError
 from glassgrad.graph.dtype import dtype_by_name
 from glassgrad.graph.gradient import gradients
+from glassgrad.graph.length import sizes_now
 from glassgrad.graph.uop import UOp, full, toposort
 from glassgrad.tensor import running
 from glassgrad.tensor.assignment import Assignment
@@ -111,11 +113,11 @@ class Tensor(Assignment, metaclass=TrainingSwitch):
         3
         """
         x = self if self.dtype.kind != "f" or self.dtype.bits >= 32 else self.float()
-        if 0 in self.shape:
+        if 0 in sizes_now(self.shape):
             raise ShapeError("there is no memory to show", given=f"a tensor of shape {self.shape}",
                              expected="at least one element", mend="use .numpy() or .tolist(), which can be empty")
         data = running.bytes_of(x.uop, x.device)
-        return data.cast("B").cast(x.dtype.format, self.shape)  # type: ignore[call-overload,no-any-return]
+        return data.cast("B").cast(x.dtype.format, sizes_now(self.shape))  # type: ignore[call-overload,no-any-return]
 
     def tolist(self) -> Any:
         """The values as nested lists (or one number).
@@ -123,8 +125,8 @@ class Tensor(Assignment, metaclass=TrainingSwitch):
         >>> Tensor([[1, 2], [3, 4]]).tolist()
         [[1, 2], [3, 4]]
         """
-        if 0 in self.shape:
-            return nest([], self.shape)
+        if 0 in sizes_now(self.shape):
+            return nest([], sizes_now(self.shape))
         return self.data().tolist()
 
     def item(self) -> Any:
@@ -133,7 +135,7 @@ class Tensor(Assignment, metaclass=TrainingSwitch):
         >>> Tensor([3.5]).item()
         3.5
         """
-        if self.numel() != 1:
+        if math.prod(sizes_now(self.shape)) != 1:
             raise ShapeError("item() is for a tensor with one element",
                              given=f"shape {self.shape}, {self.numel()} elements", expected="1 element",
                              mend="use .tolist() or .numpy(), or reduce it first: x.sum().item()")
@@ -160,7 +162,7 @@ class Tensor(Assignment, metaclass=TrainingSwitch):
         if not self.shape:
             raise ShapeError("a tensor without axes has no length", given="shape ()", expected="at least 1 axis",
                              mend="use .item() for its value")
-        return self.shape[0]
+        return int(self.shape[0])
 
     def __iter__(self) -> Iterator[Self]:
         return (self[i] for i in range(len(self)))
@@ -188,8 +190,8 @@ class Tensor(Assignment, metaclass=TrainingSwitch):
         return array if dtype is None else array.astype(dtype)
 
     def __reduce__(self) -> Any:
-        return (_restored, (self.dtype.name, self.shape, bytes(running.bytes_of(self.uop, self.device)), self.device,
-                            self.requires_grad))
+        return (_restored, (self.dtype.name, sizes_now(self.shape), bytes(running.bytes_of(self.uop, self.device)),
+                            self.device, self.requires_grad))
 
     # -- gradients -------------------------------------------------------------------------------------------
     def backward(self, gradient: Tensor | None = None) -> Self:
