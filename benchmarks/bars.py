@@ -6,7 +6,7 @@ from html import escape
 
 __all__ = ["bars"]
 
-LEFT, WIDTH, ROW, TOP = 110, 560, 30, 44
+LEFT, WIDTH, ROW, TOP = 110, 560, 30, 56
 
 
 def bars(rates: dict[str, float], title: str, limits: dict[str, float]) -> str:
@@ -26,8 +26,8 @@ def bars(rates: dict[str, float], title: str, limits: dict[str, float]) -> str:
         parts.append(f'<text x="{LEFT - 10}" y="{y + 19}" text-anchor="end" fill="#222222">{escape(name)}</text>')
         parts.append(f'<rect x="{LEFT}" y="{y + 5}" width="{across(rate):.1f}" height="{ROW - 10}" fill="#2e8b84"/>')
         parts.append(f'<text x="{LEFT + across(rate) + 6:.1f}" y="{y + 19}" fill="#222222">{rate:.3g}</text>')
-    for name, rate in limits.items():
-        x = LEFT + across(rate)
-        parts.append(f'<line x1="{x:.1f}" y1="{TOP - 4}" x2="{x:.1f}" y2="{bottom}" stroke="#d1495b"/>')
-        parts.append(f'<text x="{x:.1f}" y="{TOP - 10}" text-anchor="middle" fill="#d1495b">{escape(name)}</text>')
+    for place, (name, rate) in enumerate(limits.items()):       # one above another: they may be close
+        x, y = LEFT + across(rate), 32 + 15 * place
+        parts.append(f'<line x1="{x:.1f}" y1="{y + 4}" x2="{x:.1f}" y2="{bottom}" stroke="#d1495b"/>')
+        parts.append(f'<text x="{x:.1f}" y="{y}" text-anchor="end" fill="#d1495b">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
