@@ -515,3 +515,67 @@ def test_types_of_a_length() -> None:
     n = Variable("v", 1, 9).bind(4)
     assert Tensor(n).dtype is dtypes.int32 and (Tensor([1.0]) * n).dtype is dtypes.float32
     assert (Tensor([1], dtype="int64") + n).dtype is dtypes.int64 and (Tensor([True]) + n).dtype is dtypes.int32
+
+
+# -- messages, each read whole ------------------------------------------------------------------------------------
+def _bound_again() -> None:
+    v, t = Variable("v", 1, MOST), Tensor(DATA).realize()
+    TinyJit(lambda t, n: t[:n].sum(0) + t[:v.bind(5)].sum(0))(t, v.bind(4))
+
+
+@pytest.mark.parametrize("mistake, message", [
+    (lambda: Variable("v", 5, 4), """\
+these are no bounds of a length
+  given:    Variable('v', 5, 4)
+  expected: whole numbers with 0 <= min <= max
+  mend:     exchange or correct them"""),
+    (lambda: Variable("v", 2, 9).bind(12), """\
+the value is outside the variable's bounds
+  given:    v bound to 12
+  expected: a value from 2 to 9
+  mend:     bind another value, or widen it: Variable("v", 2, 12)"""),
+    (lambda: Variable("v", 2, 9).bind(3).bind(4), """\
+this variable has a value already
+  given:    v = 3 bound to 4
+  expected: a variable without a value
+  mend:     bind the Variable itself, not what bind() gave"""),
+    (lambda: int(Variable("v", 2, 9) + 1), """\
+a variable has no value yet
+  given:    Variable("v", 2, 9)
+  expected: a value when a size is asked for
+  mend:     bind it: v.bind(2)"""),
+    (lambda: Tensor.zeros(Variable("v", 2, 9)), """\
+a variable has no value yet
+  given:    a size of v
+  expected: a variable with a value
+  mend:     bind it: v.bind(2)"""),
+    (lambda: 4 * Variable("v", 2, 9).bind(3) // Variable("w", 2, 9).bind(3), """\
+a length cannot be divided by this
+  given:    4*v = 12 // w = 3
+  expected: a positive whole number, or a length that divides it for every value
+  mend:     divide the plain number: v.val, outside of jitted functions"""),
+    (lambda: Tensor(DATA)[:Variable("v", 1, 99).bind(80)], """\
+a symbolic slice does not fit its axis
+  given:    [0:v = 80] of an axis of 70
+  expected: 0 <= start <= stop <= size, and steps of 1
+  mend:     check the bounds; flip(), or reshape and index, for other steps"""),
+    (lambda: Tensor.arange(0, Variable("v", 1, 99).bind(80), 2), """\
+a symbolic range goes up in steps of 1
+  given:    arange(0, v = 80, 2)
+  expected: whole numbers with start <= stop, and step 1
+  mend:     multiply the range afterwards"""),
+    (lambda: Tensor(DATA)[:Variable("v", 1, 9).bind(5)].uop.window(0, 3), """\
+the window is longer than the axis may be
+  given:    a window of 3 over (v = 5, 12)
+  expected: an axis of at least 3 for every value of its variables
+  mend:     raise the variable's lower bound"""),
+    (_bound_again, """\
+a variable is bound again inside a jitted function
+  given:    v = 5
+  expected: the value of v that the call was given
+  mend:     use the bound variable that was handed in, or a Variable of another name"""),
+])
+def test_messages(mistake: Callable[[], object], message: str) -> None:
+    with pytest.raises(GlassgradError) as error:
+        mistake()
+    assert str(error.value).partition("\n  at: ")[0] == message
