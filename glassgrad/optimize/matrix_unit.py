@@ -48,8 +48,8 @@ LEAST_WORK = 16 * 1024    # multiply-adds below which vectors do as well
 WASTE = 8                 # times the work that may go into edges: a unit is that much faster than vectors, and more
 TASK_WORK = 4 << 20       # multiply-adds worth a task of their own
 MOST_TASKS = 16
-K_BLOCK = 8               # steps of K: a panel of this depth stays in the first-level cache while others go by
-LONG_K = 16               # steps of K up to which it is not cut into blocks
+K_BLOCK = 16              # steps of K: a panel of this depth stays in the first-level cache while others go by
+LONG_K = 20               # steps of K up to which it is not cut into blocks
 FEW_PANELS = 8            # of N: up to so many, reading the left factor in place beats packing it
 MOST_RESTING = 1 << 22    # elements of sums that rest in memory, for each worker
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from glassgrad.base.errors import Bug
 from glassgrad.graph import index as ix, ops as o
 from glassgrad.graph.uop import UOp
-from glassgrad.lower.loops import Accumulate, Assign, Statement, Store
+from glassgrad.lower.loops import Accumulate, Assign, Statement, Store, ranges_of
 from glassgrad.optimize.units import WORD, MatrixUnit
 from glassgrad.render.llvm_memory import Memory
 from glassgrad.render.llvm_ops import Value
@@ -86,14 +86,17 @@ class Matrices(Memory):
         here, key = self.scopes[-1], ("tile", rows.source)
         found = here.values.get(key)
         if found is None:
-            found = self.keep(here, key, self.reads[rows.source], self._load_tile(rows, shape))
+            # what the loop around the steps moves on passes by; it must not push out what stays for its next turn
+            passes = any(self.open[r] == here.depth - 1 for r in ranges_of(rows.source)) and here.depth > 1
+            found = self.keep(here, key, self.reads[rows.source], self._load_tile(rows, shape, passes))
         return found  # type: ignore[no-any-return]
 
-    def _load_tile(self, rows: Rows, shape: str) -> Value:
+    def _load_tile(self, rows: Rows, shape: str, passes: bool = False) -> Value:
+        """A matrix from memory: one that `passes` is kept out of the first-level cache."""
         place, step = self._place(rows)
-        self.declare(TILE_TYPE, "@llvm.x86.tileloadd64.internal", "i16, i16, ptr, i64")
-        return self.put(f"call {TILE_TYPE} @llvm.x86.tileloadd64.internal({shape}, {place.typed}, i64 {step})",
-                        TILE_TYPE, 0)
+        name = f"@llvm.x86.{'tileloaddt164' if passes else 'tileloadd64'}.internal"
+        self.declare(TILE_TYPE, name, "i16, i16, ptr, i64")
+        return self.put(f"call {TILE_TYPE} {name}({shape}, {place.typed}, i64 {step})", TILE_TYPE, 0)
 
     def _place(self, rows: Rows) -> tuple[Value, int]:
         """A matrix's first element, and the bytes from row to row."""
