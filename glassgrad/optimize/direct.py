@@ -53,6 +53,7 @@ MOST_VECTORS = 4         # of a tile
 REREAD = 2               # times a window must read each number for it to be one
 FEW_PANELS = 8           # up to so many, what is no window is read in place too: packing it would cost more
 MOST_RESTING = 1 << 22   # sums that rest between blocks of K, for each worker
+MOST_NEAR = 12           # tiles worth trying, where somebody measures them
 TURN = 1.0               # steps to bring one number of a finished tile to its place
 
 
@@ -73,8 +74,9 @@ def direct(product: Product, target: Target, decisions: Decisions) -> list[list[
     if not plans:
         return None
     plan = min(plans, key=lambda plan: plan.cost)
-    chosen = decisions.ask(plan.choice(), plan.refuses)
-    return replace(plan, vectors=chosen.vectors, block=(chosen.block_m, chosen.block_n)).phases()
+    chosen = decisions.ask(plan.choice(), plan.refuses, plan.others)
+    tiles = [int(tile) for tile in chosen.rows.split("_")]
+    return replace(plan.with_tile(chosen.vectors, tiles), block=(chosen.block_m, chosen.block_n)).phases()
 
 
 @dataclass
@@ -109,6 +111,7 @@ class _Plan:
     lanes: int
     cost: float                  # estimated steps, for choosing
     registers: int               # of the target
+    near: list[tuple[float, int, list[int]]]     # the cheapest tiles: estimated steps, vectors, rows along each loop
     block: tuple[int, int] = (0, 0)      # tiles of M and panels of N in one task; 0: as many as suit the shape
 
     @staticmethod
@@ -132,7 +135,7 @@ class _Plan:
         width = p.m[-1].arg.size
         ideal = depth * tall * wide / (2 * lanes)
         packed = ideal * (-(-width // lanes) * lanes / width) + depth * tall      # lanes along the image, and its copy
-        best: tuple[float, int, list[int]] | None = None
+        found: list[tuple[float, int, list[int]]] = []
         for vectors in range(1, min(MOST_VECTORS, -(-wide // lanes)) + 1):
             panels = -(-wide // (vectors * lanes))
             for tiles in _tilings([r.arg.size for r in p.m], (target.vector_registers - vectors - 1) // vectors):
@@ -140,25 +143,36 @@ class _Plan:
                 count = math.prod(-(-r.arg.size // t) for r, t in zip(p.m, tiles))
                 step = max(rows * vectors, rows + vectors, 8) + 1       # halves of a cycle: two of a kind at a time
                 cost = count * panels * (depth * step / 2 + TURN * rows * vectors * lanes)
-                if best is None or cost < best[0]:
-                    best = cost, vectors, tiles
-        if best is None or ideal < LEAST_USE * best[0] or not (window or along) and packed < best[0]:
+                found.append((cost, vectors, tiles))
+        found.sort(key=lambda tile: tile[0])
+        if not found or ideal < LEAST_USE * found[0][0] or not (window or along) and packed < found[0][0]:
             return None
-        return _Plan(p, [_Row(r, t) for r, t in zip(p.m, best[2])], best[1], lanes, best[0],
-                     target.vector_registers)
+        cost, vectors, tiles = found[0]
+        return _Plan(p, [_Row(r, t) for r, t in zip(p.m, tiles)], vectors, lanes, cost, target.vector_registers,
+                     found[:MOST_NEAR])
+
+    def with_tile(self, vectors: int, tiles: list[int]) -> _Plan:
+        """The same with another register tile, and the blocks that suit it."""
+        return replace(self, rows=[_Row(r, t) for r, t in zip(self.p.m, tiles)], vectors=vectors, block=(0, 0))
+
+    def others(self) -> list[Direct]:
+        """Tiles that should cost little more."""
+        return [self.with_tile(vectors, tiles).choice() for _, vectors, tiles in self.near]
 
     def choice(self) -> Direct:
         return Direct("_".join(str(r.tile) for r in self.rows), self.vectors, *self.block, self.lanes, self.k_chunk)
 
     def refuses(self, c: Direct) -> str | None:
         """Why another way to cut it would not do."""
-        if c.rows != self.choice().rows:
-            return "the rows are what suits the image"
-        if (self.height + 1) * c.vectors >= 2 * self.registers:
-            return f"the tile takes {self.height * c.vectors} of {self.registers} registers"
-        if c.block_m > self.tiles or c.block_n > -(-self.n.size // (c.vectors * self.lanes)):
+        parts, sizes = c.rows.split("_"), [r.loop.arg.size for r in self.rows]
+        if len(parts) != len(sizes) or not all(t.isdigit() and 1 <= int(t) <= n for t, n in zip(parts, sizes)):
+            return f"the rows are tiles of {' x '.join(map(str, sizes))}"
+        other = self.with_tile(c.vectors, [int(t) for t in parts])
+        if (other.height + 1) * c.vectors >= 2 * self.registers:
+            return f"the tile takes {other.height * c.vectors} of {self.registers} registers"
+        if c.block_m > other.tiles or c.block_n > other.panels:
             return "a block is larger than the product"
-        held = c.block_m * c.block_n * self.height * c.vectors * self.lanes
+        held = c.block_m * c.block_n * other.height * c.vectors * self.lanes
         return "a block's sums would not rest in any cache" if c.k_block and held > MOST_RESTING else None
 
     # -- counters ------------------------------------------------------------------------------------------------
