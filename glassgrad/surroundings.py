@@ -68,9 +68,6 @@ def _cell(holder: Any, name: Any) -> Any:
         return None
 
 
-_content_of_cell = attrgetter("cell_contents")
-
-
 def _size(holder: Any, name: Any) -> int:
     return len(holder)
 
@@ -142,6 +139,7 @@ class Surroundings:
         self.places: list[Place] = []
         self.tensors: list[Tensor] = []
         self._seen: set[int] = set()
+        self._known: set[tuple[int, Any]] = set()           # (holder, name): a holder lives as long as its place
         self._waiting: list[tuple[Any, str]] = [(function, "the function")]
         self._waiting += [(thing, type(thing).__name__) for thing in objects]
         while self._waiting:
@@ -163,15 +161,15 @@ class Surroundings:
 
     # -- comparing -----------------------------------------------------------------------------------------------------
     def _group(self) -> None:
-        """Sort the places by the quickest way to look at them: whole containers, names of a dict, cells, others."""
+        """Sort the places by the quickest way to look at them: whole containers, names of a dict, one attribute
+        of many objects, others."""
         by_holder: dict[int, list[Place]] = {}
         for place in self.places:
             by_holder.setdefault(id(place.holder), []).append(place)
         self._whole: list[Any] = []                 # lists, and dicts' values, which stay what they are when these grow
         whole: list[Any] = []
         self._picked: list[tuple[Callable[[Any], tuple[Any, ...]], Any, tuple[Any, ...]]] = []
-        self._cells: list[Any] = []
-        self._contents: list[Any] = []
+        attributes: dict[str, tuple[Callable[[Any], Any], list[Any], list[Any]]] = {}     # cells have one, too
         self._others: list[Place] = []
         for places in by_holder.values():
             holder = places[0].holder
@@ -181,17 +179,19 @@ class Surroundings:
                 whole += [p.value for p in entries]
                 places = [p for p in places if p.get not in (_entry, _item, _size)]
             elif entries and type(holder) is dict and all(p.name in holder for p in entries):
-                entries += entries if len(entries) == 1 else []          # one name alone would not give a tuple
+                entries = entries * 2 if len(entries) == 1 else entries          # one name alone would not give a tuple
                 self._picked.append((itemgetter(*[p.name for p in entries]), holder, tuple(p.value for p in entries)))
                 places = [p for p in places if p.get is not _entry]
             for place in places:
-                if place.get is _cell and place.value is not None:
-                    self._cells.append(place.holder)
-                    self._contents.append(place.value)
+                if place.get is getattr or place.get is _cell and place.value is not None:
+                    _, holders, contents = attributes.setdefault(place.name, (attrgetter(place.name), [], []))
+                    holders.append(place.holder)
+                    contents.append(place.value)
                 else:
                     self._others.append(place)
         self._lengths = [len(w) for w in self._whole]
         self._values = whole
+        self._attributes = list(attributes.values())
 
     def _is_untouched(self) -> bool:
         """Whether the very same objects are everywhere where it can be asked at once."""
@@ -202,8 +202,11 @@ class Surroundings:
             for pick, holder, values in self._picked:
                 if not all(map(is_, pick(holder), values)):
                     return False
-            return not self._cells or all(map(is_, map(_content_of_cell, self._cells), self._contents))
-        except (KeyError, ValueError):                      # an entry or the content of a cell is gone
+            for get, holders, contents in self._attributes:
+                if not all(map(is_, map(get, holders), contents)):
+                    return False
+            return True
+        except (KeyError, AttributeError, ValueError):      # an entry, an attribute or the content of a cell is gone
             return False
 
     def change(self) -> str:
@@ -226,6 +229,9 @@ class Surroundings:
 
     # -- walking -----------------------------------------------------------------------------------------------------
     def _add(self, get: Callable[[Any, Any], Any], holder: Any, name: Any, path: str) -> None:
+        if (id(holder), name) in self._known:               # two functions see one global
+            return
+        self._known.add((id(holder), name))
         value = get(holder, name)
         self.places.append(Place(get, holder, name, value, path))
         if is_array(value):

@@ -74,3 +74,21 @@ def test_a_capture_knows_in_which_type_products_are_computed():
         assert product(x).dtype is dtypes.float32
         with autocast(dtype=dtypes.bfloat16):
             assert product(x).dtype is dtypes.bfloat16
+
+
+@pytest.mark.parametrize("switch", ["maximize", "nesterov"])
+def test_a_switch_of_a_group_that_is_turned_between_calls(switch):
+    def train(wrap):
+        w = Tensor([8.0, -3.0])
+        optimizer = SGD([w], lr=0.125, momentum=0.5)
+
+        def step(x):
+            optimizer.zero_grad()
+            (w * w * x).sum().backward()
+            optimizer.step()
+        step = wrap(step)
+        for call in range(9):
+            optimizer.param_groups[0][switch] = call >= 5
+            step(Tensor([1.0, 0.5]))
+        return w.tolist()
+    assert train(TinyJit) == train(lambda function: function)

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from glassgrad.base.errors import DeviceError
-from glassgrad.base.settings import DEVICE_FLAGS, environment, settings
+from glassgrad.base.settings import DEVICE_FLAGS, State, current_state, environment, settings
 
 
 def _open_cpu() -> Any:
@@ -71,11 +71,13 @@ class _Devices:
         self._devices: dict[str, Callable[..., Any]] = _Makers(     # a newcomer's device is one more entry
             {"CPU": _open_cpu, "CLANG": _open_clang, "PYTHON": _open_python}, self._forget)
         self._default: str | None = None
+        self._chosen: tuple[State | None, str] = (None, "")      # by settings, while they stay as they are
         self.registered = 0       # how often a name came to mean another device
         self.version = 0          # the same, and how often a default was assigned: who keeps what follows compares it
 
     def _forget(self, name: str) -> None:
         self._opened.pop(name, None)
+        self._chosen = (None, "")
         self.registered += 1
         self.version += 1
 
@@ -120,6 +122,20 @@ class _Devices:
     def DEFAULT(self) -> str:
         if self._default is not None:
             return self._default
+        known, chosen = self._chosen
+        state = current_state()
+        if state is not known:
+            chosen = self._choose()
+            self._chosen = (state, chosen)                 # at once: another thread may be here too
+        return chosen
+
+    @DEFAULT.setter
+    def DEFAULT(self, name: str) -> None:
+        self._default = None if name is None else self.canonicalize(name)
+        self.version += 1
+
+    def _choose(self) -> str:
+        """The default device by settings and variables."""
         if settings.DEV:
             return self.canonicalize(settings.DEV, f"DEV={settings.DEV}")
         for flag, device in DEVICE_FLAGS.items():
@@ -127,11 +143,6 @@ class _Devices:
                 return self.canonicalize(device, f"{flag}=1")
         named = environment("DEVICE")
         return self.canonicalize(named, f"DEVICE={named}") if named else "CPU"
-
-    @DEFAULT.setter
-    def DEFAULT(self, name: str) -> None:
-        self._default = None if name is None else self.canonicalize(name)
-        self.version += 1
 
     def get_available_devices(self) -> list[str]:
         """Names of the devices that open on this machine."""

@@ -35,6 +35,7 @@ class Optimizer:
     >>> optimizer.step(); x.tolist()
     [0.0, 0.0]
     """
+    __jit_unwatched__ = ("defaults", "shared")      # read when a group is added; empty between steps
     keeps: Mapping[str, str] = {}                   # attributes: a tensor per parameter; and PyTorch's names of them
 
     def __init__(self, params: Parameters, defaults: dict[str, Any], master_weights: bool = True):

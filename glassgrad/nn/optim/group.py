@@ -47,13 +47,15 @@ class Group(MutableMapping[str, Any]):
     >>> group["lr"]
     0.125
     """
-    __jit_unwatched__ = ("_values", "_held")        # a captured step reads its tensors; `_moving` says which they are
-    __slots__ = ("places", "_values", "_moving", "_held", "_device", "_dtype")
+    # a captured step reads tensors; `_moving` says which they are, `_switches` holds what is no number; the rest stays
+    __jit_unwatched__ = ("_values", "_held", "places", "_device", "_dtype")
+    __slots__ = ("places", "_values", "_moving", "_switches", "_held", "_device", "_dtype")
 
     def __init__(self, values: dict[str, Any], places: list[int], device: str | None, dtype: DType | str):
         self.places = places                        # of its parameters among all that the optimizer has
         self._values, self._device, self._dtype = dict(values), device, dtype
         self._moving = {"lr"}
+        self._switches = {key: value for key, value in values.items() if key != "params" and not _is_number(value)}
         self._held: dict[tuple[str, Of], _Held] = {}
         rate = self._values["lr"]
         if isinstance(rate, Tensor):
@@ -75,6 +77,8 @@ class Group(MutableMapping[str, Any]):
     def __setitem__(self, key: str, value: Any) -> None:
         if key in self._values and key not in ("params", "initial_lr") and _is_number(value):
             self._moving.add(key)
+        if key in self._switches:
+            self._switches[key] = value
         self._values[key] = value.item() if isinstance(value, Tensor) else value
         for (name, of), held in self._held.items():
             if name == key:
