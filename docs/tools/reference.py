@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import glassgrad
-from glassgrad import Tensor, nn
+from glassgrad import DType, Tensor, dtypes, nn
 
 ROOT = Path(glassgrad.__file__).resolve().parent.parent
 MODULES = ("glassgrad.nn.optim", "glassgrad.nn.state", "glassgrad.nn.datasets")
@@ -35,12 +35,24 @@ def pages() -> dict[str, str]:
     """Every page of the reference."""
     out = {room_page(room): tensor_page(room) for room in rooms()}
     names = [n for n in glassgrad.__all__ if n not in ("nn", "jit", "Tensor", "dtypes")]
-    out["reference/glassgrad.md"] = module_page(glassgrad, names)
+    out["reference/glassgrad.md"] = module_page(glassgrad, names) + "\n" + dtypes_entry()
     out["reference/nn.md"] = module_page(nn, sorted(n for n, v in vars(nn).items() if inspect.isclass(v)))
     for name in MODULES:
         module = importlib.import_module(name)
         out[f"reference/{name.rpartition('.')[2]}.md"] = module_page(module, public(module))
     return out
+
+
+def dtypes_entry() -> str:
+    """Every element type, with the other names it has."""
+    names: dict[str, list[str]] = {}
+    for name, value in vars(dtypes).items():
+        if isinstance(value, DType) and not name.startswith("_"):
+            names.setdefault(value.name, []).append(name)
+    rows = [f"| `dtypes.{name}` | {getattr(dtypes, given[0]).itemsize} | "
+            f"{', '.join(f'`{other}`' for other in given if other != name)} |" for name, given in names.items()]
+    return "\n".join(["## dtypes { #dtypes }", "", prose(inspect.getdoc(dtypes) or ""), "",
+                      "| type | bytes | also called |", "|---|---|---|", *rows]) + "\n"
 
 
 def public(module: ModuleType) -> list[str]:
@@ -76,20 +88,39 @@ def module_page(module: ModuleType, names: list[str]) -> str:
 
 def opening(module: ModuleType) -> str:
     """What the file says it is."""
-    return prose(inspect.getdoc(module) or "")
+    return prose(module.__doc__ or "")          # as it stands: getdoc would take an indented listing for margin
 
 
 def entry(name: str, static: Any, thing: Any, up: str) -> str:
     """One name: its signature, what it does, an example, and where it is written."""
-    plain = inspect.unwrap(static.fget if isinstance(static, property) else thing) if callable(
-        static.fget if isinstance(static, property) else thing) else None
     lines = [f"## {name} {{ #{name} }}"]
-    if plain is not None and not isinstance(static, property):
-        lines.append(f"```python\n{signature(name, plain)}\n```")
-    if plain is not None:
-        lines.append(prose(inspect.getdoc(plain) or ""))
-        lines.append(where(plain, up))
+    plain = static.fget if isinstance(static, property) else thing
+    if not callable(plain):                     # an object with methods: Device
+        plain = type(thing)
+    else:
+        plain = inspect.unwrap(plain)
+        if not isinstance(static, property):
+            lines.append(f"```python\n{signature(name, plain)}\n```")
+    lines.append(prose(inspect.getdoc(plain) or ""))
+    if inspect.isclass(plain):
+        lines.append(members(plain))
+    lines.append(where(plain, up))
     return "\n\n".join(line for line in lines if line)
+
+
+def members(kind: type) -> str:
+    """What can be called on an object of a class: a line for each public method and property that says what it is."""
+    out: list[str] = []
+    for name, static in ((name, inspect.getattr_static(kind, name)) for name in dir(kind)):
+        plain = static.fget if isinstance(static, property) else \
+            static.__func__ if isinstance(static, (classmethod, staticmethod)) else static
+        if name.startswith("_") or not inspect.isfunction(plain) or not plain.__module__.startswith("glassgrad"):
+            continue
+        said = re.split(r"(?<=[.;:])\s", " ".join((inspect.getdoc(plain) or "").split(">>>")[0].split()))[0]
+        if said:
+            call = name if isinstance(static, property) else " ".join(signature(name, plain).split())
+            out.append(f"- `{call}`: {said.rstrip('.;:')}")
+    return "\n".join(out)
 
 
 def signature(name: str, thing: Any) -> str:
@@ -134,7 +165,8 @@ def prose(text: str) -> str:
                 out.append(f"```text\n{inspect.cleandoc(block)}\n```")
                 break
             told, _, rest = block.partition("\n>>>")
-            out.append(re.sub(r"(?<!`)<(?=\w)", r"\\<", told))
+            spans = re.split(r"(`[^`]*`)", told)                    # what is code stays, the rest is no markup
+            out.append("".join(s if s.startswith("`") else re.sub(r"([*<\[\]])", r"\\\1", s) for s in spans))
             block = ">>>" + rest if rest else ""
     return "\n\n".join(out)
 
