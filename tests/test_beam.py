@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from scripts import run_script
 
-from glassgrad import Context, Device, FormatError, InputError, Tensor, cli_tune
+from glassgrad import Context, Device, FormatError, InputError, Tensor, Variable, cli_tune
 from glassgrad.base.settings import settings
 from glassgrad.jit import TinyJit
 from glassgrad.optimize import contraction
@@ -117,7 +117,9 @@ def test_answers_are_the_same_with_and_without(empty: Path) -> None:
     lambda: Tensor.rand(64, 8)[Tensor([3, 1, 2, 63] * 16)] + 1, lambda: (Tensor.rand(4096) > 0.5).sum(),
     lambda: Tensor.rand(1000).cast("bfloat16").realize() * 3, lambda: Tensor.arange(1000) // 7,
     lambda: Tensor.zeros(50, 4).scatter(0, Tensor([[1, 2, 3, 4]]), Tensor.ones(1, 4)),
-    lambda: Tensor.rand(3000).log().realize().sqrt()], ids=["gather", "bool", "bfloat16", "int", "scatter", "nan"])
+    lambda: Tensor.rand(3000).log().realize().sqrt(),
+    lambda: Tensor.rand(64, 100).realize()[:, :Variable("n", 1, 100).bind(7)].sum(1)],
+    ids=["gather", "bool", "bfloat16", "int", "scatter", "nan", "variable"])
 def test_all_kinds_of_kernels_can_be_measured(make: Callable[[], Tensor], worker: Worker) -> None:
     one = searching(make, worker)
     one.begin()

@@ -23,7 +23,8 @@ from glassgrad.base.errors import Bug
 from glassgrad.base.lines import PACKAGE, one_place
 from glassgrad.base.settings import DEVICE_FLAGS, settings
 from glassgrad.graph import ops as o
-from glassgrad.graph.uop import UOp, toposort
+from glassgrad.graph.length import most
+from glassgrad.graph.uop import Measure, UOp, toposort
 from glassgrad.lower.lower import lower
 from glassgrad.optimize.choices import Decisions, Refused
 from glassgrad.optimize.recipes import decide
@@ -123,10 +124,8 @@ class Search:
         self.tried = self.killed = self.wrong = self.broken = 0
         self.deadline = 0.0
         self._decided: dict[Moves, Decisions] = {}
-        high = max((n.src[0].shape[0] for n in toposort([ast]) if n.op in (o.GATHER, o.SCATTER)), default=100)
-        self.params: list[dict[str, Any]] = [
-            {"dtype": p.dtype.name, "size": 1 if p.arg.scalar else p.size,
-             "high": max(1, min(high, 100) if p.dtype.itemsize == 1 else high)} for p in self.plain.params]
+        rows = [most(n.src[0].shape[0]) for n in toposort([ast]) if n.op in (o.GATHER, o.SCATTER)]
+        self.params = [_described(p, max([1, *rows]) if rows else 100) for p in self.plain.params]
 
     # -- candidates ------------------------------------------------------------------------------------------
     def built(self, moves: Moves | None) -> tuple[Moves, str, LaunchInfo]:
@@ -236,6 +235,16 @@ class Search:
         moves, recipe_us, tuned_us = self.winner(beam)
         return Tuned(self.plain.name, digest_of(self.ast), self.compiler, self.width, self.seconds, self.complete,
                      self.tried, self.recipe, round(recipe_us, 3), moves, round(tuned_us, 3))
+
+
+def _described(param: UOp, high: int) -> dict[str, Any]:
+    """A param for the worker: its type and size, and which whole numbers stand in it (a variable's, within bounds)."""
+    if isinstance(param.arg, Measure):
+        low, high = param.arg.symbol.low, param.arg.symbol.high
+        low = high = low + 2 * (high - low) // 3
+    else:
+        low, high = 0, (min(high, 100) if param.dtype.itemsize == 1 else high) - 1
+    return {"dtype": param.dtype.name, "size": 1 if param.arg.scalar else param.size, "low": low, "high": high}
 
 
 def search(kernels: Sequence[UOp], target: Target, language: str, compiler: str) -> None:

@@ -69,7 +69,8 @@ class Bench:
         if dtype.is_float:
             values = to_storage(rng.standard_normal(count), dtype)
         else:
-            values = to_storage(rng.integers(0, 2 if dtype is dtypes.bool else param["high"], count), dtype)
+            low, high = (0, 1) if dtype is dtypes.bool else (param["low"], param["high"])
+            values = to_storage(rng.integers(low, high + 1, count), dtype)
         raw = np.resize(values, param["size"]).tobytes()
         ctypes.memmove(block.address, raw, len(raw))
 
