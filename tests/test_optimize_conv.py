@@ -43,7 +43,7 @@ CASES: list[tuple[int, int, int, tuple[int, int], tuple[int, int], dict[str, Any
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipe without its lower limits, and with short blocks: small cases take every path."""
     for name, value in (("LEAST_WORK", 1), ("LEAST_K", 1), ("LEAST_USE", 0.0), ("LONG_K", 40), ("K_BLOCK", 16),
-                        ("TASK_WORK", 1000), ("REREAD", 0)):
+                        ("TASK_WORK", 1000), ("REREAD", 0), ("PACK", 0.0)):
         monkeypatch.setattr(direct, name, value)
 
 

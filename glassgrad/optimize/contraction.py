@@ -34,6 +34,7 @@ from glassgrad.lower.loops import (
     counter,
     load,
     local,
+    ranges_of,
     register,
 )
 from glassgrad.optimize import moves
@@ -131,12 +132,16 @@ class Recipe:
 
     def cycles(self, tile: tuple[int, int, bool, bool]) -> float:
         """About how long a tile's choice takes, for each step of K: two multiply-adds a cycle, or not quite two loads;
-        packing an element of a factor; and the right one's lines that are far apart, where it is read in place."""
+        packing an element of a factor, more where the copy leaves the caches; and the right one's lines that are far
+        apart, where it is read in place."""
         rows, vectors, left_in_place, right_in_place = tile
         columns = vectors * self.target.lanes(self.product.total.dtype.itemsize)
         panels_m, panels_n = -(-self.m.size // rows), -(-self.n.size // columns)
         step = max(rows * vectors / 2, (rows + vectors) * 0.6, 4.0) + 0.25 * vectors
-        packing = (0 if left_in_place else 0.7 * self.m.size) + (0 if right_in_place else 0.4 * self.n.size)
+        around = math.prod(r.arg.size for r in self.outer if r in ranges_of(self.product.right))
+        far = around * self.depth * self.n.size * self.product.right.dtype.itemsize > self.target.l2_bytes
+        packing = (0 if left_in_place else 0.7 * self.m.size) + \
+            (0 if right_in_place else (1.2 if far else 0.4) * self.n.size)
         apart = 0.12 * panels_m * self.n.size if right_in_place else 0
         return panels_m * panels_n * step + packing + apart
 
