@@ -53,10 +53,8 @@ MOST_VECTORS = 4         # of a tile
 REREAD = 2               # times a window must read each number for it to be one
 FEW_PANELS = 8           # up to so many, what is no window is read in place too: packing it would cost more
 MOST_RESTING = 1 << 22   # sums that rest between blocks of K, for each worker
-                cost += PACK * depth * panels * vectors * lanes
-                found.append((cost, vectors, tiles))
-        found.sort(key=lambda tile: tile[0])
-        if not found or ideal < LEAST_USE * found[0][0] or not (window or along) and packed < found[0][0]:
+MOST_NEAR = 12           # tiles worth trying, where somebody measures them
+PACK = 1.0               # steps to pack one number of the other factor
 TURN = 1.0               # steps to bring one number of a finished tile to its place
 
 
@@ -146,16 +144,10 @@ class _Plan:
                 count = math.prod(-(-r.arg.size // t) for r, t in zip(p.m, tiles))
                 step = max(rows * vectors, rows + vectors, 8) + 1       # halves of a cycle: two of a kind at a time
                 cost = count * panels * (depth * step / 2 + TURN * rows * vectors * lanes)
-<<<<<<< HEAD
+                cost += PACK * depth * panels * vectors * lanes
                 found.append((cost, vectors, tiles))
         found.sort(key=lambda tile: tile[0])
         if not found or ideal < LEAST_USE * found[0][0] or not (window or along) and packed < found[0][0]:
-=======
-                cost += PACK * depth * panels * vectors * lanes
-                if best is None or cost < best[0]:
-                    best = cost, vectors, tiles
-        if best is None or ideal < LEAST_USE * best[0] or not (window or along) and packed < best[0]:
->>>>>>> cbf90f9 (Contractions: packing what leaves the caches costs more than reading it in place; windows of few channels keep lanes along memory)
             return None
         cost, vectors, tiles = found[0]
         return _Plan(p, [_Row(r, t) for r, t in zip(p.m, tiles)], vectors, lanes, cost, target.vector_registers,
