@@ -44,6 +44,7 @@ class Inlined(NamedTuple):
     rows: AxisSet | None           # axes of this node along which the reductions inside vary; None: no reductions
     contraction: bool              # one of them is a sum of products with reuse
     elements: int                  # the largest space that is walked for it
+    only: UOp | None = None        # the reduction inside, where there is one alone
 
 
 NOTHING = Inlined(0, 1, None, False, 0)
@@ -134,10 +135,10 @@ class _Plan:
             self.inlined[node] = Inlined(4 + self.inlined[where].cost, 2, None, False, node.size)
         else:                                # CONTIGUOUS, COPY, SCATTER, SCAN
             for s in node.src:
-                if node.op is o.COPY and s.op is not o.PARAM:
-                    self.reasons.setdefault(s, "a view, copied to another device as it is")
+                if node.op is o.COPY and s.op is not o.PARAM:      # as it is, a view too: a copy moves whole memory
+                    self.reasons.setdefault(s, "read by copy")
                     self.inlined[s] = NOTHING
-                elif node.op is o.COPY or (node.op is not o.CONTIGUOUS and self.inlined[s].rows is not None):
+                elif node.op not in (o.COPY, o.CONTIGUOUS) and self.inlined[s].rows is not None:
                     self.settle(s, f"read by {node.op.name.lower()}")
             self.inlined[node] = NOTHING
             if node.op is not o.CONTIGUOUS or node.src[0].op not in LEAVES:
@@ -153,20 +154,23 @@ class _Plan:
     def elementwise(self, node: UOp) -> Inlined:
         rows: AxisSet | None = None
         contraction = False
-        kept: UOp | None = None
+        only: UOp | None = None
         inner = [s for s in node.src if self.inlined[s].rows is not None]
         for s in sorted(inner, key=self._weight, reverse=True) if len(inner) > 1 else inner:   # the lightest get memory
             inside = self.inlined[s]
-            if kept is None:
-                rows, contraction, kept = inside.rows, inside.contraction, s
+            if rows is None:
+                rows, contraction, only = inside.rows, inside.contraction, inside.only
             elif inside.rows != rows:
                 self.cut(s, "its rows differ from those it meets")
-            elif (inside.contraction or contraction) and len(self.reductions(kept) | self.reductions(s)) > 1:
-                self.cut(s, "a sum of products shares its kernel with no other reduction")
+            elif inside.only is None or inside.only is not only:
+                if inside.contraction or contraction:
+                    self.cut(s, "a sum of products shares its kernel with no other reduction")
+                else:
+                    only = None
         distinct = set(node.src)
         cost = min(node.op.cost + sum(self.inlined[s].cost for s in distinct), 1 << 20)
         found = Inlined(cost, min(sum(self.inlined[s].inputs for s in distinct), 1 << 20), rows, contraction,
-                        max([node.size] + [self.inlined[s].elements for s in node.src]))
+                        max([node.size] + [self.inlined[s].elements for s in node.src]), only)
         if cost > LARGEST:
             self.inlined[node] = found
             cost = self.exact_cost(node)
@@ -191,19 +195,6 @@ class _Plan:
                 total += n.op.cost
                 stack.extend(n.src)
         return total
-
-    def reductions(self, node: UOp) -> frozenset[UOp]:
-        """The reductions inlined in a node."""
-        found, stack, seen = set(), [node], set()
-        while stack:
-            n = stack.pop()
-            if n in seen or n in self.reasons or self.inlined[n].rows is None:
-                continue
-            seen.add(n)
-            if n.op in o.REDUCE:
-                found.add(n)
-            stack.extend(n.src)
-        return frozenset(found)
 
     def movement(self, node: UOp) -> Inlined:
         source = node.src[0]
@@ -296,8 +287,8 @@ class _Plan:
                 few, large, between = self._reductions_under(source)
                 self.store_under(few + large, between, "computed for fewer axes than its reader walks")
         inside = self.inlined[source]
-        rows = nontrivial(node.shape)
-        return Inlined(inside.cost + 2, inside.inputs, rows, contraction, max(source.size, inside.elements))
+        return Inlined(inside.cost + 2, inside.inputs, nontrivial(node.shape), contraction,
+                       max(source.size, inside.elements), node if inside.rows is None else None)
 
     def cut(self, node: UOp, reason: str) -> None:
         """Give memory to the reductions inlined in a node, as little of it as will do: to the few values that the node
