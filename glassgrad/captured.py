@@ -92,7 +92,7 @@ class Captured:
                              in self.replay.cells if stream and cell.value > traced.streams[0]]
         self.other_cells = [(cell, address, dtype) for cell, dtype, address, stream in self.replay.cells
                             if not (stream and cell.value > traced.streams[0])]
-        self.flags = traced.trace.flags
+        self.flags = [flag.over(lambda node: _exchanged(node, symbols, {})) for flag in traced.trace.flags]
         self.symbols = traced.symbols             # the variables that arguments bring, as they were in the trace
         self.sizes = [(self.symbols.index(s), address) for s, address in self.replay.sizes if s in self.symbols]
         self.names: Names = {}                    # what they are in this call
@@ -156,7 +156,7 @@ class Captured:
     def _present(self, arguments: list[UOp]) -> dict[UOp, UOp]:
         """What stands for the trace's inputs in this call."""
         return {**dict(zip(self.inputs, arguments)),
-                **{w.symbol: w.node.base for w in (*self.single, *self.shared)}}
+                **{w.symbol: w.source.nodes()[0].base for w in (*self.single, *self.shared)}}
 
     # -- replaying -------------------------------------------------------------------------------------------
     def call(self, tensors: list[Tensor], symbols: list[Symbol], circumstances: int) -> Any:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 class Flag(Protocol):
     """Something in memory that says whether a run went well."""
 
+    def over(self, change: Callable[[UOp], UOp]) -> Flag:
+        """The same of values over other buffers."""
+
     def judge(self, read: Callable[[UOp], Any]) -> None:
         """Raise if it did not; `read` gives a node's values as an array."""
 

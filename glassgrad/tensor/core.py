@@ -75,8 +75,8 @@ class Core:
     @classmethod
     def _leaf(cls, uop: UOp, device: str | None, requires_grad: bool | None) -> Self:
         """A tensor that was made, not computed."""
-        made = _create(cls)
-        made.uop, made._grad, made._requires_grad, made._device = uop, None, None, running.canonical_device(device)
+        made = cls._of_node(uop)
+        made._device = running.canonical_device(device)
         hold(made)
         if requires_grad is not None:
             made.requires_grad = requires_grad

@@ -13,6 +13,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug, IndexRangeError
@@ -232,30 +233,37 @@ def judge(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[UOp],
 
 class Flag:
     """The number that says whether an index was in range, in memory that later runs write again."""
-    __slots__ = ("check", "buffer", "size", "_place")
+    __slots__ = ("picks", "shape", "size", "line", "buffer", "_place")
 
     def __init__(self, check: Check, result: UOp):
-        self.check, self.buffer, self.size = check, result.base.arg, check.node.src[1].size
+        index = check.node.src[1]
+        self.picks = [pick._replace(places=pick.places.broadcast(index.shape)) for pick in check.watched.picks]
+        self.shape, self.size, self.line = check.watched.shape, index.size, check.node.place
+        self.buffer = result.base.arg
         shared = isinstance(Device[self.buffer.device].memory, HostMemory)
         self._place = ctypes.c_int32.from_address(self.buffer.address) if shared else None
+
+    def over(self, change: Callable[[UOp], UOp]) -> Flag:
+        """The same number, about indices over other buffers."""
+        made = copy(self)
+        made.picks = [pick._replace(places=change(pick.places)) for pick in self.picks]
+        return made
 
     def judge(self, read: Callable[[UOp], Any]) -> None:
         """Raise if the last run met an index out of range; `read` gives values of that run."""
         place = self._place.value if self._place is not None \
             else int.from_bytes(self.buffer.copy_out()[:4], "little", signed=True)
         if place < self.size:
-            raise _error(self.check, place, read)
+            raise self._error(place, read)
 
-
-def _error(check: Check, place: int, read: Callable[[UOp], Any]) -> IndexRangeError:
-    picks, shape = check.watched
-    spread = check.node.src[1].shape
-    for index, size, axis in picks:
-        values = read(index.broadcast(spread)).reshape(-1)
-        value = int(values[place])
-        if not -size <= value < size:
-            return out_of_range(value, axis, shape, _position(place, spread), str(line_of(check.node.place) or ""))
-    raise Bug(f"place {place} of an index of shape {spread} into {shape} was reported, but no part of it is outside")
+    def _error(self, place: int, read: Callable[[UOp], Any]) -> IndexRangeError:
+        for index, size, axis in self.picks:
+            values = read(index)
+            value = int(values.reshape(-1)[place])
+            if not -size <= value < size:
+                return out_of_range(value, axis, self.shape, _position(place, values.shape),
+                                    str(line_of(self.line) or ""))
+        raise Bug(f"place {place} of an index into {self.shape} was reported, but no part of it is outside")
 
 
 def out_of_range(value: int, axis: int, shape: tuple[int, ...], at: list[int], where: str = "") -> IndexRangeError:
