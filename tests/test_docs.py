@@ -74,6 +74,12 @@ def test_every_python_block_is_run(page: Path) -> None:
         assert block.endswith("\n\n"), f"doctest takes the fence for output: leave a blank line before it\n{block}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_blocks_are_of_a_kind_that_is_checked(page: Path) -> None:
+    kinds = re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.M | re.S)
+    assert set(kinds) <= {"python", "text", "sh"}, kinds
+
+
 def quoted_commands(page: Path) -> list[tuple[str, list[str]]]:
     """Commands that a page shows with their output; those of projects/ belong to test_projects.py."""
     found = re.findall(r"^```text\n\$ ([^\n]*)\n(.*?)^```", page.read_text(), re.M | re.S)
