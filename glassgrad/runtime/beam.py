@@ -41,6 +41,7 @@ WORTH_NS = 2_000             # shorter kernels are not worth a search
 CLEARLY = 0.97               # of the recipe's median time: the least that counts as faster
 MOSTLY = 0.75                # of the pairs in which a winner must have been faster
 FINAL_PAIRS, LEAST_PAIRS = 31, 9
+FINAL_SECONDS = 1.0          # kept for the last comparison, beside what its runs take
 MEMORY_ROOM = 2 << 30        # that a worker may take beyond what the kernel's own buffers need
 
 
@@ -194,8 +195,8 @@ class Search:
     def climb(self, bar: Any) -> list[Moves]:
         """The beam when nothing near it is better, or time is up: best first."""
         beam = [(self.recipe_ns, self.recipe)]
-        final_seconds = min(0.3 * self.seconds, 2.5 * FINAL_PAIRS * 2 * self.recipe_ns / 1e9)
-        stop = self.deadline - final_seconds
+        final_seconds = FINAL_SECONDS + 2.5 * FINAL_PAIRS * 2 * self.recipe_ns / 1e9
+        stop = self.deadline - min(0.4 * self.seconds, final_seconds)
         while time.monotonic() < stop:
             fresh: list[tuple[int, Moves]] = []
             for _, moves in beam:
