@@ -15,7 +15,7 @@ from typing import Any
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.device import Device
 from glassgrad.engine.normal import scalar_bytes
-from glassgrad.engine.replay import Replay
+from glassgrad.engine.replay import Replacing, Replay
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.length import Symbol
@@ -43,6 +43,43 @@ class _Weight:
         self.symbol, self.source, self.node = symbol, source, node     # `node`: what they stood for at the last look
         alone = len(source.tensors) == 1 and not source.owners and not node.symbolic
         self.only = source.tensors[0] if alone else None               # the one tensor, where it is one
+
+
+class _Update:
+    """A weight of which each call replaces a part. While nobody but its tensor knows the value of the call before, the
+    part is written into its memory (also by a call that fails afterwards, at a bad index); else into a copy."""
+
+    def __init__(self, replacing: Replacing, weight: _Weight, number: int, replay: Replay):
+        self.replacing, self.weight, self.number, self.replay = replacing, weight, number, replay
+        self.own: weakref.ref[UOp] | None = None      # the value that the call before made
+        self.counted: list[int] = []                  # how often it was referred to then
+        self.made: UOp | None = None                  # the value of this call, where it is a copy
+
+    def begin(self) -> None:
+        """Find the memory of this call's value."""
+        self.made = None
+        if self.own is not None and self.own() is self.weight.node and self._count() == self.counted:
+            self.replacing.copied.value = 0
+            return
+        old = self.weight.node
+        self.made = UOp(o.BUFFER, old.dtype, (), Buffer(old.shape, old.dtype, old.device or ""))
+        self.replacing.copied.value = self.replacing.size
+        self.replay.bind(self.replacing.result, self.made.arg.address)
+
+    def end(self, seen: list[UOp]) -> None:
+        """Hand the value to the tensor, and find it there at the next call."""
+        tensor = self.weight.source.tensors[0]()
+        if self.made is None or tensor is None:
+            return
+        tensor.uop = self.weight.node = seen[self.number] = self.made
+        hold(tensor)
+        self.replay.bind(self.weight.symbol, self.made.arg.address)
+        self.own, self.made = weakref.ref(self.made), None
+        del tensor
+        self.counted = self._count()
+
+    def _count(self) -> list[int]:
+        return list(map(sys.getrefcount, (self.weight.node, self.weight.node.arg)))
 
 
 class Captured:
@@ -86,6 +123,7 @@ class Captured:
         renewed = {id(t) for t in rebound} | {id(t) for t, _ in traced.grads}
         self.replay = Replay(traced.trace, symbols, {node for node, source in sources.items() if any(
             id(r()) in renewed for r in (*source.tensors, *source.owners))})
+        self.updates = self._find_updates([symbols.get(node.base) for node in kept])
         self.entries = [self.replay.pointers(symbol) for symbol in self.inputs]
         self.handed = [0] * len(self.inputs)               # the arguments' addresses at the last call
         self.random_cells = [(cell.value - traced.streams[0], address, dtype) for cell, dtype, address, stream
@@ -99,6 +137,21 @@ class Captured:
         self.circumstances = -1                   # under which the replay was prepared
         self.frame: _Frame | None = None          # holds the results of the last call
         self.other: _Frame | None = None          # held those of the call before: free once nobody else does
+
+    def _find_updates(self, kept: list[UOp | None]) -> list[_Update]:
+        """Weights that a call replaces a part of and leaves otherwise: they stay where they are."""
+        found = []
+        for replacing in self.replay.updates:
+            owner = next((w for w in self.single if w.symbol is replacing.source), None)
+            tensor = owner.source.tensors[0]() if owner is not None else None
+            after = next((row for row in self.after if row[1] is replacing.result and row[0]() is tensor), None)
+            if owner is None or tensor is None or after is None:
+                continue
+            if owner.node.op is o.BUFFER and kept.count(replacing.result) == 1:
+                found.append(_Update(replacing, owner, self.single.index(owner), self.replay))
+                self.after = [row for row in self.after if row is not after]
+                self.fresh.remove(replacing.result)
+        return found
 
     def _watch(self, traced: Traced, rebound: set[int]) -> None:
         """What must be as it was: the surroundings, lazy tensors in them, and which tensors have a gradient already."""
@@ -156,7 +209,8 @@ class Captured:
     def _present(self, arguments: list[UOp]) -> dict[UOp, UOp]:
         """What stands for the trace's inputs in this call."""
         return {**dict(zip(self.inputs, arguments)),
-                **{w.symbol: w.source.nodes()[0].base for w in (*self.single, *self.shared)}}
+                **{w.symbol: w.source.nodes()[0].base for w in (*self.single, *self.shared)},
+                **{u.replacing.result: u.made or u.weight.node for u in self.updates}}
 
     # -- replaying -------------------------------------------------------------------------------------------
     def call(self, tensors: list[Tensor], symbols: list[Symbol], circumstances: int) -> Any:
@@ -189,6 +243,8 @@ class Captured:
             frame.forget()
         for array, position, address in frame.results:
             array[position] = address
+        for update in self.updates:
+            update.begin()
         for stream, address, dtype in self.random_cells:
             ctypes.memmove(address, scalar_bytes((_streams.count + stream) & 0xFFFFFFFF, dtype), 8)
         _streams.count += self.streams[1] - self.streams[0]
@@ -200,6 +256,8 @@ class Captured:
         for flag in self.flags:
             flag.judge(lambda node: computed_array(
                 _exchanged(node, {**self._present(arguments), **frame.made}, self.names), Device.DEFAULT))
+        for update in self.updates:
+            update.end(self.seen)
         self.other, self.frame = self.frame, frame
         return frame.hand_out(self, tensors, arguments)
 

@@ -243,6 +243,7 @@ class Ready:
         cells = [planned.slots[i] for i in range(buffers, planned.inputs)]
         self.cell_types = [c.dtype for c in cells]
         self.cells = (ctypes.c_char * (8 * max(1, len(cells))))()
+        self.copied = (ctypes.c_int64 * max(1, len(planned.updates)))(*[u.size for u in planned.updates])
         self.operations = sum(s.operations for s in self.segments)
         self.bytes = sum(s.bytes for s in self.segments)
 
@@ -265,6 +266,8 @@ class Ready:
         for i, (value, dtype) in enumerate(zip(values, self.cell_types)):
             ctypes.memmove(base + 8 * i, scalar_bytes(value, dtype), 8)
             addresses[self.buffers + i] = base + 8 * i
+        for i, update in enumerate(planned.updates):
+            addresses[update.copied] = ctypes.addressof(self.copied) + 8 * i
         results: dict[int, UOp] = {}
         for slot, sink in zip(planned.sinks, normal.sinks):
             if slot not in results:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Callable, Sequence, Set
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import Any, NamedTuple
 
 from glassgrad.base.settings import settings
 from glassgrad.engine.capture import Trace
@@ -25,6 +25,14 @@ from glassgrad.graph.length import Symbol
 from glassgrad.graph.uop import Cell, UOp
 from glassgrad.runtime.device import Device
 from glassgrad.schedule.kernels import Item
+
+
+class Replacing(NamedTuple):
+    """A result that is an earlier value with a part replaced, and the number of elements copied for it."""
+    source: UOp
+    result: UOp
+    copied: Any                              # ctypes.c_int64
+    size: int
 
 
 class Replay:
@@ -44,12 +52,18 @@ class Replay:
         self._addresses = [0] * size
         self._arenas = self._claim(trace)
         first = 0
+        updates: list[tuple[int, int, int, Any]] = []
         uses: list[tuple[str, Any, tuple[int, ...], Item]] = []
         for record in trace.records:
             ready, normal = record.ready, record.normal
             for i, node in enumerate(normal.buffers):
                 self._place(first + i, node, normal.addresses[i], outside)
             self._cells_of(record, first + len(normal.buffers))
+            for update in ready.planned.updates:
+                copied = ctypes.c_int64(update.size)
+                self._kept.append(copied)
+                self._addresses[first + update.copied] = ctypes.addressof(copied)
+                updates.append((first + update.source, first + update.result, first + update.copied, copied))
             for slot, node in zip(ready.planned.sinks, record.results):
                 self._place(first + slot, node, node.arg.address, outside)
             for name, _, rows in ready.arenas:
@@ -66,6 +80,7 @@ class Replay:
             self.bytes += ready.bytes
             first += ready.slots
         self._make_plans(uses)
+        self.updates = list(self._updates(updates, [set(u[2]) for u in uses]))
         self.memory = self._memory(trace, renewed)
 
     # -- where things lie ------------------------------------------------------------------------------------
@@ -139,6 +154,16 @@ class Replay:
         self._pointers = {symbol: [(array, position, offset) for slot, offset in places
                                    for _, plan, _ in self._plans for array, position in plan.uses_of(slot)]
                           for symbol, places in self._symbols.items()}
+
+    def _updates(self, found: list[tuple[int, int, int, Any]], uses: list[set[int]]) -> Iterator[Replacing]:
+        """Results that may take the place of the value they replace a part of: nobody reads that afterwards."""
+        symbols = {slot: symbol for symbol, places in self._symbols.items() for slot, offset in places if not offset}
+        for source, result, cell, copied in found:
+            if source in symbols and result in symbols:
+                first = next(i for i, slots in enumerate(uses) if cell in slots)
+                old = {slot for slot, _ in self._symbols[symbols[source]]}
+                if not any(old & slots for slots in uses[first + 1:]):
+                    yield Replacing(symbols[source], symbols[result], copied, copied.value)
 
     # -- running ---------------------------------------------------------------------------------------------
     def bind(self, symbol: UOp, address: int) -> None:

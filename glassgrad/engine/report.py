@@ -58,10 +58,13 @@ def check_kernel(item: Item, before: list[bytes], after: list[bytes]) -> None:
     given = {plain[n]: _part(array, plain[n].shape) for n, array in _inputs(item, before).items()}
     wanted = [np.broadcast_to(want, now.shape) for want, (_, now)
               in zip(interpret([now.src[1] for _, now in stores], given), stores)]
-    for number, ((store, _), want, raw) in enumerate(zip(stores, wanted, after)):
-        where, got, expected = _difference(store, want, raw)
+    places = [tuple(slice(start, stop) for start, stop in now.src[0].arg.bounds) if now.src[0].op is o.SHRINK
+              else tuple(slice(n) for n in now.shape) for _, now in stores]
+    judged = [(store, place, want) for (store, _), place, want in zip(stores, places, wanted)]
+    for number, (row, raw) in enumerate(zip(judged, after)):
+        where, got, expected = _difference(*row, raw)
         if where is not None:
-            raise Bug(f"CHECK: {_guilty(item, before, wanted)}: a kernel differs from the interpreter at {where} "
+            raise Bug(f"CHECK: {_guilty(item, before, judged)}: a kernel differs from the interpreter at {where} "
                       f"of result {number}: got {got}, expected {expected}\n"
                       f"  at: {', '.join(map(str, item.lines)) or 'unknown'}\n{describe(item)}")
 
@@ -91,10 +94,10 @@ def _part(array: Any, shape: tuple[int, ...]) -> Any:
     return array[tuple(slice(n) for n in shape)]
 
 
-def _difference(store: UOp, want: Any, raw: bytes) -> tuple[Any, Any, Any]:
+def _difference(store: UOp, place: Any, want: Any, raw: bytes) -> tuple[Any, Any, Any]:
     """Where a result differs first, what it is there and what it should be; or None three times."""
     import numpy as np
-    got = _part(from_storage(raw, store.dtype).reshape(_room(store)), want.shape)
+    got = from_storage(raw, store.dtype).reshape(_room(store.src[0].base))[place]
     if store.dtype.is_float:
         with np.errstate(all="ignore"):
             scale = np.max(np.abs(want[np.isfinite(want)]), initial=1.0)
@@ -108,7 +111,7 @@ def _difference(store: UOp, want: Any, raw: bytes) -> tuple[Any, Any, Any]:
     return where, np.atleast_1d(got)[where], np.atleast_1d(want)[where]
 
 
-def _guilty(item: Item, before: list[bytes], wanted: list[Any]) -> str:
+def _guilty(item: Item, before: list[bytes], judged: list[tuple[UOp, Any, Any]]) -> str:
     """The first pass after which the kernel is wrong, found by interpreting its loop tree."""
     import numpy as np
 
@@ -128,7 +131,7 @@ def _guilty(item: Item, before: list[bytes], wanted: list[Any]) -> str:
             run_kernel(kernel, arguments)
         except Bug as wrong:
             return f"the pass {name} is wrong ({str(wrong).splitlines()[0]})"
-        for i, (store, want) in enumerate(zip([s for s in item.ast.src if s.op is o.STORE], wanted)):
-            if _difference(store, want, arguments[i].tobytes())[0] is not None:
+        for i, row in enumerate(judged):
+            if _difference(*row, arguments[i].tobytes())[0] is not None:
                 return f"the pass {name} is wrong"
     return "the loop tree is right, so render, the compiler or the launch is wrong"

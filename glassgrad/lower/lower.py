@@ -113,11 +113,15 @@ class _Lowering:
                 target, value = s.src
                 at = tuple(index(0) if n == 1 else c for c, n in zip(counters, value.shape))
                 result = self.ask(value, at, None)
-                blocks[self.depth(at, None)].statements.append(Store(target, flatten(at, value.shape), result))
+                depth = self.depth(at, None)
+                if target.op is o.SHRINK:                # a part of what is there already
+                    at, _ = source_index(target, at, self.size)
+                blocks[depth].statements.append(Store(target.base, flatten(at, target.base.shape), result))
             phases = [Phase(self.close(blocks))]
         kind = root.op.name.lower() if root.op in (o.SCATTER, o.SCAN) else "reduce" if self.reductions else "map"
         sizes = "_".join([*[str(most(n)) for n in shape if most(n) > 1], *[f"r{most(n)}" for n in self.reduced]])
-        return Kernel(name or f"{kind}_{sizes or 1}", self.params, phases, tuple(s.src[0].arg.slot for s in stores))
+        written = tuple(s.src[0].base.arg.slot for s in stores)
+        return Kernel(name or f"{kind}_{sizes or 1}", self.params, phases, written)
 
     def close(self, blocks: list[_Block]) -> list[Statement]:
         """Nest the output loops: each block's statements, then the loop inside it."""

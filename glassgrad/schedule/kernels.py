@@ -14,10 +14,11 @@ from heapq import heappop, heappush
 from glassgrad.base.lines import Line
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes
-from glassgrad.graph.length import Symbol, most
+from glassgrad.graph.length import Length, Symbol, most
 from glassgrad.graph.ops import Kind
-from glassgrad.graph.uop import Measure, Param, Shape, UOp, toposort
+from glassgrad.graph.uop import Dimension, Measure, Param, Shape, UOp, toposort
 from glassgrad.schedule.fuse import LEAVES, LONG_ENOUGH, fuse
+from glassgrad.schedule.updates import Part, Update, part_of
 
 MOST_RESULTS = 8      # of one kernel
 
@@ -56,6 +57,7 @@ class Schedule:
     inputs: int                  # the first so many slots are given
     results: dict[UOp, int] = field(default_factory=dict)   # sink: its slot
     sinks: list[int] = field(default_factory=list)          # the slots asked for, in order
+    updates: list[Update] = field(default_factory=list)     # results that are an input with a part replaced
 
 
 def schedule(sinks: list[UOp], inputs: list[UOp]) -> Schedule:
@@ -70,10 +72,34 @@ def schedule(sinks: list[UOp], inputs: list[UOp]) -> Schedule:
     wanted = set(sinks)
     groups = _groups(reasons, wanted)
     wanted.update(r for group in groups for r in group.reads)      # what only its own kernel reads needs no memory
-    items = [_item(group.roots, [r for r in group.roots if r in wanted], place, reasons, sizes)
-             for group in groups]
-    results = {s: place[s] for s in sinks}
-    return Schedule(items, slots, len(inputs), results, list(results.values()))
+    planned = Schedule([], slots, len(inputs), {s: place[s] for s in sinks})
+    for group in groups:
+        part = part_of(group.roots[0]) if len(group.roots) == 1 and group.roots[0] in planned.results else None
+        if part is None:
+            stored = [r for r in group.roots if r in wanted]
+            planned.items.append(_item(group.roots, stored, place, reasons, sizes))
+        else:
+            _plan_update(planned, group.roots[0], part, place, reasons, sizes)
+    planned.sinks = list(planned.results.values())
+    return planned
+
+
+def _plan_update(planned: Schedule, root: UOp, part: Part, place: dict[UOp, int], reasons: dict[UOp, str],
+                 sizes: dict[Symbol, UOp]) -> None:
+    """Two kernels: a copy of the whole, as far as a variable says, and the part."""
+    slot, size = len(planned.slots), part.whole.size
+    planned.slots.append(Slot((), dtypes.index, None))
+    copied = Symbol(f"copied{slot}", 0, size)
+    sizes[copied] = UOp(o.PARAM, dtypes.index, (), Measure(slot, copied))
+    place[sizes[copied]] = slot
+    length: Dimension = Length({(copied,): 1})
+    copy = part.whole.reshape((size,)).shrink(((0, length),))
+    value = UOp(o.DETACH, part.value.dtype, (part.value,), None, root.place)
+    reasons = {**reasons, copy: "the rest of what a part is written into", value: reasons[root]}
+    place[copy] = place[value] = place[root]
+    planned.items += [_item([copy], [copy], place, reasons, sizes),
+                      _item([value], [value], place, reasons, sizes, part)]
+    planned.updates.append(Update(place[part.whole], place[root], slot, size))
 
 
 # -- which results share a kernel ----------------------------------------------------------------------------
@@ -262,7 +288,7 @@ def _bytes(node: UOp) -> int:
 
 # -- one kernel's own graph ----------------------------------------------------------------------------------
 def _item(roots: list[UOp], stored: list[UOp], place: dict[UOp, int], reasons: dict[UOp, str],
-          sizes: dict[Symbol, UOp]) -> Item:
+          sizes: dict[Symbol, UOp], part: Part | None = None) -> Item:
     """The kernel that computes `roots` and writes those of them that are `stored`."""
     lines = tuple(dict.fromkeys(line for r in stored if (line := r.line) is not None))
     why = tuple(reasons[r] for r in stored)
@@ -275,6 +301,9 @@ def _item(roots: list[UOp], stored: list[UOp], place: dict[UOp, int], reasons: d
     slots = [place[r] for r in stored]
     shape = roots[-1].shape          # of all results, whatever axes of length 1 each has for its readers
     targets = [UOp(o.PARAM, r.dtype, (), Param(i, shape)) for i, r in enumerate(stored)]
+
+    if part is not None:
+        targets = [UOp(o.PARAM, part.whole.dtype, (), Param(0, part.whole.shape)).shrink(part.bounds)]
 
     def leaf(node: UOp) -> UOp:
         if node.op is o.CONST:
