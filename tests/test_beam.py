@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -325,6 +326,15 @@ def test_damaged_entries_are_as_if_they_were_not_there(empty: Path, monkeypatch:
         file.write_text(text)
         monkeypatch.setattr(tuning, "_known", {})
         assert tuning.known() == []
+
+
+def test_many_writers_leave_one_whole_entry(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda width: tuning.keep(found(beam=width)), range(1, 65)))
+    assert len(list((empty / "tuning").iterdir())) == 1, "nothing half-written is left"
+    monkeypatch.setattr(tuning, "_known", {})
+    [one] = tuning.known()
+    assert one == found(beam=one.beam) and 1 <= one.beam <= 64
 
 
 def test_without_a_cache_a_process_still_remembers(empty: Path) -> None:

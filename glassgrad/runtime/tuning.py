@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def keep(tuned: Tuned) -> None:
     if folder is None:
         return
     entry = {"format": FORMAT, "version": source_digest(), "machine": machine(), "kernels": [asdict(tuned)]}
-    new = folder / f".{key}-{os.getpid()}"
+    new = folder / f".{key}-{os.getpid()}-{threading.get_ident()}"     # no two writers share it
     try:
         folder.mkdir(parents=True, exist_ok=True)
         new.write_text(json.dumps(entry, indent=1), encoding="utf-8")
