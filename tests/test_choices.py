@@ -49,13 +49,15 @@ KERNELS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = 
     "one element": (lambda x: x + 1, ((1,),)),
     "rows summed": (lambda x: x.sum(1), ((31, 67),)),
     "columns summed": (lambda x: x[:, ::2].sum(0), ((67, 34),)),
+    "long rows, several at once": (lambda x, y: (x * y).sum(1), ((37, 300), (300,))),
+    "columns along slices": (lambda x, y: y @ x, ((67, 1024), (1, 67))),
     "softmax": (lambda x: x.softmax(1), ((5, 131),)),
     "a running sum": (lambda x: x.cumsum(0), ((67, 17),)),
 }
 
 
 @pytest.mark.parametrize("name, target", [*[(name, AVX512) for name in KERNELS], ("matmul of primes", SMALL),
-                                          ("softmax", AVX2), ("convolution", AVX2)])
+                                          ("columns along slices", SMALL), ("softmax", AVX2), ("convolution", AVX2)])
 def test_every_neighbour_gives_the_same_bits(name: str, target: Target) -> None:
     make, shapes = KERNELS[name]
     plain = lower(kernel_of(make, *shapes))

@@ -80,7 +80,8 @@ class Store:
 
 @dataclass(eq=False)
 class Prefetch:
-    """A hint that memory[index] is read soon. It means nothing: the index may even lie outside the memory."""
+    """A hint that memory[index] is read soon; of lanes, the first counts. It means nothing: the index may even lie
+    outside the memory."""
     memory: UOp
     index: UOp
 

@@ -122,10 +122,11 @@ def merge_all(body: list[Statement]) -> list[Statement]:
     return out
 
 
-def wide(loop: For, tile: int, lanes: int) -> list[Statement]:
+def wide(loop: For, tile: int, lanes: int, copies: bool = True) -> list[Statement]:
     """for i in n: S  ->  for o in n/(t*v): TILE u in t: LANE l in v: S[i = (o*t + u)*v + l]; and the rest the same way
 
-    For loops of independent iterations. Registers that begin inside become one per (u, l).
+    For loops of independent iterations. Registers that begin inside become one per (u, l), and so does LOCAL memory
+    that is written inside; without `copies`, it is indexed by i already.
     """
     name = loop.range.arg.name
     out: list[Statement] = []
@@ -134,7 +135,7 @@ def wide(loop: For, tile: int, lanes: int) -> list[Statement]:
         at = add(start, add(multiply(_one(outer, count), t * v), add(multiply(_one(over, t), v), _one(lane, v))))
         axes = ([over] if t > 1 else []) + ([lane] if v > 1 else [])
         names: Replace = {r: register(r.arg + f"_{name}", r.dtype, (*r.src, *axes)) for r in assigned(loop.body)}
-        memories = _private_rows(loop.body, t * v, lane)
+        memories = _private_rows(loop.body, t * v, lane) if copies else {}
         body = rebuild(loop.body, {loop.range: at, **names})
         if memories:
             body = _spread_rows(body, memories, t * v, add(multiply(_one(over, t), v), _one(lane, v)))

@@ -35,6 +35,7 @@ from glassgrad.optimize.choices import Choice, Decisions, Refused, read, settled
 from glassgrad.optimize.contraction import contraction
 from glassgrad.optimize.matrix_unit import on_matrix_unit
 from glassgrad.optimize.residues import residues
+from glassgrad.optimize.streams import along_slices, rows_together
 from glassgrad.optimize.target import Target
 
 __all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # the moves' readers know all kinds from here
@@ -130,9 +131,15 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     if columns:
         chosen = _ask_lanes(decisions, loops, _lane_loop(loops, inner), tile, lanes)
         loop = loops.pop(next(at for at, f in enumerate(loops) if f.range.arg.name == chosen.loop))
+        walk_along = along_slices(loop, inner, chosen.tile, chosen.lanes, target, decisions)
+        if walk_along is not None:
+            return [nest([*loops, walk_along[0]], walk_along[1], total, decisions, apart=False)]
         body = moves.wide(For(loop.range, LOOP, moves.chunks(inner, ADDS), loop.stop), chosen.tile, chosen.lanes)
         return [nest(loops, body, total, decisions)]
-    return [nest(loops, along_rows(inner, lanes, decisions), total, decisions)]
+    wide = along_rows(inner, lanes, decisions)
+    together = rows_together(loops, inner, wide, target, decisions)
+    return [nest(loops, wide, total, decisions) if together is None else
+            nest(loops[:-1], together, total, decisions)]
 
 
 def _ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes: int) -> Lanes:
@@ -195,12 +202,14 @@ def along_rows(body: list[Statement], lanes: int, decisions: Decisions) -> list[
     return out
 
 
-def nest(loops: list[For], body: list[Statement], total: int, decisions: Decisions) -> list[Statement]:
-    """Put the outer loops back around the body, the outermost of them as tasks of a worthwhile size."""
+def nest(loops: list[For], body: list[Statement], total: int, decisions: Decisions, apart: bool = True) \
+        -> list[Statement]:
+    """Put the outer loops back around the body, the outermost of them as tasks of a worthwhile size. Where these are
+    few, the body's own first loop is handed out too, if it can be done apart from the rest."""
     wanted = decisions.ask(Tasks(max(1, min(MOST_TASKS, total // GRAIN))),
                            lambda c: f"at most {MOST_TASKS} tasks" if c.count > MOST_TASKS else None).count
     rows = math.prod(f.range.arg.size for f in loops)
-    if wanted > 1 and rows < 16 and len(body) > 0:
+    if apart and wanted > 1 and rows < 16 and len(body) > 0:
         body = moves.spread(body, max(1, wanted // max(rows, 1)))
     done = 1
     shaped: list[tuple[For, int]] = []       # each loop with the number of tasks it becomes; 0 stays a loop

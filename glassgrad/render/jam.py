@@ -100,7 +100,7 @@ class _Jam:
                     out.append(Assign(target, source) if isinstance(statement, Assign)
                                else Accumulate(target, statement.combine, source))
             elif isinstance(statement, Prefetch):
-                place = self.prepare(statement.index)
+                place = self.bind(self.prepare(statement.index), dict.fromkeys(self.lanes, ix.index(0)))
                 for each in self.combinations((place,), binding):
                     out.append(Prefetch(statement.memory, self.bind(place, each)))
             else:

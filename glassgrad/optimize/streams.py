@@ -1,0 +1,149 @@
+"""Reductions as fast as memory. In: the loops of a reduction. Out: the same, reading along several rows at once.
+
+Data that comes from far is limited by how many lines are on their way at a time, and a processor fetches ahead only
+within a page. So a sum over rows (lanes along k) takes several rows together, each a stream of its own; and a sum over
+columns (lanes along n) walks along whole rows, a few at once, and keeps its sums in LOCAL memory meanwhile.
+
+    for i: r = 0; for k: r += x[i, k]; S        ->  for i by 8: TILE 8: r = 0; for k: r += x[i, k]; S
+    for n: r = 0; for k: r += x[k, n]; S        ->  for slices of n: m = 0; for k by 8: for n: m[n] += x[k, n] + ..; S
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glassgrad.graph import ops as o
+from glassgrad.graph.index import add, index, multiply
+from glassgrad.graph.uop import UOp, identity, toposort
+from glassgrad.lower.loops import (
+    LOOP,
+    TILE,
+    Accumulate,
+    Assign,
+    For,
+    Statement,
+    Store,
+    counter,
+    expressions,
+    load,
+    local,
+)
+from glassgrad.optimize import moves
+from glassgrad.optimize.choices import Choice, Decisions, settled
+from glassgrad.optimize.packing import stride_along
+from glassgrad.optimize.target import Target
+
+ROWS = 8               # read at once
+LEAST_ROW = 256        # elements of a row that are worth a stream
+LONGEST = 1024         # sums of ROWS products each that one place in LOCAL memory adds up: more would be inaccurate
+SLICE = 1024           # elements of a row that one task walks along: a page of float32
+LEAST_SLICE = 256
+
+
+@dataclass(frozen=True)
+class Rows(Choice):
+    """Rows of a reduction that are read at once."""
+    count: int
+
+
+@dataclass(frozen=True)
+class Slices(Choice):
+    """A sum over columns that walks along the rows: the width of a slice, and rows added at once."""
+    loop: str = settled()
+    width: int = settled()
+    rows: int = settled()
+
+
+@dataclass
+class Reduction:
+    """One sum (or maximum, ..): registers that begin, the loop that accumulates them, what is done with them."""
+    begins: list[Assign]
+    loop: For
+    rest: list[Statement]
+
+    @staticmethod
+    def of(body: list[Statement]) -> Reduction | None:
+        """A body of this form and nothing else; None for anything else."""
+        begins = [s for s in body if isinstance(s, Assign)]
+        loops = [s for s in body if isinstance(s, For)]
+        rest = [s for s in body if isinstance(s, Store)]
+        if len(loops) != 1 or body != [*begins, *loops, *rest] or loops[0].kind != LOOP or loops[0].stop is not None:
+            return None
+        if not all(isinstance(s, Accumulate) for s in loops[0].body) or not begins:
+            return None
+        if set(moves.accumulated(loops[0].body)) != {s.register for s in begins}:
+            return None
+        reads = {n for s in loops[0].body for n in toposort(expressions(s)) if n.op is o.REGISTER}
+        return None if reads else Reduction(begins, loops[0], [*rest])
+
+
+def rows_together(loops: list[For], inner: list[Statement], wide: list[Statement], target: Target,
+                  decisions: Decisions) -> list[Statement] | None:
+    """The innermost outer loop over `wide` (the reduction `inner`, with lanes along k), several rows at once. Refuses
+    (None) rows that are short, few, or not read from memory along k."""
+    reduction = Reduction.of(inner)
+    if reduction is None or not loops or loops[-1].range.arg.size < 2 * ROWS or loops[-1].stop is not None:
+        return None
+    row, k = loops[-1].range, reduction.loop.range
+    along_k = [at for at in _reads(reduction) if stride_along(at, k) == 1 and stride_along(at, row)]
+    if k.arg.size < LEAST_ROW or not along_k:
+        return None
+    most = target.vector_registers // 2
+    own = Rows(min(ROWS, most // 2))
+    chosen = decisions.ask(own, lambda c: f"at most {most} rows" if c.count > most else None)
+    return moves.wide(For(row, LOOP, wide), chosen.count, 1)
+
+
+def along_slices(loop: For, inner: list[Statement], tile: int, lanes: int, target: Target, decisions: Decisions) \
+        -> tuple[For, list[Statement]] | None:
+    """A sum over columns as (loop over slices, the walk along one slice). Refuses (None) what is small or of another
+    form."""
+    reduction = Reduction.of(inner)
+    if reduction is None or loop.stop is not None:
+        return None
+    size, k = loop.range.arg.size, reduction.loop.range
+    depth = k.arg.size
+    nearest = [w for w in range(min(SLICE, size // 4), LEAST_SLICE - 1, -1) if size % w == 0]
+    far = [at for at in _reads(reduction) if stride_along(at, loop.range) == 1 and (stride_along(at, k) or 0) >= size]
+    if not nearest or not far or depth < 8 * ROWS or depth > LONGEST * ROWS or size * depth * 4 < target.l2_bytes:
+        return None
+    chosen = decisions.ask(Slices(loop.range.arg.name, nearest[0], ROWS), lambda c: None)
+    return _slices(loop, reduction, chosen.width, chosen.rows, tile, lanes)
+
+
+def _slices(loop: For, reduction: Reduction, width: int, rows: int, tile: int, lanes: int) \
+        -> tuple[For, list[Statement]]:
+    name, k = loop.range.arg.name, reduction.loop.range
+    outer, inner = counter(name + "s", loop.range.arg.size // width), counter(name, width)
+    place = {loop.range: add(multiply(outer, width), inner)}
+    combines = moves.accumulated(reduction.loop.body)
+    sums = {r: local(f"sum_{r.arg}", r.dtype, width) for r in combines}
+
+    def along(statements: list[Statement]) -> list[Statement]:
+        return moves.wide(For(inner, LOOP, moves.rebuild(statements, place)), tile, lanes, copies=False)
+
+    body = along([Store(sums[r], inner, identity(c, r.dtype)) for r, c in combines.items()])
+    start = 0
+    for count, together in ((k.arg.size // rows, rows), (1, k.arg.size % rows)):
+        if not count or not together:
+            continue
+        block, step = counter(k.arg.name + "b", count), counter(k.arg.name + "u", together)
+        at = add(index(start), add(multiply(_one(block), rows), _one(step)))
+        products = moves.rebuild(reduction.loop.body, {k: at})
+        part = along([*[Assign(r, identity(c, r.dtype)) for r, c in combines.items()],
+                      *([For(step, TILE, products)] if together > 1 else products),
+                      *[Store(sums[r], inner, r, c) for r, c in combines.items()]])
+        body += [For(block, LOOP, part)] if count > 1 else part
+        start += count * rows
+    totals: dict[UOp, UOp] = {r: load(m, inner) for r, m in sums.items()}
+    body += along(moves.rebuild(reduction.rest, totals))
+    return For(outer, loop.kind, []), body
+
+
+def _one(range_: UOp) -> UOp:
+    return range_ if range_.arg.size > 1 else index(0)
+
+
+def _reads(reduction: Reduction) -> list[UOp]:
+    """Where the reduction reads memory."""
+    return [n.src[1] for s in reduction.loop.body for n in toposort(expressions(s)) if n.op is o.LOAD]
