@@ -107,7 +107,7 @@ class Recipe:
         depth = math.prod(r.arg.size for r in p.k)
         work = depth * math.prod(r.arg.size for r in p.m + p.n + p.batch)
         m, m_out = flat_axis(p.m, p.epilogue, "m")
-        n, n_out = _image_axis(p) or flat_axis(p.n, p.epilogue, "n")
+        n, n_out = image_axis(p) or flat_axis(p.n, p.epilogue, "n")
         if depth < LEAST_K or work < LEAST_WORK or n.size < 4 or m.size < 2:
             return None
         return Recipe(p, target, m, n, [*p.batch, *m_out, *n_out], depth, work)
@@ -431,7 +431,7 @@ def flat_axis(loops: list[UOp], epilogue: list[Statement], name: str) -> tuple[F
     return best, loops[:len(loops) - len(best.parts)]
 
 
-def _image_axis(p: Product) -> tuple[FlatAxis, list[UOp]] | None:
+def image_axis(p: Product) -> tuple[FlatAxis, list[UOp]] | None:
     """The last two loops of N laid out with the pitch of the image they walk over: then each tap of a window is one
     contiguous read, at a constant distance. For images that are read many times over; refuses anything else."""
     if len(p.n) < 2 or p.right.op is not o.LOAD or len(p.right.src) != 2:

@@ -36,8 +36,8 @@ from glassgrad.lower.loops import (
     register,
 )
 from glassgrad.optimize import moves
-from glassgrad.optimize.choices import Choice, Decisions
-from glassgrad.optimize.contraction import flat_axis, gated
+from glassgrad.optimize.choices import Choice, Decisions, settled
+from glassgrad.optimize.contraction import flat_axis, gated, image_axis
 from glassgrad.optimize.packing import FlatAxis, one, stride_along
 from glassgrad.optimize.product import Product, lanes_on_the_right, recognise
 from glassgrad.optimize.target import Target
@@ -52,6 +52,7 @@ K_BLOCK = 16              # steps of K: a panel of this depth stays in the first
 LONG_K = 20               # steps of K up to which it is not cut into blocks
 FEW_PANELS = 8            # of N: up to so many, reading the left factor in place beats packing it
 MOST_RESTING = 1 << 22    # elements of sums that rest in memory, for each worker
+APART = 16                # elements between rows of sums: rows of a power of two would share sets of the cache
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Unit(Choice):
     block_n: int                  # panels of N in one task
     in_place: bool = False        # the left factor is read where it lies, not packed
     k_block: int = 0              # steps of K after which the sums rest in memory; 0: none
+    pitch: int = settled(0)       # of the image that N walks over; 0: none
 
 
 def on_matrix_unit(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
@@ -98,11 +100,14 @@ class UnitRecipe:
         p = Product(left, right, p.m, p.n, p.batch, p.k, p.total, p.epilogue)
         m, m_out = flat_axis(p.m, p.epilogue, "m")
         n, n_out = flat_axis(p.n, p.epilogue, "n")
+        image = image_axis(p)
+        if image is not None and image[0].size * 2 * unit.rows * unit.total.itemsize <= target.l2_bytes // 2:
+            n, n_out = image
         depth = math.prod(r.arg.size for r in p.k)
         work = depth * math.prod(r.arg.size for r in (*p.m, *p.n, *p.batch))
         recipe = UnitRecipe(p, unit, target, m, n, [*p.batch, *m_out, *n_out], depth, work)
         own = recipe.own()
-        padded = work // (m.size * n.size * depth) * recipe.steps * unit.depth
+        padded = math.prod(r.arg.size for r in recipe.outer) * recipe.steps * unit.depth
         for size, tiles, wide in ((m.size, own.tiles_m, unit.rows), (n.size, own.tiles_n, unit.columns)):
             padded *= -(-size // (tiles * wide)) * tiles * wide
         return recipe if work >= LEAST_WORK and padded <= WASTE * work else None
@@ -126,12 +131,15 @@ class UnitRecipe:
 
     def with_tiles(self, tiles_m: int, tiles_n: int) -> Unit:
         """The recipe's blocks for a panel of so many matrices down and across."""
-        c = Unit(self.unit.name, tiles_m, tiles_n, 1, 1, False, K_BLOCK if self.steps > LONG_K else 0)
+        c = Unit(self.unit.name, tiles_m, tiles_n, 1, 1, False, K_BLOCK if self.steps > LONG_K else 0, self.n.pitch)
         rows, columns = tiles_m * self.unit.rows, tiles_n * self.unit.columns
         panels_m, panels_n = self.panels(c)
         wanted = max(1, min(MOST_TASKS, self.work // TASK_WORK) // max(1, math.prod(r.arg.size for r in self.outer)))
         room = self.target.l2_bytes // 2 if c.k_block else math.inf
-        block_m, block_n = _blocks(panels_m, panels_n, rows, columns, self.unit.total.itemsize, wanted, room)
+        if c.pitch:
+            block_m, block_n = -(-panels_m // min(wanted, panels_m)), panels_n
+        else:
+            block_m, block_n = _blocks(panels_m, panels_n, rows, columns, self.unit.total.itemsize, wanted, room)
         in_place = self.can_stay_in_place(rows) is None and (panels_n <= FEW_PANELS or self.lines_apart(rows))
         return replace(c, block_m=block_m, block_n=block_n, in_place=in_place)
 
@@ -148,6 +156,8 @@ class UnitRecipe:
         panels_m, panels_n = self.panels(c)
         if c.block_m > panels_m or c.block_n > panels_n:
             return "a block is larger than the product"
+        if c.pitch and c.block_n < panels_n:
+            return "one task stores whole rows of an image"
         if c.k_block >= self.steps:
             return f"there are {self.steps} steps of K"
         panel = c.tiles_m * self.unit.rows * c.tiles_n * self.unit.columns
@@ -198,8 +208,8 @@ class UnitTiling:
         self.total = register(p.total.arg, unit.total, (*wide, self.inside.row, self.inside.column))
         self.left = Panels("left", p.left, self.m, self.outer, p.k, unit, self.tiles_m, self.panels_m, False)
         self.right = Panels("right", p.right, self.n, self.outer, p.k, unit, self.tiles_n, self.panels_n, True)
-        self.tiles = local("tiles", unit.total, self.rows * self.columns * self.block_n *
-                           (self.block_m if self.k_block else 1))
+        self.width = self.block_n * self.columns + APART
+        self.tiles = local("tiles", unit.total, self.rows * self.width * (self.block_m if self.k_block else 1))
 
     # -- phases ----------------------------------------------------------------------------------------------
     def phases(self) -> list[list[Statement]]:
@@ -219,7 +229,7 @@ class UnitTiling:
         count = -(-self.steps // size)
         block = counter("kb", count - 1)
         first = multiply(add(one(block), index(1)), size)
-        rest = load(self.tiles, self.place())
+        rest = load(self.tiles, self.place_in_unit())
         stop = None if self.steps % size == 0 else add(index(self.steps), multiply(first, -1))
         later = self.panels_of_m(self.panels_of_n(self.sums(rest, first, size, stop)))
         return [*self.panels_of_m(self.panels_of_n(self.sums(const(0, self.unit.total), index(0), size))),
@@ -233,13 +243,16 @@ class UnitTiling:
     def panels_of_n(self, body: list[Statement]) -> list[Statement]:
         return _loop(self.in_n, self.task_n, self.panels_n, body)
 
-    def place(self, row: UOp | None = None, column: UOp | None = None) -> UOp:
-        """Where LOCAL memory keeps an element of the panel's sums: the one in the unit, or that asked for."""
-        unit = self.unit
-        row = add(multiply(one(self.tile_m), unit.rows), self.inside.row) if row is None else row
-        column = add(multiply(one(self.tile_n), unit.columns), self.inside.column) if column is None else column
-        at = add(multiply(one(self.in_m), self.block_n), one(self.in_n)) if self.k_block else one(self.in_n)
-        return add(multiply(add(multiply(at, self.rows), row), self.columns), column)
+    def place(self, row: UOp, column: UOp) -> UOp:
+        """Where LOCAL memory keeps a sum: rows of a panel of M, each with all the task's columns."""
+        above = multiply(one(self.in_m), self.rows) if self.k_block else index(0)
+        return add(multiply(add(above, row), self.width), column)
+
+    def place_in_unit(self) -> UOp:
+        """Where it keeps an element of the matrices that the unit holds."""
+        unit, inside = self.unit, self.inside
+        column = add(multiply(one(self.in_n), self.columns), multiply(one(self.tile_n), unit.columns))
+        return self.place(add(multiply(one(self.tile_m), unit.rows), inside.row), add(column, inside.column))
 
     def sums(self, begin: UOp, first: UOp, count: int, stop: UOp | None = None) -> list[Statement]:
         """The sums of one panel of M and one of N over some steps of K, to LOCAL memory."""
@@ -249,7 +262,7 @@ class UnitTiling:
         for r in (self.inside.piece, self.inside.word):
             body = [For(r, UNIT, body)]
         body = [For(step, LOOP, body, stop)] if count > 1 else body
-        body = [Assign(self.total, begin), *body, Store(self.tiles, self.place(), self.total)]
+        body = [Assign(self.total, begin), *body, Store(self.tiles, self.place_in_unit(), self.total)]
         for r, kind in ((self.inside.column, UNIT), (self.inside.row, UNIT), (self.tile_n, TILE), (self.tile_m, TILE)):
             body = [For(r, kind, body)] if r.arg.size > 1 else body
         return body
@@ -272,23 +285,34 @@ class UnitTiling:
 
     def epilogue(self) -> list[Statement]:
         """What is stored of a finished panel of M, in vectors along N; nothing past the edges, nothing twice."""
-        p = self.product
-        row, over, lane = counter("mi", self.rows), counter("ni", self.columns // self.lanes), counter("l", self.lanes)
-        column = add(multiply(one(over), self.lanes), lane)
-        at_m, at_n = add(self.first_row(), row), add(multiply(self.panel_n, self.columns), column)
+        row = counter("mi", self.rows)
+        at_m = add(self.first_row(), row)
         gate = None
         if self.m.size % self.rows:
             gate = less(multiply(self.panel_m, self.rows), add(at_m, index(1))) if self.in_place else \
                 moves.below(at_m, self.m.size)
+        if self.n.pitch:
+            down, along = self.n.parts
+            result = load(self.tiles, self.place(row, add(multiply(down, self.n.pitch), along)))
+            stores = self.stores(result, self.m.apart(at_m), gate)
+            return [For(row, LOOP, [For(down, LOOP, moves.wide(For(along, LOOP, stores), 2, self.lanes))])]
+        over, lane = counter("ni", self.columns // self.lanes), counter("l", self.lanes)
+        column = add(multiply(one(over), self.lanes), lane)
+        at_n = add(multiply(self.panel_n, self.columns), column)
         gate = both(gate, moves.below(at_n, self.n.size) if self.n.size % self.columns else None)
-        result = load(self.tiles, self.place(row, column))
-        body: list[Statement] = []
-        for s in moves.rebuild(p.epilogue, {p.total: result, **self.m.apart(at_m), **self.n.apart(at_n)}):
-            assert isinstance(s, Store)
-            body.append(Store(s.memory, s.index, gated(s.value, gate, result), s.combine, both(gate, s.gate)))
+        result = load(self.tiles, self.place(row, add(multiply(one(self.in_n), self.columns), column)))
+        body = self.stores(result, {**self.m.apart(at_m), **self.n.apart(at_n)}, gate)
         for r, kind in ((lane, LANE), (over, TILE)):
             body = [For(r, kind, body)] if r.arg.size > 1 else body
         return [For(row, LOOP, self.panels_of_n(body))]
+
+    def stores(self, result: UOp, places: dict[UOp, UOp], gate: UOp | None) -> list[Statement]:
+        """The product's own stores, of a sum at a place inside the gate."""
+        out: list[Statement] = []
+        for s in moves.rebuild(self.product.epilogue, {self.product.total: result, **places}):
+            assert isinstance(s, Store)
+            out.append(Store(s.memory, s.index, gated(s.value, gate, result), s.combine, both(gate, s.gate)))
+        return out
 
 
 def _loop(panel: UOp, task: UOp, whole: int, body: list[Statement]) -> list[Statement]:
