@@ -11,7 +11,7 @@ from pathlib import Path
 FOLDERS = ("glassgrad", "projects", "examples", "benchmarks")
 SINGLE = ("tinygrad_lite.py",)
 TEXTS = {"README.md": "index.md", "CONTRIBUTING.md": "about/contributing.md", "CHANGELOG.md": "about/changelog.md"}
-HIDDEN = "---\nsearch:\n  exclude: true\n---\n\n"
+HIDDEN = "---\nsearch:\n  exclude: true\nhide: [navigation, toc]\n---\n\n"      # room for 120 columns
 LANGUAGES = {".py": "python", ".c": "c", ".sh": "sh", ".toml": "toml", ".json": "json", ".md": "markdown"}
 
 
