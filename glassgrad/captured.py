@@ -37,12 +37,13 @@ Write = tuple[Any, int, int]       # an array of addresses, a position in it, an
 
 class _Weight:
     """A buffer that the function reads without being handed it, and the tensors that bring it."""
-    __slots__ = ("symbol", "source", "node", "only")
+    __slots__ = ("symbol", "source", "node", "only", "number")
 
     def __init__(self, symbol: UOp, source: Source, node: UOp):
         self.symbol, self.source, self.node = symbol, source, node     # `node`: what they stood for at the last look
         alone = len(source.tensors) == 1 and not source.owners and not node.symbolic
         self.only = source.tensors[0] if alone else None               # the one tensor, where it is one
+        self.number = -1                                               # its place among those
 
 
 class _Update:
@@ -106,6 +107,8 @@ class Captured:
         weights = [_Weight(symbols[node], source, traced.node_before(source)) for node, source in sources.items()]
         self.single = [w for w in weights if w.only is not None]
         self.shared = [w for w in weights if w.only is None]
+        for number, weight in enumerate(self.single):
+            weight.number = number
         self.holders = [w.source.tensors[0] for w in self.single]
         self.seen = [w.node for w in self.single]
         self.after = [(weakref.ref(t), _moved(t.uop, symbols)) for t in rebound]
@@ -119,7 +122,7 @@ class Captured:
         self.returned_as = [traced.places.get(id(t), weakref.ref(t) if id(t) in traced.before else None)
                             for t in traced.returned]
         self._watch(traced, {id(t) for t in rebound})
-        self.streams, self.seed = traced.streams, traced.seed
+        self.drawn, self.seed = traced.streams[1] - traced.streams[0], traced.seed
         renewed = {id(t) for t in rebound} | {id(t) for t, _ in traced.grads}
         self.replay = Replay(traced.trace, symbols, {node for node, source in sources.items() if any(
             id(r()) in renewed for r in (*source.tensors, *source.owners))})
@@ -197,13 +200,14 @@ class Captured:
             return False
         now = nodes[0]
         if now is not weight.node or now.symbolic or len(nodes) > 1:
-            if not _same_view(now, _moved(weight.node, {}, self.names)) or any(n.base is not now.base for n in nodes):
+            then = _moved(weight.node, {}, self.names) if weight.node.symbolic else weight.node
+            if not _same_view(now, then) or any(n.base is not now.base for n in nodes):
                 self.why = f"a tensor of shape {now.shape} it uses was replaced by something else"
                 return False
             weight.node = weight.node if now.symbolic else now       # its sizes are those of the trace
             self.replay.bind(weight.symbol, now.base.arg.address)
         if weight.only is not None:
-            self.seen[self.single.index(weight)] = now
+            self.seen[weight.number] = now
         return True
 
     def _present(self, arguments: list[UOp]) -> dict[UOp, UOp]:
@@ -247,7 +251,7 @@ class Captured:
             update.begin()
         for stream, address, dtype in self.random_cells:
             ctypes.memmove(address, scalar_bytes((_streams.count + stream) & 0xFFFFFFFF, dtype), 8)
-        _streams.count += self.streams[1] - self.streams[0]
+        _streams.count += self.drawn
         for cell, address, dtype in self.other_cells:
             ctypes.memmove(address, scalar_bytes(cell.value, dtype), 8)
         for number, address in self.sizes:
@@ -292,14 +296,14 @@ class _Frame:
 
     def _expect(self, captured: Captured) -> None:
         """What the next call will find where this frame's values are handed out to weights."""
-        self.next_nodes: list[tuple[int, _Weight, UOp]] = []
+        self.next_nodes: list[tuple[_Weight, UOp]] = []
         self.next_writes: list[Write] = []
         rebound = {id(reference()): node for reference, node, _ in self.after}
-        for number, weight in enumerate(captured.single):
+        for weight in captured.single:
             tensor = weight.only() if weight.only is not None else None
             node = rebound.get(id(tensor)) if tensor is not None else None
             if node is not None and _same_view(node, weight.node):
-                self.next_nodes.append((number, weight, node))
+                self.next_nodes.append((weight, node))
                 self.next_writes += _writes(captured, weight.symbol, node.base)
 
     def _here(self, node: UOp) -> UOp | None:
@@ -333,8 +337,8 @@ class _Frame:
                     hold(tensor)
         self.held = True
         seen = captured.seen
-        for number, weight, node in self.next_nodes:
-            weight.node = seen[number] = node
+        for weight, node in self.next_nodes:
+            weight.node = seen[weight.number] = node
         for array, position, address in self.next_writes:
             array[position] = address
         if self.bound:
