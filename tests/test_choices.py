@@ -41,7 +41,7 @@ KERNELS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = 
     "sliced and flipped": (lambda a, b: a[1:, ::2].flip(1) @ b[::2, 3:] + 1, ((18, 34), (34, 40))),
     "a batch, prologue, epilogue": (lambda a, b, c: ((a * 2) @ b + c).relu(), ((3, 11, 16), (3, 16, 17), (17,))),
     "convolution": (lambda x, w: x.conv2d(w), ((1, 3, 11, 11), (5, 3, 3, 3))),
-    "convolution of channels": (lambda x, w: x.conv2d(w), ((1, 32, 6, 7), (16, 32, 3, 3))),
+    "convolution of channels": (lambda x, w: x.conv2d(w), ((2, 16, 6, 7), (16, 16, 3, 3))),
     "its gradient by the weight": (lambda x, w: x.conv2d(w).square().sum().gradient(w)[0], ((5, 1, 13, 13),
                                                                                             (3, 1, 3, 3))),
     "a map": (lambda x, y: (x * y + 1).exp(), ((97,), (97,))),

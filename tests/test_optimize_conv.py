@@ -74,6 +74,26 @@ def test_every_part_keeps_its_answer(case: Any, target: Target, eager: None, rng
     assert any(move.startswith("direct") for move in log), f"the recipe never ran: {log}"
 
 
+@pytest.mark.parametrize("batch", [6, 7])
+@pytest.mark.parametrize("long", [20, 40, 200], ids="K in blocks over {}".format)
+def test_a_weights_gradient_sums_parts_of_k(batch: int, long: int, eager: None, monkeypatch: pytest.MonkeyPatch,
+                                            rng: np.random.Generator) -> None:
+    """Small results of long sums: K is cut among tasks, evenly or not, and the parts are joined in their order."""
+    monkeypatch.setattr(direct, "TASK_WORK", 4000)
+    monkeypatch.setattr(direct, "LONG_K", long)
+    values = Inputs()
+    log: list[str] = []
+
+    def compiled(ast: UOp) -> Kernel:
+        kernel = optimize(lower(ast), AVX512)
+        log.extend(kernel.moves)
+        return kernel
+
+    _, _, by_weight = parts(values, rng, (batch, 3, 5, (5, 5), (3, 3), dict(padding=1)))
+    check([by_weight], values, compiled)
+    assert any("k_parts" in move for move in log) == (long < batch * 25), log
+
+
 @pytest.mark.parametrize("stride", [2, 3, 4])
 @pytest.mark.parametrize("size, taps, dilation", [(11, 3, 1), (9, 2, 3), (8, 4, 2), (7, 5, 1)])
 def test_a_strided_gradient_multiplies_no_zeros(size: int, taps: int, dilation: int, stride: int,

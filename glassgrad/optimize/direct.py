@@ -53,6 +53,7 @@ MOST_VECTORS = 4         # of a tile
 REREAD = 2               # times a window must read each number for it to be one
 FEW_PANELS = 8           # up to so many, what is no window is read in place too: packing it would cost more
 MOST_RESTING = 1 << 22   # sums that rest between blocks of K, for each worker
+MOST_SPLIT = 1 << 17     # results of which each part of K keeps sums of its own
 MOST_NEAR = 12           # tiles worth trying, where somebody measures them
 PACK = 1.0               # steps to pack one number of the other factor
 TURN = 1.0               # steps to bring one number of a finished tile to its place
@@ -67,6 +68,7 @@ class Direct(Choice):
     block_n: int                  # panels of N in one task
     lanes: int = settled()
     k_block: int = settled(0)     # steps of a loop of K between which the sums rest in LOCAL memory; 0: none
+    k_parts: int = settled(1)     # pieces of K, each summed by a task of its own
 
 
 def direct(product: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
@@ -162,7 +164,8 @@ class _Plan:
         return [self.with_tile(vectors, tiles).choice() for _, vectors, tiles in self.near]
 
     def choice(self) -> Direct:
-        return Direct("_".join(str(r.tile) for r in self.rows), self.vectors, *self.block, self.lanes, self.k_chunk)
+        return Direct("_".join(str(r.tile) for r in self.rows), self.vectors, *self.block, self.lanes, self.k_chunk,
+                      self.parts)
 
     def refuses(self, c: Direct) -> str | None:
         """Why another way to cut it would not do."""
@@ -174,6 +177,8 @@ class _Plan:
             return f"the tile takes {other.height * c.vectors} of {self.registers} registers"
         if c.block_m > other.tiles or c.block_n > other.panels:
             return "a block is larger than the product"
+        if other.parts > 1 and (c.block_m, c.block_n) != other.block:
+            return "a task that sums a part of K has all of the result"
         held = c.block_m * c.block_n * other.height * c.vectors * self.lanes
         return "a block's sums would not rest in any cache" if c.k_block and held > MOST_RESTING else None
 
@@ -187,9 +192,11 @@ class _Plan:
         self.depth = math.prod(r.arg.size for r in p.k)
         self.tiles = math.prod(r.count for r in self.rows)
         self.right = Operand("right", p.right, self.n, p.batch, p.k, self.columns, self.vectors, self.panels)
-        self.block = self.block if all(self.block) else self.blocks()
-        self.block_m, self.block_n = self.block
         self.k_loops, self.k_chunk = self.k_blocks()
+        self.parts = self.parts_of_k()
+        if not all(self.block):
+            self.block = (self.tiles, self.panels) if self.parts > 1 else self.blocks()
+        self.block_m, self.block_n = self.block
         self.task_m, self.in_m = counter("mb", -(-self.tiles // self.block_m)), counter("mo", self.block_m)
         self.task_n, self.in_n = counter("nb", -(-self.panels // self.block_n)), counter("no", self.block_n)
         self.panel = add(multiply(one(self.task_n), self.block_n), one(self.in_n))
@@ -198,14 +205,36 @@ class _Plan:
         self.inside = [r.inside for r in self.rows if r.tile > 1]
         wide = [*self.inside, *([self.over] if self.vectors > 1 else []), self.lane]
         self.total = register(p.total.arg, p.total.dtype, wide)
-        held = self.block_m * self.block_n if self.k_chunk else 1
+        held = self.block_m * self.block_n if self.k_chunk and self.parts == 1 else 1
         self.sums = local("sums", p.total.dtype, held * self.height * self.columns)
+        self.size = self.tiles * self.panels * self.height * self.columns
+        self.partial = local("partial", p.total.dtype, self.parts * self.size, "shared")
+        self.held = add(multiply(one(self.in_m), self.block_n), one(self.in_n))
+
+    def wanted(self) -> int:
+        """Tasks that are worth their while."""
+        p = self.p
+        work = self.depth * math.prod(r.arg.size for r in (*p.m, *p.n, *p.batch))
+        return max(1, min(MOST_TASKS, work // TASK_WORK) // math.prod(r.arg.size for r in p.batch))
+
+    def parts_of_k(self) -> int:
+        """Into how many pieces K is cut, each for a task of its own: where the result is small, the factors are then
+        read but once. Decided by the product's sizes alone, not by the tile, for it decides the order of the sums."""
+        p = self.p
+        if not self.k_chunk or p.batch:
+            return 1
+        rows, columns = math.prod(r.arg.size for r in p.m), math.prod(r.arg.size for r in p.n)
+        image, weights, wanted = footprint(p.left, p.m + p.k), self.depth * columns, self.wanted()
+        apart = min(-(-wanted // n) * weights + n * image for n in range(1, -(-columns // self.lanes) + 1))
+        count = self.k_loops[0].arg.size
+        count = -(-count // self.k_chunk) if len(self.k_loops) == 1 else count
+        parts = -(-count // -(-count // max(1, min(wanted, count))))
+        whole = rows * columns <= MOST_SPLIT and 2 * parts >= wanted
+        return parts if whole and weights + image + 2 * parts * rows * columns < apart else 1
 
     def blocks(self) -> tuple[int, int]:
         """Tiles of M and panels of N in one task: enough tasks, and as little as can be read more than once."""
-        p = self.p
-        work = self.depth * math.prod(r.arg.size for r in (*p.m, *p.n, *p.batch))
-        wanted = max(1, min(MOST_TASKS, work // TASK_WORK) // math.prod(r.arg.size for r in p.batch))
+        p, wanted = self.p, self.wanted()
         image, weights = footprint(p.left, p.m + p.k), self.depth * self.panels * self.columns
         best: tuple[int, int, int] | None = None
         for tasks_m in range(1, min(wanted, self.tiles) + 1):
@@ -233,6 +262,8 @@ class _Plan:
 
     # -- phases --------------------------------------------------------------------------------------------------
     def phases(self) -> list[list[Statement]]:
+        if self.parts > 1:
+            return [self.right.pack(self.lanes), self.in_parts(), self.joined()]
         body = self.in_blocks() if self.k_chunk else self.at_once()
         for r in (self.task_n, self.task_m, *reversed(self.p.batch)):
             body = [For(r, TASK, body)] if r.arg.size > 1 else body
@@ -246,20 +277,49 @@ class _Plan:
 
     def in_blocks(self) -> list[Statement]:
         """Long sums: for a block of K at a time, all tiles of the task; between blocks they rest in LOCAL memory."""
+        loops, body = self.blocks_of_k(self.sums, self.spot(self.held))
+        for r in reversed(loops):
+            body = [For(r, LOOP, body)] if r.arg.size > 1 else moves.rebuild(body, {r: index(0)})
+        zero = Store(self.sums, self.spot(self.held), const(0, self.total.dtype))
+        return [*self.all_tiles(self.tiled([zero])), *body, *self.all_tiles(self.finish(self.held))]
+
+    def in_parts(self) -> list[Statement]:
+        """The same for a part of K, whose sums stay in memory."""
+        part = counter("kt", self.parts)
+        spot = add(multiply(part, self.size), self.spot(self.held))
+        (first, *rest), body = self.blocks_of_k(self.partial, spot)
+        for r in reversed(rest):
+            body = [For(r, LOOP, body)] if r.arg.size > 1 else moves.rebuild(body, {r: index(0)})
+        count = first.arg.size
+        step = -(-count // self.parts)
+        own = counter(first.arg.name + "t", step)
+        stop = None if count % step == 0 else add(index(count), multiply(part, -step))
+        body = moves.rebuild(body, {first: add(multiply(part, step), one(own))})
+        body = [For(own, LOOP, body, stop)] if step > 1 else body
+        return [For(part, TASK, [*self.all_tiles(self.tiled([Store(self.partial, spot, const(0, self.total.dtype))])),
+                                 *body])]
+
+    def joined(self) -> list[Statement]:
+        """The sums of all parts of K, in their order, and what is stored of them."""
+        part = counter("kt", self.parts)
+        addend = load(self.partial, add(multiply(part, self.size), self.spot(self.held)))
+        tile = self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)),
+                           For(part, LOOP, [Accumulate(self.total, o.ADD, addend)]),
+                           Store(self.sums, self.spot(index(0)), self.total)])
+        return self.all_tiles([*tile, *self.finish(index(0))], TASK)
+
+    def blocks_of_k(self, memory: UOp, spot: UOp) -> tuple[list[UOp], list[Statement]]:
+        """The loops over blocks of K, outermost first, and what is done in one: all tiles of the task are added to."""
         *outer, cut = self.k_loops
         rest = self.p.k[len(self.k_loops):]
         size, chunk = cut.arg.size, self.k_chunk
         block, inner = counter(cut.arg.name + "b", -(-size // chunk)), counter(cut.arg.name, min(chunk, size))
         stop = None if size % chunk == 0 else add(index(size), multiply(block, -chunk))
         at = add(multiply(one(block), chunk), inner)
-        held = add(multiply(one(self.in_m), self.block_n), one(self.in_n))
         steps: list[Statement] = [For(inner, LOOP, moves.rebuild(self.steps(rest), {cut: at}), stop)]
-        body = self.all_tiles(self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)), *steps,
-                                          Store(self.sums, self.spot(held), self.total, o.ADD)]))
-        for r in reversed([*outer, block]):
-            body = [For(r, LOOP, body)] if r.arg.size > 1 else moves.rebuild(body, {r: index(0)})
-        zero = Store(self.sums, self.spot(held), const(0, self.total.dtype))
-        return [*self.all_tiles(self.tiled([zero])), *body, *self.all_tiles(self.finish(held))]
+        body = self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)), *steps,
+                           Store(memory, spot, self.total, o.ADD)])
+        return [*outer, block], self.all_tiles(body)
 
     def steps(self, loops: list[UOp]) -> list[Statement]:
         """The products of these loops of K, for the whole tile."""
@@ -285,13 +345,13 @@ class _Plan:
             body = [For(r, kind, body)] if r.arg.size > 1 else body
         return body
 
-    def all_tiles(self, body: list[Statement]) -> list[Statement]:
+    def all_tiles(self, body: list[Statement], kind: str = LOOP) -> list[Statement]:
         """For the task's tiles of M, for its panels of N."""
         for r, task, whole in ((self.in_n, self.task_n, self.panels), (self.in_m, self.task_m, self.tiles)):
             size = r.arg.size
             if size > 1:
                 stop = None if whole % size == 0 else add(index(whole), multiply(one(task), -size))
-                body = [For(r, LOOP, body, stop)]
+                body = [For(r, kind if r is self.in_m else LOOP, body, stop)]
         flat = add(multiply(one(self.task_m), self.block_m), one(self.in_m))
         apart = FlatAxis([r.over for r in self.rows], self.tiles).apart(flat)
         return moves.rebuild(body, apart)
