@@ -20,7 +20,6 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.index import add, both, index, less, multiply, substitute_index
 from glassgrad.graph.uop import UOp, const
 from glassgrad.lower.loops import (
-    LANE,
     LOOP,
     TASK,
     TILE,
@@ -296,14 +295,12 @@ class UnitTiling:
             result = load(self.tiles, self.place(row, add(multiply(down, self.n.pitch), along)))
             stores = self.stores(result, self.m.apart(at_m), gate)
             return [For(row, LOOP, [For(down, LOOP, moves.wide(For(along, LOOP, stores), 2, self.lanes))])]
-        over, lane = counter("ni", self.columns // self.lanes), counter("l", self.lanes)
-        column = add(multiply(one(over), self.lanes), lane)
+        column = counter("ni", self.columns)
         at_n = add(multiply(self.panel_n, self.columns), column)
         gate = both(gate, moves.below(at_n, self.n.size) if self.n.size % self.columns else None)
         result = load(self.tiles, self.place(row, add(multiply(one(self.in_n), self.columns), column)))
-        body = self.stores(result, {**self.m.apart(at_m), **self.n.apart(at_n)}, gate)
-        for r, kind in ((lane, LANE), (over, TILE)):
-            body = [For(r, kind, body)] if r.arg.size > 1 else body
+        stores = self.stores(result, {**self.m.apart(at_m), **self.n.apart(at_n)}, gate)
+        body = moves.wide(For(column, LOOP, stores), -(-self.columns // self.lanes), self.lanes)
         return [For(row, LOOP, self.panels_of_n(body))]
 
     def stores(self, result: UOp, places: dict[UOp, UOp], gate: UOp | None) -> list[Statement]:

@@ -117,7 +117,7 @@ class Panels:
         if not self.words:
             value = self.at(panel, spot, add(multiply(step, self.unit.depth), k), ragged, clamp=True)
             store: list[Statement] = [Store(self.memory, self.place(panel, step, spot, k), value)]
-            return [For(spot, LOOP, moves.wide(For(k, LOOP, store), self.unit.depth // lanes, lanes))]
+            return [For(spot, LOOP, moves.wide(For(k, LOOP, store), -(-self.unit.depth // lanes), lanes))]
         value = const(0, WORD)
         for i in range(self.unit.pieces):
             at = add(add(multiply(step, self.unit.depth), multiply(word, self.unit.pieces)), index(i))
@@ -125,7 +125,7 @@ class Panels:
             value = bits << (i * self.value.dtype.bits) | value if i else bits
         store = [Store(self.memory, self.place(panel, step, spot, word), value)]
         if self.right and not self.along_k:
-            return [For(word, LOOP, moves.wide(For(spot, LOOP, store), self.width // lanes, lanes))]
+            return [For(word, LOOP, moves.wide(For(spot, LOOP, store), -(-self.width // lanes), lanes))]
         # what lies one way and is wanted the other way: square blocks are turned around in registers
         across, over = (word, spot) if self.right else (spot, word)
         return self.turned(store, across, over, lanes)
