@@ -174,6 +174,14 @@ def test_a_worker_that_does_not_answer_is_killed() -> None:
         assert time.monotonic() - start < 20 and not worker.alive and worker._process is None
 
 
+def test_a_kernel_too_large_to_copy_is_not_searched(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beam, "free_bytes", lambda: 30 << 20)
+    one = searching(lambda: Tensor.rand(2000, 1000).realize() + 1, worker)
+    with pytest.raises(Lost, match="a copy of its memory takes 15 MiB, and 30 MiB are free"):
+        one.begin()
+    assert not worker.alive
+
+
 def test_a_kernel_that_cannot_be_measured_keeps_the_recipe(empty: Path, monkeypatch: pytest.MonkeyPatch,
                                                           capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(Search, "measure_recipe", lambda self: self.worker.ask({"do": "nothing"}, 20))

@@ -147,10 +147,13 @@ class Search:
         """The recipe's kernel goes to the worker, and is what all others are measured against."""
         self.recipe, source, info = self.built(None)
         self.sources.add(source)
-        own = sum(8 + p["size"] * 16 for p in self.params)
-        most = 4 * (own + sum(info.shared)) + machine()["threads"] * (64 << 20) + MEMORY_ROOM
+        own = sum(p.size * p.dtype.itemsize for p in self.plain.params if not p.arg.scalar) + sum(info.shared)
+        free = free_bytes()
+        if free is not None and own > free // 2:
+            raise Lost(f"a copy of its memory takes {own >> 20:,} MiB, and {free >> 20:,} MiB are free")
         self.first = {**self.order(source, info), "do": "recipe", "language": self.language, "params": self.params,
-                      "written": list(self.plain.written), "memory": most}
+                      "written": list(self.plain.written),
+                      "memory": 2 * own + machine()["threads"] * (64 << 20) + MEMORY_ROOM}
         self.recipe_ns = 1 << 62                 # the least that was seen
         self.measure_recipe()
         return self.recipe
@@ -236,6 +239,15 @@ class Search:
         moves, recipe_us, tuned_us = self.winner(beam)
         return Tuned(self.plain.name, digest_of(self.ast), self.compiler, self.width, self.seconds, self.complete,
                      self.tried, self.recipe, round(recipe_us, 3), moves, round(tuned_us, 3))
+
+
+def free_bytes() -> int | None:
+    """Memory that could be had without pushing anything out; None where the system does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return None
 
 
 def _described(param: UOp, high: int) -> dict[str, Any]:
