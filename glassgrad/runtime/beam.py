@@ -158,8 +158,8 @@ class Search:
         self.measure_recipe()
         return self.recipe
 
-    def measure_recipe(self) -> None:
-        reply = self.worker.ask(self.first, START_SECONDS)
+    def measure_recipe(self, seconds: float = START_SECONDS) -> None:
+        reply = self.worker.ask(self.first, seconds)
         if "error" in reply:
             raise Lost(reply["error"])
         self.recipe_ns = min(self.recipe_ns, reply["nanoseconds"])
@@ -184,7 +184,7 @@ class Search:
                  "least": 0 if final else min(2, wanted), "seconds": 0.9 * patience}
         try:
             if not self.worker.alive:
-                self.measure_recipe()
+                self.measure_recipe(max(left, 1.0))
             reply = self.worker.ask(order, patience + (0.2 * self.seconds if final else 0.0))
         except Lost:
             self.killed += 1
