@@ -184,7 +184,7 @@ def test_a_kernel_too_large_to_copy_is_not_searched(worker: Worker, monkeypatch:
 
 def test_a_kernel_that_cannot_be_measured_keeps_the_recipe(empty: Path, monkeypatch: pytest.MonkeyPatch,
                                                           capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(Search, "measure_recipe", lambda self, seconds=20.0: self.worker.ask({"do": "nothing"}, seconds))
+    monkeypatch.setattr(Search, "measure_recipe", lambda self: self.worker.ask({"do": "nothing"}, 20.0))
     monkeypatch.setattr(beam, "Worker", lambda: Worker([sys.executable, "-c", "pass"]))
     a, b = product(32)
     with Context(BEAM=1):
