@@ -50,11 +50,6 @@ def infinite() -> None:
 
 
 MESSAGES: dict[str, tuple[Callable[[], object], str]] = {
-    "variable": (lambda: older.Variable("n", 1, 10).bind(30), """
-the value is outside its variable's range
-  given:    n = 30
-  expected: 1 to 10
-  mend:     widen the Variable"""),
     "NumPy type": (lambda: older._from_np_dtype("complex64"), """
 this NumPy type has no counterpart
   given:    complex64
@@ -280,6 +275,11 @@ a recurrent network has one of two nonlinearities
   given:    nonlinearity='sine'
   expected: "tanh" or "relu"
   mend:     write nonlinearity="tanh\""""),
+    "recurrent cell": (lambda: nn.GRUCell(2, 0), """
+a recurrent cell cannot have these sizes
+  given:    input_size=2, hidden_size=0
+  expected: at least 1 hidden value
+  mend:     check the sizes"""),
     "recurrent sizes": (lambda: nn.LSTM(2, 3, num_layers=0), """
 a recurrent network cannot have these sizes
   given:    num_layers=0, hidden_size=3, proj_size=0

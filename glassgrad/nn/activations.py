@@ -5,7 +5,7 @@ Each calls the method of Tensor whose name it has; in a list of layers the metho
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from glassgrad.nn.layer import Layer
 from glassgrad.tensor.tensor import Tensor
@@ -268,7 +268,7 @@ class Unflatten(Layer):
     """
     shows = ("dim", "unflattened_size")
 
-    def __init__(self, dim: int, unflattened_size: Any):
+    def __init__(self, dim: int, unflattened_size: Sequence[int]):
         self.dim, self.unflattened_size = dim, tuple(unflattened_size)
 
     def forward(self, x: Tensor) -> Tensor: return x.unflatten(self.dim, self.unflattened_size)

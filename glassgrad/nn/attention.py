@@ -31,7 +31,7 @@ class MultiheadAttention(Layer):
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
                  add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
                  vdim: int | None = None, batch_first: bool = False):
-        if num_heads < 1 or embed_dim % num_heads:
+        if num_heads < 1 or embed_dim < 1 or embed_dim % num_heads:
             raise InputError("the size cannot be divided among the heads",
                              given=f"embed_dim={embed_dim}, num_heads={num_heads}",
                              expected="a number of heads that divides embed_dim", mend="choose a divisor")

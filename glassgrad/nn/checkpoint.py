@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError
@@ -18,6 +19,7 @@ from glassgrad.nn.formats.safetensors import METADATA, read_header, write_file
 from glassgrad.nn.formats.source import Readable, Source
 from glassgrad.nn.object_tree import Place, walk
 from glassgrad.nn.state_dict import compare, get_state_dict, put
+from glassgrad.tensor.mistakes import explaining
 from glassgrad.tensor.random import _streams
 from glassgrad.tensor.tensor import Tensor
 
@@ -32,6 +34,7 @@ class Checkpoint(NamedTuple):
     extra: Any
 
 
+@partial(explaining, room="nn.state")
 def save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = None, step: int = 0,
                     extra: Any = None) -> None:
     """Write a training to a file: all that `load_checkpoint` needs to go on as if nothing had happened. `optimizer`
@@ -65,6 +68,7 @@ def save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = N
                {"format": FORMAT, "training": text})
 
 
+@partial(explaining, room="nn.state")
 def load_checkpoint(path: Readable, model: Any, optimizer: Any = None) -> Checkpoint:
     """Go on from a saved training: give model, optimizer and random numbers their state back, and return step and
     extra. Model and optimizer are made as they were made for the training; whatever does not fit is reported at once,

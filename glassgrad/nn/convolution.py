@@ -12,6 +12,7 @@ from typing import Any
 from glassgrad.base.errors import InputError
 from glassgrad.nn.initial import fan_in_uniform
 from glassgrad.nn.layer import Layer
+from glassgrad.tensor.meeting import whole
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
@@ -21,12 +22,14 @@ Sizes = int | tuple[int, ...]
 
 def _per_axis(value: Any, rank: int, what: str, least: int) -> tuple[int, ...]:
     """One whole number per space axis."""
-    sizes = (value,) * rank if isinstance(value, int) else tuple(value)
-    if len(sizes) != rank or any(isinstance(n, bool) or not isinstance(n, int) or n < least for n in sizes):
+    one = whole(value)
+    sizes = (one,) * rank if one is not None else \
+        tuple(whole(n) for n in value) if isinstance(value, (tuple, list)) else ()
+    if len(sizes) != rank or any(n is None or n < least for n in sizes):
         raise InputError(f"{what} does not fit a convolution over {rank} axes", given=f"{what}={value!r}",
                          expected=f"a whole number of {least} or more, or {rank} of them",
                          mend=f"write {what}={least}, for example")
-    return sizes
+    return sizes  # type: ignore[return-value]
 
 
 class _Convolution(Layer):

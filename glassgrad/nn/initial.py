@@ -55,4 +55,6 @@ def buffer(value: float, size: int | None = None, dtype: DType = dtypes.float32)
     >>> state.tolist(), state.requires_grad
     ([1.0, 1.0], False)
     """
-    return Tensor(value if size is None else [value] * size, dtype=dtype, requires_grad=False)
+    made = Tensor.full(() if size is None else (size,), value, dtype=dtype).contiguous().realize()
+    made.requires_grad = False
+    return made

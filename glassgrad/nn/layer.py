@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from glassgrad.base.errors import ShapeError
 from glassgrad.nn.module_paths import parameters_of, path_of
+from glassgrad.tensor.mistakes import explaining_class
 
 __all__ = ["Layer"]
 
@@ -26,6 +27,9 @@ class Layer:
     """
     shows: tuple[str, ...] = ()                     # attributes to show, in the order of the constructor
     forward: Any
+
+    def __init_subclass__(cls) -> None:
+        explaining_class(cls, "nn")
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         try:

@@ -31,8 +31,8 @@ class BatchNorm(Layer):
     """
     shows = ("num_features", "eps", "momentum", "affine", "track_running_stats")
 
-    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: Any = True,
-                 track_running_stats: Any = True):
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool | float = True,
+                 track_running_stats: bool | float = True):
         if isinstance(momentum, bool):
             momentum, affine, track_running_stats = \
                 (0.1 if track_running_stats is True else track_running_stats), momentum, affine

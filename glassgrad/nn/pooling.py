@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.nn.layer import Layer
+from glassgrad.tensor.convolution import each
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["MaxPool1d", "MaxPool2d", "MaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "AdaptiveAvgPool1d",
@@ -17,12 +18,9 @@ class _Pool(Layer):
     rank = 2
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0):
-        self.kernel_size = self._each(kernel_size)
-        self.stride = self.kernel_size if stride is None else self._each(stride)
-        self.padding = self._each(padding)
-
-    def _each(self, value: Any) -> tuple[int, ...]:
-        return (value,) * self.rank if isinstance(value, int) else tuple(value)
+        self.kernel_size = each(kernel_size, self.rank, "kernel_size")
+        self.stride = self.kernel_size if stride is None else each(stride, self.rank, "stride")
+        self.padding = each(padding, self.rank, "padding", 0)
 
     def _check(self, x: Tensor) -> None:
         if x.ndim not in (self.rank + 1, self.rank + 2):
@@ -39,7 +37,7 @@ class MaxPool2d(_Pool):
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
                  ceil_mode: bool = False):
         super().__init__(kernel_size, stride, padding)
-        self.dilation, self.ceil_mode = self._each(dilation), ceil_mode
+        self.dilation, self.ceil_mode = each(dilation, self.rank, "dilation"), ceil_mode
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)

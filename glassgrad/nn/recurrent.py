@@ -71,6 +71,10 @@ class _Cell(Layer):
     gates = 1
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True):
+        if hidden_size < 1 or input_size < 0:
+            raise InputError("a recurrent cell cannot have these sizes",
+                             given=f"input_size={input_size}, hidden_size={hidden_size}",
+                             expected="at least 1 hidden value", mend="check the sizes")
         self.input_size, self.hidden_size = input_size, hidden_size
         bound, rows = 1 / math.sqrt(hidden_size), self.gates * hidden_size
         self.weight_ih = uniform_within(bound, rows, input_size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from glassgrad.graph.dtype import dtypes
@@ -18,13 +19,17 @@ from glassgrad.nn.formats.source import Readable, Source
 from glassgrad.nn.formats.torch_legacy import is_torch_legacy, read_torch_legacy
 from glassgrad.nn.formats.torch_zip import is_torch_zip, read_torch_zip
 from glassgrad.nn.state_dict import Loaded, get_parameters, get_state_dict, load_state_dict
+from glassgrad.tensor.mistakes import explaining
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["get_parameters", "get_state_dict", "load_state_dict", "safe_save", "safe_load", "safe_load_metadata",
            "torch_load", "gguf_load", "save_checkpoint", "load_checkpoint", "Loaded", "SafeHeader"]
 
+_explained = partial(explaining, room="nn.state")
+
 
 # -- safetensors -----------------------------------------------------------------------------------------------------
+@_explained
 def safe_save(tensors: Mapping[str, Tensor], path: str | os.PathLike[str],
               metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors by name into a safetensors file. The file appears whole, in place of one that was there, or not
@@ -39,6 +44,7 @@ def safe_save(tensors: Mapping[str, Tensor], path: str | os.PathLike[str],
     write_file(tensors, path, metadata)
 
 
+@_explained
 def safe_load(path: Readable, device: str | None = None) -> dict[str, Tensor]:
     """The tensors of a safetensors file (a path, bytes, or a tensor of bytes) by name, without reading them yet.
 
@@ -63,6 +69,7 @@ class SafeHeader(NamedTuple):
         return found
 
 
+@_explained
 def safe_load_metadata(path: Readable) -> SafeHeader:
     """What a safetensors file says about itself; as in tinygrad, a triple: its bytes, the data's place, the header.
 
@@ -79,6 +86,7 @@ def safe_load_metadata(path: Readable) -> SafeHeader:
 
 
 # -- PyTorch ---------------------------------------------------------------------------------------------------------
+@_explained
 def torch_load(path: Readable, device: str | None = None) -> Any:
     """What `torch.save` wrote, in today's format or that before PyTorch 1.6, with tensors of ours. Nothing in the file
     is run: of Python objects it may hold only tensors, numbers, texts, lists, dicts and sets; any other is refused by
@@ -102,6 +110,7 @@ def torch_load(path: Readable, device: str | None = None) -> Any:
 
 
 # -- GGUF ------------------------------------------------------------------------------------------------------------
+@_explained
 def gguf_load(path: Readable, device: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The metadata and the tensors of a GGUF file. Quantised tensors become float32, computed from the file's bytes
     when they are needed. Kinds: F32 F16 BF16 F64 I8-I64, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4.

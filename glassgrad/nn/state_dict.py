@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, MutableMapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import GlassgradError, InputError, ShapeError
@@ -17,6 +18,7 @@ from glassgrad.graph.uop import UOp, substitute
 from glassgrad.nn.object_tree import walk
 from glassgrad.tensor import running
 from glassgrad.tensor.host import HostValue
+from glassgrad.tensor.mistakes import explaining
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Loaded", "compare", "get_parameters", "get_state_dict", "load_state_dict", "Comparison"]
@@ -24,7 +26,8 @@ __all__ = ["Loaded", "compare", "get_parameters", "get_state_dict", "load_state_
 MOST_ROWS = 100         # of each kind, that a message shows
 
 
-def get_state_dict(obj: Any, prefix: str = "", tensor_type: Any = Tensor) -> dict[str, Any]:
+@partial(explaining, room="nn.state")
+def get_state_dict(obj: Any, prefix: str = "", tensor_type: type = Tensor) -> dict[str, Any]:
     """Every tensor in a model under its dotted name: attributes, lists, tuples, dicts and what is in them.
 
     >>> class Model:
@@ -40,6 +43,7 @@ def get_state_dict(obj: Any, prefix: str = "", tensor_type: Any = Tensor) -> dic
     return found
 
 
+@partial(explaining, room="nn.state")
 def get_parameters(obj: Any) -> list[Tensor]:
     """Every tensor in a model, once each, in the order of `get_state_dict`.
 
@@ -155,6 +159,7 @@ def _hint(found: Comparison, state: Mapping[str, Any]) -> str:
 
 
 # -- loading ---------------------------------------------------------------------------------------------------------
+@partial(explaining, room="nn.state")
 def load_state_dict(model: Any, state_dict: MutableMapping[str, Any], strict: bool = True, verbose: bool = False,
                     consume: bool = False, realize: bool = True) -> Loaded:
     """Give a model's tensors the values of a state dictionary (tensors of glassgrad or PyTorch, or arrays), in the

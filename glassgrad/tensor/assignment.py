@@ -7,6 +7,7 @@ tensor as it is and give the changed copy.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError, ShapeError
@@ -160,6 +161,7 @@ class Assignment(Interop):
 def _with_underscore(name: str, arguments: str, keeps_shape: bool) -> Any:
     original = getattr(Interop, name)
 
+    @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         value = original(self, *args, **kwargs)
         return self._kept(value) if keeps_shape else self.replace(value)

@@ -18,7 +18,7 @@ from glassgrad.graph.length import Length
 from glassgrad.graph.uop import Scatter, UOp, full
 from glassgrad.tensor import index_check, running
 from glassgrad.tensor.linear import Linear
-from glassgrad.tensor.meeting import broadcast_shape, resolve_axis, size_from
+from glassgrad.tensor.meeting import broadcast_shape, resolve_axis, size_from, whole
 from glassgrad.tensor.sequence import counting
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Indexing(Linear):
                                      given=f"an index of {k.dtype.name}", expected="an integer or bool tensor",
                                      mend="cast it first: x[index.int()]")
                 parts.append(k)
-            elif not isinstance(k, bool) and hasattr(k, "__index__"):
+            elif isinstance(k, Length) or whole(k) is not None:
                 parts.append(size_from(k))
             else:
                 raise InputError("cannot index a tensor with this", given=f"{k!r} of type {type(k).__name__}",
@@ -163,7 +163,7 @@ class Indexing(Linear):
     def _slice(self, p: slice, n: int) -> tuple[int, int, int]:
         """A slice as (start, stop, step) with 0 <= start <= stop; a negative step reads that part backward."""
         for end in (p.start, p.stop, p.step):
-            if end is not None and not hasattr(end, "__index__"):
+            if end is not None and not isinstance(end, (bool, Length)) and whole(end) is None:
                 raise InputError("slices are made of whole numbers", given=f"{end!r} of type {type(end).__name__}",
                                  expected="ints or nothing: x[1:3]", mend="convert it with int() or .item()")
         if p.step is not None and p.step.__index__() == 0:

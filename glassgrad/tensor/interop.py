@@ -151,7 +151,7 @@ class Interop(Drawing):
         >>> Tensor.from_dlpack(numpy.array([1.0, 2.0])).tolist()
         [1.0, 2.0]
         """
-        capsule = source.__dlpack__() if hasattr(source, "__dlpack__") else source
+        capsule = source.__dlpack__() if hasattr(source, "__dlpack__") and not isinstance(source, type) else source
         if not _python.PyCapsule_IsValid(ctypes.py_object(capsule), _NAME):
             raise InputError("this is no DLPack capsule, or it was used already", given=f"{type(source).__name__}",
                              expected="an object with __dlpack__, or a fresh capsule", mend="pass the array itself")

@@ -95,7 +95,7 @@ class Joining(Creation):
         >>> [t.tolist() for t in Tensor([1, 2, 3, 4, 5]).chunk(2)]
         [[1, 2, 3], [4, 5]]
         """
-        if chunks <= 0:
+        if (whole(chunks) or 0) <= 0:
             raise InputError("chunk needs at least one piece", given=str(chunks), expected="1 or more",
                              mend="write x.chunk(2), for example")
         n = self.shape[working_axis(dim, self.ndim, "chunk")]

@@ -1,4 +1,4 @@
-"""Say which argument was wrong. In: a class of methods. Out: the same, whose failures name the argument and its kind.
+"""Say which argument was wrong. In: functions and classes. Out: the same, whose failures name the argument.
 
 A method handed something it was not made for (a string for an axis, a list for a weight) fails somewhere inside, with
 words about the inside. Then, and only then, its arguments are compared with its signature; if one does not fit, that is
@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import inspect
 import numbers
+import os
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from glassgrad.base.errors import GlassgradError, InputError
@@ -21,9 +22,9 @@ from glassgrad.tensor.core import Core
 from glassgrad.tensor.keywords import translated
 from glassgrad.tensor.meeting import whole
 
-__all__ = ["explained"]
+__all__ = ["explained", "explaining", "explaining_class"]
 
-_FAILURES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError)
+_FAILURES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, MemoryError)
 
 
 def _is_array(value: Any) -> bool:
@@ -45,8 +46,13 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "None": (lambda v: v is None, "None"),
     "DType": (lambda v: isinstance(v, DType), "a dtype"),
     "Callable": (callable, "a function"),
+    "type": (lambda v: isinstance(v, type), "a type"),
     "slice": (lambda v: isinstance(v, slice), "a slice"),
     "dict": (lambda v: isinstance(v, dict), "a dict"),
+    "Mapping": (lambda v: isinstance(v, Mapping), "a dict"),
+    "MutableMapping": (lambda v: isinstance(v, Mapping), "a dict"),
+    "PathLike": (lambda v: isinstance(v, (str, os.PathLike)), "a path"),
+    "bytes": (lambda v: isinstance(v, (bytes, bytearray, memoryview)), "bytes"),
     "Sequence": (lambda v: isinstance(v, (list, tuple, range)), "a list"),
     "Iterable": (lambda v: hasattr(v, "__iter__") and not isinstance(v, type), "a list"),
     "list": (lambda v: isinstance(v, (list, tuple)), "a list"),
@@ -54,7 +60,8 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 _ALIASES = {"Axis": "int | Sequence[int] | None", "Sizes": "int | Sequence[int]",
             "Wish": "int | Sequence[int | None] | None",
-            "Padding": "Sequence[int | Sequence[int] | None]"}
+            "Padding": "Sequence[int | Sequence[int] | None]", "Parameters": "Iterable[Tensor] | Tensor",
+            "Readable": "PathLike | bytes | Tensor", "Betas": "Sequence[float]", "Coefficients": "Sequence[float]"}
 
 
 def explained(cls: Any) -> Any:
@@ -63,13 +70,21 @@ def explained(cls: Any) -> Any:
         if name.startswith("_") and name not in ("__getitem__", "__setitem__", "__pow__", "__matmul__"):
             continue
         if isinstance(found, types.FunctionType):
-            setattr(cls, name, _wrapped(found))
+            setattr(cls, name, explaining(found))
         elif isinstance(found, (classmethod, staticmethod)):
-            setattr(cls, name, type(found)(_wrapped(found.__func__)))
+            setattr(cls, name, type(found)(explaining(found.__func__)))
     return cls
 
 
-def _wrapped(function: Any) -> Any:
+def explaining_class(cls: Any, room: str) -> None:
+    """A class of ours that is made with arguments, and a layer that is called with them."""
+    for name in ("__init__", "forward"):
+        if name in vars(cls) and cls.__module__.startswith("glassgrad."):
+            setattr(cls, name, explaining(vars(cls)[name], room))
+
+
+def explaining(function: Any, room: str = "Tensor") -> Any:
+    """A function that explains its failures; `room` is where help on it is found."""
     @functools.wraps(function)
     def method(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -78,17 +93,18 @@ def _wrapped(function: Any) -> Any:
             raise
         except _FAILURES as failure:
             problem = failure
-        signature = inspect.signature(function)
+        signature, name = inspect.signature(function), function.__name__
+        if name in ("__init__", "forward"):
+            name = type(args[0]).__name__
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as refusal:
             again = translated(signature, args, kwargs)
             if again is not None:
                 return method(*again[0], **again[1])
-            raise InputError(f"{function.__name__} cannot be called like this", given=str(refusal),
-                             expected=_call(function.__name__, signature),
-                             mend=f"see help(Tensor.{function.__name__})") from problem
-        mistake = _mistake(function.__name__, bound)
+            raise InputError(f"{name} cannot be called like this", given=str(refusal),
+                             expected=_call(name, signature), mend=f"see help({room}.{name})") from problem
+        mistake = _mistake(name, room, bound)
         raise mistake or problem from (problem if mistake else problem.__cause__)
     return method
 
@@ -100,17 +116,17 @@ def _call(name: str, signature: inspect.Signature) -> str:
     return f"{name}({', '.join(parameters)})"
 
 
-def _mistake(name: str, bound: inspect.BoundArguments) -> InputError | None:
+def _mistake(name: str, room: str, bound: inspect.BoundArguments) -> InputError | None:
     """The first argument that does not fit the signature, as an error; None when all fit."""
     for argument, given in bound.arguments.items():
         parameter = bound.signature.parameters[argument]
         values = given if parameter.kind is parameter.VAR_POSITIONAL else \
             given.values() if parameter.kind is parameter.VAR_KEYWORD else (given,)
         for value in values:
-            if argument not in ("self", "cls") and not _fits(value, parameter):
+            if argument not in ("self", "cls") and not _fits(value, parameter, room):
                 return InputError(f"{name} cannot take this {argument}",
                                   given=f"{argument}={_shown(value)} ({type(value).__name__})",
-                                  expected=_words(str(parameter.annotation)), mend=f"see help(Tensor.{name})")
+                                  expected=_words(str(parameter.annotation)), mend=f"see help({room}.{name})")
     return None
 
 
@@ -119,7 +135,7 @@ def _alternatives(annotation: str) -> list[tuple[str, str]]:
     """"int | Sequence[int]" as [("int", ""), ("Sequence", "int")]."""
     found = []
     for part in _parts(annotation, "|"):
-        name, _, inside = part.partition("[")
+        name, _, inside = part.removeprefix("os.").partition("[")
         if name in _ALIASES:
             found += _alternatives(_ALIASES[name])
         else:
@@ -139,13 +155,21 @@ def _parts(text: str, mark: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def _fits(value: Any, parameter: inspect.Parameter) -> bool:
-    return value is parameter.default or _matches(value, str(parameter.annotation))
+def _fits(value: Any, parameter: inspect.Parameter, room: str) -> bool:
+    annotation = str(parameter.annotation)
+    if parameter.annotation is parameter.empty or value is parameter.default:
+        return True
+    if annotation == "Any" and room != "Tensor":       # a model, an optimizer's state: whatever the user has
+        return True
+    return _matches(value, annotation)
 
 
 def _matches(value: Any, annotation: str) -> bool:
     for name, inside in _alternatives(annotation):
-        if name not in _KINDS:         # Any: numbers, tensors, rows of them: what a method may be meant for at all
+        if name not in _KINDS and name != "Any":
+            if any(kind.__name__ == name for kind in type(value).__mro__):
+                return True
+        elif name == "Any":            # numbers, tensors, rows of them: what a method may be meant for at all
             if _is_number(value) or value is None or isinstance(value, (str, slice, DType, dict)) or _is_array(value) \
                     or _is_row(value) or callable(value) and not isinstance(value, type):
                 return True
@@ -169,8 +193,11 @@ def _words(annotation: str) -> str:
     """
     said = []
     for name, inside in _alternatives(annotation):
-        if name not in _KINDS:
+        if name == "Any":
             return "a number, a Tensor or a list of numbers"
+        if name not in _KINDS:
+            said.append(f"of type {name}")
+            continue
         word, what = _KINDS[name][1], _alternatives(inside)[0][0] if inside else ""
         many = {"int": " of whole numbers", "float": " of numbers", "Self": " of Tensors", "Tensor": " of Tensors",
                 "str": " of strings"}

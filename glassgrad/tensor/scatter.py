@@ -15,7 +15,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import Scatter as How, UOp, const, full
 from glassgrad.tensor import index_check
-from glassgrad.tensor.meeting import resolve_axis
+from glassgrad.tensor.meeting import resolve_axis, working_axis
 from glassgrad.tensor.order import order_of
 from glassgrad.tensor.sequence import counting
 from glassgrad.tensor.sorting import Sorting
@@ -197,7 +197,7 @@ class Scattering(Sorting):
         return self._by_slices(dim, index, source, "set", "index_fill")
 
     def _by_slices(self, dim: int, index: Self, source: Self, mode: str, what: str) -> Self:
-        axis = resolve_axis(dim, self.ndim, what)
+        axis = working_axis(dim, self.ndim, what)
         expected = tuple(index.numel() if a == axis else n for a, n in enumerate(self.shape))
         if index.ndim > 1 or source.shape != expected:
             raise ShapeError(f"the slices of {what} do not fit", given=f"index {index.shape}, source {source.shape}",

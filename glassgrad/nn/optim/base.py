@@ -16,6 +16,7 @@ from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.nn import pending
 from glassgrad.nn.optim.group import Group
 from glassgrad.tensor.leaves import take_started
+from glassgrad.tensor.mistakes import explaining_class
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Optimizer", "OptimizerGroup"]
@@ -37,6 +38,9 @@ class Optimizer:
     """
     __jit_unwatched__ = ("defaults", "shared")      # read when a group is added; empty between steps
     keeps: Mapping[str, str] = {}                   # attributes: a tensor per parameter; and PyTorch's names of them
+
+    def __init_subclass__(cls) -> None:
+        explaining_class(cls, "nn.optim")
 
     def __init__(self, params: Parameters, defaults: dict[str, Any], master_weights: bool = True):
         self.defaults = {"maximize": False, **defaults}

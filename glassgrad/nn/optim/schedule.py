@@ -14,6 +14,7 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.nn.optim.base import Optimizer
+from glassgrad.tensor.mistakes import explaining_class
 
 __all__ = ["LRScheduler", "LambdaLR", "StepLR", "MultiStepLR", "ExponentialLR", "ConstantLR", "LinearLR",
            "SequentialLR"]
@@ -30,6 +31,9 @@ class LRScheduler:
     >>> schedule.step(); schedule.get_last_lr(), schedule.preview(3)
     ([0.5], [0.5, 0.25, 0.125])
     """
+
+    def __init_subclass__(cls) -> None:
+        explaining_class(cls, "nn.optim.lr_scheduler")
 
     def __init__(self, optimizer: Optimizer):
         if not isinstance(optimizer, Optimizer):
