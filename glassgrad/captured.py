@@ -201,7 +201,8 @@ class Captured:
         now = nodes[0]
         if now is not weight.node or now.symbolic or len(nodes) > 1:
             then = _moved(weight.node, {}, self.names) if weight.node.symbolic else weight.node
-            if not _same_view(now, then) or any(n.base is not now.base for n in nodes):
+            apart = nodes.count(now) < len(nodes) and any(n.base is not now.base for n in nodes)
+            if apart or not _same_view(now, then):
                 self.why = f"a tensor of shape {now.shape} it uses was replaced by something else"
                 return False
             weight.node = weight.node if now.symbolic else now       # its sizes are those of the trace
