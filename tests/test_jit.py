@@ -409,3 +409,31 @@ def test_an_exception_inside_leaves_everything_usable() -> None:
         x = rand(3)
         same(maybe(x), x * 2)
     assert issubclass(JitError, GlassgradError)
+
+
+def test_pieces_of_what_a_call_brings_and_makes() -> None:
+    """Kernels begin inside other values' memory: in a replay as in the call."""
+    weight = Tensor.rand(6, 4).realize()
+
+    @TinyJit
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = (x * 2).contiguous()
+        z = y[0]
+        for i in range(1, 6):
+            z = (z + y[i]).exp().sum(0, keepdim=True) * weight[i] * 0.01
+        weight.assign(weight * 0.5 + y)
+        return z.realize(), y
+
+    value = weight.numpy()
+    for n in range(6):
+        x = np.random.default_rng(n).random((6, 4)).astype("float32")
+        y = x * 2
+        want = y[0]
+        for i in range(1, 6):
+            want = np.exp(want + y[i]).sum(0, keepdims=True) * value[i] * np.float32(0.01)
+        got, twice = step(Tensor(x))
+        value = value * np.float32(0.5) + y
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-4)
+        np.testing.assert_allclose(twice.numpy(), y, rtol=1e-6)
+        np.testing.assert_allclose(weight.numpy(), value, rtol=1e-5)
+    assert step.captured

@@ -266,7 +266,8 @@ def check_schedule(planned: Schedule) -> None:
     for item in planned.items:
         params = {n.arg.slot: n for n in toposort([item.ast]) if n.op is o.PARAM}
         results, reads = item.slots[:item.results], item.slots[item.results:]
-        assert set(reads) <= written, "reads what nobody wrote yet"
+        wholes = {slot if planned.slots[slot].whole is None else planned.slots[slot].whole for slot in reads}
+        assert wholes <= written, "reads what nobody wrote yet"
         assert not set(results) & written, "written twice"
         assert len(set(item.slots)) == len(item.slots)
         written |= set(results)
@@ -382,3 +383,26 @@ def test_what_only_its_own_kernel_reads_gets_no_memory() -> None:
     [item] = planned_of(y).items
     assert item.results == 1 and len(item.slots) == 2
     np.testing.assert_allclose(y.numpy(), (x.numpy() + 1) * 2, rtol=1e-6)
+
+
+def test_steps_of_a_loop_over_pieces_share_their_kernel() -> None:
+    """x[i] of a value in memory is the same kernel for every i: it begins elsewhere."""
+    x, z, w = ready(12, 4, 8), ready(4, 8), ready(8, 8)
+    want = z.numpy()
+    y = (x + 1).contiguous()
+    for i in range(12):
+        z = ((y[i] + z) @ w).relu() * 0.1
+        want = np.maximum((x.numpy()[i] + 1 + want) @ w.numpy(), 0) * np.float32(0.1)
+    planned = planned_of(z)
+    check_schedule(planned)
+    assert len(planned.items) == 13 and len({item.ast for item in planned.items}) <= 4, "the first, the last, the rest"
+    np.testing.assert_allclose(z.numpy(), want, rtol=1e-4)
+
+
+@pytest.mark.parametrize("piece", [lambda y: y[1], lambda y: y[2:5], lambda y: y[3, 1:3], lambda y: y[:, 1],
+                                   lambda y: y.reshape(24, 8)[7:9], lambda y: y[1:2, 2:4, :]])
+def test_pieces_have_the_right_values(piece: Callable[[Tensor], Tensor]) -> None:
+    x = ready(6, 4, 8)
+    got = piece((x * 2).contiguous()).sum(-1) + piece((x * 2).contiguous()).exp().sum(-1)
+    want = piece(Tensor(x.numpy() * 2)).numpy()
+    np.testing.assert_allclose(got.numpy(), want.sum(-1) + np.exp(want).sum(-1), rtol=1e-5)

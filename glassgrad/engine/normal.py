@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.axes import start_of_piece
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.length import Symbol, replaced
 from glassgrad.graph.uop import Measure, Param, UOp, toposort
@@ -77,18 +78,12 @@ def _pieces(order: list[UOp]) -> dict[UOp, int]:
     """SHRINKs (and their reshapes) that take one contiguous piece of a buffer, with the address they begin at."""
     found: dict[UOp, int] = {}
     for n in order:
-        if n.op is o.SHRINK and not n.symbolic and (n.src[0].op is o.BUFFER or n.src[0] in found):
+        if n.op is o.SHRINK and (n.src[0].op is o.BUFFER or n.src[0] in found):
             source = n.src[0]
-            offset, step, whole = 0, 1, True
-            for (start, stop), size in zip(reversed(n.arg.bounds), reversed(source.shape)):
-                if not whole and stop - start != 1:
-                    break
-                whole = whole and (start, stop) == (0, size)
-                offset += start * step
-                step *= size
-            else:
+            start = start_of_piece(n)
+            if start is not None:
                 begin = source.arg.address if source.op is o.BUFFER else found[source]
-                found[n] = begin + offset * n.dtype.itemsize
+                found[n] = begin + start * n.dtype.itemsize
         elif n.op is o.RESHAPE and n.src[0] in found:
             found[n] = found[n.src[0]]
     return found

@@ -214,6 +214,8 @@ class Ready:
         last: dict[int, int] = {}
         for at, item in enumerate(items):
             for n, slot in enumerate(item.slots):
+                whole = planned.slots[slot].whole
+                slot = slot if whole is None else whole
                 if n < item.results:
                     first.setdefault(slot, at)
                 last[slot] = at
@@ -236,6 +238,7 @@ class Ready:
             at = stop
         self.opened = [(name, Device[name]) for name in dict.fromkeys(s.device for s in self.segments)]
         self.slots = slots
+        self.pieces = [(slot, s.whole, s.offset) for slot, s in enumerate(planned.slots) if s.whole is not None]
         self.arenas: list[tuple[str, int, list[tuple[int, int]]]] = []
         for name, rows in lives.items():
             offsets, total = place([life for _, life in rows])
@@ -284,6 +287,8 @@ class Ready:
                 blocks.append((memory, block))
                 for slot, offset in rows:
                     addresses[slot] = block.address + offset
+            for slot, whole, offset in self.pieces:
+                addresses[slot] = addresses[whole] + offset
             self._launch(addresses)
         finally:
             for memory, block in blocks:

@@ -69,6 +69,7 @@ class Replay:
             for name, _, rows in ready.arenas:
                 for slot, offset in rows:
                     self._addresses[first + slot] = self._arenas[name].address + offset
+            self._place_pieces(ready.pieces, first)
             for segment in ready.segments:
                 shared = dict(segment.shared)
                 at = segment.first_shared
@@ -116,6 +117,16 @@ class Replay:
         else:                                # made and used up inside the call, or a constant of it
             self._kept.append(base)
         self._addresses[slot] = address
+
+    def _place_pieces(self, pieces: Sequence[tuple[int, int, int]], first: int) -> None:
+        """Bind slots that are pieces of others; those of symbols follow them."""
+        outside = {slot: (symbol, start) for symbol, places in self._symbols.items() for slot, start in places} \
+            if pieces else {}
+        for slot, whole, offset in pieces:
+            self._addresses[first + slot] = self._addresses[first + whole] + offset
+            if first + whole in outside:
+                symbol, start = outside[first + whole]
+                self._symbols[symbol].append((first + slot, start + offset))
 
     def _cells_of(self, record: Any, first: int) -> None:
         normal, ready = record.normal, record.ready

@@ -70,6 +70,28 @@ def carried(node: UOp, axes: AxisSet, exact: bool) -> AxisSet | None:
     return axes
 
 
+def start_of_piece(node: UOp) -> int | None:
+    """Which element of its source a SHRINK begins with, if what it takes lies there in one piece; else None.
+
+    >>> from glassgrad.graph.dtype import dtypes
+    >>> from glassgrad.graph.uop import full
+    >>> x = full((4, 3, 2), 0.0, dtypes.float32)
+    >>> [start_of_piece(x.shrink(bounds)) for bounds in (((1, 3), (0, 3), (0, 2)), ((2, 3), (1, 2), (0, 2)))]
+    [6, 14]
+    >>> start_of_piece(x.shrink(((0, 4), (0, 1), (0, 2))))
+    """
+    if node.symbolic:
+        return None
+    begin, step, whole = 0, 1, True
+    for (start, stop), size in zip(reversed(node.arg.bounds), reversed(node.src[0].shape)):
+        if not whole and stop - start != 1:
+            return None
+        whole = whole and (start, stop) == (0, size)
+        begin += start * step
+        step *= size
+    return begin
+
+
 def varies(order: list[UOp]) -> dict[UOp, AxisSet]:
     """For every node (given sources first), the axes along which its value may change."""
     found: dict[UOp, AxisSet] = {}

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 
 from glassgrad.base.lines import Line
 from glassgrad.graph import ops as o
+from glassgrad.graph.axes import start_of_piece
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.length import Length, Symbol, most
 from glassgrad.graph.ops import Kind
@@ -25,10 +26,12 @@ MOST_RESULTS = 8      # of one kernel
 
 @dataclass(eq=False)
 class Slot:
-    """A place in memory during one run of a schedule: an input, a result, or something between."""
+    """A place in memory during one run of a schedule: an input, a result, something between, or a piece of one."""
     shape: Shape
     dtype: DType
     device: str | None
+    whole: int | None = None     # the slot that this is a piece of
+    offset: int = 0              # and where it begins there, in bytes
 
     @property
     def nbytes(self) -> int:
@@ -72,21 +75,22 @@ def schedule(sinks: list[UOp], inputs: list[UOp]) -> Schedule:
     wanted = set(sinks)
     groups = _groups(reasons, wanted)
     wanted.update(r for group in groups for r in group.reads)      # what only its own kernel reads needs no memory
+    memory = _Memory(place, reasons, slots)
     planned = Schedule([], slots, len(inputs), {s: place[s] for s in sinks})
     for group in groups:
         part = part_of(group.roots[0]) if len(group.roots) == 1 and group.roots[0] in planned.results else None
         if part is None:
             stored = [r for r in group.roots if r in wanted]
-            planned.items.append(_item(group.roots, stored, place, reasons, sizes))
+            planned.items.append(_item(group.roots, stored, memory, sizes))
         else:
-            _plan_update(planned, group.roots[0], part, place, reasons, sizes)
+            _plan_update(planned, group.roots[0], part, memory, sizes)
     planned.sinks = list(planned.results.values())
     return planned
 
 
-def _plan_update(planned: Schedule, root: UOp, part: Part, place: dict[UOp, int], reasons: dict[UOp, str],
-                 sizes: dict[Symbol, UOp]) -> None:
+def _plan_update(planned: Schedule, root: UOp, part: Part, memory: _Memory, sizes: dict[Symbol, UOp]) -> None:
     """Two kernels: a copy of the whole, as far as a variable says, and the part."""
+    place, why = memory.place, memory.reasons[root]
     slot, size = len(planned.slots), part.whole.size
     planned.slots.append(Slot((), dtypes.index, None))
     copied = Symbol(f"copied{slot}", 0, size)
@@ -95,10 +99,9 @@ def _plan_update(planned: Schedule, root: UOp, part: Part, place: dict[UOp, int]
     length: Dimension = Length({(copied,): 1})
     copy = part.whole.reshape((size,)).shrink(((0, length),))
     value = UOp(o.DETACH, part.value.dtype, (part.value,), None, root.place)
-    reasons = {**reasons, copy: "the rest of what a part is written into", value: reasons[root]}
     place[copy] = place[value] = place[root]
-    planned.items += [_item([copy], [copy], place, reasons, sizes),
-                      _item([value], [value], place, reasons, sizes, part)]
+    own = memory.knowing({copy: "the rest of what a part is written into", value: why})
+    planned.items += [_item([copy], [copy], own, sizes), _item([value], [value], own, sizes, part)]
     planned.updates.append(Update(place[part.whole], place[root], slot, size))
 
 
@@ -287,9 +290,50 @@ def _bytes(node: UOp) -> int:
 
 
 # -- one kernel's own graph ----------------------------------------------------------------------------------
-def _item(roots: list[UOp], stored: list[UOp], place: dict[UOp, int], reasons: dict[UOp, str],
-          sizes: dict[Symbol, UOp], part: Part | None = None) -> Item:
+class _Memory:
+    """Where values lie, and pieces of values: step 7 of a loop over x[i] is the kernel of step 6, begun elsewhere."""
+
+    def __init__(self, place: dict[UOp, int], reasons: dict[UOp, str], slots: list[Slot]):
+        self.place, self.reasons, self.slots = place, reasons, slots
+        self.pieces: dict[tuple[int, int, Shape], int] = {}
+
+    def knowing(self, reasons: dict[UOp, str]) -> _Memory:
+        """The same, for kernels of which more nodes have memory."""
+        more = _Memory(self.place, {**self.reasons, **reasons}, self.slots)
+        more.pieces = self.pieces
+        return more
+
+    def holds(self, node: UOp, roots: list[UOp]) -> bool:
+        """Whether a kernel that computes `roots` finds a node in memory."""
+        return node.op in LEAVES or node in self.reasons and node not in roots
+
+    def whole(self, node: UOp, roots: list[UOp]) -> UOp | None:
+        """The value in memory that a SHRINK takes one piece of."""
+        if node.op is not o.SHRINK or not node.size:
+            return None
+        source = node.src[0]
+        while source.op is o.RESHAPE and not self.holds(source, roots):
+            source = source.src[0]
+        found = source in self.place and self.holds(source, roots) and not (
+            source.op is o.PARAM and (isinstance(source.arg, Measure) or source.arg.scalar))
+        return source if found and start_of_piece(node) is not None else None
+
+    def slot(self, node: UOp, whole: UOp | None) -> int:
+        """The slot of a value, or of a piece of one."""
+        if whole is None:
+            return self.place[node]
+        offset = (start_of_piece(node) or 0) * node.dtype.itemsize
+        key = self.place[whole], offset, node.shape
+        if key not in self.pieces:
+            self.pieces[key] = len(self.slots)
+            self.slots.append(Slot(node.shape, node.dtype, self.slots[key[0]].device, key[0], offset))
+        return self.pieces[key]
+
+
+def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symbol, UOp],
+          part: Part | None = None) -> Item:
     """The kernel that computes `roots` and writes those of them that are `stored`."""
+    place, reasons = memory.place, memory.reasons
     lines = tuple(dict.fromkeys(line for r in stored if (line := r.line) is not None))
     why = tuple(reasons[r] for r in stored)
     if roots[0].op is o.COPY:
@@ -305,10 +349,10 @@ def _item(roots: list[UOp], stored: list[UOp], place: dict[UOp, int], reasons: d
     if part is not None:
         targets = [UOp(o.PARAM, part.whole.dtype, (), Param(0, part.whole.shape)).shrink(part.bounds)]
 
-    def leaf(node: UOp) -> UOp:
+    def leaf(node: UOp, whole: UOp | None = None) -> UOp:
         if node.op is o.CONST:
             return node
-        slots.append(place[node])
+        slots.append(memory.slot(node, whole))
         return UOp(o.PARAM, node.dtype, (), Param(len(slots) - 1, node.shape, node.op is o.PARAM and node.arg.scalar))
 
     measured: dict[Symbol, Symbol] = {}      # variables of this kernel, and what they are called in it
@@ -323,9 +367,12 @@ def _item(roots: list[UOp], stored: list[UOp], place: dict[UOp, int], reasons: d
         return measured[symbol]
 
     for root in roots:
-        for node in _toposort_within(root, roots, reasons, new):
-            if node.op in LEAVES or (node in reasons and node not in roots):
+        for node in _toposort_within(root, roots, memory, new):
+            if memory.holds(node, roots):
                 new[node] = leaf(node)
+                continue
+            if whole := memory.whole(node, roots):
+                new[node] = leaf(node, whole)
                 continue
             src = tuple([new[s] for s in node.src])
             if node.op in (o.CONTIGUOUS, o.DETACH):
@@ -342,7 +389,7 @@ def _item(roots: list[UOp], stored: list[UOp], place: dict[UOp, int], reasons: d
     return Item(sink, tuple(slots), len(stored), roots[0].device, why, lines)
 
 
-def _toposort_within(root: UOp, roots: list[UOp], reasons: dict[UOp, str], known: dict[UOp, UOp]) -> list[UOp]:
+def _toposort_within(root: UOp, roots: list[UOp], memory: _Memory, known: dict[UOp, UOp]) -> list[UOp]:
     """Sources before users, stopping at what lives in memory elsewhere and at what is known already."""
     done: set[UOp] = set()
     order: list[UOp] = []
@@ -354,7 +401,7 @@ def _toposort_within(root: UOp, roots: list[UOp], reasons: dict[UOp, str], known
         elif node not in done and node not in known:
             done.add(node)
             stack.append((node, True))
-            if node not in reasons or node in roots:
+            if not memory.holds(node, roots) and memory.whole(node, roots) is None:
                 stack += [(s, False) for s in reversed(node.src)]
     return order
 
