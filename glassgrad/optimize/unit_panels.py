@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes
-from glassgrad.graph.index import add, both, index, multiply, substitute_index
+from glassgrad.graph.index import add, both, index, less, multiply, substitute_index
 from glassgrad.graph.uop import UOp, const, toposort
-from glassgrad.lower.loops import LANE, LOOP, TASK, TILE, For, Statement, Store, counter, load, local, ranges_of
+from glassgrad.lower.loops import LANE, LOOP, TASK, TILE, For, If, Statement, Store, counter, load, local, ranges_of
 from glassgrad.lower.narrow import carrier
 from glassgrad.optimize import moves
 from glassgrad.optimize.packing import PACK_WORK, FlatAxis, one, stride_along
 from glassgrad.optimize.units import WORD, MatrixUnit
+
+FEW_TASKS = 8              # steps of K that are tasks enough, so that each can pack whole rows
 
 
 @dataclass(frozen=True)
@@ -95,20 +97,37 @@ class Panels:
     def pack(self, lanes: int) -> list[Statement]:
         """The loops that fill the panels, lanes along what is contiguous in memory."""
         panel, whole = counter("p", self.panels), self.k.size // self.unit.depth
+        copies = math.prod(r.arg.size for r in self.outer)
+        kind = TASK if copies * self.panels * self.steps * self.width * self.unit.depth >= PACK_WORK else LOOP
         body: list[Statement] = []
-        if whole:
-            step = counter("ks", whole)
-            inner = self.one_step(one(panel), one(step), lanes, False)
-            body += [For(step, LOOP, inner)] if whole > 1 else inner
-        if whole < self.steps:
-            body += self.one_step(one(panel), index(whole), lanes, True)
-        work = math.prod(r.arg.size for r in self.outer) * self.panels * self.steps * self.width * self.unit.depth
-        kind = TASK if work >= PACK_WORK else LOOP
-        if self.panels > 1:
-            body = [For(panel, kind, body)]
+        if self.right and not self.along_k and self.panels > 1 and copies * self.steps >= FEW_TASKS:
+            body = self.by_rows(panel, whole, kind, lanes)
+        else:
+            if whole:
+                step = counter("ks", whole)
+                inner = self.one_step(one(panel), one(step), lanes, False)
+                body += [For(step, LOOP, inner)] if whole > 1 else inner
+            if whole < self.steps:
+                body += self.one_step(one(panel), index(whole), lanes, True)
+            body = [For(panel, kind, body)] if self.panels > 1 else body
         for r in reversed(self.outer):
             body = [For(r, kind, body)]
         return body
+
+    def by_rows(self, panel: UOp, whole: int, kind: str, lanes: int) -> list[Statement]:
+        """For steps of K: for words: for panels: memory is read in whole rows, as it lies, and every panel gets its
+        part of them."""
+        def rows(step: UOp, ragged: bool) -> list[Statement]:
+            [words] = self.one_step(panel, step, lanes, ragged)
+            assert isinstance(words, For)
+            return [For(words.range, LOOP, [For(panel, LOOP, words.body)])]
+        step = counter("ks", self.steps)
+        if self.steps == 1:
+            return rows(index(0), whole == 0)
+        if whole == self.steps:
+            return [For(step, kind, rows(step, False))]
+        last = less(index(whole - 1), step)
+        return [For(step, kind, [If(less(step, index(whole)), rows(step, False)), If(last, rows(index(whole), True))])]
 
     def one_step(self, panel: UOp, step: UOp, lanes: int, ragged: bool) -> list[Statement]:
         """One step of K of one panel; `ragged`: K ends within it."""
