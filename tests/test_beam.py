@@ -170,7 +170,7 @@ def test_a_worker_that_does_not_answer_is_killed() -> None:
         worker = Worker([sys.executable, "-c", script])
         start = time.monotonic()
         with pytest.raises(Lost, match=why):
-            worker.ask({"do": "recipe"}, 1.0)
+            worker.ask({"do": "recipe", "source": " " * (1 << 20)}, 1.0)
         assert time.monotonic() - start < 20 and not worker.alive and worker._process is None
 
 

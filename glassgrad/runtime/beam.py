@@ -61,12 +61,11 @@ class Worker:
     def ask(self, order: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The worker's reply; raises `Lost` when there is none in time."""
         process = self._process if self.alive and self._process is not None else self._start()
+        # in a thread: a process that reads nothing would keep us waiting, and nobody would look at the clock
+        threading.Thread(target=_send, args=(process, json.dumps(order) + "\n"), daemon=True).start()
         try:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(order) + "\n")
-            process.stdin.flush()
             line = self._replies.get(timeout=max(seconds, 0.01))
-        except (queue.Empty, OSError):
+        except queue.Empty:
             line = None
         if not line:
             status = process.poll()
@@ -102,6 +101,15 @@ class Worker:
                         pipe.close()
                     except OSError:
                         pass         # what was still to be sent goes nowhere
+
+
+def _send(process: subprocess.Popen[str], text: str) -> None:
+    try:
+        assert process.stdin is not None
+        process.stdin.write(text)
+        process.stdin.flush()
+    except (OSError, ValueError):
+        pass                         # it has ended, which `ask` will see
 
 
 def _listen(process: subprocess.Popen[str], replies: queue.Queue[str | None]) -> None:
