@@ -39,7 +39,7 @@ from glassgrad.lower.loops import (
     walk,
 )
 from glassgrad.lower.lower import lower
-from glassgrad.optimize import moves, recipes
+from glassgrad.optimize import contraction, moves, recipes
 from glassgrad.optimize.recipes import optimize, unoptimized
 from glassgrad.optimize.target import Target
 from glassgrad.runtime.loop_interpreter import run_kernel
@@ -364,6 +364,17 @@ def test_choices_depend_on_nothing_but_shapes_and_target() -> None:
     shown = {show(optimize(lower(ast), AVX512)) for _ in range(3)}
     assert len(shown) == 1
     assert optimize(lower(ast), AVX512).moves and optimize(lower(ast), AVX2).moves != optimize(lower(ast), AVX512).moves
+
+
+def test_nothing_is_packed_into_much_more_memory_than_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, row, column = (UOp(o.PARAM, FLOAT, (), Param(slot + 1, shape))
+                      for slot, shape in enumerate([(32, 64), (1, 128), (64, 1)]))
+    repeated = row.expand((64, 128)) + column.expand((64, 128))          # 8,192 elements of 192
+    value = matmul(x, repeated)
+    ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, value.shape)), value)),))
+    assert optimize(lower(ast), AVX512).moves[0].startswith("contract")
+    monkeypatch.setattr(contraction, "MOST_PACKED", 4096)
+    assert not any(move.startswith("contract") for move in optimize(lower(ast), AVX512).moves)
 
 
 def test_unoptimized_is_one_task_of_plain_loops() -> None:

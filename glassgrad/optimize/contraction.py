@@ -54,6 +54,7 @@ NEAR_K = 2048            # of K: panels that are longer no longer stay near, so 
 FEW_PANELS = 16          # of N: up to so many, the left factor may be read in place, again for each of them
 ROWS_AHEAD = 16          # of K: how early the right factor is fetched where it is read in place
 SHORT_LOOP = 9           # taps of a window that are written out
+MOST_PACKED = 1 << 28    # elements of a packed factor, where it is much larger than what it is made of
 MOST_RESTING = 1 << 22   # elements of tiles that rest between blocks of K, for each worker
 
 
@@ -109,6 +110,8 @@ class Recipe:
         m, m_out = flat_axis(p.m, p.epilogue, "m")
         n, n_out = image_axis(p) or flat_axis(p.n, p.epilogue, "n")
         if depth < LEAST_K or work < LEAST_WORK or n.size < 4 or m.size < 2:
+            return None
+        if not n.pitch and (_swells(p.right, p.n + p.k) or _swells(p.left, p.m + p.k)):
             return None
         return Recipe(p, target, m, n, [*p.batch, *m_out, *n_out], depth, work)
 
@@ -382,6 +385,13 @@ def gated(value: UOp, gate: UOp | None, result: UOp) -> UOp:
         return moves.edge_gate(value, gate)
     name = register("whole", result.dtype)
     return substitute_index(moves.edge_gate(substitute_index(value, {result: name}, {}), gate), {name: result}, {})
+
+
+def _swells(factor: UOp, loops: list[UOp]) -> bool:
+    """Whether a packed factor would be huge, and much larger than the memory it is made of: a window, a repetition."""
+    packed = math.prod(r.arg.size for r in dict.fromkeys([*loops, *ranges_of(factor)]))
+    read = {n.src[0] for n in toposort([factor]) if n.op is o.LOAD and n.src[0].op is o.PARAM}
+    return packed > max(MOST_PACKED, 4 * sum(math.prod(m.arg.shape) for m in read))
 
 
 def _blocks(panels_m: int, panels_n: int, rows: int, columns: int, depth: int, itemsize: int, wanted: int,
