@@ -167,7 +167,7 @@ def figures() -> tuple[str, str]:
     rates = measured_steps(size, made)
     lines = [f"Measured on {machine['date']}: {machine['processor'].split(' (')[0]}, {workers} cores, "
              f"glassgrad {machine['glassgrad commit']}, load before {load_before:.1f}. Peak: {one / 1e9:.0f} GFLOPS on "
-             f"one core, {every / 1e9:.0f} on all.", "",
+             f"one core, {every / 1e9:.0f} on all." + crowded(load_before, workers), "",
              f"| step | moves, for {size} x {size} | cores | GFLOPS | of the peak | times the naive |",
              "|---|---|---|---|---|---|"]
     for step in made:
@@ -192,6 +192,17 @@ def figures() -> tuple[str, str]:
     plot = bars({n: r / 1e9 for n, r in rates.items()}, f"GFLOPS, {size} x {size}, {machine['date']}",
                 {"peak of one core": one / 1e9, f"peak of {workers}": every / 1e9})
     return "\n".join(lines) + "\n", plot
+
+
+def crowded(load: float, workers: int) -> str:
+    """A warning where other programs had the cores.
+
+    >>> crowded(0.3, 2), crowded(9.0, 2)
+    ('', ' **Other programs were running: all rates are too low, and not comparable with each other.**')
+    """
+    if load <= workers / 2:
+        return ""
+    return " **Other programs were running: all rates are too low, and not comparable with each other.**"
 
 
 def main() -> None:
