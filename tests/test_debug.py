@@ -17,6 +17,7 @@ from glassgrad.jit import TinyJit
 from glassgrad.lower import lower as lowering
 from glassgrad.lower.loops import Store, walk
 from glassgrad.runtime import compile as compiling, toolchain
+from glassgrad.runtime.kernel_key import cost
 
 SCRIPT = """
     from glassgrad import Tensor
@@ -220,3 +221,15 @@ def test_the_passes_are_listed_where_they_run() -> None:
     source = open(engine.__file__).read()
     named = re.findall(r"^    (\w+)  ", source[:source.index('"""', 3)], re.M)
     assert named[:2] == ["normalise", "fold"] and "schedule" in named and "run" in named
+
+
+def test_bytes_are_those_that_are_read() -> None:
+    """A look-up reads the rows it is asked for, a slice its part; the same memory read twice counts once."""
+    table, rows = Tensor.rand(10_000, 16).realize(), Tensor([3, 5, 7]).realize()
+    with Context(CHECK_INDEX=0):
+        [item] = (table[rows] + 1).schedule()
+    assert cost(item.ast)[1] == (3 + 3) * 16 * 4 + 3 * rows.dtype.itemsize
+    [item] = (table[::100] * 2).schedule()
+    assert cost(item.ast)[1] == 2 * 100 * 16 * 4
+    [item] = (table + table.flip(0)).schedule()
+    assert cost(item.ast)[1] == 2 * table.numel() * 4

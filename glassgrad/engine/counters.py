@@ -12,7 +12,7 @@ class GlobalCounters:
     """
     kernel_count: int = 0      # kernels launched
     global_ops: int = 0        # arithmetic operations in them
-    global_mem: int = 0        # bytes their operands hold
+    global_mem: int = 0        # bytes of memory they must touch
     time_sum_s: float = 0.0    # seconds spent running them
     schedules: int = 0         # graphs scheduled anew (a cached schedule does not count)
 

@@ -49,11 +49,23 @@ def cache_key(ast: UOp, machine: str, compiler: str, moves: tuple[str, ...] = ()
 def cost(ast: UOp) -> tuple[int, int]:
     """Arithmetic operations and bytes of memory that a kernel must touch."""
     operations = total = 0
-    for n in toposort([ast]):
+    order = toposort([ast])
+    touched = _touched(order)
+    for n in order:
         if n.op in o.ELEMENTWISE and n.op not in (o.CAST, o.BITCAST):
             operations += n.size
         elif n.op in o.REDUCE:
             operations += n.src[0].size
         elif n.op is o.PARAM:
-            total += n.size * n.dtype.itemsize
+            total += touched[n] * n.dtype.itemsize
     return operations, total
+
+
+def _touched(order: list[UOp]) -> dict[UOp, int]:
+    """Of each node, sources first, the most elements that are ever asked for: a slice and a look-up read a part."""
+    found = {order[-1]: order[-1].size}
+    for n in reversed(order):
+        for i, source in enumerate(n.src):
+            part = n.op is o.SHRINK or n.op is o.GATHER and i == 0 or n.size == source.size and n.op is not o.SINK
+            found[source] = min(source.size, found.get(source, 0) + (found[n] if part else source.size))
+    return found
