@@ -123,6 +123,15 @@ def test_nothing_of_tinygrad_is_missing_without_a_word():
     assert not [n for n in ABSENT if hasattr(Tensor, n)]
 
 
+def test_every_method_is_in_a_test():
+    """By its name, in a file of tests other than the lists of names and messages."""
+    lists = ("test_messages", "test_junk", "test_api_page")
+    tests = [p for p in Path(__file__).parent.glob("test_*.py") if not p.name.startswith(lists)]
+    words = set(re.findall(r"[A-Za-z]\w*", "\n".join(p.read_text() for p in tests)))
+    missing = [n for n in dir(Tensor) if not n.startswith("_") and not {n, n.rstrip("_")} & words]
+    assert not missing, f"in no test: {missing}"
+
+
 def test_facts_are_about_names_that_exist():
     assert not [n for n in (*PYTORCH, *DIFFERENCES) if not hasattr(Tensor, n)]
 

@@ -246,6 +246,29 @@ def test_the_gradient_of_log_probabilities_alone() -> None:
         assert abs((up - down) / 2e-6 - found.numpy()[place]) < 1e-6
 
 
+# -- one operator under several names ------------------------------------------------------------------------
+def test_bits_by_name() -> None:
+    (x, a), (y, b) = whole(np.array([12, -7, 255], "int32"), np.array([10, 3, 2], "int32"))
+    for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
+        assert getattr(x, name)(y).tolist() == getattr(a, name)(b).tolist()
+        assert getattr(x, name)(5, reverse=True).tolist() == getattr(a, name)(5).tolist()
+    assert x.bitwise_not().tolist() == a.bitwise_not().tolist()
+    assert x.lshift(2).tolist() == (a << 2).tolist() and x.rshift(1).tolist() == (a >> 1).tolist()
+    assert y.lshift(1, reverse=True).tolist() == (1 << b).tolist() == y.rshift(0).ones_like().lshift(y).tolist()
+
+
+def test_shapes_and_values_after_another() -> None:
+    x, y = Tensor([[1.0, 0.0], [2.0, 0.0]]), Tensor.zeros(4)
+    assert y.reshape_as(x).shape == (2, 2) and Tensor([[1.0], [2.0]]).expand_as(x).tolist() == [[1, 1], [2, 2]]
+    assert x.argwhere().tolist() == torch.tensor(x.tolist()).argwhere().tolist()
+    assert x.count_nonzero().item() == 2 and x.count_nonzero(0).tolist() == [2, 0]
+    for made in (x.rand_like(), x.randn_like(), x.empty_like()):
+        assert made.shape == x.shape and made.dtype is x.dtype
+    assert x.rand_like(dtype=dtypes.float64).dtype is dtypes.float64 and x.max_numel() == 4
+    assert x.shard_like(y).device == y.device
+    check(lambda m: m.pinverse(), (4, 2), factor=50)
+
+
 # -- other keywords, types and places ------------------------------------------------------------------------
 @pytest.mark.parametrize("call", [
     lambda x: x.sum(dim=1), lambda x: x.mean(dim=(0, 1), keepdim=True), lambda x: x.softmax(dim=0),
