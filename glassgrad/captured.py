@@ -185,16 +185,18 @@ class Captured:
                 self.why = "a gradient was reset" if had else "a gradient was there already"
                 return True
         try:
-            same = [holder().uop for holder in self.holders] == self.seen       # type: ignore[union-attr]
+            present = [holder().uop for holder in self.holders]       # type: ignore[union-attr]
         except AttributeError:                     # one of them is dead, and None has no node
-            same = False
-        if same and not self.shared:
-            return False
-        return not (all(map(self._follow, self.shared)) and (same or all(map(self._follow, self.single))))
+            self.why = "a tensor it uses is gone"
+            return True
+        if present != self.seen:
+            for weight, node, seen in zip(self.single, present, self.seen):
+                if node is not seen and not self._follow(weight, [node]):
+                    return True
+        return not all(self._follow(weight, weight.source.nodes()) for weight in self.shared)
 
-    def _follow(self, weight: _Weight) -> bool:
+    def _follow(self, weight: _Weight, nodes: list[UOp]) -> bool:
         """Bind a weight to what its tensors stand for now; False where that is not the same kind of value."""
-        nodes = weight.source.nodes()
         if not nodes:
             self.why = "a tensor it uses is gone"
             return False
