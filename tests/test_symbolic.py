@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from glassgrad import (
     Context,
+    Device,
     GlassgradError,
     GlobalCounters,
     IndexRangeError,
@@ -246,6 +247,20 @@ def test_two_variables() -> None:
         near(t[:a, :b].sum(0), DATA[:n, :m].sum(0))
         near(t[:a, :b] @ t[:b, :3], DATA[:n, :m] @ DATA[:m, :3])
         near(t[:a, :b].reshape(-1).exp(), np.exp(DATA[:n, :m].reshape(-1)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_products_are_packed_in_blocks(device: str) -> None:
+    x, y = (_numbers.standard_normal(shape).astype(np.float32) for shape in ((3, 200, 24), (3, 24, 150)))
+    t, u = Tensor(x, device=device).realize(), Tensor(y, device=device).realize()
+    v, w = Variable("v", 1, 200), Variable("w", 0, 150)
+    [item] = (t[:, :v.bind(5)] @ u).schedule()
+    moves = Device[device].loop_tree(item.ast).moves
+    assert any("contract" in move for move in moves) or device == "PYTHON"        # which interprets plain loops
+    for n, m in ((1, 0), (63, 64), (64, 149), (65, 1), (128, 150), (200, 70)) if device != "PYTHON" else ((65, 70),):
+        near((t[:, :v.bind(n)] @ u).relu() + 1, np.maximum(x[:, :n] @ y, 0) + 1)
+        near(t @ u[:, :, :w.bind(m)], x @ y[:, :, :m])
+        near(t[:, :v.bind(n)] @ u[:, :, :w.bind(m)], x[:, :n] @ y[:, :, :m])
 
 
 def test_two_values_of_one_variable_in_one_graph() -> None:

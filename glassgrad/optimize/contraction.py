@@ -36,6 +36,7 @@ from glassgrad.lower.loops import (
     local,
     ranges_of,
     register,
+    walk,
 )
 from glassgrad.optimize import moves
 from glassgrad.optimize.choices import Choice, Decisions, settled
@@ -79,17 +80,18 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions) -> 
     product = recognise(body)
     if product is None:
         return None
-    in_place = direct(product, target, decisions)
-    if in_place is not None:
-        return in_place
-    along_memory = dots(product, target, decisions)
-    if along_memory is not None:
-        return along_memory
+    for other in (direct, dots) if not product.stops else ():
+        along_memory = other(product, target, decisions)
+        if along_memory is not None:
+            return along_memory
     recipe = Recipe.of(lanes_on_the_right(product), target)
     if recipe is None:
         return None
     chosen = decisions.ask(recipe.own(), recipe.refuses, recipe.others)
-    return Tiling(recipe.product, recipe.m, recipe.n, recipe.outer, recipe.work, chosen).phases()
+    phases = Tiling(recipe.product, recipe.m, recipe.n, recipe.outer, recipe.work, chosen).phases()
+    for loop in [s for phase in phases for s in walk(phase) if isinstance(s, For) and s.range in product.stops]:
+        loop.stop = product.stops[loop.range]
+    return phases
 
 
 @dataclass
@@ -108,7 +110,7 @@ class Recipe:
         depth = math.prod(r.arg.size for r in p.k)
         work = depth * math.prod(r.arg.size for r in p.m + p.n + p.batch)
         m, m_out = flat_axis(p.m, p.epilogue, "m")
-        n, n_out = image_axis(p) or flat_axis(p.n, p.epilogue, "n")
+        n, n_out = (None if p.stops else image_axis(p)) or flat_axis(p.n, p.epilogue, "n")
         if depth < LEAST_K or work < LEAST_WORK or n.size < 4 or m.size < 2:
             return None
         if not n.pitch and (_swells(p.right, p.n + p.k) or _swells(p.left, p.m + p.k)):

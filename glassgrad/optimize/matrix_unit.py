@@ -70,7 +70,7 @@ class Unit(Choice):
 def on_matrix_unit(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]] | None:
     """The phases; refuses what is not a sum of products, has no unit for its types, or is too small to repay it."""
     product = recognise(body) if target.units else None
-    recipe = None if product is None else UnitRecipe.of(lanes_on_the_right(product), target)
+    recipe = None if product is None or product.stops else UnitRecipe.of(lanes_on_the_right(product), target)
     if recipe is None:
         return None
     return UnitTiling(recipe, decisions.ask(recipe.own(), recipe.refuses, recipe.others)).phases()

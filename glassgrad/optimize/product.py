@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.index import add, linear, multiply
@@ -33,10 +33,11 @@ class Product:
     k: list[UOp]
     total: UOp                    # the register that is summed into
     epilogue: list[Statement]
+    stops: dict[UOp, UOp] = field(default_factory=dict)   # of loops of the batch that end when the kernel says so
 
     def swapped(self) -> Product:
         """The same with the factors exchanged."""
-        return Product(self.right, self.left, self.n, self.m, self.batch, self.k, self.total, self.epilogue)
+        return Product(self.right, self.left, self.n, self.m, self.batch, self.k, self.total, self.epilogue, self.stops)
 
 
 def recognise(body: list[Statement]) -> Product | None:
@@ -70,19 +71,18 @@ def _groups_apart(body: list[Statement]) -> list[Statement] | None:
 def _recognise(body: list[Statement]) -> Product | None:
     around, body = moves.chain(body)
     loops = [f.range for f in around]
-    if any(f.stop is not None for f in around):
-        return None
+    stops = {f.range: f.stop for f in around if f.stop is not None}      # tiles are cut to sizes that are known
     if len(body) < 3 or not isinstance(body[0], Assign) or not isinstance(body[1], For):
         return None
     if not all(isinstance(s, Store) for s in body[2:]):
         return None
     total, inner, k = body[0].register, body[1], [body[1].range]
-    stops = [inner.stop]
+    ends = [inner.stop]
     while len(inner.body) == 1 and isinstance(inner.body[0], For):
         inner = inner.body[0]
         k.append(inner.range)
-        stops.append(inner.stop)
-    if any(stop is not None for stop in stops):     # tiles and panels are cut to sizes that are known
+        ends.append(inner.stop)
+    if any(stop is not None for stop in ends):
         return None
     if len(inner.body) != 1 or not isinstance(inner.body[0], Accumulate):
         return None
@@ -93,10 +93,10 @@ def _recognise(body: list[Statement]) -> Product | None:
     in_left, in_right = ranges_of(left), ranges_of(right)
     if not all(r in in_left and r in in_right for r in k):
         return None
-    m = [r for r in loops if r in in_left and r not in in_right]
-    n = [r for r in loops if r in in_right and r not in in_left]
-    batch = [r for r in loops if (r in in_left) == (r in in_right)]
-    return Product(left, right, m, n, batch, k, total, body[2:]) if m and n else None
+    m = [r for r in loops if r in in_left and r not in in_right and r not in stops]
+    n = [r for r in loops if r in in_right and r not in in_left and r not in stops]
+    batch = [r for r in loops if r not in m and r not in n]
+    return Product(left, right, m, n, batch, k, total, body[2:], stops) if m and n else None
 
 
 def lanes_on_the_right(p: Product) -> Product:

@@ -31,6 +31,7 @@ from glassgrad.lower.loops import (
     walk,
 )
 from glassgrad.optimize import moves, rare
+from glassgrad.optimize.blocks import in_blocks
 from glassgrad.optimize.choices import Choice, Decisions, Refused, read, settled
 from glassgrad.optimize.contraction import contraction
 from glassgrad.optimize.matrix_unit import on_matrix_unit
@@ -89,8 +90,7 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, contract: bool 
     """`optimize`, with the decisions left in the hands of the caller."""
     phases: list[Phase] = []
     for phase in kernel.phases:
-        for part in residues(phase.body):
-            body = moves.merge_all(part)
+        for body in [b for part in residues(phase.body) for b in in_blocks(moves.merge_all(part))]:
             contracted = (on_matrix_unit(body, target, decisions) or contraction(body, target, decisions)) \
                 if contract else None
             phases += [Phase(b) for b in (plain(body, target, decisions) if contracted is None else contracted)]
