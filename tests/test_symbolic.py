@@ -56,6 +56,7 @@ def test_a_variable_has_bounds_and_takes_values_within_them() -> None:
     assert (v.min, v.max, v.vmin, v.vmax, v.name, v.expr) == (2, 9, 2, 9, "v", "v")
     bound = v.bind(5)
     assert isinstance(bound, Variable) and (bound.val, int(bound), bound.unbind()) == (5, 5, (v, 5))
+    assert bound.unbind_all() == (v, {v: 5})
     assert repr(v) == "v" and repr(bound) == "v = 5" and bound == v.bind(5) != v.bind(6)
     for value in (2, 9):
         assert v.bind(value).val == value
