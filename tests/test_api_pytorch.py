@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from judge import check, seeded, torch
 
-from glassgrad import DTypeError, InputError, ShapeError, Tensor, dtypes
+from glassgrad import DTypeError, InputError, ShapeError, Tensor, dtypes, nn
 
 F = torch.nn.functional
 
@@ -231,6 +231,19 @@ def test_ctc_loss_without_a_batch() -> None:
     theirs = F.ctc_loss(torch.tensor(array).log_softmax(-1), torch.tensor([1, 2, 2]), torch.tensor(7), torch.tensor(3))
     ours = Tensor(array).log_softmax(-1).ctc_loss(Tensor([1, 2, 2]), 7, 3)
     np.testing.assert_allclose(ours.item(), theirs.item(), rtol=1e-5)
+
+
+def test_losses_as_layers() -> None:
+    array, named = seeded("layer").normal(size=(7, 2, 4)).astype("float32"), np.array([[1, 2], [3, 3]])
+    logs, judge = Tensor(array).log_softmax(-1), torch.tensor(array).log_softmax(-1)
+    theirs = torch.nn.CTCLoss(reduction="sum")(judge, torch.tensor(named), torch.tensor([7, 6]), torch.tensor([2, 2]))
+    ours = nn.CTCLoss(reduction="sum")(logs, Tensor(named), [7, 6], [2, 2])
+    np.testing.assert_allclose(ours.item(), theirs.item(), rtol=1e-5)
+    weight, classes = [0.5, 1.0, 2.0, 0.1], np.array([0, 3, 1, 2, 2, 1, 0])
+    for name in ("NLLLoss", "CrossEntropyLoss"):
+        theirs = getattr(torch.nn, name)(torch.tensor(weight))(judge[:, 0], torch.tensor(classes))
+        ours = getattr(nn, name)(Tensor(weight))(logs[:, 0], Tensor(classes))
+        np.testing.assert_allclose(ours.item(), theirs.item(), rtol=1e-5)
 
 
 def test_the_gradient_of_log_probabilities_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -184,6 +185,22 @@ def test_every_name_of_the_table_leads_somewhere():
         for place in names.values():
             module, _, attribute = place.partition(":")
             assert not attribute or hasattr(import_module(module), attribute), place
+
+
+def test_numbers_words_and_memory():
+    from glassgrad.compat import small as s
+    assert s.data64(1 << 33) == (2, 0) == s.data64_le(1 << 33)[::-1] and s.i2u(16, -2) == 65534
+    assert s.floordiv(-7, 2) == -4 and s.floormod(-7, 2) == 1 and s.getbits(0xF0, 4, 7) == 15
+    assert s.size_to_str(3_500_000) == "3.34 MB" and s.time_to_str(2.5) == " 2500.00ms"
+    kept = bytearray(b"abcdefgh")
+    assert bytes(s.from_mv(memoryview(kept))) == bytes(kept) == bytes(s.to_mv(s.mv_address(memoryview(kept)), 8))
+    assert s.flat_mv(memoryview(kept).cast("B", (2, 4))).shape == (8,) and next(s.count(3)) == 3
+    assert s.perf_counter_us() <= s.perf_counter_us()
+    with s.disable_gc():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(KeyError):
+        s.panic(KeyError())
 
 
 def test_settings_and_small_functions(capsys):

@@ -10,7 +10,8 @@ __all__ = ["MODULES"]
 
 Names = dict[str, str]
 
-_JIT: Names = {"TinyJit": "glassgrad.jit:TinyJit", "JIT": "glassgrad.compat.helpers:JIT"}
+_JIT: Names = {"TinyJit": "glassgrad.jit:TinyJit", "JIT": "glassgrad.compat.helpers:JIT",
+               "JitError": "glassgrad.base.errors:JitError"}
 _OPS: Names = {name: f"glassgrad.compat.older:{name}" for name in (
     "UnaryOps", "BinaryOps", "TernaryOps", "ReduceOps", "MovementOps", "LoadOps", "MetaOps", "BufferOps", "GroupOp")}
 _OPS |= {"Ops": "glassgrad.graph.ops:Ops", "UOp": "glassgrad.graph.uop:UOp", "LazyOp": "glassgrad.graph.uop:UOp",
@@ -44,7 +45,8 @@ _RENDER: Names = {
 }
 _TENSOR: Names = {"Tensor": "glassgrad.tensor.tensor:Tensor", "Function": "glassgrad.tensor.function:Function",
                   **{k: _DTYPE[k] for k in ("dtypes", "DType")}, "Device": "glassgrad.engine.device:Device",
-                  "TRAINING": "glassgrad.compat.helpers:TRAINING"}
+                  "TRAINING": "glassgrad.compat.helpers:TRAINING",
+                  **{k: _DTYPE[k] for k in ("_to_np_dtype", "_from_np_dtype")}}
 _HELPERS = "glassgrad.compat.helpers"
 
 MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
@@ -67,8 +69,12 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
     "tinygrad.tensor": ((), _TENSOR),
     "tinygrad.dtype": ((), _DTYPE),
     "tinygrad.helpers": (
-        (_HELPERS,),
-        {"dtypes": "glassgrad.graph.dtype:dtypes", "DType": "glassgrad.graph.dtype:DType"},
+        (_HELPERS, "glassgrad.compat.small"),
+        {
+            "dtypes": "glassgrad.graph.dtype:dtypes",
+            "DType": "glassgrad.graph.dtype:DType",
+            "GlobalCounters": "glassgrad.engine.counters:GlobalCounters",
+        },
     ),
     "tinygrad.device": ((), _DEVICE),
     "tinygrad.ops": ((), {**_OPS, **_LAZY, **_DEVICE, "GlobalCounters": "glassgrad.engine.counters:GlobalCounters"}),

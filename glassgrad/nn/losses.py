@@ -6,11 +6,14 @@ Each calls the method of Tensor that has the formula.
 
 from __future__ import annotations
 
+from typing import Any
+
 from glassgrad.nn.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["MSELoss", "L1Loss", "HuberLoss", "SmoothL1Loss", "KLDivLoss", "CrossEntropyLoss", "NLLLoss", "BCELoss",
-           "BCEWithLogitsLoss"]
+           "BCEWithLogitsLoss",
+           "CTCLoss"]
 
 
 class _Loss(Layer):
@@ -109,31 +112,49 @@ class BCEWithLogitsLoss(Layer):
 
 
 class NLLLoss(Layer):
-    """Minus the log-probability of each target class; classes are axis 1.
+    """Minus the log-probability of each target class; classes are axis 1, and `weight` says how much each counts.
 
     >>> NLLLoss()(Tensor([[0.0, -2.0]]), Tensor([1])).item()
     2.0
     """
     shows = ("ignore_index", "reduction")
 
-    def __init__(self, ignore_index: int = -100, reduction: str = "mean"):
-        self.ignore_index, self.reduction = ignore_index, reduction
+    def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"):
+        self.weight, self.ignore_index, self.reduction = weight, ignore_index, reduction
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return x.nll_loss(target, ignore_index=self.ignore_index, reduction=self.reduction)
+        return x.nll_loss(target, self.weight, self.ignore_index, self.reduction)
 
 
 class CrossEntropyLoss(Layer):
-    """Minus the log-probability of the targets, from scores before softmax; classes are axis 1.
+    """Minus the log-probability of the targets, from scores before softmax; classes are axis 1, and `weight` says how
+    much each counts.
 
     >>> CrossEntropyLoss()(Tensor([[0.0, 0.0]]), Tensor([1])).exp().item()
     2.0
     """
     shows = ("ignore_index", "reduction", "label_smoothing")
 
-    def __init__(self, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0):
-        self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
+    def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean",
+                 label_smoothing: float = 0.0):
+        self.weight, self.ignore_index = weight, ignore_index
+        self.reduction, self.label_smoothing = reduction, label_smoothing
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return x.cross_entropy(target, reduction=self.reduction, label_smoothing=self.label_smoothing,
-                               ignore_index=self.ignore_index)
+                               ignore_index=self.ignore_index, weight=self.weight)
+
+
+class CTCLoss(Layer):
+    """Minus the log-probability of all alignments of label sequences with log-probabilities (time, batch, classes).
+
+    >>> CTCLoss()(Tensor([[[0.0, -1.0]]]), Tensor([[1]]), [1], [1]).item()
+    1.0
+    """
+    shows = ("blank", "reduction", "zero_infinity")
+
+    def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False):
+        self.blank, self.reduction, self.zero_infinity = blank, reduction, zero_infinity
+
+    def forward(self, x: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any) -> Tensor:
+        return x.ctc_loss(targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity)

@@ -1,0 +1,139 @@
+"""More of tinygrad.helpers: numbers, words and memory. In, out: plain values. Knows nothing of tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+__all__ = ["data64", "data64_le", "i2u", "getbits", "floordiv", "floormod", "time_to_str", "size_to_str", "pluralize",
+           "to_mv", "from_mv", "mv_address", "flat_mv", "perf_counter_us", "count", "panic", "disable_gc"]
+
+count = itertools.count
+
+
+# -- numbers -------------------------------------------------------------------------------------------------
+def data64(data: Any) -> tuple[Any, Any]:
+    """A 64-bit number as two of 32 bits, the high one first.
+
+    >>> data64(0x1234567890), data64_le(0x1234567890)
+    ((18, 878082192), (878082192, 18))
+    """
+    return data >> 32, data & 0xFFFFFFFF
+
+
+def data64_le(data: Any) -> tuple[Any, Any]:
+    """The same, the low one first."""
+    return data & 0xFFFFFFFF, data >> 32
+
+
+def i2u(bits: int, value: int) -> int:
+    """A signed number's bits, read as a number without sign.
+
+    >>> i2u(8, -1), i2u(8, 5)
+    (255, 5)
+    """
+    return value % (1 << bits)
+
+
+def getbits(value: int, start: int, end: int) -> int:
+    """The bits from start to end, both included.
+
+    >>> getbits(0b11010110, 1, 3)
+    3
+    """
+    return (value >> start) % (1 << (end - start + 1))
+
+
+def floordiv(x: Any, y: Any) -> Any:
+    """x // y, rounded down."""
+    return x // y
+
+
+def floormod(x: Any, y: Any) -> Any:
+    """x % y, with the sign of y."""
+    return x % y
+
+
+# -- words ---------------------------------------------------------------------------------------------------
+def time_to_str(t: float, w: int = 8) -> str:
+    """Seconds, said in milliseconds or microseconds.
+
+    >>> time_to_str(0.012), time_to_str(3e-5)
+    ('   12.00ms', '   30.00us')
+    """
+    return f"{t * 1e3:{w}.2f}ms" if t > 1e-3 else f"{t * 1e6:{w}.2f}us"
+
+
+def size_to_str(size: float) -> str:
+    """Bytes, said in the largest unit that leaves a number from 1.
+
+    >>> size_to_str(10), size_to_str(2000)
+    ('10 B', '1.95 KB')
+    """
+    for step, unit in ((30, "GB"), (20, "MB"), (10, "KB")):
+        if size >= 1 << step:
+            return f"{size / (1 << step):.2f} {unit}"
+    return f"{size} B"
+
+
+def pluralize(word: str, number: int) -> str:
+    """A number of things.
+
+    >>> pluralize("cat", 1), pluralize("cat", 2)
+    ('1 cat', '2 cats')
+    """
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+# -- memory --------------------------------------------------------------------------------------------------
+def to_mv(ptr: int, size: int) -> memoryview:
+    """The bytes at an address."""
+    return memoryview((ctypes.c_uint8 * size).from_address(ptr)).cast("B")
+
+
+def from_mv(mv: memoryview, to_type: Any = ctypes.c_char) -> Any:
+    """Memory as a ctypes array."""
+    return (to_type * (mv.nbytes // ctypes.sizeof(to_type))).from_buffer(mv)
+
+
+def mv_address(mv: memoryview) -> int:
+    """Where memory lies.
+
+    >>> kept = bytearray(b"abc")
+    >>> bytes(to_mv(mv_address(memoryview(kept)), 3))
+    b'abc'
+    """
+    return ctypes.addressof(from_mv(mv))
+
+
+def flat_mv(mv: memoryview) -> memoryview:
+    """Memory as bytes in a row."""
+    return mv.cast("B") if mv.nbytes else mv
+
+
+# -- running -------------------------------------------------------------------------------------------------
+def perf_counter_us() -> float:
+    """A clock, in microseconds."""
+    return time.perf_counter_ns() / 1000
+
+
+def panic(problem: BaseException | None = None) -> NoReturn:
+    """Raise, where a statement cannot stand."""
+    raise problem if problem is not None else RuntimeError("panic")
+
+
+@contextlib.contextmanager
+def disable_gc() -> Iterator[None]:
+    """No collection of cycles inside."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
