@@ -46,6 +46,7 @@ KERNELS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = 
                                                                                             (3, 1, 3, 3))),
     "a map": (lambda x, y: (x * y + 1).exp(), ((97,), (97,))),
     "a transposed map": (lambda x, y: x.T + y, ((13, 29), (29, 13))),
+    "a copy across": (lambda x: x.permute(2, 1, 0) * 2, ((37, 3, 50),)),
     "one element": (lambda x: x + 1, ((1,),)),
     "rows summed": (lambda x: x.sum(1), ((31, 67),)),
     "columns summed": (lambda x: x[:, ::2].sum(0), ((67, 34),)),

@@ -36,7 +36,7 @@ from glassgrad.optimize.choices import Choice, Decisions, Refused, read, settled
 from glassgrad.optimize.contraction import contraction
 from glassgrad.optimize.matrix_unit import on_matrix_unit
 from glassgrad.optimize.residues import residues
-from glassgrad.optimize.streams import along_slices, rows_together
+from glassgrad.optimize.streams import along_slices, rows_together, turned
 from glassgrad.optimize.target import Target
 
 __all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # the moves' readers know all kinds from here
@@ -118,6 +118,9 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
             return [nest(loops[:-1], moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes),
                          total, decisions)]
         return [nest(loops, inner, total, decisions)]
+    blocks = turned(loops, inner, lanes, decisions)
+    if blocks is not None:
+        return [nest(blocks[0], blocks[1], total, decisions)]
     columns = bool(loops) and columns_cost(loops, inner, lanes) <= rows_cost(inner, lanes)
     tile = _tile(inner)
     apart = math.prod(f.range.arg.size for f in loops)

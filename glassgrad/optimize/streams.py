@@ -6,6 +6,10 @@ columns (lanes along n) walks along whole rows, a few at once, and keeps its sum
 
     for i: r = 0; for k: r += x[i, k]; S        ->  for i by 8: TILE 8: r = 0; for k: r += x[i, k]; S
     for n: r = 0; for k: r += x[k, n]; S        ->  for slices of n: m = 0; for k by 8: for n: m[n] += x[k, n] + ..; S
+
+And what is read along one axis and stored along another goes in square blocks, which renderers turn in registers.
+
+    for i: for j: y[i, j] = x[j, i]             ->  for i by 16: for j by 16: TILE j: LANE i: y[i, j] = x[j, i]
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.index import add, index, multiply
 from glassgrad.graph.uop import UOp, identity, toposort
 from glassgrad.lower.loops import (
+    LANE,
     LOOP,
     TILE,
     Accumulate,
@@ -52,6 +57,13 @@ class Slices(Choice):
     loop: str = settled()
     width: int = settled()
     rows: int = settled()
+
+
+@dataclass(frozen=True)
+class Turn(Choice):
+    """Square blocks: vectors along the loop that is read in order, as many along the one that is stored in order."""
+    loop: str
+    lanes: int
 
 
 @dataclass
@@ -109,6 +121,57 @@ def along_slices(loop: For, inner: list[Statement], tile: int, lanes: int, targe
         return None
     chosen = decisions.ask(Slices(loop.range.arg.name, nearest[0], ROWS), lambda c: None)
     return _slices(loop, reduction, chosen.width, chosen.rows, tile, lanes)
+
+
+def turned(loops: list[For], inner: list[Statement], lanes: int, decisions: Decisions) \
+        -> tuple[list[For], list[Statement]] | None:
+    """A copy across, as (loops, blocks); refuses (None) where something lies along the loop that is stored in order."""
+    if not all(isinstance(s, Store) and s.gate is None and s.combine is None for s in inner) or lanes < 4:
+        return None
+    stored = [f for f in loops if f.stop is None and all(stride_along(s.index, f.range) == 1 for s in inner
+                                                         if isinstance(s, Store))]
+    places = [n.src[1] for s in inner for n in toposort(expressions(s)) if n.op is o.LOAD]
+    if not stored or stored[-1].range.arg.size < lanes:
+        return None
+    along = stored[-1]
+    read = [f for f in loops if f is not along and f.stop is None and f.range.arg.size >= lanes
+            and any(stride_along(at, f.range) == 1 for at in places)
+            and all(stride_along(at, f.range) in (0, 1) and stride_along(at, along.range) != 1 for at in places)]
+    if not read:
+        return None
+    names = [f.range.arg.name for f in read]
+
+    def refuses(c: Turn) -> str | None:
+        if c.loop not in names:
+            return f"the loops are {', '.join(names)}"
+        return None if c.lanes <= lanes and c.lanes & (c.lanes - 1) == 0 else f"a vector has 1, 2, 4 .. {lanes} lanes"
+
+    chosen = decisions.ask(Turn(names[-1], lanes), refuses)
+    across = read[names.index(chosen.loop)]
+    # the loop read in order is outside: each row of a block is then written on where it was left
+    body = moves.wide(For(along.range, LOOP, inner), chosen.lanes, 1)
+    return [f for f in loops if f not in (along, across)], _within(across, body, chosen.lanes)
+
+
+def _within(loop: For, body: list[Statement], lanes: int) -> list[Statement]:
+    """for i in n: for jo: TILE j: S  ->  for io: for jo: TILE j: LANE i: S"""
+    def lane_inside(s: Statement, lane: UOp) -> Statement:
+        if isinstance(s, For) and s.kind in (LOOP, TILE):
+            return For(s.range, s.kind, [lane_inside(x, lane) for x in s.body], s.stop)
+        return For(lane, LANE, [s])
+
+    out: list[Statement] = []
+    size, start = loop.range.arg.size, 0
+    for count, width in ((size // lanes, lanes), (1, size % lanes)):
+        if not count or not width:
+            continue
+        outer, lane = counter(loop.range.arg.name + "o", count), counter(loop.range.arg.name + "l", width)
+        at = add(index(start), add(multiply(_one(outer), lanes), _one(lane)))
+        block = moves.rebuild(body, {loop.range: at})
+        block = [lane_inside(s, lane) for s in block] if width > 1 else block
+        out += [For(outer, LOOP, block)] if count > 1 else block
+        start += count * lanes
+    return out
 
 
 def _slices(loop: For, reduction: Reduction, width: int, rows: int, tile: int, lanes: int) \
