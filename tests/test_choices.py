@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from loop_kernels import AVX2, AVX512
+from loop_kernels import AMX, AVX2, AVX512
 
 from glassgrad import Tensor
+from glassgrad.graph.interpret import to_storage
 from glassgrad.graph.uop import UOp
 from glassgrad.lower.loops import Kernel
 from glassgrad.lower.lower import lower
@@ -28,7 +29,7 @@ def kernel_of(make: Callable[..., Tensor], *shapes: tuple[int, ...]) -> UOp:
 
 def run(kernel: Kernel, seed: int = 0) -> list[bytes]:
     rng = np.random.default_rng(seed)
-    arrays = [rng.standard_normal(p.size).astype(p.dtype.format) for p in kernel.params]
+    arrays = [to_storage(rng.standard_normal(p.size), p.dtype).copy() for p in kernel.params]
     run_kernel(kernel, arrays)
     return [arrays[slot].tobytes() for slot in kernel.written]
 
@@ -44,6 +45,7 @@ KERNELS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = 
     "convolution of channels": (lambda x, w: x.conv2d(w), ((2, 16, 6, 7), (16, 16, 3, 3))),
     "its gradient by the weight": (lambda x, w: x.conv2d(w).square().sum().gradient(w)[0], ((5, 1, 13, 13),
                                                                                             (3, 1, 3, 3))),
+    "bfloat16": (lambda a, b: a.cast("bfloat16").realize() @ b.cast("bfloat16").realize(), ((37, 70), (70, 41))),
     "a map": (lambda x, y: (x * y + 1).exp(), ((97,), (97,))),
     "a transposed map": (lambda x, y: x.T + y, ((13, 29), (29, 13))),
     "a copy across": (lambda x: x.permute(2, 1, 0) * 2, ((37, 3, 50),)),
@@ -58,13 +60,15 @@ KERNELS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = 
 
 
 @pytest.mark.parametrize("name, target", [*[(name, AVX512) for name in KERNELS], ("matmul of primes", SMALL),
-                                          ("columns along slices", SMALL), ("softmax", AVX2), ("convolution", AVX2)])
+                                          ("columns along slices", SMALL), ("softmax", AVX2), ("convolution", AVX2),
+                                          ("bfloat16", AMX)])
 def test_every_neighbour_gives_the_same_bits(name: str, target: Target) -> None:
     make, shapes = KERNELS[name]
     plain = lower(kernel_of(make, *shapes))
     decisions = Decisions()
     recipe = decide(plain, target, decisions)
-    for which, kind in (("its gradient by the weight", "dots("), ("convolution of channels", "direct(")):
+    for which, kind in (("its gradient by the weight", "dots("), ("convolution of channels", "direct("),
+                        ("bfloat16", "unit(" if target is AMX else "contract(")):
         assert name != which or recipe.moves[0].startswith(kind), recipe.moves
     wanted, tried = run(recipe), 0
     for moves in decisions.neighbours():
