@@ -18,7 +18,7 @@ from loop_kernels import AMX, AVX512, SIZES, Inputs, check
 from render_kernels import run as run_rendered
 from scripts import run_script
 
-from glassgrad import Context, Tensor, dtypes
+from glassgrad import Context, Tensor, Variable, dtypes
 from glassgrad.base.errors import Bug
 from glassgrad.graph.dtype import DType
 from glassgrad.graph.uop import UOp
@@ -380,3 +380,15 @@ def test_units_are_data() -> None:
         assert unit.rows * unit.words * 4 == unit.words * unit.columns * 4 == 1024, "a tile register holds 1 KiB"
         assert unit.rows * unit.columns * unit.total.itemsize == 1024
         assert unit.depth * unit.left.itemsize == 64
+
+
+@pytest.mark.parametrize("length", [1, 37, 64])
+def test_an_axis_whose_length_is_known_when_it_runs(length: int, rng: np.random.Generator) -> None:
+    a, b = numbers(rng, 64, 48, 40), numbers(rng, 64, 40, 56)
+    some = Variable("batch", 1, 64).bind(length)
+    left, right = (Tensor(x).bfloat16().contiguous().realize()[:some] for x in (a, b))
+    made = left.matmul(right, dtype=dtypes.float32)
+    with Context(CHECK=1):
+        got = made.sum(0).numpy()
+    exact = (a[:length].astype("float64") @ b[:length].astype("float64")).sum(0)
+    np.testing.assert_allclose(got, exact, atol=1e-3)

@@ -113,7 +113,7 @@ class Recipe:
         n, n_out = (None if p.stops else image_axis(p)) or flat_axis(p.n, p.epilogue, "n")
         if depth < LEAST_K or work < LEAST_WORK or n.size < 4 or m.size < 2:
             return None
-        if not n.pitch and (_swells(p.right, p.n + p.k) or _swells(p.left, p.m + p.k)):
+        if not n.pitch and (swells(p.right, p.n + p.k) or swells(p.left, p.m + p.k)):
             return None
         return Recipe(p, target, m, n, [*p.batch, *m_out, *n_out], depth, work)
 
@@ -389,7 +389,7 @@ def gated(value: UOp, gate: UOp | None, result: UOp) -> UOp:
     return substitute_index(moves.edge_gate(substitute_index(value, {result: name}, {}), gate), {name: result}, {})
 
 
-def _swells(factor: UOp, loops: list[UOp]) -> bool:
+def swells(factor: UOp, loops: list[UOp]) -> bool:
     """Whether a packed factor would be huge, and much larger than the memory it is made of: a window, a repetition."""
     packed = math.prod(r.arg.size for r in dict.fromkeys([*loops, *ranges_of(factor)]))
     read = {n.src[0] for n in toposort([factor]) if n.op is o.LOAD and n.src[0].op is o.PARAM}

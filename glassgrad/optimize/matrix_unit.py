@@ -33,10 +33,11 @@ from glassgrad.lower.loops import (
     load,
     local,
     register,
+    walk,
 )
 from glassgrad.optimize import moves
 from glassgrad.optimize.choices import Choice, Decisions, settled
-from glassgrad.optimize.contraction import flat_axis, gated, image_axis
+from glassgrad.optimize.contraction import flat_axis, gated, image_axis, swells
 from glassgrad.optimize.packing import FlatAxis, one, stride_along
 from glassgrad.optimize.product import Product, lanes_on_the_right, recognise
 from glassgrad.optimize.target import Target
@@ -73,7 +74,11 @@ def on_matrix_unit(body: list[Statement], target: Target, decisions: Decisions) 
     recipe = None if product is None or product.stops else UnitRecipe.of(lanes_on_the_right(product), target)
     if recipe is None:
         return None
-    return UnitTiling(recipe, decisions.ask(recipe.own(), recipe.refuses, recipe.others)).phases()
+    phases = UnitTiling(recipe, decisions.ask(recipe.own(), recipe.refuses, recipe.others)).phases()
+    stops = recipe.product.stops
+    for loop in [s for phase in phases for s in walk(phase) if isinstance(s, For) and s.range in stops]:
+        loop.stop = stops[loop.range]
+    return phases
 
 
 @dataclass
@@ -96,10 +101,12 @@ class UnitRecipe:
                 break
         else:
             return None
-        p = Product(left, right, p.m, p.n, p.batch, p.k, p.total, p.epilogue)
+        p = replace(p, left=left, right=right)
+        if swells(p.right, p.n + p.k) or swells(p.left, p.m + p.k):
+            return None
         m, m_out = flat_axis(p.m, p.epilogue, "m")
         n, n_out = flat_axis(p.n, p.epilogue, "n")
-        image = image_axis(p)
+        image = None if p.stops else image_axis(p)
         if image is not None and image[0].size * 2 * unit.rows * unit.total.itemsize <= target.l2_bytes // 2:
             n, n_out = image
         depth = math.prod(r.arg.size for r in p.k)
