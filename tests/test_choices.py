@@ -38,6 +38,8 @@ KERNELS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = 
     "matmul of primes": (lambda a, b: a @ b, ((13, 31), (31, 37))),
     "a long sum": (lambda a, b: a @ b, ((3, 2100), (2100, 5))),
     "one row": (lambda a, b: a @ b, ((2, 33), (33, 67))),
+    "each task packs its own part": (lambda a, b: (a @ b).relu(), ((70, 60), (60, 601))),
+    "the same, transposed": (lambda a, b: a.T @ b.T, ((60, 70), (601, 60))),
     "transposed factors": (lambda a, b: a.T @ b.T, ((17, 19), (23, 17))),
     "sliced and flipped": (lambda a, b: a[1:, ::2].flip(1) @ b[::2, 3:] + 1, ((18, 34), (34, 40))),
     "a batch, prologue, epilogue": (lambda a, b, c: ((a * 2) @ b + c).relu(), ((3, 11, 16), (3, 16, 17), (17,))),

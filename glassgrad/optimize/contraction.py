@@ -54,6 +54,7 @@ LONG_K = 1024            # sums longer than this are added up in blocks, which k
 NEAR_K = 2048            # of K: panels that are longer no longer stay near, so all tiles share a part of them
 FEW_PANELS = 16          # of N: up to so many, the left factor may be read in place, again for each of them
 ROWS_AHEAD = 16          # of K: how early the right factor is fetched where it is read in place
+LEAST_PANELS = 8         # of N: fewer are not handed out one by one
 SHORT_LOOP = 9           # taps of a window that are written out
 MOST_PACKED = 1 << 28    # elements of a packed factor, where it is much larger than what it is made of
 MOST_RESTING = 1 << 22   # elements of tiles that rest between blocks of K, for each worker
@@ -69,6 +70,7 @@ class Contract(Choice):
     block_n: int                  # panels of N in one task
     in_place: bool = False        # the left factor is read where it lies, not packed
     right_in_place: bool = False  # and the right one
+    right_near: bool = False      # each task packs the panels of the right factor that it uses
     ahead: bool = True            # the next panel of the right factor is fetched while one is used
     k_blocks: int = 1             # blocks of K that a tile adds up before the next tile has its turn
     k_block: int = settled(0)     # products added in a register before they are added to memory; 0: all of them
@@ -159,7 +161,22 @@ class Recipe:
         blocks = _blocks(panels_m, panels_n, rows, vectors * lanes, self.depth, itemsize, wanted, self.target)
         k_block = 0 if self.depth <= LONG_K or self.n.pitch else -(-self.depth // -(-self.depth // LONG_K))
         k_blocks = min(NEAR_K // k_block, -(-self.depth // k_block)) if k_block else 1
-        return Contract(rows, vectors, lanes, *blocks, in_place, right_in_place, True, k_blocks, k_block, self.n.pitch)
+        near = not right_in_place and self.can_pack_near(panels_n) is None and wanted > 1
+        if near:
+            blocks = panels_m, -(-panels_n // min(wanted, panels_n))
+        return Contract(rows, vectors, lanes, *blocks, in_place, right_in_place, near, True, k_blocks, k_block,
+                        self.n.pitch)
+
+    def can_pack_near(self, panels_n: int) -> str | None:
+        """Why tasks should share the packed right factor; None where each can pack its own part of it, and all of the
+        left factor stays near meanwhile. It saves a phase, and reading what another core has just written."""
+        if self.n.pitch or self.product.stops or self.outer:
+            return "the right factor is packed for several tasks"
+        if panels_n < LEAST_PANELS:
+            return "there are too few panels to hand them out one by one"
+        if self.m.size * self.depth * self.product.left.dtype.itemsize > self.target.l2_bytes // 2:
+            return "the left factor does not stay in the second-level cache"
+        return None
 
     def others(self) -> list[Contract]:
         """The best tile of every other number of vectors, and of other places to read from."""
@@ -185,6 +202,10 @@ class Recipe:
         if 0 < c.k_block * c.k_blocks < self.depth and resting > MOST_RESTING:
             return "a block's tiles would not rest in any cache"
         why = self.left_must_be_packed(c.rows) if c.in_place else None
+        if c.right_near and (c.right_in_place or c.block_m < -(-self.m.size // c.rows)):
+            return "a task that packs its own part of the right factor takes all rows"
+        if c.right_near:
+            why = why or self.can_pack_near(-(-self.n.size // (c.vectors * c.lanes)))
         return why or (self.right_must_be_packed() if c.right_in_place else None)
 
     def left_must_be_packed(self, rows: int) -> str | None:
@@ -255,13 +276,15 @@ class Tiling:
         wide = tuple(r for r in (self.row, self.over, self.lane) if r.arg.size > 1)
         self.total = register(self.product.total.arg, self.product.total.dtype, wide)
         self.left = Operand("left", self.product.left, self.m, self.outer, self.product.k, self.rows, 1, self.panels_m)
+        near = self.choice.right_near
         self.right = Operand("right", self.product.right, self.n, self.outer, self.product.k, self.columns,
-                             self.vectors, self.panels_n)
+                             self.vectors, self.block_n if near else self.panels_n, self.task_n if near else None)
+        self.right_panel = one(self.in_n) if near else self.panel_n
 
     # -- phases ----------------------------------------------------------------------------------------------
     def phases(self) -> list[list[Statement]]:
         packed = [] if self.in_place else [self.left.pack(self.lanes)]
-        if not self.n.pitch and not self.choice.right_in_place:
+        if not self.n.pitch and not self.choice.right_in_place and not self.choice.right_near:
             packed.append(self.right.pack(self.lanes))
         if self.n.pitch:
             body = self.panels([*self.begin(), *self.over_image(), *self.epilogue(self.total)])
@@ -271,6 +294,8 @@ class Tiling:
             body = self.panels([*self.begin(), products, *self.epilogue(self.total)])
         else:
             body = self.in_blocks_of_k()
+        if self.choice.right_near:
+            body = [*self.right.pack(self.lanes), *body]
         around = [(self.task_n, TASK), (self.task_m, TASK), *[(r, self.outer_kind()) for r in reversed(self.outer)]]
         for r, kind in around:
             body = [For(r, kind, body)] if r.arg.size > 1 else body
@@ -291,7 +316,7 @@ class Tiling:
         if self.choice.right_in_place:
             b = moves.edge_gate(self.right_at(self.at_n, k), self.gate_n)
         else:
-            b = load(self.right.memory, self.right.place(self.panel_n, k, self.column))
+            b = load(self.right.memory, self.right.place(self.right_panel, k, self.column))
         return Accumulate(self.total, o.ADD, a * b)
 
     def right_at(self, n: UOp, k: UOp) -> UOp:
@@ -310,7 +335,7 @@ class Tiling:
         if self.block_n == 1 or self.block_m < self.vectors:
             return []
         line = multiply(modulo(one(self.in_m), self.vectors), self.lanes)
-        return [Prefetch(self.right.memory, self.right.place(add(self.panel_n, index(1)), k, line))]
+        return [Prefetch(self.right.memory, self.right.place(add(self.right_panel, index(1)), k, line))]
 
     def over_image(self) -> list[Statement]:
         """Windows of an image: every tap is a vector read from the image itself, at a constant distance."""

@@ -47,15 +47,20 @@ class FlatAxis:
 
 
 class Operand:
-    """One factor, packed as [outer loops it depends on][panel][k][position in the panel]."""
+    """One factor, packed as [outer loops it depends on][panel][k][position in the panel].
+
+    Where a `task` is given, each of its tasks packs the `panels` it uses, and no others, into memory of its own.
+    """
 
     def __init__(self, name: str, value: UOp, axis: FlatAxis, outer: list[UOp], k: list[UOp], width: int, vectors: int,
-                 panels: int):
+                 panels: int, task: UOp | None = None):
         self.value, self.axis, self.k, self.width, self.vectors, self.panels = value, axis, k, width, vectors, panels
-        self.outer = [r for r in outer if r in ranges_of(value)]
+        self.task = task
+        self.outer = [r for r in outer if r in ranges_of(value) and task is None]
         self.depth = math.prod(r.arg.size for r in k)
         copies = math.prod(r.arg.size for r in self.outer)
-        self.memory = local(name, value.dtype, copies * panels * self.depth * width, "shared")
+        self.memory = local(name, value.dtype, copies * panels * self.depth * width,
+                            "shared" if task is None else "worker")
 
     def place(self, panel: UOp, step: UOp, position: UOp) -> UOp:
         at = index(0)
@@ -71,7 +76,8 @@ class Operand:
         flat = index(0)
         for r in self.k:
             flat = add(multiply(flat, r.arg.size), r)
-        at = add(multiply(one(panel), self.width), one(spot))
+        first = index(0) if self.task is None else multiply(one(self.task), self.panels)
+        at = add(multiply(add(first, one(panel)), self.width), one(spot))
         gate = moves.below(at, self.axis.size)
         value = substitute_index(self.value, self.axis.apart(at), {})
         reads = [n for n in toposort([value]) if n.op is o.LOAD]
@@ -86,14 +92,16 @@ class Operand:
             body = self.across(spot, store, lanes)
             inner_k = self.k[:-1]
         else:
-            body = moves.wide(For(spot, LOOP, store), self.vectors, lanes) if self.width > 1 else store
+            body = moves.wide(For(spot, LOOP, store), self.vectors, lanes, copies=False) if self.width > 1 else store
             inner_k = self.k
         for r in reversed(inner_k):
             body = [For(r, LOOP, body)]
         work = math.prod(r.arg.size for r in self.outer) * self.panels * self.depth * self.width
-        kind = TASK if work >= PACK_WORK else LOOP
+        kind = TASK if work >= PACK_WORK and self.task is None else LOOP
         if self.panels > 1:
-            body = [For(panel, kind, body)]
+            whole = -(-self.axis.size // self.width)
+            ragged = self.task is not None and whole % self.panels
+            body = [For(panel, kind, body, add(index(whole), multiply(first, -1)) if ragged else None)]
         for r in reversed(self.outer):
             body = [For(r, kind, body)]
         return body
@@ -115,7 +123,7 @@ class Operand:
             if turned and piece == lanes:
                 body = [For(spot, TILE, [For(inner, LANE, body)])]
             else:
-                body = moves.wide(For(inner, LOOP, body), lanes, 1)
+                body = moves.wide(For(inner, LOOP, body), lanes, 1, copies=False)
                 body = [For(spot, LOOP, body)] if self.width > 1 else body
             out += [For(outer, LOOP, body)] if count > 1 else body
             start += count * piece
