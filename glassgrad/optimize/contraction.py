@@ -54,7 +54,7 @@ LONG_K = 1024            # sums longer than this are added up in blocks, which k
 NEAR_K = 2048            # of K: panels that are longer no longer stay near, so all tiles share a part of them
 FEW_PANELS = 16          # of N: up to so many, the left factor may be read in place, again for each of them
 ROWS_AHEAD = 16          # of K: how early the right factor is fetched where it is read in place
-LEAST_PANELS = 8         # of N: fewer are not handed out one by one
+LEAST_PANELS = 8         # of N: fewer are not handed out one by one, unless the work is small
 SHORT_LOOP = 9           # taps of a window that are written out
 MOST_PACKED = 1 << 28    # elements of a packed factor, where it is much larger than what it is made of
 MOST_RESTING = 1 << 22   # elements of tiles that rest between blocks of K, for each worker
@@ -161,18 +161,19 @@ class Recipe:
         blocks = _blocks(panels_m, panels_n, rows, vectors * lanes, self.depth, itemsize, wanted, self.target)
         k_block = 0 if self.depth <= LONG_K or self.n.pitch else -(-self.depth // -(-self.depth // LONG_K))
         k_blocks = min(NEAR_K // k_block, -(-self.depth // k_block)) if k_block else 1
-        near = not right_in_place and self.can_pack_near(panels_n) is None and wanted > 1
+        near = not right_in_place and self.must_pack_together(panels_n) is None and self.work >= 2 * TASK_WORK
         if near:
             blocks = panels_m, -(-panels_n // min(wanted, panels_n))
         return Contract(rows, vectors, lanes, *blocks, in_place, right_in_place, near, True, k_blocks, k_block,
                         self.n.pitch)
 
-    def can_pack_near(self, panels_n: int) -> str | None:
+    def must_pack_together(self, panels_n: int) -> str | None:
         """Why tasks should share the packed right factor; None where each can pack its own part of it, and all of the
         left factor stays near meanwhile. It saves a phase, and reading what another core has just written."""
-        if self.n.pitch or self.product.stops or self.outer:
+        if self.n.pitch or self.product.stops or any(r not in ranges_of(self.product.right) for r in self.outer):
             return "the right factor is packed for several tasks"
-        if panels_n < LEAST_PANELS:
+        tasks = panels_n * math.prod(r.arg.size for r in self.outer)
+        if tasks < min(LEAST_PANELS, self.work // TASK_WORK / 2):
             return "there are too few panels to hand them out one by one"
         if self.m.size * self.depth * self.product.left.dtype.itemsize > self.target.l2_bytes // 2:
             return "the left factor does not stay in the second-level cache"
@@ -205,7 +206,7 @@ class Recipe:
         if c.right_near and (c.right_in_place or c.block_m < -(-self.m.size // c.rows)):
             return "a task that packs its own part of the right factor takes all rows"
         if c.right_near:
-            why = why or self.can_pack_near(-(-self.n.size // (c.vectors * c.lanes)))
+            why = why or self.must_pack_together(-(-self.n.size // (c.vectors * c.lanes)))
         return why or (self.right_must_be_packed() if c.right_in_place else None)
 
     def left_must_be_packed(self, rows: int) -> str | None:
