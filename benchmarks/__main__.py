@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.checked import check
 from benchmarks.frameworks import FRAMEWORKS, OURS, installed
 from benchmarks.machine import Peaks, busy, describe, measure_peaks, usable_cores
 from benchmarks.measure import measure
@@ -27,17 +28,20 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="show the workloads and end")
     parser.add_argument("--only", metavar="NAME[,NAME]", help="these workloads: names, groups, patterns, or 'start'")
     parser.add_argument("--quick", action="store_true", help="a few workloads, two short rounds; nothing is written")
+    parser.add_argument("--check", action="store_true",
+                        help="run ours alone under CHECK=1: every kernel against the interpreter; nothing is timed")
     parser.add_argument("--peers", metavar="NAMES", default="torch,jax,tinygrad",
                         help="compare with these (torch,jax,tinygrad)")
     parser.add_argument("--rounds", type=int, help="batches of each framework (7)")
     parser.add_argument("--seconds", type=float, help="length of a batch (0.25)")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds a framework may spend on a workload (60)")
+    parser.add_argument("--limit", type=float, help="seconds a framework may spend on a workload (60; --check 3600)")
     parser.add_argument("--threads", type=int, default=usable_cores(), help="threads of every framework (all cores)")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all measurements there, as JSON")
     parser.add_argument("--write", action="store_true", help="bring docs/ up to date with --only or --quick too")
     options = parser.parse_args(arguments)
     options.rounds = options.rounds or (2 if options.quick else 7)
     options.seconds = options.seconds or (0.05 if options.quick else 0.25)
+    options.limit = options.limit or (3600.0 if options.check else 60.0)
     peers = [name for name in options.peers.split(",") if name and name != OURS]
     if unknown := [name for name in peers if name not in FRAMEWORKS]:
         parser.error(f"there is no peer {unknown[0]!r}; there are {', '.join(n for n in FRAMEWORKS if n != OURS)}")
@@ -92,6 +96,18 @@ def run(options: argparse.Namespace, results: Results, folder: Path) -> None:
         print(start_line(name, by), flush=True)
 
 
+def check_all(options: argparse.Namespace) -> int:
+    """Run the workloads under CHECK=1, a line each; 1 when one of them failed."""
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="benchmarks-", ignore_cleanup_errors=True) as folder:
+        for name in (name for name in options.names if name in TABLE):
+            right, words = check(name, environment(Path(folder), options.threads), options.limit)
+            failed += not right
+            print(f"{name:24} {words}", flush=True)
+    print(f"{failed} failed" if failed else "every kernel agrees with the interpreter", flush=True)
+    return 1 if failed else 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; its exit status."""
     options = parse(arguments)
@@ -99,6 +115,8 @@ def main(arguments: list[str] | None = None) -> int:
         show_list(options.names)
         return 0
     limit_cores(options.threads)
+    if options.check:
+        return check_all(options)
     if busy() > 0.3:
         print(f"the machine is busy (load {busy():.1f}): the numbers will be worse than they should be, and PyTorch's "
               "most, whose threads wait by spinning", file=sys.stderr)

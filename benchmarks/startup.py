@@ -14,7 +14,7 @@ from benchmarks.frameworks import Framework
 from benchmarks.measure import not_yet
 from benchmarks.peers import ROOT, environment, kill_all
 
-__all__ = ["STARTS", "Start", "measure_start"]
+__all__ = ["STARTS", "Failed", "Start", "alone", "measure_start"]
 
 STARTS: dict[str, str] = {
     "start-sum": "(a + b).sum().item()",
@@ -36,18 +36,19 @@ class Start:
     before: float = 0.0     # bytes: after the import
 
 
-class _Failed(Exception):
-    pass
+class Failed(Exception):
+    """A fresh process ended without an answer; says how."""
 
 
-def _run(framework: Framework, case: str, caches: Path, threads: int, limit: float) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.first", framework.name, case]
-    process = subprocess.Popen(command, cwd=ROOT, env=environment(caches, threads), text=True, start_new_session=True,
-                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def alone(command: list[str], variables: dict[str, str], limit: float) -> dict[str, float]:
+    """Run `python -m command` in a fresh process; what its last line says, as JSON."""
+    process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, env=variables, text=True,
+                               start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
     try:
         output, errors = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        raise _Failed(f"timed out ({limit:g} s)") from None
+        raise Failed(f"timed out ({limit:g} s)") from None
     finally:
         kill_all(process)
     if process.returncode == 0:
@@ -55,9 +56,18 @@ def _run(framework: Framework, case: str, caches: Path, threads: int, limit: flo
     # a traceback's last unindented line with a colon names the error; an error of ours goes on for several lines
     lines = [line for line in errors.splitlines() if line and not line[0].isspace()]
     after = [n for n, line in enumerate(lines) if line.startswith("Traceback")]
-    problem = next(iter(lines[after[-1] + 1:] if after else lines[-1:]), f"exit status {process.returncode}")
-    lacking = not_yet(framework.name, problem.split(":")[0].rsplit(".")[-1], problem)
-    raise _Failed(f"{'not yet' if lacking else 'failed'}: {problem}")
+    raise Failed(next(iter(lines[after[-1] + 1:] if after else lines[-1:]), f"exit status {process.returncode}"))
+
+
+def _run(framework: Framework, case: str, caches: Path, threads: int, limit: float) -> dict[str, float]:
+    try:
+        return alone(["benchmarks.first", framework.name, case], environment(caches, threads), limit)
+    except Failed as problem:
+        words = str(problem)
+        if words.startswith("timed out"):
+            raise
+        lacking = not_yet(framework.name, words.split(":")[0].rsplit(".")[-1], words)
+        raise Failed(f"{'not yet' if lacking else 'failed'}: {words}") from None
 
 
 def measure_start(name: str, framework: Framework, folder: Path, *, repeats: int, threads: int, limit: float) -> Start:
@@ -75,7 +85,7 @@ def measure_start(name: str, framework: Framework, folder: Path, *, repeats: int
                 break
         for _ in range(repeats if cold[-1]["first"] <= PATIENCE else 1):
             warm.append(_run(framework, case, caches, threads, limit))
-    except _Failed as problem:
+    except Failed as problem:
         if not cold:
             start.status = str(problem)
             return start

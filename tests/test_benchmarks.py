@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -217,6 +218,23 @@ def test_a_module_that_cannot_be_imported_says_why(tmp_path):
         peer.ask(60, do="drop")
     assert failure.value.kind == "ModuleNotFoundError" and not isinstance(failure.value, TimedOut)
     peer.end()
+
+
+# ---- every kernel against the interpreter
+
+def test_check_judges_every_kernel_of_a_workload_in_a_process_of_its_own(capsys):
+    assert command.main(["--check", "--only", "matmul-64x784x128,start-sum"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"matmul-64x784x128 +2 kernels agree with the interpreter \(\d+ s\)", lines[0]), lines
+    assert lines[1:] == ["every kernel agrees with the interpreter"]
+
+
+def test_check_says_what_failed(capsys, monkeypatch):
+    monkeypatch.setenv("CPU_FEATURES", "no_such_feature")
+    assert command.main(["--check", "--only", "matmul-64x784x128"]) == 1
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("matmul-64x784x128") and "failed: " in first and "CPU_FEATURES" in first
+    assert last == "1 failed"
 
 
 # ---- first results

@@ -11,7 +11,7 @@ import pytest
 from graph_leaves import Values, awkward, buffer, same
 
 from glassgrad.base.errors import Bug
-from glassgrad.graph import ops as o
+from glassgrad.graph import interpret as interpreter, ops as o
 from glassgrad.graph.dtype import ALL, DType, convert, dtypes
 from glassgrad.graph.interpret import array_type, cast_array, from_storage, interpret, philox, storage_type, to_storage
 from glassgrad.graph.uop import Axes, Cell, Random, Scan, Scatter, UOp, const
@@ -317,3 +317,23 @@ def test_loading_the_graph_loads_no_numpy():
     path = ":".join(p for p in sys.path if p)
     code = f"import sys, {names}; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": path}).returncode == 0
+
+
+@pytest.mark.parametrize("large", [1, 7, 100, 5000])
+def test_reductions_of_large_sources_are_made_in_pieces(large, rng, monkeypatch):
+    """Ragged pieces, sources of shape (), a source that somebody else needs too, and no axis to cut along."""
+    values = Values()
+    x, y = (values.leaf(rng.standard_normal(shape).astype(np.float32)) for shape in ((1, 13, 37), (11, 1, 37)))
+    wide, other = x.expand((11, 13, 37)), y.expand((11, 13, 37))
+    shared = wide * other
+    roots = [((wide * 2.0) * (other + const(1.0))).sum([2]), shared.reduce(o.AMAX, [0]), shared,
+             (wide - other).sum([0, 1, 2])]
+    whole = interpret(roots, values)
+    pieces = []
+    evaluate = interpreter.evaluate
+    monkeypatch.setattr(interpreter, "_LARGE", large)
+    monkeypatch.setattr(interpreter, "evaluate", lambda np, node, sources: pieces.append(node.op) or evaluate(
+        np, node, sources))
+    for piecewise, once in zip(interpret(roots, values), whole):
+        np.testing.assert_allclose(piecewise, once, rtol=1e-5, atol=1e-5)
+    assert pieces.count(o.SUM) == 1 + -(-13 // max(1, 13 * large // (11 * 13 * 37)))

@@ -47,16 +47,19 @@ def interpret(roots: Sequence[UOp], values: Mapping[UOp, Array]) -> list[Array]:
     for node in needed:
         if node not in values:
             uses.update(node.src)
+    inside = {node: _large_parts(node, uses, values) for node in needed if node.op in REDUCE and node not in values}
+    within = {part for parts in inside.values() for part in parts}
     done: dict[UOp, Array] = {}
     with np.errstate(all="ignore"):
         for node in order:
-            if node not in needed:
+            if node not in needed or node in within:
                 continue
             if node in values:
                 result = np.asarray(values[node])
             else:
-                result = evaluate(np, node, [done[s] for s in node.src])
-                for s in node.src:
+                parts = inside.get(node)
+                result = _in_pieces(np, node, parts, done) if parts else evaluate(np, node, [done[s] for s in node.src])
+                for s in [s for n in (node, *(parts or ())) for s in n.src if s not in within]:
                     uses[s] -= 1
                     if not uses[s]:                    # nobody will ask again: long graphs stay small
                         del done[s]
@@ -64,6 +67,40 @@ def interpret(roots: Sequence[UOp], values: Mapping[UOp, Array]) -> list[Array]:
                 raise Bug(f"{node} has the value of an array of {result.dtype}{list(result.shape)}")
             done[node] = result
     return [done[r] for r in roots]
+
+
+# -- reductions of what is too large to be made at once: the products of a matrix product of 2048 are 32 GiB -----
+_LARGE = 1 << 20    # elements: what is made at once stays near the processor, too
+
+
+def _large_parts(node: UOp, uses: Mapping[UOp, int], values: Mapping[UOp, Array]) -> list[UOp]:
+    """Of a reduction's large source: the elementwise nodes that nobody else needs, sources first. None of them where
+    no axis is left to cut along."""
+    if all(n == 1 for n in node.shape):
+        return []
+    found, waiting = [], [node.src[0]]
+    while waiting:
+        part = waiting.pop()
+        if part.op in ELEMENTWISE and part.size > _LARGE and uses[part] == 1 and part not in values:
+            found.append(part)
+            waiting.extend(part.src)
+    return found[::-1]
+
+
+def _in_pieces(np: Any, node: UOp, parts: Sequence[UOp], done: Mapping[UOp, Array]) -> Array:
+    """A reduction cut along the longest axis that it keeps: the same sums, where NumPy may add in another order."""
+    axis = max(range(len(node.shape)), key=node.shape.__getitem__)
+    count = node.shape[axis]
+    step = max(1, count * _LARGE // node.src[0].size)
+    result = np.empty(node.shape, array_type(node.dtype))
+    for start in range(0, count, step):
+        cut = (slice(None),) * axis + (slice(start, start + step),)
+        here: dict[UOp, Array] = {}
+        for part in parts:
+            here[part] = evaluate(np, part, [here[s] if s in here else done[s][cut if s.shape else ()]
+                                             for s in part.src])
+        result[cut] = evaluate(np, node, [here[node.src[0]]])
+    return result
 
 
 def evaluate(np: Any, node: UOp, sources: list[Array]) -> Array:
