@@ -23,9 +23,10 @@ from benchmarks.machine import busy, describe
 from benchmarks.matmul_steps import Step, other_tiles, steps
 from glassgrad import Context
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Param
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.index import add, multiply
-from glassgrad.graph.uop import Param, UOp, const
+from glassgrad.graph.uop import UOp, const
 from glassgrad.lower.loops import LANE, LOOP, TASK, TILE, Assign, For, Kernel, Phase, Store, counter, load, register
 from glassgrad.lower.show import show
 from glassgrad.optimize.target import Target

@@ -15,9 +15,11 @@ from glassgrad.base.settings import Context
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.realize import realize
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Scan, Scatter
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.interpret import from_storage, interpret, to_storage
-from glassgrad.graph.uop import Scan, Scatter, UOp, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp
 
 SIZES = [1, 1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 33, 64]
 FLOATS = [dtypes.float32] * 6 + [dtypes.float64, dtypes.float16, dtypes.bfloat16]

@@ -8,8 +8,9 @@ from functools import lru_cache
 import numpy as np
 
 from glassgrad.graph import index as ix, ops as o
+from glassgrad.graph.arguments import Param
 from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.uop import Param, UOp, const
+from glassgrad.graph.uop import UOp, const
 from glassgrad.lower.loops import (
     LANE,
     LOOP,

@@ -12,7 +12,8 @@ from graph_fuzzer import Maker, check_seed, listing
 from glassgrad.base.settings import Context
 from glassgrad.engine import realize as engine
 from glassgrad.graph import ops as o
-from glassgrad.graph.uop import UOp, substitute, toposort
+from glassgrad.graph.node import substitute, toposort
+from glassgrad.graph.uop import UOp
 
 COUNTS = {"CPU": 150, "CLANG": 15, "PYTHON": 25}       # seeds on each device
 GROUP = 10                                             # seeds in one test: the failing one is in the message

@@ -7,10 +7,12 @@ import pytest
 from graph_leaves import Values, buffer
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Axes, Scan, Scatter
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.gradient import FLAT, GRADIENTS, gradients
 from glassgrad.graph.interpret import interpret
-from glassgrad.graph.uop import Axes, Scan, Scatter, UOp, const, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp, const
 
 torch = pytest.importorskip("torch", reason="PyTorch, the judge of gradients, is not installed")
 

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Range
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.index import (
     add,
@@ -23,7 +24,8 @@ from glassgrad.graph.index import (
     order_key,
     substitute_index,
 )
-from glassgrad.graph.uop import Range, UOp, const, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp, const
 
 
 def counter(name: str, size: int) -> UOp:

@@ -12,9 +12,10 @@ from graph_leaves import Values, awkward, buffer, same
 
 from glassgrad.base.errors import Bug
 from glassgrad.graph import interpret as interpreter, ops as o
+from glassgrad.graph.arguments import Axes, Cell, Random, Scan, Scatter
 from glassgrad.graph.dtype import ALL, DType, convert, dtypes
 from glassgrad.graph.interpret import array_type, cast_array, from_storage, interpret, philox, storage_type, to_storage
-from glassgrad.graph.uop import Axes, Cell, Random, Scan, Scatter, UOp, const
+from glassgrad.graph.uop import UOp, const
 
 TORCH = {d: {"fp8e4m3": "float8_e4m3fn", "fp8e5m2": "float8_e5m2"}.get(d.name, d.name) for d in ALL}
 NARROW = [dtypes.float16, dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2]

@@ -7,10 +7,12 @@ import pytest
 
 from glassgrad import Tensor
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Param
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.interpret import interpret
 from glassgrad.graph.narrow import narrow
-from glassgrad.graph.uop import Param, UOp, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp
 
 
 def leaf(slot: int, *shape: int) -> UOp:

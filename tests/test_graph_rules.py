@@ -14,27 +14,15 @@ from test_graph_interpret import has
 from glassgrad.base.errors import Bug, InputError
 from glassgrad.base.settings import Context
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Axes, Expand, Flip, Pad, Permute, Reshape, Shrink, Unwindow, Window
 from glassgrad.graph.dtype import ALL, DType, dtypes, largest
 from glassgrad.graph.fold import EXACT, fold
 from glassgrad.graph.interpret import interpret
+from glassgrad.graph.node import toposort
 from glassgrad.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE, Kind
 from glassgrad.graph.rewrite import Hole, Literal, Node, Pattern, Rule, RuleSet, holes, node, rewrite
 from glassgrad.graph.rules import ALGEBRA, STRIP, holds_all
-from glassgrad.graph.uop import (
-    Axes,
-    Expand,
-    Flip,
-    Pad,
-    Permute,
-    Reshape,
-    Shrink,
-    Unwindow,
-    UOp,
-    Window,
-    const,
-    full,
-    toposort,
-)
+from glassgrad.graph.uop import UOp, const, full
 
 SHAPES = [(), (1,), (3,), (2, 3), (1, 3), (2, 1), (1, 1), (2, 1, 3), (1, 2, 1), (0, 2), (4,)]
 TRIALS, ENOUGH = 3000, 40

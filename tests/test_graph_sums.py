@@ -9,10 +9,11 @@ from graph_leaves import Values
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.gradient import gradients
+from glassgrad.graph.node import toposort
 from glassgrad.graph.rewrite import rewrite
 from glassgrad.graph.rules import ALGEBRA
 from glassgrad.graph.sums import join_sums
-from glassgrad.graph.uop import UOp, toposort
+from glassgrad.graph.uop import UOp
 
 CASES = [
     dict(), dict(padding=1), dict(stride=2, padding=1), dict(dilation=2, padding=2), dict(groups=2, padding=1),

@@ -15,9 +15,11 @@ from graph_leaves import Values, buffer
 
 from glassgrad.base.errors import Bug, DeviceError, ShapeError
 from glassgrad.graph import ops as o, uop as uop_module
+from glassgrad.graph.arguments import Cell, Param
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.interpret import interpret
-from glassgrad.graph.uop import Cell, Param, UOp, const, full, identity, substitute, toposort
+from glassgrad.graph.node import substitute, toposort
+from glassgrad.graph.uop import UOp, const, full, identity
 
 
 def param(shape, dtype=dtypes.float32):

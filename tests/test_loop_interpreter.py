@@ -10,9 +10,10 @@ import pytest
 import glassgrad.runtime.loop_interpreter as interpreter
 from glassgrad.base.errors import Bug
 from glassgrad.graph import index as ix, ops as o
+from glassgrad.graph.arguments import Param
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.interpret import from_storage, philox as philox_by_numpy, to_storage
-from glassgrad.graph.uop import Param, UOp, const, identity
+from glassgrad.graph.uop import UOp, const, identity
 from glassgrad.lower.loops import (
     LANE,
     LOOP,

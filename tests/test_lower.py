@@ -13,9 +13,11 @@ from hypothesis import HealthCheck, given, settings as hypothesis_settings, stra
 from loop_kernels import Inputs, check
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Iota, Param, Random, Scan, Scatter
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.interpret import interpret
-from glassgrad.graph.uop import Iota, Param, Random, Scan, Scatter, UOp, const, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp, const
 from glassgrad.lower.loops import (
     LOOP,
     TASK,

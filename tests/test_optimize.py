@@ -17,9 +17,10 @@ from loop_kernels import AVX2, AVX512, NEON, SIZES, TARGETS, Inputs, check
 
 from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Param
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.index import add, index, multiply
-from glassgrad.graph.uop import Param, UOp, const, identity
+from glassgrad.graph.uop import UOp, const, identity
 from glassgrad.lower.loops import (
     LANE,
     LOOP,

@@ -15,10 +15,11 @@ from loop_kernels import AVX512, NEON, Inputs, check
 from glassgrad import Tensor
 from glassgrad.graph import ops as o
 from glassgrad.graph.gradient import gradients
+from glassgrad.graph.node import toposort
 from glassgrad.graph.rewrite import rewrite
 from glassgrad.graph.rules import ALGEBRA
 from glassgrad.graph.sums import join_sums
-from glassgrad.graph.uop import UOp, toposort
+from glassgrad.graph.uop import UOp
 from glassgrad.lower.loops import Accumulate, Kernel, Phase, expressions, walk
 from glassgrad.lower.lower import lower
 from glassgrad.optimize import direct

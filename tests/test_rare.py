@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Param
 from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.uop import Param, UOp, const
+from glassgrad.graph.uop import UOp, const
 from glassgrad.lower.loops import Assign, If, walk
 from glassgrad.lower.lower import lower
 from glassgrad.optimize.rare import usual_nodes

@@ -13,9 +13,9 @@ from glassgrad import Tensor
 from glassgrad.engine import realize as engine
 from glassgrad.engine.memory_plan import Life, place
 from glassgrad.engine.normal import normalise
+from glassgrad.graph.node import toposort
 from glassgrad.graph.rewrite import rewrite
 from glassgrad.graph.rules import ALGEBRA
-from glassgrad.graph.uop import toposort
 from glassgrad.lower.lower import lower
 
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings as hypothesis_settings, stra
 from glassgrad import Context, GlobalCounters, Tensor, nn
 from glassgrad.engine.normal import normalise, with_params
 from glassgrad.graph import ops as o
-from glassgrad.graph.uop import toposort
+from glassgrad.graph.node import toposort
 from glassgrad.schedule.fuse import LARGEST, fuse
 from glassgrad.schedule.kernels import Schedule, schedule
 

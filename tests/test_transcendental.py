@@ -10,9 +10,10 @@ import pytest
 
 from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Param, Range
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.interpret import interpret, philox as philox_by_numpy
-from glassgrad.graph.uop import Param, Range, UOp, const
+from glassgrad.graph.uop import UOp, const
 from glassgrad.lower.philox import philox
 from glassgrad.lower.sine import _pi, magnitude
 from glassgrad.lower.transcendental import expand

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any
 
 from glassgrad.base.lines import line_of, user_place
+from glassgrad.graph.arguments import Shape
 from glassgrad.graph.dtype import DType
-from glassgrad.graph.uop import Shape
 from glassgrad.runtime.device import Device
 from glassgrad.runtime.memory import HostMemory, readable
 

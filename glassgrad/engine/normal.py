@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Measure, Param
 from glassgrad.graph.axes import start_of_piece
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.length import Symbol, replaced
-from glassgrad.graph.uop import Measure, Param, UOp, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp
 
 
 @dataclass(eq=False)

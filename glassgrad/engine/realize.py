@@ -29,13 +29,14 @@ from glassgrad.engine.normal import Normal, normalise, scalar_bytes, with_params
 from glassgrad.engine.profile import measure, profiling
 from glassgrad.engine.report import check_kernel, report_kernel, report_run, show_source
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Shape
 from glassgrad.graph.length import most
 from glassgrad.graph.narrow import narrow
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.rewrite import rewrite
 from glassgrad.graph.rules import ALGEBRA
 from glassgrad.graph.sums import join_sums
-from glassgrad.graph.uop import Shape, UOp
+from glassgrad.graph.uop import UOp
 from glassgrad.runtime.device import Device
 from glassgrad.runtime.host import available_cores
 from glassgrad.schedule.kernels import Item, Schedule, describe, schedule

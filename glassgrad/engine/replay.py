@@ -20,9 +20,10 @@ from glassgrad.engine.normal import scalar_bytes
 from glassgrad.engine.profile import Profile, measure, profiling
 from glassgrad.engine.report import report_kernel, report_run, show_source
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Cell
 from glassgrad.graph.dtype import DType
 from glassgrad.graph.length import Symbol
-from glassgrad.graph.uop import Cell, UOp
+from glassgrad.graph.uop import UOp
 from glassgrad.runtime.device import Device
 from glassgrad.schedule.kernels import Item
 

@@ -11,7 +11,8 @@ from glassgrad.engine.profile import measure
 from glassgrad.graph import ops as o
 from glassgrad.graph.interpret import array_type, from_storage, interpret
 from glassgrad.graph.length import most
-from glassgrad.graph.uop import UOp, concrete
+from glassgrad.graph.node import concrete
+from glassgrad.graph.uop import UOp
 from glassgrad.runtime.device import Device
 from glassgrad.schedule.kernels import Item, describe
 

@@ -6,9 +6,10 @@ A value that does not change along an axis can be computed once for all of it; f
 from __future__ import annotations
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Shape
 from glassgrad.graph.length import most
 from glassgrad.graph.ops import Kind
-from glassgrad.graph.uop import Shape, UOp
+from glassgrad.graph.uop import UOp
 
 AxisSet = frozenset[int]
 Run = tuple[int, int, int, int]     # axes [i, left) of one shape hold the same elements as [j, right) of the other

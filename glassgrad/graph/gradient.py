@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 
 from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Scan, Scatter
 from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.node import toposort
 from glassgrad.graph.ops import Op
-from glassgrad.graph.uop import Scan, Scatter, UOp, full, toposort
+from glassgrad.graph.uop import UOp, full
 
 Gradient = Callable[..., tuple["UOp | None", ...]]
 GRADIENTS: dict[Op, Gradient] = {}
@@ -36,7 +38,8 @@ FLAT = frozenset((o.CMPLT, o.CMPNE, o.CMPEQ, o.AND, o.OR, o.XOR, o.NOT, o.SHL, o
 def gradients(root: UOp, seed: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
     """d(root)/d(target), weighted by `seed`, for each target; None where the root does not depend on it.
 
-    >>> from glassgrad.graph.uop import Param, const
+    >>> from glassgrad.graph.arguments import Param
+    >>> from glassgrad.graph.uop import const
     >>> x = UOp(o.PARAM, dtypes.float32, (), Param(0, (3,)))
     >>> gradients(-x, const(1.0), [x])[0] is -const(1.0).broadcast((3,))
     True

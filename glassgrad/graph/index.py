@@ -12,9 +12,10 @@ import zlib
 from collections.abc import Mapping
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Measure
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.length import Length, Quotient, Size, Symbol
-from glassgrad.graph.uop import Measure, UOp, const
+from glassgrad.graph.uop import UOp, const
 
 Terms = dict[UOp, int]
 

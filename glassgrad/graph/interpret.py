@@ -16,8 +16,9 @@ from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, convert, dtypes
 from glassgrad.graph.length import value_of
+from glassgrad.graph.node import concrete, toposort
 from glassgrad.graph.ops import ELEMENTWISE, REDUCE, Op
-from glassgrad.graph.uop import UOp, concrete, identity, toposort
+from glassgrad.graph.uop import UOp, identity
 
 Array = Any    # numpy.ndarray; NumPy is not loaded with this file
 

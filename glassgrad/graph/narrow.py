@@ -13,7 +13,8 @@ import math
 from glassgrad.graph import ops as o
 from glassgrad.graph.axes import nontrivial, varies
 from glassgrad.graph.length import least
-from glassgrad.graph.uop import UOp, const, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp, const
 
 
 def narrow(sinks: list[UOp]) -> list[UOp]:

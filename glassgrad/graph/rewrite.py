@@ -297,7 +297,7 @@ def rewrite(roots: Sequence[UOp], rules: RuleSet) -> list[UOp]:
     """The roots with every node under them replaced until no rule applies, sources first, each node once.
 
     >>> from glassgrad.graph.rules import ALGEBRA
-    >>> from glassgrad.graph.uop import Param
+    >>> from glassgrad.graph.arguments import Param
     >>> x = UOp(o.PARAM, dtypes.float32, (), Param(0, (3,)))
     >>> rewrite([(x * 1.0 - 0.0) * (const(2.0) + 3.0)], ALGEBRA)[0] is x * 5.0
     True

@@ -11,8 +11,10 @@ change along the moved axis needs no mask: the other one's zeros are enough.
 from __future__ import annotations
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Unwindow
 from glassgrad.graph.axes import runs, varies
-from glassgrad.graph.uop import Unwindow, UOp, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp
 
 _THROUGH = (o.RESHAPE, o.PERMUTE, o.PAD, o.SHRINK, o.FLIP, o.UNWINDOW)
 

@@ -17,10 +17,11 @@ from typing import Any
 
 from glassgrad.base.errors import ShapeError
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Range
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.index import add, bounds, build, divide, index, linear, modulo, multiply
 from glassgrad.graph.ops import Kind
-from glassgrad.graph.uop import Range, UOp
+from glassgrad.graph.uop import UOp
 
 Mask = tuple[tuple[int, int], ...]      # per axis, the valid indices: first <= i < last
 

@@ -29,9 +29,10 @@ from dataclasses import dataclass, field
 from typing import Union
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Fold, Local, Range
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.ops import Op
-from glassgrad.graph.uop import Fold, Local, Range, UOp, const
+from glassgrad.graph.uop import UOp, const
 
 TASK, LOOP, TILE, LANE, UNIT = "task", "loop", "tile", "lane", "unit"
 WIDE = (TILE, LANE, UNIT)

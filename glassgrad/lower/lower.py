@@ -18,11 +18,13 @@ from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Measure
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.index import add, both, index, size_index
 from glassgrad.graph.length import Length, Size, most
+from glassgrad.graph.node import toposort
 from glassgrad.graph.ops import Kind
-from glassgrad.graph.uop import Measure, UOp, const, identity, toposort
+from glassgrad.graph.uop import UOp, const, identity
 from glassgrad.lower.loops import (
     LOOP,
     TASK,

@@ -11,12 +11,13 @@ from collections.abc import Callable
 
 from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Shape
 from glassgrad.graph.axes import runs
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.index import add, both, divide, index, less, modulo, multiply, rebuild
 from glassgrad.graph.length import Length, Size, most
 from glassgrad.graph.ops import Op
-from glassgrad.graph.uop import Shape, UOp
+from glassgrad.graph.uop import UOp
 
 Index = tuple[UOp, ...]
 

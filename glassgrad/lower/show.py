@@ -15,7 +15,7 @@ def show(kernel: Kernel) -> str:
     """The loop nest, one statement a line.
 
     >>> from glassgrad.lower.loops import Phase, counter, load
-    >>> from glassgrad.graph.uop import Param
+    >>> from glassgrad.graph.arguments import Param
     >>> from glassgrad.graph.dtype import dtypes
     >>> out, x = (UOp(o.PARAM, dtypes.float32, (), Param(s, (4,))) for s in (0, 1))
     >>> i = counter("i", 4)

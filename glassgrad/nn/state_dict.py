@@ -14,7 +14,8 @@ from glassgrad.base.errors import GlassgradError, InputError, ShapeError
 from glassgrad.engine.buffer import Buffer
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, promote
-from glassgrad.graph.uop import UOp, substitute
+from glassgrad.graph.node import substitute
+from glassgrad.graph.uop import UOp
 from glassgrad.nn.object_tree import walk
 from glassgrad.tensor import running
 from glassgrad.tensor.host import HostValue

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.index import add, both, index, less, modulo, multiply, substitute_index
-from glassgrad.graph.uop import UOp, const, identity, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp, const, identity
 from glassgrad.lower.loops import (
     LANE,
     LOOP,

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.index import add, both, bounds, divide, index, less, modulo, multiply, substitute_index
+from glassgrad.graph.node import toposort
 from glassgrad.graph.ops import Op
-from glassgrad.graph.uop import UOp, const, identity, toposort
+from glassgrad.graph.uop import UOp, const, identity
 from glassgrad.lower.loops import (
     LANE,
     LOOP,

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.index import add, divide, index, linear, modulo, multiply, substitute_index
-from glassgrad.graph.uop import UOp, const, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp, const
 from glassgrad.lower.loops import LANE, LOOP, TASK, TILE, For, Statement, Store, counter, local, ranges_of
 from glassgrad.optimize import moves
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.index import add, linear, multiply
-from glassgrad.graph.uop import UOp, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp
 from glassgrad.lower.loops import (
     Accumulate,
     Assign,

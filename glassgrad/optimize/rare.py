@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.index import substitute_index
-from glassgrad.graph.uop import UOp, const, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp, const
 from glassgrad.lower.loops import LANE, WIDE, Assign, For, If, Statement, expressions, fold, ranges_of, register
 from glassgrad.lower.polynomial import RARELY
 from glassgrad.optimize.moves import rebuild

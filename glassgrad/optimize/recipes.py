@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.index import linear
-from glassgrad.graph.uop import UOp, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp
 from glassgrad.lower.loops import (
     LOOP,
     TASK,

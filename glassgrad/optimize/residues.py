@@ -15,7 +15,8 @@ import math
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.index import add, index, linear, multiply, substitute_index
-from glassgrad.graph.uop import UOp, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp
 from glassgrad.lower.loops import Accumulate, For, If, Statement, counter, expressions, walk
 from glassgrad.optimize import moves
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.index import add, index, multiply
-from glassgrad.graph.uop import UOp, identity, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp, identity
 from glassgrad.lower.loops import (
     LANE,
     LOOP,

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.index import add, both, index, less, multiply, substitute_index
-from glassgrad.graph.uop import UOp, const, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp, const
 from glassgrad.lower.loops import LANE, LOOP, TASK, TILE, For, If, Statement, Store, counter, load, local, ranges_of
 from glassgrad.lower.narrow import carrier
 from glassgrad.optimize import moves

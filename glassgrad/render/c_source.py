@@ -11,7 +11,8 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.graph import index as ix, ops as o
 from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.uop import UOp, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp
 from glassgrad.lower.loops import Accumulate, Assign, For, Kernel, Prefetch, Statement, Store
 from glassgrad.lower.narrow import legalizer
 from glassgrad.optimize.target import Target

@@ -16,10 +16,12 @@ from itertools import product
 
 from glassgrad.base.errors import Bug
 from glassgrad.graph import index as ix, ops as o
+from glassgrad.graph.arguments import Fold
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.index import rebuild
+from glassgrad.graph.node import toposort
 from glassgrad.graph.ops import Op
-from glassgrad.graph.uop import Fold, UOp, toposort
+from glassgrad.graph.uop import UOp
 from glassgrad.lower.loops import (
     LANE,
     LOOP,

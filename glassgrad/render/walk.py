@@ -16,7 +16,8 @@ from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.index import bounds, linear
-from glassgrad.graph.uop import UOp, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp
 from glassgrad.lower.loops import (
     LANE,
     UNIT,

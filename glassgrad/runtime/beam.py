@@ -23,8 +23,10 @@ from glassgrad.base.errors import Bug
 from glassgrad.base.lines import PACKAGE, one_place
 from glassgrad.base.settings import DEVICE_FLAGS, settings
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Measure
 from glassgrad.graph.length import most
-from glassgrad.graph.uop import Measure, UOp, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp
 from glassgrad.lower.lower import lower
 from glassgrad.optimize.choices import Decisions, Refused
 from glassgrad.optimize.recipes import decide

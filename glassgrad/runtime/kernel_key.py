@@ -12,7 +12,8 @@ from functools import lru_cache
 from glassgrad.base.lines import PACKAGE
 from glassgrad.base.settings import settings
 from glassgrad.graph import ops as o
-from glassgrad.graph.uop import UOp, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp
 
 
 @lru_cache(maxsize=1)

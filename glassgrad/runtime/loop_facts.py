@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from glassgrad.graph import ops as o
-from glassgrad.graph.uop import UOp, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp
 from glassgrad.lower.loops import WIDE, Accumulate, For, Prefetch, walk
 
 SUMS = (o.ADD, o.MUL, o.MAX, o.MIN)       # what a loop can accumulate as an axis

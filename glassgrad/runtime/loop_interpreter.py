@@ -20,8 +20,9 @@ from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import convert
 from glassgrad.graph.interpret import array_type, evaluate, philox
+from glassgrad.graph.node import toposort
 from glassgrad.graph.ops import ELEMENTWISE
-from glassgrad.graph.uop import UOp, identity, toposort
+from glassgrad.graph.uop import UOp, identity
 from glassgrad.lower.loops import (
     LANE,
     LOOP,

@@ -13,8 +13,9 @@ from typing import NamedTuple
 from glassgrad.graph import ops as o
 from glassgrad.graph.axes import AxisSet, carried, nontrivial, varies
 from glassgrad.graph.length import most
+from glassgrad.graph.node import toposort
 from glassgrad.graph.ops import Kind
-from glassgrad.graph.uop import UOp, toposort
+from glassgrad.graph.uop import UOp
 
 COSTLY = 12            # vector instructions above which a value is stored rather than computed twice
 MANY_INPUTS = 3        # as many loads to compute a value again cost more than to load it

@@ -13,11 +13,13 @@ from heapq import heappop, heappush
 
 from glassgrad.base.lines import Line
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Dimension, Measure, Param, Shape
 from glassgrad.graph.axes import start_of_piece
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.length import Length, Symbol, most
+from glassgrad.graph.node import toposort
 from glassgrad.graph.ops import Kind
-from glassgrad.graph.uop import Dimension, Measure, Param, Shape, UOp, toposort
+from glassgrad.graph.uop import UOp
 from glassgrad.schedule.fuse import LEAVES, LONG_ENOUGH, fuse
 from glassgrad.schedule.updates import Part, Update, part_of
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from glassgrad.graph import ops as o
-from glassgrad.graph.uop import UOp, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp
 
 LEAST = 16 * 1024        # elements: of less, one kernel that copies and replaces is as good
 

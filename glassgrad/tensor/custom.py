@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.graph import ops as o
-from glassgrad.graph.uop import OwnGradient, UOp
+from glassgrad.graph.arguments import OwnGradient
+from glassgrad.graph.uop import UOp
 
 __all__ = ["own_gradient"]
 

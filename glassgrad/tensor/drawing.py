@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Cell
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
-from glassgrad.graph.uop import Cell, UOp, full
+from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor import running
 from glassgrad.tensor.order import order_of
 from glassgrad.tensor.pictures import Pictures

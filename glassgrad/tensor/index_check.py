@@ -22,7 +22,8 @@ from glassgrad.base.settings import settings
 from glassgrad.engine.capture import recording
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType
-from glassgrad.graph.uop import UOp, full, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp, full
 from glassgrad.runtime.device import Device
 from glassgrad.runtime.memory import HostMemory
 from glassgrad.tensor.sequence import counting

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from glassgrad.base.errors import IndexRangeError, InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Scatter
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.length import Length
-from glassgrad.graph.uop import Scatter, UOp, full
+from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor import index_check, running
 from glassgrad.tensor.linear import Linear
 from glassgrad.tensor.meeting import broadcast_shape, resolve_axis, size_from, whole

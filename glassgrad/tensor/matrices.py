@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Cell
 from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.uop import Cell, UOp, const, full
+from glassgrad.graph.uop import UOp, const, full
 from glassgrad.tensor import running
 from glassgrad.tensor.sequence import counting
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from glassgrad.base.errors import AxisError, InputError, ShapeError
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Shape
 from glassgrad.graph.dtype import DType, dtypes, promote
 from glassgrad.graph.length import Length
 from glassgrad.graph.ops import Op
-from glassgrad.graph.uop import Shape, UOp, const
+from glassgrad.graph.uop import UOp, const
 
 __all__ = ["Axis", "broadcast_shape", "meet", "meet_many", "number", "resolve_axis", "resolve_axes", "shape_from",
            "size_from", "whole", "working_axis"]

@@ -9,9 +9,10 @@ digit's place is a scalar argument, so every pass runs the same two kernels.
 from __future__ import annotations
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Cell, Scan, Scatter
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.length import most
-from glassgrad.graph.uop import Cell, Scan, Scatter, UOp, const, full
+from glassgrad.graph.uop import UOp, const, full
 from glassgrad.tensor.sequence import counting
 
 __all__ = ["key_of", "order_of", "largest_of"]

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from glassgrad.base.errors import InputError
 from glassgrad.base.settings import settings
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Cell, Random as RandomBits
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.length import most
-from glassgrad.graph.uop import Cell, Random as RandomBits, UOp
+from glassgrad.graph.uop import UOp
 from glassgrad.tensor import formulas
 from glassgrad.tensor.joining import Joining
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Scan
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.ops import Op
-from glassgrad.graph.uop import Scan, UOp, const, full
+from glassgrad.graph.uop import UOp, const, full
 from glassgrad.tensor.meeting import Axis, resolve_axes, resolve_axis
 from glassgrad.tensor.precision import exact
 from glassgrad.tensor.sequence import counting

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Scatter as How
 from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.uop import Scatter as How, UOp, const, full
+from glassgrad.graph.uop import UOp, const, full
 from glassgrad.tensor import index_check
 from glassgrad.tensor.meeting import resolve_axis, working_axis
 from glassgrad.tensor.order import order_of

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Iota
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.length import Size, most
-from glassgrad.graph.uop import Iota, UOp
+from glassgrad.graph.uop import UOp
 
 __all__ = ["counting"]
 

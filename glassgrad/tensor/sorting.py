@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Scan, Scatter
 from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.uop import Scan, Scatter, UOp, full
+from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor import index_check, running
 from glassgrad.tensor.functional import Functional
 from glassgrad.tensor.meeting import broadcast_shape, resolve_axis, shape_from

@@ -14,7 +14,8 @@ from glassgrad.base.errors import DTypeError, GradientError, ShapeError
 from glassgrad.graph.dtype import dtype_by_name
 from glassgrad.graph.gradient import gradients
 from glassgrad.graph.length import sizes_now
-from glassgrad.graph.uop import UOp, full, toposort
+from glassgrad.graph.node import toposort
+from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor import running
 from glassgrad.tensor.assignment import Assignment
 from glassgrad.tensor.host import HostValue, nest

@@ -11,9 +11,11 @@ from typing import Any
 
 from glassgrad.base.errors import Bug, InputError, ShapeError
 from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Axes, Param, Scan, Unwindow, Window
 from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.node import toposort
 from glassgrad.graph.ops import Kind
-from glassgrad.graph.uop import Axes, Param, Scan, Unwindow, UOp, Window, full, toposort
+from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor.custom import own_gradient
 from glassgrad.tensor.leaves import distinct
 from glassgrad.tensor.meeting import resolve_axis
