@@ -14,7 +14,7 @@ import pytest
 from graph_leaves import Values, buffer
 
 from glassgrad.base.errors import Bug, DeviceError, ShapeError
-from glassgrad.graph import ops as o, uop as uop_module
+from glassgrad.graph import node as node_module, ops as o
 from glassgrad.graph.arguments import Cell, Param
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.interpret import interpret
@@ -59,12 +59,12 @@ def test_nodes_die_with_their_last_user():
     gc.collect()
     assert watch() is None
     constants = [const(float(i)) for i in range(100)]      # the latest constants are kept for the next line
-    before = len(uop_module._table)
+    before = len(node_module._table)
     kept = [x * c for c in constants]
-    assert len(uop_module._table) >= before + 100
+    assert len(node_module._table) >= before + 100
     del kept
     gc.collect()
-    assert len(uop_module._table) <= before + 1
+    assert len(node_module._table) <= before + 1
 
 
 def test_threads_make_the_same_nodes():
@@ -92,7 +92,7 @@ def test_threads_make_the_same_nodes():
     assert all(a is b for a, b in zip(nodes, again))
     del nodes, again, made
     gc.collect()
-    assert not [e for e in uop_module._table.values() if e() is None], "dead entries stay in the table"
+    assert not [e for e in node_module._table.values() if e() is None], "dead entries stay in the table"
 
 
 # -- long chains ------------------------------------------------------------------------------------------------------
@@ -115,12 +115,12 @@ def test_a_long_chain_walks_pickles_and_substitutes(chain):
 
 def test_a_long_chain_is_freed_without_recursion():
     node = buffer((2,))
-    start = len(uop_module._table)
+    start = len(node_module._table)
     for _ in range(100_000):
         node = node * 1.5
     del node
     gc.collect()
-    assert len(uop_module._table) <= start + 1
+    assert len(node_module._table) <= start + 1
 
 
 def test_pickled_graphs_come_back_as_the_same_nodes():
