@@ -164,6 +164,21 @@ def test_swapping_two_tensors() -> None:
     assert (a.item(), b.item()) == (2.0, 1.0)
 
 
+def test_an_assigned_value_that_was_computed_on_the_way_is_not_computed_again() -> None:
+    w, cache = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize(), Tensor.zeros(3, 2).contiguous().realize()
+    cache[1:2] = Tensor([[1.0, 1.0]]).realize() @ w
+    other = Tensor([1.0]).realize()
+    other.assign(other + 1)
+    total = (cache * 2).sum()
+    total.realize()
+    GlobalCounters.reset()
+    assert cache.tolist() == [[0.0, 0.0], [4.0, 6.0], [0.0, 0.0]] and total.item() == 20.0
+    assert GlobalCounters.kernel_count == 0
+    assert other.tolist() == [2.0] and GlobalCounters.kernel_count == 1, "it was no part of what was asked for"
+    cache.sum().backward()
+    assert w.grad is not None and w.grad.tolist() == [[1.0, 1.0], [1.0, 1.0]], "it was read, not cut off"
+
+
 def test_in_place_arithmetic_changes_the_tensor_not_what_came_of_it() -> None:
     x = Tensor([1.0, 2.0])
     same, y = x, x * 3

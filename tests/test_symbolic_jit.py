@@ -11,6 +11,7 @@ from symbolic_judge import DATA, DEVICES, MOST, NUMBERS, captured_once, near, so
 
 from glassgrad import (
     Context,
+    GlobalCounters,
     InputError,
     JitError,
     Tensor,
@@ -270,3 +271,28 @@ def test_two_jits_share_a_cache_and_a_user_replaces_it() -> None:
             cache.assign(cache * 2)
             judge *= 2
         near(cache, judge)
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_two_caches_of_which_the_result_alone_is_realized(device: str) -> None:
+    keys, values = (Tensor.zeros(*ROOM, device=device).contiguous().realize() for _ in range(2))
+    weight = Tensor(NUMBERS.standard_normal((80, 80)).astype(np.float32), device=device).realize()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        new = x @ weight
+        keys[:, -1:] = new
+        values[:, -1:] = new * 2
+        return (keys * values).sum((1, 2)).realize()
+
+    places = []
+    for new in rows(6):
+        made = new @ weight.numpy()
+        near(step(Tensor(new, device=device)), (made * made * 2).sum((1, 2)), 1e-2)
+        near(keys[:, -1:], made, 1e-4)
+        near(values[:, -1:], made * 2, 1e-4)
+        assert not keys[:, :-1].numpy().any()
+        places.append((keys.uop.base.arg.address, values.uop.base.arg.address))
+    assert len(set(places[2:])) == 1                    # each by itself: a copy of nothing, and the part
+    before = GlobalCounters.kernel_count
+    step(Tensor(new, device=device))
+    assert GlobalCounters.kernel_count - before == 1 + 2 * 2 + 1        # the product runs once, not for each cache

@@ -80,7 +80,7 @@ def schedule(sinks: list[UOp], inputs: list[UOp]) -> Schedule:
     memory = _Memory(place, reasons, slots)
     planned = Schedule([], slots, len(inputs), {s: place[s] for s in sinks})
     for group in groups:
-        part = part_of(group.roots[0]) if len(group.roots) == 1 and group.roots[0] in planned.results else None
+        part = part_of(group.roots[0]) if group.roots[0] in planned.results else None
         if part is None:
             stored = [r for r in group.roots if r in wanted]
             planned.items.append(_item(group.roots, stored, memory, sizes))
@@ -130,13 +130,15 @@ def _groups(reasons: dict[UOp, str], asked: set[UOp]) -> list[_Group]:
             if r in home:
                 needs |= home[r].needs
         fresh = _Group([node], reads, needs, reduces, bit)
+        alone = node.op in (o.COPY, o.SCATTER, o.SCAN) or (node in asked and part_of(node) is not None)
         joined = None
-        if node.op not in (o.COPY, o.SCATTER, o.SCAN):
+        if not alone:
             joined = _join(fresh, by_shape.get(_squeezed(node), [])[-MOST_RESULTS:], home, groups, reasons)
         if joined is None:
             groups.append(fresh)
-            by_shape.setdefault(_squeezed(node), []).append(fresh)
             home[node] = fresh
+            if not alone:
+                by_shape.setdefault(_squeezed(node), []).append(fresh)
         else:
             home[node] = joined
     return _frugal(_ordered(groups, home), home, asked)
@@ -147,7 +149,7 @@ def _join(fresh: _Group, candidates: list[_Group], home: dict[UOp, _Group], grou
     """The group that a new result may share a kernel with, brought up to date; None where there is none."""
     node = fresh.roots[0]
     for group in reversed(candidates):
-        if len(group.roots) >= MOST_RESULTS or group.roots[0].op in (o.COPY, o.SCATTER, o.SCAN) or fresh.reduces:
+        if len(group.roots) >= MOST_RESULTS or fresh.reduces:
             continue
         if group.roots[0].device != node.device:
             continue

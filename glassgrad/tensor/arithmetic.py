@@ -14,7 +14,7 @@ from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import UOp, const
 from glassgrad.tensor.casts import Casts
 from glassgrad.tensor.core import Core
-from glassgrad.tensor.leaves import hold, is_held
+from glassgrad.tensor.leaves import assigned, hold, is_held
 from glassgrad.tensor.meeting import VERBS, meet, meet_many, number, plain_number
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ class Arithmetic(Casts):
         self.uop, self._device = value.uop, value._device
         if leaf:
             hold(self)
+            assigned(self)
         return self
 
     def _divide(self, other: Any, swapped: bool) -> Self:

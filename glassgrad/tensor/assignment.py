@@ -14,7 +14,7 @@ from glassgrad.base.errors import DTypeError, ShapeError
 from glassgrad.graph.dtype import dtypes
 from glassgrad.tensor.core import Core
 from glassgrad.tensor.interop import Interop
-from glassgrad.tensor.leaves import distinct, hold, holders
+from glassgrad.tensor.leaves import assigned, distinct, hold, holders
 from glassgrad.tensor.meeting import working_axis
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class Assignment(Interop):
         if any(other is not self for other in holders((self.uop,))):     # a leaf's value: two leaves from now on
             self.uop = distinct(self.uop)
             hold(self)
+        assigned(self)
         return self
 
     def replace(self, value: Self) -> Self:

@@ -9,13 +9,15 @@ parameters), so constants get a DETACH node with a token of their own, which com
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from glassgrad.graph import ops as o
-from glassgrad.graph.uop import UOp
+from glassgrad.graph.ops import Kind
+from glassgrad.graph.uop import UOp, toposort
 
-__all__ = ["RESET", "Leaf", "distinct", "hold", "hold_alone", "holders", "is_held", "started_from", "take_started"]
+__all__ = ["RESET", "Leaf", "assigned", "assigned_within", "distinct", "hold", "hold_alone", "holders", "is_held",
+           "started_from", "take_started"]
 
 
 class Leaf:
@@ -82,3 +84,36 @@ def take_started() -> list[Any]:
     found = [t for t in (s() for s in _started) if t is not None]
     _started.clear()
     return found
+
+
+# -- new values ----------------------------------------------------------------------------------------------
+_assigned: dict[int, weakref.ref[Any]] = {}
+
+
+def assigned(tensor: Any) -> None:
+    """This tensor was given a new value. Whoever computes something from it computes it too: a cache that a token was
+    written into would else need the whole pass a second time."""
+    _assigned[id(tensor)] = weakref.ref(tensor)
+
+
+def assigned_within(nodes: Sequence[UOp]) -> list[UOp]:
+    """The values of assigned tensors that computing these nodes computes on the way, and that nobody knows yet."""
+    if not _assigned:
+        return []
+    asked = set(map(_computed, nodes))
+    waiting: dict[UOp, None] = {}
+    for key, reference in list(_assigned.items()):
+        tensor = reference()
+        node = _computed(tensor.uop) if tensor is not None else None
+        if node is None or node.base.op is o.BUFFER or "value" in (node._cache or ()):
+            del _assigned[key]
+        elif node not in asked and node.op.kind not in (Kind.LEAF, Kind.MOVEMENT):
+            waiting[node] = None
+    below = set(toposort(asked)) if waiting else ()
+    return [node for node in waiting if node in below]
+
+
+def _computed(node: UOp) -> UOp:
+    while node.op in (o.RESHAPE, o.DETACH):
+        node = node.src[0]
+    return node

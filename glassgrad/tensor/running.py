@@ -22,6 +22,7 @@ from glassgrad.graph.uop import UOp
 from glassgrad.runtime.memory import HostMemory
 from glassgrad.tensor import index_check
 from glassgrad.tensor.host import HostValue, numpy_dtype
+from glassgrad.tensor.leaves import assigned_within
 
 __all__ = ["canonical_device", "default_device", "store", "share", "realize", "schedule", "memory", "value_of",
            "bytes_of", "array_of", "computed_array", "number_in", "few_numbers"]
@@ -57,12 +58,17 @@ def share(array: Any, device: str) -> UOp | None:
 
 # -- computing -----------------------------------------------------------------------------------------------
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
-    """Compute all of these at once; each comes back as a view of a BUFFER."""
-    checks = index_check.sinks(nodes)
-    if not checks:
+    """Compute all of these at once; each comes back as a view of a BUFFER. What was assigned to a tensor and is
+    computed on the way is remembered."""
+    checks, waiting = index_check.sinks(nodes), assigned_within(nodes)
+    if not checks and not waiting:
         return compute(_with_known_values(nodes, device), device)
-    made = compute(_with_known_values([*nodes, *[c.first_bad for c in checks]], device), device)
-    index_check.judge(checks, made[len(nodes):], lambda node: computed_array(node, device))
+    flags = [c.first_bad for c in checks]
+    made = compute(_with_known_values([*nodes, *flags, *waiting], device), device)
+    for node, value in zip(waiting, made[len(nodes) + len(flags):]):
+        _remember(node, value)
+    if checks:
+        index_check.judge(checks, made[len(nodes):len(nodes) + len(flags)], lambda node: computed_array(node, device))
     return made[:len(nodes)]
 
 
@@ -82,7 +88,6 @@ _some_values_known = False
 def value_of(node: UOp, device: str) -> UOp:
     """The node's value as a BUFFER, whatever its shape, or (where that is symbolic) the part of one; the node below the
     reshapes remembers it."""
-    global _some_values_known
     base = node
     while base.op is o.RESHAPE:
         base = base.src[0]
@@ -98,10 +103,15 @@ def value_of(node: UOp, device: str) -> UOp:
     if value.op is not o.BUFFER and not (value.op is o.SHRINK and value.src[0].op is o.BUFFER):
         raise Bug(f"the engine answered {value} where a buffer was due")
     if base.op is not o.CONST:       # a constant is everybody's, and better computed with than read
-        _some_values_known = True
-        base.cached("value", lambda _: value)
-        base._cache["value"] = value  # type: ignore[index]
+        _remember(base, value)
     return value
+
+
+def _remember(node: UOp, value: UOp) -> None:
+    global _some_values_known
+    _some_values_known = True
+    node.cached("value", lambda _: value)
+    node._cache["value"] = value  # type: ignore[index]
 
 
 def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
