@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.node import toposort
 from glassgrad.graph.ops import Kind
-from glassgrad.graph.uop import UOp, toposort
+from glassgrad.graph.uop import UOp
 
 __all__ = ["RESET", "Leaf", "assigned", "assigned_within", "distinct", "hold", "hold_alone", "holders", "is_held",
            "started_from", "take_started"]
