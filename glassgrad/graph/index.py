@@ -3,6 +3,9 @@
 An atom is a RANGE, or anything these functions cannot see through (a load, a division that does not come out).
 Equal expressions become the same node, because terms are sorted and interned. Division and modulo are simplified by
 one function each, from the bounds of what is left over, not by a soup of rules.
+
+Users' int64 numbers are of the same type, and wrap around. Sums stay right whatever wraps; a comparison, a quotient or
+a remainder is simplified only where `exact` says that nothing does.
 """
 
 from __future__ import annotations
@@ -41,8 +44,19 @@ def size_index(n: Size, values: Mapping[Symbol, UOp]) -> UOp:
 
 
 def bounds(node: UOp) -> tuple[int, int]:
-    """The least and greatest value an index expression (or bool) can take."""
+    """The least and greatest value an index expression (or bool) can take; of a sum, as if it could not wrap around."""
     return node.cached("bounds", _bounds)  # type: ignore[no-any-return]
+
+
+def exact(node: UOp) -> bool:
+    """Whether an expression of whole numbers can not wrap around."""
+    low, high = bounds(node)
+    return bool(node.dtype.min <= low and high <= node.dtype.max)
+
+
+def span(node: UOp) -> tuple[int, int]:
+    """Bounds that hold for the number as computed: where the exact result may wrap around, those of the type."""
+    return bounds(node) if node.dtype.kind == "f" or exact(node) else (int(node.dtype.min), int(node.dtype.max))
 
 
 def _bounds(node: UOp) -> tuple[int, int]:
@@ -53,15 +67,16 @@ def _bounds(node: UOp) -> tuple[int, int]:
         return 0, max(node.arg.size - 1, 0)
     if op is o.PARAM and isinstance(node.arg, Measure):
         return node.arg.symbol.low, node.arg.symbol.high
-    if op in (o.ADD, o.SUB, o.MUL, o.IDIV, o.MOD, o.MAX, o.MIN):
+    if op in (o.ADD, o.SUB, o.MUL):
         (a, b), (c, d) = bounds(node.src[0]), bounds(node.src[1])
         if op is o.ADD:
             return a + c, b + d
         if op is o.SUB:
             return a - d, b - c
-        if op is o.MUL:
-            corners = (a * c, a * d, b * c, b * d)
-            return min(corners), max(corners)
+        corners = (a * c, a * d, b * c, b * d)
+        return min(corners), max(corners)
+    if op in (o.IDIV, o.MOD, o.MAX, o.MIN):
+        (a, b), (c, d) = span(node.src[0]), span(node.src[1])
         if op is o.IDIV and c > 0:
             return (a // d if a >= 0 else a // c), (b // c if b >= 0 else b // d)
         if op is o.MOD and c == d and c > 0:
@@ -73,10 +88,10 @@ def _bounds(node: UOp) -> tuple[int, int]:
         if op is o.MIN:
             return min(a, c), min(b, d)
     if op is o.WHERE:
-        (a, b), (c, d) = bounds(node.src[1]), bounds(node.src[2])
+        (a, b), (c, d) = span(node.src[1]), span(node.src[2])
         return min(a, c), max(b, d)
     if op is o.CAST and node.dtype.kind in "iu" and node.src[0].dtype.kind in "iub":
-        (a, b) = bounds(node.src[0])
+        (a, b) = span(node.src[0])
         if node.dtype.min <= a and b <= node.dtype.max:
             return a, b
     return int(node.dtype.min if node.dtype.kind != "f" else -(1 << 62)), \
@@ -168,6 +183,8 @@ def divide(x: UOp, divisor: int) -> UOp:
     """x // divisor (rounding down), for a positive divisor."""
     if divisor == 1:
         return x
+    if not exact(x):
+        return UOp(o.IDIV, dtypes.index, (x, index(divisor)))
     c, terms = linear(x)
     low, high = bounds(x)
     if low // divisor == high // divisor:
@@ -187,6 +204,8 @@ def divide(x: UOp, divisor: int) -> UOp:
         rest = {a: k % divisor for a, k in rest.items()}
         whole = {a: k for a, k in whole.items() if k}
         left = build(remainder, rest)
+        if not exact(left):
+            return UOp(o.IDIV, dtypes.index, (x, index(divisor)))
         low, high = bounds(left)
         if low // divisor == high // divisor:
             return build(c // divisor + low // divisor, whole)
@@ -215,12 +234,16 @@ def modulo(x: UOp, divisor: int) -> UOp:
     """x % divisor (never negative), for a positive divisor."""
     if divisor == 1:
         return index(0)
+    if not exact(x):
+        return UOp(o.MOD, dtypes.index, (x, index(divisor)))
     c, terms = linear(x)
     low, high = bounds(x)
     if low // divisor == high // divisor:
         return build(c - low // divisor * divisor, terms)
     rest = {a: k % divisor for a, k in terms.items() if k % divisor}
     left = build(c % divisor, rest)
+    if not exact(left):
+        return UOp(o.MOD, dtypes.index, (x, index(divisor)))
     low, high = bounds(left)
     if low // divisor == high // divisor:
         return build(c % divisor - low // divisor * divisor, rest)
@@ -235,6 +258,8 @@ def modulo(x: UOp, divisor: int) -> UOp:
 def less(x: UOp, y: UOp) -> UOp:
     """x < y, decided at once where the bounds decide it."""
     difference = add(x, multiply(y, -1))
+    if not (exact(x) and exact(y) and exact(difference)):
+        return UOp(o.CMPLT, dtypes.bool, (x, y))
     low, high = bounds(difference)
     if high < 0:
         return const(True, dtypes.bool)

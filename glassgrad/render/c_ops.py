@@ -101,7 +101,7 @@ class CArithmetic:
         return CValue(f"{name}({', '.join([a.text for a in arguments])})", dtype, lanes)
 
     def wide(self, x: CValue, lanes: int) -> CValue:
-        """A value repeated in all lanes."""
+        """A value repeated in all lanes, those beyond the last one included: C divides there, too."""
         if x.lanes == lanes:
             return x
         if x.lanes:
@@ -112,7 +112,7 @@ class CArithmetic:
         # truth values are masks of the integers' type: the same type, another meaning, another name
         value, name = ("-x", "mask") if x.dtype is dtypes.bool else ("x", "all")
         name = self.define(f"{name}_{full}", full, f"{self.type(x.dtype)} x",
-                           f"return ({full}){{{', '.join([value] * lanes)}}};")
+                           f"return ({full}){{{', '.join([value] * width(lanes))}}};")
         return self.call(name, x.dtype, lanes, x)
 
     def select(self, condition: CValue, yes: CValue, no: CValue) -> CValue:
@@ -245,7 +245,8 @@ class CArithmetic:
         if amount is not None:
             if not 0 <= amount < dtype.bits:
                 return self.wide(CValue("0", dtype), x.lanes)
-            shifted = f"{x.inside} {sign} {amount}"
+            whole = f"({self.type(dtype)}){x.inside}" if literal_int(x) is not None else x.inside   # C's 16 is an int
+            shifted = f"{whole} {sign} {amount}"
             return CValue(shifted, dtype, x.lanes, False) if x.lanes or dtype.bits >= 32 else \
                 CValue(f"({self.type(dtype)})({shifted})", dtype)
         lanes = max(x.lanes, y.lanes)
@@ -263,7 +264,7 @@ class CArithmetic:
         sign, name = ("/", "divide") if op is o.IDIV else ("%", "modulo")
         lanes = max(x.lanes, y.lanes)
         if by is not None and by > 0 and (dtype.kind == "u" or low is not None and low >= 0):
-            y = CValue(str(by), dtype)
+            y = CValue(number(by, dtype), dtype)
             return self.infix(sign, x, y if dtype.bits >= 32 else self.wide(y, lanes), dtype)
         x, y = self.wide(x, lanes), self.wide(y, lanes)
         if dtype.kind == "u":

@@ -231,8 +231,8 @@ class CFunction(CMatrices):
             return self.binary(o.ADD, dtype, self.binary(o.MUL, dtype, values[0], values[1]), values[2])
         if len(src) == 1:
             return self.unary(op, dtype, values[0])
-        low, high = ix.bounds(src[0]) if src[0].dtype is dtypes.index else (-1, 0)
-        return self.binary(op, src[0].dtype, values[0], values[1], low if high < 1 << 63 else None)
+        low = ix.span(src[0])[0] if src[0].dtype is dtypes.index else -1
+        return self.binary(op, src[0].dtype, values[0], values[1], low)
 
     def sum(self, constant: int, terms: dict[UOp, int], lanes: int) -> CValue:
         """constant + sum of k * atom, as one would write it."""

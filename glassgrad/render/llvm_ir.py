@@ -265,18 +265,14 @@ class Function(Matrices):
                 return self.lane_sum(node, lanes) if lanes else self.total(constant, terms)
             if lanes and op is o.CMPLT and (result := self.lane_less(node, lanes)):
                 return result
-            low, _ = self.span(src[0])
-            small = lanes and op in _NARROW and all(fits(*self.span(s)) for s in src)
+            low, _ = ix.span(src[0])
+            small = lanes and op in _NARROW and all(fits(*ix.span(s)) for s in src)
             type_ = "i32" if small else "i64"
             x, y = self.operand(src[0], lanes, type_), self.operand(src[1], lanes, type_)
             return self.binary(op, src[0].dtype, x, y, low)
         return self.binary(op, src[0].dtype, self.operand(src[0], lanes), self.operand(src[1], lanes))
 
     # -- index arithmetic ----------------------------------------------------------------------------------------
-    def span(self, node: UOp) -> tuple[int, int]:
-        """Bounds that hold for the number as computed: where the exact result may wrap around, those of the type."""
-        return ix.bounds(node) if exact(node) else (-(1 << 63), (1 << 63) - 1)
-
     def resize(self, value: Value, type_: str) -> Value:
         """A lane index as another integer type; its value fits both."""
         return self.convert("trunc" if type_ == "i32" else "sext", value, type_)
@@ -317,7 +313,7 @@ class Function(Matrices):
     def lane_sum(self, node: UOp, lanes: int) -> Value:
         """An index that differs between lanes: its scalar part, repeated, plus what the lanes add."""
         constant, terms = ix.linear(node)
-        type_ = "i32" if fits(*self.span(node)) else "i64"
+        type_ = "i32" if fits(*ix.span(node)) else "i64"
         same = {a: k for a, k in terms.items() if not self.widths[a]}
         result: Value | None = None
         for atom, k in terms.items():
@@ -348,20 +344,14 @@ class Function(Matrices):
             terms[atom] = terms.get(atom, 0) - k
         wide = ix.build(0, {a: k for a, k in terms.items() if self.widths[a] and k})
         rest = ix.build(d - c, {a: -k for a, k in terms.items() if not self.widths[a] and k})
-        if not ranges_of(wide) or not all(exact(n) for n in (*node.src, wide, rest)):
+        if not ranges_of(wide) or not all(ix.exact(n) for n in (*node.src, wide, rest)):
             return None
         self.note((wide, rest))
-        type_ = "i32" if fits(*self.span(wide)) and fits(*self.span(rest)) else "i64"
+        type_ = "i32" if fits(*ix.span(wide)) and fits(*ix.span(rest)) else "i64"
         return self.compare("slt", self.operand(wide, lanes, type_), self.operand(rest, lanes, type_))
 
 
 _NARROW = (o.IDIV, o.MOD, o.MAX, o.MIN, o.CMPLT, o.CMPEQ, o.CMPNE)
-
-
-def exact(node: UOp) -> bool:
-    """Whether an index can not wrap around."""
-    low, high = ix.bounds(node)
-    return -(1 << 63) <= low and high < 1 << 63
 
 
 def fits(low: int, high: int) -> bool:
