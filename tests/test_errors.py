@@ -19,6 +19,7 @@ from glassgrad import (
     DTypeError,
     FormatError,
     GlassgradError,
+    InputError,
     JitError,
     ShapeError,
     Tensor,
@@ -29,7 +30,7 @@ from glassgrad.base import errors
 from glassgrad.jit import TinyJit
 from glassgrad.nn.datafiles import DataFile, read_checked
 from glassgrad.runtime import ccompiler, llvm, plugin, workers
-from glassgrad.tensor import interop
+from glassgrad.tensor import dlpack
 
 ROOT = Path(__file__).resolve().parent.parent
 USERS = [name for name in errors.__all__ if name not in ("GlassgradError", "Bug")]
@@ -282,7 +283,7 @@ def test_arrays_that_dlpack_brings_and_we_cannot_take() -> None:
     capsule = Tensor([1.0, 2.0]).__dlpack__()
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    array = ctypes.cast(pointer_of(capsule, b"dltensor"), ctypes.POINTER(interop._Managed)).contents.array
+    array = ctypes.cast(pointer_of(capsule, b"dltensor"), ctypes.POINTER(dlpack._Managed)).contents.array
     array.device.kind = 2
     with pytest.raises(DeviceError) as error:
         Tensor.from_dlpack(capsule)
@@ -292,12 +293,41 @@ the array is not in the host's memory
   expected: the CPU, 1
   mend:     move it to the CPU first"""
     with pytest.raises(DTypeError) as refused:
-        interop._dtype_of(interop._Type(5, 64, 1))
+        dlpack._dtype_of(dlpack._Type(5, 64, 1))
     assert text(refused) == """\
 this DLPack type has no counterpart
   given:    code 5, 64 bits, 1 lanes
   expected: numbers or truth values of one lane
   mend:     convert it on the other side"""
+    later = Tensor([1.0, 2.0]).__dlpack__(max_version=(1, 0))
+    dlpack._Versioned.from_address(pointer_of(later, b"dltensor_versioned")).major = 2
+    with pytest.raises(InputError) as version:
+        Tensor.from_dlpack(later)
+    assert text(version) == """\
+this DLPack capsule is of a later version
+  given:    version 2.0
+  expected: version 1
+  mend:     go through NumPy: Tensor(numpy.asarray(array))"""
+
+
+def test_arrays_of_other_libraries_that_are_not_to_be_had() -> None:
+    np = pytest.importorskip("numpy")
+    with pytest.raises(InputError) as unshared:
+        Tensor.from_dlpack(np.ones(1, ">f4"))
+    assert text(unshared) == """\
+the other library does not share this array
+  given:    ndarray: DLPack only supports native byte order.
+  expected: an array whose memory can be shared
+  mend:     copy its values: Tensor(array)"""
+    torch = pytest.importorskip("torch")
+    with pytest.raises(InputError) as odd:
+        Tensor(torch.ones(2, dtype=torch.complex64))
+    assert text(odd) == """\
+cannot make a tensor of this tensor of PyTorch
+  given:    complex64, torch.strided
+  expected: bool, int8, uint8, int16, uint16, int32, uint32, int64, uint64, float16, bfloat16, float32, float64, \
+float8_e4m3fn, float8_e5m2
+  mend:     convert it first, for example with t.to_dense().float()"""
 
 
 def test_a_function_that_sees_too_much(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from judge import TORCH, Tensor, dtypes, torch
 
-from glassgrad import DeviceError, DTypeError, InputError
-from glassgrad.tensor import interop
+from glassgrad import DeviceError, DTypeError, InputError, nn
+from glassgrad.tensor import dlpack, interop
 
 
 # -- NumPy ---------------------------------------------------------------------------------------------------
@@ -22,6 +22,47 @@ def test_numpy_protocols():
     assert (np.ones((2, 2), "float32") + x).tolist() == [[2.0, 3.0], [4.0, 5.0]]
     assert isinstance(np.float32(2) * x, Tensor) and (np.float32(2) * x).tolist() == [[2.0, 4.0], [6.0, 8.0]]
     assert Tensor(np.arange(6).reshape(2, 3)[:, ::-2].T).tolist() == np.arange(6).reshape(2, 3)[:, ::-2].T.tolist()
+
+
+def test_an_array_of_a_tensor_is_shared_or_copied_as_it_was_asked_for():
+    x = Tensor([1.0, 2.0]).realize()
+    copied, wide = np.array(x, copy=True), np.asarray(x, dtype="float64")
+    copied[0], wide[0] = 7, 8
+    assert x.tolist() == [1.0, 2.0] and wide.tolist() == [8.0, 2.0]
+    np.array(x, copy=False)[1] = 9
+    assert x.tolist() == [1.0, 9.0]
+    for refused in (lambda: np.array(x, dtype="float64", copy=False), lambda: np.array(x + 1, copy=False)):
+        with pytest.raises(ValueError, match="without a copy"):
+            refused()
+
+
+def test_numpys_functions_of_elements_stay_lazy():
+    a, b = np.array([[0.25, -0.5]], "float32"), np.array([[2.0], [0.5]], "float32")
+    for name in interop._OF_ONE:
+        values = a if name not in ("arccosh", "log", "log2", "log10", "sqrt") else np.abs(a) + 1
+        out = getattr(np, name)(Tensor(values))
+        assert isinstance(out, Tensor), name
+        np.testing.assert_allclose(out.numpy(), getattr(np, name)(values), rtol=1e-5, err_msg=name)
+    for name in interop._OPERATORS:
+        left, right = (np.array([[6, 3]]), np.array([[2], [1]])) if "bit" in name or "shift" in name else (a, b)
+        left = np.abs(left) if name == "power" else left
+        expected = getattr(np, name)(left, right if name != "matmul" else right.T.reshape(2, 1))
+        right = right.reshape(2, 1)
+        for out in (getattr(np, name)(Tensor(left), right), getattr(np, name)(left, Tensor(right)),
+                    getattr(np, name)(Tensor(left), Tensor(right))):
+            assert isinstance(out, Tensor), name
+            np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5, err_msg=name)
+
+
+def test_numpys_other_functions_see_arrays():
+    x, array = Tensor([[1.0, 2.0], [3.0, 4.0]]), np.ones((2, 2), "float32")
+    array += x
+    assert array.tolist() == [[2.0, 3.0], [4.0, 5.0]]
+    assert np.sum(x) == 10 and np.mean(x, axis=0).tolist() == [2.0, 3.0] and np.transpose(x).tolist() == x.T.tolist()
+    assert np.concatenate([x, array]).shape == (4, 2) and np.add.reduce(x, axis=0).tolist() == [4.0, 6.0]
+    assert np.hypot(x, 0).tolist() == x.tolist() and np.where(x > 2, x, 0).tolist() == [[0.0, 0.0], [3.0, 4.0]]
+    with pytest.raises(InputError, match="cannot write into a tensor"):
+        np.add(array, array, out=x)
 
 
 # -- DLPack --------------------------------------------------------------------------------------------------
@@ -55,19 +96,44 @@ def test_dlpack_of_views():
     assert Tensor.from_dlpack(np.arange(10, dtype="float64")[::-2]).tolist() == [9.0, 7.0, 5.0, 3.0, 1.0]
 
 
+def test_dlpack_of_memory_that_is_not_to_be_written_is_copied():
+    array = np.arange(3, dtype="float32")
+    array.flags.writeable = False
+    x = Tensor.from_dlpack(array)
+    assert x.tolist() == [0.0, 1.0, 2.0]
+    torch.from_dlpack(x)[0] = 5
+    assert array.tolist() == [0.0, 1.0, 2.0]
+    odd = np.frombuffer(bytearray(13), dtype="float32", offset=1)          # no address of a float32
+    assert (Tensor.from_dlpack(odd) + 1).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_dlpack_in_either_layout():
+    x = Tensor([1.0, 2.0]).realize()
+    for version, name in ((None, "dltensor"), ((0, 8), "dltensor"), ((1, 0), "dltensor_versioned")):
+        capsule = x.__dlpack__(max_version=version)
+        assert f'"{name}"' in repr(capsule)
+        assert Tensor.from_dlpack(capsule).tolist() == [1.0, 2.0] and f'"used_{name}"' in repr(capsule)
+        assert Tensor.from_dlpack(np.arange(3.0).__dlpack__(max_version=version)).tolist() == [0.0, 1.0, 2.0]
+    np.from_dlpack(x)[0] = 3
+    copied = np.from_dlpack(x, copy=True)
+    copied[1] = 4
+    assert x.tolist() == [3.0, 2.0] and copied.tolist() == [3.0, 4.0]
+
+
 def test_dlpack_keeps_what_it_needs_and_no_more():
     gc.collect()
-    before = len(interop._given)
+    before = len(dlpack._given)
     there = torch.from_dlpack(Tensor([1.0, 2.0, 3.0]) * 2)
     gc.collect()
-    assert there.tolist() == [2.0, 4.0, 6.0] and len(interop._given) == before + 1
+    assert there.tolist() == [2.0, 4.0, 6.0] and len(dlpack._given) == before + 1
     del there
     gc.collect()
-    assert len(interop._given) == before
-    capsule = Tensor([1.0]).__dlpack__()
-    assert len(interop._given) == before + 1
-    del capsule
-    assert len(interop._given) == before
+    assert len(dlpack._given) == before
+    for version in (None, (1, 0)):
+        capsule = Tensor([1.0]).__dlpack__(max_version=version)
+        assert len(dlpack._given) == before + 1
+        del capsule
+        assert len(dlpack._given) == before
     here = Tensor.from_dlpack(np.arange(1000, dtype="float32"))
     gc.collect()
     assert here.sum().item() == 499500.0
@@ -86,6 +152,9 @@ def test_dlpack_refuses():
         Tensor([1.0]).__dlpack__(dl_device=(2, 0))
     with pytest.raises(DTypeError, match="no counterpart"):
         Tensor.from_dlpack(torch.zeros(2, dtype=torch.complex64))
+    for unshared in (torch.ones(1, requires_grad=True), np.ones(1, ">f4")):
+        with pytest.raises(InputError, match="does not share this array"):
+            Tensor.from_dlpack(unshared)
 
 
 # -- PyTorch -------------------------------------------------------------------------------------------------
@@ -97,6 +166,24 @@ def test_torch_in_and_out():
     out = mine.torch()
     out[0] = 9
     assert out.tolist() == [9, 2] and mine.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("dtype", [*TORCH, "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2"])
+def test_a_tensor_of_pytorch_is_taken_as_it_is(dtype):
+    there = torch.tensor([[1.0, 0.0], [1.0, 1.0]]).to(getattr(torch, dtype)).T
+    x = Tensor(there)
+    assert x.dtype.name == {"float8_e4m3fn": "fp8e4m3", "float8_e5m2": "fp8e5m2"}.get(dtype, dtype)
+    assert x.float().tolist() == [[1.0, 1.0], [0.0, 1.0]]
+
+
+def test_tensors_of_both_libraries_meet():
+    there, x = torch.tensor([1.0, 2.0], requires_grad=True), Tensor([10.0, 20.0])
+    assert (x + there).tolist() == (there + x).tolist() == [11.0, 22.0] and isinstance(there - x, Tensor)
+    assert (x * torch.tensor(2)).tolist() == [20.0, 40.0] and Tensor(torch.zeros(0, 2)).shape == (0, 2)
+    assert torch.as_tensor(x).tolist() == [10.0, 20.0]
+    for odd in (torch.ones(2, dtype=torch.complex64), torch.eye(2).to_sparse()):
+        with pytest.raises(InputError, match="of this tensor of PyTorch"):
+            Tensor(odd)
 
 
 # -- memory of others ----------------------------------------------------------------------------------------
@@ -122,6 +209,47 @@ def test_pickle_and_copies(dtype):
     assert weight.requires_grad is True
 
 
+def test_pickles_of_expressions_views_and_old_protocols():
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    drawn = Tensor.rand(3)
+    for value in (x.T, x[::-1, 1:] + 1, drawn):
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            assert pickle.loads(pickle.dumps(value, protocol)).tolist() == value.tolist()
+
+
+def test_a_copy_has_the_gradient_too():
+    x = Tensor([1.0, 2.0])
+    (x * x).sum().backward()
+    twin = copy.deepcopy(x)
+    assert twin.grad.tolist() == [2.0, 4.0] and twin.grad is not x.grad and pickle.loads(pickle.dumps(x)).grad is None
+
+
+@pytest.mark.parametrize("twins", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+@pytest.mark.parametrize("make", [lambda p: nn.optim.Adam(p, lr=0.1), lambda p: nn.optim.SGD(p, lr=0.1, momentum=0.9),
+                                  lambda p: nn.optim.SGD(p, lr=Tensor([0.1]))])
+def test_a_model_and_its_optimizer_are_copied_together_and_go_separate_ways(twins, make):
+    model = {"a": nn.Linear(2, 3), "norm": nn.BatchNorm(3)}
+    model["tied"] = model["a"]
+    optimizer = make(nn.state.get_parameters(model))
+    schedule = nn.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=9, cycle_momentum=False)
+
+    def step(parts):
+        model, optimizer, schedule = parts
+        optimizer.zero_grad()
+        with Tensor.train():
+            model["norm"](model["tied"](Tensor([[1.0, 2.0], [0.5, -1.0]]))).square().mean().backward()
+        optimizer.step()
+        schedule.step()
+        return [t.tolist() for t in nn.state.get_state_dict(model).values()]
+    parts = (model, optimizer, schedule)
+    step(parts)
+    others = twins(parts)
+    assert others[0]["tied"] is others[0]["a"] and others[1].params[0] is others[0]["a"].weight
+    first = step(parts)
+    assert step(others) == first                             # as if it were the same training
+    assert step(others) != [t.tolist() for t in nn.state.get_state_dict(model).values()] == first
+
+
 def test_notebook_shows_a_table():
     assert (
         Tensor([[1.5, 2.0]])._repr_html_()
@@ -129,6 +257,7 @@ def test_notebook_shows_a_table():
         + Tensor([1]).device
         + "</small>"
     )
+    assert Tensor([1.5]).cast("bfloat16")._repr_html_().startswith("<table><tr><td>1.5</td>")
     assert Tensor([1, 2])._repr_html_().startswith("<table><tr><td>1</td>")
     assert Tensor.zeros(50, 50)._repr_html_().startswith("<pre>Tensor(")
     assert Tensor.zeros(0, 2)._repr_html_().startswith("<pre>")

@@ -5,7 +5,6 @@ Loading compares first and changes afterwards: all that does not fit is reported
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, MutableMapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,12 +12,11 @@ from typing import Any, NamedTuple
 from glassgrad.base.errors import GlassgradError, InputError, ShapeError
 from glassgrad.engine.buffer import Buffer
 from glassgrad.graph import ops as o
-from glassgrad.graph.dtype import DType, dtype_by_name, promote
+from glassgrad.graph.dtype import DType, promote
 from glassgrad.graph.node import substitute
 from glassgrad.graph.uop import UOp
 from glassgrad.nn.object_tree import walk
-from glassgrad.tensor import running
-from glassgrad.tensor.host import HostValue
+from glassgrad.tensor.host import is_torch
 from glassgrad.tensor.mistakes import explaining
 from glassgrad.tensor.tensor import Tensor
 
@@ -135,13 +133,7 @@ def _as_tensor(value: Any) -> Tensor | None:
     """A tensor of ours, of PyTorch's, or a NumPy array, as ours."""
     if isinstance(value, Tensor):
         return value
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        plain = value.detach().cpu().contiguous()
-        data = plain.reshape(-1).view(torch.uint8).numpy()         # NumPy has no bfloat16; bytes are bytes
-        dtype = dtype_by_name(str(plain.dtype).removeprefix("torch."))
-        return Tensor(running.store(HostValue(memoryview(data), tuple(plain.shape), dtype), running.default_device()))
-    return Tensor(value) if hasattr(value, "__array_interface__") else None
+    return Tensor(value) if is_torch(value) or hasattr(value, "__array_interface__") else None
 
 
 def _hint(found: Comparison, state: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from glassgrad.graph.dtype import DType, dtype_by_name
 from glassgrad.graph.length import Length
 from glassgrad.graph.uop import UOp, const
 from glassgrad.tensor import running
-from glassgrad.tensor.host import read_value
+from glassgrad.tensor.host import is_torch, read_value
 from glassgrad.tensor.leaves import RESET, hold
 from glassgrad.tensor.meeting import size_from
 
@@ -29,7 +29,6 @@ _create = object.__new__
 class Core:
     """State and identity of a tensor: which node it stands for, its gradient, and whether it wants one."""
     __slots__ = ("uop", "_grad", "_requires_grad", "_device", "__weakref__")
-    __array_ufunc__ = None   # array + tensor asks the tensor
 
     uop: UOp
     _grad: Any               # a tensor, None, or RESET
@@ -281,7 +280,7 @@ class Core:
         """A tensor from what the user wrote next to this one."""
         if isinstance(value, Core):
             return value  # type: ignore[return-value]
-        if isinstance(value, (list, tuple)) or hasattr(value, "__array_interface__"):
+        if isinstance(value, (list, tuple)) or hasattr(value, "__array_interface__") or is_torch(value):
             return self.__class__(value, device=self.device)
         raise InputError("cannot use this value beside a tensor", given=f"{value!r} of type {type(value).__name__}",
                          expected="a Tensor, a number, a list or an array",

@@ -9,12 +9,13 @@ from __future__ import annotations
 import array
 import math
 import struct
+import sys
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph.dtype import ALL, DType, dtypes
 
-__all__ = ["HostValue", "read_value", "read_array", "nest", "numpy_dtype"]
+__all__ = ["HostValue", "is_torch", "read_value", "read_array", "nest", "numpy_dtype"]
 
 _CODES = {dtypes.int8: "b", dtypes.uint8: "B", dtypes.int16: "h", dtypes.uint16: "H", dtypes.int32: "i",
           dtypes.uint32: "I", dtypes.int64: "q", dtypes.uint64: "Q", dtypes.float32: "f", dtypes.float64: "d"}
@@ -22,6 +23,9 @@ _CODES = {dtypes.int8: "b", dtypes.uint8: "B", dtypes.int16: "h", dtypes.uint16:
 _BY_FORMAT = {d.format: d for d in ALL if d not in (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)}
 _BY_FORMAT.update({"l": dtypes.int64 if struct.calcsize("l") == 8 else dtypes.int32,
                    "L": dtypes.uint64 if struct.calcsize("L") == 8 else dtypes.uint32, "c": dtypes.uint8})
+
+_TORCH = {d.name: d for d in ALL if d not in (dtypes.fp8e4m3, dtypes.fp8e5m2)} \
+    | {"float8_e4m3fn": dtypes.fp8e4m3, "float8_e5m2": dtypes.fp8e5m2}
 
 
 class HostValue(NamedTuple):
@@ -52,6 +56,8 @@ def read_value(value: Any, dtype: DType | None = None) -> HostValue:
             raise InputError("cannot make a tensor of memory in this format", given=f"format {view.format!r}",
                              expected=f"one of {', '.join(_BY_FORMAT)}", mend="convert it to a list or a NumPy array")
         return HostValue(view.tobytes(), tuple(view.shape or ()), _BY_FORMAT[view.format])
+    if is_torch(value):
+        return _read_torch(value)
     if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
         return read_array(value, dtype)
     raise _unusable(value, "")
@@ -71,6 +77,27 @@ def read_array(value: Any, dtype: DType | None = None) -> HostValue:
                          mend='convert it first, for example with array.astype("float32")')
     native = numpy.ascontiguousarray(found, dtype=found.dtype.newbyteorder("="))
     return HostValue(native.tobytes(), tuple(found.shape), own)
+
+
+def is_torch(value: Any) -> bool:
+    """Whether this is a tensor of PyTorch's; if PyTorch is not loaded, it is none.
+
+    >>> is_torch([1.0])
+    False
+    """
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _read_torch(value: Any) -> HostValue:
+    """A tensor of PyTorch's, copied in row-major order: as bytes, for NumPy has not all of its types."""
+    torch, name = sys.modules["torch"], str(value.dtype).removeprefix("torch.")
+    dtype = _TORCH.get(name)
+    if dtype is None or value.layout is not torch.strided:
+        raise InputError("cannot make a tensor of this tensor of PyTorch", given=f"{name}, {value.layout}",
+                         expected=", ".join(_TORCH), mend="convert it first, for example with t.to_dense().float()")
+    plain = value.detach().cpu().contiguous()
+    return HostValue(plain.reshape(-1).view(torch.uint8).numpy().tobytes(), tuple(plain.shape), dtype)
 
 
 def numpy_dtype(dtype: Any) -> DType | None:

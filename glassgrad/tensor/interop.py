@@ -1,8 +1,7 @@
-"""Tensors meet other libraries: DLPack both ways, PyTorch, foreign memory, notebooks. In, out: tensors.
+"""Tensors meet other libraries: NumPy, DLPack both ways, PyTorch, foreign memory, notebooks. In, out: tensors.
 
-DLPack is the C structure through which array libraries share memory: a capsule holds a DLManagedTensor, whoever takes
-it renames the capsule and calls the deleter when done. Devices that share the host's memory share it here too; others
-copy to the host first. PyTorch is used where it is there already, never imported for its own sake.
+Devices that share the host's memory share it with other libraries too; others copy to the host first. PyTorch is used
+where it is there already, never imported for its own sake.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ import math
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.errors import DeviceError, DTypeError, InputError
+from glassgrad.base.errors import DeviceError, InputError
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.device import Device
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.uop import UOp
 from glassgrad.runtime.memory import HostMemory
-from glassgrad.tensor import running
+from glassgrad.tensor import dlpack, running
 from glassgrad.tensor.drawing import Drawing
 from glassgrad.tensor.host import HostValue
 
@@ -29,81 +28,84 @@ if TYPE_CHECKING:
 
 __all__ = ["Interop"]
 
-
-# -- the C structures (dlpack.h, version 0.8) ----------------------------------------------------------------
-class _Device(ctypes.Structure):
-    _fields_ = [("kind", ctypes.c_int32), ("number", ctypes.c_int32)]
-
-
-class _Type(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
-
-
-class _Array(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device", _Device), ("ndim", ctypes.c_int32), ("dtype", _Type),
-                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
-                ("byte_offset", ctypes.c_uint64)]
-
-
-class _Managed(ctypes.Structure):
-    pass
-
-
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
-_Managed._fields_ = [("array", _Array), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
-
-_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
-_BFLOAT, _CPU = 4, 1
-_python = ctypes.pythonapi
-_python.PyCapsule_New.restype = ctypes.py_object
-_python.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_python.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_python.PyCapsule_GetPointer.restype = ctypes.c_void_p
-_python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_python.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_NAME, _USED = ctypes.c_char_p(b"dltensor"), ctypes.c_char_p(b"used_dltensor")
-
-_given: dict[int, Any] = {}      # what we handed out, by the address of its structure, until it is given back
+# NumPy's functions of elements that are methods here: numpy.exp(x) is x.exp(), and stays lazy
+_OPERATORS = {"add": ("__add__", "__radd__"), "subtract": ("__sub__", "__rsub__"),
+              "multiply": ("__mul__", "__rmul__"), "divide": ("__truediv__", "__rtruediv__"),
+              "floor_divide": ("__floordiv__", "__rfloordiv__"), "remainder": ("__mod__", "__rmod__"),
+              "power": ("__pow__", "__rpow__"), "matmul": ("__matmul__", "__rmatmul__"),
+              "bitwise_and": ("__and__", "__rand__"), "bitwise_or": ("__or__", "__ror__"),
+              "bitwise_xor": ("__xor__", "__rxor__"), "left_shift": ("__lshift__", "__rlshift__"),
+              "right_shift": ("__rshift__", "__rrshift__"), "equal": ("__eq__", "__eq__"),
+              "not_equal": ("__ne__", "__ne__"), "less": ("__lt__", "__gt__"), "less_equal": ("__le__", "__ge__"),
+              "greater": ("__gt__", "__lt__"), "greater_equal": ("__ge__", "__le__"),
+              "maximum": ("maximum", "maximum"), "minimum": ("minimum", "minimum")}
+_OF_ONE = {"negative": "neg", "absolute": "abs", "reciprocal": "reciprocal", "square": "square", "sqrt": "sqrt",
+           "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log10": "log10",
+           "log1p": "log1p", "sin": "sin", "cos": "cos", "tan": "tan", "arcsin": "asin", "arccos": "acos",
+           "arctan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "arcsinh": "asinh", "arccosh": "acosh",
+           "arctanh": "atanh", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "round", "sign": "sign",
+           "isnan": "isnan", "isinf": "isinf", "isfinite": "isfinite", "logical_not": "logical_not"}
 
 
-@_Deleter
-def _taken_back(managed: Any) -> None:
-    _given.pop(ctypes.addressof(managed.contents), None)
-
-
-_CapsuleEnd = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-@_CapsuleEnd
-def _capsule_dropped(capsule: int) -> None:
-    """A capsule that nobody took goes, and what it holds with it."""
-    plain = ctypes.PyDLL(None)
-    plain.PyCapsule_IsValid.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-    plain.PyCapsule_GetPointer.restype = ctypes.c_void_p
-    plain.PyCapsule_GetPointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-    if plain.PyCapsule_IsValid(capsule, _NAME):
-        _given.pop(plain.PyCapsule_GetPointer(capsule, _NAME), None)
-
-
-class _Owner:
-    """Memory that another library lends; given back when the last buffer over it goes."""
-
-    def __init__(self, managed: Any):
-        self.managed = managed
-
-    def __del__(self) -> None:
-        if self.managed.contents.deleter:
-            self.managed.contents.deleter(self.managed)
+def _as_arrays(value: Any) -> Any:
+    """What was handed to a function of NumPy, with arrays for tensors, inside lists and dicts too."""
+    if isinstance(value, Interop):
+        return value.__array__()
+    if type(value) in (list, tuple):
+        return type(value)(_as_arrays(item) for item in value)
+    return {key: _as_arrays(item) for key, item in value.items()} if type(value) is dict else value
 
 
 class Interop(Drawing):
     """Other libraries."""
     __slots__ = ()
 
+    # -- NumPy -----------------------------------------------------------------------------------------------
+    def numpy(self) -> Any:
+        """The values as a NumPy array; bfloat16 and fp8, which NumPy does not have, as float32.
+
+        >>> Tensor([[1, 2], [3, 4]]).numpy()
+        array([[1, 2],
+               [3, 4]], dtype=int32)
+        """
+        x = self if self.dtype.format == "e" or self.dtype.kind != "f" or self.dtype.bits >= 32 else self.float()
+        return running.array_of(x.uop, x.device)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """The values for NumPy: `numpy.asarray(x)` shares the memory of what is computed, `numpy.array(x)` copies."""
+        array = self.numpy()
+        shared = self.uop.op is o.BUFFER and isinstance(Device[self.device].memory, HostMemory)
+        if dtype is not None and array.dtype != dtype:
+            array, shared = array.astype(dtype), False
+        if copy is False and not shared:
+            raise ValueError("the values of this tensor cannot be an array without a copy")
+        return array.copy() if copy and shared else array
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:  # type: ignore[override]
+        """NumPy's functions of elements: a lazy tensor where there is such a method, else what NumPy makes of the
+        values; written into `out` where one is given, as in `array += x`."""
+        name = ufunc.__name__
+        if method == "__call__" and not options:
+            if len(inputs) == 1 and name in _OF_ONE:
+                return getattr(self, _OF_ONE[name])()
+            if len(inputs) == 2 and name in _OPERATORS:
+                first, second = inputs
+                straight, reflected = _OPERATORS[name]
+                return getattr(first, straight)(second) if isinstance(first, Interop) else \
+                    getattr(second, reflected)(first)
+        if any(isinstance(target, Interop) for target in options.get("out", ())):
+            raise InputError(f"numpy.{name} cannot write into a tensor", given="out=a Tensor",
+                             expected="a NumPy array", mend="assign what it returns: x.assign(...)")
+        return getattr(ufunc, method)(*_as_arrays(inputs), **_as_arrays(options))
+
+    def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
+        """NumPy's other functions see arrays and return arrays."""
+        return function(*_as_arrays(inputs), **_as_arrays(options))
+
     # -- DLPack ----------------------------------------------------------------------------------------------
     def __dlpack_device__(self) -> tuple[int, int]:
         """Where DLPack will find the values: the host's memory."""
-        return (_CPU, 0)
+        return (dlpack.CPU, 0)
 
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
@@ -115,33 +117,15 @@ class Interop(Drawing):
         >>> numpy.from_dlpack(Tensor([1, 2])).tolist()
         [1, 2]
         """
-        if dl_device is not None and tuple(dl_device)[0] != _CPU:
+        if dl_device is not None and tuple(dl_device)[0] != dlpack.CPU:
             raise DeviceError("DLPack here goes through the host's memory", given=f"dl_device={dl_device}",
                               expected="the CPU, (1, 0)", mend="move it on the other side")
-        if self.dtype.kind == "f" and self.dtype.bits == 8:
-            raise DTypeError(
-                "DLPack has no such type", given=self.dtype.name, expected="a wider float", mend="cast it: x.half()"
-            )
         data = running.bytes_of(self.uop, self.device)
-        kept = (ctypes.c_char * max(1, data.nbytes)).from_buffer(bytearray(data) if copy or data.readonly else data) \
+        copied = bool(copy or data.readonly)
+        memory = (ctypes.c_char * max(1, data.nbytes)).from_buffer(bytearray(data) if copied else data) \
             if data.nbytes else (ctypes.c_char * 1)()
-        managed = _Managed()
-        shape = (ctypes.c_int64 * max(1, self.ndim))(*self.shape)
-        steps = [math.prod(self.shape[i + 1:]) for i in range(self.ndim)]
-        strides = (ctypes.c_int64 * max(1, self.ndim))(*steps)
-        code = _BFLOAT if self.dtype is dtypes.bfloat16 else _CODES[self.dtype.kind]
-        managed.array = _Array(
-            ctypes.addressof(kept),
-            _Device(_CPU, 0),
-            self.ndim,
-            _Type(code, self.dtype.bits if code != 6 else 8, 1),
-            ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)),
-            ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)),
-            0,
-        )
-        managed.deleter = _taken_back
-        _given[ctypes.addressof(managed)] = (managed, shape, strides, kept, data, self.uop)
-        return _python.PyCapsule_New(ctypes.addressof(managed), _NAME, ctypes.cast(_capsule_dropped, ctypes.c_void_p))
+        versioned = max_version is not None and tuple(max_version)[0] >= 1
+        return dlpack.give(memory, self.shape, self.dtype, versioned, copied, (data, self.uop))
 
     @classmethod
     def from_dlpack(cls, source: Any, device: str | None = None) -> Self:
@@ -151,38 +135,28 @@ class Interop(Drawing):
         >>> Tensor.from_dlpack(numpy.array([1.0, 2.0])).tolist()
         [1.0, 2.0]
         """
-        capsule = source.__dlpack__() if hasattr(source, "__dlpack__") and not isinstance(source, type) else source
-        if not _python.PyCapsule_IsValid(ctypes.py_object(capsule), _NAME):
-            raise InputError("this is no DLPack capsule, or it was used already", given=f"{type(source).__name__}",
-                             expected="an object with __dlpack__, or a fresh capsule", mend="pass the array itself")
-        managed = ctypes.cast(_python.PyCapsule_GetPointer(ctypes.py_object(capsule), _NAME), ctypes.POINTER(_Managed))
-        _python.PyCapsule_SetName(ctypes.py_object(capsule), _USED)
-        owner, array = _Owner(managed), managed.contents.array
-        if array.device.kind != _CPU:
-            raise DeviceError("the array is not in the host's memory", given=f"DLPack device {array.device.kind}",
-                              expected="the CPU, 1", mend="move it to the CPU first")
-        shape = tuple(array.shape[i] for i in range(array.ndim))
-        steps = tuple(array.strides[i] for i in range(array.ndim)) if array.strides else \
-            tuple(math.prod(shape[i + 1:]) for i in range(array.ndim))
-        return cls._foreign(owner, (array.data or 0) + array.byte_offset, shape, steps, _dtype_of(array.dtype), device)
+        found = dlpack.take(source)
+        return cls._foreign(found.owner, found.address, found.shape, found.steps, found.dtype, device,
+                            found.read_only)
 
     @classmethod
     def _foreign(cls, owner: Any, address: int, shape: tuple[int, ...], steps: tuple[int, ...], dtype: DType,
-                 device: str | None) -> Self:
-        """Memory that somebody else owns, as a leaf; copied where it is not row-major or the device has its own."""
+                 device: str | None, read_only: bool = False) -> Self:
+        """Memory that somebody else owns, as a leaf; copied where it is not row-major, not aligned, not to be written,
+        or the device has memory of its own."""
         place = running.canonical_device(device) or running.default_device()
-        dense = all(n == 1 or s == math.prod(shape[i + 1:]) for i, (n, s) in enumerate(zip(shape, steps))) or 0 in shape
-        if dense and isinstance(Device[place].memory, HostMemory) and 0 not in shape:
+        dense = all(n == 1 or s == math.prod(shape[i + 1:]) for i, (n, s) in enumerate(zip(shape, steps)))
+        if dense and not read_only and address % dtype.itemsize == 0 and 0 not in shape \
+                and isinstance(Device[place].memory, HostMemory):
             buffer = Buffer.from_host(owner, address, shape, dtype, place)
             return cls._leaf(UOp(o.BUFFER, dtype, (), buffer), device, None)
-        if 0 in shape:
-            return cls._leaf(running.store(HostValue(b"", shape, dtype), place), device, None)
-        low = sum((n - 1) * s for n, s in zip(shape, steps) if s < 0)
-        high = sum((n - 1) * s for n, s in zip(shape, steps) if s > 0)
+        import numpy  # whoever has a strided array has paid for it
         size = dtype.itemsize
-        raw = ctypes.string_at(address + low * size, (high - low + 1) * size)
-        data = b"".join(raw[(p - low) * size:(p - low + 1) * size] for p in _places(shape, steps))
-        return cls._leaf(running.store(HostValue(data, shape, dtype), place), device, None)
+        low = sum((n - 1) * s for n, s in zip(shape, steps) if s < 0) if 0 not in shape else 0
+        high = sum((n - 1) * s for n, s in zip(shape, steps) if s > 0) if 0 not in shape else -1
+        raw = numpy.frombuffer(ctypes.string_at(address + low * size, (high - low + 1) * size), f"V{size}")
+        rows = numpy.ndarray(shape, f"V{size}", raw, -low * size, [s * size for s in steps])
+        return cls._leaf(running.store(HostValue(rows.tobytes(), shape, dtype), place), device, None)
 
     @classmethod
     def from_blob(cls, ptr: int, shape: tuple[int, ...], dtype: DType | str | None = None, device: str | None = None,
@@ -240,29 +214,7 @@ class Interop(Drawing):
         facts = f"shape {tuple(self.shape)}, {self.dtype.name}, {self.device}"
         if self.ndim not in (1, 2) or max(self.shape) > 12 or 0 in self.shape:
             return f"<pre>{html.escape(repr(self))}</pre><small>{facts}</small>"
-        rows = running.array_of(self.uop, self.device).reshape(-1, self.shape[-1]).tolist()
+        rows = self.numpy().reshape(-1, self.shape[-1]).tolist()
         spell = "{:.6g}".format if self.dtype.kind == "f" else str
         body = "".join("<tr>" + "".join(f"<td>{spell(v)}</td>" for v in row) + "</tr>" for row in rows)
         return f"<table>{body}</table><small>{facts}</small>"
-
-
-def _places(shape: tuple[int, ...], steps: tuple[int, ...]) -> list[int]:
-    """Where each element lies, in row-major order."""
-    found = [0]
-    for n, s in zip(shape, steps):
-        found = [p + i * s for p in found for i in range(n)]
-    return found
-
-
-def _dtype_of(kind: Any) -> DType:
-    for dtype in (dtypes.bool, dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64, dtypes.uint8, dtypes.uint16,
-                  dtypes.uint32, dtypes.uint64, dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64):
-        code = _BFLOAT if dtype is dtypes.bfloat16 else _CODES[dtype.kind]
-        if kind.code == code and kind.bits == (8 if dtype is dtypes.bool else dtype.bits) and kind.lanes == 1:
-            return dtype
-    raise DTypeError(
-        "this DLPack type has no counterpart",
-        given=f"code {kind.code}, {kind.bits} bits, {kind.lanes} lanes",
-        expected="numbers or truth values of one lane",
-        mend="convert it on the other side",
-    )

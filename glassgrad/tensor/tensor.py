@@ -6,6 +6,7 @@ methods are in the rooms this class stands on, one theme each; here are running,
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -97,16 +98,6 @@ class Tensor(Assignment, metaclass=TrainingSwitch):
         return copy if device is None else copy.to(device)
 
     # -- reading ---------------------------------------------------------------------------------------------
-    def numpy(self) -> Any:
-        """The values as a NumPy array; bfloat16 and fp8, which NumPy does not have, as float32.
-
-        >>> Tensor([[1, 2], [3, 4]]).numpy()
-        array([[1, 2],
-               [3, 4]], dtype=int32)
-        """
-        x = self if self.dtype.format == "e" or self.dtype.kind != "f" or self.dtype.bits >= 32 else self.float()
-        return running.array_of(x.uop, x.device)
-
     def data(self) -> memoryview:
         """The values as memory, typed and shaped.
 
@@ -186,13 +177,16 @@ class Tensor(Assignment, metaclass=TrainingSwitch):
                              expected="an integer tensor with 1 element", mend="cast it first: x.int()")
         return int(self.item())
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        array = self.numpy()
-        return array if dtype is None else array.astype(dtype)
-
     def __reduce__(self) -> Any:
         return (_restored, (self.dtype.name, sizes_now(self.shape), bytes(running.bytes_of(self.uop, self.device)),
                             self.device, self.requires_grad))
+
+    def __deepcopy__(self, known: dict[int, Any]) -> Self:
+        make, parts = self.__reduce__()
+        twin = known[id(self)] = make(*parts)
+        if self.grad is not None:               # a pickle leaves it out, a copy has it: as in PyTorch
+            twin.grad = copy.deepcopy(self.grad, known)
+        return twin  # type: ignore[no-any-return]
 
     # -- gradients -------------------------------------------------------------------------------------------
     def backward(self, gradient: Tensor | None = None) -> Self:

@@ -35,6 +35,10 @@ class _Held:
     def __init__(self, tensor: Tensor, value: float):
         self.tensor, self.node, self.value = tensor, tensor.uop, value
 
+    def __reduce__(self) -> Any:
+        """For pickles and copies, in which the tensor stands for another node."""
+        return _Held, (self.tensor, self.value if self.tensor.uop is self.node else self.tensor.item())
+
 
 class Group(MutableMapping[str, Any]):
     """Parameters and their settings, as a dictionary: group["lr"] = 0.1.
