@@ -159,7 +159,7 @@ class Captured:
     def _watch(self, traced: Traced, rebound: set[int]) -> None:
         """What must be as it was: the surroundings, lazy tensors in them, and which tensors have a gradient already."""
         self.watched = traced.surroundings
-        self.watched.without({(id(p.holder), p.name) for p, _ in self.bound})
+        self.watched.without({p.key for p, _ in self.bound})
         self.lazy = [(weakref.ref(t), t.uop) for t in self.watched.tensors
                      if t.uop.base.op is not o.BUFFER and id(t) not in rebound]
         self.has_grad = [(weakref.ref(t), traced.before[id(t)][2] is not None) for t in self.watched.tensors

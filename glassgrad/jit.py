@@ -30,7 +30,7 @@ from glassgrad.engine.device import Device
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.graph.dtype import DType
 from glassgrad.graph.length import Length, Symbol, replaced
-from glassgrad.surroundings import PLAIN, Content, is_array
+from glassgrad.places import PLAIN, Content, is_array
 from glassgrad.tensor import precision
 from glassgrad.tensor.tensor import Tensor
 from glassgrad.tracing import Traced, Work, refusal

@@ -22,7 +22,8 @@ from glassgrad.engine.realize import is_result
 from glassgrad.graph import ops as o
 from glassgrad.graph.length import Length, Symbol, lengths_in, most, replaced
 from glassgrad.graph.uop import UOp
-from glassgrad.surroundings import PLAIN, Surroundings
+from glassgrad.places import PLAIN
+from glassgrad.surroundings import Surroundings
 from glassgrad.tensor.leaves import hold, is_held
 from glassgrad.tensor.random import _streams
 from glassgrad.tensor.tensor import Tensor
