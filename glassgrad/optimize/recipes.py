@@ -37,7 +37,7 @@ from glassgrad.optimize.choices import Choice, Decisions, Refused, read, settled
 from glassgrad.optimize.contraction import contraction
 from glassgrad.optimize.matrix_unit import on_matrix_unit
 from glassgrad.optimize.residues import residues
-from glassgrad.optimize.streams import along_slices, rows_together, turned
+from glassgrad.optimize.streams import along_slices, rows_at_once, rows_together, turned
 from glassgrad.optimize.target import Target
 
 __all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # the moves' readers know all kinds from here
@@ -140,10 +140,12 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
             return [nest([*loops, walk_along[0]], walk_along[1], total, decisions, apart=False)]
         body = moves.wide(For(loop.range, LOOP, moves.chunks(inner, ADDS), loop.stop), chosen.tile, chosen.lanes)
         return [nest(loops, body, total, decisions)]
-    wide = along_rows(inner, lanes, decisions)
-    together = rows_together(loops, inner, wide, target, decisions)
-    return [nest(loops, wide, total, decisions) if together is None else
-            nest(loops[:-1], together, total, decisions)]
+    rows = rows_at_once(loops, inner, target)
+    # sums of all these rows stay in registers, and leave as many for what they are made of
+    wide = along_rows(inner, lanes, decisions, most=max(1, target.vector_registers // (2 * rows)))
+    if rows == 1:
+        return [nest(loops, wide, total, decisions)]
+    return [nest(loops[:-1], rows_together(loops[-1], rows, wide, target, decisions), total, decisions)]
 
 
 def _ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes: int) -> Lanes:
@@ -186,19 +188,20 @@ def _chunk(n: int, least: int, most: int) -> int:
     return next((c for c in range(chunk, min(2 * chunk, n) + 1) if n % c == 0), chunk)
 
 
-def along_rows(body: list[Statement], lanes: int, decisions: Decisions) -> list[Statement]:
-    """Lanes along the innermost loops of a row: reductions with several partial vectors, stores with vectors."""
+def along_rows(body: list[Statement], lanes: int, decisions: Decisions, most: int) -> list[Statement]:
+    """Lanes along the innermost loops of a row: reductions with several partial vectors (at most so many), stores with
+    vectors."""
     out: list[Statement] = []
     for s in body:
         if not isinstance(s, For):
             out.append(s)
         elif any(isinstance(x, For) for x in s.body):
-            out.append(For(s.range, LOOP, along_rows(s.body, lanes, decisions), s.stop))
+            out.append(For(s.range, LOOP, along_rows(s.body, lanes, decisions, most), s.stop))
         elif s.kind == TASK:
             chosen = _ask_lanes(decisions, [s], 0, _tile(s.body), lanes)
             out += moves.wide(For(s.range, LOOP, s.body, s.stop), chosen.tile, chosen.lanes)
         else:
-            tile = min(4, _tile(s.body))
+            tile = min(4, most, _tile(s.body))
             wide = moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes)
             if wide is not None:
                 decisions.ask(Fold(s.range.arg.name, tile, lanes), lambda c: None)

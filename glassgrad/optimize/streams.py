@@ -90,21 +90,22 @@ class Reduction:
         return None if reads else Reduction(begins, loops[0], [*rest])
 
 
-def rows_together(loops: list[For], inner: list[Statement], wide: list[Statement], target: Target,
-                  decisions: Decisions) -> list[Statement] | None:
-    """The innermost outer loop over `wide` (the reduction `inner`, with lanes along k), several rows at once. Refuses
-    (None) rows that are short, few, or not read from memory along k."""
+def rows_at_once(loops: list[For], inner: list[Statement], target: Target) -> int:
+    """How many rows of a reduction are best read at once; 1 for rows that are short, few, or not read from memory along
+    k."""
     reduction = Reduction.of(inner)
     if reduction is None or not loops or loops[-1].range.arg.size < 2 * ROWS or loops[-1].stop is not None:
-        return None
+        return 1
     row, k = loops[-1].range, reduction.loop.range
     along_k = [at for at in _reads(reduction) if stride_along(at, k) == 1 and stride_along(at, row)]
-    if k.arg.size < LEAST_ROW or not along_k:
-        return None
+    return min(ROWS, target.vector_registers // 4) if along_k and k.arg.size >= LEAST_ROW else 1
+
+
+def rows_together(row: For, rows: int, wide: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
+    """The loop over rows, around `wide` (their reduction, with lanes along k), several rows at once."""
     most = target.vector_registers // 2
-    own = Rows(min(ROWS, most // 2))
-    chosen = decisions.ask(own, lambda c: f"at most {most} rows" if c.count > most else None)
-    return moves.wide(For(row, LOOP, wide), chosen.count, 1)
+    chosen = decisions.ask(Rows(rows), lambda c: f"at most {most} rows" if c.count > most else None)
+    return moves.wide(For(row.range, LOOP, wide), chosen.count, 1)
 
 
 def along_slices(loop: For, inner: list[Statement], tile: int, lanes: int, target: Target, decisions: Decisions) \
