@@ -19,9 +19,10 @@ from glassgrad.graph.dtype import ALL, DType, dtypes, largest
 from glassgrad.graph.fold import EXACT, fold
 from glassgrad.graph.interpret import interpret
 from glassgrad.graph.node import toposort
+from glassgrad.graph.number_rules import holds_all
 from glassgrad.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE, Kind
 from glassgrad.graph.rewrite import Hole, Literal, Node, Pattern, Rule, RuleSet, holes, node, rewrite
-from glassgrad.graph.rules import ALGEBRA, STRIP, holds_all
+from glassgrad.graph.rules import ALGEBRA, STRIP
 from glassgrad.graph.uop import UOp, const, full
 
 SHAPES = [(), (1,), (3,), (2, 3), (1, 3), (2, 1), (1, 1), (2, 1, 3), (1, 2, 1), (0, 2), (4,)]

@@ -1,15 +1,13 @@
 """Cut a graph into kernels. In: sinks over PARAM leaves, and which nodes live in memory. Out: `Schedule`.
 
-Each stored node becomes a kernel's result; what lies between it and other stored nodes is its body. Results of equal
-shape, but for axes of length 1, that belong together share one kernel: a result and what is computed from it element by
-element (a gradient and the updated weight), and results that read the same values (an optimizer's moments).
+Each stored node becomes a kernel's result (groups.py: which share a kernel); what lies between it and other stored
+nodes is its body. A kernel's graph reads and writes numbered PARAMs, so that equal kernels are equal graphs.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 
 from glassgrad.base.lines import Line
 from glassgrad.graph import ops as o
@@ -18,12 +16,10 @@ from glassgrad.graph.axes import start_of_piece
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.length import Length, Symbol, most
 from glassgrad.graph.node import toposort
-from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp
-from glassgrad.schedule.fuse import LEAVES, LONG_ENOUGH, fuse
+from glassgrad.schedule.fuse import LEAVES, fuse
+from glassgrad.schedule.groups import group_results
 from glassgrad.schedule.updates import Part, Update, part_of
-
-MOST_RESULTS = 8      # of one kernel
 
 
 @dataclass(eq=False)
@@ -75,7 +71,7 @@ def schedule(sinks: list[UOp], inputs: list[UOp]) -> Schedule:
         slots.append(Slot(node.shape, node.dtype, node.device))
     sizes = {p.arg.symbol: p for p in inputs if isinstance(p.arg, Measure)}
     wanted = set(sinks)
-    groups = _groups(reasons, wanted)
+    groups = group_results(reasons, wanted)
     wanted.update(r for group in groups for r in group.reads)      # what only its own kernel reads needs no memory
     memory = _Memory(place, reasons, slots)
     planned = Schedule([], slots, len(inputs), {s: place[s] for s in sinks})
@@ -105,192 +101,6 @@ def _plan_update(planned: Schedule, root: UOp, part: Part, memory: _Memory, size
     own = memory.knowing({copy: "the rest of what a part is written into", value: why})
     planned.items += [_item([copy], [copy], own, sizes), _item([value], [value], own, sizes, part)]
     planned.updates.append(Update(place[part.whole], place[root], slot, size))
-
-
-# -- which results share a kernel ----------------------------------------------------------------------------
-@dataclass(eq=False)
-class _Group:
-    roots: list[UOp]
-    reads: dict[UOp, bool]       # stored nodes and leaves it reads: True where only element by element
-    needs: int                   # bit set of the groups it depends on, itself included
-    reduces: bool
-    bit: int
-
-
-def _groups(reasons: dict[UOp, str], asked: set[UOp]) -> list[_Group]:
-    """Which of these nodes share a kernel; kernels in order."""
-    groups: list[_Group] = []
-    home: dict[UOp, _Group] = {}
-    by_shape: dict[Shape, list[_Group]] = {}
-    for node in reasons:
-        reads, reduces = _reads(node, reasons)
-        bit = 1 << len(groups)
-        needs = bit
-        for r in reads:
-            if r in home:
-                needs |= home[r].needs
-        fresh = _Group([node], reads, needs, reduces, bit)
-        alone = node.op in (o.COPY, o.SCATTER, o.SCAN) or (node in asked and part_of(node) is not None)
-        joined = None
-        if not alone:
-            joined = _join(fresh, by_shape.get(_squeezed(node), [])[-MOST_RESULTS:], home, groups, reasons)
-        if joined is None:
-            groups.append(fresh)
-            home[node] = fresh
-            if not alone:
-                by_shape.setdefault(_squeezed(node), []).append(fresh)
-        else:
-            home[node] = joined
-    return _frugal(_ordered(groups, home), home, asked)
-
-
-def _join(fresh: _Group, candidates: list[_Group], home: dict[UOp, _Group], groups: list[_Group],
-          reasons: dict[UOp, str]) -> _Group | None:
-    """The group that a new result may share a kernel with, brought up to date; None where there is none."""
-    node = fresh.roots[0]
-    for group in reversed(candidates):
-        if len(group.roots) >= MOST_RESULTS or fresh.reduces:
-            continue
-        if group.roots[0].device != node.device:
-            continue
-        inside = [r for r in fresh.reads if r in group.roots]
-        if any(reasons[r] == LONG_ENOUGH for r in inside):
-            continue                      # it was cut there on purpose
-        outside_needs = 0
-        for r in fresh.reads:
-            if r in home and r not in group.roots:
-                outside_needs |= home[r].needs
-        if outside_needs & group.bit:
-            continue                      # it waits for a third kernel that waits for this group
-        if any(home[r].needs & group.bit for r in fresh.reads if r in home and home[r] is not group):
-            continue                      # joining would close a circle: something it reads waits for the group
-        together = all(fresh.reads[r] for r in inside) if inside else \
-            not group.reduces and any(r in group.reads for r in fresh.reads)
-        if not together:
-            continue
-        group.roots.append(node)
-        for r, plain in fresh.reads.items():
-            if r not in group.roots:
-                group.reads[r] = group.reads.get(r, True) and plain
-        added = outside_needs & ~group.needs
-        group.needs |= outside_needs
-        if added:
-            for other in groups:
-                if other.needs & group.bit:
-                    other.needs |= added
-        return group
-    return None
-
-
-def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:
-    """What a result's kernel reads, and whether each is read element by element only; and whether it reduces."""
-    reads: dict[UOp, bool] = {}
-    reduces = False
-    shape = _squeezed(root)
-    plain: dict[UOp, bool] = {root: True}
-    for node in _inside(root, reasons):
-        reduces = reduces or node.op in o.REDUCE
-        straight = plain.get(node, True) and (node.op.kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY)
-                                              or node.op in (o.CONTIGUOUS, o.DETACH, o.RESHAPE))
-        for s in node.src:
-            through = straight and _squeezed(s) == shape
-            if s in reasons or s.op in LEAVES:
-                if s.op not in (o.CONST, o.SCALAR):
-                    reads[s] = reads.get(s, True) and through
-            else:
-                plain[s] = plain.get(s, True) and through
-    return reads, reduces
-
-
-def _squeezed(node: UOp) -> Shape:
-    """A shape without its axes of length 1: what differs in them only has the same elements in the same order."""
-    return tuple([n for n in node.shape if n != 1])
-
-
-def _inside(root: UOp, reasons: dict[UOp, str]) -> list[UOp]:
-    """The nodes of one kernel, users first."""
-    done: set[UOp] = set()
-    order: list[UOp] = []
-    stack: list[tuple[UOp, bool]] = [(root, False)]
-    while stack:
-        node, expanded = stack.pop()
-        if expanded:
-            order.append(node)
-        elif node not in done:
-            done.add(node)
-            stack.append((node, True))
-            stack += [(s, False) for s in node.src if s not in done and s not in reasons and s.op not in LEAVES]
-    order.reverse()
-    return order
-
-
-def _ordered(groups: list[_Group], home: dict[UOp, _Group]) -> list[_Group]:
-    """Groups after those they read from."""
-    done: set[int] = set()
-    out: list[_Group] = []
-    for first in groups:
-        stack = [first]
-        while stack:
-            group = stack[-1]
-            waiting = [home[r] for r in group.reads if r in home and home[r] is not group and home[r].bit not in done]
-            if group.bit in done:
-                stack.pop()
-            elif waiting:
-                stack += waiting
-            else:
-                done.add(group.bit)
-                out.append(group)
-                stack.pop()
-    return out
-
-
-def _frugal(groups: list[_Group], home: dict[UOp, _Group], asked: set[UOp]) -> list[_Group]:
-    """The same groups, still after those they read from, in an order that keeps fewer values at a time: one that is
-    ready and lets go of as much memory as it takes runs at once. A gradient of a weight, say, ends the life of a
-    layer's input. Each group and each value is looked at once: the time is that of sorting."""
-    reads = [{r for r in group.reads if r in home and home[r] is not group} for group in groups]
-    readers: dict[UOp, list[int]] = {}
-    for i, values in enumerate(reads):
-        for value in values:
-            readers.setdefault(value, []).append(i)
-    left = {value: len(waiting) for value, waiting in readers.items()}           # readers that have not run
-    missing = [len({home[value].bit for value in values}) for values in reads]   # groups to wait for
-    takes = [sum(_bytes(r) for r in group.roots if r not in asked) for group in groups]
-
-    def ends(value: UOp, reader: int) -> None:
-        """The reader will be the last of a value."""
-        if value not in asked:
-            takes[reader] -= _bytes(value)
-
-    for value, waiting in readers.items():
-        if len(waiting) == 1:
-            ends(value, waiting[0])
-    done = [False] * len(groups)
-    ready = [i for i, count in enumerate(missing) if not count]                  # both are heaps
-    frees = [i for i in ready if takes[i] <= 0]
-    out: list[_Group] = []
-    while ready or frees:
-        at = heappop(frees if frees else ready)
-        if done[at]:
-            continue
-        done[at] = True
-        out.append(groups[at])
-        for value in reads[at]:
-            left[value] -= 1
-            if left[value] == 1:
-                last = next(i for i in readers[value] if not done[i])
-                ends(value, last)
-                if not missing[last] and takes[last] <= 0:
-                    heappush(frees, last)
-        for follower in dict.fromkeys(i for r in groups[at].roots for i in readers.get(r, [])):
-            missing[follower] -= 1
-            if not missing[follower]:
-                heappush(frees if takes[follower] <= 0 else ready, follower)
-    return out
-
-
-def _bytes(node: UOp) -> int:
-    return node.size * node.dtype.itemsize
 
 
 # -- one kernel's own graph ----------------------------------------------------------------------------------
