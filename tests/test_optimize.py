@@ -40,7 +40,7 @@ from glassgrad.lower.loops import (
     walk,
 )
 from glassgrad.lower.lower import lower
-from glassgrad.optimize import contraction, moves, recipes
+from glassgrad.optimize import contraction, moves, recipes, sum_moves
 from glassgrad.optimize.recipes import optimize, unoptimized
 from glassgrad.optimize.target import Target
 from glassgrad.runtime.loop_interpreter import run_kernel
@@ -104,7 +104,7 @@ def test_wide(n: int, tile: int, lanes: int, rng: np.random.Generator) -> None:
 def test_wide_reduce(n: int, tile: int, lanes: int, combine: Any, rng: np.random.Generator) -> None:
     params, body, loop = reduction(n, combine)
     for chunk in (0, 4 * tile * lanes, 1):
-        after = moves.wide_reduce(loop, tile, lanes, chunk)
+        after = sum_moves.wide_reduce(loop, tile, lanes, chunk)
         assert after is not None
         compare(params, body, [[body[0], *after, body[2]]], rng)
 
@@ -116,7 +116,7 @@ def test_wide_reduce_to_an_end_known_only_at_run_time(n: int, stop: int, rng: np
     j = counter("j", 1)
     loop.stop = add(index(stop), j)
     before = [For(j, LOOP, body)]
-    after = moves.wide_reduce(loop, 2, 8)
+    after = sum_moves.wide_reduce(loop, 2, 8)
     assert after is not None
     compare(params, before, [[For(j, LOOP, [body[0], *after, body[2]])]], rng)
 
@@ -125,15 +125,15 @@ def test_wide_reduce_refuses_what_depends_on_itself() -> None:
     params, body, loop = reduction(16)
     total = body[0].register  # type: ignore[union-attr]
     running = For(loop.range, LOOP, [*loop.body, Accumulate(register("b", FLOAT), o.ADD, total)])
-    assert moves.wide_reduce(running, 2, 8) is None
-    assert moves.wide_reduce(For(counter("j", 4), LOOP, [loop]), 2, 8) is None
+    assert sum_moves.wide_reduce(running, 2, 8) is None
+    assert sum_moves.wide_reduce(For(counter("j", 4), LOOP, [loop]), 2, 8) is None
 
 
 @pytest.mark.parametrize("n", RAGGED)
 @pytest.mark.parametrize("chunk", [1, 2, 7, 64])
 def test_chunks(n: int, chunk: int, rng: np.random.Generator) -> None:
     params, body, _ = reduction(n)
-    compare(params, body, [moves.chunks(body, chunk)], rng)
+    compare(params, body, [sum_moves.chunks(body, chunk)], rng)
 
 
 @pytest.mark.parametrize("sizes", [(2, 3), (40, 30), (3, 5, 7), (13, 1, 17), (2, 200)])
@@ -149,7 +149,7 @@ def test_chunks_of_nested_loops(sizes: tuple[int, ...], chunk: int, rng: np.rand
     for c in reversed(counters):
         body = [For(c, LOOP, body)]
     body = [Assign(total, const(0.0)), *body, Store(out, index(0), total)]
-    compare([out, x], body, [moves.chunks(body, chunk)], rng)
+    compare([out, x], body, [sum_moves.chunks(body, chunk)], rng)
 
 
 @pytest.mark.parametrize("n", RAGGED)
@@ -183,7 +183,7 @@ def test_group(n: int, chunk: int, rows: int, rng: np.random.Generator) -> None:
         Assign(total, const(0.0)), For(k, LOOP, [Accumulate(total, o.ADD, load(x, add(multiply(k, rows), i)))]),
         Store(out, i, total + 1.0)]
     before: list[Statement] = [For(i, TASK, body)]
-    grouped = moves.group(body, [i], chunk)
+    grouped = sum_moves.group(body, [i], chunk)
     if -(-n // chunk) < 2:
         assert grouped is None, "nothing to group"
     else:

@@ -31,7 +31,7 @@ from glassgrad.lower.loops import (
     ranges_of,
     walk,
 )
-from glassgrad.optimize import moves, rare
+from glassgrad.optimize import moves, rare, sum_moves
 from glassgrad.optimize.blocks import in_blocks
 from glassgrad.optimize.choices import Choice, Decisions, Refused, read, settled
 from glassgrad.optimize.contraction import contraction
@@ -138,7 +138,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         walk_along = along_slices(loop, inner, chosen.tile, chosen.lanes, target, decisions)
         if walk_along is not None:
             return [nest([*loops, walk_along[0]], walk_along[1], total, decisions, apart=False)]
-        body = moves.wide(For(loop.range, LOOP, moves.chunks(inner, ADDS), loop.stop), chosen.tile, chosen.lanes)
+        body = moves.wide(For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop), chosen.tile, chosen.lanes)
         return [nest(loops, body, total, decisions)]
     rows = rows_at_once(loops, inner, target)
     # sums of all these rows stay in registers, and leave as many for what they are made of
@@ -172,7 +172,7 @@ def grouped(loops: list[For], inner: list[Statement], total: int, decisions: Dec
         return None
     n = reduced.range.arg.size
     chunk = _chunk(n, max(16, GRAIN * n // max(total, 1)), most=64)
-    parts = moves.group(inner, [f.range for f in loops], chunk) if chunk < n else None
+    parts = sum_moves.group(inner, [f.range for f in loops], chunk) if chunk < n else None
     if parts is None:
         return None
     decisions.ask(Group(reduced.range.arg.name, chunk), lambda c: None)
@@ -202,7 +202,7 @@ def along_rows(body: list[Statement], lanes: int, decisions: Decisions, most: in
             out += moves.wide(For(s.range, LOOP, s.body, s.stop), chosen.tile, chosen.lanes)
         else:
             tile = min(4, most, _tile(s.body))
-            wide = moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes)
+            wide = sum_moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes)
             if wide is not None:
                 decisions.ask(Fold(s.range.arg.name, tile, lanes), lambda c: None)
             out += wide or [s]

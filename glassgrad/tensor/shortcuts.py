@@ -6,15 +6,13 @@ tinygrad's names of older and newer releases and PyTorch's, each one line to the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.errors import DeviceError, InputError, ShapeError
+from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.ops import Kind, Op
 from glassgrad.tensor.meeting import working_axis
-from glassgrad.tensor.running import canonical_device
-from glassgrad.tensor.shapes import Shapes
+from glassgrad.tensor.sharding import Sharding
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Shortcuts"]
 
 
-class Shortcuts(Shapes):
+class Shortcuts(Sharding):
     """Other libraries' names."""
     __slots__ = ()
 
@@ -308,48 +306,6 @@ class Shortcuts(Shapes):
         True
         """
         return self.requires_grad_(is_param)
-
-    def cpu(self) -> Self:
-        """The values on the CPU.
-
-        >>> Tensor([1]).cpu().device
-        'CPU'
-        """
-        return self.to("CPU")
-
-    # -- several devices -------------------------------------------------------------------------------------
-    def shard(self, devices: Sequence[str], axis: int | None = None) -> Self:
-        """The tensor spread over devices; here a tensor lives on one device, so they must all be the same.
-
-        >>> Tensor([1, 2]).shard(("CPU", "CPU"), axis=0).tolist()
-        [1, 2]
-        """
-        names = {canonical_device(d) for d in devices}
-        if len(names) != 1:
-            raise DeviceError(
-                "a tensor lives on one device",
-                given=f"shard over {', '.join(map(str, devices))}",
-                expected="one device name",
-                mend="keep a part per device yourself: x.chunk(n), then .to(device)",
-            )
-        return self.to(names.pop())
-
-    def shard_(self, devices: Sequence[str], axis: int | None = None) -> Self:
-        """`shard`, of this tensor itself.
-
-        >>> Tensor([1, 2]).shard_(("CPU",)).tolist()
-        [1, 2]
-        """
-        self.to_(self.shard(devices, axis).device)
-        return self
-
-    def shard_like(self, other: Self) -> Self:
-        """Where the other tensor is.
-
-        >>> Tensor([1, 2]).shard_like(Tensor([3])).tolist()
-        [1, 2]
-        """
-        return self.to(other.device)
 
     def alu(self, op: Op, *src: Self) -> Self:
         """One operation of the graph by its name, on this and others of one shape and type.
