@@ -56,7 +56,7 @@ def _tell(command: object) -> int:
     try:
         return int(command())
     except GlassgradError as problem:
-        print(problem, file=sys.stderr)
+        print(problem.advice, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nglassgrad: stopped", file=sys.stderr)

@@ -135,7 +135,7 @@ def self_test(device: str) -> bool:
         assert left.grad is not None
         got, gradient = value.item(), left.grad.numpy()
     except GlassgradError as problem:
-        print(f"{device:<8} FAILED: {problem}")
+        print(f"{device:<8} FAILED: {problem.advice}")
         return False
     scores = np.exp(x @ w)
     chance = scores / scores.sum(1, keepdims=True)

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         train_on_text(options) if options.data == "shakespeare" else train_on_images(options)
     except (GlassgradError, OSError) as problem:
-        print(problem, file=sys.stderr)
+        print(problem.advice if isinstance(problem, GlassgradError) else problem, file=sys.stderr)
         return 1
     return 0
 

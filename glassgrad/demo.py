@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         accuracy, ran, seconds = train(data, epochs)
     except GlassgradError as problem:
-        print(problem, file=sys.stderr)
+        print(problem.advice, file=sys.stderr)
         return 1
     print(f"test accuracy: {accuracy:.2%}\n")
     print(f"{ran.kernels:,} kernels ran in {ran.seconds:.1f} s of the {seconds:.1f} s of training:\n{ran.table(12)}")

@@ -43,6 +43,16 @@ def test_help_exits_0(arguments):
     assert done.returncode == 0 and done.stdout.startswith("usage: glassgrad") and done.stderr == ""
 
 
+def test_a_mistake_at_the_terminal_names_no_line_of_python():
+    done = glassgrad("tune", "import", "nowhere.json")
+    assert done.returncode == 1 and done.stderr == """\
+the tuning file cannot be read
+  given:    nowhere.json: No such file or directory
+  expected: a file written by glassgrad tune export
+  mend:     check the path
+"""
+
+
 def test_version():
     done = glassgrad("--version")
     assert done.returncode == 0 and re.fullmatch(r"glassgrad (\d+\.\d+\.\d+.*|\(not installed: .*\))\n", done.stdout)

@@ -25,13 +25,20 @@ class GlassgradError(Exception):
     """
 
     def __init__(self, what: str, given: str = "", expected: str = "", mend: str = "", where: str = ""):
-        where = where or str(user_line() or "")
-        self.what, self.given, self.expected, self.mend, self.where = what, given, expected, mend, where
-        rows = [("given", given), ("expected", expected), ("mend", mend), ("at", where)]
+        self.what, self.given, self.expected, self.mend = what, given, expected, mend
+        self.where = where or str(user_line() or "")
+        super().__init__(self._table(given=given, expected=expected, mend=mend, at=self.where))
+
+    @property
+    def advice(self) -> str:
+        """The text without the line: what a command prints, whose user typed no line of Python."""
+        return self._table(given=self.given, expected=self.expected, mend=self.mend)
+
+    def _table(self, **rows: str) -> str:
         width = 10
-        lines = [what] + [f"  {name + ':':<{width}}" + text.replace("\n", "\n" + " " * (width + 2))
-                          for name, text in rows if text]
-        super().__init__("\n".join(lines))
+        lines = [f"  {name + ':':<{width}}" + text.replace("\n", "\n" + " " * (width + 2))
+                 for name, text in rows.items() if text]
+        return "\n".join([self.what, *lines])
 
 
 class ShapeError(GlassgradError, ValueError):
