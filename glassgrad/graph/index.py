@@ -319,6 +319,10 @@ def rebuild(node: UOp, src: tuple[UOp, ...]) -> UOp:
             return divide(src[0], src[1].arg)
         if node.op is o.MOD and src[1].op is o.CONST and src[1].arg > 0:
             return modulo(src[0], src[1].arg)
+        if node.op is o.MAX or node.op is o.MIN:
+            low, high = bounds(add(src[0], multiply(src[1], -1)))
+            if low >= 0 or high <= 0:                      # one of them is never the smaller one
+                return src[0] if (low >= 0) == (node.op is o.MAX) else src[1]
     if node.op is o.CMPLT and src[0].dtype is dtypes.index:
         return less(*src)
     if node.op is o.AND and node.dtype is dtypes.bool:

@@ -46,6 +46,7 @@ from glassgrad.optimize.dots import dots
 from glassgrad.optimize.packing import FlatAxis, Operand, one, stride_along
 from glassgrad.optimize.product import Product, footprint, lanes_on_the_right, recognise
 from glassgrad.optimize.target import Target
+from glassgrad.optimize.zeros import with_zeros
 
 LEAST_K = 8              # shorter sums do not repay packing
 LEAST_WORK = 4096        # multiply-adds below which plain loops do as well
@@ -83,10 +84,18 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions) -> 
     product = recognise(body)
     if product is None:
         return None
-    for other in (direct, dots) if not product.stops else ():
-        along_memory = other(product, target, decisions)
+    before: list[list[Statement]] = []
+    if not product.stops:
+        in_place = direct(product, target, decisions)
+        if in_place is not None:
+            return in_place
+        copied = with_zeros(product, target.lanes(product.total.dtype.itemsize))
+        if copied is not None:
+            before, product = copied
+            in_place = direct(product, target, decisions)
+        along_memory = in_place or dots(product, target, decisions)
         if along_memory is not None:
-            return along_memory
+            return [*before, *along_memory]
     recipe = Recipe.of(lanes_on_the_right(product), target)
     if recipe is None:
         return None
@@ -94,7 +103,7 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions) -> 
     phases = Tiling(recipe.product, recipe.m, recipe.n, recipe.outer, recipe.work, chosen).phases()
     for loop in [s for phase in phases for s in walk(phase) if isinstance(s, For) and s.range in product.stops]:
         loop.stop = product.stops[loop.range]
-    return phases
+    return [*before, *phases]
 
 
 @dataclass

@@ -15,8 +15,9 @@ The gradient by the weight is the same with other names: its rows are taps and c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.index import add, both, index, less, multiply, substitute_index
@@ -29,6 +30,7 @@ from glassgrad.lower.loops import (
     Accumulate,
     Assign,
     For,
+    If,
     Statement,
     Store,
     counter,
@@ -39,6 +41,7 @@ from glassgrad.lower.loops import (
 from glassgrad.optimize import moves
 from glassgrad.optimize.choices import Choice, Decisions, settled
 from glassgrad.optimize.packing import FlatAxis, Operand, one, stride_along
+from glassgrad.optimize.padding import Edges, Run, between, bounded, within
 from glassgrad.optimize.product import Product, footprint
 from glassgrad.optimize.target import Target
 
@@ -55,8 +58,10 @@ FEW_PANELS = 8           # up to so many, what is no window is read in place too
 MOST_RESTING = 1 << 22   # sums that rest between blocks of K, for each worker
 MOST_SPLIT = 1 << 17     # results of which each part of K keeps sums of its own
 MOST_NEAR = 12           # tiles worth trying, where somebody measures them
+MOST_WRITTEN = 2048      # multiply-adds that are written out, for all the edges a tile may lie at
 PACK = 1.0               # steps to pack one number of the other factor
 TURN = 1.0               # steps to bring one number of a finished tile to its place
+APART = 8.0              # and so many more for each piece of memory that the tile's numbers for one column lie in
 
 
 @dataclass(frozen=True)
@@ -71,9 +76,9 @@ class Direct(Choice):
     k_parts: int = settled(1)     # pieces of K, each summed by a task of its own
 
 
-def direct(product: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
+def direct(given: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
     """The phases; refuses what is no window, or has too few channels for the lanes or products for the turning."""
-    plans = [plan for p in (product, product.swapped()) if (plan := _Plan.of(p, target)) is not None]
+    plans = [plan for p in (given, given.swapped()) if (plan := _Plan.of(p, target)) is not None]
     if not plans:
         return None
     plan = min(plans, key=lambda plan: plan.cost)
@@ -106,9 +111,13 @@ class _Row:
         return less(multiply(self.over, self.tile), add(self.place(inside), index(1)))
 
 
+Runs = dict[UOp, tuple[_Row, tuple[Run, ...]]]       # of a loop of K: the row whose tile it is cut for, and how
+
+
 @dataclass
 class _Plan:
     p: Product                   # its left factor is the one read in place
+    edges: Edges                 # and these are where it ends
     rows: list[_Row]             # loops of M, outermost first
     vectors: int
     lanes: int
@@ -120,10 +129,11 @@ class _Plan:
     @staticmethod
     def of(p: Product, target: Target) -> _Plan | None:
         image = p.left
-        if image.op is not o.LOAD or len(image.src) != 2 or image.dtype is not p.total.dtype:
+        if image.op is not o.LOAD or image.dtype is not p.total.dtype:
             return None
+        edges = Edges.of(image.src[2], p.m, p.k) if len(image.src) == 3 else Edges([])
         steps = {r: stride_along(image.src[1], r) for r in (*p.m, *p.k)}
-        if None in steps.values():
+        if edges is None or None in steps.values():
             return None
         depth, wide = math.prod(r.arg.size for r in p.k), math.prod(r.arg.size for r in p.n)
         tall = math.prod(r.arg.size for r in p.m)
@@ -135,8 +145,9 @@ class _Plan:
         near = len(p.m) > 1 and 2 * footprint(image, p.k + p.m[1:]) * image.dtype.itemsize <= target.l2_bytes
         if not (window or along or near):
             return None                  # numbers far apart that are read but a few times are better packed
+        p = replace(p, k=edges.taps_first(p.k, {r: step or 0 for r, step in steps.items()}))
         width = p.m[-1].arg.size
-        ideal = depth * tall * wide / (2 * lanes)
+        ideal = depth * tall * wide / (2 * lanes) * math.prod(edges.share(k) for k in edges.bound)
         packed = ideal * (-(-width // lanes) * lanes / width) + depth * tall      # lanes along the image, and its copy
         found: list[tuple[float, int, list[int]]] = []
         for vectors in range(1, min(MOST_VECTORS, -(-wide // lanes)) + 1):
@@ -144,16 +155,20 @@ class _Plan:
             for tiles in _tilings([r.arg.size for r in p.m], (target.vector_registers - vectors - 1) // vectors):
                 rows = math.prod(tiles)
                 count = math.prod(-(-r.arg.size // t) for r, t in zip(p.m, tiles))
-                step = max(rows * vectors, rows + vectors, 8) + 1       # halves of a cycle: two of a kind at a time
-                cost = count * panels * (depth * step / 2 + TURN * rows * vectors * lanes)
+                steps_of, written = _steps_of(edges, dict(zip(p.m, tiles)), depth * count)
+                if written * rows * vectors > MOST_WRITTEN:
+                    continue
+                cost = panels * (sum(times * (max(n * vectors, n + vectors, 8) + 1)      # halves of a cycle: two of a
+                                     for n, times in steps_of.items()) / 2               # kind at a time
+                                 + count * (rows + APART * _pieces(p, tiles)) * TURN * vectors * lanes)
                 cost += PACK * depth * panels * vectors * lanes
                 found.append((cost, vectors, tiles))
         found.sort(key=lambda tile: tile[0])
         if not found or ideal < LEAST_USE * found[0][0] or not (window or along) and packed < found[0][0]:
             return None
         cost, vectors, tiles = found[0]
-        return _Plan(p, [_Row(r, t) for r, t in zip(p.m, tiles)], vectors, lanes, cost, target.vector_registers,
-                     found[:MOST_NEAR])
+        return _Plan(p, edges, [_Row(r, t) for r, t in zip(p.m, tiles)], vectors, lanes, cost,
+                     target.vector_registers, found[:MOST_NEAR])
 
     def with_tile(self, vectors: int, tiles: list[int]) -> _Plan:
         """The same with another register tile, and the blocks that suit it."""
@@ -179,7 +194,7 @@ class _Plan:
             return "a block is larger than the product"
         if other.parts > 1 and (c.block_m, c.block_n) != other.block:
             return "a task that sums a part of K has all of the result"
-        held = c.block_m * c.block_n * other.height * c.vectors * self.lanes
+        held = c.block_m * c.block_n * other.strip * other.height * c.vectors * self.lanes
         return "a block's sums would not rest in any cache" if c.k_block and held > MOST_RESTING else None
 
     # -- counters ------------------------------------------------------------------------------------------------
@@ -190,7 +205,12 @@ class _Plan:
         self.panels = -(-self.n.size // self.columns)
         self.height = math.prod(r.tile for r in self.rows)
         self.depth = math.prod(r.arg.size for r in p.k)
-        self.tiles = math.prod(r.count for r in self.rows)
+        cut = {m: k for k, m in self.edges.bound.items()}
+        self.edged = [(r, self.edges.pieces(cut[r.loop], r.tile)) for r in self.rows if r.loop in cut and r.tile > 1]
+        self.strips = [r for r, pieces in self.edged if len(pieces) > 1]      # along these, tiles are told apart
+        self.flat = [r for r in self.rows if r not in self.strips]
+        self.tiles = math.prod(r.count for r in self.flat)
+        self.strip = math.prod(r.count for r in self.strips)
         self.right = Operand("right", p.right, self.n, p.batch, p.k, self.columns, self.vectors, self.panels)
         self.k_loops, self.k_chunk = self.k_blocks()
         self.parts = self.parts_of_k()
@@ -205,11 +225,13 @@ class _Plan:
         self.inside = [r.inside for r in self.rows if r.tile > 1]
         wide = [*self.inside, *([self.over] if self.vectors > 1 else []), self.lane]
         self.total = register(p.total.arg, p.total.dtype, wide)
-        held = self.block_m * self.block_n if self.k_chunk and self.parts == 1 else 1
+        held = self.block_m * self.block_n * self.strip if self.k_chunk and self.parts == 1 else 1
         self.sums = local("sums", p.total.dtype, held * self.height * self.columns)
-        self.size = self.tiles * self.panels * self.height * self.columns
+        self.size = self.tiles * self.strip * self.panels * self.height * self.columns
         self.partial = local("partial", p.total.dtype, self.parts * self.size, "shared")
         self.held = add(multiply(one(self.in_m), self.block_n), one(self.in_n))
+        for r in self.strips:
+            self.held = add(multiply(self.held, r.count), r.over)
 
     def wanted(self) -> int:
         """Tasks that are worth their while."""
@@ -271,9 +293,10 @@ class _Plan:
 
     def at_once(self) -> list[Statement]:
         """A tile is summed, turned and stored before the next one."""
-        tile = self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)), *self.steps(self.p.k),
-                           Store(self.sums, self.spot(index(0)), self.total)])
-        return self.all_tiles([*tile, *self.finish(index(0))])
+        def tile(runs: Runs) -> list[Statement]:
+            return [*self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)), *self.steps(self.p.k, runs),
+                                 Store(self.sums, self.spot(index(0)), self.total)]), *self.finish(index(0))]
+        return self.all_tiles(tile)
 
     def in_blocks(self) -> list[Statement]:
         """Long sums: for a block of K at a time, all tiles of the task; between blocks they rest in LOCAL memory."""
@@ -281,7 +304,8 @@ class _Plan:
         for r in reversed(loops):
             body = [For(r, LOOP, body)] if r.arg.size > 1 else moves.rebuild(body, {r: index(0)})
         zero = Store(self.sums, self.spot(self.held), const(0, self.total.dtype))
-        return [*self.all_tiles(self.tiled([zero])), *body, *self.all_tiles(self.finish(self.held))]
+        return [*self.all_tiles(lambda _: self.tiled([zero])), *body,
+                *self.all_tiles(lambda _: self.finish(self.held))]
 
     def in_parts(self) -> list[Statement]:
         """The same for a part of K, whose sums stay in memory."""
@@ -296,17 +320,17 @@ class _Plan:
         stop = None if count % step == 0 else add(index(count), multiply(part, -step))
         body = moves.rebuild(body, {first: add(multiply(part, step), one(own))})
         body = [For(own, LOOP, body, stop)] if step > 1 else body
-        return [For(part, TASK, [*self.all_tiles(self.tiled([Store(self.partial, spot, const(0, self.total.dtype))])),
-                                 *body])]
+        zero = Store(self.partial, spot, const(0, self.total.dtype))
+        return [For(part, TASK, [*self.all_tiles(lambda _: self.tiled([zero])), *body])]
 
     def joined(self) -> list[Statement]:
         """The sums of all parts of K, in their order, and what is stored of them."""
         part = counter("kt", self.parts)
         addend = load(self.partial, add(multiply(part, self.size), self.spot(self.held)))
-        tile = self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)),
-                           For(part, LOOP, [Accumulate(self.total, o.ADD, addend)]),
-                           Store(self.sums, self.spot(index(0)), self.total)])
-        return self.all_tiles([*tile, *self.finish(index(0))], TASK)
+        tile = [*self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)),
+                             For(part, LOOP, [Accumulate(self.total, o.ADD, addend)]),
+                             Store(self.sums, self.spot(index(0)), self.total)]), *self.finish(index(0))]
+        return self.all_tiles(lambda _: tile, TASK)
 
     def blocks_of_k(self, memory: UOp, spot: UOp) -> tuple[list[UOp], list[Statement]]:
         """The loops over blocks of K, outermost first, and what is done in one: all tiles of the task are added to."""
@@ -314,24 +338,48 @@ class _Plan:
         rest = self.p.k[len(self.k_loops):]
         size, chunk = cut.arg.size, self.k_chunk
         block, inner = counter(cut.arg.name + "b", -(-size // chunk)), counter(cut.arg.name, min(chunk, size))
-        stop = None if size % chunk == 0 else add(index(size), multiply(block, -chunk))
-        at = add(multiply(one(block), chunk), inner)
-        steps: list[Statement] = [For(inner, LOOP, moves.rebuild(self.steps(rest), {cut: at}), stop)]
-        body = self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)), *steps,
-                           Store(memory, spot, self.total, o.ADD)])
-        return [*outer, block], self.all_tiles(body)
+        before = multiply(one(block), chunk)
 
-    def steps(self, loops: list[UOp]) -> list[Statement]:
-        """The products of these loops of K, for the whole tile."""
+        def tile(runs: Runs) -> list[Statement]:
+            out: list[Statement] = []
+            for regions in product(*[self.regions(r, runs) for r in outer]):
+                around, condition = None, None
+                for r, (low, high, wanted) in zip(outer, regions):
+                    around, condition = both(around, between(low, r, high)), both(condition, wanted)
+                steps: list[Statement] = []
+                for low, high, wanted in self.regions(cut, runs):
+                    body = moves.rebuild(self.steps(rest, runs, both(condition, wanted)), {cut: add(before, inner)})
+                    steps += bounded(inner, *within(low, high, before, inner.arg.size), body)
+                body = self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)), *steps,
+                                   Store(memory, spot, self.total, o.ADD)])
+                out += body if around is None else [If(around, body)]
+            return out
+        return [*outer, block], self.all_tiles(tile)
+
+    def steps(self, loops: list[UOp], runs: Runs, wanted: UOp | None = None) -> list[Statement]:
+        """The products of these loops of K, for the whole tile, or as much of it as is wanted."""
+        if loops:                        # not written out: neighbouring taps share numbers, which would fill registers
+            first, *rest = loops
+            return [s for low, high, part in self.regions(first, runs)
+                    for s in bounded(first, low, high, self.steps(rest, runs, both(wanted, part)))]
         flat = index(0)
         for r in self.p.k:
             flat = add(multiply(flat, r.arg.size), r)
-        a = substitute_index(self.p.left, {r.loop: r.place(one(r.inside)) for r in self.rows}, {})
+        a = substitute_index(load(*self.p.left.src[:2]), {r.loop: r.place(one(r.inside)) for r in self.rows}, {})
         b = load(self.right.memory, self.right.place(self.panel, flat, self.column))
-        body: list[Statement] = [Accumulate(self.total, o.ADD, a * b)]
-        for r in reversed(loops):        # not written out: neighbouring taps share numbers, which would fill registers
-            body = [For(r, LOOP, body)]
-        return body
+        step = Accumulate(self.total, o.ADD, a * b)
+        return [step] if wanted is None else [If(wanted, [step])]
+
+    def regions(self, k: UOp, runs: Runs) -> list[tuple[UOp, UOp, UOp | None]]:
+        """A loop of K as pieces (begin, end, which rows of the tile want it; None: all)."""
+        if k in runs:
+            row, pieces = runs[k]
+            return [(index(run.low), index(run.high),
+                     between(index(run.first), row.inside, index(run.last))) for run in pieces]
+        if k not in self.edges.bound:
+            return [(index(0), index(k.arg.size), None)]
+        place = next((r.place(index(0)) for r in self.rows if r.loop is self.edges.bound[k]), index(0))
+        return [(*self.edges.interval(k, place), None)]
 
     def spot(self, held: UOp) -> UOp:
         """Where LOCAL memory keeps a sum: [held tile][row][column]."""
@@ -345,15 +393,26 @@ class _Plan:
             body = [For(r, kind, body)] if r.arg.size > 1 else body
         return body
 
-    def all_tiles(self, body: list[Statement], kind: str = LOOP) -> list[Statement]:
-        """For the task's tiles of M, for its panels of N."""
+    def all_tiles(self, tile: Callable[[Runs], list[Statement]], kind: str = LOOP) -> list[Statement]:
+        """For the task's tiles of M, for its panels of N; those at an edge of the image are told apart."""
+        body: list[Statement] = []
+        for pieces in product(*[pieces for _, pieces in self.edged]):
+            at = [(r, piece) for (r, _), piece in zip(self.edged, pieces)]
+            part = tile({next(k for k, m in self.edges.bound.items() if m is r.loop): (r, piece.runs)
+                         for r, piece in at})
+            for row, piece in reversed(at):
+                if row in self.strips:
+                    number = counter(row.over.arg.name, piece.count)
+                    part = moves.rebuild(part, {row.over: add(index(piece.start), one(number))})
+                    part = [For(number, LOOP, part)] if piece.count > 1 else part
+            body += part
         for r, task, whole in ((self.in_n, self.task_n, self.panels), (self.in_m, self.task_m, self.tiles)):
             size = r.arg.size
             if size > 1:
                 stop = None if whole % size == 0 else add(index(whole), multiply(one(task), -size))
                 body = [For(r, kind if r is self.in_m else LOOP, body, stop)]
         flat = add(multiply(one(self.task_m), self.block_m), one(self.in_m))
-        apart = FlatAxis([r.over for r in self.rows], self.tiles).apart(flat)
+        apart = FlatAxis([r.over for r in self.flat], self.tiles).apart(flat)
         return moves.rebuild(body, apart)
 
     def finish(self, held: UOp) -> list[Statement]:
@@ -374,6 +433,44 @@ class _Plan:
             assert isinstance(s, Store)
             body.append(Store(s.memory, s.index, moves.edge_gate(s.value, gate), s.combine, both(gate, s.gate)))
         return [For(column, LOOP, moves.wide(For(lane, LOOP, body), 1, self.lanes))]
+
+
+def _pieces(p: Product, tiles: list[int]) -> int:
+    """In how many pieces a tile's rows lie in the result; 1 where columns lie closer together than rows do."""
+    store = p.epilogue[-1]
+    assert isinstance(store, Store)
+    steps = {r: abs(stride_along(store.index, r) or 0) for r in (*p.m, *p.n) if r.arg.size > 1}
+    nearest = min(filter(None, steps.values()), default=0)
+    if nearest not in [steps.get(r) for r in p.m]:
+        return 1
+    along, goes_on = 1, True
+    while goes_on:
+        at = next((i for i, r in enumerate(p.m) if steps.get(r) == along * nearest and tiles[i] > 1), None)
+        goes_on = at is not None and tiles[at] == p.m[at].arg.size
+        along *= tiles[at] if at is not None else 1
+    return math.prod(tiles) // along
+
+
+def _steps_of(edges: Edges, tiles: dict[UOp, int], whole: int) -> tuple[dict[int, float], int]:
+    """How often a tile takes a step of K with so many of its rows, of `whole` steps; and how often one is written."""
+    steps, written = {math.prod(tiles.values()): float(whole)}, 1
+    for k, m in edges.bound.items():
+        if m is None or tiles[m] == 1:
+            steps = {rows: times * edges.share(k) for rows, times in steps.items()}
+            continue
+        pieces, tile = edges.pieces(k, tiles[m]), tiles[m]
+        written *= sum(len(piece.runs) for piece in pieces)
+        shares: dict[int, float] = {}
+        for run, count in [(run, piece.count) for piece in pieces for run in piece.runs]:
+            length = run.last - run.first
+            shares[length] = shares.get(length, 0.0) + count * (run.high - run.low)
+        all_steps = -(-m.arg.size // tile) * k.arg.size
+        joined: dict[int, float] = {}
+        for (rows, times), (length, share) in product(steps.items(), shares.items()):
+            part = rows // tile * length
+            joined[part] = joined.get(part, 0.0) + times * share / all_steps
+        steps = joined
+    return steps, written
 
 
 def _tilings(sizes: list[int], most: int, cut: int = 2) -> Iterator[list[int]]:

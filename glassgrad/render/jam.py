@@ -77,7 +77,7 @@ class _Jam:
         self.open: dict[UOp, int] = {}                              # TILE ranges around this statement -> iterations
         self.prepared: dict[UOp, UOp] = {}
         self.plans: dict[tuple[UOp, tuple[UOp, ...]], list[_Step]] = {}
-        self.bound: dict[tuple[UOp, ...], UOp] = {}
+        self.bound: dict[tuple[UOp | tuple[UOp, ...], ...], UOp] = {}   # (node, its ranges, their values) -> bound
 
     # -- statements ----------------------------------------------------------------------------------------------
     def write(self, body: Iterable[Statement], binding: Binding, out: list[Statement]) -> None:
@@ -187,9 +187,9 @@ class _Jam:
         if plan is None:
             plan = self.plans[root, places] = _plan(root, places)
         bound = self.bound
-        key: tuple[UOp, ...] = ()
+        key: tuple[UOp | tuple[UOp, ...], ...] = ()
         for step in plan:
-            key = (step.node, *[binding[r] for r in step.places])
+            key = (step.node, step.places, *[binding[r] for r in step.places])
             if key not in bound:
                 bound[key] = self._bind(step, binding)
         return bound[key]
@@ -205,7 +205,7 @@ class _Jam:
             node.cached("linear", lambda _: (constant, step.terms))
             return node
         bound = self.bound
-        return rebuild(step.node, tuple([bound[(s, *[binding[r] for r in places])] if places else s
+        return rebuild(step.node, tuple([bound[(s, places, *[binding[r] for r in places])] if places else s
                                          for s, places in step.sources]))
 
     def prepare(self, root: UOp) -> UOp:
