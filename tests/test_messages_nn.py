@@ -290,6 +290,26 @@ Sequential needs layers to call
   given:    3 of type int
   expected: layers or functions
   mend:     check the list of layers"""),
+    "ConvTranspose2d, padding": (lambda: nn.ConvTranspose2d(3, 4, 3, padding_mode="reflect"), """
+a transposed convolution cannot be padded so
+  given:    padding_mode='reflect'
+  expected: "zeros"
+  mend:     leave padding_mode out"""),
+    "Embedding, table": (lambda: nn.Embedding.from_pretrained(Tensor([1.0, 2.0])), """
+a table of embeddings has rows and columns
+  given:    a tensor of shape (2,)
+  expected: 2 axes
+  mend:     reshape it first"""),
+    "ZeroPad2d": (lambda: nn.ZeroPad2d((1, 2)), """
+ZeroPad2d pads 2 axes
+  given:    padding=(1, 2)
+  expected: a whole number, or 4 of them
+  mend:     write one number for all sides"""),
+    "Transformer, activation": (lambda: nn.TransformerEncoderLayer(8, 2, activation="sin"), """
+a transformer has one of two activations by name
+  given:    activation='sin'
+  expected: "relu", "gelu", or a function
+  mend:     hand in the function: Tensor.silu"""),
 }
 
 

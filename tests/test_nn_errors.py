@@ -97,6 +97,11 @@ WRONG = [
     (lambda: nn.Dropout2d(), (2, 3), "Dropout2d(p=0.5)", "(batch, channels, ...space)"),
     (lambda: nn.PReLU(3), (2, 4), "PReLU(num_parameters=3)", "(batch, 3, ...)"),
     (lambda: nn.Unflatten(1, (2, 3)), (2, 5), "Unflatten(dim=1", ""),
+    (lambda: nn.ReflectionPad2d(1), (4, 4), "ReflectionPad2d(padding=(1, 1, 1, 1))", "2 space axes"),
+    (lambda: nn.Softmax2d(), (4, 4), "Softmax2d()", "(batch, channels, height, width)"),
+    (lambda: nn.Unfold(4), (1, 2, 3, 3), "Unfold(kernel_size=(4, 4)", "with room for a window"),
+    (lambda: nn.TransformerEncoderLayer(8, 2, 16), (5, 2, 6), "MultiheadAttention(embed_dim=8, num_heads=2",
+     "sizes 8, 8 and 8"),
 ]
 
 
@@ -133,6 +138,8 @@ def test_settings_that_make_no_sense():
                  lambda: nn.ConvTranspose2d(3, 4, 3, output_padding=1),
                  lambda: nn.GroupNorm(3, 4), lambda: nn.MultiheadAttention(8, 3), lambda: nn.Dropout(1.5),
                  lambda: nn.Embedding(3, 4, padding_idx=3), lambda: nn.RNN(3, 4, nonlinearity="sin"),
+                 lambda: nn.ConvTranspose2d(3, 4, 3, padding_mode="reflect"), lambda: nn.ZeroPad2d((1, 2)),
+                 lambda: nn.ConstantPad1d(1.5, 0.0), lambda: nn.TransformerEncoderLayer(8, 2, activation="sin"),
                  lambda: nn.LSTM(3, 4, proj_size=4), lambda: nn.Sequential(nn.Linear(2, 2), 3)):
         with pytest.raises(InputError, match="given:"):
             make()

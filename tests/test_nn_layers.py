@@ -107,12 +107,43 @@ POOLS = [
     ("AdaptiveMaxPool2d", ((3, 4),), dict(), (2, 3, 7, 6)),
     ("Upsample", ((9, 4),), dict(mode="nearest"), (2, 3, 5, 6)),
     ("Upsample", (), dict(scale_factor=2, mode="bilinear"), (1, 2, 3, 4)),
+    ("Upsample", (), dict(scale_factor=1.5, mode="trilinear"), (1, 2, 3, 3, 4)),
+    ("Upsample", (), dict(scale_factor=(0.7, 2.3), mode="bilinear", align_corners=True), (1, 2, 5, 4)),
+    ("Upsample", (), dict(scale_factor=(1.7, 0.6), mode="nearest"), (1, 2, 5, 6)),
+    ("Upsample", (), dict(scale_factor=1.3, mode="nearest-exact"), (1, 2, 7)),
+    ("UpsamplingNearest2d", (), dict(size=(3, 8)), (1, 2, 5, 6)),
+    ("UpsamplingBilinear2d", (), dict(scale_factor=1.5), (1, 2, 5, 6)),
+    ("LocalResponseNorm", (3,), dict(alpha=0.5, k=2.0), (2, 5, 3, 4)),
+    ("PixelShuffle", (2,), {}, (2, 8, 3, 2)), ("PixelUnshuffle", (2,), {}, (2, 4, 6)),
+    ("ChannelShuffle", (3,), {}, (2, 6, 2, 2)),
+    ("Unfold", (2,), {}, (2, 3, 4, 5)), ("Unfold", ((2, 3),), dict(dilation=2, padding=(1, 2), stride=2), (3, 6, 7)),
+    ("Fold", ((4, 5), (2, 3)), dict(padding=1, stride=(1, 2)), (2, 12, 15)),
+    *[(f"{kind}Pad{rank}d", (sides[:2 * rank],), {}, (2, 3, 4, 5, 4)[:rank + batch])
+      for kind in ("Zero", "Reflection", "Replication", "Circular") for rank, batch in ((1, 2), (2, 1), (3, 2))
+      for sides in [(1, 2, 0, 1, 2, 1)]],
+    ("ConstantPad1d", (2, 1.5), {}, (2, 3)), ("ConstantPad2d", ((1, -1, 0, 2), 1.5), {}, (2, 3, 4)),
+    ("ConstantPad3d", (1, -2.0), {}, (2, 2, 2, 2)), ("ZeroPad2d", (1,), {}, (3, 4)),
 ]
 
 
 @pytest.mark.parametrize("name,sizes,options,shape", POOLS)
 def test_pools(rng, name, sizes, options, shape):
     compare(getattr(nn, name)(*sizes, **options), getattr(T, name)(*sizes, **options), numbers(rng, *shape))
+
+
+@pytest.mark.parametrize("rank,shape", [(1, (2, 3, 7)), (2, (3, 6, 7)), (3, (1, 2, 4, 5, 4))])
+def test_pools_with_places_and_back(rng, rank, shape):
+    x = numbers(rng, *shape)
+    ours, theirs = Tensor(x), to_torch(x, requires_grad=True)
+    out, places = getattr(nn, f"MaxPool{rank}d")(2, 2, 0, 1, True)(ours)
+    expected, their_places = getattr(T, f"MaxPool{rank}d")(2, 2, 0, 1, True)(theirs)
+    np.testing.assert_array_equal(places.numpy(), their_places.numpy())
+    a = getattr(nn, f"MaxUnpool{rank}d")(2)(out, places, output_size=shape[-rank:])
+    b = getattr(T, f"MaxUnpool{rank}d")(2)(expected, their_places, output_size=shape[-rank:])
+    close(a, b, "back")
+    (a * a).sum().backward()
+    (b * b).sum().backward()
+    close(ours.grad, theirs.grad, "gradient")
 
 
 # -- embedding, activations, losses --------------------------------------------------------------------------------
@@ -129,6 +160,15 @@ def test_embedding_repeats_and_padding(rng):
     assert not ours.weight.grad.numpy()[1].any()
 
 
+def test_embedding_of_a_table_that_is_there(rng):
+    table = numbers(rng, 5, 3)
+    for freeze in (True, False):
+        ours = nn.Embedding.from_pretrained(Tensor(table), freeze=freeze, padding_idx=1)
+        theirs = T.Embedding.from_pretrained(torch.tensor(table), freeze=freeze, padding_idx=1)
+        close(ours(Tensor([1, 2])), theirs(torch.tensor([1, 2])), "rows")
+        assert ours.weight.requires_grad is not freeze and ours.padding_idx == 1
+
+
 ACTIVATIONS = [
     ("ReLU", {}), ("ReLU6", {}), ("LeakyReLU", dict(negative_slope=0.2)), ("PReLU", {}),
     ("PReLU", dict(num_parameters=3)),
@@ -136,6 +176,9 @@ ACTIVATIONS = [
     ("GELU", dict(approximate="tanh")),
     ("SiLU", {}), ("Mish", {}), ("Sigmoid", {}), ("Tanh", {}), ("Softplus", dict(beta=2.0)), ("Softsign", {}),
     ("LogSigmoid", {}),
+    ("Softplus", dict(beta=3.0, threshold=2.0)), ("Hardshrink", dict(lambd=0.7)), ("Softshrink", {}),
+    ("Tanhshrink", {}), ("Threshold", dict(threshold=0.5, value=-2.0)), ("GLU", dict(dim=0)), ("Softmin", dict(dim=1)),
+    ("Softmax2d", {}), ("AlphaDropout", dict(p=0.0)),
     ("Hardtanh", {}), ("Hardsigmoid", {}), ("Hardswish", {}), ("Softmax", dict(dim=1)), ("LogSoftmax", dict(dim=-1)),
     ("Flatten", {}), ("Unflatten", dict(dim=1, unflattened_size=(3, 1))), ("Identity", {}),
 ]
@@ -168,9 +211,43 @@ def test_losses(rng, name, options, classes):
     close(ours.grad, theirs.grad, "gradient")
 
 
-def test_binary_cross_entropy_of_probabilities(rng):
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_binary_cross_entropy(rng, reduction):
     p, y = rng.random((4, 3)).astype(np.float32), rng.integers(0, 2, (4, 3)).astype(np.float32)
-    close(nn.BCELoss()(Tensor(p), Tensor(y)), T.BCELoss()(torch.tensor(p), torch.tensor(y)), "loss")
+    weight, positive = rng.random((4, 1)).astype(np.float32), rng.random(3).astype(np.float32)
+    for name, options in (("BCELoss", {}), ("BCELoss", dict(weight=weight)), ("BCEWithLogitsLoss", dict(weight=weight)),
+                          ("BCEWithLogitsLoss", dict(weight=weight, pos_weight=positive))):
+        ours = getattr(nn, name)(reduction=reduction, **{k: Tensor(v) for k, v in options.items()})
+        theirs = getattr(T, name)(reduction=reduction, **{k: torch.tensor(v) for k, v in options.items()})
+        close(ours(Tensor(p), Tensor(y)), theirs(torch.tensor(p), torch.tensor(y)), f"{name} {sorted(options)}")
+
+
+SIGNS = np.array([1, -1, -1, 1])
+DISTANCES = [
+    ("CosineSimilarity", dict(dim=0), 2, ()), ("PairwiseDistance", dict(p=1.0, keepdim=True), 2, ()),
+    ("CosineEmbeddingLoss", dict(margin=0.1), 2, (SIGNS,)), ("TripletMarginLoss", dict(swap=True), 3, ()),
+    ("MarginRankingLoss", dict(margin=0.5, reduction="sum"), 2, (SIGNS[:, None],)),
+    ("HingeEmbeddingLoss", dict(margin=2.0), 1, (SIGNS[:, None],)),
+    ("SoftMarginLoss", dict(reduction="none"), 1, (SIGNS[:, None],)),
+    ("MultiLabelSoftMarginLoss", {}, 1, (np.eye(4, 5, dtype=np.float32),)),
+    ("PoissonNLLLoss", {}, 1, (np.eye(4, 5, dtype=np.float32),)),
+    ("GaussianNLLLoss", dict(full=True), 2, (np.full((4, 5), 0.3, np.float32),)),
+]
+
+
+@pytest.mark.parametrize("name,options,inputs,others", DISTANCES)
+def test_distances(rng, name, options, inputs, others):
+    arrays = [numbers(rng, 4, 5) for _ in range(inputs)]
+    if name == "HingeEmbeddingLoss":
+        others = (np.broadcast_to(others[0], (4, 5)).copy(),)
+    ours, theirs = [Tensor(a) for a in arrays], [to_torch(a, requires_grad=True) for a in arrays]
+    a = getattr(nn, name)(**options)(*ours, *[Tensor(o) for o in others])
+    b = getattr(T, name)(**options)(*theirs, *[torch.tensor(o) for o in others])
+    close(a, b, "value")
+    a.sum().backward()
+    b.sum().backward()
+    for x, y in zip(ours, theirs):
+        close(x.grad, y.grad, "gradient", atol=1e-5)
 
 
 # -- dropout -------------------------------------------------------------------------------------------------------
@@ -182,6 +259,13 @@ def test_dropout_only_in_training():
         z = nn.Dropout(0.4)(x).numpy()
     assert set(np.unique(y)) == {0.0, np.float32(1 / 0.6)}
     assert 0.5 < (y > 0).mean() < 0.7 and (y != z).any()
+
+
+def test_alpha_dropout_keeps_mean_and_variance():
+    with Tensor.train():
+        y = nn.AlphaDropout(0.3)(Tensor.randn(20_000)).numpy()
+        assert not nn.AlphaDropout(1.0)(Tensor.ones(3)).numpy().any()
+    assert abs(y.mean()) < 0.05 and abs(y.std() - 1) < 0.05 and 0.28 < (y == y.min()).mean() < 0.32
 
 
 def test_dropout_of_channels():
@@ -199,6 +283,14 @@ def test_sequential_has_pytorchs_names(rng):
     named = nn.Sequential({"a": nn.Linear(3, 4), "b": Tensor.relu})
     assert list(get_state_dict(named)) == ["a.weight", "a.bias"] and named(Tensor.ones(1, 3)).shape == (1, 4)
     assert len(ours[1:]) == 2 and ours[-1].out_features == 2
+
+
+def test_pytorchs_names_for_lists_and_dictionaries(rng):
+    ours = nn.ModuleDict({"a": nn.ModuleList([nn.Linear(3, 4), nn.Linear(4, 2)])})
+    theirs = T.ModuleDict({"a": T.ModuleList([T.Linear(3, 4), T.Linear(4, 2)])})
+    copy_weights(theirs, ours)
+    ours["a"].append(nn.Linear(2, 2))
+    assert len(ours["a"]) == 3 and list(get_state_dict(ours))[-1] == "a.2.bias"
 
 
 def test_a_plain_list_is_a_model(rng):

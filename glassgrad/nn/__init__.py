@@ -12,8 +12,9 @@ from glassgrad.nn.activations import (
     CELU,
     ELU,
     GELU,
+    GLU,
     SELU,
-    Flatten,
+    Hardshrink,
     Hardsigmoid,
     Hardswish,
     Hardtanh,
@@ -27,15 +28,31 @@ from glassgrad.nn.activations import (
     Sigmoid,
     SiLU,
     Softmax,
+    Softmax2d,
+    Softmin,
     Softplus,
+    Softshrink,
     Softsign,
     Swish,
     Tanh,
-    Unflatten,
+    Tanhshrink,
+    Threshold,
 )
 from glassgrad.nn.attention import MultiHeadAttention, MultiheadAttention
 from glassgrad.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from glassgrad.nn.dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
+from glassgrad.nn.distances import (
+    CosineEmbeddingLoss,
+    CosineSimilarity,
+    GaussianNLLLoss,
+    HingeEmbeddingLoss,
+    MarginRankingLoss,
+    MultiLabelSoftMarginLoss,
+    PairwiseDistance,
+    PoissonNLLLoss,
+    SoftMarginLoss,
+    TripletMarginLoss,
+)
+from glassgrad.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d
 from glassgrad.nn.embedding import Embedding
 from glassgrad.nn.layer import Layer
 from glassgrad.nn.layer_normalization import (
@@ -46,6 +63,7 @@ from glassgrad.nn.layer_normalization import (
     InstanceNorm3d,
     LayerNorm,
     LayerNorm2d,
+    LocalResponseNorm,
     RMSNorm,
 )
 from glassgrad.nn.linear import Bilinear, Identity, Linear
@@ -62,6 +80,23 @@ from glassgrad.nn.losses import (
     SmoothL1Loss,
 )
 from glassgrad.nn.normalization import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
+from glassgrad.nn.padding import (
+    CircularPad1d,
+    CircularPad2d,
+    CircularPad3d,
+    ConstantPad1d,
+    ConstantPad2d,
+    ConstantPad3d,
+    ReflectionPad1d,
+    ReflectionPad2d,
+    ReflectionPad3d,
+    ReplicationPad1d,
+    ReplicationPad2d,
+    ReplicationPad3d,
+    ZeroPad1d,
+    ZeroPad2d,
+    ZeroPad3d,
+)
 from glassgrad.nn.pooling import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
@@ -74,11 +109,24 @@ from glassgrad.nn.pooling import (
     MaxPool1d,
     MaxPool2d,
     MaxPool3d,
+    MaxUnpool1d,
+    MaxUnpool2d,
+    MaxUnpool3d,
     Upsample,
+    UpsamplingBilinear2d,
+    UpsamplingNearest2d,
 )
+from glassgrad.nn.rearranging import ChannelShuffle, Flatten, Fold, PixelShuffle, PixelUnshuffle, Unflatten, Unfold
 from glassgrad.nn.recurrent import GRUCell, LSTMCell, RNNCell
 from glassgrad.nn.recurrent_layers import GRU, LSTM, RNN
-from glassgrad.nn.sequential import Sequential
+from glassgrad.nn.sequential import ModuleDict, ModuleList, Sequential
+from glassgrad.nn.transformer import (
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 
 
 def __getattr__(name: str) -> ModuleType:

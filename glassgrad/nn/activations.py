@@ -1,18 +1,16 @@
-"""Activations, pools and shapes as layers, for lists of layers. In, out: tensors.
+"""Activations as layers, for lists of layers. In, out: tensors.
 
 Each calls the method of Tensor whose name it has; in a list of layers the method does as well: `Tensor.relu`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from glassgrad.nn.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["ReLU", "ReLU6", "LeakyReLU", "PReLU", "ELU", "CELU", "SELU", "GELU", "SiLU", "Swish", "Mish", "Sigmoid",
-           "Tanh", "Softplus", "Softsign", "LogSigmoid", "Hardtanh", "Hardsigmoid", "Hardswish", "Softmax",
-           "LogSoftmax", "Flatten", "Unflatten"]
+           "Tanh", "Softplus", "Softsign", "LogSigmoid", "Hardtanh", "Hardsigmoid", "Hardswish", "Hardshrink",
+           "Softshrink", "Tanhshrink", "Threshold", "GLU", "Softmax", "LogSoftmax", "Softmin", "Softmax2d"]
 
 
 class _Plain(Layer):
@@ -160,17 +158,18 @@ class Tanh(_Plain):
 
 
 class Softplus(Layer):
-    """ln(1 + e^(beta x)) / beta.
+    """ln(1 + e^(beta x)) / beta; simply x where beta x is above `threshold`.
 
     >>> Softplus()(Tensor([100.0])).tolist()
     [100.0]
     """
-    shows = ("beta",)
+    shows = ("beta", "threshold")
 
-    def __init__(self, beta: float = 1.0):
-        self.beta = beta
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0):
+        self.beta, self.threshold = beta, threshold
 
-    def forward(self, x: Tensor) -> Tensor: return x.softplus(self.beta)
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.beta > self.threshold).where(x, x.softplus(self.beta))
 
 
 class Softsign(_Plain):
@@ -223,6 +222,66 @@ class Hardswish(_Plain):
     def forward(self, x: Tensor) -> Tensor: return x.hardswish()
 
 
+class Hardshrink(Layer):
+    """x, but 0 from -lambd to lambd.
+
+    >>> Hardshrink()(Tensor([-0.25, 2.0])).tolist()
+    [0.0, 2.0]
+    """
+    shows = ("lambd",)
+
+    def __init__(self, lambd: float = 0.5):
+        self.lambd = lambd
+
+    def forward(self, x: Tensor) -> Tensor: return x.hardshrink(self.lambd)
+
+
+class Softshrink(Hardshrink):
+    """x nearer to 0 by lambd, and 0 from -lambd to lambd.
+
+    >>> Softshrink()(Tensor([-0.25, 2.0])).tolist()
+    [0.0, 1.5]
+    """
+    def forward(self, x: Tensor) -> Tensor: return x.softshrink(self.lambd)
+
+
+class Tanhshrink(_Plain):
+    """x - tanh(x).
+
+    >>> Tanhshrink()(Tensor([0.0])).tolist()
+    [0.0]
+    """
+    def forward(self, x: Tensor) -> Tensor: return x.tanhshrink()
+
+
+class Threshold(Layer):
+    """x where it is above the threshold, else a value.
+
+    >>> Threshold(1.0, 5.0)(Tensor([0.0, 2.0])).tolist()
+    [5.0, 2.0]
+    """
+    shows = ("threshold", "value")
+
+    def __init__(self, threshold: float, value: float, inplace: bool = False):
+        self.threshold, self.value = threshold, value
+
+    def forward(self, x: Tensor) -> Tensor: return x.threshold(self.threshold, self.value)
+
+
+class GLU(Layer):
+    """The first half along `dim` times the sigmoid of the second.
+
+    >>> GLU()(Tensor([[2.0, 0.0]])).tolist()
+    [[1.0]]
+    """
+    shows = ("dim",)
+
+    def __init__(self, dim: int = -1):
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor: return x.glu(self.dim)
+
+
 class Softmax(Layer):
     """e^x over its sum along `dim`.
 
@@ -246,29 +305,23 @@ class LogSoftmax(Softmax):
     def forward(self, x: Tensor) -> Tensor: return x.log_softmax(self.dim)
 
 
-class Flatten(Layer):
-    """Several neighbouring axes as one; all but the batch unless told otherwise.
+class Softmin(Softmax):
+    """`Softmax` of -x.
 
-    >>> Flatten()(Tensor.ones(2, 3, 4)).shape
-    (2, 12)
+    >>> Softmin()(Tensor([[1.0, 1.0]])).tolist()
+    [[0.5, 0.5]]
     """
-    shows = ("start_dim", "end_dim")
-
-    def __init__(self, start_dim: int = 1, end_dim: int = -1):
-        self.start_dim, self.end_dim = start_dim, end_dim
-
-    def forward(self, x: Tensor) -> Tensor: return x.flatten(self.start_dim, self.end_dim)
+    def forward(self, x: Tensor) -> Tensor: return x.softmin(self.dim)
 
 
-class Unflatten(Layer):
-    """One axis as several.
+class Softmax2d(Layer):
+    """`Softmax` over the channels of (batch, channels, height, width).
 
-    >>> Unflatten(1, (3, 4))(Tensor.ones(2, 12)).shape
-    (2, 3, 4)
+    >>> Softmax2d()(Tensor.ones(1, 2, 1, 1)).flatten().tolist()
+    [0.5, 0.5]
     """
-    shows = ("dim", "unflattened_size")
-
-    def __init__(self, dim: int, unflattened_size: Sequence[int]):
-        self.dim, self.unflattened_size = dim, tuple(unflattened_size)
-
-    def forward(self, x: Tensor) -> Tensor: return x.unflatten(self.dim, self.unflattened_size)
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim not in (3, 4):
+            self._refuse(f"an input of shape {x.shape}", "(batch, channels, height, width), or without the batch",
+                         "use Softmax(dim) for other shapes")
+        return x.softmax(-3)

@@ -46,12 +46,12 @@ class MultiheadAttention(Layer):
             self.k_proj_weight = Tensor.glorot_uniform(embed_dim, self.kdim, requires_grad=True)
             self.v_proj_weight = Tensor.glorot_uniform(embed_dim, self.vdim, requires_grad=True)
         self.in_proj_bias = zeros(3 * embed_dim) if bias else None
-        self.out_proj = Linear(embed_dim, embed_dim, bias)
-        if bias:
-            self.out_proj.bias = zeros(embed_dim)
         deviation = 1 / math.sqrt(embed_dim)                          # Glorot's: sqrt(2 / (inputs + outputs))
         self.bias_k = Tensor.normal(1, 1, embed_dim, std=deviation, requires_grad=True) if add_bias_kv else None
         self.bias_v = Tensor.normal(1, 1, embed_dim, std=deviation, requires_grad=True) if add_bias_kv else None
+        self.out_proj = Linear(embed_dim, embed_dim, bias)            # last: parameters stand in PyTorch's order
+        if bias:
+            self.out_proj.bias = zeros(embed_dim)
 
     def forward(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None,
                 key_padding_mask: Tensor | None = None, need_weights: bool = True, attn_mask: Tensor | None = None,

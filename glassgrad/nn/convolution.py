@@ -143,10 +143,14 @@ class ConvTranspose2d(_Convolution):
     rank_is_free = True
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1, padding: Sizes = 0,
-                 output_padding: Sizes = 0, groups: int = 1, bias: bool | int = True, dilation: Sizes | bool = 1):
+                 output_padding: Sizes = 0, groups: int = 1, bias: bool | int = True, dilation: Sizes | bool = 1,
+                 padding_mode: str = "zeros"):
         if type(bias) is int:    # tinygrad's order of the last three: dilation, groups, bias
             dilation, groups, bias = groups, bias, True if dilation == 1 else bool(dilation)
         super().__init__(in_channels, out_channels, kernel_size, stride, dilation, groups)
+        if padding_mode != "zeros":
+            raise InputError("a transposed convolution cannot be padded so", given=f"padding_mode={padding_mode!r}",
+                             expected='"zeros"', mend="leave padding_mode out")
         self.padding = _per_axis(padding, self.rank, "padding", 0)
         self.output_padding = _per_axis(output_padding, self.rank, "output_padding", 0)
         if any(o >= max(s, d) for o, s, d in zip(self.output_padding, self.stride, self.dilation)):

@@ -11,7 +11,7 @@ from glassgrad.graph.dtype import dtypes
 from glassgrad.nn.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d"]
+__all__ = ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout"]
 
 
 class Dropout(Layer):
@@ -51,6 +51,25 @@ class Dropout2d(Dropout):
             return x * 0.0
         keep = Tensor.rand(*x.shape[:2], *(1,) * (x.ndim - 2), device=x.device, dtype=dtypes.float32) >= self.p
         return keep.where(x, 0) * (1.0 / (1.0 - self.p))
+
+
+class AlphaDropout(Dropout):
+    """Dropout for `SELU`: in training, dropped values take SELU's lowest value, and all are moved and scaled so that
+    mean 0 and variance 1 stay (Klambauer et al., 2017).
+
+    >>> AlphaDropout(0.5)(Tensor([1.0, 2.0])).tolist()
+    [1.0, 2.0]
+    """
+    lowest = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717      # of SELU
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not settings.TRAINING or self.p == 0:
+            return x
+        if self.p == 1:
+            return x * 0.0
+        scale = ((1 - self.p) * (1 + self.p * self.lowest ** 2)) ** -0.5
+        keep = Tensor.rand(*x.shape, device=x.device, dtype=dtypes.float32) >= self.p
+        return keep.where(x, self.lowest) * scale - scale * self.lowest * self.p
 
 
 class Dropout1d(Dropout2d):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from glassgrad.base.errors import DTypeError, InputError
+from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.graph.dtype import dtypes
 from glassgrad.nn.layer import Layer
 from glassgrad.tensor.tensor import Tensor
@@ -30,6 +30,21 @@ class Embedding(Layer):
         if self.padding_idx is not None:
             weight = (_rows(num_embeddings) == self.padding_idx).where(0.0, weight)
         self.weight = weight.requires_grad_()
+
+    @classmethod
+    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None) -> Embedding:
+        """A table that is there already; trained further if not `freeze`.
+
+        >>> Embedding.from_pretrained(Tensor([[1.0, 2.0], [3.0, 4.0]]))(Tensor([1])).tolist()
+        [[3.0, 4.0]]
+        """
+        if embeddings.ndim != 2:
+            raise ShapeError("a table of embeddings has rows and columns",
+                             given=f"a tensor of shape {embeddings.shape}", expected="2 axes", mend="reshape it first")
+        rows, columns = embeddings.shape
+        layer = cls(rows, columns, padding_idx)
+        layer.weight = embeddings.detach().requires_grad_(not freeze)
+        return layer
 
     def forward(self, index: Tensor) -> Tensor:
         if index.dtype.kind not in "iu":

@@ -14,7 +14,7 @@ from glassgrad.nn.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["LayerNorm", "LayerNorm2d", "RMSNorm", "GroupNorm", "InstanceNorm", "InstanceNorm1d", "InstanceNorm2d",
-           "InstanceNorm3d"]
+           "InstanceNorm3d", "LocalResponseNorm"]
 
 
 class LayerNorm(Layer):
@@ -92,14 +92,14 @@ class GroupNorm(Layer):
     """
     shows: tuple[str, ...] = ("num_groups", "num_channels", "eps", "affine")
 
-    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True):
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, bias: bool = True):
         if num_groups < 1 or num_channels % num_groups:
             raise InputError("the channels cannot be divided into these groups",
                              given=f"num_groups={num_groups}, num_channels={num_channels}",
                              expected="a number of groups that divides the channels", mend="choose a divisor")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
         self.weight = ones(num_channels) if affine else None
-        self.bias = zeros(num_channels) if affine else None
+        self.bias = zeros(num_channels) if affine and bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim < 2 or x.shape[1] != self.num_channels:
@@ -110,17 +110,18 @@ class GroupNorm(Layer):
 
 
 class InstanceNorm(Layer):
-    """Each channel of an example normalized by its own mean and variance over space.
+    """Each channel of an example normalized by its own mean and variance over space. PyTorch's layers with a number in
+    their name also take one example without a batch.
 
     >>> InstanceNorm(3)(Tensor.randn(2, 3, 4, 5)).shape
     (2, 3, 4, 5)
     """
     shows: tuple[str, ...] = ("num_features", "eps", "affine")
 
-    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True):
+    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True, bias: bool = True):
         self.num_features, self.eps, self.affine = num_features, eps, affine
         self.weight = ones(num_features) if affine else None
-        self.bias = zeros(num_features) if affine else None
+        self.bias = zeros(num_features) if affine and bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim < 3 or x.shape[1] != self.num_features:
@@ -136,16 +137,19 @@ class InstanceNorm2d(InstanceNorm):
     (True, (3,))
     """
     shows = ("num_features", "eps", "momentum", "affine", "track_running_stats")
+    rank = 2                                        # axes of space
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
-                 track_running_stats: bool = False):
-        super().__init__(num_features, eps, affine)
+                 track_running_stats: bool = False, bias: bool = True):
+        super().__init__(num_features, eps, affine, bias)
         self.momentum, self.track_running_stats = momentum, track_running_stats
         if track_running_stats:
             self.running_mean, self.running_var = buffer(0.0, num_features), buffer(1.0, num_features)
             self.num_batches_tracked = buffer(0, dtype=dtypes.int64)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == self.rank + 1 and x.shape[0] == self.num_features:
+            return self.forward(x.unsqueeze(0)).squeeze(0)
         if not self.track_running_stats:
             return super().forward(x)
         if not settings.TRAINING:
@@ -166,6 +170,7 @@ class InstanceNorm1d(InstanceNorm2d):
     >>> InstanceNorm1d(3)(Tensor.randn(2, 3, 4)).shape
     (2, 3, 4)
     """
+    rank = 1
 
 
 class InstanceNorm3d(InstanceNorm2d):
@@ -174,6 +179,21 @@ class InstanceNorm3d(InstanceNorm2d):
     >>> InstanceNorm3d(3)(Tensor.randn(2, 3, 4, 5, 6)).shape
     (2, 3, 4, 5, 6)
     """
+    rank = 3
+
+
+class LocalResponseNorm(Layer):
+    """x / (k + alpha mean of the squares over `size` neighbouring channels)^beta.
+
+    >>> LocalResponseNorm(3)(Tensor.ones(1, 4, 2, 2)).shape
+    (1, 4, 2, 2)
+    """
+    shows = ("size", "alpha", "beta", "k")
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, x: Tensor) -> Tensor: return x.local_response_norm(self.size, self.alpha, self.beta, self.k)
 
 
 def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:

@@ -88,27 +88,36 @@ class KLDivLoss(_Loss):
 
 
 class BCELoss(_Loss):
-    """-(y ln p + (1 - y) ln(1 - p)) for probabilities p.
+    """-(y ln p + (1 - y) ln(1 - p)) for probabilities p; `weight` says how much each example counts.
 
     >>> BCELoss()(Tensor([1.0, 0.0]), Tensor([1.0, 0.0])).item()
     0.0
     """
-    def forward(self, x: Tensor, target: Tensor) -> Tensor: return x.binary_crossentropy(target, self.reduction)
+    def __init__(self, weight: Tensor | None = None, reduction: str = "mean"):
+        super().__init__(reduction)
+        self.weight = weight
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        if self.weight is None:
+            return x.binary_crossentropy(target, self.reduction)
+        return (x.binary_crossentropy(target, "none") * self.weight)._reduced(self.reduction)
 
 
 class BCEWithLogitsLoss(Layer):
-    """`BCELoss` of sigmoid(x), without overflow; `pos_weight` multiplies the term of y = 1.
+    """`BCELoss` of sigmoid(x), without overflow; `pos_weight` multiplies the term of y = 1, `weight` all of it.
 
     >>> BCEWithLogitsLoss()(Tensor([1000.0]), Tensor([1.0])).item()
     0.0
     """
     shows = ("reduction",)
 
-    def __init__(self, reduction: str = "mean", pos_weight: Tensor | None = None):
-        self.reduction, self.pos_weight = reduction, pos_weight
+    def __init__(self, weight: Tensor | None = None, reduction: str = "mean", pos_weight: Tensor | None = None):
+        self.weight, self.reduction, self.pos_weight = weight, reduction, pos_weight
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return x.binary_crossentropy_logits(target, self.reduction, self.pos_weight)
+        if self.weight is None:
+            return x.binary_crossentropy_logits(target, self.reduction, self.pos_weight)
+        return (x.binary_crossentropy_logits(target, "none", self.pos_weight) * self.weight)._reduced(self.reduction)
 
 
 class NLLLoss(Layer):

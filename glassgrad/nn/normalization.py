@@ -32,14 +32,14 @@ class BatchNorm(Layer):
     shows = ("num_features", "eps", "momentum", "affine", "track_running_stats")
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool | float = True,
-                 track_running_stats: bool | float = True):
+                 track_running_stats: bool | float = True, bias: bool = True):
         if isinstance(momentum, bool):
             momentum, affine, track_running_stats = \
                 (0.1 if track_running_stats is True else track_running_stats), momentum, affine
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = bool(affine), bool(track_running_stats)
         self.weight = ones(num_features) if affine else None
-        self.bias = zeros(num_features) if affine else None
+        self.bias = zeros(num_features) if affine and bias else None
         self.running_mean = buffer(0.0, num_features) if track_running_stats else None
         self.running_var = buffer(1.0, num_features) if track_running_stats else None
         self.num_batches_tracked = buffer(0, dtype=dtypes.int64) if track_running_stats else None

@@ -8,8 +8,9 @@ from glassgrad.nn.layer import Layer
 from glassgrad.tensor.convolution import each
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["MaxPool1d", "MaxPool2d", "MaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "AdaptiveAvgPool1d",
-           "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "Upsample"]
+__all__ = ["MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d", "AvgPool1d",
+           "AvgPool2d", "AvgPool3d", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d",
+           "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d"]
 
 
 class _Pool(Layer):
@@ -29,19 +30,22 @@ class _Pool(Layer):
 
 
 class MaxPool2d(_Pool):
-    """The largest value of each window; without `stride` the windows stand side by side.
+    """The largest value of each window; without `stride` the windows stand side by side. With `return_indices` also
+    where each was found, counted over space: what `MaxUnpool2d` needs.
 
     >>> MaxPool2d(2)(Tensor.arange(16).reshape(1, 1, 4, 4)).tolist()
     [[[[5, 7], [13, 15]]]]
     """
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
-                 ceil_mode: bool = False):
+                 return_indices: bool = False, ceil_mode: bool = False):
         super().__init__(kernel_size, stride, padding)
         self.dilation, self.ceil_mode = each(dilation, self.rank, "dilation"), ceil_mode
+        self.return_indices = return_indices
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         self._check(x)
-        return x.max_pool2d(self.kernel_size, self.stride, self.dilation, self.padding, self.ceil_mode)
+        return x.max_pool2d(self.kernel_size, self.stride, self.dilation, self.padding, self.ceil_mode,
+                            self.return_indices)
 
 
 class MaxPool1d(MaxPool2d):
@@ -58,6 +62,36 @@ class MaxPool3d(MaxPool2d):
 
     >>> MaxPool3d(2)(Tensor.ones(1, 1, 4, 4, 4)).shape
     (1, 1, 2, 2, 2)
+    """
+    rank = 3
+
+
+class MaxUnpool2d(_Pool):
+    """Values back at the places that `MaxPool2d(.., return_indices=True)` told, zeros elsewhere.
+
+    >>> pool, back = MaxPool2d(2, return_indices=True), MaxUnpool2d(2)
+    >>> back(*pool(Tensor([[[[1.0, 2.0], [3.0, 4.0]]]]))).tolist()
+    [[[[0.0, 0.0], [0.0, 4.0]]]]
+    """
+    def forward(self, x: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
+        self._check(x)
+        return x.max_unpool2d(indices, self.kernel_size, self.stride, 1, self.padding, output_size)
+
+
+class MaxUnpool1d(MaxUnpool2d):
+    """`MaxUnpool2d` over one axis.
+
+    >>> MaxUnpool1d(2)(*MaxPool1d(2, return_indices=True)(Tensor([[[1.0, 2.0]]]))).tolist()
+    [[[0.0, 2.0]]]
+    """
+    rank = 1
+
+
+class MaxUnpool3d(MaxUnpool2d):
+    """`MaxUnpool2d` over three axes.
+
+    >>> MaxUnpool3d(2)(*MaxPool3d(2, return_indices=True)(Tensor.ones(1, 1, 2, 2, 2))).sum().item()
+    1.0
     """
     rank = 3
 
@@ -166,3 +200,23 @@ class Upsample(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.interpolate(self.size, self.mode, self.align_corners, self.scale_factor)
+
+
+class UpsamplingNearest2d(Upsample):
+    """`Upsample` by repeating pixels.
+
+    >>> UpsamplingNearest2d(scale_factor=2)(Tensor.ones(1, 1, 2, 3)).shape
+    (1, 1, 4, 6)
+    """
+    def __init__(self, size: Any = None, scale_factor: Any = None):
+        super().__init__(size, scale_factor)
+
+
+class UpsamplingBilinear2d(Upsample):
+    """`Upsample` along straight lines, the corners staying where they are.
+
+    >>> UpsamplingBilinear2d(size=(3, 3))(Tensor([[[[0.0, 2.0], [2.0, 4.0]]]]))[0, 0, 1].tolist()
+    [1.0, 2.0, 3.0]
+    """
+    def __init__(self, size: Any = None, scale_factor: Any = None):
+        super().__init__(size, scale_factor, "bilinear", True)

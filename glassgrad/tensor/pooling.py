@@ -196,16 +196,19 @@ class Pooling(Einsum):
         scale_factor: float | Sequence[float] | None = None
     ) -> Self:
         """The last axes resized: "linear" (also "bilinear", "trilinear"), "nearest", "nearest-exact" or "area".
-        `align_corners` lets the first and last elements stay where they are.
+        `align_corners` lets the first and last elements stay where they are. With `scale_factor`, places are counted
+        by the factor itself, also where it does not give whole sizes, as in PyTorch.
 
         >>> Tensor([[[1.0, 3.0]]]).interpolate((4,)).tolist()
         [[[1.0, 1.5, 2.5, 3.0]]]
         """
+        steps: list[float] = []
         if size is None and scale_factor is not None:
             factors = (
                 (scale_factor,) * (self.ndim - 2) if isinstance(scale_factor, (int, float)) else tuple(scale_factor)
             )
             size = tuple(math.floor(n * f) for n, f in zip(self.shape[2:], factors))
+            steps = [1 / f if n * f != count else n / count for n, f, count in zip(self.shape[2:], factors, size)]
         row = size if isinstance(size, (tuple, list)) else () if size is None else (size,) * max(self.ndim - 2, 1)
         sizes = tuple(whole(n) or 0 for n in row)
         if not sizes or len(sizes) > self.ndim or any(n < 1 for n in sizes):
@@ -223,15 +226,19 @@ class Pooling(Einsum):
         x = self
         for i, count in enumerate(sizes):
             axis = x.ndim - len(sizes) + i
-            x = x._resized(axis, count, mode, align_corners)
+            x = x._resized(axis, count, mode, align_corners, steps[i] if steps else x.shape[axis] / count)
         return x.cast(self.dtype)
 
-    def _resized(self, axis: int, count: int, mode: str, align_corners: bool) -> Self:
+    def _resized(self, axis: int, count: int, mode: str, align_corners: bool, step: float) -> Self:
+        """One axis with `count` elements, `step` of the old ones apart."""
         n = self.shape[axis]
         at = self._with(counting(count))
         front = (slice(None),) * axis
         if mode.startswith("nearest"):
-            place = at * n // count if mode == "nearest" else (at * 2 + 1) * n // (2 * count)
+            if step == n / count:           # exactly, in whole numbers
+                place = at * n // count if mode == "nearest" else (at * 2 + 1) * n // (2 * count)
+            else:
+                place = ((at if mode == "nearest" else at + 0.5) * step).floor().int().minimum(n - 1)
             return self[(*front, place)]
         x = self if self.dtype.kind == "f" else self.cast(dtypes.default_float)
         wide = x.dtype.accumulator
@@ -239,7 +246,7 @@ class Pooling(Einsum):
         if align_corners:
             source = at.cast(wide) * ((n - 1) / (count - 1) if count > 1 else 0.0)
         else:
-            source = ((at.cast(wide) + 0.5) * (n / count) - 0.5).maximum(0)
+            source = ((at.cast(wide) + 0.5) * step - 0.5).maximum(0)
         low = source.int().minimum(n - 1)
         high = (low + 1).minimum(n - 1)
         weight = (source - low.cast(wide)).reshape(count, *(1,) * (x.ndim - axis - 1))
