@@ -103,6 +103,7 @@ class Kernel:
     phases: list[Phase]
     written: tuple[int, ...] = ()     # slots that are stored to
     moves: list[str] = field(default_factory=list)   # how it was optimized, in order, printable
+    past: tuple[int, ...] = ()        # slots whose stores go past the caches, where a renderer has a way
 
 
 # -- expressions of kernels ----------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from glassgrad.optimize import moves, rare, sum_moves
 from glassgrad.optimize.blocks import in_blocks
 from glassgrad.optimize.choices import Choice, Decisions, Refused, read, settled
 from glassgrad.optimize.contraction import contraction
+from glassgrad.optimize.far import past_caches
 from glassgrad.optimize.matrix_unit import on_matrix_unit
 from glassgrad.optimize.residues import residues
 from glassgrad.optimize.streams import along_slices, rows_at_once, rows_together, turned
@@ -90,13 +91,16 @@ def optimize(kernel: Kernel, target: Target, contract: bool = True, given: Seque
 def decide(kernel: Kernel, target: Target, decisions: Decisions, contract: bool = True) -> Kernel:
     """`optimize`, with the decisions left in the hands of the caller."""
     phases: list[Phase] = []
+    products = False
     for phase in kernel.phases:
         for body in [b for part in residues(phase.body) for b in in_blocks(moves.merge_all(part))]:
             contracted = (on_matrix_unit(body, target, decisions) or contraction(body, target, decisions)) \
                 if contract else None
             phases += [Phase(b) for b in (plain(body, target, decisions) if contracted is None else contracted)]
+            products = products or contracted is not None
+    past = () if products else past_caches([phase.body for phase in phases], target, decisions)
     phases = [Phase(rare.branch(phase.body)) for phase in phases]
-    return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves)
+    return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, past)
 
 
 def unoptimized(kernel: Kernel) -> Kernel:

@@ -17,6 +17,7 @@ from glassgrad.optimize.target import Target
 from glassgrad.render.amx import Matrices
 from glassgrad.render.jam import Jammed, jam
 from glassgrad.render.launch import Places, function_name
+from glassgrad.render.llvm_memory import PAST
 from glassgrad.render.llvm_ops import TYPES, Value, is_literal, list_of, literal
 from glassgrad.render.walk import NOTHING, SUMS, Flow, Walker
 
@@ -27,15 +28,18 @@ def render_llvm(kernel: Kernel, target: Target) -> str:
     declarations: dict[str, str] = {}
     legalize = legalizer(half=target.has_f16c, rounding=target.has_round)
     places = Places(kernel)
-    functions = [Function(places, target, jam(phase, legalize), function_name(kernel, p), declarations).text()
+    functions = [Function(places, target, jam(phase, legalize), function_name(kernel, p), declarations, kernel.past)
                  for p, phase in enumerate(kernel.phases)]
-    return "\n".join([*functions, *[f"declare {d}" for d in declarations.values()], ""])
+    texts = [function.text() for function in functions]
+    notes = [PAST] if any(function.went_past for function in functions) else []
+    return "\n".join([*texts, *[f"declare {d}" for d in declarations.values()], *notes, ""])
 
 
 class Function(Matrices):
     """One phase of a kernel as one LLVM function."""
 
-    def __init__(self, places: Places, target: Target, jammed: Jammed, name: str, declarations: dict[str, str]):
+    def __init__(self, places: Places, target: Target, jammed: Jammed, name: str, declarations: dict[str, str],
+                 past: tuple[int, ...]):
         Walker.__init__(self, jammed)
         self.target, self.name, self.tasks, self.declarations = target, name, jammed.tasks, declarations
         self.registers: dict[UOp, Value] = {}
@@ -43,12 +47,16 @@ class Function(Matrices):
         self.counts: dict[UOp, dict[int, Value]] = {}       # of innermost loops: multiples of the counter
         self.offsets, self.slots, self.splits = places.offsets, places.slots, {}
         self.matrix_terms = {}
+        self.past, self.went_past = past, False
         self.labels = 0
 
     def text(self) -> str:
         head = f"define void @{self.name}(ptr %args, i64 %task, ptr %scratch) nounwind {{"
         self._count_tasks()
         self.run(self.body)
+        if self.went_past and self.target.arch == "x86_64":     # other workers see these stores before the task is done
+            self.declare("void", "@llvm.x86.sse.sfence", "")
+            self.line("call void @llvm.x86.sse.sfence()")
         return "\n".join([head, "entry:", *self.scopes[0].lines, "  ret void", "}"])
 
     def _count_tasks(self) -> None:

@@ -19,6 +19,7 @@ from glassgrad.render.llvm_ops import SHORT, TYPES, Arithmetic, Value, list_of, 
 from glassgrad.render.walk import NOTHING, Walker
 
 GATHER = None     # the step of an index that has none
+PAST = "!0 = !{i32 1}"     # what `!nontemporal !0` refers to
 
 
 class Memory(Arithmetic, Walker):
@@ -26,6 +27,8 @@ class Memory(Arithmetic, Walker):
     slots: dict[UOp, int]       # where in `args` shared LOCALs are
     offsets: dict[UOp, int]     # where in the scratch worker LOCALs are
     splits: dict[int, tuple[ix.Terms, ix.Terms, UOp | None, int | None]]
+    past: tuple[int, ...]       # slots whose stores go past the caches
+    went_past: bool             # whether one did
 
     def operand(self, node: UOp, lanes: int = 0, type_: str | None = None) -> Value: raise NotImplementedError
     def total(self, constant: int, terms: ix.Terms) -> Value: raise NotImplementedError
@@ -219,7 +222,7 @@ class Memory(Arithmetic, Walker):
                 value = self.shuffle(value, [*range(lanes), *[lanes] * (mask.lanes - lanes)])
                 lanes = mask.lanes
             if mask is None:
-                self.line(f"store {value.typed}, {place.typed}, align {align}")
+                self.line(f"store {value.typed}, {place.typed}, {self._manner(memory, constant, same, lanes)}")
                 return
             name = f"@llvm.masked.store.v{lanes}{SHORT.get(value.type, value.type)}.p0"
         else:
@@ -228,6 +231,16 @@ class Memory(Arithmetic, Walker):
             name = f"@llvm.masked.scatter.v{lanes}{SHORT.get(value.type, value.type)}.v{lanes}p0"
         self.declare("void", name, f"{value.full}, {place.full}, i32, {mask.full}")
         self.line(f"call void {name}({value.typed}, {place.typed}, i32 {align}, {mask.typed})")
+
+    def _manner(self, memory: UOp, constant: int, same: ix.Terms, lanes: int) -> str:
+        """How a vector is stored: past the caches, if so wished, where it is sure to be a whole number of vectors away
+        from the memory's beginning (which is at a multiple of 64 bytes, as all that kernels write)."""
+        nbytes = lanes * memory.dtype.itemsize
+        if memory.op is not o.PARAM or memory.arg.slot not in self.past or nbytes not in (16, 32, 64) or \
+                any(k % lanes for k in (constant, *same.values())):
+            return f"align {memory.dtype.itemsize}"
+        self.went_past = True
+        return f"align {nbytes}, !nontemporal !0"
 
     def prefetch(self, statement: Prefetch) -> None:
         constant, same, wide, _ = self.split(statement.index)
@@ -273,7 +286,8 @@ class Memory(Arithmetic, Walker):
         for lane, row in enumerate(rows):
             place = self.address(memory, constant + lane * (step or 0), same)
             if len(stores) == lanes:
-                self.line(f"store {row.typed}, {place.typed}, align {memory.dtype.itemsize}")
+                manner = self._manner(memory, constant + lane * (step or 0), same, lanes)
+                self.line(f"store {row.typed}, {place.typed}, {manner}")
             else:
                 self.declare("void", name, f"{row.full}, ptr, i32, {mask.full}")
                 self.line(f"call void {name}({row.typed}, {place.typed}, i32 {memory.dtype.itemsize}, {mask.typed})")
