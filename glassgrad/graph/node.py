@@ -151,8 +151,11 @@ def _symbolic(node: Node) -> bool:
     return node.op in _SIZED and any(True for _ in lengths_in(node.arg))
 
 
-def toposort(roots: Iterable[N]) -> list[N]:
-    """Every node under the roots, sources before users, each once; iterative, so depth is no limit."""
+def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = None) -> list[N]:
+    """Every node under the roots, sources before users, each once; iterative, so depth is no limit.
+
+    `sources` says where to go on from a node: to all its sources, where it is not given.
+    """
     done: set[N] = set()
     order: list[N] = []
     stack: list[tuple[N, bool]] = [(r, False) for r in reversed(list(roots))]
@@ -163,7 +166,7 @@ def toposort(roots: Iterable[N]) -> list[N]:
         elif node not in done:
             done.add(node)
             stack.append((node, True))
-            for s in reversed(node.src):
+            for s in reversed(node.src if sources is None else sources(node)):
                 if s not in done:
                     stack.append((s, False))
     return order

@@ -166,6 +166,15 @@ def walk(body: Iterable[Statement]) -> Iterator[Statement]:
             yield from walk(statement.body)
 
 
+def task_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
+    """The perfectly nested TASK loops at the top of a body, outermost first, and what the innermost one holds."""
+    loops: list[For] = []
+    while len(body) == 1 and isinstance(body[0], For) and body[0].kind == TASK:
+        loops.append(body[0])
+        body = body[0].body
+    return loops, body
+
+
 def expressions(statement: Statement) -> list[UOp]:
     """The expressions a statement evaluates itself (not those of statements inside it)."""
     if isinstance(statement, For):

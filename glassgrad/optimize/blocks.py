@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from glassgrad.graph.index import add, divide, modulo, multiply
 from glassgrad.graph.uop import UOp
-from glassgrad.lower.loops import TASK, For, Statement, counter
+from glassgrad.lower.loops import TASK, For, Statement, counter, task_loops
 from glassgrad.optimize import moves
 from glassgrad.optimize.product import recognise
 
@@ -21,7 +21,7 @@ BLOCK = 64         # rows or columns: a few register tiles
 
 def in_blocks(body: list[Statement], done: frozenset[UOp] = frozenset()) -> list[list[Statement]]:
     """The body cut along every such loop that one factor of a product alone sees; itself where there is none."""
-    loops, inner = moves.chain(body)
+    loops, inner = task_loops(body)
     ends = [f for f in loops if f.stop is not None and f.range not in done and f.range.arg.size >= 2 * BLOCK]
     product = recognise(_nest([For(f.range, TASK, []) for f in loops], inner)) if ends else None
     if product is None:

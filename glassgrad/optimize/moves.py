@@ -63,15 +63,6 @@ def rebuild(body: Iterable[Statement], replace: Replace) -> list[Statement]:
     return [copy(s) for s in body]
 
 
-def chain(body: list[Statement]) -> tuple[list[For], list[Statement]]:
-    """The perfectly nested independent loops around the rest."""
-    loops: list[For] = []
-    while len(body) == 1 and isinstance(body[0], For) and body[0].kind == TASK:
-        loops.append(body[0])
-        body = body[0].body
-    return loops, body
-
-
 def assigned(body: Iterable[Statement]) -> list[UOp]:
     """Registers that begin (are assigned, not only accumulated) in these statements."""
     return list(dict.fromkeys(s.register for s in walk(body) if isinstance(s, Assign)))

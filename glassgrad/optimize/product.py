@@ -17,6 +17,7 @@ from glassgrad.lower.loops import (
     counter,
     expressions,
     ranges_of,
+    task_loops,
     walk,
 )
 from glassgrad.optimize import moves
@@ -50,7 +51,7 @@ def recognise(body: list[Statement]) -> Product | None:
 
 def _groups_apart(body: list[Statement]) -> list[Statement] | None:
     """for i in n: ..i // c..  ->  for g in n/c: for i in c: ..g..      refuses: nothing is divided"""
-    loops, inner = moves.chain(body)
+    loops, inner = task_loops(body)
     if any(f.stop is not None for f in loops):
         return None
     around = {f.range: at for at, f in enumerate(loops)}
@@ -70,7 +71,7 @@ def _groups_apart(body: list[Statement]) -> list[Statement] | None:
 
 
 def _recognise(body: list[Statement]) -> Product | None:
-    around, body = moves.chain(body)
+    around, body = task_loops(body)
     loops = [f.range for f in around]
     stops = {f.range: f.stop for f in around if f.stop is not None}      # tiles are cut to sizes that are known
     if len(body) < 3 or not isinstance(body[0], Assign) or not isinstance(body[1], For):

@@ -29,6 +29,7 @@ from glassgrad.lower.loops import (
     Store,
     expressions,
     ranges_of,
+    task_loops,
     walk,
 )
 from glassgrad.optimize import moves, rare, sum_moves
@@ -113,7 +114,7 @@ def unoptimized(kernel: Kernel) -> Kernel:
 
 # -- everything that is not a contraction --------------------------------------------------------------------
 def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
-    loops, inner = moves.chain(body)
+    loops, inner = task_loops(body)
     total = work(body)
     lanes = target.lanes(_itemsize(body))
     if _stores_in_order(inner):

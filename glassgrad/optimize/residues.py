@@ -17,7 +17,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.index import add, index, linear, multiply, substitute_index
 from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp
-from glassgrad.lower.loops import Accumulate, For, If, Statement, counter, expressions, walk
+from glassgrad.lower.loops import Accumulate, For, If, Statement, counter, expressions, task_loops, walk
 from glassgrad.optimize import moves
 
 MOST = 16                # loop nests that a kernel is cut into: each is compiled for itself
@@ -39,7 +39,7 @@ def residues(body: list[Statement]) -> list[list[Statement]]:
 
 def _cut(body: list[Statement]) -> list[list[Statement]] | None:
     """One nest per remainder of one gate; None where there is no gate between one outer and one summed loop."""
-    loops, inner = moves.chain(body)
+    loops, inner = task_loops(body)
     summed = {s.range for s in walk(inner) if isinstance(s, For) and s.stop is None}
     outer = {f.range: at for at, f in enumerate(loops) if f.stop is None}
     if not any(isinstance(s, Accumulate) for s in walk(inner)):

@@ -37,9 +37,9 @@ from glassgrad.lower.loops import (
     Statement,
     Store,
     ranges_of,
+    task_loops,
     walk,
 )
-from glassgrad.render.launch import task_loops
 
 Binding = dict[UOp, UOp]      # tile range -> its value, a CONST
 
@@ -55,7 +55,7 @@ class Jammed:
 
 def jam(phase: Phase, legalize: Callable[[UOp], UOp | None]) -> Jammed:
     """The phase written out. `legalize` exchanges a node (its sources are done) for what the target can do, or None."""
-    loops, body = task_loops(phase)
+    loops, body = task_loops(phase.body)
     wide = {kind: {s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == kind} for kind in (LANE, UNIT)}
     writer = _Jam(legalize, wide[LANE], wide[UNIT])
     for loop in reversed(loops):

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from glassgrad.graph.uop import UOp
-from glassgrad.lower.loops import TASK, For, Kernel, Phase, Statement, shared_locals, worker_locals
+from glassgrad.lower.loops import Kernel, shared_locals, task_loops, worker_locals
 
 ALIGNMENT = 64
 
@@ -25,7 +25,7 @@ class LaunchInfo:
 
 def launch_info(kernel: Kernel) -> LaunchInfo:
     """What running a kernel takes: each phase with its number of tasks, shared slots and scratch."""
-    phases = tuple((function_name(kernel, p), math.prod(loop.range.arg.size for loop in task_loops(phase)[0]))
+    phases = tuple((function_name(kernel, p), math.prod(loop.range.arg.size for loop in task_loops(phase.body)[0]))
                    for p, phase in enumerate(kernel.phases))
     shared = tuple(_padded(m.arg.size * m.dtype.itemsize) for m in shared_locals(kernel))
     return LaunchInfo(phases, shared, sum(_padded(m.arg.size * m.dtype.itemsize) for m in worker_locals(kernel)))
@@ -33,16 +33,6 @@ def launch_info(kernel: Kernel) -> LaunchInfo:
 
 def function_name(kernel: Kernel, phase: int) -> str:
     return f"{kernel.name}_{phase}"
-
-
-def task_loops(phase: Phase) -> tuple[list[For], list[Statement]]:
-    """The perfectly nested TASK loops at the top of a phase, outermost first, and what the innermost one holds."""
-    loops: list[For] = []
-    body = phase.body
-    while len(body) == 1 and isinstance(body[0], For) and body[0].kind == TASK:
-        loops.append(body[0])
-        body = body[0].body
-    return loops, body
 
 
 class Places:

@@ -7,12 +7,10 @@ For devices that somebody plugs in: no vectors, no tasks, no table of arguments.
 
 from __future__ import annotations
 
-import math
-
 from glassgrad.lower.loops import Kernel, shared_locals
 from glassgrad.optimize.target import Target
 from glassgrad.render.c_source import render_c
-from glassgrad.render.launch import LaunchInfo, launch_info, task_loops
+from glassgrad.render.launch import LaunchInfo, launch_info
 
 __all__ = ["PLAIN", "render_plain_c", "plain_launch"]
 
@@ -63,8 +61,7 @@ def render_plain_c(kernel: Kernel, prefix: str = "", qualifier: str = "") -> str
         parameters.append("void *scratch")
         scratch = "scratch"
     body = [f"  void *args[] = {{{', '.join(pointers)}}};"]
-    for (name, _), phase in zip(info.phases, kernel.phases):
-        tasks = math.prod(loop.range.arg.size for loop in task_loops(phase)[0])
+    for name, tasks in info.phases:
         call = f"{name}(args, task, {scratch});"
         body.append(f"  for (long long task = 0; task < {tasks}; task++) {call}" if tasks != 1 else
                     f"  {name}(args, 0, {scratch});")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp
-from glassgrad.lower.loops import WIDE, Accumulate, For, Prefetch, walk
+from glassgrad.lower.loops import WIDE, Accumulate, For, If, Prefetch, Statement, expressions, walk
 
 SUMS = (o.ADD, o.MUL, o.MAX, o.MIN)       # what a loop can accumulate as an axis
 
@@ -36,19 +37,7 @@ def operands(node: UOp) -> tuple[UOp, ...]:
 
 def order(root: UOp, is_leaf: Callable[[UOp], bool]) -> list[UOp]:
     """What must be computed for an expression, operands first; leaves stand for all that is under them."""
-    found: list[UOp] = []
-    seen: set[UOp] = set()
-    stack = [(root, False)]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            found.append(node)
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            if not is_leaf(node):
-                stack.extend((s, False) for s in reversed(operands(node)))
-    return found
+    return toposort([root], lambda node: () if is_leaf(node) else operands(node))
 
 
 def is_pure(node: UOp) -> bool:
@@ -68,3 +57,15 @@ def is_pure(node: UOp) -> bool:
 
 def _known_pure(node: UOp) -> bool | None:
     return None if node._cache is None else node._cache.get("pure")
+
+
+def width(body: Iterable[Statement]) -> int:
+    """How many elements the widest statement computes for one task."""
+    widest = 1
+    for s in body:
+        folds = [n for n in toposort(expressions(s)) if n.op is o.FOLD]
+        widest = max([widest, *[math.prod(r.arg.size for r in n.src[1:]) for n in folds]])
+        if isinstance(s, (For, If)):
+            times = s.range.arg.size if isinstance(s, For) and s.kind in WIDE else 1
+            widest = max(widest, times * width(s.body))
+    return widest

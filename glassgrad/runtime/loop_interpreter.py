@@ -40,6 +40,7 @@ from glassgrad.lower.loops import (
     Store,
     expressions,
     ranges_of,
+    task_loops,
     walk,
 )
 from glassgrad.runtime import loop_facts as facts
@@ -86,12 +87,8 @@ class _PhaseRun:
         self.title = f"phase {number} of kernel {kernel.name}"
         self.written = [p for p in kernel.params if p.arg.slot in kernel.written] if kernel.written else kernel.params
         self.memories, self.scalars = dict(memories), scalars
-        self.task_loops: list[For] = []
-        body = phase.body
-        while len(body) == 1 and isinstance(body[0], For) and body[0].kind == TASK:
-            self.task_loops.append(body[0])
-            body = body[0].body
-        self.body = body
+        self.task_loops, self.body = task_loops(phase.body)
+        body = self.body
         loops = [s for s in walk(body) if isinstance(s, For)]
         self.kinds = {s.range: s.kind for kind in (LOOP, TASK, TILE, LANE, UNIT) for s in loops if s.kind == kind}
         self.stepped = {s.range for s in loops if s.kind not in WIDE}      # counters that are not always a whole axis
@@ -118,20 +115,9 @@ class _PhaseRun:
         for memory in self.memories.values():              # two params may be the same memory: one watch
             memory.watch = watches.get(memory.address)
         scratch = max([m.arg.size for m in self.private], default=1)
-        chunk = max(1, AT_ONCE // max(self._width(self.body), scratch))
+        chunk = max(1, AT_ONCE // max(facts.width(self.body), scratch))
         for first in range(0, count, chunk):
             self._run_tasks(first, min(chunk, count - first), sizes)
-
-    def _width(self, body: Iterable[Statement]) -> int:
-        """How many elements the widest statement computes for one task."""
-        widest = 1
-        for s in body:
-            folds = [n for n in toposort(expressions(s)) if n.op is o.FOLD]
-            widest = max([widest, *[math.prod(r.arg.size for r in n.src[1:]) for n in folds]])
-            if isinstance(s, (For, If)):
-                times = s.range.arg.size if isinstance(s, For) and s.kind in WIDE else 1
-                widest = max(widest, times * self._width(s.body))
-        return widest
 
     def _run_tasks(self, first: int, count: int, sizes: Sequence[int]) -> None:
         self.first_task, self.tasks = first, Wide(np.arange(count), (TASKS,))
@@ -172,7 +158,7 @@ class _PhaseRun:
         range_, size = loop.range, loop.range.arg.size
         if range_ in self.counters:
             raise Bug(f"{self.title} opens the loop {range_.arg.name} inside itself")
-        room = max(1, AT_ONCE // self._open_size() // self._width(loop.body))
+        room = max(1, AT_ONCE // self._open_size() // facts.width(loop.body))
         if loop.kind in WIDE:
             self._slice(loop, mask, 0, size, self.open_wide)
         elif loop in self.sums:

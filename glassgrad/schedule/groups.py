@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.arguments import Shape
+from glassgrad.graph.node import toposort
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp
 from glassgrad.schedule.fuse import LEAVES, LONG_ENOUGH
@@ -122,17 +123,7 @@ def _squeezed(node: UOp) -> Shape:
 
 def _inside(root: UOp, reasons: dict[UOp, str]) -> list[UOp]:
     """The nodes of one kernel, users first."""
-    done: set[UOp] = set()
-    order: list[UOp] = []
-    stack: list[tuple[UOp, bool]] = [(root, False)]
-    while stack:
-        node, expanded = stack.pop()
-        if expanded:
-            order.append(node)
-        elif node not in done:
-            done.add(node)
-            stack.append((node, True))
-            stack += [(s, False) for s in node.src if s not in done and s not in reasons and s.op not in LEAVES]
+    order = toposort([root], lambda node: [s for s in reversed(node.src) if s not in reasons and s.op not in LEAVES])
     order.reverse()
     return order
 

@@ -205,19 +205,12 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
 
 def _toposort_within(root: UOp, roots: list[UOp], memory: _Memory, known: dict[UOp, UOp]) -> list[UOp]:
     """Sources before users, stopping at what lives in memory elsewhere and at what is known already."""
-    done: set[UOp] = set()
-    order: list[UOp] = []
-    stack: list[tuple[UOp, bool]] = [(root, False)]
-    while stack:
-        node, expanded = stack.pop()
-        if expanded:
-            order.append(node)
-        elif node not in done and node not in known:
-            done.add(node)
-            stack.append((node, True))
-            if not memory.holds(node, roots) and memory.whole(node, roots) is None:
-                stack += [(s, False) for s in reversed(node.src)]
-    return order
+    def sources(node: UOp) -> list[UOp]:
+        if memory.holds(node, roots) or memory.whole(node, roots) is not None:
+            return []
+        return [s for s in node.src if s not in known]
+
+    return toposort([root], sources) if root not in known else []
 
 
 def describe(item: Item) -> str:
