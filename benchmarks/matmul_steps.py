@@ -12,10 +12,10 @@ from glassgrad import Tensor
 from glassgrad.lower.loops import LOOP, TASK, For, If, Kernel, Phase, Statement
 from glassgrad.lower.lower import lower
 from glassgrad.optimize.choices import read
-from glassgrad.optimize.contraction import Contract
 from glassgrad.optimize.moves import wide
 from glassgrad.optimize.recipes import optimize, unoptimized
 from glassgrad.optimize.target import Target
+from glassgrad.optimize.tiles import Contract
 
 __all__ = ["Step", "contract_of", "other_tiles", "plain_kernel", "steps"]
 

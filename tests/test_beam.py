@@ -21,7 +21,7 @@ from scripts import run_script
 from glassgrad import Context, Device, FormatError, InputError, Tensor, Variable, cli_tune
 from glassgrad.base.settings import settings
 from glassgrad.jit import TinyJit
-from glassgrad.optimize import contraction
+from glassgrad.optimize import tiles
 from glassgrad.runtime import beam, tuning
 from glassgrad.runtime.beam import Lost, Search, Worker
 
@@ -64,7 +64,7 @@ def searching(make: Callable[[], Tensor], worker: Worker, **knobs: float) -> Sea
 
 def a_poor_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """One accumulator in one lane: everything near it is faster."""
-    monkeypatch.setattr(contraction.Recipe, "own", lambda self: contraction.Contract(1, 1, 1, 1, 1))
+    monkeypatch.setattr(tiles.Recipe, "own", lambda self: tiles.Contract(1, 1, 1, 1, 1))
 
 
 # -- the search ----------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from glassgrad.lower.loops import (
     walk,
 )
 from glassgrad.lower.lower import lower
-from glassgrad.optimize import contraction, moves, recipes, sum_moves
+from glassgrad.optimize import axes, moves, recipes, sum_moves
 from glassgrad.optimize.recipes import optimize, unoptimized
 from glassgrad.optimize.target import Target
 from glassgrad.runtime.loop_interpreter import run_kernel
@@ -374,7 +374,7 @@ def test_nothing_is_packed_into_much_more_memory_than_it_is_made_of(monkeypatch:
     value = matmul(x, repeated)
     ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, value.shape)), value)),))
     assert optimize(lower(ast), AVX512).moves[0].startswith("contract")
-    monkeypatch.setattr(contraction, "MOST_PACKED", 4096)
+    monkeypatch.setattr(axes, "MOST_PACKED", 4096)
     assert not any(move.startswith("contract") for move in optimize(lower(ast), AVX512).moves)
 
 

@@ -39,10 +39,11 @@ from glassgrad.lower.loops import (
     register,
 )
 from glassgrad.optimize import moves
+from glassgrad.optimize.axes import FlatAxis, footprint, one, stride_along
 from glassgrad.optimize.choices import Choice, Decisions, settled
-from glassgrad.optimize.packing import FlatAxis, Operand, one, stride_along
+from glassgrad.optimize.packing import Operand
 from glassgrad.optimize.padding import Edges, Run, between, bounded, within
-from glassgrad.optimize.product import Product, footprint
+from glassgrad.optimize.product import Product
 from glassgrad.optimize.target import Target
 
 LEAST_WORK = 64 * 1024   # multiply-adds below which plain loops do as well

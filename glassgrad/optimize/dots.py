@@ -37,9 +37,9 @@ from glassgrad.lower.loops import (
     register,
 )
 from glassgrad.optimize import moves
+from glassgrad.optimize.axes import footprint, one, stride_along
 from glassgrad.optimize.choices import Choice, Decisions, settled
-from glassgrad.optimize.packing import one, stride_along
-from glassgrad.optimize.product import Product, footprint
+from glassgrad.optimize.product import Product
 from glassgrad.optimize.target import Target
 
 LEAST_K = 512            # products per result that repay the fold

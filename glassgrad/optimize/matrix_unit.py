@@ -36,9 +36,9 @@ from glassgrad.lower.loops import (
     walk,
 )
 from glassgrad.optimize import moves
+from glassgrad.optimize.axes import FlatProduct, flat_axis, image_axis, one, swells
 from glassgrad.optimize.choices import Choice, Decisions, settled
-from glassgrad.optimize.contraction import flat_axis, gated, image_axis, swells
-from glassgrad.optimize.packing import FlatAxis, one, stride_along
+from glassgrad.optimize.contraction import gated
 from glassgrad.optimize.product import Product, lanes_on_the_right, recognise
 from glassgrad.optimize.target import Target
 from glassgrad.optimize.unit_panels import Panels, UnitRanges, narrowed
@@ -82,16 +82,9 @@ def on_matrix_unit(body: list[Statement], target: Target, decisions: Decisions) 
 
 
 @dataclass
-class UnitRecipe:
-    """A product in a unit's types, its flat axes, and how it would be cut."""
-    product: Product
+class UnitRecipe(FlatProduct):
+    """A product in a unit's types on flat axes, and how it would be cut."""
     unit: MatrixUnit
-    target: Target
-    m: FlatAxis
-    n: FlatAxis
-    outer: list[UOp]              # loops around everything: batch, and parts of M and N that do not flatten
-    depth: int
-    work: int
 
     @staticmethod
     def of(p: Product, target: Target) -> UnitRecipe | None:
@@ -109,14 +102,12 @@ class UnitRecipe:
         image = None if p.stops else image_axis(p)
         if image is not None and image[0].size * 2 * unit.rows * unit.total.itemsize <= target.l2_bytes // 2:
             n, n_out = image
-        depth = math.prod(r.arg.size for r in p.k)
-        work = depth * math.prod(r.arg.size for r in (*p.m, *p.n, *p.batch))
-        recipe = UnitRecipe(p, unit, target, m, n, [*p.batch, *m_out, *n_out], depth, work)
+        recipe = UnitRecipe(p, target, m, n, [*p.batch, *m_out, *n_out], unit)
         own = recipe.own()
-        padded = math.prod(r.arg.size for r in recipe.outer) * recipe.steps * unit.depth
+        padded = recipe.around * recipe.steps * unit.depth
         for size, tiles, wide in ((m.size, own.tiles_m, unit.rows), (n.size, own.tiles_n, unit.columns)):
             padded *= -(-size // (tiles * wide)) * tiles * wide
-        return recipe if work >= LEAST_WORK and padded <= WASTE * work else None
+        return recipe if recipe.work >= LEAST_WORK and padded <= WASTE * recipe.work else None
 
     @property
     def steps(self) -> int:
@@ -140,13 +131,13 @@ class UnitRecipe:
         c = Unit(self.unit.name, tiles_m, tiles_n, 1, 1, False, K_BLOCK if self.steps > LONG_K else 0, self.n.pitch)
         rows, columns = tiles_m * self.unit.rows, tiles_n * self.unit.columns
         panels_m, panels_n = self.panels(c)
-        wanted = max(1, min(MOST_TASKS, self.work // TASK_WORK) // max(1, math.prod(r.arg.size for r in self.outer)))
+        wanted = self.tasks_wanted(TASK_WORK, MOST_TASKS)
         room = self.target.l2_bytes // 2 if c.k_block else math.inf
         if c.pitch:
             block_m, block_n = -(-panels_m // min(wanted, panels_m)), panels_n
         else:
             block_m, block_n = _blocks(panels_m, panels_n, rows, columns, self.unit.total.itemsize, wanted, room)
-        in_place = self.can_stay_in_place(rows) is None and (panels_n <= FEW_PANELS or self.lines_apart(rows))
+        in_place = self.can_stay_in_place(rows) is None and (panels_n <= FEW_PANELS or self.lines_apart(rows, 4))
         return replace(c, block_m=block_m, block_n=block_n, in_place=in_place)
 
     def panels(self, c: Unit) -> tuple[int, int]:
@@ -174,20 +165,9 @@ class UnitRecipe:
     def can_stay_in_place(self, rows: int) -> str | None:
         """Why the left factor must be packed; None where the unit can read it where it lies: rows along k in whole
         steps, and whole panels of rows (the last one may start early)."""
-        left, p = self.product.left, self.product
-        if left.op is not o.LOAD or len(left.src) != 2:
-            return "the left factor is computed, not read"
-        if len(p.k) != 1 or len(self.m.parts) != 1 or rows > self.m.size or self.depth % self.unit.depth:
+        if self.depth % self.unit.depth:
             return "the left factor is not a matrix of whole steps"
-        if stride_along(left.src[1], self.m.parts[0]) is None or stride_along(left.src[1], p.k[0]) != 1:
-            return "the left factor does not lie along k"
-        return None
-
-    def lines_apart(self, rows: int) -> bool:
-        """Whether the lines of a panel's rows fall into different sets of the first-level cache."""
-        left = self.product.left
-        step = stride_along(left.src[1], self.m.parts[0]) or 0
-        return rows * math.gcd(step * left.dtype.itemsize, 4096) <= 4 * 4096      # 4096 bytes of lines share no set
+        return self.left_off_k(rows)
 
 
 class UnitTiling:

@@ -7,44 +7,16 @@ mask, cast or fused prologue; what lies past a ragged edge is packed as zeros.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from glassgrad.graph import ops as o
-from glassgrad.graph.index import add, divide, index, linear, modulo, multiply, substitute_index
+from glassgrad.graph.index import add, index, multiply, substitute_index
 from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp, const
 from glassgrad.lower.loops import LANE, LOOP, TASK, TILE, For, Statement, Store, counter, local, ranges_of
 from glassgrad.optimize import moves
+from glassgrad.optimize.axes import FlatAxis, one, stride_along
 
 PACK_WORK = 32 * 1024      # elements worth packing by several workers
-
-
-@dataclass
-class FlatAxis:
-    """Several loops as one: `size` positions, taken apart again by division where that is needed.
-
-    With a pitch, two loops (rows and columns of an image) are laid out as the image is in memory: a row's positions
-    past its last column stand for nothing, and `gate` says where.
-    """
-    parts: list[UOp]
-    size: int
-    pitch: int = 0
-
-    def gate(self, at: UOp) -> UOp | None:
-        """Where a position stands for something; None: everywhere."""
-        if not self.pitch:
-            return None
-        return moves.below(modulo(at, self.pitch), self.parts[1].arg.size)
-
-    def apart(self, at: UOp) -> dict[UOp, UOp]:
-        if self.pitch:
-            return {self.parts[0]: divide(at, self.pitch), self.parts[1]: modulo(at, self.pitch)}
-        out, step = {}, 1
-        for r in reversed(self.parts):
-            whole = divide(at, step)
-            out[r] = whole if r is self.parts[0] else modulo(whole, r.arg.size)
-            step *= r.arg.size
-        return out
 
 
 class Operand:
@@ -138,15 +110,3 @@ def pieces(size: int, piece: int) -> list[tuple[int, int]]:
     [(6, 16), (1, 4)]
     """
     return [(count, length) for count, length in ((size // piece, piece), (1, size % piece)) if count and length]
-
-
-def stride_along(at: UOp, along: UOp) -> int | None:
-    """The stride of an address along a counter; None where it is not a constant."""
-    _, terms = linear(at)
-    if any(along in ranges_of(atom) and atom is not along for atom in terms):
-        return None
-    return terms.get(along, 0)
-
-
-def one(range_: UOp) -> UOp:
-    return range_ if range_.arg.size > 1 else index(0)

@@ -21,7 +21,6 @@ from glassgrad.lower.loops import (
     walk,
 )
 from glassgrad.optimize import moves
-from glassgrad.optimize.packing import stride_along
 
 
 @dataclass
@@ -107,9 +106,3 @@ def lanes_on_the_right(p: Product) -> Product:
     assert isinstance(store, Store)
     _, terms = linear(store.index)
     return p.swapped() if any(terms.get(r) == 1 for r in p.m) else p
-
-
-def footprint(factor: UOp, loops: list[UOp]) -> int:
-    """How many elements of memory a factor touches at most while these loops run."""
-    steps = [(abs(stride_along(factor.src[1], r) or 0), r.arg.size) for r in loops]
-    return 1 + sum(step * (size - 1) for step, size in steps)

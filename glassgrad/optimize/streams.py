@@ -35,8 +35,8 @@ from glassgrad.lower.loops import (
     local,
 )
 from glassgrad.optimize import moves
+from glassgrad.optimize.axes import stride_along
 from glassgrad.optimize.choices import Choice, Decisions, settled
-from glassgrad.optimize.packing import stride_along
 from glassgrad.optimize.target import Target
 
 ROWS = 8               # read at once

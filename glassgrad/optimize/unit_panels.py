@@ -17,7 +17,8 @@ from glassgrad.graph.uop import UOp, const
 from glassgrad.lower.loops import LANE, LOOP, TASK, TILE, For, If, Statement, Store, counter, load, local, ranges_of
 from glassgrad.lower.narrow import carrier
 from glassgrad.optimize import moves
-from glassgrad.optimize.packing import PACK_WORK, FlatAxis, one, stride_along
+from glassgrad.optimize.axes import FlatAxis, one, stride_along
+from glassgrad.optimize.packing import PACK_WORK
 from glassgrad.optimize.units import WORD, MatrixUnit
 
 FEW_TASKS = 8              # steps of K that are tasks enough, so that each can pack whole rows

@@ -19,7 +19,7 @@ from glassgrad.graph.index import Terms, add, both, bounds, build, index, less, 
 from glassgrad.graph.uop import UOp
 from glassgrad.lower.loops import LOOP, TASK, For, Statement, Store, counter, load, local, ranges_of
 from glassgrad.optimize import moves
-from glassgrad.optimize.packing import stride_along
+from glassgrad.optimize.axes import stride_along
 from glassgrad.optimize.product import Product
 
 REREAD = 2          # times that a window reads each number of the copy, at least

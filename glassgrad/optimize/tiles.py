@@ -1,0 +1,250 @@
+"""How a sum of products is cut. In: a product and a processor. Out: the `Contract` that costs the fewest cycles.
+
+Counted, not measured: every register tile that fits, with its factors packed or read in place, is priced by what it
+multiplies, loads and packs for each step of K. `BEAM` times the others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from glassgrad.graph import ops as o
+from glassgrad.lower.loops import ranges_of
+from glassgrad.optimize.axes import FlatProduct, flat_axis, image_axis, stride_along, swells
+from glassgrad.optimize.choices import Choice, settled
+from glassgrad.optimize.product import Product
+from glassgrad.optimize.target import Target
+
+PHASE = 20_000           # cycles: two workers that wait for each other, once more
+LEAST_K = 8              # shorter sums do not repay packing
+LEAST_WORK = 4096        # multiply-adds below which plain loops do as well
+TASK_WORK = 1024 * 1024  # multiply-adds worth a task of their own
+MOST_TASKS = 32          # blocks of the output: fewer and larger ones read the panels less often
+LONG_K = 1024            # sums longer than this are added up in blocks, which keeps them accurate
+NEAR_K = 2048            # of K: panels that are longer no longer stay near, so all tiles share a part of them
+FEW_PANELS = 16          # of N: up to so many, the left factor may be read in place, again for each of them
+LEAST_PANELS = 8         # of N: fewer are not handed out one by one, unless the work is small
+NEAR_ROWS = 1024         # of M: a task with fewer does not repay packing the right factor once more
+MOST_RESTING = 1 << 22   # elements of tiles that rest between blocks of K, for each worker
+
+
+@dataclass(frozen=True)
+class Contract(Choice):
+    """A register tile of rows x (vectors x lanes); blocks of panels of tiles, one to a task."""
+    rows: int
+    vectors: int
+    lanes: int
+    block_m: int                  # panels of M in one task
+    block_n: int                  # panels of N in one task
+    in_place: bool = False        # the left factor is read where it lies, not packed
+    right_in_place: bool = False  # and the right one
+    right_near: bool = False      # each task packs the panels of the right factor that it uses
+    ahead: bool = True            # the next panel of the right factor is fetched while one is used
+    k_blocks: int = 1             # blocks of K that a tile adds up before the next tile has its turn
+    k_block: int = settled(0)     # products added in a register before they are added to memory; 0: all of them
+    pitch: int = settled(0)       # of the image that N walks over; 0: none
+
+
+class Tile(NamedTuple):
+    """A register tile, and where its factors are read."""
+    rows: int
+    vectors: int
+    left_in_place: bool
+    right_in_place: bool
+
+
+@dataclass
+class Recipe(FlatProduct):
+    """A product on flat axes, and how it would be cut."""
+
+    @staticmethod
+    def of(p: Product, target: Target) -> Recipe | None:
+        m, m_out = flat_axis(p.m, p.epilogue, "m")
+        n, n_out = (None if p.stops else image_axis(p)) or flat_axis(p.n, p.epilogue, "n")
+        recipe = Recipe(p, target, m, n, [*p.batch, *m_out, *n_out])
+        if recipe.depth < LEAST_K or recipe.work < LEAST_WORK or n.size < 4 or m.size < 2:
+            return None
+        if not n.pitch and (swells(p.right, p.n + p.k) or swells(p.left, p.m + p.k)):
+            return None
+        return recipe
+
+    @property
+    def itemsize(self) -> int:
+        return self.product.total.dtype.itemsize
+
+    @property
+    def lanes(self) -> int:
+        return self.target.lanes(self.itemsize)
+
+    def panels(self, rows: int, vectors: int, lanes: int = 0) -> tuple[int, int]:
+        """How many panels of M and N such tiles make."""
+        return -(-self.m.size // rows), -(-self.n.size // (vectors * (lanes or self.lanes)))
+
+    # -- the choice ------------------------------------------------------------------------------------------
+    def own(self) -> Contract:
+        """What the recipe does when nobody knows better: the tile that costs the fewest cycles."""
+        return self.with_tile(min(self.tiles(), key=self.cycles))
+
+    def others(self) -> list[Contract]:
+        """The best tile of every other number of vectors, and of other places to read from."""
+        best: dict[tuple[int, bool, bool], Tile] = {}
+        for tile in sorted(self.tiles(), key=self.cycles):
+            best.setdefault(tile[1:], tile)
+        return [self.with_tile(tile) for tile in best.values()]
+
+    def tiles(self) -> list[Tile]:
+        """Every tile that the registers hold."""
+        right = [True, False] if self.right_must_be_packed() is None else [False]
+        found = []
+        for vectors in (2, 1, 3, 4, 5, 6, 7):
+            if vectors > max(1, -(-self.n.size // self.lanes)):
+                continue
+            few = self.n.size <= FEW_PANELS * vectors * self.lanes
+            for rows in range(min(self.m.size, (self.target.vector_registers - vectors - 2) // vectors), 0, -1):
+                left = self.left_must_be_packed(rows) is None and self.lines_apart(rows, 8) and \
+                    (few or self.must_pack_together(rows, vectors, True) is None)
+                found += [Tile(rows, vectors, left, in_place) for in_place in right]
+        return found
+
+    def cycles(self, tile: Tile) -> float:
+        """About how long a tile's choice takes, for each step of K: two multiply-adds a cycle, or not quite two loads;
+        what both panels' lines cost that come from the second-level cache (rows that are read in place more); packing
+        an element of a factor, more where another core reads it from far away, and the phase that takes; and the right
+        one's lines that are far apart, where it is read in place."""
+        rows, vectors = tile.rows, tile.vectors
+        panels_m, panels_n = self.panels(rows, vectors)
+        near = self.packs_near(tile)
+        step = max(rows * vectors / 2, (rows + vectors) * 0.6, 4.0)
+        step += (0.13 if tile.left_in_place else 0.05) * rows
+        if not near or 4 * self.panel_bytes(vectors) > 3 * self.target.l1_bytes:
+            step += (0.15 if tile.left_in_place else 0.2) * vectors * self.target.vector_bytes / 64
+        packing = 0.0
+        if not tile.left_in_place:
+            packing += PHASE / self.depth + (1.2 if 2 * self.left_bytes() > self.target.l2_bytes else 0.7) * self.m.size
+        if near:
+            packing += 0.4 * self.n.size
+        elif not tile.right_in_place:
+            packing += PHASE / self.depth + (1.8 if self.right_bytes() > self.target.l2_bytes else 0.4) * self.n.size
+        apart = 0.12 * panels_m * self.n.size if tile.right_in_place else 0
+        return panels_m * panels_n * step + packing + apart
+
+    def with_tile(self, tile: Tile) -> Contract:
+        """The recipe's blocks for a tile of any size."""
+        rows, vectors = tile.rows, tile.vectors
+        panels_m, panels_n = self.panels(rows, vectors)
+        wanted = self.tasks_wanted(TASK_WORK, MOST_TASKS)
+        k_block = 0 if self.depth <= LONG_K or self.n.pitch else -(-self.depth // -(-self.depth // LONG_K))
+        k_blocks = min(NEAR_K // k_block, -(-self.depth // k_block)) if k_block else 1
+        near = self.packs_near(tile)
+        if near:
+            tasks_m = max(1, min(wanted // panels_n, self.m.size // NEAR_ROWS))
+            room = max(1, self.target.l2_bytes // 2 // self.panel_bytes(vectors))
+            blocks = -(-panels_m // tasks_m), min(-(-panels_n // wanted), room)
+        else:
+            blocks = _blocks(panels_m, panels_n, rows, vectors * self.lanes, self.depth, self.itemsize, wanted,
+                             self.target)
+        return Contract(rows, vectors, self.lanes, *blocks, tile.left_in_place, tile.right_in_place, near, True,
+                        k_blocks, k_block, self.n.pitch)
+
+    # -- places ----------------------------------------------------------------------------------------------
+    def left_bytes(self) -> int:
+        return self.m.size * self.depth * self.product.left.dtype.itemsize
+
+    def right_bytes(self) -> int:
+        copies = math.prod(r.arg.size for r in self.outer if r in ranges_of(self.product.right))
+        return copies * self.depth * self.n.size * self.product.right.dtype.itemsize
+
+    def panel_bytes(self, vectors: int) -> int:
+        return vectors * self.lanes * self.depth * self.product.right.dtype.itemsize
+
+    def packs_near(self, tile: Tile) -> bool:
+        """Whether each task packs its own part of the right factor."""
+        return not tile.right_in_place and self.work >= 2 * TASK_WORK and \
+            self.must_pack_together(tile.rows, tile.vectors, tile.left_in_place) is None
+
+    def must_pack_together(self, rows: int, vectors: int, left_in_place: bool) -> str | None:
+        """Why tasks should share the packed right factor; None where each can pack its own part of it. That saves a
+        phase, and reading what another core has just written. Rows of the left factor that are read in place are
+        fetched ahead from wherever they are; a packed one must stay near."""
+        if self.n.pitch or self.product.stops or any(r not in ranges_of(self.product.right) for r in self.outer):
+            return "the right factor is packed for several tasks"
+        tasks = self.panels(rows, vectors)[1] * self.around
+        if tasks < min(LEAST_PANELS, self.work // TASK_WORK / 2):
+            return "there are too few panels to hand them out one by one"
+        if self.panel_bytes(vectors) > self.target.l2_bytes // 2:
+            return "a panel of the right factor does not stay in the second-level cache"
+        if not left_in_place and self.left_bytes() > self.target.l2_bytes // 2:
+            return "the left factor does not stay in the second-level cache"
+        return None
+
+    def left_must_be_packed(self, rows: int) -> str | None:
+        """Why the left factor must be packed; None where it can be read where it lies, its rows along k."""
+        if self.product.left.dtype is not self.product.total.dtype or self.n.pitch:
+            return "the left factor is not read as it is"
+        return self.left_off_k(rows)
+
+    def right_must_be_packed(self) -> str | None:
+        """Why the right factor must be packed; None where its rows lie along N and can be read where they are."""
+        right = self.product.right
+        if right.op is not o.LOAD or len(right.src) != 2 or right.dtype is not self.product.total.dtype:
+            return "the right factor is computed, not read"
+        if self.n.pitch or len(self.product.k) != 1 or len(self.n.parts) != 1:
+            return "the right factor is not a matrix"
+        if stride_along(right.src[1], self.n.parts[0]) != 1 or stride_along(right.src[1], self.product.k[0]) is None:
+            return "the right factor does not lie along N"
+        return None
+
+    # -- what others may choose ------------------------------------------------------------------------------
+    def refuses(self, c: Contract) -> str | None:
+        """Why a way to cut this product would not do."""
+        if c.lanes > self.lanes or c.lanes & (c.lanes - 1):
+            return f"a vector has 1, 2, 4 .. {self.lanes} lanes"
+        if c.rows > self.m.size:
+            return f"there are {self.m.size} rows"
+        if c.rows * c.vectors > 2 * self.target.vector_registers:
+            return f"the tile takes {c.rows * c.vectors} of {self.target.vector_registers} registers"
+        panels_m, panels_n = self.panels(c.rows, c.vectors, c.lanes)
+        if c.block_m > panels_m or c.block_n > panels_n:
+            return "a block is larger than the product"
+        if c.k_blocks > max(1, -(-self.depth // max(c.k_block, 1))):
+            return "there are fewer blocks of K"
+        resting = c.block_m * c.rows * c.block_n * c.vectors * c.lanes
+        if 0 < c.k_block * c.k_blocks < self.depth and resting > MOST_RESTING:
+            return "a block's tiles would not rest in any cache"
+        if c.right_near and c.right_in_place:
+            return "the right factor is either packed or read in place"
+        why = self.left_must_be_packed(c.rows) if c.in_place else None
+        if c.right_near:
+            why = why or self.must_pack_together(c.rows, c.vectors, c.in_place)
+        return why or (self.right_must_be_packed() if c.right_in_place else None)
+
+
+def _blocks(panels_m: int, panels_n: int, rows: int, columns: int, depth: int, itemsize: int, wanted: int,
+            target: Target) -> tuple[int, int]:
+    """Panels of M and N in one task: about as many tasks as wanted, as square as can be, so that the panels are read
+    the fewest times, while a task's packed rows (and its resting tiles, where K is blocked) stay in half the
+    second-level cache."""
+    blocked = depth > NEAR_K
+    near = target.l2_bytes // 2
+    best: tuple[float, int, int] | None = None
+    for tasks_m in range(1, panels_m + 1):
+        block_m = -(-panels_m // tasks_m)
+        if block_m * rows * min(depth, NEAR_K) * itemsize > near and block_m > 1:
+            continue
+        tasks_n = min(panels_n, max(1, -(-wanted // -(-panels_m // block_m))))
+        if blocked:
+            tasks_n = max(tasks_n, -(-panels_n * block_m * rows * columns * itemsize // near))
+        block_n = -(-panels_n // min(tasks_n, panels_n))
+        if -(-panels_m // block_m) * -(-panels_n // block_n) < wanted and block_m > 1:
+            continue
+        reads = 1 / (block_m * rows) + 1 / (block_n * columns)
+        if best is None or reads < best[0] * 0.999:
+            best = (reads, block_m, block_n)
+        if tasks_m > 4 * wanted and best is not None:
+            break
+    assert best is not None
+    return best[1:]
+
+
