@@ -181,11 +181,11 @@ class Bricks:
         y = self.like(x)
         texts = ["{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} // (({1} & 7) + 1)", "{0} % (({1} & 7) + 1)", "{0} & {1}",
                  "{0} | {1}", "{0} ^ {1}", "{0} << 2", "{0} >> 1", "~{0}", "{0}.maximum({1})", "{0}.minimum({1})",
-                 "{0} == {1}", "{0} < {1}", "{0} * 3 - 1", "{0} % 5", "{0} // 3", "{0} % -5", "{0} // -3",
+                 "{0} == {1}", "{0} < {1}", "{0} * 3 - 1", "{0} % 5", "{0} // 3",
                  "{0} * ({0} > 2)", "{0} ** 2"]
         signed = self.of(x).dtype is not torch.uint8                 # PyTorch computes little in uint32, the sum's type
         if signed:
-            texts += ["-{0}", "{0}.abs()", "{0}.sign()", "{0}.sum()"]
+            texts += ["{0} % -5", "{0} // -3", "-{0}", "{0}.abs()", "{0}.sign()", "{0}.sum()"]
         if self.of(x).dim() and self.of(x).numel() and signed:
             axis = self.axis(x)
             self.add((x,), *self.random.choice([

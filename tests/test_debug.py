@@ -134,6 +134,25 @@ def test_check_passes_what_is_right() -> None:
         assert Tensor([1, 2, 3]).cumsum(0).tolist() == [1, 3, 6]
 
 
+def test_check_knows_what_rounding_decides() -> None:
+    """Sums in another order differ in the last place: their bits, and float16 made of them, may be their neighbours."""
+    numbers = np.random.default_rng(0)
+    rows = numbers.uniform(-2, 2, (300, 37))
+    with Context(CHECK=1):
+        (Tensor(rows).sum(1) / 37).bitcast("uint64").realize()
+        x, w = (Tensor(numbers.uniform(-1, 1, (64, 64)), dtype="float16") for _ in range(2))
+        ((x.float() @ w.float()).cast("float16") * 0.3).float().realize()
+
+
+def test_check_still_judges_comparisons_of_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    from glassgrad.engine import report
+    wrong = report._written
+    monkeypatch.setattr(report, "_written", lambda *args: ~wrong(*args))
+    with Context(CHECK=1), pytest.raises(Bug, match="a kernel differs from the interpreter"):
+        (Tensor(np.arange(12.0).reshape(3, 4)).sum(1) > 7).realize()
+
+
+
 def _spoil(kernel: Any) -> Any:
     """The same kernel, but every result is one too large."""
     for phase in kernel.phases:

@@ -97,12 +97,21 @@ def test_building_and_folding_grow_linearly(length: int) -> None:
         assert large <= LINEAR * small, counts
 
 
-def test_lowering_grows_linearly() -> None:
-    def lowering(length: int) -> int:
-        items = chain(length).schedule()
+def rows(length: int) -> Tensor:
+    """Reductions, each of what the one before it left."""
+    y = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()
+    for _ in range(length):
+        y = y - y.mean(1, keepdim=True) + 1
+    return y
+
+
+@pytest.mark.parametrize("make, length", [(chain, 400), (rows, 40)])
+def test_lowering_grows_linearly(make: Callable[[int], Tensor], length: int) -> None:
+    def lowering(n: int) -> int:
+        items = make(n).schedule()
         return steps(lambda: [lower(item.ast) for item in items])
 
-    assert lowering(800) <= LINEAR * lowering(400)
+    assert lowering(2 * length) <= LINEAR * lowering(length)
 
 
 def test_gradients_grow_linearly() -> None:

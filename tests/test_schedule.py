@@ -14,7 +14,7 @@ from glassgrad import Context, GlobalCounters, Tensor, nn
 from glassgrad.engine.normal import normalise, with_params
 from glassgrad.graph import ops as o
 from glassgrad.graph.node import toposort
-from glassgrad.schedule.fuse import LARGEST, fuse
+from glassgrad.schedule.fuse import DEEP_ENOUGH, DEEPEST, LARGEST, fuse
 from glassgrad.schedule.kernels import Schedule, schedule
 
 
@@ -169,6 +169,12 @@ def _long(x: Tensor) -> Tensor:
     return x
 
 
+def _deep(x: Tensor) -> Tensor:
+    for _ in range(DEEPEST + 1):
+        x = x - x.mean(1, keepdim=True) + 1
+    return x
+
+
 REASONS: dict[str, Callable[[Tensor], Any]] = {
     "asked for": lambda x: x + 1,
     "contiguous() asks for memory": lambda x: (x + 1).T.contiguous().sum(1),
@@ -191,6 +197,7 @@ REASONS: dict[str, Callable[[Tensor], Any]] = {
         lambda x: (x.sum(1).reshape(64, 1, 1).expand(64, 64, 3) * ready(64, 64, 3)).sum(1),
     "used by several kernels, and costly to compute again": _shared,
     f"a kernel of {LARGEST} operations is long enough": _long,
+    DEEP_ENOUGH: _deep,
 }
 
 

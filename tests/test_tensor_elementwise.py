@@ -248,3 +248,48 @@ def test_second_gradients():
 
 def test_infinity_is_a_number_too():
     assert Tensor([math.inf]).relu().tolist() == [math.inf]
+
+
+# -- what stands beside a limit ------------------------------------------------------------------------------------
+def _limits(dtype: str) -> np.ndarray:
+    special = [0.0, -0.0, 1.0, -1.0, 0.1, -0.1, 2.5, -2.5, 1e-3, 7.0, 3e4, np.inf, -np.inf, np.nan]
+    numbers = np.random.default_rng(3).standard_normal(40) * 10.0 ** np.random.default_rng(4).uniform(-2, 3, 40)
+    return np.array([*special, *numbers], "float64" if dtype == "float64" else "float32")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("device", ["CPU", "CLANG", "PYTHON"])
+def test_remainders_of_floats_are_exact(dtype: str, device: str) -> None:
+    """To the last bit, at infinities too, as C's fmod: 1.0 // 0.1 is 9, and x % inf is x."""
+    values = _limits(dtype)
+    ours = Tensor(values, device=device).cast(dtype)
+    theirs = torch.from_numpy(values).to(getattr(torch, dtype))
+    rows, columns = ours.reshape(-1, 1), theirs.reshape(-1, 1)
+    np.testing.assert_array_equal(rows.fmod(ours).numpy(), columns.fmod(theirs).double().numpy())
+    np.testing.assert_array_equal((rows % ours).numpy(), columns.remainder(theirs).double().numpy())
+    if dtype in ("float32", "float64"):         # PyTorch rounds the quotient of narrow floats on the way
+        np.testing.assert_array_equal((rows // ours).numpy(), columns.floor_divide(theirs).double().numpy())
+
+
+@pytest.mark.parametrize("name", ["sinh", "cosh"])
+def test_hyperbolic_functions_reach_the_limit_of_their_type(name: str) -> None:
+    for dtype, values in (("float32", [80.0, 88.0, 88.9, -89.3, 90.0]), ("float64", [700.0, 709.9, -710.4, 711.0])):
+        check(lambda x: getattr(x, name)(), values=[values], dtype=dtype, grad=False)
+
+
+def test_hypot_does_not_overflow_on_the_way() -> None:
+    inf, nan = float("inf"), float("nan")
+    pairs = [(3e38, 1e38), (1e30, 1e30), (0.0, 0.0), (inf, nan), (1e-30, 1e-30), (3.0, 4.0), (nan, 1.0)]
+    check(lambda x, y: x.hypot(y), values=[list(side) for side in zip(*pairs)], grad=False)
+    check(lambda x, y: x.hypot(y), (4, 3), (3,))
+
+
+def test_shrinking_keeps_nan() -> None:
+    for name in ("softshrink", "hardshrink"):
+        check(lambda x, name=name: getattr(x, name)(), lambda x, name=name: getattr(torch.nn.functional, name)(x),
+              values=[[float("nan"), float("inf"), 0.5, -0.5, 0.7, -0.7, 0.0]])
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_logsumexp_of_nothing(axis: int) -> None:
+    check(lambda x: x.logsumexp(axis), (0, 3), grad=False)

@@ -21,10 +21,12 @@ COSTLY = 12            # vector instructions above which a value is stored rathe
 MANY_INPUTS = 3        # as many loads to compute a value again cost more than to load it
 SMALL = 16 * 1024      # elements: below, one kernel that does it all beats two
 LARGEST = 1000         # operations in one kernel: compile time grows faster than what fusing more would save
+DEEPEST = 8            # reductions in a row in one kernel: each walks what all before it made once more
 FEWER = 8              # a value this many times smaller than its reader costs next to nothing to keep and to load
 _SEEN_THROUGH = (o.WINDOW, o.UNWINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
 _FEEDS = (*_SEEN_THROUGH, o.MUL, o.CAST)
 LONG_ENOUGH = f"a kernel of {LARGEST} operations is long enough"
+DEEP_ENOUGH = f"a kernel of {DEEPEST} reductions, each of what the one before it left, is deep enough"
 LEAVES = (o.BUFFER, o.PARAM, o.CONST, o.SCALAR)
 
 
@@ -46,6 +48,7 @@ class Inlined(NamedTuple):
     contraction: bool              # one of them is a sum of products with reuse
     elements: int                  # the largest space that is walked for it
     only: UOp | None = None        # the reduction inside, where there is one alone
+    depth: int = 0                 # how many reductions inside follow upon one another
 
 
 NOTHING = Inlined(0, 1, None, False, 0)
@@ -171,7 +174,8 @@ class _Plan:
         distinct = set(node.src)
         cost = min(node.op.cost + sum(self.inlined[s].cost for s in distinct), 1 << 20)
         found = Inlined(cost, min(sum(self.inlined[s].inputs for s in distinct), 1 << 20), rows, contraction,
-                        max([node.size] + [self.inlined[s].elements for s in node.src]), only)
+                        max([node.size] + [self.inlined[s].elements for s in node.src]), only,
+                        max([self.inlined[s].depth for s in inner], default=0))
         if cost > LARGEST:
             self.inlined[node] = found
             cost = self.exact_cost(node)
@@ -287,9 +291,11 @@ class _Plan:
             elif not axes & inside.rows and nontrivial(source.shape) - axes - inside.rows:
                 few, large, between = self._reductions_under(source)
                 self.store_under(few + large, between, "computed for fewer axes than its reader walks")
+        if self.inlined[source].depth >= DEEPEST:
+            self.store(source, DEEP_ENOUGH)
         inside = self.inlined[source]
         return Inlined(inside.cost + 2, inside.inputs, nontrivial(node.shape), contraction,
-                       max(source.size, inside.elements), node if inside.rows is None else None)
+                       max(source.size, inside.elements), node if inside.rows is None else None, inside.depth + 1)
 
     def cut(self, node: UOp, reason: str) -> None:
         """Give memory to the reductions inlined in a node, as little of it as will do: to the few values that the node

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError
@@ -12,10 +13,11 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes, promote
 from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import UOp, const
+from glassgrad.tensor import remainders
 from glassgrad.tensor.casts import Casts
 from glassgrad.tensor.core import Core
 from glassgrad.tensor.leaves import assigned, hold, is_held
-from glassgrad.tensor.meeting import VERBS, meet, meet_many, number, plain_number
+from glassgrad.tensor.meeting import VERBS, broadcast_shape, meet, meet_many, number, plain_number
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -132,16 +134,23 @@ class Arithmetic(Casts):
 
     def _floor_divide(self, other: Any, swapped: bool) -> Self:
         if self._is_float_with(other):
-            return self._divide(other, swapped)._rounded_down()
+            return self._of_floats(remainders.floor_quotient, o.IDIV, other, swapped)
         return self._as_numbers(other)._binary(o.IDIV, other, swapped)
 
     def _remainder(self, other: Any, swapped: bool) -> Self:
         if not self._is_float_with(other):
             return self._as_numbers(other)._binary(o.MOD, other, swapped)
+        return self._of_floats(remainders.floored, o.MOD, other, swapped)
+
+    def _of_floats(self, formula: Callable[[UOp, UOp], UOp], op: Op, other: Any, swapped: bool = False) -> Self:
+        """A formula of two floats: narrow ones go through it in float32 and are rounded once."""
         x, y = self._both(other)
-        if swapped:
-            x, y = y, x
-        return x - (x / y)._rounded_down() * y
+        shape, wide = broadcast_shape(x.shape, y.shape, op), x.dtype.accumulator
+        place = x._shared_device(y)
+        first, second = (t.uop.cast(wide).broadcast(shape) for t in ((y, x) if swapped else (x, y)))
+        made = self._with(formula(first, second).cast(x.dtype))
+        made._device = place or made._device
+        return made
 
     def ufix(self, x: Any) -> Self:
         """What may stand beside this tensor as a tensor: a number (which takes this type), a list, or a tensor.
@@ -277,6 +286,8 @@ class Arithmetic(Casts):
         >>> Tensor([7.0, -7.0]).fmod(3).tolist()
         [1.0, -1.0]
         """
+        if self._is_float_with(other):
+            return self._of_floats(remainders.toward_zero, o.MOD, other)
         return self - self.div(other, rounding_mode="trunc") * other
 
     def bitwise_and(self, other: Any, reverse: bool = False) -> Self:

@@ -107,15 +107,21 @@ def tanh(x: UOp) -> UOp:
 def sinh(x: UOp) -> UOp:
     """(e^|x| - e^-|x|) / 2 with x's sign; from e^|x| - 1 where that would cancel."""
     size = x.abs()
-    large, less = exp(size), expm1(size)
-    near, far = less + less / (less + 1.0), large - large.recip()
-    return own_gradient(with_sign_of(x, (size < 1.0).where(near, far) * 0.5), (x,), _sinh_backward)
+    half, less = _half_exp(size), expm1(size)
+    near, far = (less + less / (less + 1.0)) * 0.5, half - 0.25 / half
+    return own_gradient(with_sign_of(x, (size < 1.0).where(near, far)), (x,), _sinh_backward)
 
 
 def cosh(x: UOp) -> UOp:
     """(e^x + e^-x) / 2."""
-    large = exp(x.abs())
-    return own_gradient((large + large.recip()) * 0.5, (x,), _cosh_backward)
+    half = _half_exp(x.abs())
+    return own_gradient(half + 0.25 / half, (x,), _cosh_backward)
+
+
+def _half_exp(x: UOp) -> UOp:
+    """e^x / 2, which is a number a little longer than e^x is."""
+    far = x > 80.0                                     # there halving the exponent costs no digits of e^-x
+    return far.where(exp(x - 1.0) * (math.e / 2), exp(x) * 0.5)
 
 
 def asinh(x: UOp) -> UOp:

@@ -234,12 +234,12 @@ class Losses(Numerics):
         return (self > threshold).where(self, value)
 
     def hardshrink(self, lambd: float = 0.5) -> Self:
-        """x where |x| is above lambd, 0 elsewhere.
+        """x where |x| is above lambd, 0 elsewhere; NaN stays NaN.
 
         >>> Tensor([0.25, -2.0]).hardshrink().tolist()
         [0.0, -2.0]
         """
-        return (self.abs() > lambd).where(self, 0)
+        return (self.abs() <= lambd).where(0, self)
 
     def softshrink(self, lambd: float = 0.5) -> Self:
         """x moved toward 0 by lambd, stopping there.
@@ -247,7 +247,7 @@ class Losses(Numerics):
         >>> Tensor([0.25, -2.0]).softshrink().tolist()
         [0.0, -1.5]
         """
-        return (self > lambd).where(self - lambd, (self < -lambd).where(self + lambd, 0))
+        return (self.abs() <= lambd).where(0, (self > 0).where(self - lambd, self + lambd))
 
     def tanhshrink(self) -> Self:
         """x - tanh(x).

@@ -153,13 +153,16 @@ class Numerics(Pooling):
         return nothing.where(0, x * nothing.where(1, y).log())
 
     def hypot(self, other: Any) -> Self:
-        """sqrt(x^2 + other^2).
+        """sqrt(x^2 + other^2), also where the squares would overflow.
 
         >>> Tensor([3.0]).hypot(Tensor([4.0])).tolist()
         [5.0]
         """
         x, y = self._both(other)
-        return (x * x + y * y).sqrt()
+        largest = x.abs().maximum(y.abs()).detach()
+        scale = ((largest > 0) & (largest < math.inf)).where(largest, 1)
+        size = ((x / scale).square() + (y / scale).square()).sqrt() * scale
+        return (x.isinf() | y.isinf()).where(math.inf, size)     # whatever the other is, NaN too
 
     def heaviside(self, values: Any) -> Self:
         """0 below 0, 1 above, and `values` at 0.

@@ -148,12 +148,14 @@ class Reduce(Trigonometry):
         return (x ** p).sum(dim, keepdim) ** (1.0 / p)
 
     def logsumexp(self, axis: Axis = None, keepdim: bool = False) -> Self:
-        """ln of the sum of e^x, without overflow.
+        """ln of the sum of e^x, without overflow; of nothing it is -inf.
 
         >>> Tensor([1000.0, 1000.0]).logsumexp().item() - 1000 > 0.69
         True
         """
         x = self._with(self._float_node())
+        if self._count(axis, "logsumexp") == 0:
+            return x.sum(axis, keepdim).log()
         top = x.max(axis, keepdim=True).detach()
         top = top.abs().eq(math.inf).where(0.0, top)
         total = (x - top).exp().sum(axis, keepdim).log()

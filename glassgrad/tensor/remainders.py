@@ -1,0 +1,84 @@
+"""Quotients of floats rounded to whole numbers, and what remains. In: float UOps of one type. Out: UOps.
+
+As in C and in PyTorch a remainder is exact: it is what is left after the whole number of times, not after a rounded
+product of a rounded quotient. So 1.0 // 0.1 is 9, because the float 0.1 is a little more than a tenth. Exact up to
+quotients of 2^46 in float32 and 2^104 in float64.
+"""
+
+from __future__ import annotations
+
+import math
+
+from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.uop import UOp, const
+from glassgrad.tensor.custom import own_gradient
+
+__all__ = ["toward_zero", "floored", "floor_quotient"]
+
+
+def toward_zero(x: UOp, y: UOp) -> UOp:
+    """What remains of x after y times the whole part of x / y: it has the sign of x (C's fmod)."""
+    return own_gradient(_rest(x, y), (x, y), _toward_zero_backward)
+
+
+def floored(x: UOp, y: UOp) -> UOp:
+    """What remains of x after y times x / y rounded down: it has the sign of y."""
+    rest = _rest(x, y)
+    return own_gradient(_turned(rest, y).where(rest + y, rest), (x, y), _floored_backward)
+
+
+def floor_quotient(x: UOp, y: UOp) -> UOp:
+    """x / y rounded down; flat everywhere."""
+    rest = _rest(x, y)
+    plain = x / y
+    near = (x - rest) / y                              # a whole number, but for the rounding of its last place
+    whole = _nearest(_turned(rest, y).where(near - 1.0, near))
+    signed = whole.eq(0.0).where(plain * 0.0, whole)   # -0.0 where the quotient is a little below 0
+    beyond = y.eq(0.0) | (plain.abs().eq(math.inf) & (x.abs() < math.inf))
+    return own_gradient(beyond.where(plain, signed), (x, y), _flat)
+
+
+def _rest(x: UOp, y: UOp) -> UOp:
+    """x minus whole times y, in two steps: the first leaves so little that the second is exact."""
+    rest = _step(_step(x, y), y)
+    size = y.abs()
+    step = (x < 0.0).where(-size, size)
+    rest = (rest.ne(0.0) & (rest < 0.0).ne(x < 0.0)).where(rest + step, rest)     # a quotient was rounded up
+    rest = (rest.abs() < size).where(rest, rest - step)                           # or down
+    signed = rest.eq(0.0).where(x * 0.0, rest)         # nothing has the sign of x, too
+    return (size.eq(math.inf) & (x.abs() < math.inf)).where(x, signed)
+
+
+def _step(x: UOp, y: UOp) -> UOp:
+    """x minus y times the whole part of their rounded quotient, exactly: products of halves are not rounded."""
+    rest = x
+    for part in _halves((x / y).trunc()):
+        for piece in _halves(y):
+            rest = rest - part * piece
+    return rest
+
+
+def _halves(x: UOp) -> tuple[UOp, UOp]:
+    """A float as the sum of two with half as many digits."""
+    bits, digits = (dtypes.uint64, 27) if x.dtype is dtypes.float64 else (dtypes.uint32, 12)
+    high = (x.bitcast(bits) & const((1 << bits.bits) - (1 << digits), bits)).bitcast(x.dtype)
+    return high, x - high
+
+
+def _turned(rest: UOp, y: UOp) -> UOp:
+    """Whether something remains, on the other side of 0 than the divisor."""
+    return rest.ne(0.0) & (rest < 0.0).ne(y < 0.0)
+
+
+def _nearest(x: UOp) -> UOp:
+    toward = x.trunc()
+    down = (x < toward).where(toward - 1.0, toward)
+    return (x - down > 0.5).where(down + 1.0, down)
+
+
+def _toward_zero_backward(g: UOp, rest: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp]: return g, -g * (x / y).trunc()
+def _floored_backward(g: UOp, rest: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp]: return g, -g * floor_quotient(x, y)
+
+
+def _flat(g: UOp, quotient: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp]:
+    return const(0, x.dtype).broadcast(x.shape), const(0, y.dtype).broadcast(y.shape)
