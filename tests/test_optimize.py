@@ -276,6 +276,19 @@ def test_matmul_of_awkward_sizes(m: int, n: int, k: int, name: str, rng: np.rand
         assert log[0].startswith("contract("), log
 
 
+@pytest.mark.parametrize("few, many, k", [(1, 16, 64), (2, 17, 97), (3, 131, 64), (8, 40, 131), (5, 16, 2100)])
+@pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
+def test_products_with_few_rows_along_k(few: int, many: int, k: int, name: str, rng: np.random.Generator) -> None:
+    """Whichever factor has them, with a batch around it and an epilogue: nothing is turned, rows are read at once."""
+    values, log = Inputs(), []
+    x = values.leaf(rng.uniform(-1, 1, (3, few, k)).astype("float32"))
+    y = values.leaf(rng.uniform(-1, 1, (3, many, k)).astype("float32"))
+    bias = values.leaf(rng.uniform(-1, 1, (1, 1, many)).astype("float32")).expand((3, few, many))
+    check([(matmul(x, y.permute((0, 2, 1))) + bias).maximum(0.0)], values, compiler(TARGETS[name], log))
+    check([matmul(y, x.permute((0, 2, 1)))], values, compiler(TARGETS[name], log))
+    assert [move.split("(")[0] for move in log] == ["fold", "rows", "tasks"] * 2
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int32"])
 def test_matmul_of_other_types(dtype: str, rng: np.random.Generator) -> None:
     values, kind = Inputs(), getattr(dtypes, dtype)

@@ -39,7 +39,7 @@ from glassgrad.optimize.contraction import contraction
 from glassgrad.optimize.far import past_caches
 from glassgrad.optimize.matrix_unit import on_matrix_unit
 from glassgrad.optimize.residues import residues
-from glassgrad.optimize.streams import along_slices, rows_at_once, rows_together, turned
+from glassgrad.optimize.streams import along_slices, rows_at_once, turned
 from glassgrad.optimize.target import Target
 
 __all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # the moves' readers know all kinds from here
@@ -146,11 +146,12 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         body = moves.wide(For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop), chosen.tile, chosen.lanes)
         return [nest(loops, body, total, decisions)]
     rows = rows_at_once(loops, inner, target)
+    if rows is None:
+        return [nest(loops, along_rows(inner, lanes, decisions), total, decisions)]
     # sums of all these rows stay in registers, and leave as many for what they are made of
-    wide = along_rows(inner, lanes, decisions, most=max(1, target.vector_registers // (2 * rows)))
-    if rows == 1:
-        return [nest(loops, wide, total, decisions)]
-    return [nest(loops[:-1], rows_together(loops[-1], rows, wide, target, decisions), total, decisions)]
+    most = max(1, target.vector_registers // (2 * rows.count * rows.width))
+    wide = rows.together(along_rows(inner, lanes, decisions, most), target, decisions)
+    return [nest([f for f in loops if f not in (rows.row, rows.few)], wide, total, decisions)]
 
 
 def _ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes: int) -> Lanes:
@@ -193,7 +194,7 @@ def _chunk(n: int, least: int, most: int) -> int:
     return next((c for c in range(chunk, min(2 * chunk, n) + 1) if n % c == 0), chunk)
 
 
-def along_rows(body: list[Statement], lanes: int, decisions: Decisions, most: int) -> list[Statement]:
+def along_rows(body: list[Statement], lanes: int, decisions: Decisions, most: int = 4) -> list[Statement]:
     """Lanes along the innermost loops of a row: reductions with several partial vectors (at most so many), stores with
     vectors."""
     out: list[Statement] = []
@@ -206,7 +207,7 @@ def along_rows(body: list[Statement], lanes: int, decisions: Decisions, most: in
             chosen = _ask_lanes(decisions, [s], 0, _tile(s.body), lanes)
             out += moves.wide(For(s.range, LOOP, s.body, s.stop), chosen.tile, chosen.lanes)
         else:
-            tile = min(4, most, _tile(s.body))
+            tile = min(most, _tile(s.body))
             wide = sum_moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes)
             if wide is not None:
                 decisions.ask(Fold(s.range.arg.name, tile, lanes), lambda c: None)

@@ -5,6 +5,7 @@ within a page. So a sum over rows (lanes along k) takes several rows together, e
 columns (lanes along n) walks along whole rows, a few at once, and keeps its sums in LOCAL memory meanwhile.
 
     for i: r = 0; for k: r += x[i, k]; S        ->  for i by 8: TILE 8: r = 0; for k: r += x[i, k]; S
+    for j in 2: for i: .. r += x[i, k] * y[j, k]..  ->  for i by 8: TILE 8: TILE j: .. the same
     for n: r = 0; for k: r += x[k, n]; S        ->  for slices of n: m = 0; for k by 8: for n: m[n] += x[k, n] + ..; S
 
 And what is read along one axis and stored along another goes in square blocks, which renderers turn in registers.
@@ -37,10 +38,12 @@ from glassgrad.lower.loops import (
 from glassgrad.optimize import moves
 from glassgrad.optimize.axes import stride_along
 from glassgrad.optimize.choices import Choice, Decisions, settled
+from glassgrad.optimize.product import Product
 from glassgrad.optimize.target import Target
 
 ROWS = 8               # read at once
-LEAST_ROW = 256        # elements of a row that are worth a stream
+FEW = 8                # rows of the other factor that meet each of them
+LEAST_ROW = 64         # elements of a row that are worth a stream
 LONGEST = 1024         # sums of ROWS products each that one place in LOCAL memory adds up: more would be inaccurate
 SLICE = 1024           # elements of a row that one task walks along: a page of float32
 LEAST_SLICE = 256
@@ -90,22 +93,49 @@ class Reduction:
         return None if reads else Reduction(begins, loops[0], [*rest])
 
 
-def rows_at_once(loops: list[For], inner: list[Statement], target: Target) -> int:
-    """How many rows of a reduction are best read at once; 1 for rows that are short, few, or not read from memory along
-    k."""
+def rows_at_once(loops: list[For], inner: list[Statement], target: Target) -> RowsAtOnce | None:
+    """The rows of a reduction that are read at once, and what of the others reads the same rows; None for rows that are
+    short, few, or not read from memory along k."""
     reduction = Reduction.of(inner)
-    if reduction is None or not loops or loops[-1].range.arg.size < 2 * ROWS or loops[-1].stop is not None:
-        return 1
-    row, k = loops[-1].range, reduction.loop.range
-    along_k = [at for at in _reads(reduction) if stride_along(at, k) == 1 and stride_along(at, row)]
-    return min(ROWS, target.vector_registers // 4) if along_k and k.arg.size >= LEAST_ROW else 1
+    if reduction is None or reduction.loop.range.arg.size < LEAST_ROW:
+        return None
+    k, fixed = reduction.loop.range, [f for f in loops if f.stop is None]
+    for row in [f for f in reversed(fixed) if f.range.arg.size >= 2 * ROWS]:
+        along_k = [at for at in _reads(reduction) if stride_along(at, k) == 1 and stride_along(at, row.range)]
+        if along_k:
+            same = [f for f in fixed if f is not row and 1 < f.range.arg.size <= FEW
+                    and all(stride_along(at, f.range) == 0 for at in along_k)]
+            few = same[-1] if same else None
+            width = few.range.arg.size if few is not None else 1
+            return RowsAtOnce(row, min(ROWS, target.vector_registers // (2 * max(width, 2))), few, width)
+    return None
 
 
-def rows_together(row: For, rows: int, wide: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
-    """The loop over rows, around `wide` (their reduction, with lanes along k), several rows at once."""
-    most = target.vector_registers // 2
-    chosen = decisions.ask(Rows(rows), lambda c: f"at most {most} rows" if c.count > most else None)
-    return moves.wide(For(row.range, LOOP, wide), chosen.count, 1)
+@dataclass
+class RowsAtOnce:
+    """`count` rows of the loop `row`, each for all `width` iterations of `few`."""
+    row: For
+    count: int
+    few: For | None
+    width: int
+
+    def together(self, wide: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
+        """for row: for few: S  ->  for rows by count: TILE count: TILE few: S      (S is the reduction, with lanes)"""
+        most = target.vector_registers // 2
+        chosen = decisions.ask(Rows(self.count), lambda c: f"at most {most} rows" if c.count > most else None)
+        if self.few is not None:
+            wide = moves.wide(For(self.few.range, LOOP, wide), self.width, 1)
+        return moves.wide(For(self.row.range, LOOP, wide), chosen.count, 1)
+
+
+def few_rows(p: Product) -> bool:
+    """Whether a factor of a product, both along k, has so few rows that turning the other one would take longer."""
+    factors = ((p.left, p.m), (p.right, p.n))
+    if len(p.k) != 1 or p.k[0].arg.size < LEAST_ROW or not all(
+            f.op is o.LOAD and len(f.src) == 2 and stride_along(f.src[1], p.k[0]) == 1 for f, _ in factors):
+        return False
+    return any(len(few) == 1 and few[0].arg.size <= FEW and any(r.arg.size >= 2 * ROWS for r in many)
+               for (_, few), (_, many) in (factors, factors[::-1]))
 
 
 def along_slices(loop: For, inner: list[Statement], tile: int, lanes: int, target: Target, decisions: Decisions) \

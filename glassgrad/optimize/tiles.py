@@ -15,6 +15,7 @@ from glassgrad.lower.loops import ranges_of
 from glassgrad.optimize.axes import FlatProduct, flat_axis, image_axis, stride_along, swells
 from glassgrad.optimize.choices import Choice, settled
 from glassgrad.optimize.product import Product
+from glassgrad.optimize.streams import few_rows
 from glassgrad.optimize.target import Target
 
 PHASE = 20_000           # cycles: two workers that wait for each other, once more
@@ -64,7 +65,7 @@ class Recipe(FlatProduct):
         m, m_out = flat_axis(p.m, p.epilogue, "m")
         n, n_out = (None if p.stops else image_axis(p)) or flat_axis(p.n, p.epilogue, "n")
         recipe = Recipe(p, target, m, n, [*p.batch, *m_out, *n_out])
-        if recipe.depth < LEAST_K or recipe.work < LEAST_WORK or n.size < 4 or m.size < 2:
+        if recipe.depth < LEAST_K or recipe.work < LEAST_WORK or n.size < 4 or m.size < 2 or few_rows(p):
             return None
         if not n.pitch and (swells(p.right, p.n + p.k) or swells(p.left, p.m + p.k)):
             return None
