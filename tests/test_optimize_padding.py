@@ -34,7 +34,7 @@ from glassgrad.lower.loops import (
     walk,
 )
 from glassgrad.lower.lower import lower
-from glassgrad.optimize import contraction, direct, zeros
+from glassgrad.optimize import direct, tiles, zeros
 from glassgrad.optimize.padding import Edges
 from glassgrad.optimize.recipes import optimize
 from glassgrad.render.jam import jam
@@ -115,8 +115,8 @@ def parts(values: Inputs, rng: np.random.Generator, case: Any) -> list[UOp]:
 def test_stored_zeros_keep_the_answer(case: Any, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     """What the recipe that stops at the edges does not take, another one takes from a copy."""
     monkeypatch.setattr(direct, "LEAST_WORK", 1 << 40)
-    monkeypatch.setattr(contraction, "LEAST_WORK", 1)
-    monkeypatch.setattr(contraction, "LEAST_K", 1)
+    monkeypatch.setattr(tiles, "LEAST_WORK", 1)
+    monkeypatch.setattr(tiles, "LEAST_K", 1)
     monkeypatch.setattr(zeros, "REREAD", 0)
     copied: list[str] = []
 
@@ -140,10 +140,10 @@ TILES = ["1_1_3", "2_1_3", "4_1_5", "3_2_4", "1_5_1", "4_1_1", "1_1_11"]
 def test_every_tile_at_every_edge(rows: str, taps: int, monkeypatch: pytest.MonkeyPatch, torch: Any,
                                   rng: np.random.Generator) -> None:
     """On this machine: tiles along one loop and along two, inside, at one edge, over both."""
-    tiles = [int(t) for t in rows.split("_")]
+    tile = [int(t) for t in rows.split("_")]
     monkeypatch.setattr(direct, "LEAST_USE", 0.0)
     monkeypatch.setattr(direct, "MOST_WRITTEN", 1 << 30)
-    monkeypatch.setattr(direct, "_tilings", lambda sizes, most, cut=2: iter([tiles] if len(sizes) == 3 else []))
+    monkeypatch.setattr(direct, "_tilings", lambda sizes, most, cut=2: iter([tile] if len(sizes) == 3 else []))
     batch = 4 + TILES.index(rows)                     # kernels of their own, in every cache
     g = rng.standard_normal((batch, 20, 12 - taps, 12 - taps)).astype("float32")
     w = rng.standard_normal((20, 32, taps, taps)).astype("float32")

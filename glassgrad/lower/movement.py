@@ -14,7 +14,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.arguments import Shape
 from glassgrad.graph.axes import runs
 from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.index import add, both, divide, index, less, modulo, multiply, rebuild
+from glassgrad.graph.index import add, both, build, divide, index, less, linear, modulo, multiply, rebuild
 from glassgrad.graph.length import Length, Size, most
 from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import UOp
@@ -96,6 +96,34 @@ def _regroup_symbolic(at: Index, shape: Shape, source: Shape, size: Callable[[Si
 
 def _operation(op: Op, x: UOp, y: UOp) -> UOp:
     return rebuild(UOp(op, dtypes.index, (x, y)), (x, y))
+
+
+def under_gate(at: UOp, gate: UOp) -> UOp:
+    """An index that is used only where the gate holds: (i + 23*k) % 24 is i - k where 0 <= i - k < 24."""
+    least: dict[frozenset[tuple[UOp, int]], int] = {}
+    below: dict[frozenset[tuple[UOp, int]], int] = {}
+    waiting = [gate]
+    while waiting:
+        condition = waiting.pop()
+        if condition.op is o.AND:
+            waiting += condition.src
+        elif condition.op is o.CMPLT and condition.src[0].dtype is dtypes.index:
+            c, terms = linear(add(condition.src[0], multiply(condition.src[1], -1)))
+            below[frozenset(terms.items())] = -c
+            least[frozenset((a, -k) for a, k in terms.items())] = c + 1
+    constant, terms = linear(at)
+    for atom, k in terms.items():
+        if atom.op is not o.MOD or atom.src[1].op is not o.CONST:
+            continue
+        n, (c, parts) = atom.src[1].arg, linear(atom.src[0])
+        for sum_ in least.keys() & below.keys():
+            known = dict(sum_)
+            periods = (least[sum_] + c) // n, (below[sum_] - 1 + c) // n
+            if periods[0] == periods[1] and all((parts.get(a, 0) - known.get(a, 0)) % n == 0
+                                                for a in (*parts, *known)):
+                rest = build(constant, {a: m for a, m in terms.items() if a is not atom})
+                return under_gate(add(rest, multiply(build(c - periods[0] * n, known), k)), gate)
+    return at
 
 
 def flatten(at: Index, shape: Shape) -> UOp:

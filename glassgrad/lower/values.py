@@ -35,7 +35,7 @@ from glassgrad.lower.loops import (
     ranges_of,
     register,
 )
-from glassgrad.lower.movement import Index, flatten, source_index
+from glassgrad.lower.movement import Index, flatten, source_index, under_gate
 from glassgrad.lower.philox import philox
 from glassgrad.lower.transcendental import expand
 from glassgrad.schedule.fuse import counted
@@ -233,7 +233,7 @@ class Values:
 def _load(memory: UOp, at: UOp, gate: UOp | None) -> UOp:
     if gate is not None and gate.op is o.CONST:
         return load(memory, at) if gate.arg else const(0, memory.dtype)
-    return load(memory, at, gate)
+    return load(memory, at if gate is None else under_gate(at, gate), gate)
 
 
 def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:

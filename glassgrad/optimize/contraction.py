@@ -40,9 +40,10 @@ from glassgrad.optimize.choices import Decisions
 from glassgrad.optimize.direct import direct
 from glassgrad.optimize.dots import dots
 from glassgrad.optimize.packing import Operand
-from glassgrad.optimize.product import lanes_on_the_right, recognise
+from glassgrad.optimize.product import lanes_on_the_right, recognise, recognise_window
 from glassgrad.optimize.target import Target
 from glassgrad.optimize.tiles import TASK_WORK, Contract, Recipe
+from glassgrad.optimize.windows import windows
 from glassgrad.optimize.zeros import with_zeros
 
 ROWS_AHEAD = 16          # of K: how early the right factor is fetched where it is read in place
@@ -54,7 +55,8 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions) -> 
     """The phases of the packed recipe; refuses (None) what is not a sum of products or is too small to repay it."""
     product = recognise(body)
     if product is None:
-        return None
+        window = recognise_window(body)
+        return None if window is None else windows(window, target, decisions)
     before: list[list[Statement]] = []
     if not product.stops:
         in_place = direct(product, target, decisions)

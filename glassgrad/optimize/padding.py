@@ -101,9 +101,9 @@ class Edges:
                 continue
             left = add(index(h.limit), multiply(place, -h.m_step))        # k_step * k < left
             if h.k_step > 0:
-                high = _decided(o.MIN, high, divide(add(left, index(h.k_step - 1)), h.k_step))
+                high = decided(o.MIN, high, divide(add(left, index(h.k_step - 1)), h.k_step))
             else:
-                low = _decided(o.MAX, low, add(divide(multiply(left, -1), -h.k_step), index(1)))
+                low = decided(o.MAX, low, add(divide(multiply(left, -1), -h.k_step), index(1)))
         return low, high
 
     def share(self, k: UOp) -> float:
@@ -168,8 +168,9 @@ def bounded(k: UOp, low: UOp, high: UOp, body: list[Statement]) -> list[Statemen
 def within(low: UOp, high: UOp, start: UOp, size: int) -> tuple[UOp, UOp]:
     """An interval seen from `start`, as far as it lies in the next `size` iterations."""
     back = multiply(start, -1)
-    return _decided(o.MAX, add(low, back), index(0)), _decided(o.MIN, add(high, back), index(size))
+    return decided(o.MAX, add(low, back), index(0)), decided(o.MIN, add(high, back), index(size))
 
 
-def _decided(op: Op, x: UOp, y: UOp) -> UOp:
+def decided(op: Op, x: UOp, y: UOp) -> UOp:
+    """The larger or the smaller of two indices, at once where their bounds tell."""
     return rebuild(UOp(op, dtypes.index, (x, y)), (x, y))

@@ -48,6 +48,14 @@ def recognise(body: list[Statement]) -> Product | None:
     return found if split is None else _recognise(split)
 
 
+def recognise_window(body: list[Statement]) -> Product | None:
+    """The body as a sum of products whose right factor has no loop of its own, or None."""
+    found = _recognise(body, both_sides=False)
+    if found is None or found.m and found.n or not (found.m or found.n):
+        return None
+    return found if found.m else found.swapped()
+
+
 def _groups_apart(body: list[Statement]) -> list[Statement] | None:
     """for i in n: ..i // c..  ->  for g in n/c: for i in c: ..g..      refuses: nothing is divided"""
     loops, inner = task_loops(body)
@@ -69,7 +77,7 @@ def _groups_apart(body: list[Statement]) -> list[Statement] | None:
     return None
 
 
-def _recognise(body: list[Statement]) -> Product | None:
+def _recognise(body: list[Statement], both_sides: bool = True) -> Product | None:
     around, body = task_loops(body)
     loops = [f.range for f in around]
     stops = {f.range: f.stop for f in around if f.stop is not None}      # tiles are cut to sizes that are known
@@ -97,7 +105,7 @@ def _recognise(body: list[Statement]) -> Product | None:
     m = [r for r in loops if r in in_left and r not in in_right and r not in stops]
     n = [r for r in loops if r in in_right and r not in in_left and r not in stops]
     batch = [r for r in loops if r not in m and r not in n]
-    return Product(left, right, m, n, batch, k, total, body[2:], stops) if m and n else None
+    return Product(left, right, m, n, batch, k, total, body[2:], stops) if m and n or not both_sides else None
 
 
 def lanes_on_the_right(p: Product) -> Product:
