@@ -15,6 +15,7 @@ A JIT that cannot lie:
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import weakref
@@ -62,7 +63,11 @@ class TinyJit:
     [0.0, 2.0, 4.0, 6.0]
     """
 
-    def __init__(self, function: Callable[..., Any]):
+    def __new__(cls, function: Callable[..., Any] | None = None, **options: Any) -> Any:
+        """@TinyJit, or @TinyJit(prune=True), which is the same: launches that nobody reads are always dropped."""
+        return functools.partial(cls, **options) if function is None else super().__new__(cls)
+
+    def __init__(self, function: Callable[..., Any], prune: bool = True, optimize: bool = True):
         if not callable(function):
             raise JitError("TinyJit wraps a function", given=repr(function), expected="something that can be called",
                            mend="write @TinyJit above a def")
@@ -96,6 +101,17 @@ class TinyJit:
     def captured(self) -> bool:
         """Whether any combination of arguments is replayed by now."""
         return any(c.replays for c in self._known.values())
+
+    @property
+    def fxn(self) -> Callable[..., Any]:
+        """The function itself, by tinygrad's name."""
+        return self.function
+
+    @property
+    def jit_cache(self) -> list[Any]:
+        """The kernels that a replay of the latest capture launches; empty before there is one."""
+        found = [replay.replay.items for c in self._known.values() for replay in c.replays[:1]]
+        return list(found[-1]) if found else []
 
     @property
     def memory(self) -> MemoryUse | None:

@@ -526,14 +526,28 @@ DIFFERENCES = {
     "cholesky": "a matrix that is not positive definite gives NaN; PyTorch raises",
     "allclose": "a tensor, as tinygrad; PyTorch gives a bool",
     "empty": "zeros: nothing is read before it is written",
-    "assign": "rebinds: tensors computed before keep the old value",
+    "assign": "rebinds: tensors computed before keep the old value; a view writes into the tensor it is a view of",
     "shard": "a tensor lives on one device: all names must be the same",
     "hash": "shake_128 of all bytes",
     "ctc_loss": "the gradient of the log-probabilities alone; PyTorch's is that of log_softmax before them too",
     "contiguous_backward": "changes nothing: kernels are chosen well without it",
-    "add_": "as all names with an underscore: the tensor takes the new value; views of it keep the old one",
+    "add_": "as all names with an underscore: the tensor takes the new value, a view's tensor too",
     "detach": "stops gradients; there is no graph to free",
-    "backward": "can be called again at any time; there is no retain_graph",
+    "backward": "can be called again at any time; retain_graph and create_graph change nothing. Only leaves get a "
+                "grad, as in PyTorch; tinygrad before 0.14 gave one to every live tensor on the way",
+    "callify": "changes nothing: what is realized together is scheduled together",
+    "decode_hevc_frame": "raises: it drives the video unit of one vendor's graphics card",
+    "fs_load": "raises: a storage service of tinygrad's",
+    "fs_store": "raises: a storage service of tinygrad's",
+    "fuse": "changes nothing: fusing is the scheduler's choice",
+    "image_conv2d": "`conv2d`: memory is plain here",
+    "image_dot": "`dot`: memory is plain here",
+    "invalids": "zeros, as `empty`",
+    "kernelize": "changes nothing: kernels are chosen when a tensor is realized",
+    "linear_with_vars": "a list of kernels; tinygrad's is a node with them as its sources (`.src` works on both)",
+    "no_grad": "changes nothing: a gradient is computed where it is asked for",
+    "random_bits": "tinygrad's numbers, by Threefry; `rand` draws by Philox",
+    "schedule_linear": "a list of kernels; tinygrad's is a node with them as its sources (`.src` works on both)",
     "keccak": "also shake_256",
     "masked_select": "runs the mask at once, unless given a size",
     "unique": "runs at once, to know how many",
@@ -541,16 +555,64 @@ DIFFERENCES = {
 
 # what tinygrad's Tensor has and this one does not
 ABSENT = {
-    "as_param": "a step inside tinygrad's compiler: a numbered argument of a graph that is called; here `TinyJit`",
-    "call": "a step inside tinygrad's compiler: a graph called as a function; here `TinyJit`, or a plain function",
-    "callify": "a step inside tinygrad's compiler: what is pending as one call; here `TinyJit`",
     "custom_kernel": "takes a kernel written in tinygrad's own graph; here `c_kernel` (C source, with its gradient)",
-    "decode_hevc_frame": "drives the video unit of one vendor's graphics card",
-    "from_url": "tensors know nothing of networks: `Tensor(fetch(url).read_bytes())`, with `tinygrad.helpers.fetch`",
-    "image_conv2d": "`conv2d` laid out for one vendor's image memory: the numbers are those of `conv2d`",
-    "image_dot": "`dot` laid out for one vendor's image memory: the numbers are those of `dot`",
-    "invalids": "memory without values, a notion of tinygrad's compiler; here `empty`",
-    "linear_with_vars": "gives tinygrad's own list of launches; here `schedule()`",
-    "random_bits": "the bits of one draw by key and counter, as tinygrad counts them; here `threefry` or `randint`",
-    "schedule_linear": "gives tinygrad's own list of launches; here `schedule()`",
 }
+
+# -- modules: names that tinygrad has too, what PyTorch calls the others, and what differs ---------------------
+IN_TINYGRAD = frozenset("""
+    dtypes DType Device Context GlobalCounters Variable TinyJit Function
+    BatchNorm BatchNorm2d BatchNorm3d Conv1d Conv2d ConvTranspose1d ConvTranspose2d Embedding GroupNorm InstanceNorm
+    LSTMCell LayerNorm LayerNorm2d Linear RMSNorm
+    LAMB Adam AdamW Optimizer OptimizerGroup Muon LARS SGD
+    get_parameters get_state_dict load_state_dict safe_save safe_load safe_load_metadata torch_load gguf_load
+    mnist cifar
+""".split())
+
+IN_PYTORCH = {
+    **{name: f"torch.nn.{name}" for name in """
+        AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AvgPool1d AvgPool2d
+        AvgPool3d BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d BatchNorm3d Bilinear CELU CTCLoss Conv1d Conv2d
+        Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d CrossEntropyLoss Dropout Dropout1d Dropout2d Dropout3d
+        ELU Embedding Flatten GELU GRU GRUCell GroupNorm Hardsigmoid Hardswish Hardtanh HuberLoss Identity
+        InstanceNorm1d InstanceNorm2d InstanceNorm3d KLDivLoss L1Loss LSTM LSTMCell LayerNorm LeakyReLU Linear
+        LogSigmoid LogSoftmax MSELoss MaxPool1d MaxPool2d MaxPool3d Mish Module ModuleDict ModuleList
+        MultiheadAttention NLLLoss PReLU Parameter ParameterDict ParameterList RMSNorm RNN RNNCell ReLU ReLU6 SELU
+        Sequential SiLU Sigmoid SmoothL1Loss Softmax Softplus Softsign Tanh Unflatten Upsample AlphaDropout
+        ChannelShuffle CircularPad1d CircularPad2d CircularPad3d ConstantPad1d ConstantPad2d ConstantPad3d
+        CosineEmbeddingLoss CosineSimilarity Fold GLU GaussianNLLLoss Hardshrink HingeEmbeddingLoss LocalResponseNorm
+        MarginRankingLoss MaxUnpool1d MaxUnpool2d MaxUnpool3d MultiLabelSoftMarginLoss PairwiseDistance PixelShuffle
+        PixelUnshuffle PoissonNLLLoss ReflectionPad1d ReflectionPad2d ReflectionPad3d ReplicationPad1d
+        ReplicationPad2d ReplicationPad3d SoftMarginLoss Softmax2d Softmin Softshrink Tanhshrink Threshold Transformer
+        TransformerDecoder TransformerDecoderLayer TransformerEncoder TransformerEncoderLayer TripletMarginLoss Unfold
+        UpsamplingBilinear2d UpsamplingNearest2d ZeroPad1d ZeroPad2d ZeroPad3d
+    """.split()},
+    "BatchNorm": "torch.nn.BatchNorm1d, 2d, 3d", "InstanceNorm": "torch.nn.InstanceNorm1d, 2d, 3d",
+    "MultiHeadAttention": "torch.nn.MultiheadAttention", "Swish": "torch.nn.SiLU", "Layer": "torch.nn.Module",
+    **{name: f"torch.optim.{name}" for name in "Adagrad Adam AdamW Optimizer Muon RMSprop SGD".split()},
+    "clip_grad_norm_": "torch.nn.utils.clip_grad_norm_", "clip_grad_value_": "torch.nn.utils.clip_grad_value_",
+    "total_norm": "torch.nn.utils.get_total_norm", "GradScaler": "torch.amp.GradScaler",
+    "autocast": "torch.autocast", "get_parameters": "Module.parameters", "get_state_dict": "Module.state_dict",
+    "load_state_dict": "Module.load_state_dict", "torch_load": "torch.load", "safe_save": "safetensors.torch.save_file",
+    "safe_load": "safetensors.torch.load_file", "save_checkpoint": "torch.save", "load_checkpoint": "torch.load",
+    "mnist": "torchvision.datasets.MNIST", "fashion_mnist": "torchvision.datasets.FashionMNIST",
+    "cifar": "torchvision.datasets.CIFAR10", "dtypes": "torch.float32, ...", "DType": "torch.dtype",
+    "Device": "torch.device", "TinyJit": "torch.compile", "Function": "torch.autograd.Function",
+    "checkpoint": "torch.utils.checkpoint.checkpoint", "grad": "torch.func.grad",
+    "value_and_grad": "torch.func.grad_and_value", "jvp": "torch.func.jvp", "vmap": "torch.func.vmap",
+    "c_kernel": "torch.library.custom_op", "MemoryLimitError": "torch.OutOfMemoryError",
+}
+
+MODULE_DIFFERENCES = {
+    "BatchNorm": "arguments in PyTorch's order or tinygrad's: size, eps, affine, track_running_stats, momentum",
+    "TinyJit": "runs twice, compares, then replays; refuses what it could not repeat",
+    "Context": "settings of glassgrad; `tinygrad.helpers.Context` also takes those that only tinygrad has",
+    "Module": "parameters are the tensors with requires_grad; forward hooks are not there",
+    "Layer": "the base of the layers here; a model of your own needs no base, or `Module`",
+    "torch_load": "executes nothing that is in the file",
+    "Device": "names are CPU, CLANG and PYTHON, and those you register",
+    "grad": "the value comes from value_and_grad",
+    "value_and_grad": "the value first, then the gradient (PyTorch: the other way round)",
+}
+
+# attributes without a docstring of their own
+PLAIN = {"uop": "The graph node this tensor stands for", "no_grad": "False"}

@@ -8,7 +8,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-from api_names import ABSENT, DIFFERENCES, PYTORCH, TINYGRAD
+from api_names import (
+    ABSENT,
+    DIFFERENCES,
+    IN_PYTORCH,
+    IN_TINYGRAD,
+    MODULE_DIFFERENCES,
+    PLAIN,
+    PYTORCH,
+    TINYGRAD,
+)
 
 import glassgrad
 from glassgrad import Tensor, nn
@@ -73,19 +82,24 @@ def tensor_tables() -> list[str]:
             plain = thing.fget if isinstance(thing, property) else getattr(Tensor, name)
             shown = f"`{name}`" if isinstance(thing, property) or not callable(plain) else f"`{name}{signature(plain)}`"
             lines.append(
-                f"| {shown} | {sentence(plain) if callable(plain) else ''} | {'✓' if name in TINYGRAD else ''} | "
+                f"| {shown} | {sentence(plain) if callable(plain) else PLAIN[name]} | "
+                f"{'✓' if name in TINYGRAD else ''} | "
                 f"{'`' + PYTORCH[name] + '`' if name in PYTORCH else ''} | {DIFFERENCES.get(name, '')} |"
             )
         lines.append("")
     return lines
 
 
-def module_table(title: str, module: Any, names: list[str]) -> list[str]:
-    lines = [f"## {title}", "", "| name | what it is |", "|---|---|"]
+def module_table(title: str, module: Any, names: list[str], pytorch: str = "") -> list[str]:
+    """A module's names; `pytorch` is the module of PyTorch's that has all of them under the same names."""
+    lines = [f"## {title}", "", "| name | what it is | tinygrad | PyTorch | difference |", "|---|---|---|---|---|"]
     for name in names:
         thing = getattr(module, name)
         call = f"{name}{signature(thing)}" if callable(thing) and not inspect.isclass(thing) else name
-        lines.append(f"| `{call}` | {sentence(thing) if callable(thing) else ''} |")
+        what = sentence(thing if callable(thing) else type(thing)) or sentence(getattr(Tensor, name))
+        theirs = f"{pytorch}.{name}" if pytorch else IN_PYTORCH.get(name, "")
+        lines.append(f"| `{call}` | {what} | {'✓' if name in IN_TINYGRAD and not pytorch else ''} | "
+                     f"{'`' + theirs + '`' if theirs else ''} | {MODULE_DIFFERENCES.get(name, '')} |")
     return [*lines, ""]
 
 
@@ -93,8 +107,11 @@ def page() -> str:
     lines = [HEAD.rstrip(), ""]
     lines += module_table("glassgrad", glassgrad, [n for n in glassgrad.__all__ if n not in ("nn", "jit", "Tensor")])
     lines += tensor_tables()
-    layers = sorted(n for n, v in vars(nn).items() if inspect.isclass(v) and not n.startswith("_"))
+    layers = sorted(n for n, v in vars(nn).items() if n == "Parameter" or
+                    inspect.isclass(v) and not n.startswith("_") and v.__module__.startswith("glassgrad"))
     lines += module_table("glassgrad.nn", nn, layers)
+    functional = importlib.import_module("glassgrad.nn.functional")
+    lines += module_table("glassgrad.nn.functional", functional, sorted(functional.__all__), "F")
     for name in ("optim", "state", "datasets"):
         module = importlib.import_module(f"glassgrad.nn.{name}")
         public = getattr(module, "__all__", None) or [n for n in vars(module) if not n.startswith("_")]
@@ -134,6 +151,13 @@ def test_every_method_is_in_a_test():
 
 def test_facts_are_about_names_that_exist():
     assert not [n for n in (*PYTORCH, *DIFFERENCES) if not hasattr(Tensor, n)]
+    text = PAGE.read_text()
+    assert not [n for n in (*IN_TINYGRAD, *IN_PYTORCH, *MODULE_DIFFERENCES) if f"| `{n}" not in text]
+
+
+def test_every_name_says_what_it_is():
+    rows = [row.split(" | ") for row in PAGE.read_text().splitlines() if row.startswith("| `")]
+    assert not [row[0] for row in rows if not row[1].strip(" |")]
 
 
 def test_every_method_says_what_it_is_with_an_example():

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from scripts import run_script
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 NUMBERS, WHOLE = [[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]], [3, 1, 2]
+WEIGHTS = [[0.5, 1.0, -1.0], [2.0, 0.0, 1.0]]
 
 
 def _installed(name: str) -> bool:
@@ -50,11 +52,13 @@ def rows(page: str, *heading: str) -> list[list[str]]:
 
 def ours() -> dict[str, Any]:
     from glassgrad import Tensor, dtypes, nn
-    return {"Tensor": Tensor, "dtypes": dtypes, "nn": nn, "x": Tensor(NUMBERS), "m": Tensor(WHOLE)}
+    return {"Tensor": Tensor, "dtypes": dtypes, "nn": nn, "x": Tensor(NUMBERS), "m": Tensor(WHOLE),
+            "w": Tensor(WEIGHTS), "G": import_module("glassgrad.nn.functional")}
 
 
 def theirs(torch: Any) -> dict[str, Any]:
-    return {"torch": torch, "F": torch.nn.functional, "t": torch.tensor(NUMBERS), "n": torch.tensor(WHOLE)}
+    return {"torch": torch, "F": torch.nn.functional, "t": torch.tensor(NUMBERS), "n": torch.tensor(WHOLE),
+            "v": torch.tensor(WEIGHTS)}
 
 
 def plain(value: Any) -> np.ndarray:

@@ -16,7 +16,9 @@ _OPS: Names = {name: f"glassgrad.compat.older:{name}" for name in (
     "UnaryOps", "BinaryOps", "TernaryOps", "ReduceOps", "MovementOps", "LoadOps", "MetaOps", "BufferOps", "GroupOp")}
 _OPS |= {"Ops": "glassgrad.graph.ops:Ops", "UOp": "glassgrad.graph.uop:UOp", "LazyOp": "glassgrad.graph.uop:UOp",
          "Variable": "glassgrad.graph.length:Variable", "Compiled": "glassgrad.device:Compiled",
-         "Device": "glassgrad.engine.device:Device", "sint": "glassgrad.compat.older:sint"}
+         "Device": "glassgrad.engine.device:Device", "sint": "glassgrad.compat.older:sint",
+         "sym_infer": "glassgrad.compat.older:sym_infer", "resolve": "glassgrad.compat.older:resolve",
+         "smax": "glassgrad.compat.older:smax", "smin": "glassgrad.compat.older:smin"}
 _DEVICE: Names = {name: f"glassgrad.device:{name}" for name in (
     "Compiled", "Allocator", "LRUAllocator", "MallocAllocator", "Compiler", "Runner", "CompileError", "Buffer")}
 _DEVICE |= {
@@ -36,17 +38,28 @@ _DTYPE: Names = {
     "sum_acc_dtype": "glassgrad.tensor.reduce:sum_dtype",
     "_to_np_dtype": "glassgrad.compat.older:_to_np_dtype",
     "_from_np_dtype": "glassgrad.compat.older:_from_np_dtype",
+    **{name: f"glassgrad.compat.elsewhere:{name}" for name in ("ImageDType", "PtrDType")},
+    **{name: f"glassgrad.compat.numbers:{name}" for name in ("_to_torch_dtype", "_from_torch_dtype")},
 }
+def _elsewhere(*names: str) -> Names:
+    return {name: f"glassgrad.compat.elsewhere:{name}" for name in names}
+
+
+_GRAPHS = _elsewhere("GraphRunner", "MultiGraphRunner", "graph_class")
+_SCHEDULE: Names = {"create_schedule": _LAZY["create_schedule"], "run_schedule": "glassgrad.compat.older:run_schedule",
+                    "run_linear": "glassgrad.compat.older:run_linear",
+                    "ScheduleItem": "glassgrad.schedule.kernels:Item", "ExecItem": "glassgrad.schedule.kernels:Item"}
 _SHAPE: Names = {"ShapeTracker": "glassgrad.graph.view:ShapeTracker", "View": "glassgrad.graph.view:View"}
 _RENDER: Names = {
     "CStyleLanguage": "glassgrad.renderer.cstyle:CStyleLanguage",
     "ClangRenderer": "glassgrad.renderer.cstyle:ClangRenderer",
+    **_elsewhere("CUDARenderer"),
     "Renderer": "glassgrad.renderer.cstyle:CStyleLanguage",
 }
 _TENSOR: Names = {"Tensor": "glassgrad.tensor.tensor:Tensor", "Function": "glassgrad.tensor.function:Function",
                   **{k: _DTYPE[k] for k in ("dtypes", "DType")}, "Device": "glassgrad.engine.device:Device",
                   "TRAINING": "glassgrad.compat.helpers:TRAINING",
-                  **{k: _DTYPE[k] for k in ("_to_np_dtype", "_from_np_dtype")}}
+                  **{k: _DTYPE[k] for k in ("_to_np_dtype", "_from_np_dtype")}, **_elsewhere("_METADATA")}
 _HELPERS = "glassgrad.compat.helpers"
 
 MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
@@ -67,13 +80,14 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
         },
     ),
     "tinygrad.tensor": ((), _TENSOR),
-    "tinygrad.dtype": ((), _DTYPE),
+    "tinygrad.dtype": (("glassgrad.compat.numbers", "glassgrad.compat.knobs"), _DTYPE),
     "tinygrad.helpers": (
-        (_HELPERS, "glassgrad.compat.small"),
+        (_HELPERS, "glassgrad.compat.small", "glassgrad.compat.knobs"),
         {
             "dtypes": "glassgrad.graph.dtype:dtypes",
             "DType": "glassgrad.graph.dtype:DType",
             "GlobalCounters": "glassgrad.engine.counters:GlobalCounters",
+            **_elsewhere("_METADATA"),
         },
     ),
     "tinygrad.device": ((), _DEVICE),
@@ -87,12 +101,19 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
     "tinygrad.features": ((), {}),
     "tinygrad.features.jit": ((), _JIT),
     "tinygrad.engine": ((), {}),
-    "tinygrad.engine.jit": ((), _JIT),
-    "tinygrad.engine.schedule": ((), {"create_schedule": _LAZY["create_schedule"]}),
+    "tinygrad.engine.jit": ((), {**_JIT, **_GRAPHS}),
+    "tinygrad.engine.lazy": ((), {**_LAZY, **_OPS}),
+    "tinygrad.engine.schedule": ((), _SCHEDULE),
     "tinygrad.engine.realize": (
         (),
-        {"Runner": "glassgrad.device:Runner", "CompiledRunner": "glassgrad.device:Runner"},
+        {
+            "Runner": "glassgrad.device:Runner",
+            "CompiledRunner": "glassgrad.device:Runner",
+            **_SCHEDULE,
+            **_elsewhere("BufferCopy", "BufferXfer"),
+        },
     ),
+    "tinygrad.multi": ((), _elsewhere("MultiLazyBuffer")),
     "tinygrad.shape": ((), {}),
     "tinygrad.shape.shapetracker": ((), _SHAPE),
     "tinygrad.shape.view": ((), _SHAPE),
@@ -102,7 +123,13 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
     ),
     "tinygrad.renderer": ((), _RENDER),
     "tinygrad.renderer.cstyle": ((), _RENDER),
+    "tinygrad.renderer.ptx": ((), _elsewhere("PTXRenderer")),
+    "tinygrad.renderer.nir": ((), _elsewhere("NIRRenderer")),
+    "tinygrad.renderer.wgsl": ((), _elsewhere("WGSLRenderer")),
+    "tinygrad.renderer.llvmir": ((), _elsewhere("LLVMRenderer")),
     "tinygrad.runtime": ((), {}),
+    "tinygrad.runtime.ops_python": ((), {name: f"glassgrad.compat.numbers:{name}" for name in (
+        "from_storage_scalar", "to_storage_scalar")}),
     "tinygrad.runtime.lib": (
         (),
         {

@@ -7,13 +7,13 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.engine.device import Device
-from glassgrad.engine.realize import schedule_of
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes, promote
-from glassgrad.graph.length import Length
+from glassgrad.graph.length import Length, replaced
 from glassgrad.graph.ops import Op, Ops
 from glassgrad.graph.uop import UOp
 from glassgrad.tensor.host import numpy_dtype
+from glassgrad.tensor.running import Planned, schedule
 
 sint = int | Length
 DTypeLike = Any
@@ -65,15 +65,59 @@ class GroupOp:
     Movement = o.MOVEMENT
 
 
-def create_schedule(nodes: Sequence[UOp]) -> list[Any]:
+def create_schedule(nodes: Sequence[UOp]) -> Planned:
     """The kernels that would compute these nodes; runs nothing.
 
     >>> len(create_schedule([(Tensor([1]) + 1).lazydata]))
     1
     """
-    return list(schedule_of(list(nodes)))
+    return schedule(list(nodes), Device.DEFAULT)
 
 
+def run_schedule(schedule: Planned, var_vals: Any = None, do_update_stats: bool = True) -> None:
+    """Run a schedule: what it was made for is computed. (`GlobalCounters` count everything here, and variables hold
+    their values themselves.)
+
+    >>> x = Tensor([1, 2]) + 1
+    >>> run_schedule(x.schedule()); len(x.schedule())
+    0
+    """
+    schedule.run()
+
+
+def run_linear(linear: Planned, var_vals: Any = None, update_stats: bool = True) -> None:
+    """The same, by its newer name."""
+    linear.run()
+
+
+# -- symbolic lengths ----------------------------------------------------------------------------------------
+def sym_infer(size: Any, var_vals: dict[Any, int]) -> int:
+    """A length as a number, by these values of its variables (given by variable, or by name).
+
+    >>> n = Variable("n", 1, 10)
+    >>> sym_infer(n * 2 + 1, {"n": 3})
+    7
+    """
+    names = {getattr(variable, "name", variable): number for variable, number in var_vals.items()}
+    return int(replaced(size, lambda symbol: names.get(symbol.name, symbol))) if isinstance(size, Length) else int(size)
+
+
+def resolve(condition: Any, default: bool = True) -> bool:
+    """Whether a comparison of lengths holds for all their values; `default` where that is open."""
+    return bool(condition) if isinstance(condition, (bool, int)) else default
+
+
+def smax(*sizes: Any) -> Any:
+    """The greatest of some sizes."""
+    return max(sizes[0] if len(sizes) == 1 else sizes)
+
+
+def smin(*sizes: Any) -> Any:
+    """The least of some sizes."""
+    return min(sizes[0] if len(sizes) == 1 else sizes)
+
+
+# -- element types -------------------------------------------------------------------------------------------
 def least_upper_dtype(*kinds: DType) -> DType:
     """The type that numbers of all these types meet in.
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from glassgrad.base.lines import line_of, user_place
+from glassgrad.engine.counters import GlobalCounters
 from glassgrad.graph.arguments import Shape
 from glassgrad.graph.dtype import DType
 from glassgrad.runtime.device import Device
@@ -45,6 +46,7 @@ class Buffer:
         self._memory = memory            # gives the block back, even if the name has come to mean another device
         self._block = memory.allocate(self.nbytes)
         self.address: int = self._block.address
+        GlobalCounters.mem_used += self.nbytes
         _live.add(self)
 
     @classmethod
@@ -61,6 +63,7 @@ class Buffer:
         block = getattr(self, "_block", None)
         if block is not None and not finalizing():      # when the interpreter ends, the pool may be gone before us
             self._block = None
+            GlobalCounters.mem_used -= self.nbytes
             self._memory.release(block)
 
     def __repr__(self) -> str:

@@ -15,6 +15,7 @@ class GlobalCounters:
     global_mem: int = 0        # bytes of memory they must touch
     time_sum_s: float = 0.0    # seconds spent running them
     schedules: int = 0         # graphs scheduled anew (a cached schedule does not count)
+    mem_used: int = 0          # bytes of the values in memory now; `reset` leaves it
 
     @classmethod
     def reset(cls) -> None:

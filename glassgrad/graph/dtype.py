@@ -49,6 +49,11 @@ class DType:
         return True if self.kind == "b" else ((1 << (self.bits - 1)) - 1 if self.kind == "i" else (1 << self.bits) - 1)
 
     @property
+    def bitsize(self) -> int:
+        """tinygrad's word for `bits`."""
+        return self.bits
+
+    @property
     def accumulator(self) -> DType:
         """The type a sum of this type is carried in: narrow floats in float32."""
         return dtypes.float32 if self.kind == "f" and self.bits < 32 else self
@@ -80,6 +85,14 @@ class dtypes:
     default_int: DType = int32
     index: DType = int64  # what addresses are computed in
 
+    fp8s = (fp8e4m3, fp8e5m2)
+    floats = (*fp8s, float16, bfloat16, float32, float64)
+    uints = (uint8, uint16, uint32, uint64)
+    sints = (int8, int16, int32, int64)
+    ints = (*uints, *sints)
+    int8s, int16s, int32s, int64s = ((small, large) for small, large in zip(uints, sints))
+    all = (*floats, *ints, bool)
+
     @staticmethod
     def is_float(dtype: DType) -> bool:  # type: ignore[valid-type]
         return dtype.kind == "f"
@@ -93,6 +106,46 @@ class dtypes:
         return dtype.kind == "u"
 
     @staticmethod
+    def is_bool(dtype: DType) -> bool:  # type: ignore[valid-type]
+        return dtype.kind == "b"
+
+    @staticmethod
+    def min(dtype: DType) -> Any:
+        """The least value of a type; minus infinity for floats."""
+        return dtype.min
+
+    @staticmethod
+    def max(dtype: DType) -> Any:
+        """The greatest value of a type; infinity for floats."""
+        return dtype.max
+
+    @staticmethod
+    def finfo(dtype: DType) -> tuple[Any, Any]:
+        """How many bits a float type has for the exponent and for the fraction.
+
+        >>> dtypes.finfo(dtypes.float16)
+        (5, 10)
+        """
+        if dtype.kind != "f":
+            raise DTypeError("only floats have an exponent", given=repr(dtype), expected="a float type",
+                             mend="ask dtypes.is_float(dtype) first")
+        return dtype.exponent, dtype.mantissa
+
+    @staticmethod
+    def as_const(value: Any, dtype: DType) -> Any:
+        """A number as the Python type that stands for an element type, unrounded.
+
+        >>> dtypes.as_const(3.7, dtypes.int32), dtypes.as_const(2, dtypes.float32)
+        (3, 2.0)
+        """
+        return {"f": float_type, "b": bool_type}.get(dtype.kind, int_type)(value)
+
+    @staticmethod
+    def fields() -> dict[str, DType]:
+        """The types by their names, short ones included."""
+        return dict(_by_name)
+
+    @staticmethod
     def from_py(value: Any) -> DType:
         """The type a plain Python value takes: bool, default int or default float."""
         if value is True or value is False:
@@ -100,7 +153,7 @@ class dtypes:
         return dtypes.default_int if isinstance(value, int_type) else dtypes.default_float
 
 
-int_type = int
+int_type, float_type, bool_type = int, float, bool
 
 ALL: tuple[DType, ...] = tuple(sorted({id(d): d for d in vars(dtypes).values() if isinstance(d, DType)}.values(),
                                       key=lambda d: d.rank))

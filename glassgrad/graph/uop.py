@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from glassgrad.base.errors import InputError
 from glassgrad.graph import ops as o
 from glassgrad.graph.arguments import (
     Axes,
@@ -162,6 +163,31 @@ class UOp(Node):
         # view.py is built on this file, and few ever ask
         from glassgrad.graph.view import ShapeTracker
         return ShapeTracker.of(self)
+
+    @property
+    def srcs(self) -> tuple[UOp, ...]:
+        """The sources, by their older name."""
+        return self.src
+
+    @property
+    def realized(self) -> Any:
+        """The memory that holds this node's values, below its movement ops; None before it is computed."""
+        base = self.base
+        return base.arg if base.op is o.BUFFER else None
+
+    @property
+    def is_realized(self) -> bool:
+        """Whether the values below the movement ops are in memory."""
+        return self.base.op is o.BUFFER
+
+    @property
+    def buffer(self) -> Any:
+        """The memory that holds this node's values; a node that is not computed has none."""
+        memory = self.realized
+        if memory is None:
+            raise InputError("this node has no memory yet", given=f"{self.op.name} of shape {self.shape}",
+                             expected="a computed tensor", mend="call realize() on the tensor first")
+        return memory
 
 
 # -- making leaves -------------------------------------------------------------------------------------------

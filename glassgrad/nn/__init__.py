@@ -79,6 +79,7 @@ from glassgrad.nn.losses import (
     NLLLoss,
     SmoothL1Loss,
 )
+from glassgrad.nn.module import Module, ModuleDict, ModuleList, Parameter, ParameterDict, ParameterList
 from glassgrad.nn.normalization import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
 from glassgrad.nn.padding import (
     CircularPad1d,
@@ -119,7 +120,7 @@ from glassgrad.nn.pooling import (
 from glassgrad.nn.rearranging import ChannelShuffle, Flatten, Fold, PixelShuffle, PixelUnshuffle, Unflatten, Unfold
 from glassgrad.nn.recurrent import GRUCell, LSTMCell, RNNCell
 from glassgrad.nn.recurrent_layers import GRU, LSTM, RNN
-from glassgrad.nn.sequential import ModuleDict, ModuleList, Sequential
+from glassgrad.nn.sequential import Sequential
 from glassgrad.nn.transformer import (
     Transformer,
     TransformerDecoder,
@@ -130,7 +131,7 @@ from glassgrad.nn.transformer import (
 
 
 def __getattr__(name: str) -> ModuleType:
-    """`nn.datasets`, loaded by whoever asks for it: it brings NumPy and archive readers along."""
-    if name == "datasets":
-        return import_module("glassgrad.nn.datasets")
+    """Loaded by whoever asks: `nn.datasets` brings NumPy and archive readers along, `nn.functional` many functions."""
+    if name in ("datasets", "functional"):
+        return import_module(f"glassgrad.nn.{name}")
     raise AttributeError(f"glassgrad.nn has no {name!r}")

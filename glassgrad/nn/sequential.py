@@ -13,25 +13,7 @@ from typing import Any
 from glassgrad.base.errors import InputError
 from glassgrad.nn.layer import Layer
 
-__all__ = ["Sequential", "ModuleList", "ModuleDict"]
-
-
-class ModuleList(list[Any]):
-    """A list, for programs that expect this name: plain lists of layers are found as well.
-
-    >>> from glassgrad.nn.state import get_state_dict
-    >>> list(get_state_dict(ModuleList([[Tensor([1.0])]])))
-    ['0.0']
-    """
-
-
-class ModuleDict(dict[str, Any]):
-    """A dictionary, for programs that expect this name: plain dictionaries of layers are found as well.
-
-    >>> from glassgrad.nn.state import get_state_dict
-    >>> list(get_state_dict(ModuleDict(weights=[Tensor([1.0])])))
-    ['weights.0']
-    """
+__all__ = ["Sequential"]
 
 
 class Sequential(Layer):

@@ -25,6 +25,7 @@ from glassgrad.runtime.elf import Image
 from glassgrad.runtime.host import host_description
 from glassgrad.runtime.kernel_key import cache_key, cost
 from glassgrad.runtime.memory import HostMemory
+from glassgrad.runtime.renderer_facts import RendererFacts
 from glassgrad.runtime.workers import Command, pool_is_open, worker_pool
 
 if TYPE_CHECKING:
@@ -63,6 +64,10 @@ class NativeDevice:
     def target(self) -> Target:
         target = Target.of(host_description())
         return target if self.language == "llvm" else replace(target, units=())      # C has no words for matrix units
+
+    @property
+    def renderer(self) -> RendererFacts:
+        return RendererFacts(self.name, self.language)
 
     # -- compiling -------------------------------------------------------------------------------------------
     def programs(self, kernels: Sequence[UOp]) -> list[Program]:

@@ -25,6 +25,7 @@ from glassgrad.runtime.loop_interpreter import run_kernel
 from glassgrad.runtime.memory import HostMemory
 from glassgrad.runtime.native import NativeDevice
 from glassgrad.runtime.plan import StepwisePlan
+from glassgrad.runtime.renderer_facts import RendererFacts
 
 WIDE = Target(arch="python", vector_bytes=8192, vector_registers=32)
 
@@ -48,6 +49,10 @@ class PythonDevice:
         self.name = name
         self.memory = HostMemory()
         self._programs: dict[tuple[UOp, int], Interpreted] = {}
+
+    @property
+    def renderer(self) -> RendererFacts:
+        return RendererFacts(self.name, "python", has_threads=False)
 
     def programs(self, kernels: Sequence[UOp]) -> list[Interpreted]:
         return [self._program(ast) for ast in kernels]

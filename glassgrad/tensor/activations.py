@@ -117,8 +117,8 @@ class Activations(Convolution):
         a, b = self.split([size // 2, size // 2], dim=-1)
         return a.silu() * b
 
-    def softplus(self, beta: float = 1.0) -> Self:
-        """ln(1 + e^(beta x)) / beta, without overflow.
+    def softplus(self, beta: float = 1.0, threshold: float = 20.0) -> Self:
+        """ln(1 + e^(beta x)) / beta, without overflow, and x itself where beta x is above a threshold.
 
         >>> Tensor([1000.0, -1000.0]).softplus().tolist()
         [1000.0, 0.0]
@@ -126,7 +126,9 @@ class Activations(Convolution):
         if beta == 0:
             raise InputError("softplus needs a beta to divide by", given="beta=0", expected="a number that is not 0",
                              mend="write x.softplus(), or x.relu() for the limit of large beta")
-        return self._formula(lambda x: formulas.softplus(x) if beta == 1 else formulas.softplus(x * beta) * (1 / beta))
+        found = self._formula(lambda x: formulas.softplus(x) if beta == 1 else formulas.softplus(x * beta) * (1 / beta))
+        # from 20 on the two are the same number in float32: only a lower threshold changes anything
+        return found if threshold >= 20 else (self * beta > threshold).where(self, found)
 
     def logsigmoid(self) -> Self:
         """ln(sigmoid(x)), without underflow.

@@ -1,8 +1,9 @@
 """A tensor that takes another value: assign, replace, PyTorch's names with an underscore. In, out: tensors.
 
 Here a name is given a new value; nothing that was computed from the old one changes, and views of it keep it too. So
-`x.add_(1)` is `x.assign(x.add(1))`, and `p.grad.zero_()` does what it says. `select_scatter` and its kin leave the
-tensor as it is and give the changed copy.
+`x.add_(1)` is `x.assign(x.add(1))`, and `p.grad.zero_()` does what it says. Given to a view, the value goes to the
+tensor it is a view of: `x[2:4].assign(y)` is `x[2:4] = y`. `select_scatter` and its kin leave the tensor as it is and
+give the changed copy.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from glassgrad.base.errors import DTypeError, ShapeError
 from glassgrad.graph.dtype import dtypes
 from glassgrad.tensor.core import Core
+from glassgrad.tensor.indexing import VIEWS, again, replaced_part
 from glassgrad.tensor.interop import Interop
 from glassgrad.tensor.leaves import assigned, distinct, hold, holders
 from glassgrad.tensor.meeting import working_axis
@@ -43,7 +45,8 @@ class Assignment(Interop):
     __slots__ = ()
 
     def assign(self, value: Any) -> Self:
-        """This tensor takes a new value of its own shape and type. Tensors computed before keep the old one.
+        """This tensor takes a new value of its own shape and type. Tensors computed before keep the old one; but a
+        part of a tensor, such as `x[1:3]`, writes into x.
 
         >>> x = Tensor([1, 2]); y = x * 10
         >>> x.assign(Tensor([3, 4])).tolist(), y.tolist()
@@ -52,13 +55,19 @@ class Assignment(Interop):
         new: Self = value if isinstance(value, Core) else \
             self.__class__(value, device=self.device, dtype=self.dtype)  # type: ignore[assignment]
         if new.shape != self.shape:
-            raise ShapeError("cannot assign a value of another shape", given=f"{new.shape} to {self.shape}",
-                             expected=f"shape {self.shape}", mend="reshape or expand the value first")
+            extra = self.ndim - new.ndim
+            if extra < 0 or any(n not in (1, m) for n, m in zip(new.shape, self.shape[extra:])):
+                raise ShapeError("cannot assign a value of another shape", given=f"{new.shape} to {self.shape}",
+                                 expected=f"shape {self.shape}, or one that broadcasts to it",
+                                 mend="reshape the value first")
+            new = new.expand(self.shape)
         if new.dtype is not self.dtype:
             raise DTypeError("cannot assign a value of another type", given=f"{new.dtype.name} to {self.dtype.name}",
                              expected=f"{self.dtype.name} values",
                              mend=f"cast the value first: value.cast({self.dtype!r})")
         self._shared_device(new)
+        if new.uop is not self.uop and self._written_through(new):
+            return self
         self.replace(new)
         if any(other is not self for other in holders((self.uop,))):     # a leaf's value: two leaves from now on
             self.uop = distinct(self.uop)
@@ -66,7 +75,25 @@ class Assignment(Interop):
         assigned(self)
         return self
 
-    def replace(self, value: Self) -> Self:
+    def _written_through(self, new: Self) -> bool:
+        """A view's new value, in the tensors it is a view of: `cache[:, 3].assign(row)` changes the cache, as in
+        PyTorch and tinygrad. False where this tensor is no view of a tensor somebody has."""
+        node = self.uop
+        while node.op in VIEWS:
+            node = node.src[0]
+            owners: list[Self] = [t for t in holders((node,)) if t is not self]
+            if owners:
+                written = replaced_part(node, self.uop, new.uop)
+                written.cached("written through", lambda _: True)
+                for owner in owners:
+                    owner.replace(owner._with(written))
+                    assigned(owner)
+                view = again(self.uop, node, written)
+                self.uop, self._device = view, new._device
+                return True
+        return False
+
+    def replace(self, value: Self, allow_shape_mismatch: bool = True) -> Self:
         """This tensor takes the place of another in the graph: its node, whatever shape and type that has.
 
         >>> Tensor([1, 2]).replace(Tensor([3.0])).tolist()

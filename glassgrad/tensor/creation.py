@@ -46,8 +46,8 @@ class Creation(Reduce):
     # -- constants -------------------------------------------------------------------------------------------
     @classmethod
     def full(cls, shape: int | Sequence[int], fill_value: Any, dtype: DType | str | None = None,
-             device: str | None = None, requires_grad: bool | None = None) -> Self:
-        """One value everywhere.
+             device: str | None = None, requires_grad: bool | None = None, buffer: bool = True) -> Self:
+        """One value everywhere. (`buffer` is tinygrad's; a constant has no memory here until it needs some.)
 
         >>> Tensor.full((2, 2), 7).tolist()
         [[7, 7], [7, 7]]
@@ -88,12 +88,14 @@ class Creation(Reduce):
         """
         return cls.full(cls._sizes(shape, "empty"), 0, dtype or dtypes.default_float, device, requires_grad)
 
-    def full_like(self, fill_value: Any, **kwargs: Any) -> Self:
+    def full_like(self, fill_value: Any, dtype: DType | str | None = None, device: str | None = None,
+                  buffer: bool = True, **kwargs: Any) -> Self:
         """One value everywhere, in the shape and dtype of this tensor.
 
         >>> Tensor([1, 2]).full_like(7).tolist()
         [7, 7]
         """
+        kwargs.update(dtype=dtype, device=device)
         value, kind = plain_number(fill_value, "to fill a tensor with"), self._wanted(kwargs)
         _refuse_overflow(value, kind)
         return self._like(full(self.shape, value, kind), kwargs)

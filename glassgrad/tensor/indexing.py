@@ -52,10 +52,7 @@ class Indexing(Linear):
             return
         # where each chosen element lives, by choosing from the count of all elements
         places = self._with(counting(self.numel(), dtypes.int64).reshape(self.shape))[key]
-        source = _fitted(new, places.shape, self)
-        flat = UOp(o.SCATTER, self.dtype, (self.uop.reshape((self.numel(),)), places.uop.reshape((places.numel(),)),
-                                           source.reshape((places.numel(),))), Scatter("set"))
-        held(self._with(flat.reshape(self.shape)))
+        held(self._with(_put(self.uop, places.uop, _fitted(new, places.shape, self))))
 
     # -- reading the key -------------------------------------------------------------------------------------
     def _parts(self, key: Any) -> list[Any]:
@@ -284,6 +281,29 @@ def _pick(x: UOp, picks: list[tuple[int, Indexing]]) -> UOp:
     order = [len(shape) + i for i in range(lead)] + list(range(len(shape))) + \
         [len(shape) + i for i in range(lead, len(rest))]
     return found.permute(order)
+
+
+# -- writing -------------------------------------------------------------------------------------------------
+VIEWS = frozenset((o.RESHAPE, o.PERMUTE, o.SHRINK, o.FLIP))     # movements that show each element once, and no others
+
+
+def again(view: UOp, x: UOp, other: UOp) -> UOp:
+    """The movements that lead from x to a view of it, over another node of x's shape."""
+    return other if view is x else UOp(view.op, other.dtype, (again(view.src[0], x, other),), view.arg)
+
+
+def replaced_part(x: UOp, view: UOp, value: UOp) -> UOp:
+    """x with what a view of it shows replaced."""
+    if _only_cuts(x, view):
+        return _replaced(x, view, value)
+    return _put(x, again(view, x, counting(math.prod(x.shape), dtypes.int64).reshape(x.shape)), value)
+
+
+def _put(x: UOp, places: UOp, value: UOp) -> UOp:
+    """x with values put to places, which count its elements row by row."""
+    n = math.prod(places.shape)
+    flat = (x.reshape((math.prod(x.shape),)), places.reshape((n,)), value.reshape((n,)))
+    return UOp(o.SCATTER, x.dtype, flat, Scatter("set")).reshape(x.shape)
 
 
 def _only_cuts(x: UOp, view: UOp) -> bool:

@@ -18,7 +18,7 @@ from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp
 
 __all__ = ["RESET", "Leaf", "assigned", "assigned_within", "distinct", "hold", "hold_alone", "holders", "is_held",
-           "started_from", "take_started"]
+           "started_from", "take_started", "written_with"]
 
 
 class Leaf:
@@ -67,6 +67,19 @@ def holders(nodes: Iterable[UOp]) -> list[Any]:
         if cache is not None and "holders" in cache:
             found.extend(t for t in (h() for h in cache["holders"]) if t is not None and t.uop is node)
     return found
+
+
+def written_with(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    """These tensors, and those that were written through one of them: `cache[3].assign(row).realize()` means the cache.
+    The view then is a view of memory, and costs nothing."""
+    more: dict[int, Any] = {}
+    for tensor in tensors:
+        node = tensor.uop
+        while node.op.kind == o.Kind.MOVEMENT:
+            node = node.src[0]
+            if node._cache is not None and "written through" in node._cache:
+                more.update((id(owner), owner) for owner in holders((node,)))
+    return (*tensors, *[t for t in more.values() if all(t is not other for other in tensors)]) if more else tensors
 
 
 # -- losses --------------------------------------------------------------------------------------------------

@@ -113,8 +113,8 @@ class Random(Joining):
 
     @classmethod
     def rand(cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None,
-             requires_grad: bool | None = None) -> Self:
-        """Numbers spread evenly over [0, 1).
+             requires_grad: bool | None = None, contiguous: bool = True) -> Self:
+        """Numbers spread evenly over [0, 1). (`contiguous` is tinygrad's; numbers are drawn inside kernels here.)
 
         >>> 0 <= Tensor.rand(3).min().item() < 1
         True
@@ -156,11 +156,15 @@ class Random(Joining):
     @classmethod
     def uniform(cls, *shape: Any, low: float = 0.0, high: float = 1.0, device: str | None = None,
                 dtype: DType | str | None = None, requires_grad: bool | None = None) -> Self:
-        """Numbers spread evenly over [low, high).
+        """Numbers spread evenly over [low, high); in a whole-number dtype their whole parts.
 
         >>> 5 <= Tensor.uniform(3, low=5, high=6).min().item() < 6
         True
         """
+        kind = dtype_by_name(dtype) if dtype is not None else dtypes.default_float
+        if kind.kind in "iu":
+            wide = uniform(cls._sizes(shape, "uniform"), dtypes.float32) * float(high - low)
+            return cls._leaf((wide.cast(dtypes.int64) + int(low)).cast(kind), device, requires_grad)
         node = uniform(cls._sizes(shape, "uniform"), _float(dtype)) * float(high - low) + float(low)
         return cls._leaf(node, device, requires_grad)
 
@@ -184,13 +188,13 @@ class Random(Joining):
         return self._leaf(uniform(self.shape, self._wanted(kwargs)),
                           kwargs.get("device", self.uop.device or self._device), kwargs.get("requires_grad"))
 
-    def randn_like(self, **kwargs: Any) -> Self:
+    def randn_like(self, dtype: DType | str | None = None, **kwargs: Any) -> Self:
         """Numbers of the normal distribution, in the shape and dtype of this tensor.
 
         >>> Tensor.zeros(2, 3).randn_like().shape
         (2, 3)
         """
-        return self._leaf(standard_normal(self.shape, self._wanted(kwargs)),
+        return self._leaf(standard_normal(self.shape, self._wanted({"dtype": dtype, **kwargs})),
                           kwargs.get("device", self.uop.device or self._device), kwargs.get("requires_grad"))
 
     # -- weights to start from -------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph import ops as o
 from glassgrad.graph.arguments import Scan
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
+from glassgrad.graph.length import Length
 from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import UOp, const, full
 from glassgrad.tensor.meeting import Axis, resolve_axes, resolve_axis
@@ -96,7 +97,8 @@ class Reduce(Trigonometry):
         x = self if self.uop.dtype.kind == "f" else self.cast(dtypes.default_float)
         wide = x.cast(x.uop.dtype.accumulator)
         squares = (wide - wide.mean(axis, keepdim=True)).square().sum(axis, keepdim)
-        left = max(0, x._count(axis, "var") - correction)
+        left = x._count(axis, "var") - correction
+        left = left if isinstance(left, Length) else max(0, left)      # one value less than none: nan, as for none
         return (squares / left).cast(x.dtype)
 
     def var_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:

@@ -24,8 +24,8 @@ from glassgrad.tensor import index_check
 from glassgrad.tensor.host import HostValue, numpy_dtype
 from glassgrad.tensor.leaves import assigned_within
 
-__all__ = ["canonical_device", "default_device", "store", "share", "realize", "schedule", "memory", "value_of",
-           "bytes_of", "array_of", "computed_array", "number_in", "few_numbers"]
+__all__ = ["canonical_device", "default_device", "store", "share", "realize", "schedule", "Planned", "memory",
+           "value_of", "bytes_of", "array_of", "computed_array", "number_in", "few_numbers"]
 
 
 # -- places --------------------------------------------------------------------------------------------------
@@ -72,9 +72,27 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     return made[:len(nodes)]
 
 
-def schedule(nodes: Sequence[UOp], device: str) -> list[Any]:
+class Planned(list[Any]):
+    """The kernels that computing some nodes would run, in order; a list that knows whose they are."""
+
+    def __init__(self, items: Sequence[Any], nodes: Sequence[UOp], device: str):
+        super().__init__(items)
+        self.nodes, self.device = tuple(nodes), device
+
+    @property
+    def src(self) -> tuple[Any, ...]:
+        """The kernels, as tinygrad's LINEAR node has them."""
+        return tuple(self)
+
+    def run(self) -> None:
+        """Compute the nodes; each remembers its value."""
+        for node in self.nodes:
+            value_of(node, self.device)
+
+
+def schedule(nodes: Sequence[UOp], device: str) -> Planned:
     """The kernels that `realize` would run."""
-    return list(schedule_of(_with_known_values(nodes, device), device))
+    return Planned(schedule_of(_with_known_values(nodes, device), device), nodes, device)
 
 
 def memory(nodes: Sequence[UOp], device: str) -> MemoryUse:

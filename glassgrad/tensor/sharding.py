@@ -7,7 +7,7 @@ all the devices named must be the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DeviceError
 from glassgrad.tensor.running import canonical_device
@@ -31,7 +31,7 @@ class Sharding(Shapes):
         """
         return self.to("CPU")
 
-    def shard(self, devices: Sequence[str], axis: int | None = None) -> Self:
+    def shard(self, devices: Sequence[str], axis: int | None = None, splits: Any = None) -> Self:
         """The tensor spread over devices; here a tensor lives on one device, so they must all be the same.
 
         >>> Tensor([1, 2]).shard(("CPU", "CPU"), axis=0).tolist()
@@ -47,7 +47,7 @@ class Sharding(Shapes):
             )
         return self.to(names.pop())
 
-    def shard_(self, devices: Sequence[str], axis: int | None = None) -> Self:
+    def shard_(self, devices: Sequence[str], axis: int | None = None, splits: Any = None) -> Self:
         """`shard`, of this tensor itself.
 
         >>> Tensor([1, 2]).shard_(("CPU",)).tolist()

@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.ops import Kind, Op
 from glassgrad.tensor.meeting import working_axis
 from glassgrad.tensor.sharding import Sharding
@@ -92,13 +92,13 @@ class Shortcuts(Sharding):
         return self.bool() ^ self.ufix(other).bool()
 
     # -- arithmetic ------------------------------------------------------------------------------------------
-    def idiv(self, other: Any) -> Self:
+    def idiv(self, other: Any, reverse: bool = False) -> Self:
         """The quotient of whole numbers, rounded toward zero.
 
         >>> Tensor([7, -7]).idiv(2).tolist()
         [3, -3]
         """
-        return self.div(other, rounding_mode="trunc")
+        return self.div(other, reverse, rounding_mode="trunc")
 
     def floor_divide(self, other: Any) -> Self:
         """x // other.
@@ -124,7 +124,7 @@ class Shortcuts(Sharding):
         """
         return -(-self // other)
 
-    def xor(self, other: Any) -> Self:
+    def xor(self, other: Any, reverse: bool = False) -> Self:
         """x ^ other.
 
         >>> Tensor([6]).xor(3).tolist()
@@ -253,13 +253,13 @@ class Shortcuts(Sharding):
         """
         return self.full_like(value, dtype=dtype)
 
-    def empty_like(self, **kwargs: Any) -> Self:
+    def empty_like(self, dtype: Any = None, device: str | None = None, **kwargs: Any) -> Self:
         """A tensor of this shape whose values do not matter yet (they are zeros).
 
         >>> Tensor([1, 2]).empty_like().shape
         (2,)
         """
-        return self.full_like(0, **kwargs)
+        return self.full_like(0, dtype, device, **kwargs)
 
     def contiguous_backward(self) -> Self:
         """The same values; their gradient is stored where it passes here. (Kernels choose well without it.)
@@ -324,13 +324,15 @@ class Shortcuts(Sharding):
 
     # -- making ----------------------------------------------------------------------------------------------
     @classmethod
-    def const(cls, b: Any, dtype: Any = None) -> Self:
-        """One number as a tensor without axes.
+    def const(cls, b: Any, dtype: Any = None, device: str | None = None) -> Self:
+        """One number as a tensor without axes. (Older texts give the type first.)
 
         >>> Tensor.const(3).item(), Tensor.const(3, dtypes.float32).dtype
         (3, dtypes.float32)
         """
-        return cls.full((), b, dtype)
+        if isinstance(b, DType):
+            b, dtype = dtype, b
+        return cls.full((), b, dtype, device)
 
     @classmethod
     def logspace(cls, start: float, end: float, steps: int, base: float = 10.0, **kwargs: Any) -> Self:

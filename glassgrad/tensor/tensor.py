@@ -18,9 +18,9 @@ from glassgrad.graph.length import sizes_now
 from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor import running
-from glassgrad.tensor.assignment import Assignment
+from glassgrad.tensor.calls import Calls
 from glassgrad.tensor.host import HostValue, nest
-from glassgrad.tensor.leaves import RESET, distinct, hold, holders, started_from
+from glassgrad.tensor.leaves import RESET, distinct, hold, holders, started_from, written_with
 from glassgrad.tensor.meeting import resolve_axis
 from glassgrad.tensor.mistakes import explained
 from glassgrad.tensor.training import Training, TrainingSwitch
@@ -34,7 +34,7 @@ __all__ = ["Tensor"]
 
 
 @explained
-class Tensor(Assignment, metaclass=TrainingSwitch):
+class Tensor(Calls, metaclass=TrainingSwitch):
     """A block of numbers of one type, computed when needed.
 
     >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -55,7 +55,7 @@ class Tensor(Assignment, metaclass=TrainingSwitch):
         >>> x.uop.op
         Ops.BUFFER
         """
-        tensors: tuple[Tensor, ...] = (self, *others)
+        tensors: tuple[Tensor, ...] = written_with((self, *others))
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
             # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
             wants = t._requires_grad is not False
@@ -63,7 +63,7 @@ class Tensor(Assignment, metaclass=TrainingSwitch):
             hold(t)
         return self
 
-    def schedule(self, *others: Tensor) -> list[Any]:
+    def schedule(self, *others: Tensor) -> running.Planned:
         """The kernels that `realize` would run now, each with its `.ast`; runs nothing.
 
         >>> len((Tensor([1, 2]) + 1).schedule())
@@ -79,7 +79,7 @@ class Tensor(Assignment, metaclass=TrainingSwitch):
         """
         return running.memory([t.uop for t in (self, *others)], self.device)
 
-    def contiguous(self, **kwargs: Any) -> Self:
+    def contiguous(self, *args: Any, **kwargs: Any) -> Self:
         """The same values in memory of their own, row by row, when they are computed. (Options of other libraries,
         such as a memory format, change nothing: rows are the only order here.)
 
@@ -189,11 +189,13 @@ class Tensor(Assignment, metaclass=TrainingSwitch):
         return twin  # type: ignore[no-any-return]
 
     # -- gradients -------------------------------------------------------------------------------------------
-    def backward(self, gradient: Tensor | None = None) -> Self:
+    def backward(self, gradient: Tensor | None = None, retain_graph: bool | None = None,
+                 create_graph: bool = False) -> Self:
         """Fill `grad` of every leaf this value depends on: tensors that were made, not computed, and those whose
         `requires_grad` is True. A second call adds to `grad`; reset it with `x.grad = None`. Leaves that did not ask
         (`requires_grad` is None) are reset together: data that nobody looks at must not collect every step's graph.
-        There is no graph to retain or to free: it is the lazy expression itself, so call this as often as you like.
+        There is no graph to retain or to free: it is the lazy expression itself, so call this as often as you like,
+        whatever `retain_graph` says; and gradients are expressions too, whatever `create_graph` says.
 
         >>> x = Tensor([1.0, 2.0])
         >>> loss = (x * x).sum().backward()

@@ -1,0 +1,44 @@
+"""Parts of tinygrad that have no counterpart here. In: nothing. Out: names, so that scripts that ask can be answered.
+
+Scripts ask whether a device's renderer is PTX's, or a type an image's. Nothing here is an instance of these classes, so
+the answer is no; making one says why not.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from typing import Any
+
+from glassgrad.base.errors import InputError
+
+
+class _Elsewhere:
+    """A class of tinygrad's that nothing here is an instance of."""
+    reason = "it belongs to the inside of tinygrad"
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        raise InputError(f"glassgrad has no {type(self).__name__}", given="an attempt to make one",
+                         expected=f"to do without: {self.reason}", mend="docs/from_tinygrad.md says where things are")
+
+
+def _class(name: str, reason: str) -> Any:
+    return type(name, (_Elsewhere,), {"reason": reason, "__doc__": f"tinygrad's {name}: {reason}."})
+
+
+PTXRenderer = _class("PTXRenderer", "no device here is programmed in PTX")
+NIRRenderer = _class("NIRRenderer", "no device here is programmed in NIR")
+CUDARenderer = _class("CUDARenderer", "no device here is programmed in CUDA C")
+WGSLRenderer = _class("WGSLRenderer", "no device here is programmed in WGSL")
+LLVMRenderer = _class("LLVMRenderer", "LLVM IR is written by glassgrad.render.llvm_ir")
+ImageDType = _class("ImageDType", "tensors lie in plain memory, never in textures")
+PtrDType = _class("PtrDType", "kernels are loop trees, whose memory has no type of its own")
+GraphRunner = _class("GraphRunner", "a captured function is one list of commands; see glassgrad.captured")
+MultiGraphRunner = _class("MultiGraphRunner", "a captured function is one list of commands; see glassgrad.captured")
+BufferCopy = _class("BufferCopy", "copies between devices are commands of a schedule")
+BufferXfer = _class("BufferXfer", "copies between devices are commands of a schedule")
+MultiLazyBuffer = _class("MultiLazyBuffer", "a tensor lies on one device")
+_METADATA: contextvars.ContextVar[Any] = contextvars.ContextVar("_METADATA", default=None)   # set, and never read
+
+
+def graph_class(device: Any) -> None:
+    """The class that launches several kernels at once on a device: none is needed."""

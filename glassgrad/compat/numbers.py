@@ -1,0 +1,156 @@
+"""tinygrad.dtype's functions on single numbers: rounding to a type, bits of narrow floats, types of other libraries.
+
+In: Python numbers and types. Out: the same. PyTorch's types are there when PyTorch is loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from glassgrad.base.errors import DTypeError
+from glassgrad.graph.dtype import ALL, DType, convert, dtypes, promote
+
+DTYPES_DICT: dict[str, DType] = {d.name: d for d in ALL}
+INVERSE_DTYPES_DICT: dict[str, str] = {d.name: d.name for d in ALL}
+# a number as each type holds it
+truncate: dict[DType, Callable[[Any], Any]] = {d: functools.partial(convert, dtype=d) for d in ALL}
+
+
+def truncate_fp16(x: float) -> float:
+    """A number rounded to float16.
+
+    >>> truncate_fp16(0.1), truncate_fp16(1e6)
+    (0.0999755859375, inf)
+    """
+    return float(convert(x, dtypes.float16))
+
+
+def truncate_bf16(x: float) -> float:
+    """A number rounded to bfloat16.
+
+    >>> truncate_bf16(0.1)
+    0.10009765625
+    """
+    return float(convert(x, dtypes.bfloat16))
+
+
+def float_to_fp16(x: float) -> float: return truncate_fp16(x)
+def float_to_bf16(x: float) -> float: return truncate_bf16(x)
+
+
+def fp8_to_float(x: int, dtype: DType) -> float:
+    """The number that eight bits mean.
+
+    >>> fp8_to_float(0x7E, dtypes.fp8e4m3), fp8_to_float(0x7C, dtypes.fp8e5m2)
+    (448.0, inf)
+    """
+    sign, code = (-1.0 if x & 0x80 else 1.0), x & 0x7F
+    exponent, fraction = code >> dtype.mantissa, code & ((1 << dtype.mantissa) - 1)
+    lowest = 1 << dtype.mantissa                                       # one, in units of the last place
+    bias = (1 << (dtype.exponent - 1)) - 1
+    if dtype is dtypes.fp8e4m3 and code == 0x7F:
+        return math.nan
+    if dtype is dtypes.fp8e5m2 and exponent == 0x1F:
+        return math.nan if fraction else sign * math.inf
+    scaled = (fraction if exponent == 0 else fraction + lowest) * 2.0 ** (max(exponent, 1) - bias - dtype.mantissa)
+    return sign * scaled
+
+
+def float_to_fp8(x: float, dtype: DType) -> int:
+    """The eight bits nearest to a number, ties to even. Numbers too large become the greatest finite one, infinity and
+    NaN the codes just above it.
+
+    >>> float_to_fp8(448.0, dtypes.fp8e4m3), float_to_fp8(-1e9, dtypes.fp8e5m2)
+    (126, 251)
+    """
+    greatest = 0x7E if dtype is dtypes.fp8e4m3 else 0x7B
+    sign = 0x80 if math.copysign(1.0, x) < 0 else 0
+    if x != x:
+        return sign | (0x7F if dtype is dtypes.fp8e4m3 else 0x7E)
+    if math.isinf(x):
+        return sign | (greatest + 1)
+    # positive codes are in the order of their values, so the nearest is one of the two around it
+    size = abs(x)
+    above = next((code for code in range(greatest + 1) if fp8_to_float(code, dtype) >= size), greatest)
+    below = max(above - 1, 0)
+    near = min((above, below), key=lambda code: (abs(fp8_to_float(code, dtype) - size), code & 1))
+    return sign | near
+
+
+def from_storage_scalar(x: Any, dtype: DType) -> Any:
+    """The number that bits in memory mean: those of narrow floats, which Python has no name for; others as they are.
+
+    >>> from_storage_scalar(0x3F80, dtypes.bfloat16), from_storage_scalar(5, dtypes.int32)
+    (1.0, 5)
+    """
+    if dtype is dtypes.bfloat16:
+        return struct.unpack("<f", struct.pack("<I", (x & 0xFFFF) << 16))[0]
+    return fp8_to_float(int(x), dtype) if dtype in dtypes.fp8s else x
+
+
+def to_storage_scalar(x: Any, dtype: DType) -> Any:
+    """The other way.
+
+    >>> hex(to_storage_scalar(1.0, dtypes.bfloat16))
+    '0x3f80'
+    """
+    if dtype is dtypes.bfloat16:
+        return struct.unpack("<I", struct.pack("<f", convert(x, dtype)))[0] >> 16
+    return float_to_fp8(float(convert(x, dtypes.float32)), dtype) if dtype in dtypes.fp8s else x
+
+
+def bitcast(x: Any, in_dtype: DType, out_dtype: DType) -> Any:
+    """A number's bits, read as another type of the same size.
+
+    >>> bitcast(1.0, dtypes.float32, dtypes.int32) == 0x3F800000
+    True
+    """
+    for kind in (in_dtype, out_dtype):
+        if kind in (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2):
+            raise DTypeError("this type's bits have no name in Python", given=repr(kind),
+                             expected="a type of struct's: float16, float32, float64 or whole numbers",
+                             mend="use Tensor.bitcast, which has all types")
+    return struct.unpack(out_dtype.format, struct.pack(in_dtype.format, x))[0]
+
+
+def can_lossless_cast(dt0: DType, dt1: DType) -> bool:
+    """Whether every value of the first type is one of the second.
+
+    >>> can_lossless_cast(dtypes.uint8, dtypes.int16), can_lossless_cast(dtypes.int32, dtypes.float32)
+    (True, False)
+    """
+    if dt0 is dt1 or dt0.kind == "b":
+        return True
+    if dt1.kind == "b":
+        return False
+    if dt0.kind == dt1.kind == "f":
+        return dt0.exponent <= dt1.exponent and dt0.mantissa <= dt1.mantissa
+    if dt1.kind == "f":
+        return dt0.kind != "f" and dt0.bits - (dt0.kind == "i") <= dt1.mantissa + 1
+    return dt0.kind != "f" and dt1.min <= dt0.min and dt0.max <= dt1.max
+
+
+def can_safe_cast(dt0: DType, dt1: DType) -> bool:
+    """The older name: whether the two types meet in the second."""
+    return promote(dt0, dt1) is dt1
+
+
+_TORCH = {dtypes.fp8e4m3: "float8_e4m3fn", dtypes.fp8e5m2: "float8_e5m2"}
+
+
+def _to_torch_dtype(kind: DType) -> Any:
+    return getattr(sys.modules.get("torch"), _TORCH.get(kind, kind.name), None)     # who asks has loaded it
+
+
+def _from_torch_dtype(kind: Any) -> DType:
+    name = str(kind).removeprefix("torch.")
+    found = next((d for d in ALL if _TORCH.get(d, d.name) == name), None)
+    if found is None:
+        raise DTypeError("this PyTorch type has no counterpart", given=str(kind),
+                         expected="numbers or truth values", mend="convert it first: t.float()")
+    return found

@@ -1,0 +1,172 @@
+"""torch.nn.functional's activations. In, out: tensors of one shape. `inplace=True` gives the result to the input too.
+
+The formulas are in the tensor's methods of the same names.
+"""
+
+from __future__ import annotations
+
+from glassgrad.base.settings import Context
+from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["alpha_dropout", "celu", "dropout", "dropout1d", "dropout2d", "dropout3d", "elu", "gelu", "glu",
+           "gumbel_softmax", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_softmax",
+           "logsigmoid", "mish", "prelu", "relu", "relu6", "relu_", "rrelu", "selu", "sigmoid", "silu", "softmax",
+           "softmin", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold"]
+
+
+def _given(input: Tensor, result: Tensor, inplace: bool) -> Tensor:
+    return input.assign(result) if inplace else result
+
+
+# -- one parameter, or none ----------------------------------------------------------------------------------
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """max(x, 0).
+
+    >>> relu(Tensor([-1.0, 2.0])).tolist()
+    [0.0, 2.0]
+    """
+    return _given(input, input.relu(), inplace)
+
+
+def relu_(input: Tensor) -> Tensor: return relu(input, inplace=True)
+def relu6(input: Tensor, inplace: bool = False) -> Tensor: return _given(input, input.relu6(), inplace)
+def silu(input: Tensor, inplace: bool = False) -> Tensor: return _given(input, input.silu(), inplace)
+def mish(input: Tensor, inplace: bool = False) -> Tensor: return _given(input, input.mish(), inplace)
+def selu(input: Tensor, inplace: bool = False) -> Tensor: return _given(input, input.selu(), inplace)
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor: return _given(input, input.hardswish(), inplace)
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor: return _given(input, input.hardsigmoid(), inplace)
+def sigmoid(input: Tensor) -> Tensor: return input.sigmoid()
+def logsigmoid(input: Tensor) -> Tensor: return input.logsigmoid()
+def tanh(input: Tensor) -> Tensor: return input.tanh()
+def tanhshrink(input: Tensor) -> Tensor: return input.tanhshrink()
+def softsign(input: Tensor) -> Tensor: return input.softsign()
+def gelu(input: Tensor, approximate: str = "none") -> Tensor: return input.gelu(approximate)
+def glu(input: Tensor, dim: int = -1) -> Tensor: return input.glu(dim)
+def prelu(input: Tensor, weight: Tensor) -> Tensor: return input.prelu(weight)
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor: return input.hardshrink(lambd)
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor: return input.softshrink(lambd)
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x, or alpha (exp(x) - 1) where x is negative."""
+    return _given(input, input.elu(alpha), inplace)
+
+
+def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x, or alpha (exp(x / alpha) - 1) where x is negative."""
+    return _given(input, input.celu(alpha), inplace)
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """x, or negative_slope x where x is negative.
+
+    >>> leaky_relu(Tensor([-1.0, 2.0]), negative_slope=0.5).tolist()
+    [-0.5, 2.0]
+    """
+    return _given(input, input.leaky_relu(negative_slope), inplace)
+
+
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    """x between two limits."""
+    return _given(input, input.hardtanh(min_val, max_val), inplace)
+
+
+def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """x where it is above a threshold, else a value."""
+    return _given(input, input.threshold(threshold, value), inplace)
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + exp(beta x)) / beta. (Above the threshold PyTorch gives x itself, which that is, rounded.)"""
+    return input.softplus(beta, threshold)
+
+
+# -- along an axis -------------------------------------------------------------------------------------------
+def _axis(input: Tensor, dim: int | None) -> int:
+    """PyTorch's choice where nobody says: the first axis of 1 or 3 (or none), else the second."""
+    return dim if dim is not None else 0 if input.ndim in (0, 1, 3) else 1
+
+
+def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None) -> Tensor:
+    """exp(x) over its sum along an axis.
+
+    >>> softmax(Tensor([[0.0, 0.0]]), dim=1).tolist()
+    [[0.5, 0.5]]
+    """
+    return input.softmax(_axis(input, dim), dtype)
+
+
+def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None) -> Tensor:
+    """The logarithm of softmax."""
+    return input.log_softmax(_axis(input, dim), dtype)
+
+
+def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None) -> Tensor:
+    """softmax of -x."""
+    return input.softmin(_axis(input, dim), dtype)
+
+
+# -- with random numbers -------------------------------------------------------------------------------------
+def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
+    """A sample from a distribution given by logits, softened by tau; `hard` makes it one-hot, its gradient soft."""
+    noise = -(-(Tensor.rand(*logits.shape, device=logits.device).maximum(1e-38)).log()).log()
+    soft = ((logits + noise) / tau).softmax(dim)
+    if not hard:
+        return soft
+    chosen = soft.argmax(dim, keepdim=True)
+    place = Tensor.arange(soft.shape[dim], dtype=dtypes.int32).reshape(
+        [-1 if axis == dim % soft.ndim else 1 for axis in range(soft.ndim)])
+    return (place == chosen).cast(soft.dtype) - soft.detach() + soft
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Each value 0 with probability p, the others over 1 - p. Here `training` decides, not `Tensor.train()`.
+
+    >>> dropout(Tensor([1.0, 2.0]), 0.5, training=False).tolist()
+    [1.0, 2.0]
+    """
+    with Context(TRAINING=int(training)):
+        return _given(input, input.dropout(p), inplace)
+
+
+def _channels(input: Tensor, p: float, training: bool, inplace: bool, space: int) -> Tensor:
+    """Whole channels dropped: one draw for all of the last `space` axes."""
+    with Context(TRAINING=int(training)):
+        lead = input.shape[:input.ndim - space]
+        kept = Tensor.ones(*lead, *[1] * space, device=input.device, dtype=input.dtype).dropout(p)
+    return _given(input, input * kept, inplace)
+
+
+def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Whole channels of (batch, channels, length) dropped."""
+    return _channels(input, p, training, inplace, 1)
+
+
+def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Whole channels of (batch, channels, height, width) dropped."""
+    return _channels(input, p, training, inplace, 2)
+
+
+def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Whole channels of (batch, channels, depth, height, width) dropped."""
+    return _channels(input, p, training, inplace, 3)
+
+
+def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """Dropout that keeps mean 0 and variance 1 under selu: dropped values become selu's lower limit, then all are
+    scaled (Klambauer et al., 2017)."""
+    if not training or p == 0:
+        return input
+    low = -1.7580993408473766                       # selu at minus infinity
+    scale = ((1 - p) * (1 + p * low ** 2)) ** -0.5
+    kept = Tensor.rand(*input.shape, device=input.device) >= p
+    return _given(input, kept.where(input, low) * scale - scale * p * low, inplace)
+
+
+def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
+          inplace: bool = False) -> Tensor:
+    """A leaky relu whose slope is drawn for each value in training, and the middle of its limits otherwise."""
+    drawn = Tensor.uniform(*input.shape, low=lower, high=upper, device=input.device)
+    below = input * (drawn if training else (lower + upper) / 2)
+    return _given(input, (input >= 0).where(input, below), inplace)

@@ -1,0 +1,306 @@
+"""torch.nn.functional's layers: products, convolutions, normalizations, tables, attention, shapes. In, out: tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from glassgrad.base.errors import InputError
+from glassgrad.base.settings import Context
+from glassgrad.graph.dtype import dtypes
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["affine_grid", "batch_norm", "bilinear", "channel_shuffle", "conv1d", "conv2d", "conv3d",
+           "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "embedding", "embedding_bag", "fold",
+           "grid_sample", "group_norm", "instance_norm", "interpolate", "layer_norm", "linear", "local_response_norm",
+           "normalize", "one_hot", "pad", "pdist", "pixel_shuffle", "pixel_unshuffle", "rms_norm",
+           "scaled_dot_product_attention", "unfold", "upsample"]
+
+Sizes = int | Sequence[int]
+Maybe = Tensor | None
+
+
+# -- products ------------------------------------------------------------------------------------------------
+def linear(input: Tensor, weight: Tensor, bias: Maybe = None) -> Tensor:
+    """input @ weight.T + bias: the weight is (out, in), where `x.linear` takes (in, out).
+
+    >>> linear(Tensor([[1.0, 2.0]]), Tensor([[3.0, 4.0]])).tolist()
+    [[11.0]]
+    """
+    return input.linear(weight.transpose(0, -1), bias)
+
+
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Maybe = None) -> Tensor:
+    """x1 W x2 for each output's matrix W."""
+    found = Tensor.einsum("...i,oij,...j->...o", input1, weight, input2)
+    return found if bias is None else found + bias
+
+
+def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Maybe = None,
+                                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+                                 enable_gqa: bool = False) -> Tensor:
+    """softmax(query key^T scale + mask) value. As in PyTorch, dropout_p drops whether in training or not."""
+    with Context(TRAINING=int(dropout_p > 0)):
+        return query.scaled_dot_product_attention(key, value, attn_mask, dropout_p, is_causal, enable_gqa, scale=scale)
+
+
+# -- convolutions --------------------------------------------------------------------------------------------
+def _padding(padding: Any, weight: Tensor, stride: Any, dilation: Any) -> Any:
+    """PyTorch's words for paddings: "valid" is none, "same" keeps the size (its odd element goes to the end)."""
+    if not isinstance(padding, str):
+        return padding
+    if padding == "valid":
+        return 0
+    if padding != "same" or any(n != 1 for n in (stride if isinstance(stride, (tuple, list)) else (stride,))):
+        raise InputError("there is no such padding", given=f"padding={padding!r} with stride={stride!r}",
+                         expected='"valid", or "same" with a stride of 1, or numbers',
+                         mend="write padding=1, for example")
+    space = weight.shape[2:]
+    apart = dilation if isinstance(dilation, (tuple, list)) else (dilation,) * len(space)
+    total = [d * (k - 1) for d, k in zip(apart, space)]
+    return [side for t in reversed(total) for side in (t // 2, t - t // 2)]
+
+
+def conv2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Any = 0, dilation: Sizes = 1,
+           groups: int = 1) -> Tensor:
+    """A convolution of (batch, channels, height, width), or without the batch, by (out, in / groups, ...).
+
+    >>> conv2d(Tensor.ones(1, 1, 3, 3), Tensor.ones(1, 1, 2, 2)).tolist()
+    [[[[4.0, 4.0], [4.0, 4.0]]]]
+    """
+    single = input.ndim == weight.ndim - 1
+    x = input.unsqueeze(0) if single else input
+    found = x.conv2d(weight, bias, groups, stride, dilation, _padding(padding, weight, stride, dilation))
+    return found.squeeze(0) if single else found
+
+
+def conv1d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Any = 0, dilation: Sizes = 1,
+           groups: int = 1) -> Tensor:
+    """The same along one axis."""
+    return conv2d(input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv3d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Any = 0, dilation: Sizes = 1,
+           groups: int = 1) -> Tensor:
+    """The same along three."""
+    return conv2d(input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv_transpose2d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Sizes = 0,
+                     output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1) -> Tensor:
+    """The gradient of a convolution as a layer; the weight is (in, out / groups, ...)."""
+    single = input.ndim == weight.ndim - 1
+    x = input.unsqueeze(0) if single else input
+    found = x.conv_transpose2d(weight, bias, groups, stride, dilation, padding, output_padding)
+    return found.squeeze(0) if single else found
+
+
+def conv_transpose1d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Sizes = 0,
+                     output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1) -> Tensor:
+    """The same along one axis."""
+    return conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose3d(input: Tensor, weight: Tensor, bias: Maybe = None, stride: Sizes = 1, padding: Sizes = 0,
+                     output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1) -> Tensor:
+    """The same along three."""
+    return conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+# -- normalizations ------------------------------------------------------------------------------------------
+def _scaled(x: Tensor, weight: Maybe, bias: Maybe) -> Tensor:
+    x = x if weight is None else x * weight
+    return x if bias is None else x + bias
+
+
+def layer_norm(input: Tensor, normalized_shape: Sizes, weight: Maybe = None, bias: Maybe = None,
+               eps: float = 1e-5) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) over the last axes."""
+    return _scaled(input.layernorm(_last(input, normalized_shape), eps), weight, bias)
+
+
+def rms_norm(input: Tensor, normalized_shape: Sizes, weight: Maybe = None, eps: float | None = None) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) over the last axes; eps is the type's own step at 1 where nobody says."""
+    small = 2.0 ** -input.dtype.mantissa if eps is None else eps
+    return _scaled(input.rms_norm(_last(input, normalized_shape), small), weight, None)
+
+
+def _last(input: Tensor, normalized_shape: Sizes) -> tuple[int, ...]:
+    """The axes that a normalized_shape means, which must have its sizes."""
+    sizes = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
+    if not sizes or tuple(input.shape[-len(sizes):]) != sizes:
+        raise InputError("the last axes do not have these sizes", given=f"shape {input.shape}, {normalized_shape=}",
+                         expected="the sizes of the last axes", mend=f"write normalized_shape={input.shape[-1:]}")
+    return tuple(range(-len(sizes), 0))
+
+
+def group_norm(input: Tensor, num_groups: int, weight: Maybe = None, bias: Maybe = None, eps: float = 1e-5) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) over groups of channels."""
+    grouped = input.reshape(input.shape[0], num_groups, -1).layernorm(-1, eps).reshape(input.shape)
+    shape = (-1,) + (1,) * (input.ndim - 2)
+    return _scaled(grouped, None if weight is None else weight.reshape(shape),
+                   None if bias is None else bias.reshape(shape))
+
+
+def batch_norm(input: Tensor, running_mean: Maybe, running_var: Maybe, weight: Maybe = None, bias: Maybe = None,
+               training: bool = False, momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) for each channel: the batch's statistics in training, which are averaged into
+    the running ones, else the running ones."""
+    axes = tuple(axis for axis in range(input.ndim) if axis != 1)
+    if training or running_mean is None or running_var is None:
+        mean, variance = input.mean(axes), input.var(axes, correction=0)
+        n = input.numel() // input.shape[1]
+        if training and running_mean is not None:
+            running_mean.assign(running_mean * (1 - momentum) + mean.detach() * momentum)
+        if training and running_var is not None:
+            running_var.assign(running_var * (1 - momentum) + variance.detach() * (momentum * n / (n - 1)))
+    else:
+        mean, variance = running_mean, running_var
+    return input.batchnorm(weight, bias, mean, (variance + eps).rsqrt())
+
+
+def instance_norm(input: Tensor, running_mean: Maybe = None, running_var: Maybe = None, weight: Maybe = None,
+                  bias: Maybe = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
+    """Each channel of each example normalized by itself, or by the running statistics."""
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    flat = input.reshape(*input.shape[:2], -1)
+    if running_mean is not None:
+        running_mean.assign(running_mean * (1 - momentum) + flat.mean(-1).mean(0).detach() * momentum)
+    if running_var is not None:
+        running_var.assign(running_var * (1 - momentum) + flat.var(-1).mean(0).detach() * momentum)
+    return group_norm(input, input.shape[1], weight, bias, eps)
+
+
+def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
+    """x over the sum of squares of channels nearby."""
+    return input.local_response_norm(size, alpha, beta, k)
+
+
+def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
+    """x over its length along an axis."""
+    return input.normalize(p, dim, eps)
+
+
+# -- tables --------------------------------------------------------------------------------------------------
+def _plain_table(max_norm: float | None, scale_grad_by_freq: bool) -> None:
+    if max_norm is not None or scale_grad_by_freq:
+        raise InputError("the table is read as it is", given=f"{max_norm=}, {scale_grad_by_freq=}",
+                         expected="max_norm=None, scale_grad_by_freq=False",
+                         mend="renormalize the weight, or scale its gradient, outside")
+
+
+def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
+              norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False) -> Tensor:
+    """Rows of a table. The row padding_idx gets no gradient. (`sparse` is a layout of gradients; here they are dense.)
+
+    >>> embedding(Tensor([1, 0]), Tensor([[1.0, 2.0], [3.0, 4.0]])).tolist()
+    [[3.0, 4.0], [1.0, 2.0]]
+    """
+    _plain_table(max_norm, scale_grad_by_freq)
+    found = weight[input]
+    if padding_idx is None:
+        return found
+    return (input == padding_idx % weight.shape[0]).unsqueeze(-1).where(found.detach(), found)
+
+
+def embedding_bag(input: Tensor, weight: Tensor, offsets: Maybe = None, max_norm: float | None = None,
+                  norm_type: float = 2.0, scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
+                  per_sample_weights: Maybe = None, include_last_offset: bool = False,
+                  padding_idx: int | None = None) -> Tensor:
+    """The sum, mean or maximum of rows of a table, one bag for each row of the input."""
+    _plain_table(max_norm, scale_grad_by_freq)
+    if offsets is not None or input.ndim != 2 or padding_idx is not None:
+        raise InputError("bags are the rows of the input", given=f"an input of shape {input.shape}, {offsets=}",
+                         expected="2 axes, offsets=None, padding_idx=None",
+                         mend="pad the bags to one length, with per_sample_weights of 0")
+    found = weight[input]                                                       # (bags, in each, size)
+    if per_sample_weights is not None:
+        found = found * per_sample_weights.unsqueeze(-1)
+    return found.max(1) if mode == "max" else found.sum(1) if mode == "sum" else found.mean(1)
+
+
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """1 at each index, 0 elsewhere, along a new last axis."""
+    return tensor.one_hot(num_classes)
+
+
+# -- shapes --------------------------------------------------------------------------------------------------
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+    """Values around: pairs for the last axis first.
+
+    >>> pad(Tensor([[1, 2]]), (1, 0)).tolist()
+    [[0, 1, 2]]
+    """
+    return input.pad(tuple(pad), mode, 0.0 if value is None else value)
+
+
+def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+                align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
+                antialias: bool = False) -> Tensor:
+    """Space resized."""
+    if antialias:
+        raise InputError("interpolate does not smooth", given="antialias=True", expected="antialias=False",
+                         mend="average first: avg_pool2d")
+    return input.interpolate(size, mode, bool(align_corners), scale_factor)
+
+
+def upsample(input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+             align_corners: bool | None = None) -> Tensor:
+    """The older name of interpolate."""
+    return interpolate(input, size, scale_factor, mode, align_corners)
+
+
+def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> Tensor:
+    """Every window of (batch, channels, height, width) as a column: (batch, channels x window, places).
+
+    >>> unfold(Tensor.arange(9).reshape(1, 1, 3, 3).float(), 2).shape
+    (1, 4, 4)
+    """
+    kernel, apart, around, step = ((n, n) if isinstance(n, int) else tuple(n)
+                                   for n in (kernel_size, dilation, padding, stride))
+    single = input.ndim == 3
+    x = (input.unsqueeze(0) if single else input).pad((around[1], around[1], around[0], around[0]))
+    picks = []                                                  # for each axis: (places, window), as row numbers
+    for n, k, d, s in zip(x.shape[2:], kernel, apart, step):
+        places = (n - d * (k - 1) - 1) // s + 1
+        picks.append(Tensor.arange(places, dtype=dtypes.int32).reshape(-1, 1) * s
+                     + Tensor.arange(k, dtype=dtypes.int32).reshape(1, -1) * d)
+    rows, columns = picks
+    windows = x[:, :, rows.reshape(-1)][:, :, :, columns.reshape(-1)]
+    windows = windows.reshape(*x.shape[:2], *rows.shape, *columns.shape).permute(0, 1, 3, 5, 2, 4)
+    found = windows.reshape(x.shape[0], x.shape[1] * math.prod(kernel), rows.shape[0] * columns.shape[0])
+    return found.squeeze(0) if single else found
+
+
+def fold(input: Tensor, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0,
+         stride: Sizes = 1) -> Tensor:
+    """Columns back into windows, added up where they overlap."""
+    return input.fold(output_size, kernel_size, dilation, padding, stride)
+
+
+def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor: return input.pixel_shuffle(upscale_factor)
+def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor: return input.pixel_unshuffle(downscale_factor)
+def channel_shuffle(input: Tensor, groups: int) -> Tensor: return input.channel_shuffle(groups)
+
+
+def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
+    """Where each place of an output comes from under affine maps; for grid_sample."""
+    return Tensor.affine_grid(theta, size, bool(align_corners))
+
+
+def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros",
+                align_corners: bool | None = None) -> Tensor:
+    """The input at places from -1 to 1."""
+    return input.grid_sample(grid, mode, padding_mode, bool(align_corners))
+
+
+def pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    """The p-norm distance of every pair of rows, each pair once."""
+    n = input.shape[0]
+    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
+    if not pairs:
+        return Tensor.zeros(0, dtype=input.dtype, device=input.device)
+    first, second = (Tensor([pair[side] for pair in pairs]) for side in (0, 1))
+    return (input[first] - input[second]).norm(p, -1)

@@ -1,0 +1,195 @@
+"""torch.nn.functional's losses. In: predictions and targets. Out: a number, or one per example with reduction="none".
+
+`size_average` and `reduce`, PyTorch's older words for `reduction`, are understood too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cosine_similarity",
+           "cross_entropy", "ctc_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss",
+           "margin_ranking_loss", "mse_loss", "multi_margin_loss", "multilabel_soft_margin_loss", "nll_loss",
+           "pairwise_distance", "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss",
+           "triplet_margin_with_distance_loss"]
+
+Old = bool | None
+
+
+def _how(size_average: Old, reduce: Old, reduction: str) -> str:
+    """The reduction, from PyTorch's older words where they are given."""
+    if size_average is None and reduce is None:
+        return reduction
+    return "none" if reduce is False else "sum" if size_average is False else "mean"
+
+
+def _reduced(each: Tensor, reduction: str) -> Tensor:
+    return {"mean": each.mean, "sum": each.sum}[reduction]() if reduction != "none" else each
+
+
+def _weighted(each: Tensor, weight: Tensor | None, reduction: str) -> Tensor:
+    """A loss for each value, weighted and reduced; a weighted mean is over the weights."""
+    if weight is None:
+        return _reduced(each, reduction)
+    total = each * weight
+    return total.sum() / weight.expand(each.shape).sum() if reduction == "mean" else _reduced(total, reduction)
+
+
+# -- classes -------------------------------------------------------------------------------------------------
+def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Old = None,
+                  ignore_index: int = -100, reduce: Old = None, reduction: str = "mean",
+                  label_smoothing: float = 0.0) -> Tensor:
+    """-log softmax(input) at the target class (or weighted by target probabilities).
+
+    >>> round(cross_entropy(Tensor([[0.0, 0.0]]), Tensor([1])).item(), 4)
+    0.6931
+    """
+    return input.cross_entropy(target, reduction=_how(size_average, reduce, reduction), weight=weight,
+                               ignore_index=ignore_index, label_smoothing=label_smoothing)
+
+
+def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Old = None,
+             ignore_index: int = -100, reduce: Old = None, reduction: str = "mean") -> Tensor:
+    """-input at the target class, for log-probabilities."""
+    return input.nll_loss(target, weight, ignore_index, _how(size_average, reduce, reduction))
+
+
+def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Old = None,
+                         reduce: Old = None, reduction: str = "mean") -> Tensor:
+    """-(t log p + (1 - t) log(1 - p))."""
+    each = input.binary_cross_entropy(target, "none")
+    return _reduced(each if weight is None else each * weight, _how(size_average, reduce, reduction))
+
+
+def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None,
+                                     size_average: Old = None, reduce: Old = None, reduction: str = "mean",
+                                     pos_weight: Tensor | None = None) -> Tensor:
+    """The same of sigmoid(input), without rounding it."""
+    each = input.binary_cross_entropy_with_logits(target, "none", pos_weight)
+    return _reduced(each if weight is None else each * weight, _how(size_average, reduce, reduction))
+
+
+def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
+                      size_average: Old = None, reduce: Old = None, reduction: str = "mean") -> Tensor:
+    """How far other classes come within a margin of the target's score."""
+    return input.multi_margin_loss(target, p, margin, weight, _how(size_average, reduce, reduction))
+
+
+def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Old = None,
+                                reduce: Old = None, reduction: str = "mean") -> Tensor:
+    """The mean over classes of a logistic loss for each."""
+    return input.multilabel_soft_margin_loss(target, weight, _how(size_average, reduce, reduction))
+
+
+def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0,
+             reduction: str = "mean", zero_infinity: bool = False) -> Tensor:
+    """Connectionist temporal classification."""
+    return log_probs.ctc_loss(targets, input_lengths, target_lengths, blank, reduction, zero_infinity)
+
+
+# -- values --------------------------------------------------------------------------------------------------
+def mse_loss(input: Tensor, target: Tensor, size_average: Old = None, reduce: Old = None, reduction: str = "mean",
+             weight: Tensor | None = None) -> Tensor:
+    """(input - target)^2.
+
+    >>> mse_loss(Tensor([1.0, 2.0]), Tensor([1.0, 4.0])).item()
+    2.0
+    """
+    return _weighted(input.mse_loss(target, "none"), weight, _how(size_average, reduce, reduction))
+
+
+def l1_loss(input: Tensor, target: Tensor, size_average: Old = None, reduce: Old = None, reduction: str = "mean",
+            weight: Tensor | None = None) -> Tensor:
+    """|input - target|."""
+    return _weighted(input.l1_loss(target, "none"), weight, _how(size_average, reduce, reduction))
+
+
+def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0,
+               weight: Tensor | None = None) -> Tensor:
+    """Squared up to delta, linear beyond."""
+    return _weighted(input.huber_loss(target, "none", delta), weight, reduction)
+
+
+def smooth_l1_loss(input: Tensor, target: Tensor, size_average: Old = None, reduce: Old = None,
+                   reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """The Huber loss over beta."""
+    return input.smooth_l1_loss(target, _how(size_average, reduce, reduction), beta)
+
+
+def kl_div(input: Tensor, target: Tensor, size_average: Old = None, reduce: Old = None, reduction: str = "mean",
+           log_target: bool = False) -> Tensor:
+    """target (log target - input), for log-probabilities."""
+    return input.kl_div(target, _how(size_average, reduce, reduction), log_target)
+
+
+def poisson_nll_loss(input: Tensor, target: Tensor, log_input: bool = True, full: bool = False,
+                     size_average: Old = None, eps: float = 1e-8, reduce: Old = None,
+                     reduction: str = "mean") -> Tensor:
+    """exp(input) - target input, or without exp; `full` adds Stirling's approximation of log target!."""
+    each = input.poisson_nll_loss(target, log_input, eps, "none")
+    if full:
+        stirling = target * target.log() - target + 0.5 * (2 * 3.141592653589793 * target).log()
+        each = each + (target > 1).where(stirling, 0.0)
+    return _reduced(each, _how(size_average, reduce, reduction))
+
+
+def gaussian_nll_loss(input: Tensor, target: Tensor, var: Tensor, full: bool = False, eps: float = 1e-6,
+                      reduction: str = "mean") -> Tensor:
+    """(log var + (input - target)^2 / var) / 2."""
+    return input.gaussian_nll_loss(target, var, full, eps, reduction)
+
+
+def soft_margin_loss(input: Tensor, target: Tensor, size_average: Old = None, reduce: Old = None,
+                     reduction: str = "mean") -> Tensor:
+    """log(1 + exp(-target input)), for targets of 1 and -1."""
+    return input.soft_margin_loss(target, _how(size_average, reduce, reduction))
+
+
+# -- pairs ---------------------------------------------------------------------------------------------------
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """The cosine of the angle between vectors along an axis."""
+    return x1.cosine_similarity(x2, dim, eps)
+
+
+def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    """The p-norm of x1 - x2 + eps along the last axis."""
+    return x1.pairwise_distance(x2, p, eps, keepdim)
+
+
+def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0,
+                          size_average: Old = None, reduce: Old = None, reduction: str = "mean") -> Tensor:
+    """1 - cos for pairs that belong together (1), cos above a margin for others (-1)."""
+    return input1.cosine_embedding_loss(input2, target, margin, _how(size_average, reduce, reduction))
+
+
+def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0,
+                        size_average: Old = None, reduce: Old = None, reduction: str = "mean") -> Tensor:
+    """max(0, margin - target (input1 - input2))."""
+    return input1.margin_ranking_loss(input2, target, margin, _how(size_average, reduce, reduction))
+
+
+def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, size_average: Old = None,
+                         reduce: Old = None, reduction: str = "mean") -> Tensor:
+    """x for targets of 1, max(0, margin - x) for targets of -1."""
+    return input.hinge_embedding_loss(target, margin, _how(size_average, reduce, reduction))
+
+
+def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0,
+                        eps: float = 1e-6, swap: bool = False, size_average: Old = None, reduce: Old = None,
+                        reduction: str = "mean") -> Tensor:
+    """max(0, |anchor - positive| - |anchor - negative| + margin)."""
+    return anchor.triplet_margin_loss(positive, negative, margin, p, eps, swap, _how(size_average, reduce, reduction))
+
+
+def triplet_margin_with_distance_loss(anchor: Tensor, positive: Tensor, negative: Tensor, *,
+                                      distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
+                                      margin: float = 1.0, swap: bool = False, reduction: str = "mean") -> Tensor:
+    """The same with a distance of your own."""
+    distance = distance_function or pairwise_distance
+    far = distance(anchor, negative)
+    if swap:
+        far = far.minimum(distance(positive, negative))
+    return _reduced((distance(anchor, positive) - far + margin).relu(), reduction)

@@ -1,0 +1,125 @@
+"""torch.nn.functional's pools. In: (batch, channels, space...). Out: less space. One method pools along any axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
+           "adaptive_max_pool2d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "lp_pool1d", "lp_pool2d", "lp_pool3d",
+           "max_pool1d", "max_pool2d", "max_pool3d", "max_unpool1d", "max_unpool2d", "max_unpool3d"]
+
+Sizes = int | Sequence[int]
+
+
+def _each(size: Sizes | None, rank: int) -> Any:
+    return (size,) * rank if isinstance(size, int) else size
+
+
+# -- means ---------------------------------------------------------------------------------------------------
+def _average(input: Tensor, rank: int, kernel_size: Sizes, stride: Sizes | None, padding: Sizes, ceil_mode: bool,
+             count_include_pad: bool, divisor_override: int | None) -> Tensor:
+    window = _each(kernel_size, rank)
+    if divisor_override is None:
+        return input.avg_pool2d(window, stride, 1, padding, ceil_mode, count_include_pad)
+    # a mean that counts every place, padding and all, times their number is the sum
+    return input.avg_pool2d(window, stride, 1, padding, ceil_mode, True) * (math.prod(window) / divisor_override)
+
+
+def avg_pool1d(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+               ceil_mode: bool = False, count_include_pad: bool = True) -> Tensor:
+    """The mean of each window.
+
+    >>> avg_pool1d(Tensor([[[1.0, 3.0, 5.0, 7.0]]]), 2).tolist()
+    [[[2.0, 6.0]]]
+    """
+    return _average(input, 1, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
+
+
+def avg_pool2d(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+               ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None) -> Tensor:
+    """The same along two axes; `divisor_override` divides the sum instead of the window's size."""
+    return _average(input, 2, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+def avg_pool3d(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+               ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None) -> Tensor:
+    """The same along three."""
+    return _average(input, 3, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+def _p_norm(input: Tensor, rank: int, norm_type: float, kernel_size: Sizes, stride: Sizes | None,
+            ceil_mode: bool) -> Tensor:
+    window = _each(kernel_size, rank)
+    mean = input.pow(norm_type).avg_pool2d(window, stride, 1, 0, ceil_mode)
+    return (mean.sign() * mean.abs().relu() * math.prod(window)).pow(1 / norm_type)
+
+
+def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
+              ceil_mode: bool = False) -> Tensor:
+    """The p-norm of each window."""
+    return _p_norm(input, 1, norm_type, kernel_size, stride, ceil_mode)
+
+
+def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
+              ceil_mode: bool = False) -> Tensor:
+    """The same along two axes."""
+    return _p_norm(input, 2, norm_type, kernel_size, stride, ceil_mode)
+
+
+def lp_pool3d(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
+              ceil_mode: bool = False) -> Tensor:
+    """The same along three."""
+    return _p_norm(input, 3, norm_type, kernel_size, stride, ceil_mode)
+
+
+# -- greatest values -----------------------------------------------------------------------------------------
+def max_pool1d(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+               ceil_mode: bool = False, return_indices: bool = False) -> Any:
+    """The greatest of each window; with return_indices also where it was.
+
+    >>> max_pool1d(Tensor([[[1.0, 3.0, 5.0, 2.0]]]), 2).tolist()
+    [[[3.0, 5.0]]]
+    """
+    return input.max_pool2d(_each(kernel_size, 1), stride, dilation, padding, ceil_mode, return_indices)
+
+
+def max_pool2d(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+               ceil_mode: bool = False, return_indices: bool = False) -> Any:
+    """The same along two axes."""
+    return input.max_pool2d(_each(kernel_size, 2), stride, dilation, padding, ceil_mode, return_indices)
+
+
+def max_pool3d(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+               ceil_mode: bool = False, return_indices: bool = False) -> Any:
+    """The same along three."""
+    return input.max_pool2d(_each(kernel_size, 3), stride, dilation, padding, ceil_mode, return_indices)
+
+
+def max_unpool1d(input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+                 output_size: Sequence[int] | None = None) -> Tensor:
+    """Greatest values back to where they were, zeros elsewhere."""
+    return input.max_unpool2d(indices, _each(kernel_size, 1), stride, 1, padding, output_size)
+
+
+def max_unpool2d(input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+                 output_size: Sequence[int] | None = None) -> Tensor:
+    """The same along two axes."""
+    return input.max_unpool2d(indices, _each(kernel_size, 2), stride, 1, padding, output_size)
+
+
+def max_unpool3d(input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+                 output_size: Sequence[int] | None = None) -> Tensor:
+    """The same along three."""
+    return input.max_unpool2d(indices, _each(kernel_size, 3), stride, 1, padding, output_size)
+
+
+# -- to a given size -----------------------------------------------------------------------------------------
+def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor: return input.adaptive_avg_pool1d(output_size)
+def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor: return input.adaptive_avg_pool2d(output_size)
+def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor: return input.adaptive_avg_pool3d(output_size)
+def adaptive_max_pool1d(input: Tensor, output_size: Any) -> Tensor: return input.adaptive_max_pool1d(output_size)
+def adaptive_max_pool2d(input: Tensor, output_size: Any) -> Tensor: return input.adaptive_max_pool2d(output_size)

@@ -1,0 +1,277 @@
+"""Graphs as functions, and the rest of tinygrad's names. In, out: tensors; schedules.
+
+A tensor computed from placeholders is a function: `call` puts other tensors in their place. What needs hardware or
+services that are not here says so.
+"""
+
+from __future__ import annotations
+
+import gzip
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.errors import DeviceError, GlassgradError, InputError, ShapeError
+from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import Param
+from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.graph.length import sizes_now
+from glassgrad.graph.node import substitute, toposort
+from glassgrad.graph.uop import UOp
+from glassgrad.tensor import running
+from glassgrad.tensor.assignment import Assignment
+from glassgrad.tensor.core import Core
+from glassgrad.tensor.custom import own_gradient
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Calls"]
+
+TIMEOUT = 30.0         # seconds without a byte from a server
+
+
+class Calls(Assignment):
+    """Graphs as functions."""
+    __slots__ = ()
+    no_grad = False    # tinygrad's older switch: it changes nothing, a gradient is computed where it is asked for
+
+    # -- functions -------------------------------------------------------------------------------------------
+    def as_param(self, slot: int) -> Self:
+        """A placeholder of this tensor's shape and type, for `call`: it has no value.
+
+        >>> Tensor([1.0, 2.0]).as_param(0).shape
+        (2,)
+        """
+        return self._with(UOp(o.PARAM, self.dtype, (), Param(slot, self.shape, False, self.device)))
+
+    def call(self, *lst: Self, fxn: Self | UOp, grad_fxn: Callable[..., Any] | None = None) -> Self:
+        """A function, given as a tensor computed from placeholders, of this tensor and others. `grad_fxn(gradient,
+        call)` gives the gradients as nodes, one for each; `call.src[1:]` are the arguments.
+
+        >>> a, b = Tensor([1.0, 2.0]), Tensor([3.0, 4.0])
+        >>> a.call(b, fxn=a.as_param(0) * b.as_param(1) + 1).tolist()
+        [4.0, 9.0]
+        """
+        body = fxn.uop if isinstance(fxn, Core) else fxn
+        given = (self, *lst)
+        exchanged: dict[UOp, UOp] = {}
+        for node in toposort([body]):
+            if node.op is o.PARAM and isinstance(node.arg, Param) and not node.arg.scalar:
+                slot = node.arg.slot
+                if slot >= len(given):
+                    raise InputError("the function asks for more than it is given",
+                                     given=f"{len(given)} tensors", expected=f"one for as_param({slot})",
+                                     mend="hand in a tensor for each placeholder")
+                if given[slot].shape != node.shape or given[slot].dtype is not node.dtype:
+                    raise ShapeError("an argument does not fit its placeholder",
+                                     given=f"{given[slot].dtype.name} {given[slot].shape} for as_param({slot})",
+                                     expected=f"{node.dtype.name} {node.shape}", mend="reshape or cast it")
+                exchanged[node] = given[slot].uop
+        value = substitute([body], exchanged)[0]
+        if grad_fxn is not None:
+            nodes = tuple(t.uop for t in given)
+
+            def backward(gradient: UOp, _result: UOp, *arguments: UOp) -> Any:
+                return tuple(grad_fxn(gradient, SimpleNamespace(src=(body, *arguments))))
+            value = own_gradient(value, nodes, backward)
+        return self._with(value)
+
+    def callify(self, *lst: Self) -> Self:
+        """This tensor. (In tinygrad: what it and others wait for becomes one call. Here whatever is realized together
+        is scheduled together.)
+
+        >>> Tensor([1]).callify().tolist()
+        [1]
+        """
+        return self
+
+    # -- schedules -------------------------------------------------------------------------------------------
+    def linear_with_vars(self, *lst: Self) -> tuple[running.Planned, dict[str, int]]:
+        """The schedule of these tensors, and the values of the variables in their shapes, by name.
+
+        >>> kernels, values = (Tensor([1, 2]) + 1).linear_with_vars()
+        >>> len(kernels), values
+        (1, {})
+        """
+        tensors = (self, *lst)
+        symbols = {symbol for t in tensors for node in toposort([t.uop]) for symbol in node.symbols}
+        planned = running.schedule([t.uop for t in tensors], self.device)
+        return planned, {symbol.name: int(symbol.value or 0) for symbol in sorted(symbols)}
+
+    def schedule_linear(self, *lst: Self) -> running.Planned:
+        """The schedule of these tensors; the same as `schedule`.
+
+        >>> len((Tensor([1, 2]) + 1).schedule_linear())
+        1
+        """
+        return self.linear_with_vars(*lst)[0]
+
+    def schedule_with_vars(self, *lst: Self) -> tuple[running.Planned, dict[str, int]]:
+        """`linear_with_vars`, by its older name.
+
+        >>> len((Tensor([1, 2]) + 1).schedule_with_vars()[0])
+        1
+        """
+        return self.linear_with_vars(*lst)
+
+    def kernelize(self, *lst: Self) -> Self:
+        """This tensor. (In tinygrad 0.11: kernels are chosen now. Here they are chosen when it is realized.)
+
+        >>> Tensor([1]).kernelize().tolist()
+        [1]
+        """
+        return self
+
+    def fuse(self) -> Self:
+        """This tensor. (In tinygrad 0.11: one kernel is asked for. Here fusing is the scheduler's choice.)
+
+        >>> Tensor([1]).fuse().tolist()
+        [1]
+        """
+        return self
+
+    # -- making ----------------------------------------------------------------------------------------------
+    @classmethod
+    def from_uop(cls, y: UOp, **kwargs: Any) -> Self:
+        """A tensor of a graph's node.
+
+        >>> Tensor.from_uop(Tensor([1, 2]).uop).tolist()
+        [1, 2]
+        """
+        return cls(y, **kwargs)
+
+    @classmethod
+    def unique_const(cls, fill_value: Any, **kwargs: Any) -> Self:
+        """A number as a tensor without axes, and a leaf of its own.
+
+        >>> Tensor.unique_const(2.5).item()
+        2.5
+        """
+        return cls.full((), fill_value, **kwargs)
+
+    @classmethod
+    def invalids(cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None) -> Self:
+        """A tensor whose values do not matter; `empty`, which is zeros here.
+
+        >>> Tensor.invalids(2, 3).shape
+        (2, 3)
+        """
+        return cls.empty(*shape, device=device, dtype=dtype)
+
+    @classmethod
+    def random_bits(cls, key: Self, counter: Self, num: int) -> Self:
+        """Random words of 32 bits: Threefry under a key of two words, from a counter of two words (low, high) on. The
+        key is scrambled with the counter; then words come in pairs, each half of the row from one half of a pair.
+
+        >>> zeros = Tensor.zeros(2, dtype=dtypes.uint32)
+        >>> Tensor.random_bits(zeros, zeros, 4).dtype
+        dtypes.uint32
+        """
+        if num <= 0:
+            return counter[0:0]
+        wide = dtypes.uint64
+        packed = [(pair[1].cast(wide) << 32) | pair[0].cast(wide) for pair in (counter, key)]
+        seed = packed[0].reshape(1).threefry(packed[1].reshape(1))
+        half = (num + 1) // 2
+        low = cls.arange(half, dtype=dtypes.uint32, device=key.device)
+        drawn = (((low + half).cast(wide) << 32) | low.cast(wide)).threefry(seed.expand(half))
+        return drawn.cast(dtypes.uint32).cat((drawn >> 32).cast(dtypes.uint32))[:num]
+
+    @classmethod
+    def from_url(cls, url: str, gunzip: bool = False, **kwargs: Any) -> Self:
+        """The bytes at an address of the network (or of a file: URL), as uint8; `gunzip` unpacks them.
+
+        >>> import pathlib, tempfile
+        >>> place = pathlib.Path(tempfile.mkdtemp()) / "three"
+        >>> _ = place.write_bytes(b"abc")
+        >>> Tensor.from_url(place.as_uri()).tolist()
+        [97, 98, 99]
+        """
+        try:
+            if "://" not in url:
+                raise ValueError("it has no scheme, such as https://")
+            with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
+                data = answer.read()
+            return cls(gzip.decompress(data) if gunzip else data, **kwargs)
+        except (ValueError, EOFError, OSError) as problem:
+            if isinstance(problem, GlassgradError):
+                raise
+            code = f"the server answered {problem.code}" if isinstance(problem, urllib.error.HTTPError) else \
+                str(getattr(problem, "reason", problem))
+            raise InputError("this address gave no data", given=f"{url!r}: {code}",
+                             expected="an address that answers" + (" with gzip data" if gunzip else ""),
+                             mend="check the address and the network, or read a file: Tensor(open(name, 'rb').read())"
+                             ) from problem
+
+    # -- images ----------------------------------------------------------------------------------------------
+    def image_dot(self, w: Self, dtype: DType | str | None = None) -> Self:
+        """`dot`. (In tinygrad it is computed in textures; memory is plain here.)
+
+        >>> Tensor([[1.0, 2.0]]).image_dot(Tensor([[3.0], [4.0]])).tolist()
+        [[11.0]]
+        """
+        return self.dot(w, dtype)
+
+    def image_conv2d(self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Any = 1, dilation: Any = 1,
+                     padding: Any = 0, dtype: DType | str | None = None) -> Self:
+        """`conv2d`. (In tinygrad it is computed in textures; memory is plain here.)
+
+        >>> Tensor.ones(1, 1, 2, 2).image_conv2d(Tensor.ones(1, 1, 2, 2)).tolist()
+        [[[[4.0]]]]
+        """
+        return self.conv2d(weight, bias, groups, stride, dilation, padding, dtype)
+
+    def leakyrelu(self, neg_slope: float = 0.01) -> Self:
+        """`leaky_relu`, by its older name.
+
+        >>> Tensor([-1.0]).leakyrelu(0.5).tolist()
+        [-0.5]
+        """
+        return self.leaky_relu(neg_slope)
+
+    def llvm_bf16_cast(self, dtype: DType | str) -> Self:
+        """`cast`. (In older tinygrad a way around compilers without bfloat16.)
+
+        >>> Tensor([1.0]).llvm_bf16_cast("bfloat16").dtype
+        dtypes.bfloat16
+        """
+        return self.cast(dtype)
+
+    # -- elsewhere -------------------------------------------------------------------------------------------
+    def decode_hevc_frame(self, frame_pos: Any, shape: Sequence[int], state: Self,
+                          ref_frames: Sequence[Self] | None = None) -> Self:
+        """Not here: tinygrad lets the video hardware of NVIDIA cards do this.
+
+        >>> try: Tensor([0]).decode_hevc_frame(None, (1,), Tensor([0]))
+        ... except DeviceError as problem: print(problem.what)
+        no device here decodes video
+        """
+        raise DeviceError("no device here decodes video", given=f"an HEVC frame of shape {tuple(shape)}",
+                          expected="a device with a video decoder",
+                          mend="decode the file with PyAV or ffmpeg, and make tensors of its frames")
+
+    def fs_load(self, size: int) -> Self:
+        """Not here: tinygrad's own storage service.
+
+        >>> try: Tensor([0]).fs_load(1)
+        ... except DeviceError as problem: print(problem.what)
+        there is no TINYFS here
+        """
+        raise _no_storage(f"{size} bytes to load")
+
+    def fs_store(self) -> Self:
+        """Not here: tinygrad's own storage service.
+
+        >>> try: Tensor([0]).fs_store()
+        ... except DeviceError as problem: print(problem.what)
+        there is no TINYFS here
+        """
+        raise _no_storage(f"{sizes_now(self.shape)} to store")
+
+
+def _no_storage(given: str) -> DeviceError:
+    return DeviceError("there is no TINYFS here", given=given, expected="a file",
+                       mend="use nn.state.safe_save and safe_load")
