@@ -265,11 +265,11 @@ only float tensors have gradients
   given:    requires_grad=True on int32
   expected: a float dtype
   mend:     cast it first: x.float()"""),
-    "assign of another shape": (lambda: x23().assign(Tensor([1.0])), ShapeError, """
+    "assign of another shape": (lambda: x23().assign(Tensor([1.0, 2.0])), ShapeError, """
 cannot assign a value of another shape
-  given:    (1,) to (2, 3)
-  expected: shape (2, 3)
-  mend:     reshape or expand the value first"""),
+  given:    (2,) to (2, 3)
+  expected: shape (2, 3), or one that broadcasts to it
+  mend:     reshape the value first"""),
     "assign of another type": (lambda: Tensor([1]).assign(Tensor([1.0])), DTypeError, """
 cannot assign a value of another type
   given:    float32 to int32
