@@ -310,6 +310,26 @@ a transformer has one of two activations by name
   given:    activation='sin'
   expected: "relu", "gelu", or a function
   mend:     hand in the function: Tensor.silu"""),
+    "Adam, pair": (lambda: optim.Adam([weight()], 0.1, (0.9, 0.99), 1e-3), """
+betas came as a pair, and something more behind it
+  given:    (0.9, 0.99), 0.001
+  expected: the other settings by name
+  mend:     write eps=0.001"""),
+    "Adadelta": (lambda: optim.Adadelta([weight()], rho=1.5), """
+rho is a share of what was there before
+  given:    rho=1.5
+  expected: a number from 0 to 1
+  mend:     write rho=0.9, for example"""),
+    "CyclicLR": (lambda: lr_scheduler.CyclicLR(sgd(), 0.1, 0.5, mode="round"), """
+CyclicLR cannot be laid out
+  given:    mode='round', scale_mode='cycle', step_size_up=2000
+  expected: "triangular", "triangular2" or "exp_range"; "cycle" or "iterations"; 1 or more
+  mend:     leave them at their defaults"""),
+    "ChainedScheduler": (lambda: lr_scheduler.ChainedScheduler([]), """
+these schedules cannot work together
+  given:    0 schedules
+  expected: one or more, all of one optimizer
+  mend:     check what each was made with"""),
 }
 
 

@@ -30,6 +30,8 @@ def rates(optimizer):
 
 def agree(ours, theirs, schedule, other, steps=12, *arguments):
     for n in range(steps):
+        for a, b in zip(ours.param_groups, theirs.param_groups):
+            assert a["momentum"] == pytest.approx(b["momentum"]) if "momentum" in b else a["betas"] == b["betas"]
         assert rates(ours) == pytest.approx(rates(theirs), rel=1e-9, abs=1e-12), f"epoch {n}"
         assert schedule.get_last_lr() == rates(ours)
         theirs.step()                                    # PyTorch warns unless the optimizer goes first
@@ -45,6 +47,11 @@ SCHEDULES = [
     ("CosineAnnealingLR", dict(T_max=4, eta_min=0.01)), ("CosineAnnealingLR", dict(T_max=30)),
     ("CosineAnnealingWarmRestarts", dict(T_0=3, T_mult=2, eta_min=0.01)),
     ("CosineAnnealingWarmRestarts", dict(T_0=4)),
+    ("PolynomialLR", dict(total_iters=6, power=2.0)), ("MultiplicativeLR", dict(lr_lambda=lambda e: 1 - 0.05 * e)),
+    ("CyclicLR", dict(base_lr=[0.1, 0.2], max_lr=0.5, step_size_up=3, step_size_down=2)),
+    ("CyclicLR", dict(base_lr=0.1, max_lr=0.5, step_size_up=2, mode="triangular2")),
+    ("CyclicLR", dict(base_lr=0.1, max_lr=0.5, step_size_up=2, mode="exp_range", gamma=0.9, cycle_momentum=False)),
+    ("CyclicLR", dict(base_lr=0.1, max_lr=0.5, step_size_up=3, scale_fn=lambda n: 1 / n, scale_mode="cycle")),
     ("LambdaLR", dict(lr_lambda=[lambda e: 0.9 ** e, lambda e: 1 / (1 + e)])),
 ]
 
@@ -125,6 +132,19 @@ def test_two_schedules_on_one_optimizer():
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_several_schedules_at_once():
+    ours, theirs = pair()
+    make = lambda room, optimizer: room.ChainedScheduler([room.ConstantLR(optimizer, factor=0.1, total_iters=3),
+                                                          room.ExponentialLR(optimizer, gamma=0.9)])
+    agree(ours, theirs, make(L, ours), make(TL, theirs))
+    again, _ = pair()
+    schedule, saved = make(L, again), make(L, ours)
+    for _ in range(5):
+        saved.step()
+    schedule.load_state_dict(saved.state_dict())
+    assert schedule.schedulers[0].last_epoch == 5 and schedule.last_epoch == 5
+
+
 def test_one_schedule_after_another():
     ours, theirs = pair()
     make = lambda l, o: l.SequentialLR(o,

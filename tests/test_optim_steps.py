@@ -58,6 +58,14 @@ SETTINGS = [
     ("RMSprop", dict(lr=0.01)),
     ("RMSprop", dict(lr=0.01, alpha=0.9, eps=1e-2, momentum=0.9, weight_decay=0.1)),
     ("RMSprop", dict(lr=0.01, centered=True, momentum=0.5)),
+    ("Adadelta", dict()),
+    ("Adadelta", dict(lr=0.5, rho=0.8, eps=1e-3, weight_decay=0.1, maximize=True)),
+    ("Adamax", dict(lr=0.1)),
+    ("Adamax", dict(betas=(0.5, 0.9), eps=1e-2, weight_decay=0.1, maximize=True)),
+    ("NAdam", dict(lr=0.1)),
+    ("NAdam", dict(betas=(0.5, 0.9), eps=1e-2, weight_decay=0.1, momentum_decay=0.1)),
+    ("NAdam", dict(lr=0.05, weight_decay=0.3, decoupled_weight_decay=True, maximize=True)),
+    ("SGD", dict(lr=0.1, foreach=True)), ("Adam", dict(lr=0.1, fused=True)),
     ("Adagrad", dict(lr=0.1)),
     ("Adagrad", dict(lr=0.1, lr_decay=0.1, weight_decay=0.1, initial_accumulator_value=0.5, eps=1e-3)),
 ]
@@ -72,7 +80,7 @@ def test_each_step_is_pytorchs(rng, name, settings):
 
 @pytest.mark.parametrize("name,settings", [("SGD", dict(lr=0.1, momentum=0.9, dampening=0.5)), ("Adam", dict(lr=0.1)),
                                            ("AdamW", dict(lr=0.1)), ("RMSprop", dict()),
-                                           ("Adagrad", dict(lr_decay=0.1))])
+                                           ("Adagrad", dict(lr_decay=0.1)), ("NAdam", {}), ("Adamax", {})])
 def test_parameters_without_a_gradient_wait_as_in_pytorch(rng, name, settings):
     params, theirs = both(rng)
     gradients = random_gradients(rng, steps=8)
@@ -84,11 +92,19 @@ def test_parameters_without_a_gradient_wait_as_in_pytorch(rng, name, settings):
         gradients)
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax"])
 def test_float64_parameters_are_exact(rng, name):
     params, theirs = both(rng, dtype=np.float64)
     run(getattr(optim, name)(params, lr=0.1), getattr(torch.optim, name)(theirs, lr=0.1), params, theirs,
         random_gradients(rng, dtype=np.float64), rtol=1e-11, atol=1e-12)
+
+
+def test_parameters_may_come_with_their_names():
+    x = Tensor([1.0, 2.0])
+    optimizer = optim.SGD({"x": x}.items(), lr=0.5)
+    x.sum().backward()
+    optimizer.step()
+    assert optimizer.params[0] is x and x.tolist() == [0.5, 1.5]
 
 
 def test_groups_have_settings_of_their_own(rng):

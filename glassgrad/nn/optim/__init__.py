@@ -1,8 +1,9 @@
 """Optimizers, schedules, clipping and mixed precision. In: parameters with gradients. Out: better parameters."""
 
 from glassgrad.nn.optim import lr_scheduler as lr_scheduler
+from glassgrad.nn.optim.adadelta import Adadelta
 from glassgrad.nn.optim.adagrad import Adagrad
-from glassgrad.nn.optim.adam import LAMB, Adam, AdamW
+from glassgrad.nn.optim.adam import LAMB, Adam, Adamax, AdamW, NAdam
 from glassgrad.nn.optim.base import Optimizer, OptimizerGroup
 from glassgrad.nn.optim.clip import clip_grad_norm_, clip_grad_value_, total_norm
 from glassgrad.nn.optim.mixed_precision import GradScaler, autocast

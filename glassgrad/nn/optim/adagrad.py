@@ -24,7 +24,7 @@ class Adagrad(Optimizer):
 
     def __init__(self, params: Parameters, lr: float | Tensor = 0.01, lr_decay: float = 0.0,
                  weight_decay: float = 0.0, initial_accumulator_value: float = 0.0, eps: float = 1e-10, *,
-                 maximize: bool = False, fused: Any = None, master_weights: bool = True):
+                 maximize: bool = False, foreach: Any = None, fused: Any = None, master_weights: bool = True):
         super().__init__(params, {"lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay,
                                   "initial_accumulator_value": initial_accumulator_value, "eps": eps,
                                   "maximize": maximize}, master_weights)

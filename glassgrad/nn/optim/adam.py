@@ -1,4 +1,4 @@
-"""Adam, AdamW and LAMB: steps of a size that the gradient's own history sets. In, out: see `base`.
+"""Adam, AdamW, Adamax, NAdam and LAMB: steps of a size that the gradient's own history sets. In, out: see `base`.
 
 1 - beta^t is taken as -expm1(t ln beta): in float32 the subtraction would lose four digits at the first steps.
 """
@@ -13,7 +13,7 @@ from glassgrad.nn.optim.base import Optimizer, Parameters
 from glassgrad.nn.optim.group import Group
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Adam", "AdamW", "LAMB"]
+__all__ = ["Adam", "AdamW", "Adamax", "NAdam", "LAMB"]
 
 Betas = tuple[float, float]
 
@@ -29,6 +29,9 @@ def _log2(betas: Betas) -> float: return math.log(betas[1]) if betas[1] else -ma
 
 def _pair(b1: Any, b2: float, betas: Betas | None) -> Betas:
     """Both betas, from b1 and b2 as tinygrad names them, or from a pair as PyTorch does."""
+    if isinstance(b1, (tuple, list)) and b2 not in (0.999, 0.0):       # what stands behind PyTorch's pair is its eps
+        raise InputError("betas came as a pair, and something more behind it", given=f"{tuple(b1)}, {b2}",
+                         expected="the other settings by name", mend=f"write eps={b2}")
     pair = tuple(betas) if betas is not None else tuple(b1) if isinstance(b1, (tuple, list)) else (b1, b2)
     if len(pair) != 2 or not all(0 <= b < 1 for b in pair):
         raise InputError("betas are two numbers from 0 up to, not including, 1", given=str(pair),
@@ -73,7 +76,7 @@ class Adam(_Moments):
 
     def __init__(self, params: Parameters, lr: float | Tensor = 0.001, b1: float | Betas = 0.9, b2: float = 0.999,
                  eps: float = 1e-8, weight_decay: float = 0.0, *, betas: Betas | None = None, amsgrad: bool = False,
-                 maximize: bool = False, fused: Any = None, master_weights: bool = True):
+                 maximize: bool = False, foreach: Any = None, fused: Any = None, master_weights: bool = True):
         super().__init__(params, {"lr": lr, "betas": _pair(b1, b2, betas), "eps": eps, "weight_decay": weight_decay,
                                   "amsgrad": amsgrad, "maximize": maximize}, master_weights)
 
@@ -107,9 +110,76 @@ class AdamW(Adam):
 
     def __init__(self, params: Parameters, lr: float | Tensor = 0.001, b1: float | Betas = 0.9, b2: float = 0.999,
                  eps: float = 1e-8, weight_decay: float = 0.01, *, betas: Betas | None = None, amsgrad: bool = False,
-                 maximize: bool = False, fused: Any = None, master_weights: bool = True):
+                 maximize: bool = False, foreach: Any = None, fused: Any = None, master_weights: bool = True):
         super().__init__(params, lr, b1, b2, eps, weight_decay, betas=betas, amsgrad=amsgrad, maximize=maximize,
                          master_weights=master_weights)
+
+
+class Adamax(_Moments):
+    """m = b1 m + (1 - b1) g;  u = max(b2 u, |g| + eps);  p -= lr / (1 - b1^t) m / u (Kingma and Ba, 2014).
+
+    >>> x = Tensor([1.0, 2.0])
+    >>> optimizer = Adamax([x], lr=0.5)
+    >>> _ = x.sum().backward()
+    >>> optimizer.step(); x.numpy().round(4)
+    array([0.5, 1.5], dtype=float32)
+    """
+    keeps = {"t": "step", "m": "exp_avg", "u": "exp_inf"}
+
+    def __init__(self, params: Parameters, lr: float | Tensor = 0.002, betas: Betas = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0.0, *, maximize: bool = False, foreach: Any = None, fused: Any = None,
+                 master_weights: bool = True):
+        super().__init__(params, {"lr": lr, "betas": _pair(betas, 0.0, None), "eps": eps, "weight_decay": weight_decay,
+                                  "maximize": maximize}, master_weights)
+
+    def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
+        number = lambda of: group.number("betas", of)
+        t, m, u = self.counted(i, group), self.kept("m", i, group), self.kept("u", i, group)
+        if group["weight_decay"]:
+            gradient = gradient + value * group.number("weight_decay")
+        m.assign((m * number(_beta1) + gradient * number(_rest1)).cast(m.dtype))
+        u.assign((u * number(_beta2)).maximum(gradient.abs() + group["eps"]).cast(u.dtype))
+        return value - (group.number("lr") / -(t * number(_log1)).expm1()) * (m / u)
+
+
+class NAdam(_Moments):
+    """Adam that looks ahead: p -= lr ((1 - c) g / (1 - C) + c' m / (1 - C c')) / (sqrt(v') + eps), where c = b1 (1 -
+    0.96^(t momentum_decay) / 2), c' is that of the next step, and C the product of all c so far (Dozat, 2016).
+
+    >>> x = Tensor([1.0, 2.0])
+    >>> optimizer = NAdam([x], lr=0.5)
+    >>> _ = x.sum().backward()
+    >>> optimizer.step(); x.numpy().round(4)
+    array([0.4718, 1.4718], dtype=float32)
+    """
+    keeps = {"t": "step", "c": "mu_product", "m": "exp_avg", "v": "exp_avg_sq"}
+
+    def __init__(self, params: Parameters, lr: float | Tensor = 0.002, betas: Betas = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0.0, momentum_decay: float = 0.004, decoupled_weight_decay: bool = False, *,
+                 maximize: bool = False, foreach: Any = None, fused: Any = None, master_weights: bool = True):
+        super().__init__(params, {"lr": lr, "betas": _pair(betas, 0.0, None), "eps": eps, "weight_decay": weight_decay,
+                                  "momentum_decay": momentum_decay, "maximize": maximize,
+                                  "decoupled_weight_decay": decoupled_weight_decay}, master_weights)
+
+    def _filled(self, attribute: str, p: Tensor, group: Group) -> Tensor:
+        if attribute == "c":                         # one number, whatever the parameter's shape
+            return Tensor(1.0, dtype=p.dtype.accumulator, device=p.device, requires_grad=False)
+        return super()._filled(attribute, p, group)
+
+    def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
+        lr, decay = group.number("lr"), group.number("weight_decay") if group["weight_decay"] else 0.0
+        if group["weight_decay"]:
+            if group["decoupled_weight_decay"]:
+                value = value * (1.0 - lr * decay)
+            else:
+                gradient = gradient + value * decay
+        m, v, _, correction2 = self.moments(i, gradient, group)
+        t, product, pace = self.kept("t", i, group), self.kept("c", i, group), math.log(0.96) * group["momentum_decay"]
+        now, after = (((t + ahead) * pace).exp() * -0.5 + 1.0 for ahead in (0.0, 1.0))
+        now, after = now * group.number("betas", _beta1), after * group.number("betas", _beta1)
+        product.assign((product * now).cast(product.dtype))
+        step = gradient * ((1 - now) / (1 - product)) + m * (after / (1 - product * after))
+        return value - lr * step / ((v / correction2).sqrt() + group["eps"])
 
 
 class LAMB(_Moments):
@@ -124,7 +194,7 @@ class LAMB(_Moments):
     """
     def __init__(self, params: Parameters, lr: float | Tensor = 0.001, b1: float | Betas = 0.9, b2: float = 0.999,
                  eps: float = 1e-6, weight_decay: float = 0.0, adam: bool = False, *, betas: Betas | None = None,
-                 maximize: bool = False, fused: Any = None, master_weights: bool = True):
+                 maximize: bool = False, foreach: Any = None, fused: Any = None, master_weights: bool = True):
         super().__init__(params, {"lr": lr, "betas": _pair(b1, b2, betas), "eps": eps, "weight_decay": weight_decay,
                                   "adam": adam, "maximize": maximize}, master_weights)
 

@@ -2,7 +2,8 @@
 
 An optimizer is its formula: a subclass gives `update`, which takes a value and its gradient and returns the new
 value, and names the tensors it keeps per parameter. Gradients, parameters, state and pending statistics are
-computed together, so a whole training step is one schedule, and no gradient keeps an old graph alive.
+computed together, so a whole training step is one schedule, and no gradient keeps an old graph alive. PyTorch's
+`foreach` and `fused`, which choose how a step runs there, are taken and mean nothing.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Optimizer:
         [0.1, 0.01]
         """
         given = settings["params"]
-        given = [given] if isinstance(given, Tensor) else list(given)
+        given = [given] if isinstance(given, Tensor) else [_unnamed(each) for each in given]
         unknown = set(settings) - set(self.defaults) - {"params", "initial_lr"}
         if unknown:
             raise InputError(f"{type(self).__name__} has no such setting", given=", ".join(sorted(unknown)),
@@ -332,6 +333,11 @@ def _groups(params: Parameters) -> list[dict[str, Any]]:
                              expected='{"params": [...], "lr": ...}', mend='add "params"')
         return given
     return [{"params": given}]
+
+
+def _unnamed(given: Any) -> Any:
+    """A parameter that came with its name, as pairs do from `get_state_dict(model).items()`."""
+    return given[1] if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str) else given
 
 
 def _own_memory(members: list[Tensor], others: list[Tensor]) -> None:

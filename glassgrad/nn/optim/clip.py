@@ -1,14 +1,18 @@
 """Gradients kept within bounds. In: parameters with gradients. Out: the same, smaller where too large.
 
 Call between `loss.backward()` and `optimizer.step()`. Nothing is computed here: the bounds become part of the step.
+PyTorch's `foreach` chooses a faster way there, and nothing here.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 from glassgrad.base.errors import GradientError
+from glassgrad.tensor.mistakes import explaining
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "total_norm"]
@@ -40,8 +44,9 @@ def total_norm(parameters: Tensor | Iterable[Tensor], norm_type: float = 2.0) ->
     return total ** (1.0 / norm_type)
 
 
+@partial(explaining, room="nn.optim")
 def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0,
-                    error_if_nonfinite: bool = False) -> Tensor:
+                    error_if_nonfinite: bool = False, foreach: Any = None) -> Tensor:
     """Scale all gradients by one factor so that their common length is at most `max_norm`; returns the length before.
 
     >>> x = Tensor([3.0, 4.0])
@@ -62,7 +67,8 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
     return length
 
 
-def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
+@partial(explaining, room="nn.optim")
+def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: Any = None) -> None:
     """Keep every number of every gradient within -clip_value and clip_value.
 
     >>> x = Tensor([3.0, -4.0])

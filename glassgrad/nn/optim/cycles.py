@@ -1,15 +1,16 @@
-"""Learning rates along curves: a cosine, cosines with restarts, one cycle. In, out: see `schedule`."""
+"""Learning rates along curves: a cosine, cosines with restarts, one cycle or many. In, out: see `schedule`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.nn.optim.base import Optimizer
 from glassgrad.nn.optim.schedule import LRScheduler
 
-__all__ = ["CosineAnnealingLR", "CosineAnnealingWarmRestarts", "OneCycleLR"]
+__all__ = ["CosineAnnealingLR", "CosineAnnealingWarmRestarts", "OneCycleLR", "CyclicLR"]
 
 
 class CosineAnnealingLR(LRScheduler):
@@ -98,9 +99,8 @@ class OneCycleLR(LRScheduler):
                            (total_steps - 1, start, low, max_momentum, max_momentum)]
         else:
             self.phases = [rise, (total_steps - 1, self.max_lrs, low, base_momentum, max_momentum)]
-        if cycle_momentum and any("betas" not in g and not g.get("momentum") for g in groups):
-            raise InputError("the optimizer has no momentum to cycle", given=type(optimizer).__name__,
-                             expected="a group with momentum above 0, or betas", mend="write cycle_momentum=False")
+        if cycle_momentum:
+            _need_momentum(optimizer)
         for group, rate in zip(groups, start):
             group["initial_lr"] = rate
         super().__init__(optimizer)
@@ -116,14 +116,70 @@ class OneCycleLR(LRScheduler):
         part = (epoch - begin) / (last - begin) if last != begin else 1.0
         self._set([self._between(a, b, part) for a, b in zip(rates, next_rates)])
         if self.cycle_momentum:
-            for group in self.optimizer.param_groups:
-                value = self._between(momentum, next_momentum, part)
-                if "betas" in group:
-                    group["betas"] = (value, *group["betas"][1:])
-                else:
-                    group["momentum"] = value
+            _set_momentum(self.optimizer, self._between(momentum, next_momentum, part))
 
     def _between(self, start: float, end: float, part: float) -> float:
         if self.linear:
             return start + (end - start) * part
         return end + (start - end) / 2 * (1 + math.cos(math.pi * part))
+
+
+class CyclicLR(LRScheduler):
+    """Between base_lr and max_lr, up and down again and again, as momentum goes the other way (Smith, 2015).
+
+    `mode="triangular2"` halves the height each cycle, "exp_range" scales it by gamma^step, and `scale_fn` by what it
+    says of the cycle or the step (`scale_mode`). Call `step()` after every batch.
+
+    >>> from glassgrad.nn.optim import SGD
+    >>> optimizer = SGD([Tensor([1.0])], momentum=0.9)
+    >>> CyclicLR(optimizer, base_lr=0.0, max_lr=1.0, step_size_up=2, mode="triangular2").preview(7)
+    [0.0, 0.5, 1.0, 0.5, 0.0, 0.25, 0.5]
+    """
+    def __init__(self, optimizer: Optimizer, base_lr: float | Sequence[float], max_lr: float | Sequence[float],
+                 step_size_up: int = 2000, step_size_down: int | None = None, mode: str = "triangular",
+                 gamma: float = 1.0, scale_fn: Callable[[float], float] | None = None, scale_mode: str = "cycle",
+                 cycle_momentum: bool = True, base_momentum: float = 0.8, max_momentum: float = 0.9):
+        if mode not in ("triangular", "triangular2", "exp_range") or scale_mode not in ("cycle", "iterations") \
+                or step_size_up < 1:
+            raise InputError("CyclicLR cannot be laid out",
+                             given=f"mode={mode!r}, scale_mode={scale_mode!r}, step_size_up={step_size_up}",
+                             expected='"triangular", "triangular2" or "exp_range"; "cycle" or "iterations"; 1 or more',
+                             mend="leave them at their defaults")
+        groups = optimizer.param_groups
+        several = lambda rate: [float(rate)] * len(groups) if isinstance(rate, (int, float)) else list(rate)
+        self.max_lrs: list[float] = several(max_lr)
+        self.up, self.length = step_size_up, step_size_up + (step_size_down or step_size_up)
+        self.mode, self.gamma, self.functions, self.by_cycle = mode, gamma, scale_fn, scale_mode == "cycle"
+        self.cycle_momentum, self.base_momentum, self.max_momentum = cycle_momentum, base_momentum, max_momentum
+        if cycle_momentum:
+            _need_momentum(optimizer)
+        for group, rate in zip(groups, several(base_lr)):
+            group["initial_lr"] = rate
+        super().__init__(optimizer)
+
+    def _scale(self, cycle: float, epoch: float) -> Any:
+        if self.functions is not None:
+            return self.functions(cycle if self.by_cycle else epoch)
+        return {"triangular": 1.0, "triangular2": 0.5 ** (cycle - 1), "exp_range": self.gamma ** epoch}[self.mode]
+
+    def _begin(self, now: Sequence[float], epoch: float) -> None:
+        cycle, part = math.floor(1 + epoch / self.length), epoch % self.length
+        height = part / self.up if part <= self.up else (self.length - part) / (self.length - self.up)
+        height *= self._scale(cycle, epoch)
+        self._set([base + (top - base) * height for base, top in zip(self.base_lrs, self.max_lrs)])
+        if self.cycle_momentum:
+            _set_momentum(self.optimizer, self.max_momentum - (self.max_momentum - self.base_momentum) * height)
+
+
+def _need_momentum(optimizer: Optimizer) -> None:
+    if any("betas" not in g and not g.get("momentum") for g in optimizer.param_groups):
+        raise InputError("the optimizer has no momentum to cycle", given=type(optimizer).__name__,
+                         expected="a group with momentum above 0, or betas", mend="write cycle_momentum=False")
+
+
+def _set_momentum(optimizer: Optimizer, value: float) -> None:
+    for group in optimizer.param_groups:
+        if "betas" in group:
+            group["betas"] = (value, *group["betas"][1:])
+        else:
+            group["momentum"] = value

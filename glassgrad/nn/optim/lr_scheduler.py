@@ -1,17 +1,21 @@
 """All schedules under PyTorch's name of the room: `from glassgrad.nn.optim.lr_scheduler import StepLR`."""
 
-from glassgrad.nn.optim.cycles import CosineAnnealingLR, CosineAnnealingWarmRestarts, OneCycleLR
+from glassgrad.nn.optim.cycles import CosineAnnealingLR, CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
 from glassgrad.nn.optim.plateau import ReduceLROnPlateau
 from glassgrad.nn.optim.schedule import (
+    ChainedScheduler,
     ConstantLR,
     ExponentialLR,
     LambdaLR,
     LinearLR,
     LRScheduler,
+    MultiplicativeLR,
     MultiStepLR,
+    PolynomialLR,
     SequentialLR,
     StepLR,
 )
 
-__all__ = ["ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR", "LRScheduler",
-           "LambdaLR", "LinearLR", "MultiStepLR", "OneCycleLR", "ReduceLROnPlateau", "SequentialLR", "StepLR"]
+__all__ = ["ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR",
+           "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR",
+           "PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR"]

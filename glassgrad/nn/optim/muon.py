@@ -55,8 +55,8 @@ class Muon(Optimizer):
 
     def __init__(self, params: Parameters, lr: float | Tensor = 0.001, momentum: float = 0.95,
                  weight_decay: float = 0.1, ns_steps: int = 5, ns_coefficients: Coefficients = COEFFICIENTS,
-                 nesterov: bool = True, *, eps: float = 1e-7, adjust_lr_fn: str | None = None, maximize: bool = False,
-                 fused: Any = None, master_weights: bool = True):
+                 nesterov: bool = True, *, eps: float = 1e-7, adjust_lr_fn: str | None = None,
+                 maximize: bool = False, foreach: Any = None, fused: Any = None, master_weights: bool = True):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "ns_steps": ns_steps,
                                   "ns_coefficients": tuple(ns_coefficients), "nesterov": nesterov, "eps": eps,
                                   "adjust_lr_fn": adjust_lr_fn, "maximize": maximize}, master_weights)

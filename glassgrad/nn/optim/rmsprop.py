@@ -24,8 +24,8 @@ class RMSprop(Optimizer):
     keeps = {"t": "step", "v": "square_avg", "mean": "grad_avg", "b": "momentum_buffer"}
 
     def __init__(self, params: Parameters, lr: float | Tensor = 0.01, alpha: float = 0.99, eps: float = 1e-8,
-                 weight_decay: float = 0.0, momentum: float = 0.0, centered: bool = False, *, maximize: bool = False,
-                 fused: Any = None, master_weights: bool = True):
+                 weight_decay: float = 0.0, momentum: float = 0.0, centered: bool = False, *,
+                 maximize: bool = False, foreach: Any = None, fused: Any = None, master_weights: bool = True):
         super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay,
                                   "momentum": momentum, "centered": centered, "maximize": maximize}, master_weights)
 

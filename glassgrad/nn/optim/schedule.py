@@ -16,8 +16,8 @@ from glassgrad.base.errors import InputError
 from glassgrad.nn.optim.base import Optimizer
 from glassgrad.tensor.mistakes import explaining_class
 
-__all__ = ["LRScheduler", "LambdaLR", "StepLR", "MultiStepLR", "ExponentialLR", "ConstantLR", "LinearLR",
-           "SequentialLR"]
+__all__ = ["LRScheduler", "LambdaLR", "MultiplicativeLR", "StepLR", "MultiStepLR", "ExponentialLR", "ConstantLR",
+           "LinearLR", "PolynomialLR", "SequentialLR", "ChainedScheduler"]
 
 
 class LRScheduler:
@@ -108,13 +108,24 @@ class LambdaLR(LRScheduler):
         groups = len(optimizer.param_groups)
         self.functions: list[Any] = [lr_lambda] * groups if callable(lr_lambda) else list(lr_lambda)
         if len(self.functions) != groups:
-            raise InputError("LambdaLR needs one function per group",
+            raise InputError(f"{type(self).__name__} needs one function per group",
                              given=f"{len(self.functions)} functions for {groups} groups",
                              expected="one function, or one per group", mend="check the list")
         super().__init__(optimizer)
 
     def _begin(self, now: Sequence[float], epoch: float) -> None:
         self._set([base * function(epoch) for base, function in zip(self.base_lrs, self.functions)])
+
+
+class MultiplicativeLR(LambdaLR):
+    """The rate times a function of the epoch, each epoch anew.
+
+    >>> from glassgrad.nn.optim import SGD
+    >>> MultiplicativeLR(SGD([Tensor([1.0])], lr=1.0), lambda epoch: 1 / epoch).preview(4)
+    [1.0, 1.0, 0.5, 0.16666666666666666]
+    """
+    def _begin(self, now: Sequence[float], epoch: float) -> None:
+        self._set([rate * function(epoch) if epoch else rate for rate, function in zip(now, self.functions)])
 
 
 class StepLR(LRScheduler):
@@ -206,6 +217,63 @@ class LinearLR(LRScheduler):
         if epoch == 0:
             return now * self.start_factor
         return now if epoch > self.total_iters else now * (self._factor(epoch) / self._factor(epoch - 1))
+
+
+class PolynomialLR(LRScheduler):
+    """Down to 0 along (1 - epoch / total_iters)^power.
+
+    >>> from glassgrad.nn.optim import SGD
+    >>> PolynomialLR(SGD([Tensor([1.0])], lr=1.0), total_iters=4).preview(6)
+    [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    """
+    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0):
+        self.total_iters, self.power = total_iters, power
+        super().__init__(optimizer)
+
+    def rate(self, now: float, base: float, epoch: float) -> float:
+        if epoch == 0 or epoch > self.total_iters:
+            return now
+        share: float = ((self.total_iters - epoch) / (self.total_iters - epoch + 1)) ** self.power
+        return now * share
+
+
+class ChainedScheduler(LRScheduler):
+    """Several schedules of one optimizer at once: each changes what the others left.
+
+    >>> from glassgrad.nn.optim import SGD
+    >>> optimizer = SGD([Tensor([1.0])], lr=1.0)
+    >>> both = [ConstantLR(optimizer, factor=0.5, total_iters=2), ExponentialLR(optimizer, gamma=0.5)]
+    >>> ChainedScheduler(both).preview(4)
+    [0.5, 0.25, 0.25, 0.125]
+    """
+    def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None):
+        self.schedulers = list(schedulers)
+        optimizer = self.schedulers[0].optimizer if optimizer is None and self.schedulers else optimizer
+        if not self.schedulers or any(s.optimizer is not optimizer for s in self.schedulers):
+            raise InputError("these schedules cannot work together", given=f"{len(self.schedulers)} schedules",
+                             expected="one or more, all of one optimizer", mend="check what each was made with")
+        super().__init__(self.schedulers[0].optimizer)
+
+    def rate(self, now: float, base: float, epoch: float) -> float:
+        return now
+
+    def step(self) -> None:
+        self.last_epoch += 1
+        for schedule in self.schedulers:
+            schedule.step()
+
+    def restart(self) -> None:
+        self.last_epoch = 0
+        for schedule in self.schedulers:
+            schedule.restart()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"last_epoch": self.last_epoch, "schedulers": [s.state_dict() for s in self.schedulers]}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self.last_epoch = saved["last_epoch"]
+        for schedule, state in zip(self.schedulers, saved["schedulers"]):
+            schedule.load_state_dict(state)
 
 
 class SequentialLR(LRScheduler):

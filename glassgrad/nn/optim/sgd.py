@@ -30,7 +30,7 @@ class SGD(Optimizer):
 
     def __init__(self, params: Parameters, lr: float | Tensor = 0.001, momentum: float = 0.0, *,
                  dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False, classic: bool = False,
-                 maximize: bool = False, fused: Any = None, master_weights: bool = True):
+                 maximize: bool = False, foreach: Any = None, fused: Any = None, master_weights: bool = True):
         super().__init__(params, {"lr": lr, "momentum": momentum, "dampening": dampening,
                                   "weight_decay": weight_decay, "nesterov": nesterov, "classic": classic,
                                   "maximize": maximize}, master_weights)
@@ -75,7 +75,8 @@ class LARS(Optimizer):
 
     def __init__(self, params: Parameters, lr: float | Tensor = 0.001, momentum: float = 0.9,
                  weight_decay: float = 1e-4, *, nesterov: bool = False, classic: bool = True, pre_wd: bool = True,
-                 tcoef: float = 0.001, maximize: bool = False, fused: Any = None, master_weights: bool = True):
+                 tcoef: float = 0.001, maximize: bool = False,
+                 foreach: Any = None, fused: Any = None, master_weights: bool = True):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov,
                                   "classic": classic, "pre_wd": pre_wd, "tcoef": tcoef, "maximize": maximize},
                          master_weights)
