@@ -21,6 +21,7 @@ from glassgrad.base.settings import Context
 from glassgrad.runtime import llvm, workers
 from glassgrad.runtime.elf import Image, Object
 from glassgrad.runtime.workers import CommandList, Native, WorkerPool, native_object, worker_pool
+from glassgrad.runtime.workers_c import MOST_TASKS
 from glassgrad.runtime.workers_ir import ir_text
 
 pytest.importorskip("llvmlite", reason="the kernels of these tests are LLVM IR")
@@ -198,6 +199,36 @@ def test_no_wake_up_is_lost(native: Native, threads: int, rounds: int, spin: int
     pool.close()
     assert (met[:, :3] == threads).all(), f"round {(met[:, 1] != threads).argmax()}: somebody slept through it"
     assert all(len(set(row)) == threads for row in met[:, 3:].tolist()), "two workers at once had the same arena"
+
+
+def test_the_caller_takes_tasks_from_the_front_and_the_worker_from_the_back(native: Native) -> None:
+    """So that the next command finds in each core's cache what this one left there."""
+    pool, me = WorkerPool(2, native=native), threading.get_ident()
+    taken: list[tuple[bool, int]] = []
+    meeting = threading.Barrier(2)
+
+    def task(_args: int, number: int, _scratch: int) -> None:
+        taken.append((threading.get_ident() == me, number))
+        meeting.wait(20)                      # each of the two is in a task before either takes another
+    callback = CALLBACK(task)
+    commands = CommandList([(ctypes.cast(callback, ctypes.c_void_p).value or 0, [], 6, False)])
+    for _ in range(3):
+        pool.run(commands.address, 1)
+        mine, theirs = ([number for caller, number in taken if caller is who] for who in (True, False))
+        assert (mine, theirs) == ([0, 1, 2], [5, 4, 3])
+        taken.clear()
+    pool.close()
+
+
+def test_more_tasks_than_the_pool_counts_run_on_the_caller(native: Native) -> None:
+    counts = np.zeros(MOST_TASKS + 1, np.int64)
+    for tasks in (MOST_TASKS, MOST_TASKS + 1):
+        for threads in (1, 2):
+            pool = WorkerPool(threads, native=native)
+            commands = CommandList([(COUNT, [address(counts)], tasks, False)] * 2)
+            pool.run(commands.address, 2)
+            pool.close()
+    assert (counts[:MOST_TASKS] == 8).all() and counts[MOST_TASKS] == 4
 
 
 def test_arenas_are_private_aligned_and_grow(pool: WorkerPool) -> None:

@@ -89,11 +89,16 @@ class FlatProduct:
         return None
 
     def lines_apart(self, rows: int, ways: int) -> bool:
-        """Whether so many rows of the left factor leave room for each other in a first-level cache, each of whose sets
-        has so many ways to spare: lines that lie 4096 bytes apart share a set."""
+        """Whether so many rows of the left factor leave room for each other."""
         left = self.product.left
         step = stride_along(left.src[1], self.m.parts[0]) or 0
-        return rows * math.gcd(step * left.dtype.itemsize, 4096) <= ways * 4096
+        return leave_room(rows, step * left.dtype.itemsize, ways)
+
+
+def leave_room(count: int, step: int, ways: int) -> bool:
+    """Whether so many lines, `step` bytes apart, leave room for each other in a first-level cache, each of whose sets
+    has so many ways to spare: lines that lie 4096 bytes apart share a set."""
+    return count * math.gcd(step, 4096) <= ways * 4096
 
 
 def flat_axis(loops: list[UOp], epilogue: list[Statement], name: str) -> tuple[FlatAxis, list[UOp]]:

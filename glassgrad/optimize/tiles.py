@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from glassgrad.graph import ops as o
-from glassgrad.lower.loops import ranges_of
-from glassgrad.optimize.axes import FlatProduct, flat_axis, image_axis, stride_along, swells
+from glassgrad.graph.node import toposort
+from glassgrad.lower.loops import Store, ranges_of
+from glassgrad.optimize.axes import FlatProduct, flat_axis, image_axis, leave_room, stride_along, swells
 from glassgrad.optimize.choices import Choice, settled
 from glassgrad.optimize.product import Product
 from glassgrad.optimize.streams import few_rows
@@ -112,14 +113,16 @@ class Recipe(FlatProduct):
     def cycles(self, tile: Tile) -> float:
         """About how long a tile's choice takes, for each step of K: two multiply-adds a cycle, or not quite two loads;
         what both panels' lines cost that come from the second-level cache (rows that are read in place more); packing
-        an element of a factor, more where another core reads it from far away, and the phase that takes; and the right
-        one's lines that are far apart, where it is read in place."""
+        an element of a factor, more where another core reads it from far away, and the phase that takes; the right
+        one's lines that are far apart, where it is read in place, once if they stay near; and what the epilogue reads
+        and writes, which takes twice as long where rows past the edge must be left out."""
         rows, vectors = tile.rows, tile.vectors
         panels_m, panels_n = self.panels(rows, vectors)
         near = self.packs_near(tile)
         step = max(rows * vectors / 2, (rows + vectors) * 0.6, 4.0)
         step += (0.13 if tile.left_in_place else 0.05) * rows
-        if not near or 4 * self.panel_bytes(vectors) > 3 * self.target.l1_bytes:
+        stays = tile.right_in_place and self.right_stays_near(vectors)
+        if not (near or stays) or 4 * self.panel_bytes(vectors) > 3 * self.target.l1_bytes:
             step += (0.15 if tile.left_in_place else 0.2) * vectors * self.target.vector_bytes / 64
         packing = 0.0
         if not tile.left_in_place:
@@ -128,8 +131,9 @@ class Recipe(FlatProduct):
             packing += 0.4 * self.n.size
         elif not tile.right_in_place:
             packing += PHASE / self.depth + (1.8 if self.right_bytes() > self.target.l2_bytes else 0.4) * self.n.size
-        apart = 0.12 * panels_m * self.n.size if tile.right_in_place else 0
-        return panels_m * panels_n * step + packing + apart
+        apart = 0.12 * (1 if stays else panels_m) * self.n.size if tile.right_in_place else 0
+        ends = self.accesses() * rows * vectors * (2 if self.m.size % rows else 1) / self.depth
+        return panels_m * panels_n * (step + ends) + packing + apart
 
     def with_tile(self, tile: Tile) -> Contract:
         """The recipe's blocks for a tile of any size."""
@@ -143,6 +147,8 @@ class Recipe(FlatProduct):
             tasks_m = max(1, min(wanted // panels_n, self.m.size // NEAR_ROWS))
             room = max(1, self.target.l2_bytes // 2 // self.panel_bytes(vectors))
             blocks = -(-panels_m // tasks_m), min(-(-panels_n // wanted), room)
+        elif tile.right_in_place and panels_m >= wanted and self.right_stays_near(vectors):
+            blocks = _whole_rows(panels_m, wanted), panels_n
         else:
             blocks = _blocks(panels_m, panels_n, rows, vectors * self.lanes, self.depth, self.itemsize, wanted,
                              self.target)
@@ -159,6 +165,19 @@ class Recipe(FlatProduct):
 
     def panel_bytes(self, vectors: int) -> int:
         return vectors * self.lanes * self.depth * self.product.right.dtype.itemsize
+
+    def right_stays_near(self, vectors: int) -> bool:
+        """Whether a panel of the right factor, read where it lies, stays in the first-level cache for all of M."""
+        right = self.product.right
+        if self.right_must_be_packed() is not None or 2 * self.panel_bytes(vectors) > self.target.l1_bytes:
+            return False
+        step = stride_along(right.src[1], self.product.k[0]) or 0
+        return leave_room(self.depth, step * right.dtype.itemsize, 8)
+
+    def accesses(self) -> int:
+        """How often the epilogue reads or writes memory, for each element."""
+        stores = [s for s in self.product.epilogue if isinstance(s, Store)]
+        return len(stores) + sum(n.op is o.LOAD for n in toposort([s.value for s in stores]))
 
     def packs_near(self, tile: Tile) -> bool:
         """Whether each task packs its own part of the right factor."""
@@ -220,6 +239,15 @@ class Recipe(FlatProduct):
         if c.right_near:
             why = why or self.must_pack_together(c.rows, c.vectors, c.in_place)
         return why or (self.right_must_be_packed() if c.right_in_place else None)
+
+
+def _whole_rows(panels_m: int, wanted: int) -> int:
+    """Panels of M in one task, where each task takes whole rows of the result: at least as many tasks as wanted, all
+    of one size. What a task writes is then one piece of memory, and likely to be read by rows again."""
+    block = max(1, panels_m // wanted)
+    while panels_m % block:
+        block -= 1
+    return block
 
 
 def _blocks(panels_m: int, panels_n: int, rows: int, columns: int, depth: int, itemsize: int, wanted: int,

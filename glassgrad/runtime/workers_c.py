@@ -3,9 +3,11 @@
 Knows nothing of Python, buffers or kernels. One call, `glassgrad_run`, walks a command list; the other workers
 sit in `glassgrad_worker`. How it works:
 
-- `word` holds the current command's number (high half) and how many of its tasks are unclaimed (low half). To
-  claim a task is to lower it by one with a compare-and-swap, which fails if the command has changed meanwhile:
-  a worker that was asleep or preempted can neither run a stale task nor hold up the others.
+- `word` holds the current command's number (24 bits), its first unclaimed task and how many are unclaimed (20
+  bits each). To claim a task is to change it with a compare-and-swap, which fails if the command has changed
+  meanwhile: a worker that was asleep or preempted can neither run a stale task nor hold up the others.
+- The caller claims tasks from the front, the others from the back. So from command to command, and from call to
+  call, a core mostly finds in its own cache what it wrote there: half of the tasks each while nobody is late.
 - A command is over when `done` reaches its number of tasks. The caller claims tasks like everyone else, so
   progress never depends on anybody waking up: a worker that comes late costs speed, not correctness.
 - An idle worker spins, then counts itself in `sleepers`, looks once more at `word`, and waits on the bell. The
@@ -29,7 +31,8 @@ OFFSETS = {
     "CALLER_BELL": 696, "SCRATCH": 704,
 }
 POOL_BYTES = 768
-MOST_TASKS = 0x7FFFFFFF  # more run on the caller alone
+TASK_BITS = 20
+MOST_TASKS = (1 << TASK_BITS) - 1  # more run on the caller alone
 
 _C = Template(r"""
 #include <stdint.h>
@@ -48,7 +51,9 @@ struct command { kernel function; void **args; int64_t tasks, serial; };
 #define STOP     &FIELD(int64_t, $STOP)
 #define POST     FIELD(post, $POST)
 #define WAIT     FIELD(wait, $WAIT)
-#define UNCLAIMED(word) ((word) & 0xFFFFFFFF)
+#define UNCLAIMED(word) ((word) & $MOST_TASKS)
+#define FIRST(word) ((word) >> $TASK_BITS & $MOST_TASKS)
+#define COMMANDS(word) ((uint64_t)(word) >> 2 * $TASK_BITS)
 #define SWAP(at, seen, new, won, lost) __atomic_compare_exchange_n(at, seen, new, 0, won, lost)
 
 #if defined(__x86_64__)
@@ -83,9 +88,10 @@ static void work(void *pool, int64_t who) {
     kernel function = __atomic_load_n(&FIELD(kernel, $FUNCTION), __ATOMIC_RELAXED);
     void **args = __atomic_load_n(&FIELD(void **, $ARGS), __ATOMIC_RELAXED);
     int64_t tasks = __atomic_load_n(&FIELD(int64_t, $TASKS), __ATOMIC_RELAXED);
-    int64_t left = UNCLAIMED(seen);
-    if (!SWAP(WORD, &seen, seen - 1, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) continue;
-    function(args, tasks - left, FIELD(void **, $SCRATCH)[who]);
+    int64_t first = FIRST(seen), last = first + UNCLAIMED(seen) - 1;
+    int64_t next = who ? seen - 1 : seen - 1 + ((int64_t)1 << $TASK_BITS);
+    if (!SWAP(WORD, &seen, next, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) continue;
+    function(args, who ? last : first, FIELD(void **, $SCRATCH)[who]);
     count++;
     total = tasks;
     seen = __atomic_load_n(WORD, __ATOMIC_ACQUIRE);
@@ -123,8 +129,8 @@ void glassgrad_run(void *pool, struct command *c, int64_t count) {
     __atomic_store_n(&FIELD(void **, $ARGS), c->args, __ATOMIC_RELAXED);
     __atomic_store_n(&FIELD(int64_t, $TASKS), c->tasks, __ATOMIC_RELAXED);
     __atomic_store_n(DONE, 0, __ATOMIC_RELAXED);
-    uint64_t high = ((uint64_t)__atomic_load_n(WORD, __ATOMIC_RELAXED) >> 32) + 1;
-    __atomic_store_n(WORD, (int64_t)(high << 32 | (uint64_t)c->tasks), __ATOMIC_SEQ_CST);
+    uint64_t number = COMMANDS(__atomic_load_n(WORD, __ATOMIC_RELAXED)) + 1;
+    __atomic_store_n(WORD, (int64_t)(number << 2 * $TASK_BITS | (uint64_t)c->tasks), __ATOMIC_SEQ_CST);
     wake(pool, c->tasks - 1 < 2 ? c->tasks - 1 : 2);
     work(pool, 0);
     await(pool, c->tasks);
@@ -173,4 +179,4 @@ void glassgrad_spin(int64_t count) {
 
 def c_text() -> str:
     """The pool as C, for machines with a C compiler and no llvmlite."""
-    return _C.substitute(OFFSETS, MOST_TASKS=MOST_TASKS)
+    return _C.substitute(OFFSETS, MOST_TASKS=MOST_TASKS, TASK_BITS=TASK_BITS)

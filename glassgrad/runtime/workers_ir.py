@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from string import Template
 
-from glassgrad.runtime.workers_c import MOST_TASKS, OFFSETS
+from glassgrad.runtime.workers_c import MOST_TASKS, OFFSETS, TASK_BITS
 
 _IR = Template("""
 declare void $PAUSE_DECLARED
@@ -80,26 +80,32 @@ entry:
   %table.at = getelementptr i8, ptr %pool, i64 $SCRATCH
   %table = load ptr, ptr %table.at, align 8
   %scratch.at = getelementptr ptr, ptr %table, i64 %who
+  %is.caller = icmp eq i64 %who, 0                ; claims the first task, others the last one
+  %change = select i1 %is.caller, i64 $FROM_THE_FRONT, i64 -1
   %first = load atomic i64, ptr %word acquire, align 8
   br label %look
 look:
   %seen = phi i64 [ %first, %entry ], [ %now, %claim ], [ %again, %run ]
   %count = phi i64 [ 0, %entry ], [ %count, %claim ], [ %count.next, %run ]
   %total = phi i64 [ 0, %entry ], [ %total, %claim ], [ %tasks, %run ]
-  %left = and i64 %seen, 4294967295
+  %left = and i64 %seen, $MOST_TASKS
   %empty = icmp eq i64 %left, 0
   br i1 %empty, label %report, label %claim
 claim:                                            ; these three may be torn; if so, the swap fails
   %function = load atomic ptr, ptr %function.at monotonic, align 8
   %args = load atomic ptr, ptr %args.at monotonic, align 8
   %tasks = load atomic i64, ptr %tasks.at monotonic, align 8
-  %lower = sub i64 %seen, 1
+  %first.high = lshr i64 %seen, $TASK_BITS
+  %front = and i64 %first.high, $MOST_TASKS
+  %end = add i64 %front, %left
+  %back = sub i64 %end, 1
+  %task = select i1 %is.caller, i64 %front, i64 %back
+  %lower = add i64 %seen, %change
   %swap = cmpxchg ptr %word, i64 %seen, i64 %lower acq_rel acquire, align 8
   %now = extractvalue { i64, i1 } %swap, 0
   %won = extractvalue { i64, i1 } %swap, 1
   br i1 %won, label %run, label %look
 run:
-  %task = sub i64 %tasks, %left
   %scratch = load ptr, ptr %scratch.at, align 8
   call void %function(ptr %args, i64 %task, ptr %scratch)
   %count.next = add i64 %count, 1
@@ -243,8 +249,8 @@ together:
   store atomic i64 %tasks, ptr %tasks.at monotonic, align 8
   store atomic i64 0, ptr %done monotonic, align 8
   %old = load atomic i64, ptr %word monotonic, align 8
-  %old.high = and i64 %old, -4294967296
-  %high = add i64 %old.high, 4294967296
+  %old.high = and i64 %old, -$ONE_COMMAND
+  %high = add i64 %old.high, $ONE_COMMAND
   %new = or i64 %high, %tasks
   store atomic i64 %new, ptr %word seq_cst, align 8
   %spare = sub i64 %tasks, 1
@@ -301,7 +307,7 @@ fresh:
 look:
   %budget = phi i64 [ %spins, %fresh ], [ %budget.next, %pause ]
   %seen = load atomic i64, ptr %word acquire, align 8
-  %left = and i64 %seen, 4294967295
+  %left = and i64 %seen, $MOST_TASKS
   %some = icmp ne i64 %left, 0
   br i1 %some, label %busy, label %idle
 busy:
@@ -328,7 +334,7 @@ sleep:
   atomicrmw add ptr %sleepers, i64 1 seq_cst, align 8
   %seen.then = load atomic i64, ptr %word seq_cst, align 8
   %stopped.then = load atomic i64, ptr %stop seq_cst, align 8
-  %left.then = and i64 %seen.then, 4294967295
+  %left.then = and i64 %seen.then, $MOST_TASKS
   %reason = or i64 %left.then, %stopped.then
   %quiet = icmp eq i64 %reason, 0
   br i1 %quiet, label %doze, label %back
@@ -373,4 +379,5 @@ _PAUSES = {"x86_64": ("@llvm.x86.sse2.pause()", "@llvm.x86.sse2.pause()"),
 def ir_text(arch: str) -> str:
     """The pool as LLVM IR for "x86_64" or "aarch64"."""
     declared, called = _PAUSES[arch]
-    return _IR.substitute(OFFSETS, MOST_TASKS=MOST_TASKS, PAUSE_DECLARED=declared, PAUSE=called)
+    return _IR.substitute(OFFSETS, MOST_TASKS=MOST_TASKS, TASK_BITS=TASK_BITS, FROM_THE_FRONT=(1 << TASK_BITS) - 1,
+                          ONE_COMMAND=1 << 2 * TASK_BITS, PAUSE_DECLARED=declared, PAUSE=called)
