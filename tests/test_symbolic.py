@@ -242,6 +242,26 @@ def test_products_are_packed_in_blocks(device: str) -> None:
         near(t[:, :v.bind(n)] @ u[:, :, :w.bind(m)], x[:, :n] @ y[:, :, :m])
 
 
+@pytest.mark.parametrize("most", [150, 2100])
+@pytest.mark.parametrize("device", DEVICES)
+def test_sums_of_products_end_at_the_value(device: str, most: int) -> None:
+    """Also those that are added up in blocks because they may be long; and with rows that end at it too."""
+    x, y = NUMBERS.standard_normal((2, 30, most)), NUMBERS.standard_normal((2, most, 20))
+    x, y = x.astype(np.float32), y.astype(np.float32)
+    t, u, v = Tensor(x, device=device).realize(), Tensor(y, device=device).realize(), Variable("v", 1, most)
+    [item] = (t[:, :, :v.bind(5)] @ u[:, :v.bind(5)]).schedule()
+    moves = [m for m in Device[device].loop_tree(item.ast).moves if m.startswith("contract")]
+    assert all("in_place=yes, right_in_place=yes" in m for m in moves)      # of how much, nobody knows: so no copies
+    assert len(moves) == (device != "PYTHON")                               # which interprets plain loops
+    with Context(CHECK=int(device == "CPU" and most < 1000)):
+        for n in (1, 15, 16, 64, 149, most) if device != "PYTHON" else (17, most):
+            near(t[:, :, :v.bind(n)] @ u[:, :v.bind(n)] * 2, x[:, :, :n] @ y[:, :n] * 2, 1e-3)
+    rows, w = Tensor(y[0], device=device).realize(), Variable("w", 1, 150)
+    for n in (1, 65, 150):
+        gram = rows[:w.bind(n)] @ rows[:w.bind(n)].T
+        near(gram @ rows[:w.bind(n)], y[0, :n] @ y[0, :n].T @ y[0, :n], 1e-3)
+
+
 def test_two_values_of_one_variable_in_one_graph() -> None:
     v = Variable("v", 1, MOST)
     t = Tensor(DATA).realize()

@@ -124,7 +124,7 @@ class Tiling:
             body = self.panels([*self.begin(), *self.over_image(), *self.epilogue(self.total)])
         elif not self.choice.k_block:
             k = counter("k", self.depth)
-            products = For(k, LOOP, [*self.ahead(k), self.step(k)])
+            products = For(k, LOOP, [*self.ahead(k), self.step(k)], self.product.k_stop)
             body = self.panels([*self.begin(), products, *self.epilogue(self.total)])
         else:
             body = self.in_blocks_of_k()
@@ -214,7 +214,8 @@ class Tiling:
         memory = local("tiles", self.total.dtype, tiles * self.rows * self.columns)
         at = index(0) if whole else add(multiply(one(self.in_n), self.block_m), one(self.in_m))
         at = add(multiply(add(multiply(at, self.rows), one(self.row)), self.columns), self.column)
-        stop = None if self.depth % size == 0 else add(index(self.depth), multiply(number, -size))
+        end = self.product.k_stop or (index(self.depth) if self.depth % size else None)
+        stop = None if end is None else add(end, multiply(number, -size))
         last = None if count % at_once == 0 or whole else add(index(count), multiply(passes, -at_once))
         clear: list[Statement] = [Store(memory, at, const(0, self.total.dtype))]
         part: list[Statement] = [*self.begin(), For(inner, LOOP, [*self.ahead(k), self.step(k)], stop),

@@ -34,7 +34,12 @@ class Product:
     k: list[UOp]
     total: UOp                    # the register that is summed into
     epilogue: list[Statement]
-    stops: dict[UOp, UOp] = field(default_factory=dict)   # of loops of the batch that end when the kernel says so
+    stops: dict[UOp, UOp] = field(default_factory=dict)   # of loops of the batch, or of K, that end at a value
+
+    @property
+    def k_stop(self) -> UOp | None:
+        """Where the sum ends, if only the running kernel knows: then it is one loop."""
+        return self.stops.get(self.k[0])
 
     def swapped(self) -> Product:
         """The same with the factors exchanged."""
@@ -86,13 +91,15 @@ def _recognise(body: list[Statement], both_sides: bool = True) -> Product | None
     if not all(isinstance(s, Store) for s in body[2:]):
         return None
     total, inner, k = body[0].register, body[1], [body[1].range]
-    ends = [inner.stop]
     while len(inner.body) == 1 and isinstance(inner.body[0], For):
+        if inner.stop is not None or inner.body[0].stop is not None:
+            return None
         inner = inner.body[0]
         k.append(inner.range)
-        ends.append(inner.stop)
-    if any(stop is not None for stop in ends):
-        return None
+    if inner.stop is not None:
+        if ranges_of(inner.stop):
+            return None
+        stops[inner.range] = inner.stop
     if len(inner.body) != 1 or not isinstance(inner.body[0], Accumulate):
         return None
     step = inner.body[0]

@@ -131,7 +131,7 @@ class RowsAtOnce:
 def few_rows(p: Product) -> bool:
     """Whether a factor of a product, both along k, has so few rows that turning the other one would take longer."""
     factors = ((p.left, p.m), (p.right, p.n))
-    if len(p.k) != 1 or p.k[0].arg.size < LEAST_ROW or not all(
+    if len(p.k) != 1 or p.k_stop is not None or p.k[0].arg.size < LEAST_ROW or not all(
             f.op is o.LOAD and len(f.src) == 2 and stride_along(f.src[1], p.k[0]) == 1 for f, _ in factors):
         return False
     return any(len(few) == 1 and few[0].arg.size <= FEW and any(r.arg.size >= 2 * ROWS for r in many)

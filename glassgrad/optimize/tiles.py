@@ -70,7 +70,7 @@ class Recipe(FlatProduct):
             return None
         if not n.pitch and (swells(p.right, p.n + p.k) or swells(p.left, p.m + p.k)):
             return None
-        return recipe
+        return recipe if p.k_stop is None or recipe.tiles() else None
 
     @property
     def itemsize(self) -> int:
@@ -108,7 +108,7 @@ class Recipe(FlatProduct):
                 left = self.left_must_be_packed(rows) is None and self.lines_apart(rows, 8) and \
                     (few or self.must_pack_together(rows, vectors, True) is None)
                 found += [Tile(rows, vectors, left, in_place) for in_place in right]
-        return found
+        return found if self.product.k_stop is None else [t for t in found if t.left_in_place and t.right_in_place]
 
     def cycles(self, tile: Tile) -> float:
         """About how long a tile's choice takes, for each step of K: two multiply-adds a cycle, or not quite two loads;
@@ -235,6 +235,8 @@ class Recipe(FlatProduct):
             return "a block's tiles would not rest in any cache"
         if c.right_near and c.right_in_place:
             return "the right factor is either packed or read in place"
+        if self.product.k_stop is not None and not (c.in_place and c.right_in_place):
+            return "nobody knows how much to pack"
         why = self.left_must_be_packed(c.rows) if c.in_place else None
         if c.right_near:
             why = why or self.must_pack_together(c.rows, c.vectors, c.in_place)
