@@ -104,6 +104,7 @@ ops = [u.op for u in y.lazydata.toposort()]
 assert BinaryOps.ADD in ops and UnaryOps.EXP2 in ops and ReduceOps.SUM in ops and Ops.ADD in ops
 assert MovementOps.RESHAPE is Ops.RESHAPE and ReduceOps.MAX is Ops.AMAX
 assert isinstance(Tensor([[1, 2]]).lazydata.st, ShapeTracker) and isinstance(dtypes.float32, DType)
+assert y.lazydata.srcs == y.uop.src and y.lazydata.realized is None and y.realize().lazydata.realized is not None
 assert TinyJit is Older and Device.DEFAULT == Device.canonicalize(None)
 assert hasattr(optim, "AdamW") and tinygrad.Tensor is Tensor and tinygrad.nn.Linear is Linear
 try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glassgrad import Context, GlobalCounters, IndexRangeError, Tensor
+from glassgrad import Context, GlobalCounters, IndexRangeError, Tensor, Variable
 from glassgrad.jit import TinyJit
 from glassgrad.tensor import index_check
 from glassgrad.tensor.index_check import limits
@@ -191,3 +191,37 @@ def test_a_replay_that_fails_changes_nothing():
     assert total.tolist() == before == [15.0]
     collect(x, Tensor([2, 2]))
     assert total.tolist() == [21.0]
+
+
+# -- indices computed with a variable ------------------------------------------------------------------------------
+def test_an_index_computed_with_a_variable_is_checked() -> None:
+    n = Variable("n", 1, 10)
+    x = Tensor([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+    places = Tensor([0, 1])
+    assert x[places + n.bind(6)].tolist() == [6.0, 7.0]
+    for read in (lambda: x[places + n.bind(7)], lambda: x.gather(0, places + n.bind(7)),
+                 lambda: _written(x, places + n.bind(7))):
+        with pytest.raises(IndexRangeError, match=r"index 8 on axis 0 of \(8,\), at \[1\] of the index tensor"):
+            read().tolist()
+    with pytest.raises(IndexRangeError, match=r"index n = 9 on axis 0 of \(8,\)"):
+        x[n.bind(9)]
+
+
+def _written(x: Tensor, places: Tensor) -> Tensor:
+    copy = x.clone()
+    copy[places] = 5.0
+    return copy
+
+
+def test_a_replay_checks_an_index_computed_with_a_variable() -> None:
+    n = Variable("n", 1, 10)
+    x = Tensor([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+
+    @TinyJit
+    def pick(x: Tensor, n: Variable) -> Tensor:
+        return x[Tensor([0, 1]) + n] * 2
+
+    assert [pick(x, n.bind(i)).tolist() for i in (1, 2, 3, 6)] == [[2.0 * i, 2.0 * i + 2] for i in (1, 2, 3, 6)]
+    with pytest.raises(IndexRangeError, match=r"index 9 on axis 0 of \(8,\), at \[0\] of the index tensor"):
+        pick(x, n.bind(9))
+    assert pick(x, n.bind(2)).tolist() == [4.0, 6.0], "and goes on"

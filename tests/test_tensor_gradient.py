@@ -229,3 +229,11 @@ def test_realize_together():
     a, b = x + 1, x * 3
     a.realize(b)
     assert a.schedule() == b.schedule() == [] and a.tolist()[0] == 2.0 and b.tolist()[0] == 3.0
+
+
+def test_backward_again_with_pytorchs_word_for_it() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    loss = (x * x).sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    assert x.grad.tolist() == [4.0, 8.0]
