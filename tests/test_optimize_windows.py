@@ -1,4 +1,4 @@
-"""Windows that one row of weights goes over: depthwise convolutions, their gradients, gradients of a single channel."""
+"""Windows that one row of weights goes over: depthwise convolutions and their gradients, those of a single channel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glassgrad.graph.sums import join_sums
 from glassgrad.graph.uop import UOp
 from glassgrad.lower.loops import Kernel
 from glassgrad.lower.lower import lower
-from glassgrad.optimize import windows
+from glassgrad.optimize import taps, windows
 from glassgrad.optimize.recipes import optimize
 from glassgrad.optimize.target import Target
 
@@ -57,6 +57,37 @@ def test_every_part_keeps_its_answer(case: Any, target: Target, monkeypatch: pyt
     for part in (out.maximum(0.0) + seed, found):
         check([join_sums(rewrite([part], ALGEBRA))[0]], values, compiled, str(case))
     assert any(move.startswith("window") for move in log), f"the recipe never ran: {log}"
+
+
+@pytest.mark.parametrize("long", [10, 1000], ids="rows joined over {}".format)
+@pytest.mark.parametrize("target", [AVX512, NEON], ids=["avx512", "neon"])
+@pytest.mark.parametrize("case", [
+    (2, 3, 3, (7, 17), (3, 3), dict(groups=3, padding=1)),
+    (2, 2, 2, (9, 33), (5, 2), dict(groups=2)),
+    (1, 4, 4, (4, 49), (3, 3), dict(groups=4, padding=((0, 2), (1, 0)))),
+    (3, 2, 2, (9, 20), (3, 5), dict(groups=2, padding=((2, 2), (4, 4)), dilation=2)),
+    (2, 2, 2, (13, 11), (4, 4), dict(groups=2, padding=3))], ids=str)
+def test_taps_of_one_image_each(case: Any, target: Target, long: int, monkeypatch: pytest.MonkeyPatch,
+                                rng: np.random.Generator) -> None:
+    for name, value in (("LEAST_WORK", 1), ("LEAST_OUTER", 1), ("LEAST_K", 1), ("LONG_SUM", long), ("GRAIN", 500)):
+        monkeypatch.setattr(taps, name, value)
+    log: list[str] = []
+
+    def compiled(ast: UOp) -> Kernel:
+        kernel = optimize(lower(ast), target)
+        log.extend(kernel.moves)
+        return kernel
+
+    batch, channels, _, image, kernel, options = case
+    values = Inputs()
+    x = values.leaf(rng.uniform(-1, 1, (batch, channels, *image)).astype("float32"))
+    w = values.leaf(rng.uniform(-1, 1, (channels, 1, *kernel)).astype("float32"))
+    out = convolve(x, w, **options)
+    seed = values.leaf(rng.uniform(-1, 1, out.shape).astype("float32"))
+    found, = gradients(out, seed, [w])
+    assert found is not None
+    check([join_sums(rewrite([found * 2.0], ALGEBRA))[0]], values, compiled, str(case))
+    assert any(move.startswith("taps") for move in log), f"the recipe never ran: {log}"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

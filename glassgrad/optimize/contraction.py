@@ -41,6 +41,7 @@ from glassgrad.optimize.direct import direct
 from glassgrad.optimize.dots import dots
 from glassgrad.optimize.packing import Operand
 from glassgrad.optimize.product import lanes_on_the_right, recognise, recognise_window
+from glassgrad.optimize.taps import taps
 from glassgrad.optimize.target import Target
 from glassgrad.optimize.tiles import TASK_WORK, Contract, Recipe
 from glassgrad.optimize.windows import windows
@@ -56,7 +57,7 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions) -> 
     product = recognise(body)
     if product is None:
         window = recognise_window(body)
-        return None if window is None else windows(window, target, decisions)
+        return None if window is None else windows(window, target, decisions) or taps(window, target, decisions)
     before: list[list[Statement]] = []
     if not product.stops:
         in_place = direct(product, target, decisions)
