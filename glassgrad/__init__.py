@@ -25,9 +25,9 @@ from glassgrad.base.errors import (
 )
 from glassgrad.base.settings import Context
 from glassgrad.engine.counters import GlobalCounters
-from glassgrad.engine.device import Device
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.length import Variable
+from glassgrad.runtime.device import Device
 from glassgrad.tensor.tensor import Tensor
 
 __version__ = "0.1.0"

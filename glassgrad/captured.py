@@ -13,7 +13,6 @@ import weakref
 from typing import Any
 
 from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.device import Device
 from glassgrad.engine.normal import scalar_bytes
 from glassgrad.engine.replay import Replacing, Replay
 from glassgrad.graph import ops as o
@@ -21,6 +20,7 @@ from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.length import Symbol
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp
+from glassgrad.runtime.device import Device
 from glassgrad.tensor.leaves import RESET, hold, hold_alone
 from glassgrad.tensor.random import _streams
 from glassgrad.tensor.running import computed_array

@@ -27,11 +27,11 @@ from glassgrad.base.errors import JitError
 from glassgrad.base.settings import State, current_state, settings
 from glassgrad.captured import STALE, Captured, Names
 from glassgrad.engine.capture import recording
-from glassgrad.engine.device import Device
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.graph.dtype import DType
 from glassgrad.graph.length import Length, Symbol, replaced
 from glassgrad.places import PLAIN, Content, is_array
+from glassgrad.runtime.device import Device
 from glassgrad.tensor import precision
 from glassgrad.tensor.tensor import Tensor
 from glassgrad.tracing import Traced, Work, refusal

@@ -12,11 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glassgrad import Device, Tensor, dtypes
+from glassgrad import Context, Device, Tensor, dtypes
+from glassgrad.base.errors import Bug
 from glassgrad.device import Allocator, Compiled, Compiler
 from glassgrad.jit import TinyJit
 from glassgrad.nn.optim import SGD
 from glassgrad.renderer.cstyle import CStyleLanguage
+from glassgrad.runtime.contract import DeviceMemory, DevicePlan, DeviceProgram, OpenDevice
 from glassgrad.runtime.python import PythonDevice
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
@@ -152,12 +154,51 @@ def test_training_and_jit():
     assert losses[-1] < 1e-3 < losses[0]
 
 
+@pytest.mark.parametrize("there, back", [("MY", "CPU"), ("CPU", "MY")])
+def test_copies_between_devices_in_a_jitted_function(there, back):
+    @TinyJit
+    def step(x):
+        return ((x * 2).to(back) + 1).realize()
+
+    for i in range(4):
+        with Context(CHECK=i % 2):
+            x = Tensor([float(i), 2.0], device=there).contiguous().realize()
+            y = step(x)
+        assert y.device == back and y.tolist() == [2 * i + 1, 5.0]
+
+
 def test_memory_is_given_back():
     before = MyAllocator.live
     x = (Tensor([1, 2, 3], device="MY") + 1).realize()
     assert MyAllocator.live > before and x.tolist() == [2, 3, 4]
     del x
     assert MyAllocator.live == before
+
+
+@pytest.mark.parametrize("name", ["CPU", "PYTHON", "MY"])
+def test_every_device_is_what_the_engine_asks_for(name):
+    device = Device[name]
+    x = Tensor([1.0, 2.0], device=name)
+    programs = device.programs([x.sum().schedule()[0].ast])
+    parts = {OpenDevice: device, DeviceMemory: device.memory, DeviceProgram: programs[0],
+             DevicePlan: device.plan(programs, [(0, 1)])}
+    missing = [f"{kind.__name__}.{part}" for kind, made in parts.items()
+               for part in {*vars(kind), *kind.__annotations__} if not part.startswith("_") and not hasattr(made, part)]
+    assert not missing
+
+
+def test_check_judges_a_device_of_ones_own():
+    class Wrong(MyRunner):
+        def __call__(self, *bufs, global_size, local_size, wait=False):
+            super().__call__(*bufs, global_size=global_size, local_size=local_size)
+            bufs[0].bytes[0] ^= 1
+
+    Device._devices["WRONG"] = lambda: Compiled("WRONG", MyAllocator(), CStyleLanguage(), MyCompiler(), Wrong)
+    try:
+        with Context(CHECK=1), pytest.raises(Bug, match="so render, the compiler or the launch is wrong"):
+            (Tensor([1, 2, 3], device="WRONG") + 1).realize()
+    finally:
+        Device._devices.pop("WRONG")
 
 
 def test_source_is_plain_c():

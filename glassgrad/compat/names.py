@@ -16,13 +16,13 @@ _OPS: Names = {name: f"glassgrad.compat.older:{name}" for name in (
     "UnaryOps", "BinaryOps", "TernaryOps", "ReduceOps", "MovementOps", "LoadOps", "MetaOps", "BufferOps", "GroupOp")}
 _OPS |= {"Ops": "glassgrad.graph.ops:Ops", "UOp": "glassgrad.graph.uop:UOp", "LazyOp": "glassgrad.graph.uop:UOp",
          "Variable": "glassgrad.graph.length:Variable", "Compiled": "glassgrad.device:Compiled",
-         "Device": "glassgrad.engine.device:Device", "sint": "glassgrad.compat.older:sint",
+         "Device": "glassgrad.runtime.device:Device", "sint": "glassgrad.compat.older:sint",
          "sym_infer": "glassgrad.compat.older:sym_infer", "resolve": "glassgrad.compat.older:resolve",
          "smax": "glassgrad.compat.older:smax", "smin": "glassgrad.compat.older:smin"}
 _DEVICE: Names = {name: f"glassgrad.device:{name}" for name in (
     "Compiled", "Allocator", "LRUAllocator", "MallocAllocator", "Compiler", "Runner", "CompileError", "Buffer")}
 _DEVICE |= {
-    "Device": "glassgrad.engine.device:Device",
+    "Device": "glassgrad.runtime.device:Device",
     "is_dtype_supported": "glassgrad.compat.older:is_dtype_supported",
     "canonicalize_device": "glassgrad.compat.older:canonicalize_device",
 }
@@ -57,7 +57,7 @@ _RENDER: Names = {
     "Renderer": "glassgrad.renderer.cstyle:CStyleLanguage",
 }
 _TENSOR: Names = {"Tensor": "glassgrad.tensor.tensor:Tensor", "Function": "glassgrad.tensor.function:Function",
-                  **{k: _DTYPE[k] for k in ("dtypes", "DType")}, "Device": "glassgrad.engine.device:Device",
+                  **{k: _DTYPE[k] for k in ("dtypes", "DType")}, "Device": "glassgrad.runtime.device:Device",
                   "TRAINING": "glassgrad.compat.helpers:TRAINING",
                   **{k: _DTYPE[k] for k in ("_to_np_dtype", "_from_np_dtype")}, **_elsewhere("_METADATA")}
 _HELPERS = "glassgrad.compat.helpers"
@@ -69,7 +69,7 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
             "Tensor": "glassgrad.tensor.tensor:Tensor",
             "dtypes": "glassgrad.graph.dtype:dtypes",
             "TinyJit": "glassgrad.jit:TinyJit",
-            "Device": "glassgrad.engine.device:Device",
+            "Device": "glassgrad.runtime.device:Device",
             "GlobalCounters": "glassgrad.engine.counters:GlobalCounters",
             "Context": f"{_HELPERS}:Context",
             "getenv": f"{_HELPERS}:getenv",

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.engine.device import Device
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes, promote
 from glassgrad.graph.length import Length, replaced
 from glassgrad.graph.ops import Op, Ops
 from glassgrad.graph.uop import UOp
+from glassgrad.runtime.device import Device
 from glassgrad.tensor.host import numpy_dtype
 from glassgrad.tensor.running import Planned, schedule
 

@@ -12,14 +12,17 @@ import sys
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.lines import line_of, user_place
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.graph.arguments import Shape
 from glassgrad.graph.dtype import DType
 from glassgrad.runtime.device import Device
-from glassgrad.runtime.memory import HostMemory, readable
+from glassgrad.runtime.memory import Block, HostMemory, readable
+
+if TYPE_CHECKING:
+    from glassgrad.runtime.contract import DeviceMemory
 
 _live: weakref.WeakSet[Buffer] = weakref.WeakSet()
 
@@ -43,9 +46,10 @@ class Buffer:
         memory = Device[device].memory
         if isinstance(memory, HostMemory) and memory.describe is None:
             memory.describe = partial(largest_live, device)
-        self._memory = memory            # gives the block back, even if the name has come to mean another device
-        self._block = memory.allocate(self.nbytes)
-        self.address: int = self._block.address
+        block = memory.allocate(self.nbytes)
+        self._memory: DeviceMemory | None = memory     # gives it back, even if the name has come to mean another device
+        self._block: Block | None = block
+        self.address = block.address
         GlobalCounters.mem_used += self.nbytes
         _live.add(self)
 
@@ -64,6 +68,7 @@ class Buffer:
         if block is not None and not finalizing():      # when the interpreter ends, the pool may be gone before us
             self._block = None
             GlobalCounters.mem_used -= self.nbytes
+            assert self._memory is not None
             self._memory.release(block)
 
     def __repr__(self) -> str:

@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from glassgrad.schedule.kernels import Item
 
-__all__ = ["KernelRow", "Profile", "measure", "profile", "profiling"]
+if TYPE_CHECKING:
+    from glassgrad.runtime.contract import DeviceProgram
+
+__all__ = ["KernelRow", "Profile", "profile", "profiling"]
 
 
 @dataclass
@@ -60,14 +63,14 @@ class Profile:
         """The time they took together."""
         return sum(row.nanoseconds for row in self._rows.values()) / 1e9
 
-    def add(self, item: Item, name: str, operations: int, nbytes: int, nanoseconds: int) -> None:
-        """One more run of a kernel."""
-        line = item.lines[0].short if item.lines else ""
-        row = self._rows.setdefault((name, item.device or "", line), KernelRow(name, item.device or "", line))
+    def add(self, item: Item, program: DeviceProgram, nanoseconds: int) -> None:
+        """One more run of a kernel, or of a copy."""
+        name, device, line = program.name, item.device or "", item.lines[0].short if item.lines else ""
+        row = self._rows.setdefault((name, device, line), KernelRow(name, device, line))
         row.times += 1
         row.nanoseconds += nanoseconds
-        row.operations += operations
-        row.bytes += nbytes
+        row.operations += program.operations
+        row.bytes += program.bytes
 
     def table(self, most: int = 20) -> str:
         """The slowest kernels as text.
@@ -112,10 +115,3 @@ def profile() -> Iterator[Profile]:
         yield found
     finally:
         _current = before
-
-
-def measure(item: Item, program: Any) -> tuple[str, int, int]:
-    """A launched item's name, arithmetic operations and bytes; a copy has no program."""
-    if program is None:
-        return "copy", 0, item.ast.size * item.ast.dtype.itemsize
-    return program.name, program.operations, program.bytes

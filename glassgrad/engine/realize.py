@@ -18,15 +18,16 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.settings import settings
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import Record, recording
+from glassgrad.engine.copies import Copy, CopyPlan
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.memory_plan import Life, MemoryUse, place
 from glassgrad.engine.normal import Normal, normalise, scalar_bytes, with_params
-from glassgrad.engine.profile import measure, profiling
+from glassgrad.engine.profile import profiling
 from glassgrad.engine.report import check_kernel, report_kernel, report_run, show_source
 from glassgrad.graph import ops as o
 from glassgrad.graph.arguments import Shape
@@ -38,8 +39,10 @@ from glassgrad.graph.rules import ALGEBRA
 from glassgrad.graph.sums import join_sums
 from glassgrad.graph.uop import UOp
 from glassgrad.runtime.device import Device
-from glassgrad.runtime.host import available_cores
 from glassgrad.schedule.kernels import Item, Schedule, describe, schedule
+
+if TYPE_CHECKING:
+    from glassgrad.runtime.contract import DevicePlan
 
 _VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH)
 _MOST_SCHEDULES = 1024
@@ -248,15 +251,16 @@ class Ready:
         self.cell_types = [c.dtype for c in cells]
         self.cells = (ctypes.c_char * (8 * max(1, len(cells))))()
         self.copied = (ctypes.c_int64 * max(1, len(planned.updates)))(*[u.size for u in planned.updates])
-        self.operations = sum(s.operations for s in self.segments)
-        self.bytes = sum(s.bytes for s in self.segments)
+        programs = [program for segment in self.segments for program in segment.programs]
+        self.operations = sum(p.operations for p in programs)
+        self.bytes = sum(p.bytes for p in programs)
 
     @property
     def memory(self) -> MemoryUse:
         """What one run needs."""
         given = sum(slot.nbytes for slot in self.planned.slots[:self.buffers])
         made = sum(self.planned.slots[slot].nbytes for slot in set(self.planned.sinks))
-        scratch = max((s.scratch for s in self.segments), default=0)
+        scratch = max((s.plan.scratch for s in self.segments), default=0)
         return MemoryUse(given, made, sum(total for _, total, _ in self.arenas), scratch)
 
     def run(self, normal: Normal) -> list[UOp]:
@@ -301,15 +305,15 @@ class Ready:
         start = time.perf_counter()
         number = 0
         for segment in self.segments:
-            segment.bind(addresses)
+            segment.plan.bind(addresses)
             if debug < 2 and not check and profile is None:
-                segment.run()
+                segment.plan.run()
                 continue
             for i, item in enumerate(segment.items):
-                before = segment.snapshot(i, addresses) if check else None
-                nanoseconds = segment.run_one(i)
+                before = segment.snapshot(i, addresses) if check and item.ast.op is not o.COPY else None
+                nanoseconds = segment.plan.run_one(i)
                 if profile is not None:
-                    profile.add(item, *measure(item, segment.programs[i]), nanoseconds)
+                    profile.add(item, segment.programs[i], nanoseconds)
                 if debug >= 2:
                     report_kernel(GlobalCounters.kernel_count + number, item, segment.programs[i], nanoseconds)
                 if debug >= 3:
@@ -331,54 +335,24 @@ class _Segment:
 
     def __init__(self, items: Sequence[Item], slots: int, planned: Schedule):
         self.items, self.device, self.first_shared = list(items), items[0].device or "", slots
-        self.copy = items[0].ast.op is o.COPY
-        self.source_device = planned.slots[items[0].slots[-1]].device or ""
         self.shared: list[tuple[int, tuple[int, ...]]] = []
-        self.programs: list[Any] = [None] * len(items)
-        self.operations = self.bytes = 0
-        if not self.copy:
-            opened = Device[self.device]
-            self.programs = opened.programs([item.ast for item in items])
-            uses = []
-            for number, (item, program) in enumerate(zip(items, self.programs)):
-                own = tuple(range(slots, slots + len(program.info.shared)))
-                slots += len(own)
-                uses.append((*item.slots, *own))
-                if own:
-                    self.shared.append((number, program.info.shared))
-            self.plan = opened.plan(self.programs, uses)
-            self.operations = sum(p.operations for p in self.programs)
-            self.bytes = sum(p.bytes for p in self.programs)
-
-    @property
-    def scratch(self) -> int:
-        """Private memory of all workers."""
-        own = max((p.info.scratch_bytes for p in self.programs if p is not None), default=0)
-        return int(own * (settings.THREADS or available_cores()))
-
-    def bind(self, addresses: list[int]) -> None:
-        if self.copy:
-            target, source = self.items[0].slots
-            self._copied = (addresses[target], addresses[source])
-        else:
-            self.plan.bind(addresses)
-
-    def run(self) -> None:
-        if self.copy:
-            param = self.items[0].ast.src[0]
-            target, source = self._copied
-            nbytes = param.size * param.dtype.itemsize
-            data = Device[self.source_device].copy_out(source, nbytes)
-            Device[self.device].copy_in(target, data)
-        else:
-            self.plan.run()
-
-    def run_one(self, number: int) -> int:
-        if self.copy:
-            start = time.perf_counter_ns()
-            self.run()
-            return time.perf_counter_ns() - start
-        return int(self.plan.run_one(number))
+        self.programs: Sequence[Any]
+        self.plan: DevicePlan
+        if items[0].ast.op is o.COPY:
+            source = planned.slots[items[0].slots[-1]]
+            self.programs = [Copy(source.device or "", self.device, source.nbytes)]
+            self.plan = CopyPlan(self.programs, [items[0].slots])
+            return
+        opened = Device[self.device]
+        self.programs = opened.programs([item.ast for item in items])
+        uses = []
+        for number, (item, program) in enumerate(zip(items, self.programs)):
+            own = tuple(range(slots, slots + len(program.info.shared)))
+            slots += len(own)
+            uses.append((*item.slots, *own))
+            if own:
+                self.shared.append((number, program.info.shared))
+        self.plan = opened.plan(self.programs, uses)
 
     def snapshot(self, number: int, addresses: list[int]) -> list[bytes]:
         """The kernel's inputs, before it runs."""
@@ -393,5 +367,7 @@ class _Segment:
         param = params.get(position)
         if param is None:
             return b""
-        nbytes = 8 if param.arg.scalar else param.size * param.dtype.itemsize
-        return bytes(Device[self.device].copy_out(addresses[item.slots[position]], nbytes))
+        address = addresses[item.slots[position]]
+        if param.arg.scalar:                       # a number, which the host keeps
+            return ctypes.string_at(address, 8)
+        return bytes(Device[self.device].copy_out(address, param.size * param.dtype.itemsize))

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.settings import settings
 from glassgrad.engine.capture import Trace
+from glassgrad.engine.copies import CopyPlan
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.normal import scalar_bytes
-from glassgrad.engine.profile import Profile, measure, profiling
+from glassgrad.engine.profile import Profile, profiling
 from glassgrad.engine.report import report_kernel, report_run, show_source
 from glassgrad.graph import ops as o
 from glassgrad.graph.arguments import Cell
@@ -101,7 +102,7 @@ class Replay:
         given = {node.base for record in trace.records for node in record.normal.buffers} - made - renewed
         kept = {node for node in self._kept if isinstance(node, UOp)} & made
         total = lambda nodes: sum(node.arg.nbytes for node in nodes)
-        scratch = max((s.scratch for record in trace.records for s in record.ready.segments), default=0)
+        scratch = max((s.plan.scratch for record in trace.records for s in record.ready.segments), default=0)
         return MemoryUse(total(given), 2 * total(made - kept),
                          sum(block.nbytes for block in self._arenas.values()) + total(kept), scratch)
 
@@ -155,11 +156,10 @@ class Replay:
             if item.ast.op is not o.COPY:
                 while stop < len(uses) and uses[stop][0] == device and uses[stop][3].ast.op is not o.COPY:
                     stop += 1
-                plan = Device[device].plan([u[1] for u in uses[at:stop]], [u[2] for u in uses[at:stop]])
-                plan.bind(self._addresses)
-                self._plans.append((device, plan, range(at, stop)))
-            else:
-                self._plans.append((device, _Copy(item, uses[at][2], self._addresses), range(at, stop)))
+            make = CopyPlan if item.ast.op is o.COPY else Device[device].plan
+            plan = make([u[1] for u in uses[at:stop]], [u[2] for u in uses[at:stop]])
+            plan.bind(self._addresses)
+            self._plans.append((device, plan, range(at, stop)))
             at = stop
         self.items = [u[3] for u in uses]
         self.programs = [u[1] for u in uses]
@@ -215,33 +215,8 @@ class Replay:
                 item, program = self.items[number], self.programs[number]
                 nanoseconds = plan.run_one(i)
                 if profile is not None:
-                    profile.add(item, *measure(item, program), nanoseconds)
+                    profile.add(item, program, nanoseconds)
                 if debug >= 2:
                     report_kernel(GlobalCounters.kernel_count + number, item, program, nanoseconds)
                 if debug >= 3:
                     show_source(item)
-
-
-class _Copy:
-    """A copy between devices, as a plan of one launch."""
-
-    def __init__(self, item: Item, slots: tuple[int, ...], addresses: Sequence[int]):
-        self.item, self.slots = item, slots
-        self.pointers = [addresses[s] for s in slots]
-        param = item.ast.src[0]
-        self.nbytes = param.size * param.dtype.itemsize
-
-    def uses_of(self, slot: int) -> list[tuple[Any, int]]:
-        return [(self.pointers, i) for i, s in enumerate(self.slots) if s == slot]
-
-    def run(self) -> None:
-        device = Device[self.item.device or ""]
-        device.copy_in(self.pointers[0], device.copy_out(self.pointers[1], self.nbytes))
-
-    def runner(self) -> Callable[[], None]:
-        return self.run
-
-    def run_one(self, number: int) -> int:
-        start = time.perf_counter_ns()
-        self.run()
-        return time.perf_counter_ns() - start

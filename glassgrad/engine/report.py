@@ -7,7 +7,6 @@ from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.engine.profile import measure
 from glassgrad.graph import ops as o
 from glassgrad.graph.interpret import array_type, from_storage, interpret
 from glassgrad.graph.length import most
@@ -21,13 +20,12 @@ TOLERANCE = {"float16": 2e-2, "bfloat16": 6e-2, "fp8e4m3": 0.3, "fp8e5m2": 0.5, 
 
 def report_kernel(number: int, item: Item, program: Any, nanoseconds: int) -> None:
     """DEBUG=2: name, time, speed, the user's line, shapes and moves of one kernel."""
-    name, operations, nbytes = measure(item, program)
-    us = nanoseconds / 1000
     shapes = " ".join(f"{n.dtype.name}{list(n.shape)}" for n in sorted(
         (n for n in item.ast.toposort() if n.op is o.PARAM), key=lambda n: n.arg.slot))
     line = item.lines[0].short if item.lines else ""
-    print(f"*** {item.device:<6} {number:4d} {name:<36} {us:10.1f} us {operations / max(nanoseconds, 1):8.1f} GFLOPS "
-          f"{nbytes / max(nanoseconds, 1):7.1f} GB/s  {line}  {shapes}  {_how(program)}".rstrip())
+    operations, nbytes = program.operations / max(nanoseconds, 1), program.bytes / max(nanoseconds, 1)
+    print(f"*** {item.device:<6} {number:4d} {program.name:<36} {nanoseconds / 1000:10.1f} us {operations:8.1f} GFLOPS "
+          f"{nbytes:7.1f} GB/s  {line}  {shapes}  {_how(program)}".rstrip())
 
 
 def _how(program: Any) -> str:
@@ -50,8 +48,6 @@ def report_run(kernels: int, seconds: float, memory: MemoryUse) -> None:
 
 def check_kernel(item: Item, before: list[bytes], after: list[bytes]) -> None:
     """CHECK=1: compare a kernel's results with the interpreter's; a difference names the pass, the kernel, the line."""
-    if item.ast.op is o.COPY:
-        return
     import numpy as np
     sizes = {n.arg.symbol: struct.unpack_from("<q", before[n.arg.slot])[0] for n in item.ast.src if n.op is o.PARAM}
     plain = concrete([item.ast], sizes.__getitem__)

@@ -11,7 +11,7 @@ The grammar, whole:
                | Store(memory, index, value, combine, gate) | Prefetch(memory, index)
 
 Kinds of loop:
-    TASK    iterations are independent and run on any worker, in any order (always outermost in a phase)
+    TASK    iterations are independent and run in any order; those nested perfectly at the top of a phase on any worker
     LOOP    one after another
     TILE    independent iterations, jammed: every statement inside runs for all of them before the next one runs.
             A loop inside a TILE runs once, its body for all iterations. Values that depend on a TILE range live in

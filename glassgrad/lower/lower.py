@@ -19,16 +19,16 @@ from glassgrad.lower.movement import flatten, source_index
 from glassgrad.lower.values import Block, Values
 
 KEEP_COST = 12            # a value at least this expensive (in vector instructions) is kept rather than computed again
-KEEP_BYTES = 256 * 1024   # the longest row that is kept: it should stay in the second-level cache
+KEEP_BYTES = 256 * 1024   # the longest row that is kept: on a CPU it should stay in the second-level cache
 
 
-def lower(sink: UOp, name: str = "") -> Kernel:
-    """The plain loop tree of a kernel's graph."""
+def lower(sink: UOp, name: str = "", keep_bytes: int = KEEP_BYTES) -> Kernel:
+    """The plain loop tree of a kernel's graph; a task keeps rows of up to `keep_bytes`."""
     kept: dict[UOp, tuple[int, ...]] = {}
     while True:
         lowering = _Lowering(sink, kept)
         kernel = lowering.run(name)
-        more = lowering.choose_kept()
+        more = lowering.choose_kept(keep_bytes)
         if more is None:
             return kernel
         node, axes = more
@@ -88,7 +88,7 @@ class _Lowering(Values):
             probe.ask(value, tuple(index(0) if n == 1 else c for c, n in zip(counters, value.shape)), None)
         return sorted(loops, key=lambda c: -votes[c])
 
-    def choose_kept(self) -> tuple[UOp, tuple[int, ...]] | None:
+    def choose_kept(self, keep_bytes: int) -> tuple[UOp, tuple[int, ...]] | None:
         """A costly value that several loops of one row ask for, each over the whole row; the outermost such node."""
         if not self.reductions:
             return None
@@ -103,7 +103,7 @@ class _Lowering(Values):
                         for at, _ in asked for a in varying)
             apart = all(len({at[a] for a in varying}) == len(varying) for at, _ in asked)
             size = math.prod(most(node.shape[a]) for a in varying) * node.dtype.itemsize
-            if varying and whole and apart and size <= KEEP_BYTES:
+            if varying and whole and apart and size <= keep_bytes:
                 return node, varying
         return None
 

@@ -21,6 +21,7 @@ class Target:
     features: frozenset[str] = frozenset()
     l1_bytes: int = 32 << 10                  # data cache of one core
     l2_bytes: int = 1 << 20
+    row_bytes: int = 256 << 10                # the longest row of values that a task may keep to itself
     units: tuple[MatrixUnit, ...] = ()        # products of small matrices in one instruction
 
     @staticmethod
@@ -28,7 +29,7 @@ class Target:
         """The target in a fuller description of a machine, such as the runtime's."""
         return host if isinstance(host, Target) else Target(
             host.arch, host.vector_bytes, host.vector_registers, host.features, host.l1_bytes, host.l2_bytes,
-            units_of(host.features))
+            units=units_of(host.features))
 
     def lanes(self, itemsize: int) -> int:
         """How many elements of a size fit one vector register."""

@@ -10,13 +10,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DeviceError
 from glassgrad.base.settings import DEVICE_FLAGS, State, current_state, environment, settings
 
+if TYPE_CHECKING:
+    from glassgrad.runtime.contract import OpenDevice
 
-def _open_cpu() -> Any:
+
+def _open_cpu() -> OpenDevice:
     from glassgrad.runtime.native import NativeDevice
     if find_spec("llvmlite") is not None:
         return NativeDevice("CPU", "llvm")
@@ -31,14 +34,14 @@ def _open_cpu() -> Any:
     return NativeDevice("CPU", "c")
 
 
-def _open_clang() -> Any:
+def _open_clang() -> OpenDevice:
     from glassgrad.runtime.ccompiler import find_compiler
     from glassgrad.runtime.native import NativeDevice
     find_compiler()
     return NativeDevice("CLANG", "c")
 
 
-def _open_python(name: str = "PYTHON") -> Any:
+def _open_python(name: str = "PYTHON") -> OpenDevice:
     from glassgrad.runtime.python import PythonDevice
     return PythonDevice(name)
 
@@ -46,11 +49,11 @@ def _open_python(name: str = "PYTHON") -> Any:
 class _Makers(dict[str, Callable[..., Any]]):
     """Name: a class or function that opens a device. A name given anew forgets the device that was open under it."""
 
-    def __init__(self, makers: dict[str, Callable[..., Any]], forget: Callable[[str], None]):
+    def __init__(self, makers: dict[str, Callable[..., OpenDevice]], forget: Callable[[str], None]):
         super().__init__(makers)
         self._forget = forget
 
-    def __setitem__(self, name: str, maker: Callable[..., Any]) -> None:
+    def __setitem__(self, name: str, maker: Callable[..., OpenDevice]) -> None:
         self._forget(name)
         super().__setitem__(name, maker)
 
@@ -67,8 +70,8 @@ class _Devices:
     """Opened devices by name; `Device["CPU"]`."""
 
     def __init__(self) -> None:
-        self._opened: dict[str, Any] = {}
-        self._devices: dict[str, Callable[..., Any]] = _Makers(     # a newcomer's device is one more entry
+        self._opened: dict[str, OpenDevice] = {}
+        self._devices: dict[str, Callable[..., OpenDevice]] = _Makers(     # a newcomer's device is one more entry
             {"CPU": _open_cpu, "CLANG": _open_clang, "PYTHON": _open_python}, self._forget)
         self._default: str | None = None
         self._chosen: tuple[State | None, str] = (None, "")      # by settings, while they stay as they are
@@ -108,7 +111,7 @@ class _Devices:
                 return True
         return False
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> OpenDevice:
         device = self._opened.get(name)
         if device is None:
             name = self.canonicalize(name)

@@ -22,7 +22,7 @@ from glassgrad.render.launch import LaunchInfo
 from glassgrad.runtime import llvm
 from glassgrad.runtime.diskcache import default_cache
 from glassgrad.runtime.elf import Image
-from glassgrad.runtime.host import host_description
+from glassgrad.runtime.host import available_cores, host_description
 from glassgrad.runtime.kernel_key import cache_key, cost
 from glassgrad.runtime.memory import HostMemory
 from glassgrad.runtime.renderer_facts import RendererFacts
@@ -187,6 +187,11 @@ class NativePlan:
         self._commands = (Command * max(1, len(rows)))(*[Command(*row) for row in rows])
         self._address, self._count = ctypes.addressof(self._commands), len(rows)
         self._serial = all(tasks == 1 for _, _, tasks, _ in rows)
+
+    @property
+    def scratch(self) -> int:
+        """Private memory of all workers."""
+        return self.scratch_bytes * (settings.THREADS or available_cores())
 
     def bind(self, addresses: Sequence[int]) -> None:
         """Point every launch at the memory of its slots."""

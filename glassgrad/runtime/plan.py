@@ -18,13 +18,18 @@ class StepwisePlan:
         self.programs, self.slots = list(programs), list(slots)
         self.addresses: list[int] = []
 
+    @property
+    def scratch(self) -> int:
+        """Private memory of workers: there are none."""
+        return 0
+
     def bind(self, addresses: Sequence[int]) -> None:
         """Every slot's address, at once."""
         self.addresses = list(addresses)
 
     def uses_of(self, slot: int) -> list[tuple[Any, int]]:
         """Where a slot's address is written: (array, position)."""
-        return [(self.addresses, slot)]
+        return [(self.addresses, slot)] if any(slot in uses for uses in self.slots) else []
 
     def run(self) -> None:
         """Every program, in order."""

@@ -101,6 +101,7 @@ class CStyleLanguage:
 # -- memory by numbers ---------------------------------------------------------------------------------------
 class Handles:
     """Allocations by the numbers the engine knows them by."""
+    on_host = False
 
     def __init__(self, allocator: Any, first: int):
         self.allocator, self.next = allocator, first
@@ -233,7 +234,7 @@ class Compiled:
         for ast in kernels:
             if ast not in self._programs:
                 with one_place():
-                    kernel = unoptimized(lower(ast))
+                    kernel = self.loop_tree(ast)
                     lib = self.compiler.compile(self.renderer.render(kernel))
                     self._programs[ast] = PluginProgram(kernel.name, self.runtime(kernel.name, lib), kernel,
                                                         plain_launch(kernel), *cost(ast))
@@ -241,7 +242,11 @@ class Compiled:
 
     def source(self, ast: UOp) -> str:
         """The kernel as this device compiles it."""
-        return str(self.renderer.render(unoptimized(lower(ast))))
+        return str(self.renderer.render(self.loop_tree(ast)))
+
+    def loop_tree(self, ast: UOp) -> Kernel:
+        """The kernel's plain loop tree."""
+        return unoptimized(lower(ast))
 
     def plan(self, programs: Sequence[PluginProgram], slots: Sequence[tuple[int, ...]]) -> PluginPlan:
         """Launches one after another over numbered slots."""

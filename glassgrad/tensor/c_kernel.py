@@ -21,12 +21,11 @@ from typing import Any
 from glassgrad.base.errors import DeviceError, InputError
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import refuse_reading
-from glassgrad.engine.device import Device
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name
 from glassgrad.graph.uop import UOp
 from glassgrad.runtime.ccompiler import find_compiler
-from glassgrad.runtime.memory import HostMemory
+from glassgrad.runtime.device import Device
 from glassgrad.tensor import running
 from glassgrad.tensor.function import custom_gradient
 from glassgrad.tensor.tensor import Tensor
@@ -63,7 +62,7 @@ def c_kernel(
             )
         refuse_reading(f"the C kernel {name}, which runs outside the captured kernels,")
         place = tensors[0].device
-        if not isinstance(Device[place].memory, HostMemory):
+        if not Device[place].memory.on_host:
             raise DeviceError("a C kernel runs on the processor", given=f"a tensor on {place}",
                               expected="a device that shares the host's memory", mend='move it: x.to("CPU")')
         if not compiled:

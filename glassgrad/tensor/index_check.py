@@ -25,7 +25,6 @@ from glassgrad.graph.dtype import DType
 from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp, full
 from glassgrad.runtime.device import Device
-from glassgrad.runtime.memory import HostMemory
 from glassgrad.tensor.sequence import counting
 
 __all__ = ["watch", "trusted", "sinks", "judge", "limits", "refuse_stored", "Flag"]
@@ -160,7 +159,7 @@ def _limits(n: UOp, known: dict[UOp, Limits]) -> Limits | None:
 def _stored(node: UOp) -> Limits | None:
     """Of numbers that lie in the host's memory and are nobody else's to change."""
     buffer = node.arg
-    if not node.size or buffer.owner is not None or not isinstance(Device[buffer.device].memory, HostMemory):
+    if not node.size or buffer.owner is not None or not Device[buffer.device].memory.on_host:
         return None
     numbers = buffer.view().cast("B").cast(node.dtype.format)
     if node.size > 1024:
@@ -241,7 +240,7 @@ class Flag:
         self.picks = [pick._replace(places=pick.places.broadcast(index.shape)) for pick in check.watched.picks]
         self.shape, self.size, self.line = check.watched.shape, index.size, check.node.place
         self.buffer = result.base.arg
-        shared = isinstance(Device[self.buffer.device].memory, HostMemory)
+        shared = Device[self.buffer.device].memory.on_host
         self._place = ctypes.c_int32.from_address(self.buffer.address) if shared else None
 
     def over(self, change: Callable[[UOp], UOp]) -> Flag:

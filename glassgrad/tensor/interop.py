@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DeviceError, InputError
 from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.device import Device
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.uop import UOp
-from glassgrad.runtime.memory import HostMemory
+from glassgrad.runtime.device import Device
 from glassgrad.tensor import dlpack, running
 from glassgrad.tensor.drawing import Drawing
 from glassgrad.tensor.host import HostValue
@@ -74,7 +73,7 @@ class Interop(Drawing):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         """The values for NumPy: `numpy.asarray(x)` shares the memory of what is computed, `numpy.array(x)` copies."""
         array = self.numpy()
-        shared = self.uop.op is o.BUFFER and isinstance(Device[self.device].memory, HostMemory)
+        shared = self.uop.op is o.BUFFER and Device[self.device].memory.on_host
         if dtype is not None and array.dtype != dtype:
             array, shared = array.astype(dtype), False
         if copy is False and not shared:
@@ -147,7 +146,7 @@ class Interop(Drawing):
         place = running.canonical_device(device) or running.default_device()
         dense = all(n == 1 or s == math.prod(shape[i + 1:]) for i, (n, s) in enumerate(zip(shape, steps)))
         if dense and not read_only and address % dtype.itemsize == 0 and 0 not in shape \
-                and isinstance(Device[place].memory, HostMemory):
+                and Device[place].memory.on_host:
             buffer = Buffer.from_host(owner, address, shape, dtype, place)
             return cls._leaf(UOp(o.BUFFER, dtype, (), buffer), device, None)
         import numpy  # whoever has a strided array has paid for it

@@ -12,14 +12,13 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import refuse_reading
-from glassgrad.engine.device import Device
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.realize import is_result, memory_of, realize as compute, schedule_of
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType
 from glassgrad.graph.length import sizes_now
 from glassgrad.graph.uop import UOp
-from glassgrad.runtime.memory import HostMemory
+from glassgrad.runtime.device import Device
 from glassgrad.tensor import index_check
 from glassgrad.tensor.host import HostValue, numpy_dtype
 from glassgrad.tensor.leaves import assigned_within
@@ -50,7 +49,7 @@ def share(array: Any, device: str) -> UOp | None:
     """A NumPy array's own memory as a buffer; None where it cannot be one."""
     dtype = numpy_dtype(array.dtype)
     usable = array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative
-    if dtype is None or not usable or not isinstance(Device[device].memory, HostMemory):
+    if dtype is None or not usable or not Device[device].memory.on_host:
         return None
     address: int = array.__array_interface__["data"][0]
     return UOp(o.BUFFER, dtype, (), Buffer.from_host(array, address, tuple(array.shape), dtype, device))
@@ -167,7 +166,7 @@ def bytes_of(node: UOp, device: str) -> memoryview:
         import numpy
         room = numpy.frombuffer(buffer.copy_out(), node.dtype.format).reshape(buffer.shape)
         return memoryview(room[tuple(slice(n) for n in sizes_now(value.shape))].tobytes())
-    if buffer.nbytes and isinstance(Device[buffer.device].memory, HostMemory):
+    if buffer.nbytes and Device[buffer.device].memory.on_host:
         return buffer.view()
     return memoryview(buffer.copy_out())
 
@@ -193,7 +192,7 @@ def few_numbers(node: UOp) -> list[int]:
     if node.op is not o.BUFFER or not 0 < node.size <= 1024:
         return []
     buffer: Buffer = node.arg
-    if not isinstance(Device[buffer.device].memory, HostMemory):
+    if not Device[buffer.device].memory.on_host:
         return []
     return list(_typed(buffer.view(), node.dtype))
 

@@ -18,11 +18,10 @@ from typing import Any
 
 from glassgrad.base.errors import DTypeError, FormatError
 from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.device import Device
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.uop import UOp
-from glassgrad.runtime.memory import HostMemory
+from glassgrad.runtime.device import Device
 from glassgrad.tensor import running
 from glassgrad.tensor.host import HostValue
 from glassgrad.tensor.tensor import Tensor
@@ -73,7 +72,7 @@ class Source:
         nbytes = math.prod(shape) * dtype.itemsize
         part = self.part(offset, nbytes)
         place = running.canonical_device(device) or running.default_device()
-        mapped = place if isinstance(Device[place].memory, HostMemory) else "CPU"
+        mapped = place if Device[place].memory.on_host else "CPU"
         address = self._address + offset
         if nbytes and address % dtype.itemsize:       # no processor-independent way to read these where they lie
             node = running.store(HostValue(part, shape, dtype), mapped)
