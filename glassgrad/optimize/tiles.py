@@ -119,14 +119,15 @@ class Recipe(FlatProduct):
         rows, vectors = tile.rows, tile.vectors
         panels_m, panels_n = self.panels(rows, vectors)
         near = self.packs_near(tile)
-        step = max(rows * vectors / 2, (rows + vectors) * 0.6, 4.0)
-        step += (0.13 if tile.left_in_place else 0.05) * rows
+        far = 2 * self.left_bytes() > self.target.l2_bytes
         stays = tile.right_in_place and self.right_stays_near(vectors)
+        step = max(rows * vectors / 2, (rows + vectors + 1) * 0.6, 5.0)      # a sum waits for the last one: 4 cycles
+        step += 0.1 * rows + 0.3 if tile.left_in_place else (0.12 if far else 0.05) * rows
         if not (near or stays) or 4 * self.panel_bytes(vectors) > 3 * self.target.l1_bytes:
-            step += (0.15 if tile.left_in_place else 0.2) * vectors * self.target.vector_bytes / 64
+            step += 0.2 * vectors * self.target.vector_bytes / 64
         packing = 0.0
         if not tile.left_in_place:
-            packing += PHASE / self.depth + (1.2 if 2 * self.left_bytes() > self.target.l2_bytes else 0.7) * self.m.size
+            packing += PHASE / self.depth + (1.2 if far else 0.7) * self.m.size
         if near:
             packing += 0.4 * self.n.size
         elif not tile.right_in_place:
