@@ -200,6 +200,10 @@ def _computed(tensors: list[Tensor]) -> list[UOp]:
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """A new file that takes the place of `path` once it is written and safe on the disk; on failure nothing changes."""
     target = os.path.realpath(path)                        # through links, so that they go on pointing there
+    if os.path.exists(target) and not os.path.isfile(target):      # a device or a pipe would be gone afterwards
+        raise InputError("only a plain file can be replaced by a new one", given=f"{target}, which is something else",
+                         expected="the path of a file, or of nothing yet",
+                         mend="write to a file, and copy it from there")
     temporary = f"{target}.{secrets.token_hex(6)}.part"
     try:
         with open(temporary, "xb") as file:

@@ -69,6 +69,9 @@ class Source:
         """The values at `offset`, row by row: the file's own memory where the device can read it."""
         if len(shape) > MOST_AXES:
             raise self.wrong("a tensor has too many axes", given=f"{len(shape)} axes", expected=f"at most {MOST_AXES}")
+        if math.prod(n or 1 for n in shape) * dtype.itemsize >= 1 << 63:      # also where another axis is empty
+            raise self.wrong("a tensor's axes are too long", given=f"shape {shape}"[:80],
+                             expected="axes that memory could hold")
         nbytes = math.prod(shape) * dtype.itemsize
         part = self.part(offset, nbytes)
         place = running.canonical_device(device) or running.default_device()
