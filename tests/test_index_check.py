@@ -225,3 +225,53 @@ def test_a_replay_checks_an_index_computed_with_a_variable() -> None:
     with pytest.raises(IndexRangeError, match=r"index 9 on axis 0 of \(8,\), at \[0\] of the index tensor"):
         pick(x, n.bind(9))
     assert pick(x, n.bind(2)).tolist() == [4.0, 6.0], "and goes on"
+
+
+# -- classes that a loss is asked for ------------------------------------------------------------------------------
+LOSSES = {"cross_entropy": lambda x, y: x.cross_entropy(y), "nll_loss": lambda x, y: x.log_softmax().nll_loss(y),
+          "smoothed": lambda x, y: x.cross_entropy(y, label_smoothing=0.1),
+          "sparse": lambda x, y: x.sparse_categorical_crossentropy(y, ignore_index=-100)}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("bad", [3, -1])
+def test_a_target_that_is_no_class(loss: str, bad: int) -> None:
+    """As in PyTorch; left alone it would count as a loss of 0, and training would only seem to go well."""
+    x = Tensor(np.arange(12.0, dtype=np.float32).reshape(4, 3))
+    with pytest.raises(IndexRangeError) as error:
+        LOSSES[loss](x, Tensor([0, 1, bad, 0])).item()
+    text = str(error.value)
+    assert f"class {bad}, at [2] of the targets; predictions (4, 3) with classes on axis 1" in text
+    assert "a class from 0 to 2, or ignore_index" in text and "test_index_check.py" in text
+    with pytest.raises(IndexRangeError, match="class 3, at"):
+        LOSSES[loss](x, Tensor([0, 1, 2, 0]) + 1).item()
+    assert LOSSES[loss](x, Tensor([0, 1, -100, 2])).item() > 0, "nothing is asked of what is ignored"
+    with Context(CHECK_INDEX=0):
+        assert LOSSES[loss](x, Tensor([0, 1, bad, 0])).item() > 0
+
+
+def test_the_gradient_alone_finds_a_target_that_is_no_class() -> None:
+    x = Tensor(np.ones((2, 3), np.float32), requires_grad=True)
+    x.cross_entropy(Tensor([0, 7])).backward()
+    with pytest.raises(IndexRangeError, match="class 7, at"):
+        x.grad.numpy()
+
+
+def test_a_replay_finds_a_target_that_is_no_class() -> None:
+    @TinyJit
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return x.cross_entropy(y)
+
+    x = Tensor(np.ones((2, 3), np.float32))
+    for targets in ([0, 1], [1, 2], [2, 2], [0, -100]):
+        assert loss(x, Tensor(targets)).item() > 0
+    with pytest.raises(IndexRangeError, match="class 3, at"):
+        loss(x, Tensor([3, 0]))
+    assert loss(x, Tensor([1, 0])).item() > 0, "and goes on"
+
+
+def test_classes_in_memory_cost_nothing() -> None:
+    x, y = Tensor(np.ones((2, 3), np.float32)).realize(), Tensor([0, 2]).realize()
+    GlobalCounters.reset()
+    x.cross_entropy(y).item()
+    assert GlobalCounters.kernel_count == 1

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
+from glassgrad.tensor import index_check
 from glassgrad.tensor.activations import Activations
 from glassgrad.tensor.meeting import Axis, resolve_axes, resolve_axis
 from glassgrad.tensor.precision import exact
@@ -149,12 +150,13 @@ class Functional(Activations):
                              expected='"mean", "sum" or "none"', mend='write reduction="mean"')
         return self.mean() if reduction == "mean" else self.sum() if reduction == "sum" else self
 
-    def _chosen(self, target: Self, axis: int) -> Self:
+    def _chosen(self, target: Self, axis: int, ignored: int | None = None) -> Self:
         """Along an axis, the value whose place the target names; 0 where it names none."""
         classes = self.shape[axis]
         at = counting(classes, dtypes.int32).reshape((classes,) + (1,) * (self.ndim - axis - 1)).broadcast(self.shape)
-        named = target.cast(dtypes.int32).unsqueeze(axis)
-        return (self._with(at) == named).where(self, 0).sum(axis)
+        named = self._with(at) == target.cast(dtypes.int32).unsqueeze(axis)
+        index_check.watch_classes(named.uop, target.uop, classes, axis, self.shape, ignored)
+        return named.where(self, 0).sum(axis)
 
     def _weighed(self, losses: Self, target: Self, axis: int, weight: Self | None, ignore_index: int | None,
                  reduction: str) -> Self:
@@ -162,7 +164,7 @@ class Functional(Activations):
         counted = target.ne(ignore_index) if ignore_index is not None else target.eq(target)
         share = counted.cast(losses.dtype)
         if weight is not None:
-            share = share * self._by_class(weight, axis)._chosen(target, axis)
+            share = share * self._by_class(weight, axis)._chosen(target, axis, ignore_index)
             losses = losses * share
         losses = counted.where(losses, 0)
         return losses.sum() / share.sum() if reduction == "mean" else losses._reduced(reduction)
@@ -183,7 +185,8 @@ class Functional(Activations):
         2.0
         """
         axis = self._class_axis(target, "nll_loss")
-        return self._weighed(-self._chosen(target, axis), target, axis, weight, ignore_index, reduction)
+        chosen = self._chosen(target, axis, ignore_index)
+        return self._weighed(-chosen, target, axis, weight, ignore_index, reduction)
 
     def _class_axis(self, target: Self, what: str) -> int:
         axis = 0 if self.ndim == 1 else 1
@@ -221,16 +224,17 @@ class Functional(Activations):
                 return losses.sum() / max(1, losses.numel())
             return losses._reduced(reduction)
         self._class_axis(target, "cross_entropy")
+        chosen = logs._chosen(target, axis, ignore_index)
         if not smooth:
-            return self._weighed(-logs._chosen(target, axis), target, axis, weight, ignore_index, reduction)
+            return self._weighed(-chosen, target, axis, weight, ignore_index, reduction)
         spread = logs if weight is None else logs * self._by_class(weight, axis)
         counted = target.ne(ignore_index)
-        named = self._weighed(-logs._chosen(target, axis), target, axis, weight, ignore_index, "none")
+        named = self._weighed(-chosen, target, axis, weight, ignore_index, "none")
         losses = named * (1 - smooth) - counted.where(spread.mean(axis), 0) * smooth
         if reduction != "mean":
             return losses._reduced(reduction)
         share = counted.cast(losses.dtype)
-        share = share if weight is None else share * self._by_class(weight, axis)._chosen(target, axis)
+        share = share if weight is None else share * self._by_class(weight, axis)._chosen(target, axis, ignore_index)
         return losses.sum() / share.sum()
 
     def sparse_categorical_crossentropy(self, target: Self, ignore_index: int = -1, label_smoothing: float = 0.0,
@@ -247,7 +251,7 @@ class Functional(Activations):
                              expected=f"targets of shape {self.shape[:-1]}, one class each",
                              mend="check the batch sizes")
         logs = self.log_softmax(-1)
-        losses = -logs._chosen(target, axis)
+        losses = -logs._chosen(target, axis, ignore_index)
         if label_smoothing:
             losses = losses * (1 - label_smoothing) - logs.mean(-1) * label_smoothing
         return self._weighed(losses, target, axis, None, ignore_index, reduction)

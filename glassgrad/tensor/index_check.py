@@ -1,10 +1,11 @@
 """Are tensor indices in range? In: index tensors as they are used. Out: IndexRangeError, when a result is computed.
 
-Kernels clamp a bad index, so that nothing is read beyond a buffer; this room says that it was bad. An index whose
-values follow from how it is made (a count, a remainder, random numbers below a limit) needs no look; one that lies in
-the host's memory is looked at once. For others, whoever computes a result also computes where the first bad place
-is: one number, read after the run. `CHECK_INDEX=0` switches all of it off. Inside a jitted function what lies in memory
-is other data at each call: there such indices count among the others, and replays read the number again.
+Kernels clamp a bad index, so that nothing is read beyond a buffer, and a loss compares a target with the classes there
+are; this room says that it was bad. An index whose values follow from how it is made (a count, a remainder, random
+numbers below a limit) needs no look; one that lies in the host's memory is looked at once. For others, whoever
+computes a result also computes where the first bad place is: one number, read after the run. `CHECK_INDEX=0` switches
+all of it off. Inside a jitted function what lies in memory is other data at each call: there such indices count among
+the others, and replays read the number again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from glassgrad.graph.uop import UOp, full
 from glassgrad.runtime.device import Device
 from glassgrad.tensor.sequence import counting
 
-__all__ = ["watch", "trusted", "sinks", "judge", "limits", "refuse_stored", "Flag"]
+__all__ = ["watch", "watch_classes", "trusted", "sinks", "judge", "limits", "refuse_stored", "Flag"]
 
 Limits = tuple[int, int]
 
@@ -37,20 +38,28 @@ class Pick(NamedTuple):
     places: UOp
     size: int
     axis: int
+    from_end: bool = True          # whether -1 is the last place; there is no class -1
+
+    @property
+    def least(self) -> int:
+        return -self.size if self.from_end else 0
 
 
 class Watched(NamedTuple):
     picks: tuple[Pick, ...]
     shape: tuple[int, ...]         # of the tensor that is indexed
+    ignored: int | None = None     # a value that stands for no place
 
 
 class Check(NamedTuple):
-    node: UOp                      # the GATHER or SCATTER
+    node: UOp                      # the GATHER or SCATTER, or what compares classes
+    places: UOp                    # the index as kernels see it
     watched: Watched
     first_bad: UOp                 # (1,), int32: the first place that is out of range, or the number of places
 
 
 _watched: weakref.WeakKeyDictionary[UOp, Watched] = weakref.WeakKeyDictionary()     # by the index that kernels see
+_classes: weakref.WeakKeyDictionary[UOp, UOp] = weakref.WeakKeyDictionary()         # by what compares them with all
 _trusting = False
 
 
@@ -69,14 +78,31 @@ def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...]) -> None:
     """Look at this index when something is computed with it, unless it cannot be out of range."""
     if _trusting or not settings.CHECK_INDEX:
         return
-    wish = Watched(tuple(picks), shape)
+    _watch(linear, Watched(tuple(picks), shape))
+
+
+def watch_classes(compared: UOp, target: UOp, size: int, axis: int, shape: tuple[int, ...],
+                  ignored: int | None) -> None:
+    """Look at the classes that a loss compares with all of them, when something is computed with the comparison."""
+    if _trusting or not settings.CHECK_INDEX:
+        return
+    if ignored is not None and not target.dtype.min <= ignored <= target.dtype.max:
+        ignored = None                               # of unsigned numbers none is -100
+    linear = target if ignored is None else target.ne(ignored).where(target, 0)
+    _watch(linear, Watched((Pick(target, size, axis, from_end=False),), shape, ignored))
+    if linear in _watched:
+        _classes[compared] = linear
+
+
+def _watch(linear: UOp, wish: Watched) -> None:
+    picks = wish.picks
     repeated = recording() is not None
     remembered = picks[0].places._cache       # the user's own index: it lives as long as it may come again
     if not repeated and remembered is not None and wish in remembered.get("in range", ()):
         return
-    for index, size, _ in picks:
-        known = _limits_of_any(index) if repeated else limits(index)
-        if known is None or known[0] < -size or known[1] >= size:
+    for pick in picks:
+        known = _limits_of_any(pick.places) if repeated else limits(pick.places)
+        if known is None or known[0] < pick.least or known[1] >= pick.size:
             _watched[linear] = wish
             return
 
@@ -204,10 +230,15 @@ def sinks(nodes: Sequence[UOp]) -> list[Check]:
         return []
     found: dict[tuple[UOp, int], Check] = {}
     for node in toposort(nodes):
-        if node.op in (o.GATHER, o.SCATTER) and node.src[1] in _watched:
-            size, index = node.src[0].shape[0], node.src[1]
-            if (index, size) not in found and index.size:
-                found[index, size] = Check(node, _watched[index], _first_bad(index, size))
+        if node.op in (o.GATHER, o.SCATTER):
+            index, size = node.src[1], node.src[0].shape[0]
+        elif node.op is o.CMPEQ and node in _classes:
+            index, size = _classes[node], 0
+        else:
+            continue
+        if index in _watched and (index, size) not in found and index.size:
+            watched = _watched[index]
+            found[index, size] = Check(node, index, watched, _first_bad(index, size or watched.picks[0].size))
     return list(found.values())
 
 
@@ -227,7 +258,7 @@ def judge(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[UOp],
         flag.judge(read)
         if trace is not None:
             trace.flags.append(flag)
-        _watched.pop(check.node.src[1], None)        # values do not change: once is enough
+        _watched.pop(check.places, None)        # values do not change: once is enough
         check.watched.picks[0].places.cached("in range", lambda _: set()).add(check.watched)
 
 
@@ -236,7 +267,7 @@ class Flag:
     __slots__ = ("picks", "shape", "size", "line", "buffer", "_place")
 
     def __init__(self, check: Check, result: UOp):
-        index = check.node.src[1]
+        index = check.places
         self.picks = [pick._replace(places=pick.places.broadcast(index.shape)) for pick in check.watched.picks]
         self.shape, self.size, self.line = check.watched.shape, index.size, check.node.place
         self.buffer = result.base.arg
@@ -257,12 +288,13 @@ class Flag:
             raise self._error(place, read)
 
     def _error(self, place: int, read: Callable[[UOp], Any]) -> IndexRangeError:
-        for index, size, axis in self.picks:
-            values = read(index)
+        for pick in self.picks:
+            values = read(pick.places)
             value = int(values.reshape(-1)[place])
-            if not -size <= value < size:
-                return out_of_range(value, axis, self.shape, _position(place, values.shape),
-                                    str(line_of(self.line) or ""))
+            if not pick.least <= value < pick.size:
+                at, where = _position(place, values.shape), str(line_of(self.line) or "")
+                return out_of_range(value, pick.axis, self.shape, at, where) if pick.from_end else \
+                    _no_such_class(value, pick, self.shape, at, where)
         raise Bug(f"place {place} of an index into {self.shape} was reported, but no part of it is outside")
 
 
@@ -273,6 +305,15 @@ def out_of_range(value: int, axis: int, shape: tuple[int, ...], at: list[int], w
         "the index is outside its axis", given=f"index {value} on axis {axis} of {shape}, at {at} of the index tensor",
         expected=f"an index from {-size} to {size - 1}" if size else "an axis that has elements",
         mend="check how the index is computed; CHECK_INDEX=0 clamps it silently", where=where)
+
+
+def _no_such_class(value: int, pick: Pick, shape: tuple[int, ...], at: list[int], where: str) -> IndexRangeError:
+    return IndexRangeError(
+        "a target names a class that the predictions do not have",
+        given=f"class {value}, at {at} of the targets; predictions {shape} with classes on axis {pick.axis}",
+        expected=f"a class from 0 to {pick.size - 1}, or ignore_index",
+        mend="count classes from 0, and check the size of the last layer; CHECK_INDEX=0 gives such targets a loss of 0",
+        where=where)
 
 
 def refuse_stored(index: UOp, numbers: Sequence[int], axis: int, shape: tuple[int, ...]) -> None:
