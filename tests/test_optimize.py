@@ -163,6 +163,22 @@ def test_tasks(n: int, count: int, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("n", RAGGED)
+@pytest.mark.parametrize("most", [1, 2, 7, 64, 5000])
+def test_share_out(n: int, most: int, rng: np.random.Generator) -> None:
+    out, x = param(0, n * 6), param(1, n * 6)
+    loops = [counter("i", n), counter("j", 2), counter("k", 3)]
+    at = add(multiply(add(multiply(axes.one(loops[0]), 2), loops[1]), 3), loops[2])
+    store: list[Statement] = [Store(out, at, load(x, at) * 2.0)]
+    before = store
+    for r in reversed(loops):
+        before = [For(r, LOOP, before)]
+    after = moves.share_out(loops, store, most)
+    compare([out, x], before, [after], rng)
+    number = math.prod(s.range.arg.size for s in walk(after) if isinstance(s, For) and s.kind == TASK)
+    assert number <= max(most, 1) * 3, "several iterations go to one task"
+
+
+@pytest.mark.parametrize("n", RAGGED)
 @pytest.mark.parametrize("count", [2, 3, 16])
 def test_spread_runs_the_rest_once(n: int, count: int, rng: np.random.Generator) -> None:
     params, loop = elementwise(n)
@@ -298,6 +314,17 @@ def test_matmul_of_other_types(dtype: str, rng: np.random.Generator) -> None:
     wide = kind.accumulator
     for target in (AVX512, AVX2, NEON):
         check([matmul(x.cast(wide), y.cast(wide)).cast(kind)], values, compiler(target))
+
+
+def test_many_small_products(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several of them to a task: here 8 tasks for 77 x 3 products."""
+    monkeypatch.setattr(moves.share_out, "__defaults__", (8,))
+    monkeypatch.setattr(moves, "MOST_TASKS", 8)
+    values = Inputs()
+    x = values.leaf(rng.uniform(-1, 1, (77, 3, 17, 19)).astype("float32"))
+    y = values.leaf(rng.uniform(-1, 1, (77, 3, 19, 21)).astype("float32"))
+    for target in (AVX512, NEON):
+        check([matmul(x, y), matmul(x.permute((0, 1, 3, 2)), x)], values, compiler(target))
 
 
 def test_batched_matmul(rng: np.random.Generator) -> None:

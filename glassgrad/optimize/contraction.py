@@ -20,7 +20,6 @@ from glassgrad.graph.uop import UOp, const, identity
 from glassgrad.lower.loops import (
     LANE,
     LOOP,
-    TASK,
     TILE,
     Accumulate,
     Assign,
@@ -118,9 +117,10 @@ class Tiling:
 
     # -- phases ----------------------------------------------------------------------------------------------
     def phases(self) -> list[list[Statement]]:
-        packed = [] if self.in_place else [self.left.pack(self.lanes)]
+        most = moves.MOST_TASKS if not self.product.stops else self.work      # a loop with its own end stays one loop
+        packed = [] if self.in_place else [self.left.pack(self.lanes, most)]
         if not self.n.pitch and not self.choice.right_in_place and not self.choice.right_near:
-            packed.append(self.right.pack(self.lanes))
+            packed.append(self.right.pack(self.lanes, most))
         if self.n.pitch:
             body = self.panels([*self.begin(), *self.over_image(), *self.epilogue(self.total)])
         elif not self.choice.k_block:
@@ -131,13 +131,12 @@ class Tiling:
             body = self.in_blocks_of_k()
         if self.choice.right_near:
             body = [*self.right.pack(self.lanes), *body]
-        around = [(self.task_n, TASK), (self.task_m, TASK), *[(r, self.outer_kind()) for r in reversed(self.outer)]]
-        for r, kind in around:
-            body = [For(r, kind, body)] if r.arg.size > 1 else body
+        if self.work >= TASK_WORK:
+            return [*packed, moves.share_out([*self.outer, self.task_m, self.task_n], body, most)]
+        body = moves.share_out([self.task_m, self.task_n], body, most)
+        for r in reversed(self.outer):
+            body = [For(r, LOOP, body)]
         return [*packed, body]
-
-    def outer_kind(self) -> str:
-        return TASK if self.work >= TASK_WORK else LOOP
 
     def begin(self) -> list[Statement]:
         return [Assign(self.total, identity(o.ADD, self.total.dtype))]

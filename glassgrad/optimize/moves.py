@@ -37,6 +37,7 @@ from glassgrad.lower.loops import (
 )
 
 Replace = dict[UOp, UOp]
+MOST_TASKS = 4096        # of one phase: to claim a task costs 0.05 us, and more where several claim at once
 
 
 # -- what every move is made of ------------------------------------------------------------------------------
@@ -223,6 +224,17 @@ def tasks(loop: For, count: int) -> For:
     body = rebuild(loop.body, {loop.range: add(multiply(outer, step), inner)})
     stop = None if n % step == 0 else add(index(n), multiply(outer, -step))
     return For(outer, TASK, [For(inner, LOOP, body, stop)])
+
+
+def share_out(loops: list[UOp], body: list[Statement], most: int = MOST_TASKS) -> list[Statement]:
+    """for a: for b: S  ->  TASK a: TASK b: S      (several iterations to a task, were they more than `most`)"""
+    done, takes = 1, []
+    for r in loops:
+        takes.append(min(r.arg.size, -(-most // done)) if done < most else 1)
+        done *= r.arg.size
+    for r, take in zip(reversed(loops), reversed(takes)):
+        body = [tasks(For(r, LOOP, body), take)] if r.arg.size > 1 else body
+    return body
 
 
 def edge_gate(expression: UOp, gate: UOp | None, memo: Replace | None = None) -> UOp:

@@ -12,7 +12,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.index import add, index, multiply, substitute_index
 from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp, const
-from glassgrad.lower.loops import LANE, LOOP, TASK, TILE, For, Statement, Store, counter, local, ranges_of
+from glassgrad.lower.loops import LANE, LOOP, TILE, For, Statement, Store, counter, local, ranges_of
 from glassgrad.optimize import moves
 from glassgrad.optimize.axes import FlatAxis, one, stride_along
 
@@ -43,7 +43,7 @@ class Operand:
         at = add(multiply(at, self.depth), step)
         return add(multiply(at, self.width), position)
 
-    def pack(self, lanes: int) -> list[Statement]:
+    def pack(self, lanes: int, most: int = moves.MOST_TASKS) -> list[Statement]:
         """The loops that fill the panels: lanes along the axis that is contiguous in memory."""
         panel, spot = counter("p", self.panels), counter("q", self.width)
         flat = index(0)
@@ -70,13 +70,14 @@ class Operand:
         for r in reversed(inner_k):
             body = [For(r, LOOP, body)]
         work = math.prod(r.arg.size for r in self.outer) * self.panels * self.depth * self.width
-        kind = TASK if work >= PACK_WORK and self.task is None else LOOP
+        if work >= PACK_WORK and self.task is None:
+            return moves.share_out([*self.outer, panel], body, most)
         if self.panels > 1:
             whole = -(-self.axis.size // self.width)
             ragged = self.task is not None and whole % self.panels
-            body = [For(panel, kind, body, add(index(whole), multiply(first, -1)) if ragged else None)]
+            body = [For(panel, LOOP, body, add(index(whole), multiply(first, -1)) if ragged else None)]
         for r in reversed(self.outer):
-            body = [For(r, kind, body)]
+            body = [For(r, LOOP, body)]
         return body
 
     def across(self, spot: UOp, store: list[Statement], lanes: int) -> list[Statement]:
