@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from convolutions import convolve
-from loop_kernels import AVX512, Inputs, check
+from loop_kernels import AMX, AVX512, Inputs, check
 
 from glassgrad import Context, Tensor
 from glassgrad.graph import ops as o
@@ -27,6 +27,7 @@ from glassgrad.lower.loops import (
     If,
     Kernel,
     Phase,
+    Store,
     counter,
     load,
     local,
@@ -37,6 +38,7 @@ from glassgrad.lower.lower import lower
 from glassgrad.optimize import direct, tiles, zeros
 from glassgrad.optimize.padding import Edges
 from glassgrad.optimize.recipes import optimize
+from glassgrad.optimize.target import Target
 from glassgrad.render.jam import jam
 
 WINDOWS = [(m, k, stride, dilation, before, size)                    # of `size` numbers, after `before` zeros
@@ -123,13 +125,35 @@ def test_stored_zeros_keep_the_answer(case: Any, monkeypatch: pytest.MonkeyPatch
     def compiled(ast: UOp) -> Kernel:
         kernel = optimize(lower(ast), AVX512)
         copied.extend({s.memory.arg.name for p in kernel.phases for s in walk(p.body)
-                       if hasattr(s, "memory") and s.memory.op is o.LOCAL and s.memory.arg.name.startswith("padded")})
+                       if isinstance(s, Store) and s.memory.op is o.LOCAL and s.memory.arg.name.startswith("padded")})
         return kernel
 
     values = Inputs()
     for part in parts(values, rng, case):
         check([part], values, compiled, str(case))
     assert copied, "no copy was made"
+
+
+@pytest.mark.parametrize("target, recipe", [(AMX, "unit"), (AVX512, "direct")], ids=["amx", "avx512"])
+@pytest.mark.parametrize("padding", [0, 1, ((0, 3), (2, 1))], ids=str)
+def test_narrow_images_are_padded_as_they_are_or_widened_once(target: Target, recipe: str, padding: Any,
+                                                              rng: np.random.Generator) -> None:
+    values = Inputs()
+    leaves = [values.leaf(rng.integers(-3, 4, shape).astype("float32"), dtypes.bfloat16)
+              for shape in ((2, 16, 9, 13), (40, 16, 3, 3))]
+    x, w = (leaf.cast(dtypes.float32) for leaf in leaves)
+    kernels: list[Kernel] = []
+
+    def compiled(ast: UOp) -> Kernel:
+        kernels.append(optimize(lower(ast), target))
+        return kernels[-1]
+
+    check([convolve(x, w, padding=padding)], values, compiled)
+    assert [move.split("(")[0] for kernel in kernels for move in kernel.moves] == [recipe]
+    copies = {s.memory for p in kernels[0].phases for s in walk(p.body) if isinstance(s, Store)
+              and s.memory.op is o.LOCAL and s.memory.arg.name.startswith("padded")}
+    types = {dtypes.bfloat16 if recipe == "unit" else dtypes.float32}
+    assert {m.dtype for m in copies} == (types if padding or recipe == "direct" else set())
 
 
 TILES = ["1_1_3", "2_1_3", "4_1_5", "3_2_4", "1_5_1", "4_1_1", "1_1_11"]

@@ -43,6 +43,7 @@ from glassgrad.optimize.product import Product, lanes_on_the_right, recognise
 from glassgrad.optimize.target import Target
 from glassgrad.optimize.unit_panels import Panels, UnitRanges, narrowed
 from glassgrad.optimize.units import MatrixUnit
+from glassgrad.optimize.zeros import with_zeros
 
 LEAST_WORK = 16 * 1024    # multiply-adds below which vectors do as well
 WASTE = 8                 # times the work that may go into edges: a unit is that much faster than vectors, and more
@@ -78,13 +79,14 @@ def on_matrix_unit(body: list[Statement], target: Target, decisions: Decisions) 
     stops = recipe.product.stops
     for loop in [s for phase in phases for s in walk(phase) if isinstance(s, For) and s.range in stops]:
         loop.stop = stops[loop.range]
-    return phases
+    return [*recipe.before, *phases]
 
 
 @dataclass
 class UnitRecipe(FlatProduct):
     """A product in a unit's types on flat axes, and how it would be cut."""
     unit: MatrixUnit
+    before: list[list[Statement]]       # phases that store a padded image with its zeros
 
     @staticmethod
     def of(p: Product, target: Target) -> UnitRecipe | None:
@@ -95,6 +97,7 @@ class UnitRecipe(FlatProduct):
         else:
             return None
         p = replace(p, left=left, right=right)
+        before, p = with_zeros(p, target.lanes(unit.left.itemsize)) or ([], p)
         if swells(p.right, p.n + p.k) or swells(p.left, p.m + p.k):
             return None
         m, m_out = flat_axis(p.m, p.epilogue, "m")
@@ -102,7 +105,7 @@ class UnitRecipe(FlatProduct):
         image = None if p.stops else image_axis(p)
         if image is not None and image[0].size * 2 * unit.rows * unit.total.itemsize <= target.l2_bytes // 2:
             n, n_out = image
-        recipe = UnitRecipe(p, target, m, n, [*p.batch, *m_out, *n_out], unit)
+        recipe = UnitRecipe(p, target, m, n, [*p.batch, *m_out, *n_out], unit, before)
         own = recipe.own()
         padded = recipe.around * recipe.steps * unit.depth
         for size, tiles, wide in ((m.size, own.tiles_m, unit.rows), (n.size, own.tiles_n, unit.columns)):

@@ -14,9 +14,9 @@ import math
 from dataclasses import dataclass, replace
 
 from glassgrad.graph import ops as o
-from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.index import Terms, add, both, bounds, build, index, less, linear, multiply
-from glassgrad.graph.uop import UOp
+from glassgrad.graph.uop import UOp, const
 from glassgrad.lower.loops import LOOP, TASK, For, Statement, Store, counter, load, local, ranges_of
 from glassgrad.optimize import moves
 from glassgrad.optimize.axes import stride_along
@@ -37,7 +37,8 @@ class _Axis:
 
 
 def with_zeros(product: Product, lanes: int) -> tuple[list[list[Statement]], Product] | None:
-    """The phases that copy, and the product that reads the copies; None where no factor is a padded window."""
+    """The phases that copy, and the product that reads the copies; None where no factor is a padded window. One that is
+    of a narrower type is copied into its own: it is cast once, not at every tap."""
     phases: list[list[Statement]] = []
     factors: list[UOp] = []
     for name, factor in (("padded_left", product.left), ("padded_right", product.right)):
@@ -48,10 +49,12 @@ def with_zeros(product: Product, lanes: int) -> tuple[list[list[Statement]], Pro
 
 
 def _copy(name: str, factor: UOp, lanes: int) -> tuple[list[Statement], UOp] | None:
-    if factor.op is not o.LOAD or len(factor.src) != 3:
+    image, dtypes_above = _image(factor)
+    if image.op is not o.LOAD or len(image.src) == 2 and not dtypes_above:
         return None
-    source, at, gate = factor.src
-    loops = ranges_of(factor)
+    source, at, *gates = image.src
+    gate = gates[0] if gates else const(True)
+    loops = ranges_of(image)
     axes = _axes(at, gate, loops)
     if axes is None or REREAD * math.prod(a.size for a in axes) > math.prod(r.arg.size for r in loops):
         return None
@@ -69,14 +72,38 @@ def _copy(name: str, factor: UOp, lanes: int) -> tuple[list[Statement], UOp] | N
         along = add(u, index(axis.low)) if axis.size > 1 else index(axis.low)
         wanted = both(wanted, less(multiply(along, _multiple(terms, axis.terms) or 0), index(limit)))
     *outer, last = [u for u in counters if u.arg.size > 1]
-    body: list[Statement] = moves.wide(For(last, LOOP, [Store(memory, place, load(source, inside, wanted))]), 1, lanes)
+    value = load(source, inside, wanted)
+    for dtype in dtypes_above:
+        value = value.cast(dtype)
+    body: list[Statement] = moves.wide(For(last, LOOP, [Store(memory, place, value)]), 1, lanes)
     for u in reversed(outer):
         body = [For(u, TASK, body)]
     return body, load(memory, there)
 
 
+def _image(factor: UOp) -> tuple[UOp, list[DType]]:
+    """What a factor reads, and the types it is cast to, first to last. (A load is 0 where its gate is false, so a
+    choice between it and 0 that the gate decides too is the load.)"""
+    chosen: UOp | None = None
+    if factor.op is o.WHERE and factor.src[2].op is o.CONST and factor.src[2].arg == 0:
+        chosen, factor, _ = factor.src
+    casts: list[DType] = []
+    while factor.op is o.CAST:
+        casts.insert(0, factor.dtype)
+        factor = factor.src[0]
+    if chosen is not None and (len(factor.src) != 3 or not _parts(chosen) <= _parts(factor.src[2])):
+        return const(0, factor.dtype), []
+    return factor, casts
+
+
+def _parts(gate: UOp) -> frozenset[UOp]:
+    return _parts(gate.src[0]) | _parts(gate.src[1]) if gate.op is o.AND else frozenset((gate,))
+
+
 def _conditions(gate: UOp) -> list[tuple[int, Terms]] | None:
     """The gate as sums that stay below limits; None where one is of another form."""
+    if gate.op is o.CONST and gate.arg:
+        return []
     if gate.op is o.AND:
         left, right = (_conditions(part) for part in gate.src)
         return None if left is None or right is None else left + right

@@ -221,8 +221,12 @@ class _Plan:
             image = source
             while image.op in _SEEN_THROUGH and image not in self.reasons:
                 image = image.src[0]
-            if image.op is o.PAD and image not in self.reasons and self.inlined[image.src[0]].cost > 0:
-                self.store(image.src[0], "read by every tap of a window")
+            if image.op is o.PAD and image not in self.reasons:
+                value = image.src[0]
+                while value.op is o.CAST and value.src[0].dtype.itemsize < value.dtype.itemsize:
+                    value = value.src[0]                 # whoever reads it widens it: a matrix unit wants it narrow
+                if self.inlined[value].cost > 0:
+                    self.store(value, "read by every tap of a window")
                 return NOTHING
         if repeats and node.op is not o.EXPAND and inside.cost * self._reads(node) > 8:
             self.store(source, f"each element is read {self._reads(node)} times and costs {inside.cost}")
