@@ -509,7 +509,11 @@ DIFFERENCES = {
     "qr": "complete by default, as tinygrad; PyTorch's default is reduced",
     "cummax": "places are int32, the latest of equal ones (PyTorch: int64; tinygrad before 0.12: values only)",
     "cummin": "places are int32, the latest of equal ones (PyTorch: int64; tinygrad before 0.12: values only)",
-    "max": "values only, as tinygrad; PyTorch gives places too when given an axis",
+    "max": "values only, as tinygrad; PyTorch gives places too when given an axis. Equal maxima share the gradient, as "
+           "in `amax`",
+    "one_hot": "a value that is none of the places gives zeros; PyTorch raises",
+    "multinomial": "weights that are all 0 give the place 0; PyTorch raises",
+    "inverse": "a singular matrix gives NaN; PyTorch raises",
     "min": "values only, as tinygrad; PyTorch gives places too when given an axis",
     "sort": "always stable; places are int32 (PyTorch: int64)",
     "argsort": "always stable; places are int32 (PyTorch: int64)",
