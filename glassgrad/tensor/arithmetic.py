@@ -273,7 +273,7 @@ class Arithmetic(Casts):
         return down + ((down < 0) & (down * y != x)).cast(down.dtype)
 
     def mod(self, other: Any, reverse: bool = False) -> Self:
-        """The remainder with the sign of the divisor; the same as `x % other`.
+        """The remainder with the sign of the divisor; the same as `x % other`. As exact as `fmod`.
 
         >>> Tensor([7, -7]).mod(3).tolist()
         [1, 2]
@@ -281,7 +281,7 @@ class Arithmetic(Casts):
         return self._remainder(other, reverse)
 
     def fmod(self, other: Any) -> Self:
-        """The remainder with the sign of the dividend, as in C.
+        """The remainder with the sign of the dividend, as in C; exact while the quotient is below 2^46 (float64: 2^104).
 
         >>> Tensor([7.0, -7.0]).fmod(3).tolist()
         [1.0, -1.0]
