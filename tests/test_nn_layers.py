@@ -265,7 +265,8 @@ def test_alpha_dropout_keeps_mean_and_variance():
     with Tensor.train():
         y = nn.AlphaDropout(0.3)(Tensor.randn(20_000)).numpy()
         assert not nn.AlphaDropout(1.0)(Tensor.ones(3)).numpy().any()
-    assert abs(y.mean()) < 0.05 and abs(y.std() - 1) < 0.05 and 0.28 < (y == y.min()).mean() < 0.32
+    dropped = np.unique(y, return_counts=True)[1].max() / y.size                    # all of these have one value
+    assert abs(y.mean()) < 0.05 and abs(y.std() - 1) < 0.05 and 0.28 < dropped < 0.32
 
 
 def test_dropout_of_channels():
