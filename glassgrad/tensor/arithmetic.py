@@ -281,7 +281,7 @@ class Arithmetic(Casts):
         return self._remainder(other, reverse)
 
     def fmod(self, other: Any) -> Self:
-        """The remainder with the sign of the dividend, as in C; exact while the quotient is below 2^46 (float64: 2^104).
+        """The remainder with the sign of the dividend, as in C; exact for quotients below 2^46 (float64: 2^104).
 
         >>> Tensor([7.0, -7.0]).fmod(3).tolist()
         [1.0, -1.0]
