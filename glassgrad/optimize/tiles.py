@@ -23,6 +23,7 @@ PHASE = 20_000           # cycles: two workers that wait for each other, once mo
 LEAST_K = 8              # shorter sums do not repay packing
 LEAST_WORK = 4096        # multiply-adds below which plain loops do as well
 TASK_WORK = 1024 * 1024  # multiply-adds worth a task of their own
+TASK_BYTES = 192 * 1024  # of the right factor, likewise: reading them takes as long
 MOST_TASKS = 32          # blocks of the output: fewer and larger ones read the panels less often
 LONG_K = 1024            # sums longer than this are added up in blocks, which keeps them accurate
 NEAR_K = 2048            # of K: panels that are longer no longer stay near, so all tiles share a part of them
@@ -140,7 +141,8 @@ class Recipe(FlatProduct):
         """The recipe's blocks for a tile of any size."""
         rows, vectors = tile.rows, tile.vectors
         panels_m, panels_n = self.panels(rows, vectors)
-        wanted = self.tasks_wanted(TASK_WORK, MOST_TASKS)
+        reading = self.right_bytes() // TASK_BYTES // max(1, self.around)      # of few rows, what takes the time
+        wanted = max(self.tasks_wanted(TASK_WORK, MOST_TASKS), min(reading, MOST_TASKS))
         k_block = 0 if self.depth <= LONG_K or self.n.pitch else -(-self.depth // -(-self.depth // LONG_K))
         k_blocks = min(NEAR_K // k_block, -(-self.depth // k_block)) if k_block else 1
         near = self.packs_near(tile)
