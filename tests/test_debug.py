@@ -11,7 +11,7 @@ import pytest
 from scripts import run_script
 
 from glassgrad import Bug, Context, Device, GlobalCounters, Tensor
-from glassgrad.engine import realize as engine
+from glassgrad.engine import ready, realize as engine
 from glassgrad.graph import ops as o
 from glassgrad.jit import TinyJit
 from glassgrad.lower import lower as lowering
@@ -196,8 +196,8 @@ def test_check_names_the_guilty_pass(spoiled: str, monkeypatch: pytest.MonkeyPat
 
 def test_check_judges_every_call_of_a_jitted_function(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[Any] = []
-    right = engine.check_kernel
-    monkeypatch.setattr(engine, "check_kernel", lambda *args: (judged.append(args[0]), right(*args)))
+    right = ready.check_kernel
+    monkeypatch.setattr(ready, "check_kernel", lambda *args: (judged.append(args[0]), right(*args)))
 
     @TinyJit
     def double(x: Tensor) -> Tensor:

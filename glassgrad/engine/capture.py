@@ -6,15 +6,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from glassgrad.base.errors import JitError
 from glassgrad.engine.normal import Normal
+from glassgrad.engine.ready import Ready
 from glassgrad.graph.length import Symbol, on_binding, on_reading
 from glassgrad.graph.uop import UOp
-
-if TYPE_CHECKING:
-    from glassgrad.engine.realize import Ready
 
 
 class Flag(Protocol):

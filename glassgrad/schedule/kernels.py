@@ -60,6 +60,10 @@ class Schedule:
     sinks: list[int] = field(default_factory=list)          # the slots asked for, in order
     updates: list[Update] = field(default_factory=list)     # results that are an input with a part replaced
 
+    def runs(self, item: Item) -> bool:
+        """Whether an item has anything to do: what has no elements needs no kernel."""
+        return self.slots[item.slots[0]].nonempty
+
 
 def schedule(sinks: list[UOp], inputs: list[UOp]) -> Schedule:
     """Kernels in an order that respects who reads what; `inputs` are the PARAM leaves by slot."""
