@@ -14,13 +14,14 @@ from typing import Any
 
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.normal import scalar_bytes
-from glassgrad.engine.replay import Replacing, Replay
+from glassgrad.engine.replay import Replay
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.length import Symbol
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp
 from glassgrad.runtime.device import Device
+from glassgrad.standing import Row, Standing, Weight
 from glassgrad.tensor.leaves import RESET, hold, hold_alone
 from glassgrad.tensor.random import _streams
 from glassgrad.tensor.running import computed_array
@@ -33,54 +34,6 @@ STALE = object()           # the answer of a replay that does not fit this call
 
 Names = dict[Symbol, Symbol]       # variables of the trace, and what they are in a call
 Write = tuple[Any, int, int]       # an array of addresses, a position in it, and the address to write there
-
-
-class _Weight:
-    """A buffer that the function reads without being handed it, and the tensors that bring it."""
-    __slots__ = ("symbol", "source", "node", "only", "number")
-
-    def __init__(self, symbol: UOp, source: Source, node: UOp):
-        self.symbol, self.source, self.node = symbol, source, node     # `node`: what they stood for at the last look
-        alone = len(source.tensors) == 1 and not source.owners and not node.symbolic
-        self.only = source.tensors[0] if alone else None               # the one tensor, where it is one
-        self.number = -1                                               # its place among those
-
-
-class _Update:
-    """A weight of which each call replaces a part. While nobody but its tensor knows the value of the call before, the
-    part is written into its memory (also by a call that fails afterwards, at a bad index); else into a copy."""
-
-    def __init__(self, replacing: Replacing, weight: _Weight, number: int, replay: Replay):
-        self.replacing, self.weight, self.number, self.replay = replacing, weight, number, replay
-        self.own: weakref.ref[UOp] | None = None      # the value that the call before made
-        self.counted: list[int] = []                  # how often it was referred to then
-        self.made: UOp | None = None                  # the value of this call, where it is a copy
-
-    def begin(self) -> None:
-        """Find the memory of this call's value."""
-        self.made = None
-        if self.own is not None and self.own() is self.weight.node and self._count() == self.counted:
-            self.replacing.copied.value = 0
-            return
-        old = self.weight.node
-        self.made = UOp(o.BUFFER, old.dtype, (), Buffer(old.shape, old.dtype, old.device or ""))
-        self.replacing.copied.value = self.replacing.size
-        self.replay.bind(self.replacing.result, self.made.arg.address)
-
-    def end(self, seen: list[UOp]) -> None:
-        """Hand the value to the tensor, and find it there at the next call."""
-        tensor = self.weight.source.tensors[0]()
-        if self.made is None or tensor is None:
-            return
-        tensor.uop = self.weight.node = seen[self.number] = self.made
-        hold(tensor)
-        self.replay.bind(self.weight.symbol, self.made.arg.address)
-        self.own, self.made = weakref.ref(self.made), None
-        del tensor
-        self.counted = self._count()
-
-    def _count(self) -> list[int]:
-        return list(map(sys.getrefcount, (self.weight.node, self.weight.node.arg)))
 
 
 class Captured:
@@ -104,7 +57,7 @@ class Captured:
         symbols = {b: _symbol(b) for b in (*traced.argument_nodes, *sources, *fresh)}
         self.inputs = [symbols[node] for node in traced.argument_nodes]
         self.fresh = [symbols[b] for b in fresh]
-        weights = [_Weight(symbols[node], source, traced.node_before(source)) for node, source in sources.items()]
+        weights = [Weight(symbols[node], source, traced.node_before(source)) for node, source in sources.items()]
         self.single = [w for w in weights if w.only is not None]
         self.shared = [w for w in weights if w.only is None]
         for number, weight in enumerate(self.single):
@@ -126,7 +79,12 @@ class Captured:
         renewed = {id(t) for t in rebound} | {id(t) for t, _ in traced.grads}
         self.replay = Replay(traced.trace, symbols, {node for node, source in sources.items() if any(
             id(r()) in renewed for r in (*source.tensors, *source.owners))})
-        self.updates = self._find_updates([symbols.get(node.base) for node in kept])
+        self.standing = Standing(self.replay, self._find_standing([symbols.get(node.base) for node in kept],
+                                                                  whole=self.replay.at_once and not traced.trace.flags),
+                                 self.seen)
+        standing = {id(row.tensor()) for row in self.standing.rows if row.weight is None}
+        self.has_other_grad = [(reference, had) for reference, had in self.has_grad
+                               if not had or id(reference()) not in standing]
         self.entries = [self.replay.pointers(symbol) for symbol in self.inputs]
         self.handed = [0] * len(self.inputs)               # the arguments' addresses at the last call
         self.random_cells = [(cell.value - traced.streams[0], address, dtype) for cell, dtype, address, stream
@@ -141,20 +99,35 @@ class Captured:
         self.frame: _Frame | None = None          # holds the results of the last call
         self.other: _Frame | None = None          # held those of the call before: free once nobody else does
 
-    def _find_updates(self, kept: list[UOp | None]) -> list[_Update]:
-        """Weights that a call replaces a part of and leaves otherwise: they stay where they are."""
-        found = []
-        for replacing in self.replay.updates:
-            owner = next((w for w in self.single if w.symbol is replacing.source), None)
-            tensor = owner.source.tensors[0]() if owner is not None else None
-            after = next((row for row in self.after if row[1] is replacing.result and row[0]() is tensor), None)
-            if owner is None or tensor is None or after is None:
-                continue
-            if owner.node.op is o.BUFFER and kept.count(replacing.result) == 1:
-                found.append(_Update(replacing, owner, self.single.index(owner), self.replay))
-                self.after = [row for row in self.after if row is not after]
-                self.fresh.remove(replacing.result)
-        return found
+    def _find_standing(self, kept: list[UOp | None], whole: bool) -> list[Row]:
+        """What may stay where it is: results that take the place of a weight, and gradients that take nobody's. A call
+        that may fail after it ran, at a bad index, does not do so with whole values."""
+        parts = {r.result: r for r in self.replay.updates}
+        weights = {id(w.source.tensors[0]()): w for w in self.single if w.node.op is o.BUFFER}
+        summed = {id(r()) for w in self.shared for r in w.source.owners}       # gradients that are added to
+        rows, after, grads = [], [], []
+        for reference, symbol in self.after:
+            weight = weights.get(id(reference()))
+            alone = symbol in self.fresh and kept.count(symbol) == 1
+            part = parts.get(symbol)
+            if weight is not None and alone and _same_view(symbol, weight.node) and (
+                    part.source is weight.symbol if part is not None else
+                    whole and self.replay.rewrites(weight.symbol, symbol)):
+                weight.row = Row(symbol, reference, weight, symbol, part)
+                rows.append(weight.row)
+            else:
+                after.append((reference, symbol))
+        for reference, view in self.grads:
+            if whole and view is not None and not view.symbolic and id(reference()) not in summed \
+                    and view.base in self.fresh and kept.count(view.base) == 1:
+                rows.append(Row(view.base, reference, None, view))
+            else:
+                grads.append((reference, view))
+        stays = {row.symbol for row in rows}
+        self.after, self.grads = after, grads
+        self.fresh = [symbol for symbol in self.fresh if symbol not in stays]
+        self.replay.stays(sum(symbol.arg.nbytes for symbol in stays))
+        return rows
 
     def _watch(self, traced: Traced, rebound: set[int]) -> None:
         """What must be as it was: the surroundings, lazy tensors in them, and which tensors have a gradient already."""
@@ -179,7 +152,7 @@ class Captured:
             if tensor is not None and tensor.uop is not node:
                 self.why = f"a tensor of shape {node.shape} it uses was replaced by something else"
                 return True
-        for reference, had in self.has_grad:
+        for reference, had in self.has_grad if not self.standing.gradients_are_in_place() else self.has_other_grad:
             tensor = reference()
             if tensor is not None and (tensor._grad is not None and tensor._grad is not RESET) is not had:
                 self.why = "a gradient was reset" if had else "a gradient was there already"
@@ -195,7 +168,7 @@ class Captured:
                     return True
         return not all(self._follow(weight, weight.source.nodes()) for weight in self.shared)
 
-    def _follow(self, weight: _Weight, nodes: list[UOp]) -> bool:
+    def _follow(self, weight: Weight, nodes: list[UOp]) -> bool:
         """Bind a weight to what its tensors stand for now; False where that is not the same kind of value."""
         if not nodes:
             self.why = "a tensor it uses is gone"
@@ -211,13 +184,15 @@ class Captured:
             self.replay.bind(weight.symbol, now.base.arg.address)
         if weight.only is not None:
             self.seen[weight.number] = now
+        if weight.row is not None:
+            weight.row.lost = self.standing.disturbed = True
         return True
 
     def _present(self, arguments: list[UOp]) -> dict[UOp, UOp]:
         """What stands for the trace's inputs in this call."""
         return {**dict(zip(self.inputs, arguments)),
                 **{w.symbol: w.source.nodes()[0].base for w in (*self.single, *self.shared)},
-                **{u.replacing.result: u.made or u.weight.node for u in self.updates}}
+                **{row.symbol: row.node for row in self.standing.rows if row.node is not None}}
 
     # -- replaying -------------------------------------------------------------------------------------------
     def call(self, tensors: list[Tensor], symbols: list[Symbol], circumstances: int) -> Any:
@@ -250,8 +225,7 @@ class Captured:
             frame.forget()
         for array, position, address in frame.results:
             array[position] = address
-        for update in self.updates:
-            update.begin()
+        self.standing.begin()
         for stream, address, dtype in self.random_cells:
             ctypes.memmove(address, scalar_bytes((_streams.count + stream) & 0xFFFFFFFF, dtype), 8)
         _streams.count += self.drawn
@@ -263,8 +237,7 @@ class Captured:
         for flag in self.flags:
             flag.judge(lambda node: computed_array(
                 _exchanged(node, {**self._present(arguments), **frame.made}, self.names), Device.DEFAULT))
-        for update in self.updates:
-            update.end(self.seen)
+        self.standing.end()
         self.other, self.frame = self.frame, frame
         return frame.hand_out(self, tensors, arguments)
 
@@ -299,7 +272,7 @@ class _Frame:
 
     def _expect(self, captured: Captured) -> None:
         """What the next call will find where this frame's values are handed out to weights."""
-        self.next_nodes: list[tuple[_Weight, UOp]] = []
+        self.next_nodes: list[tuple[Weight, UOp]] = []
         self.next_writes: list[Write] = []
         rebound = {id(reference()): node for reference, node, _ in self.after}
         for weight in captured.single:

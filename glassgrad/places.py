@@ -212,17 +212,14 @@ class _Writer:
         entries = [p for p in places if p.get is entry or p.get is item]
         whole = len(entries) == len({p.name for p in entries}) and any(p.get is size for p in places) \
             and len(holder) == len(entries)
-        asked: list[Place] = []
+        asked: list[int] = []
         if type(holder) is list and whole and [p.name for p in entries] == list(range(len(entries))):
             self._compare_list(holder, entries)
-            asked = [p for p in places if p.get is item or p.get is size]
+            asked = [id(p) for p in places if p.get is item or p.get is size]
         elif type(holder) is dict and entries and all(p.name in holder for p in entries):
             self._compare_entries(holder, entries, whole)
-            asked = [p for p in places if p.get is entry or whole and p.get is size]
-        else:
-            asked = [p for p in places if self._compare_attribute(p)]
-        known = {id(p) for p in asked}
-        return [p for p in places if id(p) not in known]
+            asked = [id(p) for p in places if p.get is entry or whole and p.get is size]
+        return [p for p in places if id(p) not in asked and not self._compare_one(p)]
 
     def _compare_list(self, holder: list[Any], places: list[Place]) -> None:
         values = [p.value for p in places]
@@ -245,11 +242,16 @@ class _Writer:
                       for p in places]
         self._unless(" and ".join(tests))
 
-    def _compare_attribute(self, place: Place) -> bool:
-        named = place.get is attribute and place.name.isidentifier() and not iskeyword(place.name)
-        if place.value is _GONE or not (named or place.get is cell):
+    def _compare_one(self, place: Place) -> bool:
+        get, holder, name, value, _ = place
+        if get is size:
+            self._unless(f"len({self.name(holder)}) == {value}")
+        elif get is copied and type(holder) in (set, frozenset) and all(type(v) is str for v in value):
+            self._unless(f"{self.name(holder)} == {self.name(value)}")     # nothing but a text equals a text
+        elif value is not _GONE and (get is cell or get is attribute and name.isidentifier() and not iskeyword(name)):
+            self._unless(f"{self.name(holder)}.{name} is {self.name(value)}")
+        else:
             return False
-        self._unless(f"{self.name(place.holder)}.{place.name} is {self.name(place.value)}")
         return True
 
     def _unless(self, test: str) -> None:

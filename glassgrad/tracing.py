@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import random
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any
 
 from glassgrad.base.errors import Bug, JitError
@@ -32,12 +32,20 @@ __all__ = ["Source", "Traced", "as_buffer", "mapped"]
 
 
 class Source:
-    """Where a buffer comes from at each call: tensors that hold it, or whose gradient does."""
+    """Where a buffer comes from at each call: tensors that hold it, or whose gradient does. `visible` are the ids of
+    those that the function can see."""
 
-    def __init__(self, tensors: list[Tensor], owners: list[Tensor]):
-        self.tensors = [weakref.ref(t) for t in tensors]
+    def __init__(self, tensors: list[Tensor], owners: list[Tensor], visible: Set[int]):
+        self.tensors = [weakref.ref(t) for t in sorted(tensors, key=lambda t: id(t) not in visible)]     # those first
         self.owners = [weakref.ref(t) for t in owners]
         self.key = (frozenset(id(t) for t in tensors), frozenset(id(t) for t in owners))
+        self._visible = [weakref.ref(t) for t in tensors if id(t) in visible]
+
+    def may_be(self, earlier: Source) -> bool:
+        """Whether another trace found its buffer in the same place: with the same tensors, or at least with one that
+        the function sees. The others then are somebody's who held the value at the time (`before = w.detach()`)."""
+        seen = {id(t) for t in (r() for r in earlier._visible) if t is not None}
+        return self.key == earlier.key or any(id(t) in seen for t in (r() for r in self._visible) if t is not None)
 
     def nodes(self) -> list[UOp]:
         """The nodes of those that are alive: one value, or somebody replaced one of them."""
@@ -172,6 +180,7 @@ class Traced:
                 held[1].append(grads[id(tensor)])
             else:
                 held[0].append(tensor)
+        visible = {id(t) for t in self.surroundings.tensors}
         known = set(self.argument_nodes)
         out: dict[UOp, Source | tuple[str, bytes]] = {}
         for rec in self.trace.records:
@@ -180,7 +189,7 @@ class Traced:
                 if base not in known and base not in out:
                     tensors, owners = holders.get(base, ([], []))
                     if tensors or owners:
-                        out[base] = Source(tensors, owners)
+                        out[base] = Source(tensors, owners, visible)
                     else:
                         out[base] = (str(line_of(base.arg.place)), bytes(base.arg.copy_out()))
             known |= set(rec.results)
@@ -210,7 +219,7 @@ class Traced:
                 return "other lengths are used"
         for now, then in zip(mine.sources, theirs.sources):
             if isinstance(now, Source) and isinstance(then, Source):
-                if now.key != then.key:
+                if not now.may_be(then):
                     return "other tensors are used"
             elif now != then:
                 return "a tensor made inside from plain data changed its values" + (

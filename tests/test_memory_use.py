@@ -79,7 +79,8 @@ def test_debug_prints_the_peak() -> None:
 
 
 def test_a_jitted_step_keeps_what_was_predicted_and_no_more() -> None:
-    """Two sets of results take turns, one arena; the traces' weights, gradients and inputs are gone."""
+    """Weights and gradients lie where they lay, two sets of other results take turns, one arena; those of the traces
+    are gone."""
     start = live()
     x, y = data()
     net = Net()

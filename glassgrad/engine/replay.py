@@ -10,6 +10,7 @@ import ctypes
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from glassgrad.base.settings import settings
@@ -27,6 +28,7 @@ from glassgrad.graph.length import Symbol
 from glassgrad.graph.uop import UOp
 from glassgrad.runtime.device import Device
 from glassgrad.schedule.kernels import Item
+from glassgrad.schedule.updates import rewrites
 
 
 class Replacing(NamedTuple):
@@ -83,7 +85,8 @@ class Replay:
             self.bytes += ready.bytes
             first += ready.slots
         self._make_plans(uses)
-        self.updates = list(self._updates(updates, [set(u[2]) for u in uses]))
+        self._slots = [u[2] for u in uses]
+        self.updates = list(self._updates(updates))
         self.memory = self._memory(trace, renewed)
 
     # -- where things lie ------------------------------------------------------------------------------------
@@ -105,6 +108,10 @@ class Replay:
         scratch = max((s.plan.scratch for record in trace.records for s in record.ready.segments), default=0)
         return MemoryUse(total(given), 2 * total(made - kept),
                          sum(block.nbytes for block in self._arenas.values()) + total(kept), scratch)
+
+    def stays(self, nbytes: int) -> None:
+        """So many bytes of results lie where those of the call before did: they are needed once."""
+        self.memory = replace(self.memory, results=self.memory.results - nbytes)
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not finalizing():
@@ -167,15 +174,35 @@ class Replay:
                                    for _, plan, _ in self._plans for array, position in plan.uses_of(slot)]
                           for symbol, places in self._symbols.items()}
 
-    def _updates(self, found: list[tuple[int, int, int, Any]], uses: list[set[int]]) -> Iterator[Replacing]:
+    def _updates(self, found: list[tuple[int, int, int, Any]]) -> Iterator[Replacing]:
         """Results that may take the place of the value they replace a part of: nobody reads that afterwards."""
         symbols = {slot: symbol for symbol, places in self._symbols.items() for slot, offset in places if not offset}
         for source, result, cell, copied in found:
             if source in symbols and result in symbols:
-                first = next(i for i, slots in enumerate(uses) if cell in slots)
-                old = {slot for slot, _ in self._symbols[symbols[source]]}
-                if not any(old & slots for slots in uses[first + 1:]):
+                first = next(i for i, slots in enumerate(self._slots) if cell in slots)
+                if not self._read_after(first, symbols[source]):
                     yield Replacing(symbols[source], symbols[result], copied, copied.value)
+
+    def _read_after(self, launch: int, symbol: UOp) -> bool:
+        places = {slot for slot, _ in self._symbols[symbol]}
+        return any(not places.isdisjoint(slots) for slots in self._slots[launch + 1:])
+
+    def rewrites(self, source: UOp, result: UOp) -> bool:
+        """Whether one symbol's value may be written over another's: nobody reads the old one afterwards, and the launch
+        that writes the new one reads of it just the element that it writes."""
+        old, new = ({slot for slot, _ in self._symbols[symbol]} for symbol in (source, result))
+        writers = [i for i, (slots, item) in enumerate(zip(self._slots, self.items))
+                   if not new.isdisjoint(slots[:item.results])]
+        if len(writers) != 1 or self._read_after(writers[0], source):
+            return False
+        slots = self._slots[writers[0]]
+        reads, writes = ([at for at, slot in enumerate(slots) if slot in places] for places in (old, new))
+        return len(writes) == 1 and all(rewrites(self.items[writers[0]].ast, writes[0], at) for at in reads)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether all of it is one foreign call: nothing can come in between, or fail halfway."""
+        return len(self._plans) == 1 and bool(self._plans[0][1].uninterrupted)
 
     # -- running ---------------------------------------------------------------------------------------------
     def bind(self, symbol: UOp, address: int) -> None:

@@ -41,6 +41,7 @@ class DeviceProgram(Protocol):
 
 class DevicePlan(Protocol):
     """Programs one after another over numbered slots of memory; may be run often."""
+    uninterrupted: bool     # once begun, all of them run: no signal and no failing program leaves the rest undone
 
     @property
     def scratch(self) -> int:

@@ -167,6 +167,7 @@ class NativeDevice:
 
 class NativePlan:
     """A command list over slots; `run` writes the slots' addresses into it and walks it in one foreign call."""
+    uninterrupted = True
 
     def __init__(self, programs: Sequence[Program], slots: Sequence[tuple[int, ...]]):
         self.programs = list(programs)

@@ -13,6 +13,7 @@ __all__ = ["StepwisePlan"]
 
 class StepwisePlan:
     """Numbered slots of memory, and programs over them; a subclass runs one of them."""
+    uninterrupted = False        # a signal or a failing program may leave the rest undone
 
     def __init__(self, programs: Sequence[Any], slots: Sequence[tuple[int, ...]]):
         self.programs, self.slots = list(programs), list(slots)

@@ -2,7 +2,8 @@
 
 A row written into a cache is a new value, as all values are: the old one, copied, and then the row. That is two
 kernels. How much is copied is a variable of the first: all of it, or nothing where the result may have the old value's
-memory, because nobody else knows that any more (captured.py).
+memory, because nobody else knows that any more (standing.py). A whole value may be written over the old one where a
+kernel reads of that only the element that it writes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.node import toposort
+from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp
 
 LEAST = 16 * 1024        # elements: of less, one kernel that copies and replaces is as good
@@ -51,3 +53,23 @@ def _is_true(node: UOp) -> bool:
     while node.op in (o.RESHAPE, o.EXPAND):
         node = node.src[0]
     return node.op is o.CONST and node.arg is True
+
+
+def rewrites(kernel: UOp, result: int, source: int) -> bool:
+    """Whether a kernel (a SINK) reads one of its PARAMs only where it writes another, and for that one alone: then the
+    two may be the same memory, in whatever order elements are computed."""
+    for store in kernel.src:
+        if kernel.op is not o.SINK or store.op is not o.STORE or len(store.src) != 2:
+            return False                         # a part of something is written
+        target, value = store.src
+        reading: set[UOp] = set()
+        for node in toposort([value]):
+            if node.op is o.PARAM and node.arg.slot == source:
+                reading.add(node)
+            elif not reading.isdisjoint(node.src):
+                if node.op.kind not in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
+                    return False                 # a view or a sum: other elements than the one written
+                reading.add(node)
+        if reading and not (target.op is o.PARAM and target.arg.slot == result):
+            return False
+    return True
