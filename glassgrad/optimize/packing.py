@@ -16,6 +16,7 @@ from glassgrad.lower.loops import LANE, LOOP, TILE, For, Statement, Store, count
 from glassgrad.optimize import moves
 from glassgrad.optimize.axes import FlatAxis, one, stride_along
 
+AT_ONCE = 192              # bytes of a row that are worth reading at once
 PACK_WORK = 32 * 1024      # elements worth packing by several workers
 
 
@@ -67,12 +68,20 @@ class Operand:
         else:
             body = moves.wide(For(spot, LOOP, store), self.vectors, lanes, copies=False) if self.width > 1 else store
             inner_k = self.k
+        narrow = self.width * self.value.dtype.itemsize
+        together = 1 if along_k or self.task is not None else min(max(1, AT_ONCE // narrow), self.panels)
+        if together > 1:      # narrow panels side by side, so that lines are read whole
+            group, inside = counter("pg", -(-self.panels // together)), counter("p", together)
+            end = add(index(self.panels), multiply(group, -together)) if self.panels % together else None
+            body = moves.rebuild(body, {panel: add(multiply(one(group), together), inside)})
+            body = [For(inside, LOOP, body, end)]
+            panel = group
         for r in reversed(inner_k):
             body = [For(r, LOOP, body)]
         work = math.prod(r.arg.size for r in self.outer) * self.panels * self.depth * self.width
         if work >= PACK_WORK and self.task is None:
             return moves.share_out([*self.outer, panel], body, most)
-        if self.panels > 1:
+        if panel.arg.size > 1:
             whole = -(-self.axis.size // self.width)
             ragged = self.task is not None and whole % self.panels
             body = [For(panel, LOOP, body, add(index(whole), multiply(first, -1)) if ragged else None)]
