@@ -2,7 +2,8 @@
 
 A convolution multiplies every channel of a pixel with a vector of weights. Laid out so, the image needs no copy: its
 numbers are read one by one, from whatever address a tap, a stride or a dilation gives them, and the lanes go along the
-channels of the result, where no image is too small or has rows of an odd length.
+channels of the result, where no image is too small or has rows of an odd length. Nor does it need zeros around it: taps
+outside a padded image are left out (padding.py), by loop bounds, or by tiles of their own along its edges.
 
     phase 1   pack the other factor (weights) into panels   [panel of N][K][vectors of the tile]
     phase 2   TASK tiles of M, panels of N: for blocks of K: rows x vectors of sums; each step reads `rows` numbers at
@@ -15,7 +16,7 @@ The gradient by the weight is the same with other names: its rows are taps and c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -41,6 +42,7 @@ from glassgrad.lower.loops import (
 from glassgrad.optimize import moves
 from glassgrad.optimize.axes import FlatAxis, footprint, one, stride_along
 from glassgrad.optimize.choices import Choice, Decisions, settled
+from glassgrad.optimize.direct_tiles import pieces_in_result, steps_of, tilings
 from glassgrad.optimize.packing import Operand
 from glassgrad.optimize.padding import Edges, Run, between, bounded, within
 from glassgrad.optimize.product import Product
@@ -153,16 +155,15 @@ class _Plan:
         found: list[tuple[float, int, list[int]]] = []
         for vectors in range(1, min(MOST_VECTORS, -(-wide // lanes)) + 1):
             panels = -(-wide // (vectors * lanes))
-            for tiles in _tilings([r.arg.size for r in p.m], (target.vector_registers - vectors - 1) // vectors):
+            for tiles in tilings([r.arg.size for r in p.m], (target.vector_registers - vectors - 1) // vectors):
                 rows = math.prod(tiles)
                 count = math.prod(-(-r.arg.size // t) for r, t in zip(p.m, tiles))
-                steps_of, written = _steps_of(edges, dict(zip(p.m, tiles)), depth * count)
+                taken, written = steps_of(edges, dict(zip(p.m, tiles)), depth * count)
                 if written * rows * vectors > MOST_WRITTEN:
                     continue
-                cost = panels * (sum(times * (max(n * vectors, n + vectors, 8) + 1)      # halves of a cycle: two of a
-                                     for n, times in steps_of.items()) / 2               # kind at a time
-                                 + count * (rows + APART * _pieces(p, tiles)) * TURN * vectors * lanes)
-                cost += PACK * depth * panels * vectors * lanes
+                halves = sum(times * (max(n * vectors, n + vectors, 8) + 1) for n, times in taken.items())
+                turn = count * (rows + APART * pieces_in_result(p, tiles)) * TURN * vectors * lanes
+                cost = panels * (halves / 2 + turn + PACK * depth * vectors * lanes)   # two of a kind in a cycle
                 found.append((cost, vectors, tiles))
         found.sort(key=lambda tile: tile[0])
         if not found or ideal < LEAST_USE * found[0][0] or not (window or along) and packed < found[0][0]:
@@ -434,51 +435,3 @@ class _Plan:
             assert isinstance(s, Store)
             body.append(Store(s.memory, s.index, moves.edge_gate(s.value, gate), s.combine, both(gate, s.gate)))
         return [For(column, LOOP, moves.wide(For(lane, LOOP, body), 1, self.lanes))]
-
-
-def _pieces(p: Product, tiles: list[int]) -> int:
-    """In how many pieces a tile's rows lie in the result; 1 where columns lie closer together than rows do."""
-    store = p.epilogue[-1]
-    assert isinstance(store, Store)
-    steps = {r: abs(stride_along(store.index, r) or 0) for r in (*p.m, *p.n) if r.arg.size > 1}
-    nearest = min(filter(None, steps.values()), default=0)
-    if nearest not in [steps.get(r) for r in p.m]:
-        return 1
-    along, goes_on = 1, True
-    while goes_on:
-        at = next((i for i, r in enumerate(p.m) if steps.get(r) == along * nearest and tiles[i] > 1), None)
-        goes_on = at is not None and tiles[at] == p.m[at].arg.size
-        along *= tiles[at] if at is not None else 1
-    return math.prod(tiles) // along
-
-
-def _steps_of(edges: Edges, tiles: dict[UOp, int], whole: int) -> tuple[dict[int, float], int]:
-    """How often a tile takes a step of K with so many of its rows, of `whole` steps; and how often one is written."""
-    steps, written = {math.prod(tiles.values()): float(whole)}, 1
-    for k, m in edges.bound.items():
-        if m is None or tiles[m] == 1:
-            steps = {rows: times * edges.share(k) for rows, times in steps.items()}
-            continue
-        pieces, tile = edges.pieces(k, tiles[m]), tiles[m]
-        written *= sum(len(piece.runs) for piece in pieces)
-        shares: dict[int, float] = {}
-        for run, count in [(run, piece.count) for piece in pieces for run in piece.runs]:
-            length = run.last - run.first
-            shares[length] = shares.get(length, 0.0) + count * (run.high - run.low)
-        all_steps = -(-m.arg.size // tile) * k.arg.size
-        joined: dict[int, float] = {}
-        for (rows, times), (length, share) in product(steps.items(), shares.items()):
-            part = rows // tile * length
-            joined[part] = joined.get(part, 0.0) + times * share / all_steps
-        steps = joined
-    return steps, written
-
-
-def _tilings(sizes: list[int], most: int, cut: int = 2) -> Iterator[list[int]]:
-    """Ways to take neighbours along at most `cut` of the loops into one tile of at most so many rows."""
-    if not sizes:
-        yield []
-        return
-    for tile in range(1, (min(sizes[0], most) if cut else 1) + 1):
-        for rest in _tilings(sizes[1:], most // tile, cut - (tile > 1)):
-            yield [tile, *rest]
