@@ -84,6 +84,19 @@ def test_the_remainder_of_a_difference_whose_rest_overflows() -> None:
                                   (np.arange(4) - x) % (2**63 - 1))
 
 
+def test_the_larger_of_two_sums_that_wrap() -> None:
+    x = np.array([0, 5, -1, 2**62, -2**62, 2**63 - 1])
+    ours = Tensor(x) + Tensor(x)
+    np.testing.assert_array_equal((ours + (-2**63)).maximum(ours).numpy(), np.maximum(x + x + np.int64(-2**63), x + x))
+
+
+def test_a_quotient_of_a_quotient_whose_divisors_overflow() -> None:
+    x = np.array([0, 5, -5, 2**62, -2**63, 2**63 - 1])
+    most = np.int64(2**63 - 1)
+    ours = (Tensor(x) * (2**63 - 1)) // (2**63 - 1) // 3
+    np.testing.assert_array_equal(ours.numpy(), (x * most) // most // 3)
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
 def test_no_lane_of_a_short_vector_is_divided_by_zero(dtype: str) -> None:
     """Five lanes lie in a register of eight; C divides in all eight, and dividing by 0 undoes the others."""

@@ -213,7 +213,8 @@ def divide(x: UOp, divisor: int) -> UOp:
     if g > 1:                                          # (g*y + r) // (g*d) == y // d for 0 <= r < g
         inner = divide(build(remainder // g, {a: k // g for a, k in rest.items() if k % g == 0}), divisor // g)
     elif len(rest) == 1 and remainder == 0 and (atom := next(iter(rest))).op is o.IDIV and rest[atom] == 1 \
-            and atom.src[1].op is o.CONST:             # (y // a) // b == y // (a*b)
+            and atom.src[1].op is o.CONST and atom.src[1].arg * divisor <= dtypes.index.max:
+        # (y // a) // b == y // (a*b)
         inner = divide(atom.src[0], atom.src[1].arg * divisor)
     else:
         inner = UOp(o.IDIV, dtypes.index, (left, index(divisor)))
@@ -320,8 +321,9 @@ def rebuild(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node.op is o.MOD and src[1].op is o.CONST and src[1].arg > 0:
             return modulo(src[0], src[1].arg)
         if node.op is o.MAX or node.op is o.MIN:
-            low, high = bounds(add(src[0], multiply(src[1], -1)))
-            if low >= 0 or high <= 0:                      # one of them is never the smaller one
+            difference = add(src[0], multiply(src[1], -1))
+            low, high = bounds(difference)
+            if (low >= 0 or high <= 0) and all(map(exact, (*src, difference))):     # one is never the smaller one
                 return src[0] if (low >= 0) == (node.op is o.MAX) else src[1]
     if node.op is o.CMPLT and src[0].dtype is dtypes.index:
         return less(*src)
