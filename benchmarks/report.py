@@ -15,13 +15,13 @@ from benchmarks.plot import plot
 from benchmarks.startup import STARTS, Start
 from benchmarks.workloads import TABLE, Workload
 
-__all__ = ["Results", "line", "page", "start_line", "write"]
+__all__ = ["Results", "barrier_words", "line", "page", "start_line", "write"]
 
 GROUPS = {"matmul": "Matrix products", "memory": "Elementwise, rows and sums", "conv": "Convolution and pooling",
           "language": "Parts of language models", "networks": "Whole networks", "order": "Sorting and scans"}
 # seconds: the first result here, cold and in a second process; and the import
 START_GOALS = {"start-sum": (0.15, 0.05), "start-cnn": (3.0, 0.7)}
-IMPORT_GOAL, MEMORY_GOAL = 0.2, 1.1
+IMPORT_GOAL, MEMORY_GOAL, BARRIER_GOAL = 0.2, 1.1, 2e-6
 
 
 @dataclass
@@ -56,6 +56,11 @@ def _seconds(value: float) -> str:
         if value >= size or unit == "us":
             return f"{value / size:.3g} {unit}"
     raise AssertionError
+
+
+def barrier_words(measured: dict[str, float]) -> str:
+    """What benchmarks.barrier measured, beside its goal."""
+    return f"{_limited(measured['seconds'], BARRIER_GOAL)} until {measured['workers']:.0f} workers have met"
 
 
 def _rate(workload: Workload, seconds: float) -> str:
@@ -239,6 +244,8 @@ from hour to hour.
   below its goal is bold.
 - *rate* counts the arithmetic or the bytes that the work needs at least; a training step counts as three forward
   passes. *of peak* is the larger share, of arithmetic or of memory traffic, of the best rates in the next section.
+- *barrier*, below, is how long our workers take to meet between two kernels of one step: lists of kernels in which
+  each task waits for all others to begin, and does nothing else (`python -m benchmarks.barrier`).
 - A framework has 60 seconds for a workload, compilation included (`--limit`); then it says *timed out*.
 
 ## How to run it

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command, machine, models, plot, report, startup, workloads
+from benchmarks.barrier import measure_barrier
 from benchmarks.frameworks import FRAMEWORKS, OURS, Framework
 from benchmarks.measure import Row, Timing, compare, measure, not_yet
 from benchmarks.peers import Peer, PeerFailure, TimedOut, environment
 from benchmarks.worker import digest, one_line
 from benchmarks.workloads_lazy import Lazy
+from glassgrad import Context
 
 # ---- the command line
 
@@ -235,6 +237,19 @@ def test_check_says_what_failed(capsys, monkeypatch):
     first, last = capsys.readouterr().out.splitlines()
     assert first.startswith("matmul-64x784x128") and "failed: " in first and "CPU_FEATURES" in first
     assert last == "1 failed"
+
+
+# ---- barriers
+
+def test_every_worker_takes_part_in_a_barrier():
+    """The measurement itself asserts that each task of each command ran once; one worker has nobody to wait for."""
+    with Context(THREADS=2):
+        measured = measure_barrier(commands=20, lists=3)
+    assert measured["workers"] == 2 and measured["seconds"] > 0
+    with Context(THREADS=1):
+        assert measure_barrier() == {"workers": 1, "seconds": 0.0}
+    assert report.barrier_words({"workers": 2, "seconds": 5e-7}) == "0.5 us until 2 workers have met"
+    assert report.barrier_words({"workers": 4, "seconds": 3e-6}) == "**3 us** (goal 2 us) until 4 workers have met"
 
 
 # ---- first results

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from graph_fuzzer import Maker
 from graph_leaves import Values, buffer
 
 from glassgrad.graph import ops as o
-from glassgrad.graph.arguments import Axes, Scan, Scatter
+from glassgrad.graph.arguments import Axes, OwnGradient, Scan, Scatter
 from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.gradient import FLAT, GRADIENTS, gradients
+from glassgrad.graph.gradient import FLAT, GRADIENTS, _gradients, gradients
 from glassgrad.graph.interpret import interpret
 from glassgrad.graph.node import toposort
-from glassgrad.graph.uop import UOp, const
+from glassgrad.graph.uop import UOp, const, full
 
 torch = pytest.importorskip("torch", reason="PyTorch, the judge of gradients, is not installed")
 
@@ -325,3 +326,47 @@ def test_gradients_have_their_nodes_type(dtype):
     out = reduce(o.AMAX, 0)(x.sin() * 2.0).cast(dtypes.float32).sum((1,))
     g, = gradients(out, const(1.0), [x])
     assert g.dtype is dtype and g.shape == (3, 2)
+
+
+# -- worked out once for all graphs of one structure -----------------------------------------------------------------
+def rebuilt(root: UOp) -> tuple[UOp, dict[UOp, UOp]]:
+    """The same structure over other leaves, and where each node went."""
+    new: dict[UOp, UOp] = {}
+    for node in toposort([root]):
+        new[node] = buffer(node.shape, node.dtype, node.device) if node.op is o.BUFFER else \
+            UOp(node.op, node.dtype, tuple(new[s] for s in node.src), node.arg)
+    return new[root], new
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_known_structure_gives_the_very_nodes_that_working_it_out_gives(seed: int) -> None:
+    maker = Maker(seed)
+    for root in maker.graph(8):
+        leaves = [n for n in toposort([root]) if n.op is o.BUFFER and n.dtype.kind == "f"]
+        if root.dtype.kind != "f" or not leaves or root in leaves:
+            continue
+        gradients(root, full(root.shape, 1.0, root.dtype), leaves)
+        other, new = rebuilt(root)
+        targets, ones = [new[leaf] for leaf in leaves], full(root.shape, 1.0, root.dtype)
+        known = gradients(other, ones, targets)
+        assert known == _gradients(toposort([ones, other]), other, ones, targets)
+
+
+def test_structures_that_differ_in_what_is_shared_are_told_apart() -> None:
+    x, y, z = (buffer((3,)) for _ in range(3))
+    one = const(1.0)
+    assert gradients(x * y, one, [x]) == [one.broadcast((3,)) * y]
+    assert gradients(z * z, one, [z]) == [one.broadcast((3,)) * z + one.broadcast((3,)) * z]
+    assert gradients(y * x, one, [x]) == [one.broadcast((3,)) * y], "which factor is asked for"
+    assert gradients(y * x, one, [z]) == [None]
+    assert gradients(x * x.detach(), one, [x]) == [one.broadcast((3,)) * x.detach()]
+    assert gradients(x * const(2.0), one, [x]) != gradients(x * const(3.0), one, [x])
+
+
+def test_a_gradient_of_the_users_own_is_asked_every_time() -> None:
+    calls = []
+    for _ in range(3):
+        x = buffer((2,))
+        own = UOp(o.DETACH, x.dtype, (x * 2.0, x), OwnGradient(lambda g, out, *inputs: calls.append(1) or (g * 7.0,)))
+        assert gradients(own, full((2,), 1.0, x.dtype), [x]) == [full((2,), 1.0, x.dtype) * 7.0]
+    assert len(calls) == 3

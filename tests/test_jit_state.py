@@ -255,9 +255,9 @@ def test_no_memory_stays_behind() -> None:
     for _ in range(6):
         total(rand(100), 0).item()
     gc.collect()
-    before = len(buffer._live)
+    before = len(buffer.live_buffers())
     for call in range(90):
         total(rand(100), call % 80).item()         # a new combination each time: the oldest are forgotten
     total.reset()
     gc.collect()
-    assert len(buffer._live) <= before
+    assert len(buffer.live_buffers()) <= before

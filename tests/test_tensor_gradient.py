@@ -126,6 +126,18 @@ def test_gradient_for_any_target():
     assert (x ** 3).sum().gradient(x)[0].sum().gradient(x)[0].tolist() == [6.0, 12.0]      # a gradient's gradient
 
 
+def test_a_reshaped_tensor_that_is_reshaped_again_is_still_on_the_way():
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    y = x.reshape(4)
+    z = (y.reshape(2, 2) * 3 + x * 5).sum()
+    assert z.gradient(y)[0].tolist() == [3.0] * 4 and z.gradient(x)[0].tolist() == [[8.0, 8.0], [8.0, 8.0]]
+    total = x.sum(0)                                    # a reshape of a sum
+    assert (total.reshape(2, 1) * 7).sum().gradient(total)[0].tolist() == [7.0, 7.0]
+    w = Tensor.ones(6).reshape(2, 3).requires_grad_()
+    (Tensor.ones(5, 2, 3) * w).sum().backward()         # broadcasting reshapes it
+    assert w.grad.tolist() == [[5.0] * 3] * 2
+
+
 def test_detach_stops():
     x = Tensor([2.0])
     (x * x.detach()).sum().backward()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import CodeType
 from typing import NamedTuple
 
@@ -54,17 +52,21 @@ def user_place() -> Place | None:
     return None
 
 
-@contextmanager
-def one_place(place: Place | None = None) -> Iterator[None]:
+class one_place:
     """Inside, every place on this thread is the given one, or the one it was entered from: a compiler makes a thousand
     nodes for one line."""
-    before = (_held.on, _held.place)
-    _held.place = place or user_place()
-    _held.on = True
-    try:
-        yield
-    finally:
-        _held.on, _held.place = before
+    __slots__ = ("place", "before")
+
+    def __init__(self, place: Place | None = None):
+        self.place = place or user_place()
+
+    def __enter__(self) -> None:
+        held = _held
+        self.before = (held.on, held.place)
+        held.on, held.place = True, self.place
+
+    def __exit__(self, *_: object) -> None:
+        _held.on, _held.place = self.before
 
 
 def line_of(place: Place | None) -> Line | None:

@@ -7,14 +7,14 @@ from the device's pool and returns there when the last graph and tensor that kno
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import sys
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.lines import line_of, user_place
+from glassgrad.base.lines import Place, line_of, user_place
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.graph.arguments import Shape
 from glassgrad.graph.dtype import DType
@@ -23,8 +23,6 @@ from glassgrad.runtime.memory import Block, HostMemory, readable
 
 if TYPE_CHECKING:
     from glassgrad.runtime.contract import DeviceMemory
-
-_live: weakref.WeakSet[Buffer] = weakref.WeakSet()
 
 
 class Buffer:
@@ -38,11 +36,11 @@ class Buffer:
     """
     __slots__ = ("shape", "dtype", "device", "nbytes", "address", "owner", "place", "_memory", "_block", "__weakref__")
 
-    def __init__(self, shape: Shape, dtype: DType, device: str):
+    def __init__(self, shape: Shape, dtype: DType, device: str, place: Place | None = None):
         self.shape, self.dtype, self.device = tuple(shape), dtype, device
         self.nbytes = math.prod(self.shape) * dtype.itemsize
         self.owner: Any = None           # what else must live as long: a NumPy array whose memory this is
-        self.place = user_place()
+        self.place = place or user_place()
         memory = Device[device].memory
         if isinstance(memory, HostMemory) and memory.describe is None:
             memory.describe = partial(largest_live, device)
@@ -51,7 +49,6 @@ class Buffer:
         self._block: Block | None = block
         self.address = block.address
         GlobalCounters.mem_used += self.nbytes
-        _live.add(self)
 
     @classmethod
     def from_host(cls, owner: Any, address: int, shape: Shape, dtype: DType, device: str) -> Buffer:
@@ -89,8 +86,13 @@ class Buffer:
         return memoryview(memory).cast("B")
 
 
+def live_buffers() -> list[Buffer]:
+    """All that own memory now. Nobody keeps a list of them: it would cost every buffer something, for a message."""
+    return [b for b in gc.get_objects() if type(b) is Buffer and getattr(b, "_block", None) is not None]
+
+
 def largest_live(device: str, count: int = 5) -> str:
     """The largest buffers alive on a device and the lines that made them, for the message that memory is full."""
-    rows = sorted((b for b in _live if b.device == device), key=lambda b: -b.nbytes)[:count]
+    rows = sorted((b for b in live_buffers() if b.device == device), key=lambda b: -b.nbytes)[:count]
     return "\n".join(f"{readable(b.nbytes):>10}  {b.dtype.name}{list(b.shape)}  made at {line_of(b.place) or 'unknown'}"
                      for b in rows)

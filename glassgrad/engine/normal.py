@@ -39,6 +39,9 @@ class Normal:
         return struct.pack(f"{len(self.constants)}d", *[c.arg for c in self.constants])
 
 
+_LIFTED = frozenset((o.BUFFER, o.CONST, o.SCALAR, o.DETACH))
+
+
 def normalise(sinks: Sequence[UOp]) -> Normal:
     """Take a graph apart into structure and leaves."""
     order = toposort(sinks)
@@ -46,49 +49,52 @@ def normalise(sinks: Sequence[UOp]) -> Normal:
     rows: list[Any] = []
     buffers, addresses, cells, constants = [], [], [], []
     symbols: dict[Symbol, Symbol] = {}
-    pieces = _pieces(order)
+    pieces: dict[UOp, int] = {}
+    at = place.__getitem__
 
     def number(symbol: Symbol) -> Symbol:
         """A variable by its place among the others: neither its name nor its value is structure."""
         return symbols.setdefault(symbol, Symbol(f"v{len(symbols)}", symbol.low, symbol.high))
 
     for n in order:
-        place[n] = len(rows)
         op = n.op
-        if op is o.DETACH:                   # computes nothing: its argument (a token, a gradient) is not structure
-            place[n] = place[n.src[0]]
-        elif op is o.BUFFER or n in pieces:
+        place[n] = len(rows)
+        if op not in _LIFTED:
+            if op is o.SHRINK or pieces and op is o.RESHAPE:
+                begin = _piece(n, pieces)
+                if begin is not None:
+                    pieces[n] = begin
+                    buffers.append(n)
+                    addresses.append(begin)
+                    rows.append((o.BUFFER, n.dtype, n.shape, n.device))
+                    continue
+            arg = replaced(n.arg, number) if n.symbolic else n.arg
+            rows.append((op, n.dtype, arg, *map(at, n.src)))
+        elif op is o.BUFFER:
             buffers.append(n)
-            addresses.append(n.arg.address if op is o.BUFFER else pieces[n])
-            rows.append((o.BUFFER, n.dtype, n.shape, n.device))
-        elif op is o.CONST and n.dtype.kind == "f" and n.dtype.bits >= 32:   # a cell holds no narrower float
-            constants.append(n)
-            rows.append((op, n.dtype))
+            addresses.append(n.arg.address)
+            rows.append((op, n.dtype, n.shape, n.device))
+        elif op is o.DETACH:                 # computes nothing: its argument (a token, a gradient) is not structure
+            place[n] = place[n.src[0]]
         elif op is o.SCALAR:
             cells.append(n)
             rows.append((op, n.dtype))
-        elif op is o.CONST:
-            rows.append((op, n.dtype, type(n.arg), struct.pack("d", n.arg) if n.dtype.kind == "f" else n.arg))
+        elif n.dtype.kind == "f" and n.dtype.bits >= 32:     # a cell holds no narrower float
+            constants.append(n)
+            rows.append((op, n.dtype))
         else:
-            arg = replaced(n.arg, number) if n.symbolic else n.arg
-            rows.append((op, n.dtype, arg, *[place[s] for s in n.src]))
-    return Normal((*rows, *[place[s] for s in sinks]), order, sinks, buffers, addresses, cells, list(symbols),
-                  constants)
+            rows.append((op, n.dtype, type(n.arg), struct.pack("d", n.arg) if n.dtype.kind == "f" else n.arg))
+    return Normal((*rows, *map(at, sinks)), order, sinks, buffers, addresses, cells, list(symbols), constants)
 
 
-def _pieces(order: list[UOp]) -> dict[UOp, int]:
-    """SHRINKs (and their reshapes) that take one contiguous piece of a buffer, with the address they begin at."""
-    found: dict[UOp, int] = {}
-    for n in order:
-        if n.op is o.SHRINK and (n.src[0].op is o.BUFFER or n.src[0] in found):
-            source = n.src[0]
-            start = start_of_piece(n)
-            if start is not None:
-                begin = source.arg.address if source.op is o.BUFFER else found[source]
-                found[n] = begin + start * n.dtype.itemsize
-        elif n.op is o.RESHAPE and n.src[0] in found:
-            found[n] = found[n.src[0]]
-    return found
+def _piece(node: UOp, pieces: dict[UOp, int]) -> int | None:
+    """The address at which a SHRINK (or a reshape of one) begins that takes one contiguous piece of a buffer."""
+    source = node.src[0]
+    begin = source.arg.address if source.op is o.BUFFER and node.op is o.SHRINK else pieces.get(source)
+    if begin is None or node.op is o.RESHAPE:
+        return begin
+    start = start_of_piece(node)
+    return None if start is None else begin + start * node.dtype.itemsize
 
 
 def with_params(normal: Normal, scalars: Sequence[int]) -> tuple[list[UOp], list[UOp]]:

@@ -106,8 +106,8 @@ class Ready:
         for slot, sink in zip(planned.sinks, normal.sinks):
             if slot not in results:
                 s = planned.slots[slot]
-                buffer = Buffer(tuple(map(most, s.shape)), s.dtype, s.device or "")
-                buffer.place = sink.place            # the line of the expression says more than that of realize()
+                # the line of the expression says more than that of realize()
+                buffer = Buffer(tuple(map(most, s.shape)), s.dtype, s.device or "", sink.place)
                 addresses[slot] = buffer.address
                 results[slot] = UOp(o.BUFFER, s.dtype, (), buffer)
         blocks = []

@@ -93,9 +93,10 @@ def start_of_piece(node: UOp) -> int | None:
     return begin
 
 
-def varies(order: list[UOp]) -> dict[UOp, AxisSet]:
-    """For every node (given sources first), the axes along which its value may change."""
-    found: dict[UOp, AxisSet] = {}
+def varies(order: list[UOp], known: dict[UOp, AxisSet] | None = None) -> dict[UOp, AxisSet]:
+    """For every node (given sources first), the axes along which its value may change; added to those that are `known`
+    of nodes below."""
+    found: dict[UOp, AxisSet] = {} if known is None else known
     for node in order:
         kind = node.op.kind
         if kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
 from glassgrad.graph.arguments import Scan, Scatter
+from glassgrad.graph.derived import derived
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.node import toposort
 from glassgrad.graph.ops import Op
@@ -36,7 +37,8 @@ FLAT = frozenset((o.CMPLT, o.CMPNE, o.CMPEQ, o.AND, o.OR, o.XOR, o.NOT, o.SHL, o
 
 
 def gradients(root: UOp, seed: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
-    """d(root)/d(target), weighted by `seed`, for each target; None where the root does not depend on it.
+    """d(root)/d(target), weighted by `seed`, for each target; None where the root does not depend on it. Worked out
+    once for all graphs of one structure.
 
     >>> from glassgrad.graph.arguments import Param
     >>> from glassgrad.graph.uop import const
@@ -44,8 +46,12 @@ def gradients(root: UOp, seed: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
     >>> gradients(-x, const(1.0), [x])[0] is -const(1.0).broadcast((3,))
     True
     """
+    order = toposort([seed, root])
+    return derived(lambda: _gradients(order, root, seed, targets), order, [root, seed, *targets])
+
+
+def _gradients(order: Sequence[UOp], root: UOp, seed: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
     wanted = set(targets)
-    order = toposort([root])
     between: set[UOp] = set()                   # nodes that carry a gradient to some target
     for node in order:
         passes = node.op in GRADIENTS and any(s in between for s in _inputs(node))

@@ -40,9 +40,11 @@ _table: dict[Any, _Entry] = {}
 
 
 def _forget(entry: _Entry) -> None:
+    key = entry.key
     with _lock:
-        if _table.get(entry.key) is entry:
-            del _table[entry.key]
+        gone = _table.pop(key, None)
+        if gone is not entry and gone is not None:      # an equal node was made since
+            _table[key] = gone
 
 
 class Node:
@@ -62,26 +64,26 @@ class Node:
         # constants are keyed by their bits: 1, 1.0 and True differ, and so do 0.0 and -0.0; a NaN equals itself
         key = (op, dtype, src, struct.pack("d", arg) if type(arg) is float else (type(arg), arg)) if op is o.CONST \
             else (op, dtype, src, arg)
-        entry = _table.get(key)
-        node: Self | None = entry() if entry is not None else None
-        if node is not None:
-            return node
+        known = _table.get(key)
+        if known is not None:
+            first: Self | None = known()
+            if first is not None:
+                return first
+        node = object.__new__(cls)
+        node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
+        _describe(node)
+        node.place = place or user_place()
+        node._cache = None
+        entry = _Entry(node, _forget)
+        entry.key = key
         with _lock:
-            entry = _table.get(key)
-            node = entry() if entry is not None else None
-            if node is not None:
-                return node
-            node = object.__new__(cls)
-            node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
-            node.shape = shape_of(op, src, arg)
-            node.device = device_of(op, src, arg)
-            node.symbolic = _symbolic(node)
-            node.place = place or user_place()
-            node._cache = None
-            entry = _Entry(node, _forget)
-            entry.key = key
-            _table[key] = entry
-            return node
+            known = _table.setdefault(key, entry)
+            if known is not entry:
+                first = known()
+                if first is not None:                   # another thread was faster
+                    return first
+                _table[key] = entry
+        return node
 
     def __repr__(self) -> str:
         arg = "" if self.arg is None else f" {self.arg!r}"
@@ -144,6 +146,50 @@ class Node:
         return value
 
 
+_UNARY, _BINARY, _MOVEMENT, _REDUCE, _MEMORY = Kind.UNARY, Kind.BINARY, Kind.MOVEMENT, Kind.REDUCE, Kind.MEMORY
+_shapes: dict[Any, Shape] = {}      # of views and reductions, by op, argument and source's shape: the next step's too
+_MOST_SHAPES = 8192
+
+
+def _describe(node: Node) -> None:
+    """Shape, device and whether it is symbolic. Nearly all nodes have sources of one device and of sizes that are plain
+    numbers: these are told at once, the rest by the rules of shape.py."""
+    op, src, arg = node.op, node.src, node.arg
+    kind = op.kind
+    if kind is _BINARY:
+        x, y = src
+        shape, other, device = x.shape, y.shape, x.device
+        if (shape == other or not shape or not other) and (device is y.device or y.device is None) and \
+                not x.symbolic and not y.symbolic:
+            node.shape, node.device, node.symbolic = shape or other, device, False
+            return
+    elif kind is _UNARY or kind is _MOVEMENT or kind is _REDUCE or kind is _MEMORY and len(src) == 1 and \
+            op is not o.COPY:
+        x = src[0]
+        if not x.symbolic:
+            if kind is _UNARY or kind is _MEMORY:
+                node.shape, node.device, node.symbolic = x.shape, x.device, False
+                return
+            key = (op, arg, x.shape)
+            known = _shapes.get(key)
+            if known is not None:
+                node.shape, node.device, node.symbolic = known, x.device, False
+                return
+            node.symbolic = _symbolic(node)
+            node.shape, node.device = shape_of(op, src, arg), x.device
+            if not node.symbolic:
+                if len(_shapes) >= _MOST_SHAPES:
+                    _shapes.clear()
+                _shapes[key] = node.shape
+            return
+    elif op is o.BUFFER:
+        node.shape, node.device, node.symbolic = arg.shape, arg.device, False
+        return
+    node.shape = shape_of(op, src, arg)
+    node.device = device_of(op, src, arg)
+    node.symbolic = _symbolic(node)
+
+
 def _symbolic(node: Node) -> bool:
     for s in node.src:
         if s.symbolic:
@@ -158,17 +204,24 @@ def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = No
     """
     done: set[N] = set()
     order: list[N] = []
-    stack: list[tuple[N, bool]] = [(r, False) for r in reversed(list(roots))]
+    stack: list[N | None] = list(roots)
+    stack.reverse()
+    pop, push = stack.pop, stack.append
     while stack:
-        node, expanded = stack.pop()
-        if expanded:
-            order.append(node)
+        node = pop()
+        if node is None:                    # the next one's sources are done
+            order.append(pop())             # type: ignore[arg-type]
         elif node not in done:
             done.add(node)
-            stack.append((node, True))
-            for s in reversed(node.src if sources is None else sources(node)):
+            below = node.src if sources is None else sources(node)
+            if not below:
+                order.append(node)
+                continue
+            push(node)
+            push(None)
+            for s in below[::-1]:
                 if s not in done:
-                    stack.append((s, False))
+                    push(s)
     return order
 
 

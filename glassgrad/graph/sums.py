@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.arguments import Unwindow
-from glassgrad.graph.axes import runs, varies
+from glassgrad.graph.axes import AxisSet, runs, varies
 from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp
 
@@ -29,10 +29,11 @@ def join_sums(sinks: list[UOp]) -> list[UOp]:
         for s in n.src:
             readers[s] = readers.get(s, 0) + 1
     new: dict[UOp, UOp] = {}
+    varying = _Varying()
     for n in order:
         rebuilt = n.over(tuple([new[s] for s in n.src]))
         if n.op is o.SUM and _alone(n, readers):
-            rebuilt = _joined(rebuilt) or rebuilt
+            rebuilt = _joined(rebuilt, varying) or rebuilt
         new[n] = rebuilt
     return [new[s] for s in sinks]
 
@@ -45,7 +46,20 @@ def _alone(node: UOp, readers: dict[UOp, int]) -> bool:
     return readers.get(inner, 0) == 1
 
 
-def _joined(node: UOp) -> UOp | None:
+class _Varying:
+    """Along which axes values change; each node is looked at once, however many sums stand above it."""
+
+    def __init__(self) -> None:
+        self.known: dict[UOp, AxisSet] = {}
+
+    def of(self, node: UOp) -> AxisSet:
+        known = self.known
+        if node not in known:
+            varies(toposort([node], lambda n: [s for s in n.src if s not in known]), known)
+        return known[node]
+
+
+def _joined(node: UOp, varying: _Varying) -> UOp | None:
     moves: list[UOp] = []
     inner = node.src[0]
     while inner.op in _THROUGH:
@@ -63,14 +77,14 @@ def _joined(node: UOp) -> UOp | None:
     # the summed axes in front, where movements of the rest do not touch them
     factors = [f.permute((*axes, *others)).reshape((*sizes, *inner.shape)) for f in (left, right)]
     for move in reversed(moves):
-        factors = _moved(move, factors, len(sizes))
+        factors = _moved(move, factors, len(sizes), varying)
     rank = len(sizes)
     summed = tuple(range(rank)) + tuple(a + rank for a in node.arg.axes)
     total = UOp(o.SUM, node.dtype, (factors[0] * factors[1],), node.arg._replace(axes=summed), node.place)
     return total.reshape(node.shape)
 
 
-def _moved(move: UOp, factors: list[UOp], lead: int) -> list[UOp]:
+def _moved(move: UOp, factors: list[UOp], lead: int, varying: _Varying) -> list[UOp]:
     """A movement applied to both factors of a product, behind `lead` axes that it does not see."""
     op, arg = move.op, move.arg
     front = tuple(factors[0].shape[:lead])
@@ -87,8 +101,8 @@ def _moved(move: UOp, factors: list[UOp], lead: int) -> list[UOp]:
     axis, last = lead + arg.axis, len(factors[0].shape) - 1
     out: list[UOp] = []
     masked = False
-    for f in sorted(factors, key=lambda f: axis not in _varying(f)):     # the one that changes along the axis first
-        changes = _varying(f)
+    for f in sorted(factors, key=lambda f: axis not in varying.of(f)):   # the one that changes along the axis first
+        changes = varying.of(f)
         if axis not in changes and masked:
             still = tuple(arg.length if a == axis else n for a, n in enumerate(f.shape))
             out.append(f.shrink([(0, 1) if a == axis else (0, n) for a, n in enumerate(f.shape)]).expand(still))
@@ -100,10 +114,6 @@ def _moved(move: UOp, factors: list[UOp], lead: int) -> list[UOp]:
             out.append(f.unwindow(axis, arg.stride, arg.dilation, arg.length))
             masked = True
     return out
-
-
-def _varying(node: UOp) -> frozenset[int]:
-    return varies(toposort([node]))[node]
 
 
 def _as_window(node: UOp, axis: int, arg: Unwindow) -> UOp:

@@ -108,7 +108,8 @@ class UOp(Node):
         shape = tuple(shape)
         if shape == self.shape:
             return self
-        source = self.src[0] if self.op is o.RESHAPE else self
+        # one that a tensor stands for stays: its gradient may be asked for, and its value may be known
+        source = self.src[0] if self.op is o.RESHAPE and self._cache is None else self
         return source if shape == source.shape else UOp(o.RESHAPE, self.dtype, (source,), Reshape(shape))
 
     def permute(self, order: Sequence[int]) -> UOp:

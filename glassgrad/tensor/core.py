@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
+from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name
 from glassgrad.graph.length import Length
 from glassgrad.graph.uop import UOp, const
@@ -62,6 +63,8 @@ class Core:
         """A tensor computed from this one."""
         made = _create(self.__class__)
         made.uop, made._grad, made._requires_grad, made._device = uop, None, None, self._device
+        if uop.op is o.RESHAPE and uop._cache is None:
+            uop._cache = {}              # a later reshape must not pass it by
         return made
 
     @classmethod
