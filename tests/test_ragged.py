@@ -130,6 +130,7 @@ REWRITES = {
     "sum_moves.wide_reduce": "test_optimize.py::test_wide_reduce",
     "sum_moves.chunks": "test_optimize.py::test_chunks",
     "moves.spread": "test_optimize.py::test_spread_runs_the_rest_once",
+    "moves.share_out": "test_optimize.py::test_many_small_products",
     "moves.tasks": "test_optimize.py::test_tasks",
     "sum_moves.group": "test_optimize.py::test_group",
     "padding.bounded": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",
