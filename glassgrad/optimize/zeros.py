@@ -126,6 +126,8 @@ def _axes(at: UOp, gate: UOp, loops: frozenset[UOp]) -> list[_Axis] | None:
     conditions = _conditions(gate)
     if conditions is None or None in steps.values():
         return None
+    if any(not terms or not loops.issuperset(terms) for _, terms in conditions):
+        return None                       # it asks for something else than a place: a remainder, say
     axes: list[_Axis] = []
     taken: set[UOp] = set()
     for _, terms in conditions:
