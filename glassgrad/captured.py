@@ -79,9 +79,9 @@ class Captured:
         renewed = {id(t) for t in rebound} | {id(t) for t, _ in traced.grads}
         self.replay = Replay(traced.trace, symbols, {node for node, source in sources.items() if any(
             id(r()) in renewed for r in (*source.tensors, *source.owners))})
-        self.standing = Standing(self.replay, self._find_standing([symbols.get(node.base) for node in kept],
-                                                                  whole=self.replay.at_once and not traced.trace.flags),
-                                 self.seen)
+        if traced.trace.flags and self.replay.at_once:
+            self.replay.pause_after([flag.buffer for flag in traced.trace.flags])
+        self.standing = Standing(self.replay, self._find_standing([symbols.get(node.base) for node in kept]), self.seen)
         standing = {id(row.tensor()) for row in self.standing.rows if row.weight is None}
         self.has_other_grad = [(reference, had) for reference, had in self.has_grad
                                if not had or id(reference()) not in standing]
@@ -99,9 +99,10 @@ class Captured:
         self.frame: _Frame | None = None          # holds the results of the last call
         self.other: _Frame | None = None          # held those of the call before: free once nobody else does
 
-    def _find_standing(self, kept: list[UOp | None], whole: bool) -> list[Row]:
-        """What may stay where it is: results that take the place of a weight, and gradients that take nobody's. A call
-        that may fail after it ran, at a bad index, does not do so with whole values."""
+    def _find_standing(self, kept: list[UOp | None]) -> list[Row]:
+        """What may stay where it is: results that take the place of a weight, and gradients that take nobody's; whole
+        ones only where the call can no longer fail when they are written."""
+        whole = self.replay.at_once
         parts = {r.result: r for r in self.replay.updates}
         weights = {id(w.source.tensors[0]()): w for w in self.single if w.node.op is o.BUFFER}
         summed = {id(r()) for w in self.shared for r in w.source.owners}       # gradients that are added to
@@ -112,14 +113,14 @@ class Captured:
             part = parts.get(symbol)
             if weight is not None and alone and _same_view(symbol, weight.node) and (
                     part.source is weight.symbol if part is not None else
-                    whole and self.replay.rewrites(weight.symbol, symbol)):
+                    whole and self.replay.waits(symbol) and self.replay.rewrites(weight.symbol, symbol)):
                 weight.row = Row(symbol, reference, weight, symbol, part)
                 rows.append(weight.row)
             else:
                 after.append((reference, symbol))
         for reference, view in self.grads:
             if whole and view is not None and not view.symbolic and id(reference()) not in summed \
-                    and view.base in self.fresh and kept.count(view.base) == 1:
+                    and view.base in self.fresh and kept.count(view.base) == 1 and self.replay.waits(view.base):
                 rows.append(Row(view.base, reference, None, view))
             else:
                 grads.append((reference, view))
@@ -233,10 +234,20 @@ class Captured:
             ctypes.memmove(address, scalar_bytes(cell.value, dtype), 8)
         for number, address in self.sizes:
             ctypes.memmove(address, scalar_bytes(symbols[number].value, dtypes.index), 8)
-        self.replay.run()
-        for flag in self.flags:
-            flag.judge(lambda node: computed_array(
-                _exchanged(node, {**self._present(arguments), **frame.made}, self.names), Device.DEFAULT))
+        if not self.flags:
+            self.replay.run()
+        else:
+            made = frame.made
+
+            def judge() -> None:
+                for flag in self.flags:
+                    flag.judge(lambda node: computed_array(
+                        _exchanged(node, {**self._present(arguments), **made}, self.names), Device.DEFAULT))
+            if self.replay.pause:
+                self.replay.run(judge)
+            else:
+                self.replay.run()
+                judge()
         self.standing.end()
         self.other, self.frame = self.frame, frame
         return frame.hand_out(self, tensors, arguments)

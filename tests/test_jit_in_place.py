@@ -247,3 +247,29 @@ def test_which_of_two_equal_tensors_a_function_sees_is_still_told_apart() -> Non
             first.assign(Tensor([5.0, 6.0])).realize()
         x = rand(2)
         _agree([jitted(x).numpy()], [function(x).numpy()])
+
+
+@pytest.mark.parametrize("debug", [0, 2])
+def test_a_step_that_checks_its_targets_writes_in_place_once_they_are_known_to_be_good(
+        debug: int, capsys: pytest.CaptureFixture[str]) -> None:
+    weight = Tensor(numbers.standard_normal((12, 33)).astype(np.float32))
+    optimizer = nn.optim.SGD([weight], lr=0.05)
+
+    def train(x: Tensor, labels: Tensor) -> Tensor:
+        with Context(TRAINING=1):
+            optimizer.zero_grad()
+            loss = (x @ weight).sparse_categorical_crossentropy(labels).backward()
+            return loss.realize(*optimizer.schedule_step())
+    jitted, places = TinyJit(train), []
+    x, good = rand(4, 12).realize(), Tensor([0, 5, 32, 1]).realize()
+    for _ in range(CALLS):
+        jitted(x, good)
+        places.append((weight.uop.arg.address, weight.grad.uop.base.arg.address))
+    assert all(place == places[4] for place in places[4:])
+    before = [np.array(t.numpy()) for t in (weight, weight.grad)]
+    with Context(DEBUG=debug), pytest.raises(IndexRangeError):
+        jitted(x, Tensor([0, 5, 33, 1]).realize())
+    _agree([t.numpy() for t in (weight, weight.grad)], before)
+    jitted(x, good)
+    assert not np.allclose(weight.numpy(), before[0]), "it goes on afterwards"
+    capsys.readouterr()

@@ -16,7 +16,8 @@ from glassgrad.graph.uop import UOp
 
 
 class Flag(Protocol):
-    """Something in memory that says whether a run went well."""
+    """Something in memory (`buffer`) that says whether a run went well."""
+    buffer: Any
 
     def over(self, change: Callable[[UOp], UOp]) -> Flag:
         """The same of values over other buffers."""

@@ -85,6 +85,7 @@ class Replay:
             self.bytes += ready.bytes
             first += ready.slots
         self._make_plans(uses)
+        self.pause = 0                                        # launches before which the caller looks at something
         self._slots = [u[2] for u in uses]
         self.updates = list(self._updates(updates))
         self.memory = self._memory(trace, renewed)
@@ -187,12 +188,27 @@ class Replay:
         places = {slot for slot, _ in self._symbols[symbol]}
         return any(not places.isdisjoint(slots) for slots in self._slots[launch + 1:])
 
+    def pause_after(self, buffers: Sequence[Any]) -> None:
+        """Stop once all of these are written, in the middle of a run, and let the caller look at them."""
+        places = {buffer.address for buffer in buffers}
+        writers = [i for i, (slots, item) in enumerate(zip(self._slots, self.items))
+                   if any(self._addresses[slot] in places for slot in slots[:item.results])]
+        self.pause = writers[-1] + 1 if writers else len(self.items)
+
+    def _writers(self, symbol: UOp) -> list[int]:
+        places = {slot for slot, _ in self._symbols[symbol]}
+        return [i for i, (slots, item) in enumerate(zip(self._slots, self.items))
+                if not places.isdisjoint(slots[:item.results])]
+
+    def waits(self, symbol: UOp) -> bool:
+        """Whether a result is written only after the pause."""
+        return min(self._writers(symbol), default=-1) >= self.pause
+
     def rewrites(self, source: UOp, result: UOp) -> bool:
         """Whether one symbol's value may be written over another's: nobody reads the old one afterwards, and the launch
         that writes the new one reads of it just the element that it writes."""
         old, new = ({slot for slot, _ in self._symbols[symbol]} for symbol in (source, result))
-        writers = [i for i, (slots, item) in enumerate(zip(self._slots, self.items))
-                   if not new.isdisjoint(slots[:item.results])]
+        writers = self._writers(result)
         if len(writers) != 1 or self._read_after(writers[0], source):
             return False
         slots = self._slots[writers[0]]
@@ -216,18 +232,22 @@ class Replay:
 
     def prepare(self) -> None:
         """Take the settings as they are now; `run` does not look at them."""
-        self._runners = [plan.runner() for _, plan, _ in self._plans]
+        self._runners = [plan.runner() for _, plan, _ in self._plans] if not self.pause else \
+            [self._plans[0][1].part(0, self.pause), self._plans[0][1].part(self.pause, len(self.items))]
         self._debug = settings.DEBUG
 
-    def run(self) -> None:
-        """Every launch, in order."""
+    def run(self, look: Callable[[], None] | None = None) -> None:
+        """Every launch, in order; `look` is called in the pause, and may raise."""
         debug, profile = self._debug, profiling()
         start = time.perf_counter()
         if debug < 2 and profile is None:
             for run in self._runners:
                 run()
+                if look is not None:
+                    look()
+                    look = None
         else:
-            self._run_one_by_one(debug, profile)
+            self._run_one_by_one(debug, profile, look)
         elapsed = time.perf_counter() - start
         GlobalCounters.kernel_count += len(self.items)
         GlobalCounters.global_ops += self.operations
@@ -236,9 +256,11 @@ class Replay:
         if debug:
             report_run(len(self.items), elapsed, self.memory)
 
-    def _run_one_by_one(self, debug: int, profile: Profile | None) -> None:
+    def _run_one_by_one(self, debug: int, profile: Profile | None, look: Callable[[], None] | None) -> None:
         for _, plan, span in self._plans:
             for i, number in enumerate(span):
+                if look is not None and number == self.pause:
+                    look()
                 item, program = self.items[number], self.programs[number]
                 nanoseconds = plan.run_one(i)
                 if profile is not None:
@@ -247,3 +269,5 @@ class Replay:
                     report_kernel(GlobalCounters.kernel_count + number, item, program, nanoseconds)
                 if debug >= 3:
                     show_source(item)
+        if look is not None and self.pause == len(self.items):
+            look()

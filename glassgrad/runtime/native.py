@@ -211,6 +211,13 @@ class NativePlan:
         """Every kernel, in order, in one call."""
         self.runner()()
 
+    def part(self, first: int, last: int) -> Callable[[], None]:
+        """The same for some of the programs, up to `last`."""
+        pool = worker_pool()
+        pool.ensure_scratch(self.scratch_bytes)
+        start, end = (self.spans[at][0] if at < len(self.spans) else self._count for at in (first, last))
+        return partial(pool.run, self._address + start * ctypes.sizeof(Command), end - start)
+
     def runner(self) -> Callable[[], None]:
         """What `run` does, with the worker pool of the settings of now: for who runs it often under the same."""
         if self._count <= FEW and self._serial and not pool_is_open():
