@@ -97,6 +97,15 @@ def test_a_quotient_of_a_quotient_whose_divisors_overflow() -> None:
     np.testing.assert_array_equal(ours.numpy(), (x * most) // most // 3)
 
 
+@pytest.mark.parametrize("rows", [3, 5, 17])
+def test_a_loop_ends_though_multiples_of_its_counter_wrap(rows: int) -> None:
+    """A loop may count in multiples of its counter; 2^62 times it is 0 again at the fourth."""
+    with Context(NOOPT=1):
+        ours = (Tensor.arange(rows, dtype="int64") * 2**62).maximum(Tensor.arange(2, dtype="int64").reshape(2, 1))
+        expected = np.maximum(np.arange(rows) * 2**62, np.arange(2).reshape(2, 1))
+        np.testing.assert_array_equal(ours.numpy(), expected)
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
 def test_no_lane_of_a_short_vector_is_divided_by_zero(dtype: str) -> None:
     """Five lanes lie in a register of eight; C divides in all eight, and dividing by 0 undoes the others."""

@@ -140,7 +140,8 @@ class Function(Matrices):
         scope = self.scopes[-1]
         self.leave()
         end, lines = scope.block, around.lines
-        last = next((k for k in counts if k > 0), 1) if is_literal(limit) else 1     # the multiple that ends the loop
+        # the multiple that ends the loop, one that does not wrap around before
+        last = next((k for k in counts if 0 < k * int(limit.text) < 1 << 63), 1) if is_literal(limit) else 1
         counts.setdefault(last, self.counters[range_])
         lines += [f"  br label %{head}", f"{head}:"]
         lines += [f"  {c.text} = phi i64 [ 0, %{start} ], [ {c.text}.next, %{end} ]" for c in counts.values()]
