@@ -540,6 +540,7 @@ DIFFERENCES = {
     "backward": "can be called again at any time; retain_graph and create_graph change nothing. Only leaves get a "
                 "grad, as in PyTorch; tinygrad before 0.14 gave one to every live tensor on the way",
     "callify": "changes nothing: what is realized together is scheduled together",
+    "custom_kernel": "written as C and run at once; indices, loops, stores and registers, no vectors",
     "decode_hevc_frame": "raises: it drives the video unit of one vendor's graphics card",
     "fs_load": "raises: a storage service of tinygrad's",
     "fs_store": "raises: a storage service of tinygrad's",
@@ -558,9 +559,7 @@ DIFFERENCES = {
 }
 
 # what tinygrad's Tensor has and this one does not
-ABSENT = {
-    "custom_kernel": "takes a kernel written in tinygrad's own graph; here `c_kernel` (C source, with its gradient)",
-}
+ABSENT: dict[str, str] = {}
 
 # -- modules: names that tinygrad has too, what PyTorch calls the others, and what differs ---------------------
 IN_TINYGRAD = frozenset("""

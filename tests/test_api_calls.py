@@ -244,3 +244,15 @@ def test_calls_of_older_versions():
     assert x.grad.tolist() == [[2.0, 4.0], [6.0, 8.0]]
     n = Variable("n", 1, 5).bind(4)
     np.testing.assert_allclose(Tensor([1.0, 2.0, 3.0, 4.0, 5.0])[:n].var().item(), np.var([1, 2, 3, 4], ddof=1))
+
+
+# -- memory that others write to -------------------------------------------------------------------------------
+def test_what_is_computed_from_shared_memory_is_not_remembered():
+    array = np.ones(4, np.float32)
+    x = Tensor.from_numpy(array)
+    y, kept = x + 1, x.clone()
+    part = x[1:3].clone()
+    assert y.tolist() == [2.0] * 4
+    array[:] = 9
+    assert (x + 1).tolist() == [10.0] * 4 and kept.tolist() == [1.0] * 4 and part.tolist() == [1.0, 1.0]
+    assert Tensor([1.0]).clone().tolist() == [1.0]

@@ -124,9 +124,10 @@ def page() -> str:
                 if callable(getattr(module, n)) and getattr(module, n).__module__.startswith("glassgrad")
             ),
         )
-    lines += ["## What tinygrad's Tensor has and this one does not", "", "| name | instead |", "|---|---|"]
-    lines += [f"| `{name}` | {instead} |" for name, instead in sorted(ABSENT.items())]
-    lines += ["", "## Modules of tinygrad that resolve", "", ", ".join(f"`{m}`" for m in sorted(MODULES)), ""]
+    if ABSENT:
+        lines += ["## What tinygrad's Tensor has and this one does not", "", "| name | instead |", "|---|---|"]
+        lines += [*[f"| `{name}` | {instead} |" for name, instead in sorted(ABSENT.items())], ""]
+    lines += ["## Modules of tinygrad that resolve", "", ", ".join(f"`{m}`" for m in sorted(MODULES)), ""]
     return "\n".join(lines)
 
 

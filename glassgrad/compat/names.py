@@ -14,7 +14,9 @@ _JIT: Names = {"TinyJit": "glassgrad.jit:TinyJit", "JIT": "glassgrad.compat.help
                "JitError": "glassgrad.base.errors:JitError"}
 _OPS: Names = {name: f"glassgrad.compat.older:{name}" for name in (
     "UnaryOps", "BinaryOps", "TernaryOps", "ReduceOps", "MovementOps", "LoadOps", "MetaOps", "BufferOps", "GroupOp")}
-_OPS |= {"Ops": "glassgrad.graph.ops:Ops", "UOp": "glassgrad.graph.uop:UOp", "LazyOp": "glassgrad.graph.uop:UOp",
+_OPS |= {"Ops": "glassgrad.graph.ops:Ops", "UOp": "glassgrad.compat.nodes:UOp",
+         "KernelInfo": "glassgrad.compat.nodes:KernelInfo", "AxisType": "glassgrad.compat.nodes:AxisType",
+         "LazyOp": "glassgrad.graph.uop:UOp",
          "Variable": "glassgrad.graph.length:Variable", "Compiled": "glassgrad.device:Compiled",
          "Device": "glassgrad.runtime.device:Device", "sint": "glassgrad.compat.older:sint",
          "sym_infer": "glassgrad.compat.older:sym_infer", "resolve": "glassgrad.compat.older:resolve",
@@ -35,6 +37,7 @@ _DTYPE: Names = {
     "to_dtype": "glassgrad.graph.dtype:dtype_by_name",
     "DTypeLike": "glassgrad.compat.older:DTypeLike",
     "ConstType": "glassgrad.compat.older:ConstType",
+    "AddrSpace": "glassgrad.compat.nodes:AddrSpace",
     "sum_acc_dtype": "glassgrad.tensor.reduce:sum_dtype",
     "_to_np_dtype": "glassgrad.compat.older:_to_np_dtype",
     "_from_np_dtype": "glassgrad.compat.older:_from_np_dtype",
@@ -75,7 +78,7 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
             "getenv": f"{_HELPERS}:getenv",
             "fetch": f"{_HELPERS}:fetch",
             "Variable": "glassgrad.graph.length:Variable",
-            "UOp": "glassgrad.graph.uop:UOp",
+            "UOp": "glassgrad.compat.nodes:UOp",
             "function": "glassgrad.compat.older:function",
         },
     ),

@@ -30,7 +30,7 @@ from glassgrad.tensor import running
 from glassgrad.tensor.function import custom_gradient
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["c_kernel"]
+__all__ = ["c_kernel", "load"]
 
 Shape = Sequence[int]
 
@@ -66,7 +66,7 @@ def c_kernel(
             raise DeviceError("a C kernel runs on the processor", given=f"a tensor on {place}",
                               expected="a device that shares the host's memory", mend='move it: x.to("CPU")')
         if not compiled:
-            compiled.append(_load(source, name))
+            compiled.append(load(source, name))
         sizes = tensors[0].shape if shape is None else tuple(shape(*args) if callable(shape) else shape)
         kind = tensors[0].dtype if dtype is None else dtype_by_name(dtype)
         result = Buffer(sizes, kind, place)
@@ -97,7 +97,7 @@ def _argument(value: Any, buffers: Any, name: str) -> Any:
     )
 
 
-def _load(source: str, name: str) -> Any:
+def load(source: str, name: str) -> Any:
     """Compile to a shared library and take the function from it."""
     command = find_compiler()
     with tempfile.TemporaryDirectory() as folder:

@@ -88,6 +88,21 @@ class Calls(Assignment):
         """
         return self
 
+    def custom_kernel(self, *lst: Self, fxn: Callable[..., Any], grad_fxn: Callable[..., Any] | None = None
+                      ) -> list[Self]:
+        """A kernel of your own over these tensors, each of which comes back as the kernel left it. `fxn` describes it
+        on placeholders: elements are read and written by index, inside loops. For C source see `c_kernel`.
+
+        >>> from glassgrad.tensor.user_kernel import loop
+        >>> def add_one(out, x):
+        ...     i = loop(x.numel())
+        ...     return out[i].store(x[i] + 1).end(i).sink()
+        >>> Tensor.empty(3).custom_kernel(Tensor([1.0, 2.0, 3.0]), fxn=add_one)[0].tolist()
+        [2.0, 3.0, 4.0]
+        """
+        from glassgrad.tensor.user_kernel import run_kernel  # a C compiler and processes, which few ever need
+        return run_kernel((self, *lst), fxn, grad_fxn)     # type: ignore[return-value,arg-type]
+
     # -- schedules -------------------------------------------------------------------------------------------
     def linear_with_vars(self, *lst: Self) -> tuple[running.Planned, dict[str, int]]:
         """The schedule of these tensors, and the values of the variables in their shapes, by name.

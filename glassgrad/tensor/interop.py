@@ -148,7 +148,7 @@ class Interop(Drawing):
         if dense and not read_only and address % dtype.itemsize == 0 and 0 not in shape \
                 and Device[place].memory.on_host:
             buffer = Buffer.from_host(owner, address, shape, dtype, place)
-            return cls._leaf(UOp(o.BUFFER, dtype, (), buffer), device, None)
+            return cls._leaf(running.shared(UOp(o.BUFFER, dtype, (), buffer)), device, None)
         import numpy  # whoever has a strided array has paid for it
         size = dtype.itemsize
         low = sum((n - 1) * s for n, s in zip(shape, steps) if s < 0) if 0 not in shape else 0

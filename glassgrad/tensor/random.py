@@ -188,14 +188,14 @@ class Random(Joining):
         return self._leaf(uniform(self.shape, self._wanted(kwargs)),
                           kwargs.get("device", self.uop.device or self._device), kwargs.get("requires_grad"))
 
-    def randn_like(self, dtype: DType | str | None = None, **kwargs: Any) -> Self:
+    def randn_like(self, dtype: DType | str | None = None, requires_grad: bool | None = None, **kwargs: Any) -> Self:
         """Numbers of the normal distribution, in the shape and dtype of this tensor.
 
         >>> Tensor.zeros(2, 3).randn_like().shape
         (2, 3)
         """
         return self._leaf(standard_normal(self.shape, self._wanted({"dtype": dtype, **kwargs})),
-                          kwargs.get("device", self.uop.device or self._device), kwargs.get("requires_grad"))
+                          kwargs.get("device", self.uop.device or self._device), requires_grad)
 
     # -- weights to start from -------------------------------------------------------------------------------
     @classmethod

@@ -23,8 +23,8 @@ from glassgrad.tensor import index_check
 from glassgrad.tensor.host import HostValue, numpy_dtype
 from glassgrad.tensor.leaves import assigned_within
 
-__all__ = ["canonical_device", "default_device", "store", "share", "realize", "schedule", "Planned", "memory",
-           "value_of", "bytes_of", "array_of", "computed_array", "number_in", "few_numbers"]
+__all__ = ["canonical_device", "default_device", "copied", "store", "share", "shared", "realize", "schedule", "Planned",
+           "memory", "value_of", "bytes_of", "array_of", "computed_array", "number_in", "few_numbers"]
 
 
 # -- places --------------------------------------------------------------------------------------------------
@@ -35,6 +35,15 @@ def canonical_device(name: str | None) -> str | None:
 
 def default_device() -> str:
     return Device.DEFAULT
+
+
+def copied(node: UOp, device: str) -> UOp:
+    """The node's values in memory of their own: those of memory that others write to, as they are now; all others are
+    values, which never change, and may be one memory for several."""
+    base = node.base
+    if base.op is o.BUFFER and "shared" in (base._cache or ()):
+        return store(HostValue(bytes_of(node, device), sizes_now(node.shape), node.dtype), base.device or device)
+    return node.contiguous()
 
 
 def store(value: HostValue, device: str) -> UOp:
@@ -52,7 +61,18 @@ def share(array: Any, device: str) -> UOp | None:
     if dtype is None or not usable or not Device[device].memory.on_host:
         return None
     address: int = array.__array_interface__["data"][0]
-    return UOp(o.BUFFER, dtype, (), Buffer.from_host(array, address, tuple(array.shape), dtype, device))
+    return shared(UOp(o.BUFFER, dtype, (), Buffer.from_host(array, address, tuple(array.shape), dtype, device)))
+
+
+_something_shared = False
+
+
+def shared(memory: UOp) -> UOp:
+    """A buffer whose memory others write to: what is computed from it is not remembered."""
+    global _something_shared
+    _something_shared = True
+    memory.cached("shared", lambda _: True)
+    return memory
 
 
 # -- computing -----------------------------------------------------------------------------------------------
@@ -126,6 +146,8 @@ def value_of(node: UOp, device: str) -> UOp:
 
 def _remember(node: UOp, value: UOp) -> None:
     global _some_values_known
+    if _something_shared and any("shared" in (below._cache or ()) for below in node.toposort()):
+        return
     _some_values_known = True
     node.cached("value", lambda _: value)
     node._cache["value"] = value  # type: ignore[index]

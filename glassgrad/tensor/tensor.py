@@ -94,7 +94,7 @@ class Tensor(Calls, metaclass=TrainingSwitch):
         >>> Tensor([1, 2]).clone().tolist()
         [1, 2]
         """
-        copy = self._with(self.uop.contiguous())
+        copy = self._with(running.copied(self.uop, self.device))
         return copy if device is None else copy.to(device)
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class Tensor(Calls, metaclass=TrainingSwitch):
         return twin  # type: ignore[no-any-return]
 
     # -- gradients -------------------------------------------------------------------------------------------
-    def backward(self, gradient: Tensor | None = None, retain_graph: bool | None = None,
+    def backward(self, gradient: Tensor | None = None, retain_graph: bool = False,
                  create_graph: bool = False) -> Self:
         """Fill `grad` of every leaf this value depends on: tensors that were made, not computed, and those whose
         `requires_grad` is True. A second call adds to `grad`; reset it with `x.grad = None`. Leaves that did not ask
