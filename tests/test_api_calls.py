@@ -256,3 +256,18 @@ def test_what_is_computed_from_shared_memory_is_not_remembered():
     array[:] = 9
     assert (x + 1).tolist() == [10.0] * 4 and kept.tolist() == [1.0] * 4 and part.tolist() == [1.0, 1.0]
     assert Tensor([1.0]).clone().tolist() == [1.0]
+
+
+# -- small things that tinygrad's own tests ask for ------------------------------------------------------------
+def test_a_value_that_does_not_change_with_its_input_has_a_gradient_of_zeros():
+    x = Tensor([1.0, -2.0])
+    assert x.sign().sum().gradient(x)[0].tolist() == x.floor().sum().gradient(x)[0].tolist() == [0.0, 0.0]
+    with pytest.raises(RuntimeError, match="does not depend"):
+        x.sum().gradient(Tensor([1.0]))
+
+
+def test_tuples_inside_an_index_are_rows_of_places():
+    array = np.arange(12).reshape(3, 4)
+    x = Tensor(array)
+    for key in (((0, 2), (1, 3)), ((0, 1),), (slice(None), (1, 1, 0)), ((2, 0), slice(1, 3))):
+        np.testing.assert_array_equal(x[key].numpy(), array[key])

@@ -11,8 +11,9 @@ __all__ = ["GlassgradError", "ShapeError", "DTypeError", "AxisError", "DeviceErr
            "IndexRangeError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
 
 
-class GlassgradError(Exception):
-    """A mistake in the user's program, said so that it can be mended.
+class GlassgradError(RuntimeError):
+    """A mistake in the user's program, said so that it can be mended. A RuntimeError too, as most of PyTorch's and
+    tinygrad's are, so that programs which catch those go on.
 
     >>> error = ShapeError("cannot add these shapes", given="(2,) + (3,)", expected="equal sizes",
     ...                    mend="reshape one", where="train.py:12")

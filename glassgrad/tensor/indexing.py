@@ -60,7 +60,7 @@ class Indexing(Linear):
         keys = list(key) if isinstance(key, tuple) else [key]
         parts: list[Any] = []
         for k in keys:
-            if isinstance(k, (list, range)) or type(k).__module__ == "numpy" and getattr(k, "shape", ()) != ():
+            if isinstance(k, (list, range, tuple)) or type(k).__module__ == "numpy" and getattr(k, "shape", ()) != ():
                 k = self.__class__(k, device=self.device)
                 if k.dtype.kind == "f" and k.numel() == 0:
                     k = k.cast(dtypes.int32)

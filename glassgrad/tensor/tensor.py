@@ -228,10 +228,12 @@ class Tensor(Calls, metaclass=TrainingSwitch):
         [[3.0, 12.0]]
         """
         found = gradients(self.uop, self._seed(gradient), [t.uop for t in targets])
+        below = set(self.uop.toposort()) if None in found else ()
         result = []
         for i, (target, node) in enumerate(zip(targets, found)):
             if node is None:
-                if not materialize_grads:
+                # sign(x) is computed from x, and does not change with it: that is a gradient of zeros
+                if not materialize_grads and not (target.uop in below and target.dtype.kind == "f"):
                     raise GradientError("the value does not depend on this tensor",
                                         given=f"target {i} of shape {target.shape}, {target.dtype.name}",
                                         expected="a float tensor that the value was computed from",

@@ -21,11 +21,10 @@ from typing import Any
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import refuse_reading
-from glassgrad.engine.device import Device
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes, promote
 from glassgrad.graph.uop import UOp
-from glassgrad.runtime.memory import HostMemory
+from glassgrad.runtime.device import Device
 from glassgrad.tensor import running
 from glassgrad.tensor.c_kernel import load
 from glassgrad.tensor.custom import own_gradient
@@ -279,7 +278,7 @@ def run_kernel(tensors: Sequence[Tensor], describe: Callable[..., Any],
     """Every tensor as the kernel left it."""
     refuse_reading("a kernel of your own, which runs outside the captured kernels,")
     device = tensors[0].device
-    if not isinstance(Device[device].memory, HostMemory):
+    if not Device[device].memory.on_host:
         raise DeviceError("a kernel of your own runs on the processor", given=f"a tensor on {device}",
                           expected="a device that shares the host's memory", mend='move it: x.to("CPU")')
     places = [Memory(f"b{i}", t.shape, t.dtype) for i, t in enumerate(tensors)]
