@@ -8,8 +8,8 @@ A JIT that cannot lie:
   A function that is traced anew again and again, because something in sight always changes, says so once.
 - Tensors it reads without being handed them (weights) are looked up at each call; tensors it leaves changed (weights,
   gradients, running means) are changed by a replay in the same way. Results are the caller's to keep.
-- A call that fails at a bad index leaves all tensors as they were; only rows of a large cache (`cache[n] = row`) may hold
-  what it wrote before it looked.
+- A call that fails at a bad index leaves all tensors as they were; only rows of a large cache (`cache[n] = row`) may
+  hold what it wrote before it looked.
 - Random numbers are new at each call. Reading values inside is refused, and so is a function that changes plain values
   which it can see (a counter): a replay runs no Python.
 - Gradients left lazy on tensors that did not ask for one (requires_grad is not True) are dropped, not computed.
