@@ -94,6 +94,7 @@ def run_linear(linear: Planned, var_vals: Any = None, update_stats: bool = True)
 def sym_infer(size: Any, var_vals: dict[Any, int]) -> int:
     """A length as a number, by these values of its variables (given by variable, or by name).
 
+    >>> from glassgrad import Variable
     >>> n = Variable("n", 1, 10)
     >>> sym_infer(n * 2 + 1, {"n": 3})
     7
