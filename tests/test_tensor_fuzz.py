@@ -83,3 +83,17 @@ def test_a_maximum_that_was_read_still_has_its_gradient(seed_: int) -> None:
     least.numpy()
     least.sum().backward()
     assert np.isfinite(x.grad.numpy()).all()
+
+
+def test_the_gradient_of_clamp_does_not_depend_on_how_its_input_is_rounded() -> None:
+    """The clamped value was read, so it lies in memory; its input is computed again, by the interpreter otherwise."""
+    values = np.random.default_rng(0).uniform(-2, 2, (8, 17))
+    x = Tensor(values, requires_grad=True)
+    clamped = x.softmax(-1).clamp(min=0.1)
+    clamped.numpy()
+    with Context(CHECK=1):
+        (clamped * Tensor(values, requires_grad=False)).sum().backward()
+        found = x.grad.numpy()
+    theirs = torch.tensor(values, requires_grad=True)
+    (theirs.softmax(-1).clamp(min=0.1) * torch.tensor(values)).sum().backward()
+    np.testing.assert_allclose(found, theirs.grad.numpy(), atol=1e-12)

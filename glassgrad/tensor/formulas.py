@@ -293,12 +293,24 @@ def clamp(x: UOp, low: UOp | None, high: UOp | None) -> UOp:
     """max(min(x, high), low); the gradient passes where x is within the limits, the limits included."""
     value = x if low is None else x.maximum(low)
     value = value if high is None else value.minimum(high)
-    return own_gradient(value, (x,), _clamp_backward)
+    if low is None or high is None:
+        limit, backward = (low, _above_backward) if high is None else (high, _below_backward)
+        return value if limit is None else own_gradient(value, (x, limit), backward)
+    return own_gradient(value, (x, low, high), _between_backward)
+
+
+def _at_most(x: UOp, y: UOp) -> UOp: return (x < y) | x.eq(y)
 
 
 def _rsqrt_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * (y / x) * -0.5,)
 def _one_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (const(0, x.dtype).broadcast(x.shape),)
-def _clamp_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (y.eq(x).where(g, 0.0),)
+# x is compared with the limits, not with y: computed again, x may be rounded in another way
+def _above_backward(g: UOp, y: UOp, x: UOp, low: UOp) -> tuple[UOp, None]: return _at_most(low, x).where(g, 0.0), None
+def _below_backward(g: UOp, y: UOp, x: UOp, high: UOp) -> tuple[UOp, None]: return _at_most(x, high).where(g, 0.0), None
+
+
+def _between_backward(g: UOp, y: UOp, x: UOp, low: UOp, high: UOp) -> tuple[UOp, None, None]:
+    return (_at_most(low, x) & _at_most(x, high)).where(g, 0.0), None, None
 
 
 def _power_backward(g: UOp, z: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp | None]:
