@@ -210,11 +210,21 @@ whole numbers have no negative powers
   given:    int32 ** -1
   expected: an exponent of 0 or more, or floats
   mend:     cast first: x.float() ** -1"""),
-    "bitcast": (lambda: x23().bitcast(dtypes.int8), DTypeError, """
-bitcast keeps the size of an element
-  given:    float32 (4 bytes) as int8 (1 bytes)
-  expected: two types of the same size
-  mend:     use cast to convert values"""),
+    "bitcast of a number": (lambda: Tensor(1.0).bitcast(dtypes.int8), DTypeError, """
+a single number keeps its size under bitcast
+  given:    float32 (4 bytes) as int8 (1 byte)
+  expected: a last axis whose size can change, or two types of the same size
+  mend:     give it an axis first: x.reshape(1); or use cast to convert values"""),
+    "bitcast that does not divide": (lambda: x23().view(dtypes.float64), ShapeError, """
+the last axis does not divide into elements of this size
+  given:    shape (2, 3), float32 (4 bytes) as float64 (8 bytes)
+  expected: a last axis whose size is a multiple of 2
+  mend:     cut the last axis to such a size, x[..., :size], or pad it"""),
+    "gradient of bits": (lambda: (lambda x: x.bitcast(dtypes.float16).sum().backward())(x23()), GradientError, """
+bits have no gradient
+  given:    a gradient through bitcast from float32 to float16
+  expected: a value that changes smoothly with its input
+  mend:     use cast to convert values; or x.detach() before bitcast, where no gradient is meant"""),
     "no such dtype": (lambda: x23().cast("float33"), DTypeError, """
 there is no such element type
   given:    'float33'

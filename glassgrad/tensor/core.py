@@ -15,6 +15,7 @@ from glassgrad.graph.dtype import DType, dtype_by_name
 from glassgrad.graph.length import Length
 from glassgrad.graph.uop import UOp, const
 from glassgrad.tensor import running
+from glassgrad.tensor.bits import reread
 from glassgrad.tensor.host import is_torch, read_value
 from glassgrad.tensor.leaves import RESET, hold
 from glassgrad.tensor.meeting import size_from
@@ -225,18 +226,12 @@ class Core:
         return self if wanted is self.uop.dtype else self._with(self.uop.cast(wanted))
 
     def bitcast(self, dtype: DType | str) -> Self:
-        """The same bits read as another element type of the same size.
+        """The same bits read as another element type: where the size of an element changes, so does the last axis.
 
-        >>> Tensor([1.0]).bitcast(dtypes.int32).tolist()
-        [1065353216]
+        >>> Tensor([1.0]).bitcast(dtypes.int32).tolist(), Tensor([1.0]).bitcast(dtypes.uint8).tolist()
+        ([1065353216], [0, 0, 128, 63])
         """
-        wanted = dtype_by_name(dtype)
-        if wanted.itemsize != self.uop.dtype.itemsize:
-            raise DTypeError("bitcast keeps the size of an element",
-                             given=f"{self.uop.dtype.name} ({self.uop.dtype.itemsize} bytes) as {wanted.name} "
-                                   f"({wanted.itemsize} bytes)",
-                             expected="two types of the same size", mend="use cast to convert values")
-        return self._with(self.uop.bitcast(wanted))
+        return self._with(reread(self.uop, dtype_by_name(dtype)))
 
     def to(self, device: str | DType | Self | None, dtype: DType | str | None = None) -> Self:
         """The same values on another device (itself, when it is there already); as PyTorch has it, also in another

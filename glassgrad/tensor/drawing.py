@@ -199,16 +199,7 @@ class Drawing(Pictures):
         >>> Tensor([1.0]).hash().shape
         (16,)
         """
-        return self._bytes().keccak("shake_128")
-
-    def _bytes(self) -> Self:
-        """The memory of all elements, as a vector of bytes (little-endian)."""
-        flat = self.flatten()
-        if self.dtype is dtypes.bool or self.dtype.itemsize == 1:
-            return flat.cast(dtypes.uint8) if self.dtype is dtypes.bool else flat.bitcast(dtypes.uint8)
-        word = {2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[self.dtype.itemsize]
-        shifts = self._with(counting(self.dtype.itemsize, word)) * 8
-        return ((flat.bitcast(word).unsqueeze(1) >> shifts) & 255).cast(dtypes.uint8).flatten()
+        return self.flatten().bitcast(dtypes.uint8).keccak("shake_128")
 
 
 def _round_constants() -> list[int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import AxisError, InputError, ShapeError
 from glassgrad.graph import ops as o
-from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.length import Length
 from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor.arithmetic import Arithmetic
@@ -61,11 +61,13 @@ class Movement(Arithmetic):
         return tuple(count // known if n == -1 else n for n in sizes)
 
     def view(self, *shape: Any) -> Self:
-        """The same as `reshape`, which never copies here.
+        """The same as `reshape`, which never copies here; with a type, the same as `bitcast`.
 
-        >>> Tensor([1, 2, 3, 4]).view(2, 2).tolist()
-        [[1, 2], [3, 4]]
+        >>> Tensor([1, 2, 3, 4]).view(2, 2).tolist(), Tensor([1]).view(dtypes.uint8).tolist()
+        ([[1, 2], [3, 4]], [1, 0, 0, 0])
         """
+        if len(shape) == 1 and isinstance(shape[0], DType):
+            return self.bitcast(shape[0])
         return self.reshape(*shape)
 
     def view_as(self, other: Self) -> Self:

@@ -29,8 +29,7 @@ class Blocks(NamedTuple):
 # -- pieces ----------------------------------------------------------------------------------------------------------
 def _half(pair: Tensor) -> Tensor:
     """(n, 2) bytes as float16, little end first -> (n, 1) float32"""
-    wide = pair.cast(dtypes.uint16)
-    return (wide[:, 0:1] | (wide[:, 1:2] << 8)).bitcast(dtypes.float16).cast(dtypes.float32)
+    return pair.bitcast(dtypes.float16).cast(dtypes.float32)
 
 
 def _planes(data: Tensor, bits: int) -> Tensor:

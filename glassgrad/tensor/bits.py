@@ -1,0 +1,94 @@
+"""The same memory read as another element type. In: a node and a type. Out: a node, lazily, on any device.
+
+Elements of one size are one BITCAST. Between sizes, words are cut into parts or put together from them with shifts of
+unsigned integers, the lowest bits first, as every supported processor keeps them in memory. Bits have no gradient.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+
+from glassgrad.base.errors import DTypeError, GradientError, ShapeError
+from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.graph.uop import UOp
+from glassgrad.tensor.custom import own_gradient
+from glassgrad.tensor.sequence import counting
+
+__all__ = ["reread"]
+
+WORDS = {word.itemsize: word for word in dtypes.uints}
+
+
+def reread(x: UOp, dtype: DType) -> UOp:
+    """The bits of x as elements of `dtype`; the last axis grows or shrinks with the size of an element.
+
+    >>> from glassgrad.graph.uop import full
+    >>> reread(full((2, 6), 1.0, dtypes.float32), dtypes.int8).shape
+    (2, 24)
+    """
+    if dtype is x.dtype:
+        return x
+    made = _reread(x, dtype)
+    # integers carry no gradient anyway; between floats one would come this way
+    return own_gradient(made, (x,), _no_gradient) if x.dtype.kind == dtype.kind == "f" else made
+
+
+def _reread(x: UOp, dtype: DType) -> UOp:
+    given, wanted = x.dtype.itemsize, dtype.itemsize
+    if given == wanted:
+        return _as_values(_as_words(x), dtype) if dtypes.bool in (x.dtype, dtype) else x.bitcast(dtype)
+    if not x.shape:
+        raise DTypeError("a single number keeps its size under bitcast", given=_sizes(x.dtype, dtype),
+                         expected="a last axis whose size can change, or two types of the same size",
+                         mend="give it an axis first: x.reshape(1); or use cast to convert values")
+    if wanted < given:
+        return _as_values(_cut(_as_words(x), WORDS[wanted]), dtype)
+    count, last = wanted // given, x.shape[-1]
+    if last // count * count != last:
+        raise ShapeError("the last axis does not divide into elements of this size",
+                         given=f"shape {x.shape}, {_sizes(x.dtype, dtype)}",
+                         expected=f"a last axis whose size is a multiple of {count}",
+                         mend="cut the last axis to such a size, x[..., :size], or pad it")
+    return _as_values(_join(_as_words(x), WORDS[wanted]), dtype)
+
+
+def _no_gradient(g: UOp, y: UOp, x: UOp) -> tuple[UOp]:
+    raise GradientError("bits have no gradient",
+                        given=f"a gradient through bitcast from {x.dtype.name} to {y.dtype.name}",
+                        expected="a value that changes smoothly with its input",
+                        mend="use cast to convert values; or x.detach() before bitcast, where no gradient is meant")
+
+
+def _cut(x: UOp, part: DType) -> UOp:
+    """(..., n) words -> (..., n * count) parts"""
+    count = x.dtype.itemsize // part.itemsize
+    shape = (*x.shape, count)
+    shifts = (counting(count, x.dtype) * part.bits).reshape((1,) * len(x.shape) + (count,)).expand(shape)
+    parts = x.reshape((*x.shape, 1)).expand(shape) >> shifts
+    return parts.cast(part).reshape((*x.shape[:-1], x.shape[-1] * count))
+
+
+def _join(x: UOp, word: DType) -> UOp:
+    """(..., n * count) parts -> (..., n) words"""
+    count = word.itemsize // x.dtype.itemsize
+    shape = (*x.shape[:-1], x.shape[-1] // count)
+    grouped = x.reshape((*shape, count)).cast(word)
+    rows = tuple((0, n) for n in shape)
+    parts = (grouped.shrink((*rows, (i, i + 1))) << (i * x.dtype.bits) for i in range(count))
+    return functools.reduce(operator.or_, parts).reshape(shape)
+
+
+def _as_words(x: UOp) -> UOp:
+    word = WORDS[x.dtype.itemsize]
+    return x.cast(word) if x.dtype is dtypes.bool else x.bitcast(word)
+
+
+def _as_values(words: UOp, dtype: DType) -> UOp:
+    return words.ne(0) if dtype is dtypes.bool else words.bitcast(dtype)
+
+
+def _sizes(given: DType, wanted: DType) -> str:
+    def size(dtype: DType) -> str:
+        return f"{dtype.name} ({dtype.itemsize} byte{'s' * (dtype.itemsize > 1)})"
+    return f"{size(given)} as {size(wanted)}"

@@ -1,0 +1,128 @@
+"""bitcast and view(dtype) between all types, against PyTorch reading the same memory."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from glassgrad import Tensor, TinyJit, Variable, dtypes
+
+torch = pytest.importorskip("torch")
+
+TYPES = {d: getattr(torch, d.name.replace("fp8e4m3", "float8_e4m3fn").replace("fp8e5m2", "float8_e5m2"))
+         for d in dtypes.all}
+PAIRS = list(itertools.product(TYPES, repeat=2))
+ONE_EACH_WAY = [(dtypes.float32, dtypes.int16), (dtypes.uint8, dtypes.float64)]
+VIEWS = {
+    "whole": lambda x: x,
+    "transposed": lambda x: x.permute(1, 0) if isinstance(x, Tensor) else x.permute(1, 0).contiguous(),
+    "stepped": lambda x: x[1:7:2] if isinstance(x, Tensor) else x[1:7:2].contiguous(),
+    "repeated": lambda x: x[:1].expand(3, 8) if isinstance(x, Tensor) else x[:1].expand(3, 8).contiguous(),
+    "no rows": lambda x: x[:0],
+    "empty": lambda x: x[:, :0] if isinstance(x, Tensor) else x[:, :0].contiguous(),
+}
+
+
+def names(dtype):
+    return getattr(dtype, "name", None)
+
+
+def memory(rng, dtype, shape=(8, 8)):
+    """Any bits (NaN of every kind among them); of a truth value, 0 and 1."""
+    most = 2 if dtype is dtypes.bool else 256
+    bits = rng.integers(0, most, (*shape[:-1], shape[-1] * dtype.itemsize), dtype=np.uint8)
+    return torch.from_numpy(bits).view(TYPES[dtype])
+
+
+def bits_of(x):
+    """The memory of a PyTorch tensor; of truth values, whether a byte differs from 0."""
+    bits = x.contiguous().view(torch.uint8)
+    return bits.ne(0).to(torch.uint8).numpy() if x.dtype is torch.bool else bits.numpy()
+
+
+def ours(given, dtype, device):
+    """A tensor with that memory, without bitcast between sizes. torch hands over bool as it is."""
+    word = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}[dtype.itemsize]
+    if dtype is dtypes.bool:
+        return Tensor(given.numpy(), device=device)
+    return Tensor(given.view(word).numpy(), device=device).bitcast(dtype)
+
+
+def found_bits(x):
+    if x.dtype is dtypes.bool:
+        return x.numpy().astype(np.uint8)
+    return x.bitcast({1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[x.dtype.itemsize]) \
+        .contiguous().numpy().view(np.uint8)
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS, ids=names)
+def test_all_pairs_of_types_read_memory_as_torch_does(source, target, rng):
+    given = memory(rng, source)
+    expected = given.view(TYPES[target])
+    found = ours(given, source, "CPU").view(target)
+    assert found.dtype is target and found.shape == tuple(expected.shape)
+    assert np.array_equal(found_bits(found), bits_of(expected))
+
+
+@pytest.mark.parametrize("device", ["CPU", "CLANG", "PYTHON"])
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize(("source", "target"), ONE_EACH_WAY, ids=names)
+def test_views_and_empty_tensors_on_all_devices(source, target, view, device, rng):
+    given = memory(rng, source)
+    expected = VIEWS[view](given).view(TYPES[target])
+    found = VIEWS[view](ours(given, source, device)).bitcast(target)
+    assert found.shape == tuple(expected.shape)
+    assert np.array_equal(found_bits(found), bits_of(expected).reshape(found_bits(found).shape))
+
+
+@pytest.mark.parametrize(("source", "target"), [pair for pair in PAIRS if pair[0] is not pair[1]], ids=names)
+def test_a_single_number_as_torch_has_it(source, target, rng):
+    given = memory(rng, source, (1,)).reshape(())
+    x = ours(given, source, "CPU")
+    if source.itemsize == target.itemsize:
+        assert np.array_equal(found_bits(x.view(target).reshape(1)), bits_of(given.view(TYPES[target]).reshape(1)))
+        return
+    with pytest.raises(RuntimeError):
+        given.view(TYPES[target])
+    with pytest.raises(RuntimeError, match="a single number keeps its size"):
+        x.view(target)
+
+
+def test_what_torch_refuses_is_refused():
+    with pytest.raises(RuntimeError):
+        torch.zeros(2, 3).view(torch.float64)
+    with pytest.raises(RuntimeError, match="does not divide"):
+        Tensor.zeros(2, 3).view(dtypes.float64)
+    n = Variable("n", 1, 4).bind(2)
+    with pytest.raises(RuntimeError, match="does not divide"):       # as long as nobody knows that n is even
+        Tensor.zeros(2, 4)[:, :n].bitcast(dtypes.float64)
+
+
+def test_symbolic_sizes():
+    x = np.arange(24, dtype=np.int32).reshape(4, 6)
+    n = Variable("n", 1, 3).bind(2)
+    assert Tensor(x)[:n].bitcast("int64")[:2].tolist() == x[:2].view(np.int64).tolist()
+    assert Tensor(x)[:, :n * 2].bitcast("int64")[:, :2].tolist() == x[:, :4].copy().view(np.int64).tolist()
+    assert Tensor(x)[:, :n].bitcast("int8")[:, :8].tolist() == x[:, :2].copy().view(np.int8).tolist()
+
+
+def test_it_is_lazy_and_shares_a_kernel_with_what_is_around_it():
+    x = Tensor([[1.5, -2.0], [3.0, 4.0]]).realize()
+    assert len(((x + 1).bitcast(dtypes.uint16) + 1).schedule()) == 1
+    assert len(((x + 1).bitcast(dtypes.uint64) >> 3).schedule()) == 1
+
+
+def test_jitted():
+    halves = TinyJit(lambda x: x.view(dtypes.uint16).realize())
+    for i in range(4):
+        x = np.full((3, 2), i + 0.5, np.float32)
+        assert halves(Tensor(x)).tolist() == x.view(np.uint16).tolist()
+
+
+def test_gradients_pass_beside_bits_but_not_through_them():
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    weight = x.detach().bitcast(dtypes.float64).bitcast(dtypes.float32)
+    assert (x * weight).sum().gradient(x)[0].tolist() == [1.0, 2.0]
+    assert (x * x.bitcast(dtypes.uint8)[3::4].cast(dtypes.float32)).sum().gradient(x)[0].tolist() == [63.0, 64.0]
+    with pytest.raises(RuntimeError, match="bits have no gradient"):
+        x.view(dtypes.float16).sum().gradient(x)
