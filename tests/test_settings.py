@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from glassgrad import Context, InputError
-from glassgrad.base.settings import DEVICE_FLAGS, SETTINGS, settings
+from glassgrad import Context, InputError, Tensor
+from glassgrad.base.settings import DEVICE_FLAGS, LEAST, SETTINGS, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "settings.md").read_text()
@@ -136,6 +136,35 @@ the setting DEBUG has a value that cannot be read
   given:    DEBUG=two
   expected: a value of type int, such as DEBUG=0
   mend:     correct the environment variable"""
+
+
+def test_an_amount_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREADS", "-3")
+    with pytest.raises(InputError) as error:
+        Tensor([1.0, 2.0]).exp().realize()          # one task: no worker is asked for, and it is said all the same
+    assert message(error) == """\
+the setting THREADS cannot be that small
+  given:    THREADS=-3
+  expected: 0 or more. Worker threads of the CPU devices; 0 takes the cores this process may use.
+  mend:     correct the environment variable"""
+    with pytest.raises(InputError) as error:
+        Context(THREADS=-1)
+    assert message(error) == """\
+the setting THREADS cannot be that small
+  given:    Context(THREADS=-1)
+  expected: 0 or more. Worker threads of the CPU devices; 0 takes the cores this process may use.
+  mend:     write THREADS=0, the default, or more"""
+    with pytest.raises(InputError, match="BEAM_SECONDS cannot be that small"):
+        Context(BEAM_SECONDS=float("nan"))
+
+
+@pytest.mark.parametrize("name", LEAST)
+def test_the_least_amount_is_allowed_and_below_is_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, str(LEAST[name]))
+    assert getattr(settings, name) == LEAST[name] <= SETTINGS[name].default
+    monkeypatch.setenv(name, str(LEAST[name] - 1))
+    with pytest.raises(InputError, match=f"the setting {name} cannot be that small"):
+        getattr(settings, name)
 
 
 def test_a_knob_that_does_not_exist() -> None:

@@ -46,6 +46,10 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
     Setting("SEED", -1, "Seed of the random numbers when `manual_seed` was not called; -1 takes one from the system."),
 ]}
 
+# Amounts, and the least each may be; a switch below 0 is merely on or off
+LEAST: dict[str, int] = {"BEAM": 0, "BEAM_SECONDS": 0, "THREADS": 0, "CACHE_MB": 0, "MEMORY_MB": 0, "POOL_MB": 0,
+                         "SEED": -1}
+
 _MOST_STATES = 8     # a program changes back and forth between few
 
 # Settings that choose a default device when set to 1, as tinygrad's texts write them: NAME=1 python script.py
@@ -75,11 +79,20 @@ _overrides = _Overrides()
 def _parse(setting: Setting, text: str) -> Any:
     kind = type(setting.default)
     try:
-        return kind(text) if text != "" or kind is str else setting.default
+        value = kind(text) if text != "" or kind is str else setting.default
     except ValueError:
         raise InputError(f"the setting {setting.name} has a value that cannot be read", given=f"{setting.name}={text}",
                          expected=f"a value of type {kind.__name__}, such as {setting.name}={setting.default}",
                          mend="correct the environment variable") from None
+    _check_least(setting, value, given=f"{setting.name}={text}", mend="correct the environment variable")
+    return value
+
+
+def _check_least(setting: Setting, value: Any, given: str, mend: str) -> None:
+    least = LEAST.get(setting.name)
+    if least is not None and not value >= least:        # so written that nan is refused too
+        raise InputError(f"the setting {setting.name} cannot be that small", given=given,
+                         expected=f"{least} or more. {setting.doc}", mend=mend)
 
 
 class Settings:
@@ -136,6 +149,8 @@ def current_state() -> State:
             known.overrides = values               # never changed in place: `Context` puts a new one there
             states.insert(0, states.pop(number))
             return known
+    for name in LEAST:          # so that no program goes on with an amount that a kernel happened not to ask for
+        getattr(settings, name)
     made = State(values, dict(variables))
     states.insert(0, made)
     del states[_MOST_STATES:]
@@ -168,6 +183,8 @@ class Context:
                                  expected=f"a value of type {kind.__name__}",
                                  mend=f"write {name}={SETTINGS[name].default!r}")
             knobs[name] = kind(value)
+            _check_least(SETTINGS[name], knobs[name], given=f"Context({name}={value!r})",
+                         mend=f"write {name}={SETTINGS[name].default!r}, the default, or more")
         self.knobs = knobs
         self.saved: list[dict[str, Any]] = []
 
