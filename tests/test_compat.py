@@ -225,3 +225,14 @@ def test_settings_and_small_functions(capsys):
     with h.Timing("x "):
         pass
     assert capsys.readouterr().out.startswith("x ")
+
+
+def test_types_of_memory_in_numpy_and_torch():
+    torch = pytest.importorskip("torch")
+    from glassgrad import Tensor, dtypes
+    from glassgrad.compat.numbers import _to_torch_dtype
+    from glassgrad.compat.older import _to_np_dtype
+    for kind in (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2, dtypes.float16, dtypes.uint64):
+        assert Tensor([1, 2]).cast(kind).numpy().dtype == _to_np_dtype(kind)
+    found = [_to_torch_dtype(kind) for kind in (*dtypes.fp8s, dtypes.bfloat16)]
+    assert found == [torch.uint8, torch.uint8, torch.bfloat16]

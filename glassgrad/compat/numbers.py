@@ -144,7 +144,9 @@ _TORCH = {dtypes.fp8e4m3: "float8_e4m3fn", dtypes.fp8e5m2: "float8_e5m2"}
 
 
 def _to_torch_dtype(kind: DType) -> Any:
-    return getattr(sys.modules.get("torch"), _TORCH.get(kind, kind.name), None)     # who asks has loaded it
+    """The PyTorch type of a type's memory: as tinygrad has it, the floats of 8 bits are bytes there."""
+    name = "uint8" if kind in _TORCH else kind.name
+    return getattr(sys.modules.get("torch"), name, None)     # who asks has loaded it
 
 
 def _from_torch_dtype(kind: Any) -> DType:

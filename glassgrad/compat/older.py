@@ -137,11 +137,15 @@ def least_upper_float(kind: DType) -> DType:
 
 
 def _to_np_dtype(kind: DType) -> Any:
+    """What numpy() gives: float32 for the floats that NumPy does not have.
+
+    >>> _to_np_dtype(dtypes.bfloat16).__name__, _to_np_dtype(dtypes.float16).__name__
+    ('float32', 'float16')
+    """
     import numpy
 
-    return (
-        None if kind.kind == "f" and kind.bits <= 16 and kind is not dtypes.float16 else numpy.dtype(kind.format).type
-    )
+    absent = kind.kind == "f" and kind.bits <= 16 and kind is not dtypes.float16
+    return numpy.float32 if absent else numpy.dtype(kind.format).type
 
 
 def _from_np_dtype(kind: Any) -> DType:
