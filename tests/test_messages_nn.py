@@ -280,10 +280,15 @@ a recurrent cell cannot have these sizes
   given:    input_size=2, hidden_size=0
   expected: at least 1 hidden value
   mend:     check the sizes"""),
+    "a stack of layers": (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8), 10**10), """
+a stack cannot have so many layers
+  given:    num_layers=10000000000
+  expected: from 0 to 10000
+  mend:     check num_layers"""),
     "recurrent sizes": (lambda: nn.LSTM(2, 3, num_layers=0), """
 a recurrent network cannot have these sizes
   given:    num_layers=0, hidden_size=3, proj_size=0
-  expected: 1 layer or more, and a projection smaller than hidden_size
+  expected: 1 to 10000 layers, and a projection smaller than hidden_size
   mend:     check the sizes"""),
     "Sequential": (lambda: nn.Sequential(3), """
 Sequential needs layers to call

@@ -18,6 +18,8 @@ from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["RNN", "LSTM", "GRU"]
 
+MOST_LAYERS = 10_000        # more are a mistake, and would be made for hours
+
 
 class _Recurrent(Layer):
     """Layers and directions; a subclass says what one step does."""
@@ -26,10 +28,10 @@ class _Recurrent(Layer):
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0):
-        if num_layers < 1 or not 0 <= proj_size < hidden_size:
+        if not 1 <= num_layers <= MOST_LAYERS or not 0 <= proj_size < hidden_size:
             raise InputError("a recurrent network cannot have these sizes",
                              given=f"num_layers={num_layers}, hidden_size={hidden_size}, proj_size={proj_size}",
-                             expected="1 layer or more, and a projection smaller than hidden_size",
+                             expected=f"1 to {MOST_LAYERS} layers, and a projection smaller than hidden_size",
                              mend="check the sizes")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.proj_size = proj_size

@@ -24,6 +24,8 @@ from glassgrad.tensor.tensor import Tensor
 __all__ = ["TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder", "TransformerDecoder",
            "Transformer"]
 
+MOST_LAYERS = 10_000        # more are a mistake, and would be made for hours
+
 Activation = str | Callable[[Tensor], Tensor]
 Mask = Tensor | None
 
@@ -102,6 +104,9 @@ class _Stack(Layer):
     shows = ("num_layers",)
 
     def __init__(self, layer: Any, num_layers: int, norm: Any = None):
+        if not 0 <= num_layers <= MOST_LAYERS:
+            raise InputError("a stack cannot have so many layers", given=f"num_layers={num_layers}",
+                             expected=f"from 0 to {MOST_LAYERS}", mend="check num_layers")
         self.layers = [copy.deepcopy(layer) for _ in range(num_layers)]
         self.num_layers, self.norm = num_layers, norm
 
