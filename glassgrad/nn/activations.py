@@ -320,6 +320,9 @@ class Softmax2d(Layer):
     >>> Softmax2d()(Tensor.ones(1, 2, 1, 1)).flatten().tolist()
     [0.5, 0.5]
     """
+    def __init__(self) -> None:
+        """It has no settings."""
+
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim not in (3, 4):
             self._refuse(f"an input of shape {x.shape}", "(batch, channels, height, width), or without the batch",
