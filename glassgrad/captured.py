@@ -26,7 +26,7 @@ from glassgrad.tensor.leaves import RESET, hold, hold_alone
 from glassgrad.tensor.random import _streams
 from glassgrad.tensor.running import computed_array
 from glassgrad.tensor.tensor import Tensor
-from glassgrad.tracing import Source, Traced, add_gradient, as_buffer, mapped
+from glassgrad.tracing import Source, Traced, add_gradient, as_buffer, mapped, shows_another
 
 __all__ = ["STALE", "Captured", "Names"]
 
@@ -44,6 +44,7 @@ class Captured:
 
     def __init__(self, traced: Traced):
         self.why = ""
+        self.itself, self.own = traced.itself, traced.own
         made = {r for rec in traced.trace.records for r in rec.results}
         new = {id(p.value): p.value for p in traced.bound}
         grads = {id(g): g for _, g in traced.grads if g is not None}
@@ -189,6 +190,15 @@ class Captured:
             weight.row.lost = self.standing.disturbed = True
         return True
 
+    def _arguments(self, tensors: list[Tensor]) -> list[Tensor] | None:
+        """The tensors handed in that the function does not see anyhow; None unless those it sees are the trace's."""
+        if any(reference() is not tensors[i] for i, reference in self.itself.items()):
+            return None
+        others = [t for i, t in enumerate(tensors) if i not in self.itself] if self.itself else tensors
+        if not self.own.isdisjoint(map(id, others)) or any(shows_another(others[i]) for i, _ in self.argument_updates):
+            return None
+        return others
+
     def _present(self, arguments: list[UOp]) -> dict[UOp, UOp]:
         """What stands for the trace's inputs in this call."""
         return {**dict(zip(self.inputs, arguments)),
@@ -200,6 +210,12 @@ class Captured:
         """Everything the function does, for these arguments; `STALE` if it may do something else by now. While
         `circumstances` stays the same number, the settings have not changed. `symbols` are the variables with their
         values, in the order of the arguments."""
+        if self.itself or not self.own.isdisjoint(map(id, tensors)) or self.argument_updates:
+            others = self._arguments(tensors)
+            if others is None:
+                self.why = "which of its own tensors it is handed is no longer the same"
+                return STALE
+            tensors = others
         if symbols:
             self.names = dict(zip(self.symbols, symbols))
         if self._is_stale():

@@ -10,6 +10,8 @@ A JIT that cannot lie:
   gradients, running means) are changed by a replay in the same way. Results are the caller's to keep.
 - A call that fails at a bad index leaves all tensors as they were; only rows of a large cache (`cache[n] = row`) may
   hold what it wrote before it looked.
+- A tensor that is handed in twice, or that the function also sees by itself, is one tensor: such a call has a capture
+  of its own. Where that is out of sight, and one of the two is changed, the call is refused.
 - Random numbers are new at each call. Reading values inside is refused, and so is a function that changes plain values
   which it can see (a counter): a replay runs no Python.
 - Gradients left lazy on tensors that did not ask for one (requires_grad is not True) are dropped, not computed.
@@ -32,7 +34,7 @@ from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.graph.dtype import DType
 from glassgrad.graph.length import Length, Symbol, replaced
-from glassgrad.places import PLAIN, Content, is_array
+from glassgrad.places import PLAIN, Content, Place, is_array
 from glassgrad.runtime.device import Device
 from glassgrad.tensor import precision
 from glassgrad.tensor.tensor import Tensor
@@ -138,6 +140,10 @@ class TinyJit:
         if kwargs:
             form.append("**")
             _describe(kwargs, form, tensors, objects, symbols)
+        if len(tensors) > 1 and len({*map(id, tensors)}) < len(tensors):     # one tensor, handed in more than once
+            first: dict[int, int] = {}
+            form += ("again", *[first.setdefault(id(t), i) for i, t in enumerate(tensors)])
+            tensors = [tensors[i] for i in first.values()]
         with self._lock:
             circumstances = self._circumstances
             circumstances.look()
@@ -264,27 +270,33 @@ class _Combination:
 
     def __init__(self, function: Callable[..., Any], objects: list[Any]):
         self.function, self.objects = function, objects     # held: another object must not get the id of one of them
-        self.traces: list[Work] = []
+        self.traces: dict[tuple[tuple[int, int], ...], list[Work]] = {}      # by arguments that it sees by itself
+        self.rebinds: dict[tuple[int, Any], Place] = {}                      # where it was found to put new tensors
         self.replays: list[Captured] = []
 
     def trace(self, args: Any, kwargs: Any, symbols: list[Symbol]) -> Any:
         """Run the function itself; once two runs were the same work, later calls are replays."""
         bound = isinstance(self.function, _Bound)
         objects = [*self.objects, self.function.instance()] if bound else self.objects      # type: ignore[attr-defined]
-        traced = Traced(self.function, objects, args, kwargs, symbols)
-        differences = [traced.differs(earlier) for earlier in self.traces]
+        traced = Traced(self.function, objects, args, kwargs, symbols, self.rebinds.keys())
+        self.rebinds.update((place.key, place) for place in traced.bound)
+        key = tuple((i, id(reference())) for i, reference in traced.itself.items())
+        if key not in self.traces and len(self.traces) >= _MOST_COMBINATIONS:
+            self.traces.clear()
+        traces = self.traces.setdefault(key, [])
+        differences = [traced.differs(earlier) for earlier in traces]
         if "" in differences:
             if traced.faults:
-                self.traces.clear()
+                traces.clear()
                 raise JitError("a replay of this function would not do what it does", given=traced.faults[0],
                                expected="a function that only computes tensors: later calls replay its kernels, not "
                                "its Python", mend="do that outside, keep it in a tensor, or leave the jit off")
-            self.traces.pop(differences.index(""))
+            traces.pop(differences.index(""))
             self.replays.insert(0, Captured(traced))
             del self.replays[_MOST_VARIANTS:]
-        elif len(self.traces) + 1 >= _MOST_TRACES:
-            self.traces.clear()
+        elif len(traces) + 1 >= _MOST_TRACES:
+            traces.clear()
             raise refusal(differences[-1])
         else:
-            self.traces.append(traced.work)
+            traces.append(traced.work)
         return traced.result

@@ -13,7 +13,7 @@ import dis
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 from glassgrad.base.errors import JitError
@@ -71,6 +71,12 @@ class Surroundings:
         """Stop watching some places, by their keys."""
         self.places = [p for p in self.places if p.key not in places]
         self._untouched = None
+
+    def lasting(self, rebound: Set[tuple[int, Any]]) -> set[int]:
+        """The ids of the tensors in sight, but for those that are seen only where new ones are put (keys of places)."""
+        held = [p for p in self.places if isinstance(p.value, Tensor)]
+        passing = {id(p.value) for p in held if p.key in rebound} - {id(p.value) for p in held if p.key not in rebound}
+        return {id(t) for t in self.tensors} - passing
 
     # -- comparing -----------------------------------------------------------------------------------------------------
     def change(self) -> str:

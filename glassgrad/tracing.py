@@ -2,7 +2,8 @@
 
 A trace knows which buffers were launched on and where each came from: an argument, a tensor that lived before the call
 (a weight), the gradient of one, plain data, or the call itself; which tensors the call left changed, and where it put
-new ones. Two traces of one function that differ in any of this cannot be replayed.
+new ones. Two traces of one function that differ in any of this cannot be replayed. An argument that the function also
+sees by itself (`step(model.weight)`) is no argument but a weight: what becomes of the one becomes of the other.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from glassgrad.graph.length import Length, Symbol, lengths_in, most, replaced
 from glassgrad.graph.uop import UOp
 from glassgrad.places import PLAIN
 from glassgrad.surroundings import Surroundings
-from glassgrad.tensor.leaves import hold, is_held
+from glassgrad.tensor.indexing import VIEWS
+from glassgrad.tensor.leaves import hold, holders, is_held
 from glassgrad.tensor.random import _streams
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Source", "Traced", "as_buffer", "mapped"]
+__all__ = ["Source", "Traced", "as_buffer", "mapped", "shows_another"]
 
 
 class Source:
@@ -57,20 +59,32 @@ class Traced:
     """A call that ran as it is, with everything that is needed to run it again."""
 
     def __init__(self, function: Callable[..., Any], objects: list[Any], args: Any, kwargs: Any,
-                 symbols: Sequence[Symbol] = ()):
+                 symbols: Sequence[Symbol] = (), rebinds: Set[tuple[int, Any]] = frozenset()):
+        """`rebinds` are the keys of places that the function is known to put new tensors in."""
         self.symbols = list(symbols)             # the variables that the arguments bring
+        surroundings = Surroundings(function, objects)
+        visible = surroundings.lasting(rebinds)
         originals: list[Tensor] = []
+        handed: dict[int, Tensor] = {}           # what stands for each tensor that was handed in
+        self.itself: dict[int, weakref.ref[Tensor]] = {}     # arguments, by number, that the function sees anyhow
         self.arguments: list[Tensor] = []
         self.argument_nodes: list[UOp] = []
         views: list[UOp] = []
 
         def stand_in(tensor: Tensor) -> Tensor:
             """The argument under a buffer node of its own, so that its uses are told apart from everybody else's."""
+            if id(tensor) in handed:
+                return handed[id(tensor)]
+            if id(tensor) in visible:
+                self.itself[len(handed)] = weakref.ref(tensor)
+                handed[id(tensor)] = tensor
+                return tensor
             source = as_buffer(tensor)
             room = tuple(map(most, tensor.shape))
             buffer = Buffer.from_host(source.arg, source.arg.address, room, tensor.dtype, source.arg.device)
             node = UOp(o.BUFFER, tensor.dtype, (), buffer)
             made = Tensor(node.shrink([(0, n) for n in tensor.shape]), requires_grad=tensor.requires_grad)
+            handed[id(tensor)] = made
             originals.append(tensor)
             self.arguments.append(made)
             self.argument_nodes.append(node)
@@ -78,7 +92,6 @@ class Traced:
             return made
 
         args, kwargs = mapped(args, stand_in), mapped(kwargs, stand_in)
-        surroundings = Surroundings(function, objects)
         _realize_fresh(surroundings.tensors)
         # held until the trace is taken apart: a gradient that the call replaces must be known as one
         self.before: dict[int, tuple[Tensor, UOp, Any]] = {id(t): (t, t.uop, t.grad) for t in _live_tensors()}
@@ -108,6 +121,13 @@ class Traced:
         self.grads = [(t, t.grad) for t in live if self._was_there(t) and t.grad is not self.before[id(t)][2]]
         self.bound = [p for p in self.surroundings.places
                       if isinstance(p.value, Tensor) and not self._was_there(p.value)]
+        self._refuse_shared(originals)
+        # whom another call must not be handed, unless this one was and it did no harm
+        self.own = self.surroundings.lasting({p.key for p in self.bound}) | self._changed_ids()
+        if self.argument_updates:
+            self.own |= {id(r()) for source in self.sources.values() if isinstance(source, Source)
+                         for r in (*source.tensors, *source.owners)}
+        self.own -= {id(tensor) for tensor in originals}
         for i, node in self.argument_updates:
             originals[i].uop = node
             hold(originals[i])
@@ -149,6 +169,30 @@ class Traced:
         made = {r for rec in self.trace.records for r in rec.results} | set(self.argument_nodes)
         apart = {id(t) for t in self.arguments} | {id(t) for t in self.returned if not self._was_there(t)}
         return [t for t in live if self._changed(t) and t.uop.base in made and id(t) not in apart]
+
+    def _changed_ids(self) -> set[int]:
+        """Tensors that lived before the call and that it changed, or whose gradient it did."""
+        return {id(t) for t in self.left_behind if self._was_there(t)} | {id(t) for t, _ in self.grads}
+
+    def _refuse_shared(self, originals: list[Tensor]) -> None:
+        """An argument that the function also reaches where the jit does not look, or that is a part of another tensor,
+        was told apart from that in this trace. If one of the two was changed, the call was not what it is unjitted."""
+        changed, updated = self._changed_ids(), {i for i, _ in self.argument_updates}
+        visible = {id(t) for t in self.surroundings.tensors}
+        sources = [{id(r()) for r in source.tensors} for source in self.sources.values() if isinstance(source, Source)]
+        for i, tensor in enumerate(originals):
+            given = ""
+            if id(tensor) in changed:
+                given = f"an argument of shape {tensor.shape} that it also changes by another way"
+            elif i in updated and any(id(tensor) in ids and not ids & visible for ids in sources):
+                given = f"an argument of shape {tensor.shape} that it changes and also reads by another way"
+            elif i in updated and shows_another(tensor):
+                given = f"an argument of shape {tensor.shape} that it assigns to, which is a view of another tensor"
+            if given:
+                raise JitError("a jitted function changes a tensor that it is handed and that is not the argument's "
+                               "alone", given=given, expected="arguments that share nothing with what it changes, or "
+                               "tensors that it sees in its closure, its globals or its objects",
+                               mend="hand in a copy (x.clone()), or leave the jit off this function")
 
     def _faults(self, before: Surroundings, dice: Any, result: Any) -> Iterator[str]:
         """What a replay, which runs no Python, would leave undone."""
@@ -224,6 +268,8 @@ class Traced:
             elif now != then:
                 return "a tensor made inside from plain data changed its values" + (
                     f", made at {now[0]}" if isinstance(now, tuple) else "")
+        if {i: id(r()) for i, r in mine.itself.items()} != {i: id(r()) for i, r in theirs.itself.items()}:
+            return "it is handed other tensors that it also sees by itself"
         if mine.form != theirs.form:
             return f"the function returned {theirs.form}, then {mine.form}"
         return ""
@@ -239,6 +285,7 @@ class Work:
         self.lengths = [traced.numbered(tuple(Length({(s,): 1}) for s in record.normal.symbols))
                         for record in traced.trace.records]
         self.form = _form(traced.form, traced.numbered)
+        self.itself = traced.itself
 
 
 def _form(value: Any, numbered: Callable[[Any], Any]) -> Any:
@@ -253,6 +300,16 @@ def _form(value: Any, numbered: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         return {k: _form(v, numbered) for k, v in value.items()}
     return value if isinstance(value, PLAIN) else f"a {type(value).__name__} at {id(value):#x}"
+
+
+def shows_another(tensor: Tensor) -> bool:
+    """Whether it is a view of a tensor that somebody has, so that assigning to it changes that one."""
+    node = tensor.uop
+    while node.op in VIEWS:
+        node = node.src[0]
+        if any(other is not tensor for other in holders((node,))):
+            return True
+    return False
 
 
 def add_gradient(tensor: Tensor, grad: Tensor) -> None:
