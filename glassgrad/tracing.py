@@ -21,7 +21,9 @@ from glassgrad.engine.capture import Record, record
 from glassgrad.engine.normal import Normal, scalar_bytes
 from glassgrad.engine.realize import is_result
 from glassgrad.graph import ops as o
+from glassgrad.graph.gradient import passes_to
 from glassgrad.graph.length import Length, Symbol, lengths_in, most, replaced
+from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp
 from glassgrad.places import PLAIN
 from glassgrad.surroundings import Surroundings
@@ -70,6 +72,8 @@ class Traced:
         self.arguments: list[Tensor] = []
         self.argument_nodes: list[UOp] = []
         views: list[UOp] = []
+        trained = {t.uop.base for t in surroundings.tensors if t.requires_grad is True}
+        self.computed: list[int] = []            # arguments, by number, that lead on to what is trained
 
         def stand_in(tensor: Tensor) -> Tensor:
             """The argument under a buffer node of its own, so that its uses are told apart from everybody else's."""
@@ -79,6 +83,8 @@ class Traced:
                 self.itself[len(handed)] = weakref.ref(tensor)
                 handed[id(tensor)] = tensor
                 return tensor
+            if trained and _leads_to(tensor.uop, trained):
+                self.computed.append(len(self.arguments))
             source = as_buffer(tensor)
             room = tuple(map(most, tensor.shape))
             buffer = Buffer.from_host(source.arg, source.arg.address, room, tensor.dtype, source.arg.device)
@@ -157,6 +163,14 @@ class Traced:
     def _drop_unread_gradients(self) -> None:
         """Gradients that `backward` offers to every leaf cost nothing while they are lazy; a replay would have to
         compute them. Those this call left lazy are dropped, except where asked for (requires_grad=True)."""
+        for i in self.computed:
+            shape, reached = self.arguments[i].shape, self.arguments[i].grad is not None
+            if reached:
+                raise JitError(
+                    "a gradient ends at the edge of this function",
+                    given=f"argument {i} of shape {shape}, computed from what is trained; backward() ran inside",
+                    expected="arguments that gradients need not pass",
+                    mend="compute it inside the function, or hand in x.detach(); this call went without that gradient")
         for tensor in list(_live_tensors()):
             grad = tensor.grad
             old = self.before[id(tensor)][2] if self._was_there(tensor) else None
@@ -341,6 +355,11 @@ def as_buffer(tensor: Tensor) -> UOp:
         if node.op is o.BUFFER or is_result(node):
             return node.base
     return Tensor(tensor.uop.contiguous()).realize().uop.base
+
+
+def _leads_to(node: UOp, trained: Set[UOp]) -> bool:
+    """Whether a gradient that arrives at a node goes on to one of those."""
+    return any(n in trained for n in toposort([node], passes_to))
 
 
 def _realize_fresh(tensors: list[Tensor]) -> None:

@@ -206,3 +206,41 @@ def test_a_weight_handed_to_the_step_that_trains_it() -> None:
                 return (x + s.w).realize()
         return step
     assert _follow(build, lambda s, call: ((s.w, s.v)[call // 4 % 2],), 16)._replayed >= 8
+
+
+# -- gradients through arguments ---------------------------------------------------------------------------------
+def trained(jit: bool, argument: Callable[[Tensor], Tensor]) -> list[Any]:
+    """The weight after each of five steps of `(x * x + w).sum()`, x made from the weight outside."""
+    w = Tensor([1.0, 2.0], requires_grad=True).realize()
+    optimizer = nn.optim.SGD([w], lr=0.1)
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        (x * x + w).sum().backward()
+        optimizer.step()
+        return (x + 1).realize()
+
+    call = TinyJit(step) if jit else step
+    out = []
+    for _ in range(5):
+        call(argument(w))
+        out.append(w.tolist())
+    return out
+
+
+@pytest.mark.parametrize("argument", [lambda w: w.detach() * 2, lambda w: (w * 2).realize(), lambda w: w,
+                                      lambda w: Tensor([3.0, 4.0])[:2]], ids=["detached", "realized", "itself", "data"])
+def test_no_gradient_passes_these(argument: Callable[[Tensor], Tensor]) -> None:
+    assert trained(True, argument) == trained(False, argument)
+
+
+@pytest.mark.parametrize("argument", [lambda w: w * 2, lambda w: w.flip(0), lambda w: Tensor(w.uop)],
+                         ids=["computed", "view", "node"])
+def test_a_gradient_that_would_end_at_an_argument(argument: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(JitError) as error:
+        trained(True, argument)
+    assert str(error.value).partition("\n  at: ")[0] == """\
+a gradient ends at the edge of this function
+  given:    argument 0 of shape (2,), computed from what is trained; backward() ran inside
+  expected: arguments that gradients need not pass
+  mend:     compute it inside the function, or hand in x.detach(); this call went without that gradient"""

@@ -54,13 +54,13 @@ def _gradients(order: Sequence[UOp], root: UOp, seed: UOp, targets: Sequence[UOp
     wanted = set(targets)
     between: set[UOp] = set()                   # nodes that carry a gradient to some target
     for node in order:
-        passes = node.op in GRADIENTS and any(s in between for s in _inputs(node))
+        passes = node.op in GRADIENTS and any(s in between for s in passes_to(node))
         if node.dtype.kind == "f" and (passes or node in wanted):
             between.add(node)
     received: dict[UOp, UOp] = {root: _fit(seed, root)} if root in between else {}
     for node in reversed(order):                # users before sources: what a node receives is complete when it is met
         g = received.get(node)
-        if g is None or node.op not in GRADIENTS or not any(s in between for s in _inputs(node)):
+        if g is None or node.op not in GRADIENTS or not any(s in between for s in passes_to(node)):
             continue
         for source, part in zip(node.src, GRADIENTS[node.op](g, node, *node.src)):
             if part is not None and source in between:
@@ -71,7 +71,7 @@ def _gradients(order: Sequence[UOp], root: UOp, seed: UOp, targets: Sequence[UOp
     return [received.get(target) for target in targets]
 
 
-def _inputs(node: UOp) -> tuple[UOp, ...]:
+def passes_to(node: UOp) -> tuple[UOp, ...]:
     """The sources a gradient can pass to: of a DETACH, those its own gradient speaks of."""
     return node.src[1:] if node.op is o.DETACH else node.src
 
