@@ -180,7 +180,8 @@ def same_objects(places: Iterable[Place]) -> tuple[Callable[[], bool], list[Plac
 
     >>> settings, layers = {"rate": object()}, [object(), object()]
     >>> untouched, _ = same_objects([Place(entry, settings, "rate", settings["rate"], "rate"),
-    ...                              Place(item, layers, 0, layers[0], "0"), Place(item, layers, 1, layers[1], "1")])
+    ...                              Place(item, layers, 0, layers[0], "0"), Place(item, layers, 1, layers[1], "1"),
+    ...                              Place(size, layers, "", 2, "the length")])
     >>> before = untouched(); layers[1] = object(); before, untouched()
     (True, False)
     """

@@ -113,8 +113,8 @@ def show_counts() -> None:
         ("attention", q.scaled_dot_product_attention(k, v), 3),
         ("layer norm, scale, shift", x.layernorm() * w + b, 1),
         ("conv2d + relu", image.conv2d(filters).relu(), 1),
-        ("conv2d, padded, + relu", image.conv2d(filters, padding=1).relu(), 2),
-        ("conv2d, padded, relu, pool", image.conv2d(filters, padding=1).relu().max_pool2d(2), 3),
+        ("conv2d, padded, + relu", image.conv2d(filters, padding=1).relu(), 1),
+        ("conv2d, padded, relu, pool", image.conv2d(filters, padding=1).relu().max_pool2d(2), 2),
     ]
     for name, tensor, count in rows:
         items = tensor.schedule()

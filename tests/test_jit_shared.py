@@ -180,7 +180,7 @@ def test_the_whole_message() -> None:
     with pytest.raises(JitError) as raised:
         TinyJit(lambda x: (hidden.w.assign(x + 1), x * 1)[1])(hidden.w)
     text = str(raised.value)
-    for part in ("changes a tensor that it is handed and that is not the argument's alone",
+    for part in ("a jitted function changes a tensor that it is handed and that is not the argument's alone",
                  "an argument of shape (2,) that it also changes by another way", "hand in a copy (x.clone())"):
         assert part in text
 

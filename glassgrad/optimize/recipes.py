@@ -122,8 +122,8 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         if lane is not None and access_cost(inner, lane, lanes) < access_cost(inner, lane, 1):
             chosen = _ask_lanes(decisions, loops[-1:], 0, 1, lanes)
             return [nest(loops[:-1], moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes),
-                         total, decisions)]
-        return [nest(loops, inner, total, decisions)]
+                         total, decisions, apart=False)]
+        return [nest(loops, inner, total, decisions, apart=False)]
     blocks = turned(loops, inner, lanes, decisions)
     if blocks is not None:
         return [nest(blocks[0], blocks[1], total, decisions)]

@@ -6,9 +6,6 @@ services that are not here says so.
 
 from __future__ import annotations
 
-import gzip
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -205,6 +202,9 @@ class Calls(Assignment):
         >>> Tensor.from_url(place.as_uri()).tolist()
         [97, 98, 99]
         """
+        import gzip  # these three load much that few ever need
+        import urllib.error
+        import urllib.request
         try:
             if "://" not in url:
                 raise ValueError("it has no scheme, such as https://")
