@@ -16,7 +16,7 @@ STAGES = ["base", "graph", "schedule", "lower", "optimize", "render", "runtime",
 PURE = ["graph", "schedule", "lower", "optimize", "render"]
 
 # Imports inside functions: what is heavy, or of one system only, is loaded when it is needed.
-HEAVY = {"numpy", "llvmlite", "tqdm", "fcntl", "resource", "importlib.metadata"}
+HEAVY = {"numpy", "llvmlite", "tqdm", "fcntl", "resource", "importlib.metadata", "urllib"}
 OPENED_WHEN_NEEDED = {
     "runtime/device.py": "devices are opened by name",
     "runtime/native.py": "a warm process takes its kernels from the disk cache and never loads the compiler",

@@ -6,6 +6,7 @@ services that are not here says so.
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -202,8 +203,7 @@ class Calls(Assignment):
         >>> Tensor.from_url(place.as_uri()).tolist()
         [97, 98, 99]
         """
-        import gzip  # these three load much that few ever need
-        import urllib.error
+        import urllib.error  # these load much of the network, which few ever need here
         import urllib.request
         try:
             if "://" not in url:
