@@ -13,7 +13,8 @@ from benchmarks.frameworks import FRAMEWORKS, OURS, installed
 from benchmarks.machine import Peaks, busy, describe, measure_peaks, usable_cores
 from benchmarks.measure import measure
 from benchmarks.peers import ROOT, Peer, environment
-from benchmarks.report import Results, barrier_words, line, start_line, write
+from benchmarks.probes import PROBES
+from benchmarks.report import Results, line, start_line, write
 from benchmarks.startup import STARTS, alone, measure_start
 from benchmarks.workloads import QUICK, TABLE, select
 
@@ -78,8 +79,9 @@ def run(options: argparse.Namespace, results: Results, folder: Path) -> None:
             results.peaks = measure_peaks(best, folder, seconds=options.seconds, limit=options.limit)
             for kind, rate in results.peaks.rates.items():
                 print(f"{'peak ' + kind:24} {rate / 1e9:.4g} G/s, by {results.peaks.who[kind]}", flush=True)
-            results.machine["barrier"] = barrier_words(alone(["benchmarks.barrier"], variables, options.limit))
-            print(f"{'barrier':24} {results.machine['barrier']}", flush=True)
+            for name, probe in PROBES.items():
+                results.machine[name] = probe.words(alone([probe.module], variables, options.limit))
+                print(f"{name:24} {results.machine[name]}", flush=True)
         for name in timed:
             results.rows[name] = measure(name, peers, folder, tolerance=TABLE[name].tolerance, rounds=options.rounds,
                                          seconds=options.seconds, limit=options.limit)

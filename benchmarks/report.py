@@ -12,16 +12,17 @@ from benchmarks.frameworks import FRAMEWORKS, OURS
 from benchmarks.machine import Peaks
 from benchmarks.measure import Row, Timing
 from benchmarks.plot import plot
+from benchmarks.reasons import REASONS
 from benchmarks.startup import STARTS, Start
 from benchmarks.workloads import TABLE, Workload
 
-__all__ = ["Results", "barrier_words", "line", "page", "start_line", "write"]
+__all__ = ["Results", "limited", "line", "page", "start_line", "write"]
 
 GROUPS = {"matmul": "Matrix products", "memory": "Elementwise, rows and sums", "conv": "Convolution and pooling",
           "language": "Parts of language models", "networks": "Whole networks", "order": "Sorting and scans"}
 # seconds: the first result here, cold and in a second process; and the import
 START_GOALS = {"start-sum": (0.15, 0.05), "start-cnn": (3.0, 0.7)}
-IMPORT_GOAL, MEMORY_GOAL, BARRIER_GOAL = 0.2, 1.1, 2e-6
+IMPORT_GOAL, MEMORY_GOAL = 0.2, 1.1
 
 
 @dataclass
@@ -34,7 +35,8 @@ class Results:
 
     def merged(self, newer: Results) -> Results:
         """These results with the newer ones in their place."""
-        return Results(newer.machine, newer.peaks if newer.peaks.rates else self.peaks, {**self.rows, **newer.rows},
+        peaks = newer.peaks if newer.peaks.rates else self.peaks
+        return Results({**self.machine, **newer.machine}, peaks, {**self.rows, **newer.rows},
                        {**self.starts, **newer.starts})
 
     def to_json(self) -> str:
@@ -58,9 +60,9 @@ def _seconds(value: float) -> str:
     raise AssertionError
 
 
-def barrier_words(measured: dict[str, float]) -> str:
-    """What benchmarks.barrier measured, beside its goal."""
-    return f"{_limited(measured['seconds'], BARRIER_GOAL)} until {measured['workers']:.0f} workers have met"
+def limited(value: float, goal: float | None) -> str:
+    """A time, bold and beside its goal where it is longer than that."""
+    return f"**{_seconds(value)}** (goal {_seconds(goal)})" if goal is not None and value > goal else _seconds(value)
 
 
 def _rate(workload: Workload, seconds: float) -> str:
@@ -147,14 +149,10 @@ def _group(results: Results, group: str) -> str:
     return f"## {GROUPS[group]}\n\n{_table(header, lines)}\n"
 
 
-def _limited(value: float, goal: float | None) -> str:
-    return f"**{_seconds(value)}** (goal {_seconds(goal)})" if goal is not None and value > goal else _seconds(value)
-
-
 def _import_cell(peer: str, start: Start) -> str:
     if start.status != "ok":
         return _short(start.status)
-    return _limited(start.imported, IMPORT_GOAL if peer == OURS else None)
+    return limited(start.imported, IMPORT_GOAL if peer == OURS else None)
 
 
 def _starts(results: Results) -> str:
@@ -172,8 +170,8 @@ def _starts(results: Results) -> str:
                 cells.append(_short(start.status))
                 sizes.append(_short(start.status))
                 continue
-            warm = _limited(start.warm, goal[1]) if start.warm is not None else "timed out"
-            cells.append(f"{_limited(start.cold, goal[0])} / {warm}")
+            warm = limited(start.warm, goal[1]) if start.warm is not None else "timed out"
+            cells.append(f"{limited(start.cold, goal[0])} / {warm}")
             size = f"{start.peak / 2**20:.0f} ({start.before / 2**20:.0f})"
             torch = by.get("torch")
             over = peer == OURS and torch is not None and torch.peak and start.peak > MEMORY_GOAL * torch.peak
@@ -208,8 +206,9 @@ def _short_of_goal(results: Results) -> str:
         if below:
             share = results.peaks.share(workload, ours.median)
             words = ", ".join(f"{ratio:.2f}x of {FRAMEWORKS[peer].title}, goal {goal:g}" for peer, ratio, goal in below)
+            why = f". {REASONS[name]}" if name in REASONS else ""
             lines.append(f"- `{name}`: {words}; {_rate(workload, ours.median)}"
-                         + (f", {share:.0%} of the machine's peak" if share else ""))
+                         + (f", {share:.0%} of the machine's peak" if share else "") + why)
     if not lines:
         return ""
     return "## Short of the goal\n\n" + "\n".join(lines) + "\n"
@@ -246,6 +245,9 @@ from hour to hour.
   passes. *of peak* is the larger share, of arithmetic or of memory traffic, of the best rates in the next section.
 - *barrier*, below, is how long our workers take to meet between two kernels of one step: lists of kernels in which
   each task waits for all others to begin, and does nothing else (`python -m benchmarks.barrier`).
+- *dispatch* is a call of the jitted MLP step with every size at 2: all of its kernels, guards and checks, next to
+  nothing to compute (`python -m benchmarks.dispatch`). *opening* is the time until the tensors of a file are there to
+  be used (`python -m benchmarks.opening`).
 - A framework has 60 seconds for a workload, compilation included (`--limit`); then it says *timed out*.
 
 ## How to run it

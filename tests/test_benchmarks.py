@@ -13,10 +13,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from benchmarks import __main__ as command, machine, models, plot, report, startup, workloads
+from benchmarks import __main__ as command, machine, models, plot, probes, reasons, report, startup, workloads
 from benchmarks.barrier import measure_barrier
+from benchmarks.dispatch import measure_dispatch
 from benchmarks.frameworks import FRAMEWORKS, OURS, Framework
 from benchmarks.measure import Row, Timing, compare, measure, not_yet
+from benchmarks.opening import measure_opening
 from benchmarks.peers import Peer, PeerFailure, TimedOut, environment
 from benchmarks.worker import digest, one_line
 from benchmarks.workloads_lazy import Lazy
@@ -239,7 +241,15 @@ def test_check_says_what_failed(capsys, monkeypatch):
     assert last == "1 failed"
 
 
-# ---- barriers
+def test_reasons_belong_to_workloads_and_are_shown_only_below_a_goal():
+    assert set(reasons.REASONS) <= set(workloads.TABLE)
+    name = "matmul-256"
+    for ratio, shown in ((12.0, True), (30.0, False)):
+        row = Row(name, {OURS: Timing(median=1e-4, calls=3), "tinygrad": Timing(median=1e-3, calls=3, ratio=ratio)})
+        assert (reasons.REASONS[name] in report.page(report.Results({}, machine.Peaks(), {name: row}))) is shown
+
+
+# ---- ours alone
 
 def test_every_worker_takes_part_in_a_barrier():
     """The measurement itself asserts that each task of each command ran once; one worker has nobody to wait for."""
@@ -248,8 +258,22 @@ def test_every_worker_takes_part_in_a_barrier():
     assert measured["workers"] == 2 and measured["seconds"] > 0
     with Context(THREADS=1):
         assert measure_barrier() == {"workers": 1, "seconds": 0.0}
-    assert report.barrier_words({"workers": 2, "seconds": 5e-7}) == "0.5 us until 2 workers have met"
-    assert report.barrier_words({"workers": 4, "seconds": 3e-6}) == "**3 us** (goal 2 us) until 4 workers have met"
+    assert probes.barrier_words({"workers": 2, "seconds": 5e-7}) == "0.5 us until 2 workers have met"
+    assert probes.barrier_words({"workers": 4, "seconds": 3e-6}) == "**3 us** (goal 2 us) until 4 workers have met"
+
+
+def test_a_call_of_a_jitted_step_is_timed_by_itself():
+    measured = measure_dispatch(calls=30)
+    assert 0 < measured["seconds"] < 1
+    assert probes.dispatch_words({"seconds": 2e-5}).startswith("**20 us** (goal 15 us) a call")
+
+
+def test_opening_a_file_reads_none_of_its_tensors():
+    """A tenth of the file's size is far more than its header, and far less than its tensors."""
+    measured = measure_opening(tensors=8, times=2)
+    assert 0 < measured["opened"] < measured["used"]
+    assert measured["grown"] < measured["bytes"] / 10
+    assert probes.opening_words({"bytes": 5e8, "opened": 0.01, "grown": 1e5}).startswith("10 ms for a safetensors file")
 
 
 # ---- first results
