@@ -4,8 +4,8 @@ from __future__ import annotations
 
 __all__ = ["REASONS"]
 
-_BEYOND = ("20 times tinygrad's speed would be 420 GFLOPS and more; the multiply-adds of two cores, with nothing else to "
-           "do, reach 356 (docs/performance.md)")
+_BEYOND = ("20 times tinygrad's speed would be 420 GFLOPS and more; the multiply-adds of two cores, with nothing else "
+           "to do, reach 356 (docs/performance.md)")
 
 REASONS: dict[str, str] = {
     "matmul-256": _BEYOND,
