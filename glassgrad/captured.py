@@ -81,7 +81,7 @@ class Captured:
         self.replay = Replay(traced.trace, symbols, {node for node, source in sources.items() if any(
             id(r()) in renewed for r in (*source.tensors, *source.owners))})
         if traced.trace.flags and self.replay.at_once:
-            self.replay.pause_after([flag.buffer for flag in traced.trace.flags])
+            self.replay.check(traced.trace.flags)
         self.standing = Standing(self.replay, self._find_standing([symbols.get(node.base) for node in kept]), self.seen)
         standing = {id(row.tensor()) for row in self.standing.rows if row.weight is None}
         self.has_other_grad = [(reference, had) for reference, had in self.has_grad
@@ -199,11 +199,13 @@ class Captured:
             return None
         return others
 
-    def _present(self, arguments: list[UOp]) -> dict[UOp, UOp]:
-        """What stands for the trace's inputs in this call."""
-        return {**dict(zip(self.inputs, arguments)),
-                **{w.symbol: w.source.nodes()[0].base for w in (*self.single, *self.shared)},
-                **{row.symbol: row.node for row in self.standing.rows if row.node is not None}}
+    def _judge(self, arguments: list[UOp], made: dict[UOp, UOp]) -> None:
+        """Raise if the run met an index out of range, naming it."""
+        present = {**dict(zip(self.inputs, arguments)),
+                   **{w.symbol: w.source.nodes()[0].base for w in (*self.single, *self.shared)},
+                   **{row.symbol: row.node for row in self.standing.rows if row.node is not None}, **made}
+        for flag in self.flags:
+            flag.judge(lambda node: computed_array(_exchanged(node, present, self.names), Device.DEFAULT))
 
     # -- replaying -------------------------------------------------------------------------------------------
     def call(self, tensors: list[Tensor], symbols: list[Symbol], circumstances: int) -> Any:
@@ -250,20 +252,8 @@ class Captured:
             ctypes.memmove(address, scalar_bytes(cell.value, dtype), 8)
         for number, address in self.sizes:
             ctypes.memmove(address, scalar_bytes(symbols[number].value, dtypes.index), 8)
-        if not self.flags:
-            self.replay.run()
-        else:
-            made = frame.made
-
-            def judge() -> None:
-                for flag in self.flags:
-                    flag.judge(lambda node: computed_array(
-                        _exchanged(node, {**self._present(arguments), **made}, self.names), Device.DEFAULT))
-            if self.replay.pause:
-                self.replay.run(judge)
-            else:
-                self.replay.run()
-                judge()
+        if self.replay.run() or self.flags and not self.replay.pause:
+            self._judge(arguments, frame.made)
         self.standing.end()
         self.other, self.frame = self.frame, frame
         return frame.hand_out(self, tensors, arguments)

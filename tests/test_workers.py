@@ -20,7 +20,7 @@ from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.settings import Context
 from glassgrad.runtime import llvm, workers
 from glassgrad.runtime.elf import Image, Object
-from glassgrad.runtime.workers import CommandList, Native, WorkerPool, native_object, worker_pool
+from glassgrad.runtime.workers import Command, CommandList, Native, WorkerPool, native_object, worker_pool
 from glassgrad.runtime.workers_c import MOST_TASKS
 from glassgrad.runtime.workers_ir import ir_text
 
@@ -283,6 +283,27 @@ def test_nested_launches_run_inline(pool: WorkerPool) -> None:
     outer = CommandList([(ctypes.cast(callback, ctypes.c_void_p).value or 0, [], 8, False)])
     pool.run(outer.address, 1)
     assert (counts == 3).all() and len(idents) <= pool.threads
+
+
+@pytest.mark.parametrize("number, bound, left", [(7, 7, 0), (6, 7, 2), (-1, 0, 2), (-2**31, 0, 2), (2**31 - 1, 9, 0),
+                                                 (5, 2**31, 2)])
+def test_a_check_ends_the_walk_where_a_number_is_below_its_bound(pool: WorkerPool, number: int, bound: int,
+                                                                 left: int) -> None:
+    counts, passed, judged = np.zeros((2, 5), np.int64), np.array([9], np.int32), np.array([number, -1], np.int32)
+    walked = CommandList([(COUNT, [address(row)], 5, False) for row in counts])
+    first, last = walked.commands
+    rows = (Command * 4)(first, Command.check(address(passed), 9), Command.check(address(judged), bound), last)
+    inside: list[int] = []
+
+    def nested(_args: int, _task: int, _scratch: int) -> None:
+        inside.append(pool.run(ctypes.addressof(rows), 4))
+
+    assert pool.run(ctypes.addressof(rows), 4) == left
+    assert (counts[0] == 1).all() and (counts[1] == (left == 0)).all()
+    callback = CALLBACK(nested)
+    outer = CommandList([(ctypes.cast(callback, ctypes.c_void_p).value or 0, [], 1, False)])
+    assert pool.run(outer.address, 1) == 0 and inside == [left]
+    assert (counts[0] == 2).all() and (counts[1] == 2 * (left == 0)).all()
 
 
 def test_timed_run_reports_each_command(pool: WorkerPool) -> None:

@@ -16,8 +16,9 @@ from glassgrad.graph.uop import UOp
 
 
 class Flag(Protocol):
-    """Something in memory (`buffer`) that says whether a run went well."""
+    """A 32-bit number in memory (`buffer`) that says whether a run went well: below `size`, it did not."""
     buffer: Any
+    size: int
 
     def over(self, change: Callable[[UOp], UOp]) -> Flag:
         """The same of values over other buffers."""

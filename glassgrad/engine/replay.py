@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from glassgrad.base.settings import settings
-from glassgrad.engine.capture import Trace
+from glassgrad.engine.capture import Flag, Trace
 from glassgrad.engine.copies import CopyPlan
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.memory_plan import MemoryUse
@@ -85,7 +85,8 @@ class Replay:
             self.bytes += ready.bytes
             first += ready.slots
         self._make_plans(uses)
-        self.pause = 0                                        # launches before which the caller looks at something
+        self._flags: list[tuple[int, int]] = []               # (address, bound) of numbers that end a run
+        self.pause = 0                                        # launches that run before they are looked at
         self._slots = [u[2] for u in uses]
         self.updates = list(self._updates(updates))
         self.memory = self._memory(trace, renewed)
@@ -188,12 +189,14 @@ class Replay:
         places = {slot for slot, _ in self._symbols[symbol]}
         return any(not places.isdisjoint(slots) for slots in self._slots[launch + 1:])
 
-    def pause_after(self, buffers: Sequence[Any]) -> None:
-        """Stop once all of these are written, in the middle of a run, and let the caller look at them."""
-        places = {buffer.address for buffer in buffers}
+    def check(self, flags: Sequence[Flag]) -> None:
+        """Once the flags are written, in the middle of a run, go on only if all is well."""
+        self._flags = [(flag.buffer.address, flag.size) for flag in flags]
+        places = {address for address, _ in self._flags}
         writers = [i for i, (slots, item) in enumerate(zip(self._slots, self.items))
                    if any(self._addresses[slot] in places for slot in slots[:item.results])]
         self.pause = writers[-1] + 1 if writers else len(self.items)
+        self._plans[0][1].check(self.pause, self._flags)
 
     def _writers(self, symbol: UOp) -> list[int]:
         places = {slot for slot, _ in self._symbols[symbol]}
@@ -232,22 +235,19 @@ class Replay:
 
     def prepare(self) -> None:
         """Take the settings as they are now; `run` does not look at them."""
-        self._runners = [plan.runner() for _, plan, _ in self._plans] if not self.pause else \
-            [self._plans[0][1].part(0, self.pause), self._plans[0][1].part(self.pause, len(self.items))]
+        self._runners = [plan.runner() for _, plan, _ in self._plans]
         self._debug = settings.DEBUG
 
-    def run(self, look: Callable[[], None] | None = None) -> None:
-        """Every launch, in order; `look` is called in the pause, and may raise."""
+    def run(self) -> bool:
+        """Every launch, in order; whether a flag ended it."""
         debug, profile = self._debug, profiling()
         start = time.perf_counter()
         if debug < 2 and profile is None:
             for run in self._runners:
-                run()
-                if look is not None:
-                    look()
-                    look = None
-        else:
-            self._run_one_by_one(debug, profile, look)
+                if run():
+                    return True
+        elif self._run_one_by_one(debug, profile):
+            return True
         elapsed = time.perf_counter() - start
         GlobalCounters.kernel_count += len(self.items)
         GlobalCounters.global_ops += self.operations
@@ -255,12 +255,13 @@ class Replay:
         GlobalCounters.time_sum_s += elapsed
         if debug:
             report_run(len(self.items), elapsed, self.memory)
+        return False
 
-    def _run_one_by_one(self, debug: int, profile: Profile | None, look: Callable[[], None] | None) -> None:
+    def _run_one_by_one(self, debug: int, profile: Profile | None) -> bool:
         for _, plan, span in self._plans:
             for i, number in enumerate(span):
-                if look is not None and number == self.pause:
-                    look()
+                if number == self.pause and self._is_flagged():
+                    return True
                 item, program = self.items[number], self.programs[number]
                 nanoseconds = plan.run_one(i)
                 if profile is not None:
@@ -269,5 +270,7 @@ class Replay:
                     report_kernel(GlobalCounters.kernel_count + number, item, program, nanoseconds)
                 if debug >= 3:
                     show_source(item)
-        if look is not None and self.pause == len(self.items):
-            look()
+        return self.pause == len(self.items) and self._is_flagged()
+
+    def _is_flagged(self) -> bool:
+        return any(ctypes.c_int32.from_address(address).value < bound for address, bound in self._flags)

@@ -41,7 +41,9 @@ class DeviceProgram(Protocol):
 
 class DevicePlan(Protocol):
     """Programs one after another over numbered slots of memory; may be run often."""
-    uninterrupted: bool     # once begun, all of them run: no signal and no failing program leaves the rest undone
+    uninterrupted: bool     # once begun, all run: no signal and no failing program leaves the rest undone; one that is
+                            # so has `check(before, numbers)` as well, which ends a run before one of the programs if a
+                            # 32-bit number in memory is below a bound: pairs of (address, bound)
 
     @property
     def scratch(self) -> int:
@@ -56,8 +58,8 @@ class DevicePlan(Protocol):
     def run(self) -> None:
         """Every program in order; it may return before they are done."""
 
-    def runner(self) -> Callable[[], None]:
-        """What `run` does, for who runs it often under the settings of now."""
+    def runner(self) -> Callable[[], Any]:
+        """What `run` does, for who runs it often under the settings of now; true is answered where a check ended it."""
 
     def run_one(self, number: int) -> int:
         """One program, to its end; its nanoseconds."""

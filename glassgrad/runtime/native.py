@@ -167,7 +167,7 @@ class NativeDevice:
 
 class NativePlan:
     """A command list over slots; `run` writes the slots' addresses into it and walks it in one foreign call."""
-    uninterrupted = True
+    uninterrupted = True                                # but for checks, which end it where they stand
 
     def __init__(self, programs: Sequence[Program], slots: Sequence[tuple[int, ...]]):
         self.programs = list(programs)
@@ -176,18 +176,27 @@ class NativePlan:
         self._arguments: list[Any] = []
         self._wires: list[tuple[Any, int, int]] = []    # (argument array, position, slot)
         self._by_slot: dict[int, list[tuple[Any, int]]] | None = None
-        rows: list[tuple[int, int, int, int]] = []
+        rows: list[Command] = []
         for program, uses in zip(programs, slots):
             array = (ctypes.c_void_p * max(1, len(uses)))()
             self._arguments.append(array)
             self._wires += [(array, i, slot) for i, slot in enumerate(uses)]
-            first = len(rows)
-            for address, tasks in program.phases:
-                rows.append((address, ctypes.addressof(array), tasks, int(tasks <= 1)))
-            self.spans.append((first, len(rows) - first))
-        self._commands = (Command * max(1, len(rows)))(*[Command(*row) for row in rows])
+            self.spans.append((len(rows), len(program.phases)))
+            rows += [Command(address, ctypes.addressof(array), tasks, int(tasks <= 1))
+                     for address, tasks in program.phases]
+        self._serial = all(row.tasks == 1 for row in rows)
+        self._write(rows)
+
+    def _write(self, rows: list[Command]) -> None:
+        self._commands = (Command * max(1, len(rows)))(*rows)
         self._address, self._count = ctypes.addressof(self._commands), len(rows)
-        self._serial = all(tasks == 1 for _, _, tasks, _ in rows)
+
+    def check(self, before: int, numbers: Sequence[tuple[int, int]]) -> None:
+        """End a run before one of the programs if the 32-bit number at one of these addresses is below its bound."""
+        at = self.spans[before][0] if before < len(self.spans) else self._count
+        rows = self._commands[:self._count]
+        self._write([*rows[:at], *[Command.check(address, bound) for address, bound in numbers], *rows[at:]])
+        self.spans = [(first + len(numbers) * (first >= at), count) for first, count in self.spans]
 
     @property
     def scratch(self) -> int:
@@ -211,14 +220,7 @@ class NativePlan:
         """Every kernel, in order, in one call."""
         self.runner()()
 
-    def part(self, first: int, last: int) -> Callable[[], None]:
-        """The same for some of the programs, up to `last`."""
-        pool = worker_pool()
-        pool.ensure_scratch(self.scratch_bytes)
-        start, end = (self.spans[at][0] if at < len(self.spans) else self._count for at in (first, last))
-        return partial(pool.run, self._address + start * ctypes.sizeof(Command), end - start)
-
-    def runner(self) -> Callable[[], None]:
+    def runner(self) -> Callable[[], int]:
         """What `run` does, with the worker pool of the settings of now: for who runs it often under the same."""
         if self._count <= FEW and self._serial and not pool_is_open():
             return self._run_alone
@@ -227,12 +229,16 @@ class NativePlan:
             pool.ensure_scratch(self.scratch_bytes)
         return partial(pool.run, self._address, self._count)
 
-    def _run_alone(self) -> None:
+    def _run_alone(self) -> int:
         """Every command from here: nobody is needed to help, and a pool that is not open costs a compile to open."""
         scratch = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)
         aligned = -(-ctypes.addressof(scratch) // ALIGNMENT) * ALIGNMENT
-        for command in self._commands[:self._count]:
-            _FUNCTION(command.function)(command.args, 0, aligned)
+        for number, command in enumerate(self._commands[:self._count]):
+            if command.function:
+                _FUNCTION(command.function)(command.args, 0, aligned)
+            elif ctypes.c_int32.from_address(command.args).value < command.tasks:
+                return self._count - number
+        return 0
 
     def run_one(self, number: int) -> int:
         """One kernel alone; its nanoseconds."""

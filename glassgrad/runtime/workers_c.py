@@ -14,6 +14,8 @@ sit in `glassgrad_worker`. How it works:
   caller changes `word`, then looks at `sleepers`. Both are sequentially consistent, so at least one sees the
   other. Whoever takes n off `sleepers` rings n times: as many rings as sleepers. The woken wake two more each.
 - The caller waiting for the last tasks spins, then yields, then sleeps on a bell of its own (`waiting`).
+- A serial command without a function is a check: the walk ends there if the 32-bit number at `args` is below
+  `tasks`. A walk answers how many commands it left undone.
 
 `wait`, `post` and `yield` are the system's own functions, called with enough arguments for each of them:
 sem_wait(bell), dispatch_semaphore_wait(bell, for ever), WaitForSingleObject(bell, for ever); sem_post(bell),
@@ -114,15 +116,18 @@ static void await(void *pool, int64_t tasks) {
   if (round >= spins + 1000) __atomic_store_n(WAITING, 0, __ATOMIC_SEQ_CST);
 }
 
-static void alone(struct command *c, void *scratch) {
+/* Runs one command here; whether the walk goes on. */
+static int alone(struct command *c, void *scratch) {
+  if (!c->function) return *(int32_t *)c->args >= c->tasks;
   for (int64_t task = 0; task < c->tasks; task++) c->function(c->args, task, scratch);
+  return 1;
 }
 
-/* Walks a command list. */
-void glassgrad_run(void *pool, struct command *c, int64_t count) {
-  for (struct command *end = c + count; c < end; c++) {
+/* Walks a command list; how many of them it did not come to. */
+int64_t glassgrad_run(void *pool, struct command *c, int64_t count) {
+  for (; count; c++, count--) {
     if (c->serial || c->tasks <= 1 || c->tasks > $MOST_TASKS || FIELD(int64_t, $WORKERS) <= 1) {
-      alone(c, FIELD(void **, $SCRATCH)[0]);
+      if (!alone(c, FIELD(void **, $SCRATCH)[0])) break;
       continue;
     }
     __atomic_store_n(&FIELD(kernel, $FUNCTION), c->function, __ATOMIC_RELAXED);
@@ -135,11 +140,13 @@ void glassgrad_run(void *pool, struct command *c, int64_t count) {
     work(pool, 0);
     await(pool, c->tasks);
   }
+  return count;
 }
 
 /* Walks a command list without the pool, for launches from inside a launch. */
-void glassgrad_inline(struct command *c, int64_t count, void *scratch) {
-  for (int64_t i = 0; i < count; i++) alone(c + i, scratch);
+int64_t glassgrad_inline(struct command *c, int64_t count, void *scratch) {
+  while (count && alone(c, scratch)) c++, count--;
+  return count;
 }
 
 /* The life of worker who, until glassgrad_stop. */

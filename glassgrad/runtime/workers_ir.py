@@ -190,23 +190,31 @@ out:
   ret void
 }
 
-; Runs all tasks of one command here.
-define internal void @alone(ptr %function, ptr %args, i64 %tasks, ptr %scratch) nounwind {
+; Runs one command here; whether the walk goes on.
+define internal i1 @alone(ptr %function, ptr %args, i64 %tasks, ptr %scratch) nounwind {
 entry:
+  %is.check = icmp eq ptr %function, null
+  br i1 %is.check, label %check, label %launch
+check:
+  %number = load i32, ptr %args, align 4
+  %wide = sext i32 %number to i64
+  %good = icmp sge i64 %wide, %tasks
+  ret i1 %good
+launch:
   %some = icmp sgt i64 %tasks, 0
   br i1 %some, label %each, label %out
 each:
-  %task = phi i64 [ 0, %entry ], [ %task.next, %each ]
+  %task = phi i64 [ 0, %launch ], [ %task.next, %each ]
   call void %function(ptr %args, i64 %task, ptr %scratch)
   %task.next = add i64 %task, 1
   %more = icmp slt i64 %task.next, %tasks
   br i1 %more, label %each, label %out
 out:
-  ret void
+  ret i1 true
 }
 
-; Walks a command list: {function, args, tasks, serial} each.
-define void @glassgrad_run(ptr %pool, ptr %commands, i64 %count) nounwind {
+; Walks a command list: {function, args, tasks, serial} each. How many of them it did not come to.
+define i64 @glassgrad_run(ptr %pool, ptr %commands, i64 %count) nounwind {
 entry:
   %word = getelementptr i8, ptr %pool, i64 $WORD
   %done = getelementptr i8, ptr %pool, i64 $DONE
@@ -241,8 +249,8 @@ fetch:
   %serial.3 = or i1 %serial.2, %single
   br i1 %serial.3, label %here, label %together
 here:
-  call void @alone(ptr %function, ptr %args, i64 %tasks, ptr %scratch)
-  br label %next
+  %goes.on = call i1 @alone(ptr %function, ptr %args, i64 %tasks, ptr %scratch)
+  br i1 %goes.on, label %next, label %out
 together:
   store atomic ptr %function, ptr %function.at monotonic, align 8
   store atomic ptr %args, ptr %args.at monotonic, align 8
@@ -264,15 +272,16 @@ next:
   %number.next = add i64 %number, 1
   br label %look
 out:
-  ret void
+  %left = sub i64 %count, %number
+  ret i64 %left
 }
 
 ; Walks a command list without the pool, for launches from inside a launch.
-define void @glassgrad_inline(ptr %commands, i64 %count, ptr %scratch) nounwind {
+define i64 @glassgrad_inline(ptr %commands, i64 %count, ptr %scratch) nounwind {
 entry:
   br label %look
 look:
-  %number = phi i64 [ 0, %entry ], [ %number.next, %body ]
+  %number = phi i64 [ 0, %entry ], [ %number.next, %next ]
   %more = icmp slt i64 %number, %count
   br i1 %more, label %body, label %out
 body:
@@ -282,11 +291,14 @@ body:
   %function = load ptr, ptr %command, align 8
   %args = load ptr, ptr %args.of, align 8
   %tasks = load i64, ptr %tasks.of, align 8
-  call void @alone(ptr %function, ptr %args, i64 %tasks, ptr %scratch)
+  %goes.on = call i1 @alone(ptr %function, ptr %args, i64 %tasks, ptr %scratch)
+  br i1 %goes.on, label %next, label %out
+next:
   %number.next = add i64 %number, 1
   br label %look
 out:
-  ret void
+  %left = sub i64 %count, %number
+  ret i64 %left
 }
 
 ; The life of worker %who, until `glassgrad_stop`.
