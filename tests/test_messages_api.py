@@ -53,11 +53,11 @@ the last axes do not have these sizes
   given:    shape (2, 3), normalized_shape=(4,)
   expected: the sizes of the last axes
   mend:     write normalized_shape=(3,)"""),
-    'the table is read as it is': (lambda: F.embedding(Tensor([0]), Tensor.ones(2, 2), max_norm=1.0), """\
-the table is read as it is
-  given:    max_norm=1.0, scale_grad_by_freq=False
-  expected: max_norm=None, scale_grad_by_freq=False
-  mend:     renormalize the weight, or scale its gradient, outside"""),
+    'a mean cannot be divided by nothing': (lambda: F.avg_pool2d(Tensor.ones(1, 1, 2, 2), 2, divisor_override=0), """\
+a mean cannot be divided by nothing
+  given:    divisor_override=0
+  expected: a number that is not 0
+  mend:     leave it out to divide by the window's size"""),
     'bags are the rows of the input': (lambda: F.embedding_bag(Tensor([0]), Tensor.ones(2, 2)), """\
 bags are the rows of the input
   given:    an input of shape (1,), offsets=None

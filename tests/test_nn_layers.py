@@ -97,7 +97,9 @@ POOLS = [
     ("AvgPool1d", (3,), dict(stride=2), (2, 3, 11)),
     ("AvgPool2d", (3,), dict(stride=2, padding=1), (2, 3, 7, 6)),
     ("AvgPool2d", (3,), dict(stride=2, padding=1, count_include_pad=False, ceil_mode=True), (2, 3, 8, 6)),
+    ("AvgPool2d", (3,), dict(stride=2, padding=1, ceil_mode=True, divisor_override=2), (2, 3, 8, 6)),
     ("AvgPool3d", (2,), dict(), (1, 2, 4, 5, 6)),
+    ("AvgPool3d", (2, 2, 1), dict(divisor_override=3), (1, 2, 4, 5, 6)),
     ("AdaptiveAvgPool1d", (3,), dict(), (2, 3, 11)),
     ("AdaptiveAvgPool2d", (1,), dict(), (2, 3, 7, 6)),
     ("AdaptiveAvgPool2d", ((3, 4),), dict(), (2, 3, 7, 6)),
@@ -158,6 +160,24 @@ def test_embedding_repeats_and_padding(rng):
     assert ours.padding_idx == 1 and not ours.weight[1].numpy().any() and ours.weight[0].numpy().all()
     compare(ours, theirs, np.array([[1, 2, 2], [0, 1, 2]]))
     assert not ours.weight.grad.numpy()[1].any()
+
+
+@pytest.mark.parametrize("settings", [dict(max_norm=1.0), dict(max_norm=0.5, norm_type=1.0),
+                                      dict(max_norm=0.5, norm_type=float("inf")), dict(scale_grad_by_freq=True),
+                                      dict(max_norm=1.0, scale_grad_by_freq=True, padding_idx=2)], ids=str)
+def test_embedding_bounds_its_rows_and_shares_out_gradients(rng, settings):
+    table = numbers(rng, 7, 3)
+    ours, theirs = nn.Embedding.from_pretrained(Tensor(table), freeze=False, **settings), \
+        T.Embedding.from_pretrained(torch.tensor(table), freeze=False, **settings)
+    optimizer, judge = nn.optim.SGD([ours.weight], lr=0.5), torch.optim.SGD([theirs.weight], lr=0.5)
+    for _ in range(3):
+        indices = rng.integers(0, 7, (2, 3)), rng.integers(0, 7, 4)      # the table is asked twice before its gradient
+        optimizer.zero_grad(), judge.zero_grad()
+        sum((ours(Tensor(i)) ** 3).sum() for i in indices).backward()
+        sum((theirs(torch.tensor(i)) ** 3).sum() for i in indices).backward()
+        close(ours.weight.grad, theirs.weight.grad, "gradient")
+        optimizer.step(), judge.step()
+        close(ours.weight, theirs.weight, "table")
 
 
 def test_embedding_of_a_table_that_is_there(rng):

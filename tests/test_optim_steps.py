@@ -65,6 +65,9 @@ SETTINGS = [
     ("NAdam", dict(lr=0.1)),
     ("NAdam", dict(betas=(0.5, 0.9), eps=1e-2, weight_decay=0.1, momentum_decay=0.1)),
     ("NAdam", dict(lr=0.05, weight_decay=0.3, decoupled_weight_decay=True, maximize=True)),
+    ("RAdam", dict(lr=0.1)),
+    ("RAdam", dict(betas=(0.5, 0.9), eps=1e-2, weight_decay=0.1)),
+    ("RAdam", dict(lr=0.05, betas=(0.9, 0.3), weight_decay=0.3, decoupled_weight_decay=True, maximize=True)),
     ("SGD", dict(lr=0.1, foreach=True)), ("Adam", dict(lr=0.1, fused=True)),
     ("Adagrad", dict(lr=0.1)),
     ("Adagrad", dict(lr=0.1, lr_decay=0.1, weight_decay=0.1, initial_accumulator_value=0.5, eps=1e-3)),
@@ -80,7 +83,8 @@ def test_each_step_is_pytorchs(rng, name, settings):
 
 @pytest.mark.parametrize("name,settings", [("SGD", dict(lr=0.1, momentum=0.9, dampening=0.5)), ("Adam", dict(lr=0.1)),
                                            ("AdamW", dict(lr=0.1)), ("RMSprop", dict()),
-                                           ("Adagrad", dict(lr_decay=0.1)), ("NAdam", {}), ("Adamax", {})])
+                                           ("Adagrad", dict(lr_decay=0.1)), ("NAdam", {}), ("RAdam", {}),
+                                           ("Adamax", {})])
 def test_parameters_without_a_gradient_wait_as_in_pytorch(rng, name, settings):
     params, theirs = both(rng)
     gradients = random_gradients(rng, steps=8)
@@ -92,7 +96,7 @@ def test_parameters_without_a_gradient_wait_as_in_pytorch(rng, name, settings):
         gradients)
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax"])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "RAdam"])
 def test_float64_parameters_are_exact(rng, name):
     params, theirs = both(rng, dtype=np.float64)
     run(getattr(optim, name)(params, lr=0.1), getattr(torch.optim, name)(theirs, lr=0.1), params, theirs,

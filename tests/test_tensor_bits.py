@@ -126,3 +126,14 @@ def test_gradients_pass_beside_bits_but_not_through_them():
     assert (x * x.bitcast(dtypes.uint8)[3::4].cast(dtypes.float32)).sum().gradient(x)[0].tolist() == [63.0, 64.0]
     with pytest.raises(RuntimeError, match="bits have no gradient"):
         x.view(dtypes.float16).sum().gradient(x)
+    with pytest.raises(RuntimeError, match="bits have no gradient"):
+        (x.view(dtypes.float16).sum() + x.sum()).backward()
+
+
+def test_data_that_wants_no_gradient_may_be_read_as_bits():
+    packed = Tensor([1.0, 2.0, 3.0])
+    weight = Tensor([2.0], requires_grad=True)
+    halves = packed.bitcast(dtypes.float16)
+    (halves.cast(dtypes.float32) * weight).sum().backward()
+    assert weight.grad.tolist() == [float(halves.numpy().astype("float32").sum())]
+    assert packed.grad is None

@@ -80,7 +80,9 @@ def test_max_pool(options):
                                      {"kernel_size": 3, "ceil_mode": True},
                                      {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True},
                                      {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True,
-                                      "count_include_pad": False}], ids=str)
+                                      "count_include_pad": False},
+                                     {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True,
+                                      "count_include_pad": False, "divisor_override": 5}], ids=str)
 def test_avg_pool(options):
     judged = {"kernel_size": 2, **options}
     check(lambda x: x.avg_pool2d(**options), lambda x: F.avg_pool2d(x, **judged), (2, 3, 7, 8))

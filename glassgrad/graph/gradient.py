@@ -76,6 +76,11 @@ def passes_to(node: UOp) -> tuple[UOp, ...]:
     return node.src[1:] if node.op is o.DETACH else node.src
 
 
+def reached_from(roots: Sequence[UOp]) -> list[UOp]:
+    """The nodes that a gradient which starts at the roots can come to."""
+    return toposort(roots, lambda n: [s for s in passes_to(n) if s.dtype.kind == "f"] if n.op in GRADIENTS else [])
+
+
 def _fit(g: UOp, node: UOp) -> UOp:
     """A gradient in the shape of its node: a node of shape () was repeated to any shape, so its gradient is the sum."""
     if g.dtype is not node.dtype:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.graph.dtype import dtypes
+from glassgrad.nn.functional.tables import embedding
 from glassgrad.nn.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
@@ -11,7 +12,10 @@ __all__ = ["Embedding"]
 
 
 class Embedding(Layer):
-    """Row i of `weight` for each number i. The row `padding_idx` starts as zeros and gets no gradient.
+    """Row i of `weight` for each number i. The row `padding_idx` starts as zeros and gets no gradient. With `max_norm`
+    a row that is looked up and longer is made that long (in the norm `norm_type`) in `weight` itself, and
+    `scale_grad_by_freq` divides a row's gradient by how often it was looked up. `sparse`, a layout of gradients, is
+    taken and means nothing.
 
     >>> layer = Embedding(10, 4)
     >>> layer(Tensor([[1, 2, 3]])).shape, layer.weight.shape
@@ -19,20 +23,25 @@ class Embedding(Layer):
     """
     shows = ("num_embeddings", "embedding_dim", "padding_idx")
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None):
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None,
+                 max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
+                 sparse: bool = False):
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise InputError("padding_idx is outside the table", given=f"padding_idx={padding_idx}",
                              expected=f"a number from {-num_embeddings} to {num_embeddings - 1}",
                              mend="choose another row")
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        self.max_norm, self.norm_type, self.scale_grad_by_freq = max_norm, norm_type, scale_grad_by_freq
         weight = Tensor.randn(num_embeddings, embedding_dim)
         if self.padding_idx is not None:
             weight = (_rows(num_embeddings) == self.padding_idx).where(0.0, weight)
         self.weight = weight.requires_grad_()
 
     @classmethod
-    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None) -> Embedding:
+    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None,
+                        max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
+                        sparse: bool = False) -> Embedding:
         """A table that is there already; trained further if not `freeze`.
 
         >>> Embedding.from_pretrained(Tensor([[1.0, 2.0], [3.0, 4.0]]))(Tensor([1])).tolist()
@@ -42,7 +51,7 @@ class Embedding(Layer):
             raise ShapeError("a table of embeddings has rows and columns",
                              given=f"a tensor of shape {embeddings.shape}", expected="2 axes", mend="reshape it first")
         rows, columns = embeddings.shape
-        layer = cls(rows, columns, padding_idx)
+        layer = cls(rows, columns, padding_idx, max_norm, norm_type, scale_grad_by_freq)
         layer.weight = embeddings.detach().requires_grad_(not freeze)
         return layer
 
@@ -50,10 +59,7 @@ class Embedding(Layer):
         if index.dtype.kind not in "iu":
             raise DTypeError(f"{self!r} looks up whole numbers", given=f"indices of {index.dtype.name}",
                              expected="an integer tensor", mend="cast it first: index.int()")
-        found = self.weight[index]
-        if self.padding_idx is None:
-            return found
-        return (index == self.padding_idx).unsqueeze(-1).where(found.detach(), found)
+        return embedding(index, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq)
 
 
 def _rows(n: int) -> Tensor:

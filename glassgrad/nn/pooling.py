@@ -97,19 +97,22 @@ class MaxUnpool3d(MaxUnpool2d):
 
 
 class AvgPool2d(_Pool):
-    """The mean of each window; without `stride` the windows stand side by side.
+    """The mean of each window; without `stride` the windows stand side by side. `divisor_override` is divided by in the
+    place of the number of elements.
 
     >>> AvgPool2d(2)(Tensor.arange(16).reshape(1, 1, 4, 4)).tolist()
     [[[[2.5, 4.5], [10.5, 12.5]]]]
     """
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-                 count_include_pad: bool = True):
+                 count_include_pad: bool = True, divisor_override: int | None = None):
         super().__init__(kernel_size, stride, padding)
         self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
+        self.divisor_override = divisor_override
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
-        return x.avg_pool2d(self.kernel_size, self.stride, 1, self.padding, self.ceil_mode, self.count_include_pad)
+        return x.avg_pool2d(self.kernel_size, self.stride, 1, self.padding, self.ceil_mode, self.count_include_pad,
+                            self.divisor_override)
 
 
 class AvgPool1d(AvgPool2d):

@@ -1,22 +1,28 @@
 """The same memory read as another element type. In: a node and a type. Out: a node, lazily, on any device.
 
 Elements of one size are one BITCAST. Between sizes, words are cut into parts or put together from them with shifts of
-unsigned integers, the lowest bits first, as every supported processor keeps them in memory. Bits have no gradient.
+unsigned integers, the lowest bits first, as every supported processor keeps them in memory. Bits have no gradient: who
+asks for one through them is told so.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Sequence
 
 from glassgrad.base.errors import DTypeError, GradientError, ShapeError
+from glassgrad.graph import ops as o
+from glassgrad.graph.arguments import OwnGradient
 from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.graph.gradient import reached_from
 from glassgrad.graph.uop import UOp
 from glassgrad.tensor.custom import own_gradient
 from glassgrad.tensor.sequence import counting
 
-__all__ = ["reread"]
+__all__ = ["refuse_bits", "reread"]
 
+_floats_as_bits = False                  # until somebody asks for that, no gradient is looked after
 WORDS = {word.itemsize: word for word in dtypes.uints}
 
 
@@ -30,8 +36,11 @@ def reread(x: UOp, dtype: DType) -> UOp:
     if dtype is x.dtype:
         return x
     made = _reread(x, dtype)
-    # integers carry no gradient anyway; between floats one would come this way
-    return own_gradient(made, (x,), _no_gradient) if x.dtype.kind == dtype.kind == "f" else made
+    if not x.dtype.kind == dtype.kind == "f":
+        return made                      # integers carry no gradient anyway; between floats one might be asked for
+    global _floats_as_bits
+    _floats_as_bits = True
+    return own_gradient(made, (x,), _no_gradient)
 
 
 def _reread(x: UOp, dtype: DType) -> UOp:
@@ -53,11 +62,23 @@ def _reread(x: UOp, dtype: DType) -> UOp:
     return _as_values(_join(_as_words(x), WORDS[wanted]), dtype)
 
 
-def _no_gradient(g: UOp, y: UOp, x: UOp) -> tuple[UOp]:
-    raise GradientError("bits have no gradient",
-                        given=f"a gradient through bitcast from {x.dtype.name} to {y.dtype.name}",
-                        expected="a value that changes smoothly with its input",
-                        mend="use cast to convert values; or x.detach() before bitcast, where no gradient is meant")
+def _no_gradient(g: UOp, y: UOp, x: UOp) -> tuple[None]:
+    return (None,)
+
+
+def refuse_bits(root: UOp, targets: Sequence[UOp]) -> None:
+    """An error where the gradient of one of `targets` would come through a bitcast between floats. Data that nobody
+    asked a gradient for may be read as bits."""
+    if not _floats_as_bits:
+        return
+    for node in reached_from([root]):
+        bits = node.op is o.DETACH and type(node.arg) is OwnGradient and node.arg.backward is _no_gradient
+        if bits and not set(targets).isdisjoint(reached_from([node])):
+            raise GradientError("bits have no gradient",
+                                given=f"a gradient through bitcast from {node.src[1].dtype.name} to {node.dtype.name}",
+                                expected="a value that changes smoothly with its input",
+                                mend="use cast to convert values; or x.detach() before bitcast, where no gradient is "
+                                     "meant")
 
 
 def _cut(x: UOp, part: DType) -> UOp:

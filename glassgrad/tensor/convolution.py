@@ -129,8 +129,10 @@ class Convolution(Indexing):
         return x, Windows(size, strides, dilations)
 
     def avg_pool2d(self, kernel_size: Sizes = (2, 2), stride: Any = None, dilation: Sizes = 1, padding: Any = 0,
-                   ceil_mode: bool = False, count_include_pad: bool = True) -> Self:
-        """The mean of each window; without `stride` the windows stand side by side.
+                   ceil_mode: bool = False, count_include_pad: bool = True,
+                   divisor_override: int | None = None) -> Self:
+        """The mean of each window; without `stride` the windows stand side by side. `divisor_override` is divided by
+        in the place of the number of elements.
 
         >>> Tensor.arange(16).reshape(1, 1, 4, 4).avg_pool2d().tolist()
         [[[[2.5, 4.5], [10.5, 12.5]]]]
@@ -141,6 +143,11 @@ class Convolution(Indexing):
         seen, rank = windows.of(padded), windows.rank
         axes = windows.taps(seen)
         total = self._with(seen).sum(axes)
+        if divisor_override is not None:
+            if not divisor_override:
+                raise InputError("a mean cannot be divided by nothing", given="divisor_override=0",
+                                 expected="a number that is not 0", mend="leave it out to divide by the window's size")
+            return total / divisor_override
         if count_include_pad and not ceil_mode:
             return total / math.prod(seen.shape[-rank:])
         if count_include_pad:   # what ceil_mode added at the end never counts, the padding itself does

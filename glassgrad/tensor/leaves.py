@@ -18,7 +18,7 @@ from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp
 
 __all__ = ["RESET", "Leaf", "assigned", "assigned_within", "distinct", "hold", "hold_alone", "holders", "is_held",
-           "started_from", "take_started", "written_with"]
+           "leaves_among", "started_from", "still_a_leaf", "take_started", "written_with"]
 
 
 class Leaf:
@@ -66,6 +66,23 @@ def holders(nodes: Iterable[UOp]) -> list[Any]:
         cache = node._cache
         if cache is not None and "holders" in cache:
             found.extend(t for t in (h() for h in cache["holders"]) if t is not None and t.uop is node)
+    return found
+
+
+def still_a_leaf(tensor: Any, earlier: UOp) -> None:
+    """The tensor was given a new value as a layer's own business (a table whose rows were shortened): gradients of what
+    was computed from the earlier one are still its own."""
+    earlier.cached("was", lambda _: []).append(weakref.ref(tensor))
+
+
+def leaves_among(nodes: Sequence[UOp]) -> list[tuple[UOp, Any]]:
+    """The live leaf tensors of these nodes, each with the node to ask for its gradient: more than one, where the tensor
+    was given a new value and is still the leaf it was."""
+    found = [(t.uop, t) for t in holders(nodes)]
+    for node in nodes:
+        if node._cache is not None and "was" in node._cache:
+            found.extend((node, t) for t in {id(t): t for t in (h() for h in node._cache["was"])}.values()
+                         if t is not None and t.uop is not node)
     return found
 
 

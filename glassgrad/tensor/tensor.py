@@ -18,9 +18,10 @@ from glassgrad.graph.length import sizes_now
 from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor import running
+from glassgrad.tensor.bits import refuse_bits
 from glassgrad.tensor.calls import Calls
 from glassgrad.tensor.host import HostValue, nest
-from glassgrad.tensor.leaves import RESET, distinct, hold, holders, started_from, written_with
+from glassgrad.tensor.leaves import RESET, distinct, hold, holders, leaves_among, started_from, written_with
 from glassgrad.tensor.meeting import resolve_axis
 from glassgrad.tensor.mistakes import explained
 from glassgrad.tensor.training import Training, TrainingSwitch
@@ -203,15 +204,18 @@ class Tensor(Calls, metaclass=TrainingSwitch):
         [2.0, 4.0]
         """
         seed = self._seed(gradient)
-        nodes = toposort([self.uop])
-        leaves = [t for t in holders(nodes) if t.dtype.kind == "f" and t.requires_grad is not False]
+        leaves = [(n, t) for n, t in leaves_among(toposort([self.uop]))
+                  if t.dtype.kind == "f" and t.requires_grad is not False]
         if not leaves:
             raise GradientError("nothing here has a gradient",
                                 given="a value computed from no float tensor that wants one",
                                 expected="at least one float tensor whose requires_grad is not False, still alive",
                                 mend="compute the value from float tensors, or set x.requires_grad = True")
-        anew = any(t._grad is RESET for t in leaves)
-        for leaf, found in zip(leaves, gradients(self.uop, seed, [t.uop for t in leaves])):
+        anew = any(t._grad is RESET for _, t in leaves)
+        parts = gradients(self.uop, seed, [n for n, _ in leaves])
+        nothing = all(part is None for part in parts)
+        refuse_bits(self.uop, [n for n, t in leaves if t.requires_grad or nothing])
+        for (_, leaf), found in zip(leaves, parts):
             if found is not None:
                 made = leaf._with(found)
                 add = leaf.grad is not None and not (anew and leaf.requires_grad is None)
@@ -228,6 +232,7 @@ class Tensor(Calls, metaclass=TrainingSwitch):
         [[3.0, 12.0]]
         """
         found = gradients(self.uop, self._seed(gradient), [t.uop for t in targets])
+        refuse_bits(self.uop, [t.uop for t in targets])
         below = set(self.uop.toposort()) if None in found else ()
         result = []
         for i, (target, node) in enumerate(zip(targets, found)):

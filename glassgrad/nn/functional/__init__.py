@@ -15,5 +15,7 @@ from glassgrad.nn.functional.losses import *  # noqa: F403
 from glassgrad.nn.functional.losses import __all__ as _losses
 from glassgrad.nn.functional.pools import *  # noqa: F403
 from glassgrad.nn.functional.pools import __all__ as _pools
+from glassgrad.nn.functional.tables import *  # noqa: F403
+from glassgrad.nn.functional.tables import __all__ as _tables
 
-__all__ = [*_activations, *_layers, *_losses, *_pools]
+__all__ = [*_activations, *_layers, *_losses, *_pools, *_tables]

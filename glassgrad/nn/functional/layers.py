@@ -12,7 +12,7 @@ from glassgrad.graph.dtype import dtypes
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["affine_grid", "batch_norm", "bilinear", "channel_shuffle", "conv1d", "conv2d", "conv3d",
-           "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "embedding", "embedding_bag", "fold",
+           "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "fold",
            "grid_sample", "group_norm", "instance_norm", "interpolate", "layer_norm", "linear", "local_response_norm",
            "normalize", "one_hot", "pad", "pdist", "pixel_shuffle", "pixel_unshuffle", "rms_norm",
            "scaled_dot_product_attention", "unfold", "upsample"]
@@ -184,43 +184,6 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
 
 
 # -- tables --------------------------------------------------------------------------------------------------
-def _plain_table(max_norm: float | None, scale_grad_by_freq: bool) -> None:
-    if max_norm is not None or scale_grad_by_freq:
-        raise InputError("the table is read as it is", given=f"{max_norm=}, {scale_grad_by_freq=}",
-                         expected="max_norm=None, scale_grad_by_freq=False",
-                         mend="renormalize the weight, or scale its gradient, outside")
-
-
-def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
-              norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False) -> Tensor:
-    """Rows of a table. The row padding_idx gets no gradient. (`sparse` is a layout of gradients; here they are dense.)
-
-    >>> embedding(Tensor([1, 0]), Tensor([[1.0, 2.0], [3.0, 4.0]])).tolist()
-    [[3.0, 4.0], [1.0, 2.0]]
-    """
-    _plain_table(max_norm, scale_grad_by_freq)
-    found = weight[input]
-    if padding_idx is None:
-        return found
-    return (input == padding_idx % weight.shape[0]).unsqueeze(-1).where(found.detach(), found)
-
-
-def embedding_bag(input: Tensor, weight: Tensor, offsets: Maybe = None, max_norm: float | None = None,
-                  norm_type: float = 2.0, scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
-                  per_sample_weights: Maybe = None, include_last_offset: bool = False,
-                  padding_idx: int | None = None) -> Tensor:
-    """The sum, mean or maximum of rows of a table, one bag for each row of the input."""
-    _plain_table(max_norm, scale_grad_by_freq)
-    if offsets is not None or input.ndim != 2 or padding_idx is not None:
-        raise InputError("bags are the rows of the input", given=f"an input of shape {input.shape}, {offsets=}",
-                         expected="2 axes, offsets=None, padding_idx=None",
-                         mend="pad the bags to one length, with per_sample_weights of 0")
-    found = weight[input]                                                       # (bags, in each, size)
-    if per_sample_weights is not None:
-        found = found * per_sample_weights.unsqueeze(-1)
-    return found.max(1) if mode == "max" else found.sum(1) if mode == "sum" else found.mean(1)
-
-
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """1 at each index, 0 elsewhere, along a new last axis."""
     return tensor.one_hot(num_classes)

@@ -22,11 +22,8 @@ def _each(size: Sizes | None, rank: int) -> Any:
 # -- means ---------------------------------------------------------------------------------------------------
 def _average(input: Tensor, rank: int, kernel_size: Sizes, stride: Sizes | None, padding: Sizes, ceil_mode: bool,
              count_include_pad: bool, divisor_override: int | None) -> Tensor:
-    window = _each(kernel_size, rank)
-    if divisor_override is None:
-        return input.avg_pool2d(window, stride, 1, padding, ceil_mode, count_include_pad)
-    # a mean that counts every place, padding and all, times their number is the sum
-    return input.avg_pool2d(window, stride, 1, padding, ceil_mode, True) * (math.prod(window) / divisor_override)
+    return input.avg_pool2d(_each(kernel_size, rank), stride, 1, padding, ceil_mode, count_include_pad,
+                            divisor_override)
 
 
 def avg_pool1d(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,

@@ -3,7 +3,7 @@
 from glassgrad.nn.optim import lr_scheduler as lr_scheduler
 from glassgrad.nn.optim.adadelta import Adadelta
 from glassgrad.nn.optim.adagrad import Adagrad
-from glassgrad.nn.optim.adam import LAMB, Adam, Adamax, AdamW, NAdam
+from glassgrad.nn.optim.adam import LAMB, Adam, Adamax, AdamW, NAdam, RAdam
 from glassgrad.nn.optim.base import Optimizer, OptimizerGroup
 from glassgrad.nn.optim.clip import clip_grad_norm_, clip_grad_value_, total_norm
 from glassgrad.nn.optim.mixed_precision import GradScaler, autocast

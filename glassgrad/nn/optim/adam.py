@@ -1,4 +1,4 @@
-"""Adam, AdamW, Adamax, NAdam and LAMB: steps of a size that the gradient's own history sets. In, out: see `base`.
+"""Adam, AdamW, Adamax, NAdam, RAdam and LAMB: steps of a size that the gradient's own history sets. In, out: `base`.
 
 1 - beta^t is taken as -expm1(t ln beta): in float32 the subtraction would lose four digits at the first steps.
 """
@@ -9,11 +9,12 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import InputError
+from glassgrad.graph.dtype import dtypes
 from glassgrad.nn.optim.base import Optimizer, Parameters
 from glassgrad.nn.optim.group import Group
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Adam", "AdamW", "Adamax", "NAdam", "LAMB"]
+__all__ = ["Adam", "AdamW", "Adamax", "NAdam", "RAdam", "LAMB"]
 
 Betas = tuple[float, float]
 
@@ -25,6 +26,7 @@ def _rest1(betas: Betas) -> float: return 1 - betas[0]
 def _rest2(betas: Betas) -> float: return 1 - betas[1]
 def _log1(betas: Betas) -> float: return math.log(betas[0]) if betas[0] else -math.inf
 def _log2(betas: Betas) -> float: return math.log(betas[1]) if betas[1] else -math.inf
+def _longest(betas: Betas) -> float: return 2 / (1 - betas[1]) - 1
 
 
 def _pair(b1: Any, b2: float, betas: Betas | None) -> Betas:
@@ -38,6 +40,16 @@ def _pair(b1: Any, b2: float, betas: Betas | None) -> Betas:
                          expected="such as (0.9, 0.999)",
                          mend="check the order of the arguments")
     return pair  # type: ignore[return-value]
+
+
+def _decayed(value: Tensor, gradient: Tensor, group: Group) -> tuple[Tensor, Tensor]:
+    """Weight decay, as `decoupled_weight_decay` says: p -= lr weight_decay p, or g += weight_decay p."""
+    if not group["weight_decay"]:
+        return value, gradient
+    decay = group.number("weight_decay")
+    if group["decoupled_weight_decay"]:
+        return value * (1.0 - group.number("lr") * decay), gradient
+    return value, gradient + value * decay
 
 
 class _Moments(Optimizer):
@@ -167,19 +179,51 @@ class NAdam(_Moments):
         return super()._filled(attribute, p, group)
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
-        lr, decay = group.number("lr"), group.number("weight_decay") if group["weight_decay"] else 0.0
-        if group["weight_decay"]:
-            if group["decoupled_weight_decay"]:
-                value = value * (1.0 - lr * decay)
-            else:
-                gradient = gradient + value * decay
+        value, gradient = _decayed(value, gradient, group)
         m, v, _, correction2 = self.moments(i, gradient, group)
         t, product, pace = self.kept("t", i, group), self.kept("c", i, group), math.log(0.96) * group["momentum_decay"]
         now, after = (((t + ahead) * pace).exp() * -0.5 + 1.0 for ahead in (0.0, 1.0))
         now, after = now * group.number("betas", _beta1), after * group.number("betas", _beta1)
         product.assign((product * now).cast(product.dtype))
         step = gradient * ((1 - now) / (1 - product)) + m * (after / (1 - product * after))
-        return value - lr * step / ((v / correction2).sqrt() + group["eps"])
+        return value - group.number("lr") * step / ((v / correction2).sqrt() + group["eps"])
+
+
+class RAdam(_Moments):
+    """Adam that waits until v is worth dividing by: p -= lr m' r / (sqrt(v') + eps) where rho > 5, else p -= lr m'. rho
+    = R - 2 t b2^t / (1 - b2^t) says how many gradients v is the mean of, R = 2 / (1 - b2) - 1 how many it will be, and
+    r^2 = (rho - 4) (rho - 2) R / ((R - 4) (R - 2) rho) (Liu et al., 2019).
+
+    >>> x = Tensor([1.0, 2.0])
+    >>> optimizer = RAdam([x], lr=0.5)
+    >>> _ = x.sum().backward()
+    >>> optimizer.step(); x.numpy().round(4)
+    array([0.5, 1.5], dtype=float32)
+    """
+    def __init__(self, params: Parameters, lr: float | Tensor = 0.001, betas: Betas = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0.0, decoupled_weight_decay: bool = False, *, maximize: bool = False,
+                 foreach: Any = None, fused: Any = None, master_weights: bool = True):
+        super().__init__(params, {"lr": lr, "betas": _pair(betas, 0.0, None), "eps": eps, "weight_decay": weight_decay,
+                                  "maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay},
+                         master_weights)
+
+    def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
+        value, gradient = _decayed(value, gradient, group)
+        m, v, correction1, correction2 = self.moments(i, gradient, group)
+        wanted, rectified = self._rectified(i, group)
+        step = wanted.where(rectified * correction2.sqrt() / (v.sqrt() + group["eps"]), 1.0)
+        return value - (group.number("lr") / correction1) * m * step
+
+    def _rectified(self, i: int, group: Group) -> tuple[Tensor, Tensor]:
+        """Whether to divide, and r. In float64: rho is a small difference of numbers near 2,000."""
+        t = self.kept("t", i, group)
+        key = "rectified", t.uop, id(group)
+        if key not in self.shared:
+            steps, last = t.cast(dtypes.float64), group.number("betas", _longest)
+            rho = last - 2.0 * steps / (-(steps * group.number("betas", _log2))).expm1()
+            square = (rho - 4.0) * (rho - 2.0) * last / ((last - 4.0) * (last - 2.0) * rho)
+            self.shared[key] = rho > 5.0, (rho > 5.0).where(square, 1.0).sqrt().cast(t.dtype)
+        return self.shared[key]  # type: ignore[no-any-return]
 
 
 class LAMB(_Moments):
