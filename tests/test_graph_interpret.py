@@ -327,7 +327,7 @@ def test_reductions_of_large_sources_are_made_in_pieces(large, rng, monkeypatch)
     x, y = (values.leaf(rng.standard_normal(shape).astype(np.float32)) for shape in ((1, 13, 37), (11, 1, 37)))
     wide, other = x.expand((11, 13, 37)), y.expand((11, 13, 37))
     shared = wide * other
-    roots = [((wide * 2.0) * (other + const(1.0))).sum([2]), shared.reduce(o.AMAX, [0]), shared,
+    roots = [((wide * 2.0) + (other * const(3.0))).sum([2]), shared.reduce(o.AMAX, [0]), shared,
              (wide - other).sum([0, 1, 2])]
     whole = interpret(roots, values)
     pieces = []
@@ -338,3 +338,43 @@ def test_reductions_of_large_sources_are_made_in_pieces(large, rng, monkeypatch)
     for piecewise, once in zip(interpret(roots, values), whole):
         np.testing.assert_allclose(piecewise, once, rtol=1e-5, atol=1e-5)
     assert pieces.count(o.SUM) == 1 + -(-13 // max(1, 13 * large // (11 * 13 * 37)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("axes", [(3,), (0, 3), (1, 2), (0, 1, 2)])
+def test_large_sums_of_products_are_matrix_products(axes, dtype, rng, monkeypatch):
+    """Every axis in turn seen by the left factor, the right, both or none; a third factor, functions of factors."""
+    full = (3, 2, 5, 7)
+    choices = [(a, b) for a in (True, False) for b in (True, False)]
+    for _ in range(24):
+        picked = [choices[i] for i in rng.integers(0, 4, 4)]
+        values = Values()
+        x, y = (values.leaf(rng.standard_normal([n if p[side] else 1 for n, p in zip(full, picked)]).astype(dtype))
+                for side in (0, 1))
+        z = values.leaf(rng.standard_normal([n if p[0] else 1 for n, p in zip(full, picked[:2] + [(0, 0)] * 2)]
+                                            ).astype(dtype))
+        node = (x.expand(full) * (y.expand(full).maximum(const(0.0, y.dtype))) * z.expand(full)).sum(axes)
+        expected = (values[x].astype(np.float64) * np.maximum(values[y], 0) * values[z] * np.ones(full)).sum(
+            axes, keepdims=True)
+        monkeypatch.setattr(interpreter, "_LARGE", 16)
+        np.testing.assert_allclose(values.of(node), expected, rtol=1e-5, atol=1e-6 if dtype is np.float32 else 1e-14)
+
+
+def test_large_sums_of_products_that_overflow_go_term_by_term(monkeypatch):
+    values = Values()
+    x = values.leaf(np.array([[[1e30, -1e30, 1.0]]], np.float32))
+    y = values.leaf(np.array([[[1e30, 1e30, 2.0]], [[1.0, 1.0, 3.0]], [[np.nan, 0.0, 0.0]]], np.float32))
+    node = (x.expand((3, 2, 3)) * y.expand((3, 2, 3))).sum([2])
+    monkeypatch.setattr(interpreter, "_LARGE", 4)
+    assert same(values.of(node)[:, :, 0], np.array([[np.nan] * 2, [3.0] * 2, [np.nan] * 2], np.float32))
+
+
+def test_what_repeats_itself_is_made_once(rng):
+    """Padding, windows and functions of an array that repeats itself a billion times take the memory of one."""
+    values = Values()
+    x = values.leaf(rng.standard_normal((1, 4, 1)).astype(np.float32))
+    y = x.expand((1 << 15, 4, 1 << 15)).maximum(const(0.5)).pad(((0, 0), (1, 2), (0, 0)))
+    y = y.window(1, 2).unwindow(1, 1, 1, 7)
+    once = x.maximum(const(0.5)).pad(((0, 0), (1, 2), (0, 0))).window(1, 2).unwindow(1, 1, 1, 7)
+    got = values.of(y)
+    assert got.shape == (1 << 15, 7, 1 << 15, 2) and same(got[:1, :, :1], values.of(once))

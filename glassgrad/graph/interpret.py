@@ -8,6 +8,7 @@ and rounded once, reductions at their end. NumPy is loaded when a function here 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,10 +19,12 @@ from glassgrad.graph.dtype import DType, convert, dtypes
 from glassgrad.graph.length import value_of
 from glassgrad.graph.node import concrete, toposort
 from glassgrad.graph.ops import ELEMENTWISE, REDUCE, Op
+from glassgrad.graph.products import once, seen, sum_of_products
 from glassgrad.graph.uop import UOp, identity
 
 Array = Any    # numpy.ndarray; NumPy is not loaded with this file
 
+_AXIS_BY_AXIS = ELEMENTWISE | {o.PAD, o.UNWINDOW}    # what does not change along an axis still does not, after these
 _NOT_IN_NUMPY = (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)
 
 
@@ -59,7 +62,8 @@ def interpret(roots: Sequence[UOp], values: Mapping[UOp, Array]) -> list[Array]:
                 result = np.asarray(values[node])
             else:
                 parts = inside.get(node)
-                result = _in_pieces(np, node, parts, done) if parts else evaluate(np, node, [done[s] for s in node.src])
+                sources = [done[s] for s in node.src if s not in within]
+                result = _in_pieces(np, node, parts, done) if parts else _value(np, node, sources)
                 for s in [s for n in (node, *(parts or ())) for s in n.src if s not in within]:
                     uses[s] -= 1
                     if not uses[s]:                    # nobody will ask again: long graphs stay small
@@ -89,7 +93,11 @@ def _large_parts(node: UOp, uses: Mapping[UOp, int], values: Mapping[UOp, Array]
 
 
 def _in_pieces(np: Any, node: UOp, parts: Sequence[UOp], done: Mapping[UOp, Array]) -> Array:
-    """A reduction cut along the longest axis that it keeps: the same sums, where NumPy may add in another order."""
+    """A reduction of what is too large to be made: a sum of products as a matrix product, or else cut along the longest
+    axis that it keeps: the same sums, where NumPy may add in another order."""
+    product = _as_product(np, node, parts, done)
+    if product is not None:
+        return product
     axis = max(range(len(node.shape)), key=node.shape.__getitem__)
     count = node.shape[axis]
     step = max(1, count * _LARGE // node.src[0].size)
@@ -98,10 +106,47 @@ def _in_pieces(np: Any, node: UOp, parts: Sequence[UOp], done: Mapping[UOp, Arra
         cut = (slice(None),) * axis + (slice(start, start + step),)
         here: dict[UOp, Array] = {}
         for part in parts:
-            here[part] = evaluate(np, part, [here[s] if s in here else done[s][cut if s.shape else ()]
-                                             for s in part.src])
+            here[part] = _value(np, part, [here[s] if s in here else done[s][cut if s.shape else ()]
+                                           for s in part.src])
         result[cut] = evaluate(np, node, [here[node.src[0]]])
     return result
+
+
+def _as_product(np: Any, node: UOp, parts: Sequence[UOp], done: Mapping[UOp, Array]) -> Array | None:
+    """A sum of products whose factors are smaller than the products; None where it is not one."""
+    if node.op is not o.SUM or node.dtype not in (dtypes.float32, dtypes.float64) or parts[-1].op is not o.MUL:
+        return None
+    products, factors = {parts[-1]}, list[UOp]()
+    for part in reversed(parts):                       # readers first: products of products are one
+        for s in part.src if part in products else ():
+            (products.add if s.op is o.MUL and s in parts else factors.append)(s)
+    here = dict(done)
+    for part in [part for part in parts if part not in products]:
+        sources = [here[s] for s in part.src]
+        if math.prod(n for n, used in zip(part.shape, _changing(part, sources)) if used) > node.src[0].size // 4:
+            return None
+        here[part] = _value(np, part, sources)
+    return sum_of_products(np, [here[f] for f in factors], node.src[0].shape, node.arg.axes)
+
+
+def _value(np: Any, node: UOp, sources: list[Array]) -> Array:
+    """A node's value. What goes element by element is made once along the axes that no source changes along."""
+    if node.op not in _AXIS_BY_AXIS:
+        return evaluate(np, node, sources)
+    full = np.broadcast_shapes(*(x.shape for x in sources))
+    axes = _changing(node, sources)
+    if all(used or n <= 1 for used, n in zip(axes, full)):
+        return evaluate(np, node, sources)
+    result = evaluate(np, node, [once(x, axes) for x in sources])
+    return np.broadcast_to(result, [n if used else whole for n, used, whole in zip(result.shape, axes, full)])
+
+
+def _changing(node: UOp, sources: list[Array]) -> tuple[bool, ...]:
+    """The axes along which some source changes, or which the node works along."""
+    working = [a for a, ends in enumerate(node.arg.padding) if any(ends)] if node.op is o.PAD else \
+        [node.arg.axis, len(node.shape) - 1] if node.op is o.UNWINDOW else []
+    along = [seen(x) for x in sources if x.shape]
+    return tuple(a in working or any(axes[a] for axes in along) for a in range(len(node.shape)))
 
 
 def evaluate(np: Any, node: UOp, sources: list[Array]) -> Array:
@@ -316,14 +361,17 @@ def _(np: Any, node: UOp, x: Array) -> Array:
 @_means(o.WINDOW)
 def _(np: Any, node: UOp, x: Array) -> Array:
     axis, size, stride, dilation = node.arg
-    positions = np.arange(node.shape[axis])[:, None] * stride + np.arange(size) * dilation
-    return np.moveaxis(np.take(x, positions, axis), axis + 1, -1)
+    span = (size - 1) * dilation + 1
+    if not 0 < span <= x.shape[axis]:
+        return np.zeros(node.shape, x.dtype)           # no window fits, or each is empty
+    windows = np.lib.stride_tricks.sliding_window_view(x, span, axis)      # a view: no window is copied
+    return windows[(slice(None),) * axis + (slice(None, None, stride),)][..., ::dilation]
 
 
 @_means(o.UNWINDOW)
 def _(np: Any, node: UOp, x: Array) -> Array:
     axis, stride, dilation, length = node.arg
-    out = np.zeros(node.shape, x.dtype)
+    out = np.zeros((*x.shape[:axis], length, *x.shape[axis + 1:]), x.dtype)
     source, target = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
     for k in range(x.shape[-1]):                       # x[o, k] goes to place o*stride + k*dilation, where there is one
         start = k * dilation
