@@ -8,39 +8,34 @@ follows from the trace or from a frame alone is worked out when it is made, and 
 from __future__ import annotations
 
 import ctypes
-import sys
 import weakref
+from collections.abc import Collection, Set
 from typing import Any
 
-from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.normal import scalar_bytes
 from glassgrad.engine.replay import Replay
+from glassgrad.exchange import Names, exchanged, moved, same_view, symbol_of
+from glassgrad.frames import Frame
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.length import Symbol
-from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp
+from glassgrad.places import same_attributes
 from glassgrad.runtime.device import Device
 from glassgrad.standing import Row, Standing, Weight
-from glassgrad.tensor.leaves import RESET, hold, hold_alone
+from glassgrad.tensor.leaves import RESET
 from glassgrad.tensor.random import _streams
 from glassgrad.tensor.running import computed_array
 from glassgrad.tensor.tensor import Tensor
-from glassgrad.tracing import Source, Traced, add_gradient, as_buffer, mapped, shows_another
+from glassgrad.tracing import Source, Traced, as_buffer, mapped, shows_another
 
-__all__ = ["STALE", "Captured", "Names"]
+__all__ = ["STALE", "Captured"]
 
 STALE = object()           # the answer of a replay that does not fit this call
 
-Names = dict[Symbol, Symbol]       # variables of the trace, and what they are in a call
-Write = tuple[Any, int, int]       # an array of addresses, a position in it, and the address to write there
-
 
 class Captured:
-    """A trace as a replay: what to look up before it, what to rebind after it.
-
-    Each buffer that a call brings or makes has a symbol, a BUFFER node without memory: that of the trace is let go.
-    """
+    """A trace as a replay: what to look up before it, what to rebind after it."""
 
     def __init__(self, traced: Traced):
         self.why = ""
@@ -55,7 +50,7 @@ class Captured:
                 *[node for _, node in traced.argument_grads]]
         fresh = [b for b in dict.fromkeys(node.base for node in kept) if b in made]     # what outlives the call
         sources = {node: source for node, source in traced.sources.items() if isinstance(source, Source)}
-        symbols = {b: _symbol(b) for b in (*traced.argument_nodes, *sources, *fresh)}
+        symbols = {b: symbol_of(b) for b in (*traced.argument_nodes, *sources, *fresh)}
         self.inputs = [symbols[node] for node in traced.argument_nodes]
         self.fresh = [symbols[b] for b in fresh]
         weights = [Weight(symbols[node], source, traced.node_before(source)) for node, source in sources.items()]
@@ -64,14 +59,15 @@ class Captured:
         for number, weight in enumerate(self.single):
             weight.number = number
         self.holders = [w.source.tensors[0] for w in self.single]
+        self.weights_are = same_attributes(self.holders, "uop")
         self.seen = [w.node for w in self.single]
-        self.after = [(weakref.ref(t), _moved(t.uop, symbols)) for t in rebound]
-        self.bound = [(p, _moved(p.value.uop, symbols)) for p in bound]
-        self.grads = [(weakref.ref(t), None if g is None else _moved(g.uop, symbols)) for t, g in traced.grads]
-        self.argument_updates = [(i, _moved(node, symbols)) for i, node in traced.argument_updates]
-        self.argument_grads = [(i, _moved(node, symbols)) for i, node in traced.argument_grads]
-        self.returned_nodes = [_moved(t.uop, symbols) for t in traced.returned]
-        self.returned = mapped(traced.form, lambda t: Tensor(_moved(t.uop, symbols)))
+        self.after = [(weakref.ref(t), moved(t.uop, symbols)) for t in rebound]
+        self.bound = [(p, moved(p.value.uop, symbols)) for p in bound]
+        self.grads = [(weakref.ref(t), None if g is None else moved(g.uop, symbols)) for t, g in traced.grads]
+        self.argument_updates = [(i, moved(node, symbols)) for i, node in traced.argument_updates]
+        self.argument_grads = [(i, moved(node, symbols)) for i, node in traced.argument_grads]
+        self.returned_nodes = [moved(t.uop, symbols) for t in traced.returned]
+        self.returned = mapped(traced.form, lambda t: Tensor(moved(t.uop, symbols)))
         # what the function did not make is returned as itself: an argument by its number, a weight
         self.returned_as = [traced.places.get(id(t), weakref.ref(t) if id(t) in traced.before else None)
                             for t in traced.returned]
@@ -92,13 +88,13 @@ class Captured:
                              in self.replay.cells if stream and cell.value > traced.streams[0]]
         self.other_cells = [(cell, address, dtype) for cell, dtype, address, stream in self.replay.cells
                             if not (stream and cell.value > traced.streams[0])]
-        self.flags = [flag.over(lambda node: _exchanged(node, symbols, {})) for flag in traced.trace.flags]
+        self.flags = [flag.over(lambda node: exchanged(node, symbols, {})) for flag in traced.trace.flags]
         self.symbols = traced.symbols             # the variables that arguments bring, as they were in the trace
-        self.sizes = [(self.symbols.index(s), address) for s, address in self.replay.sizes if s in self.symbols]
+        self.sizes = [(s, address) for s, address in self.replay.sizes if s in self.symbols]
         self.names: Names = {}                    # what they are in this call
         self.circumstances = -1                   # under which the replay was prepared
-        self.frame: _Frame | None = None          # holds the results of the last call
-        self.other: _Frame | None = None          # held those of the call before: free once nobody else does
+        self.frame: Frame | None = None          # holds the results of the last call
+        self.other: Frame | None = None          # held those of the call before: free once nobody else does
 
     def _find_standing(self, kept: list[UOp | None]) -> list[Row]:
         """What may stay where it is: results that take the place of a weight, and gradients that take nobody's; whole
@@ -112,7 +108,7 @@ class Captured:
             weight = weights.get(id(reference()))
             alone = symbol in self.fresh and kept.count(symbol) == 1
             part = parts.get(symbol)
-            if weight is not None and alone and _same_view(symbol, weight.node) and (
+            if weight is not None and alone and same_view(symbol, weight.node) and (
                     part.source is weight.symbol if part is not None else
                     whole and self.replay.waits(symbol) and self.replay.rewrites(weight.symbol, symbol)):
                 weight.row = Row(symbol, reference, weight, symbol, part)
@@ -159,16 +155,14 @@ class Captured:
             if tensor is not None and (tensor._grad is not None and tensor._grad is not RESET) is not had:
                 self.why = "a gradient was reset" if had else "a gradient was there already"
                 return True
-        try:
-            present = [holder().uop for holder in self.holders]       # type: ignore[union-attr]
-        except AttributeError:                     # one of them is dead, and None has no node
-            self.why = "a tensor it uses is gone"
-            return True
-        if present != self.seen:
-            for weight, node, seen in zip(self.single, present, self.seen):
-                if node is not seen and not self._follow(weight, [node]):
+        if not self.weights_are(self.seen):
+            for weight in self.single:
+                if not self._follow(weight, weight.source.nodes()):
                     return True
-        return not all(self._follow(weight, weight.source.nodes()) for weight in self.shared)
+        for weight in self.shared:
+            if not self._follow(weight, weight.source.nodes()):
+                return True
+        return False
 
     def _follow(self, weight: Weight, nodes: list[UOp]) -> bool:
         """Bind a weight to what its tensors stand for now; False where that is not the same kind of value."""
@@ -177,17 +171,17 @@ class Captured:
             return False
         now = nodes[0]
         if now is not weight.node or now.symbolic or len(nodes) > 1:
-            then = _moved(weight.node, {}, self.names) if weight.node.symbolic else weight.node
+            then = moved(weight.node, {}, self.names) if weight.node.symbolic else weight.node
             apart = nodes.count(now) < len(nodes) and any(n.base is not now.base for n in nodes)
-            if apart or not _same_view(now, then):
+            if apart or not same_view(now, then):
                 self.why = f"a tensor of shape {now.shape} it uses was replaced by something else"
                 return False
             weight.node = weight.node if now.symbolic else now       # its sizes are those of the trace
             self.replay.bind(weight.symbol, now.base.arg.address)
-        if weight.only is not None:
+        if weight.only is not None and self.seen[weight.number] is not now:
             self.seen[weight.number] = now
-        if weight.row is not None:
-            weight.row.lost = self.standing.disturbed = True
+            if weight.row is not None:
+                weight.row.lost = self.standing.disturbed = True
         return True
 
     def _arguments(self, tensors: list[Tensor]) -> list[Tensor] | None:
@@ -205,14 +199,14 @@ class Captured:
                    **{w.symbol: w.source.nodes()[0].base for w in (*self.single, *self.shared)},
                    **{row.symbol: row.node for row in self.standing.rows if row.node is not None}, **made}
         for flag in self.flags:
-            flag.judge(lambda node: computed_array(_exchanged(node, present, self.names), Device.DEFAULT))
+            flag.judge(lambda node: computed_array(exchanged(node, present, self.names), Device.DEFAULT))
 
     # -- replaying -------------------------------------------------------------------------------------------
-    def call(self, tensors: list[Tensor], symbols: list[Symbol], circumstances: int) -> Any:
+    def call(self, tensors: list[Tensor], ids: Set[int], symbols: Collection[Symbol], circumstances: int) -> Any:
         """Everything the function does, for these arguments; `STALE` if it may do something else by now. While
-        `circumstances` stays the same number, the settings have not changed. `symbols` are the variables with their
-        values, in the order of the arguments."""
-        if self.itself or not self.own.isdisjoint(map(id, tensors)) or self.argument_updates:
+        `circumstances` stays the same number, the settings have not changed. `ids` are those of the tensors; `symbols`
+        are the variables with their values, in the order of the arguments."""
+        if self.itself or self.argument_updates or not self.own.isdisjoint(ids):
             others = self._arguments(tensors)
             if others is None:
                 self.why = "which of its own tensors it is handed is no longer the same"
@@ -225,20 +219,20 @@ class Captured:
         if circumstances != self.circumstances:
             self.circumstances = circumstances
             self.replay.prepare()
-        arguments = []
+        arguments, handed = [], self.handed
         for i, tensor in enumerate(tensors):
             node = tensor.uop
             if node.op is not o.BUFFER:
                 node = as_buffer(tensor)
             arguments.append(node)
             address = node.arg.address
-            if address != self.handed[i]:
-                self.handed[i] = address
+            if address != handed[i]:
+                handed[i] = address
                 for array, position, offset in self.entries[i]:
                     array[position] = address + offset
         frame = self.other
         if frame is None or not frame.is_free():
-            frame = _Frame(self)
+            frame = Frame(self)
             frame.counted = frame.count()          # here, where none of its making is referred to any more
         elif frame.views:
             frame.forget()
@@ -250,162 +244,10 @@ class Captured:
         _streams.count += self.drawn
         for cell, address, dtype in self.other_cells:
             ctypes.memmove(address, scalar_bytes(cell.value, dtype), 8)
-        for number, address in self.sizes:
-            ctypes.memmove(address, scalar_bytes(symbols[number].value, dtypes.index), 8)
+        for symbol, address in self.sizes:
+            ctypes.memmove(address, scalar_bytes(self.names[symbol].value, dtypes.index), 8)
         if self.replay.run() or self.flags and not self.replay.pause:
             self._judge(arguments, frame.made)
         self.standing.end()
         self.other, self.frame = self.frame, frame
         return frame.hand_out(self, tensors, arguments)
-
-
-class _Frame:
-    """Memory for the results of one call. Two take turns: a call writes into the one whose results nobody holds."""
-
-    def __init__(self, captured: Captured):
-        self.made: dict[UOp, UOp] = {b: UOp(o.BUFFER, b.dtype, (), Buffer(b.shape, b.dtype, b.arg.device))
-                                     for b in captured.fresh}
-        self.inputs = set(captured.inputs)
-        self.after = [(reference, self._here(node), node) for reference, node in captured.after]
-        self.bound = [(place, self._here(node), node) for place, node in captured.bound]
-        self.grads = [(reference, None if node is None else self._here(node), node)
-                      for reference, node in captured.grads]
-        self.returned = [self._here(node) for node in captured.returned_nodes]
-        self.brought = any(node is None and then is not None for node, then in [
-            *[row[1:] for rows in (self.after, self.bound, self.grads) for row in rows],
-            *zip(self.returned, captured.returned_nodes)]) or bool(captured.argument_updates or captured.argument_grads)
-        elsewhere = [row[1] for rows in (self.after, self.bound) for row in rows]
-        single = isinstance(captured.returned, Tensor) and captured.returned_as[0] is None
-        self.one_result = self.returned[0] if single and self.returned[0] not in elsewhere else None
-        self.held = False
-        nodes = [*self.made.values(), *[n for rows in (self.after, self.bound, self.grads) for _, n, _ in rows
-                                        if n is not None], *filter(None, self.returned)]
-        self.views = {view for node in nodes for view in node.toposort() if view.op is not o.BUFFER}
-        self.results: list[Write] = [write for symbol, node in self.made.items()
-                                     for write in _writes(captured, symbol, node)]
-        self._expect(captured)
-        self.things: list[Any] = list(dict.fromkeys(nodes)) + [n.arg for n in self.made.values()]
-        self.counted: list[int] = []
-
-    def _expect(self, captured: Captured) -> None:
-        """What the next call will find where this frame's values are handed out to weights."""
-        self.next_nodes: list[tuple[Weight, UOp]] = []
-        self.next_writes: list[Write] = []
-        rebound = {id(reference()): node for reference, node, _ in self.after}
-        for weight in captured.single:
-            tensor = weight.only() if weight.only is not None else None
-            node = rebound.get(id(tensor)) if tensor is not None else None
-            if node is not None and _same_view(node, weight.node):
-                self.next_nodes.append((weight, node))
-                self.next_writes += _writes(captured, weight.symbol, node.base)
-
-    def _here(self, node: UOp) -> UOp | None:
-        """A node of the trace over this frame's memory; None for a view of an argument, or one with a symbolic size,
-        which each call brings."""
-        return None if node.base in self.inputs or node.symbolic else _moved(node, self.made)
-
-    def count(self) -> list[int]:
-        """How often each node and buffer of this frame is referred to."""
-        return list(map(sys.getrefcount, self.things))
-
-    def is_free(self) -> bool:
-        """Whether nobody but this frame knows its nodes and buffers: counted when it was made, counted again now."""
-        return self.count() == self.counted
-
-    def forget(self) -> None:
-        """Views remember the value that was read through them: here, that of an earlier call."""
-        for node in self.views:
-            if node._cache is not None:
-                node._cache.pop("value", None)
-
-    def hand_out(self, captured: Captured, tensors: list[Tensor], arguments: list[UOp]) -> Any:
-        """Rebind what the function rebinds, and its results in the form it returned them."""
-        given = {**self.made, **dict(zip(captured.inputs, arguments))} if self.brought else {}
-        names = captured.names
-        for reference, node, then in self.after:
-            tensor = reference()
-            if tensor is not None:
-                tensor.uop = node if node is not None else _moved(then, given, names)
-                if not self.held or node is None:
-                    hold(tensor)
-        self.held = True
-        seen = captured.seen
-        for weight, node in self.next_nodes:
-            weight.node = seen[weight.number] = node
-        for array, position, address in self.next_writes:
-            array[position] = address
-        if self.bound:
-            new: dict[UOp, Tensor] = {}                # one tensor may have been put in several places
-            for place, node, then in self.bound:
-                if then not in new:
-                    new[then] = Tensor(node if node is not None else _moved(then, given, names))
-                place.put(new[then])
-        for reference, node, then_ in self.grads:
-            tensor = reference()
-            if tensor is not None:
-                if then_ is None:
-                    tensor.grad = None
-                else:
-                    tensor._grad = tensor._with(node if node is not None else _moved(then_, given, names))
-        for i, node_ in captured.argument_updates:
-            tensors[i].uop = _moved(node_, given, names)
-            hold(tensors[i])
-        for i, node_ in captured.argument_grads:
-            add_gradient(tensors[i], tensors[i]._with(_moved(node_, given, names)))
-        if self.one_result is not None:
-            made = Tensor._of_node(self.one_result)
-            hold_alone(made)
-            return made
-        results = iter(zip(self.returned, captured.returned_nodes, captured.returned_as))
-
-        def fresh(_: Tensor) -> Tensor:
-            node, then, itself = next(results)
-            if isinstance(itself, int):
-                return tensors[itself]
-            known = itself() if itself is not None else None
-            return known if known is not None else Tensor(node if node is not None else _moved(then, given, names))
-
-        return mapped(captured.returned, fresh)
-
-
-def _symbol(buffer: UOp) -> UOp:
-    """A BUFFER that stands for whatever memory a call brings in its place."""
-    return UOp(o.BUFFER, buffer.dtype, (), Buffer.from_host(None, 0, buffer.shape, buffer.dtype, buffer.arg.device))
-
-
-def _writes(captured: Captured, symbol: UOp, node: UOp) -> list[Write]:
-    """What binds a symbol of the replay to a buffer."""
-    address = node.arg.address
-    return [(array, position, address + offset) for array, position, offset in captured.replay.pointers(symbol)]
-
-
-def _same_view(now: UOp, then: UOp) -> bool:
-    """Whether two nodes are the same view of buffers that differ only in their values."""
-    while now.op is then.op and (now.op is o.DETACH or now.op.kind == Kind.MOVEMENT and now.arg == then.arg):
-        now, then = now.src[0], then.src[0]
-    return now.op is o.BUFFER and then.op is o.BUFFER and now.shape == then.shape and now.dtype is then.dtype \
-        and now.device == then.device
-
-
-def _exchanged(node: UOp, made: dict[UOp, UOp], names: Names) -> UOp:
-    """A graph of the trace over other buffers, with the variables of this call."""
-    new = dict(made)
-    for n in node.toposort():
-        if n not in new:
-            src = tuple([new[s] for s in n.src])
-            new[n] = n.named(src, lambda s: names.get(s, s)) if n.symbolic else n.over(src)
-    return new[node]
-
-
-def _moved(node: UOp, made: dict[UOp, UOp], names: Names | None = None) -> UOp:
-    """A view as it was in the trace, over the buffer and with the variables of this call."""
-    if node.op is o.BUFFER:
-        return made.get(node, node)
-    views = []
-    while node.op is not o.BUFFER:
-        views.append(node)
-        node = node.src[0]
-    out = made.get(node, node)
-    for view in reversed(views):
-        out = view.named((out,), lambda s: names.get(s, s)) if names and view.symbolic else view.over((out,))
-    return out

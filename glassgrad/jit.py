@@ -29,9 +29,10 @@ from typing import Any
 
 from glassgrad.base.errors import JitError
 from glassgrad.base.settings import State, current_state, settings
-from glassgrad.captured import STALE, Captured, Names
+from glassgrad.captured import STALE, Captured
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
+from glassgrad.exchange import Names
 from glassgrad.graph.dtype import DType
 from glassgrad.graph.length import Length, Symbol, replaced
 from glassgrad.places import PLAIN, Content, Place, is_array
@@ -140,7 +141,8 @@ class TinyJit:
         if kwargs:
             form.append("**")
             _describe(kwargs, form, tensors, objects, symbols)
-        if len(tensors) > 1 and len({*map(id, tensors)}) < len(tensors):     # one tensor, handed in more than once
+        ids = {*map(id, tensors)}
+        if len(ids) < len(tensors):                                     # one tensor, handed in more than once
             first: dict[int, int] = {}
             form += ("again", *[first.setdefault(id(t), i) for i, t in enumerate(tensors)])
             tensors = [tensors[i] for i in first.values()]
@@ -155,11 +157,13 @@ class TinyJit:
                 combination = self._find(form, objects)
             replays = combination.replays
             if replays and not circumstances.check:        # CHECK judges kernel by kernel, in a trace
-                for number, replay in enumerate(replays):
-                    result = replay.call(tensors, list(symbols), circumstances.number)
+                number = circumstances.number
+                for replay in replays:
+                    result = replay.call(tensors, ids, symbols, number)
                     if result is not STALE:
-                        if number:                         # the one that fits is tried first next time
-                            replays.insert(0, replays.pop(number))
+                        if replay is not replays[0]:       # the one that fits is tried first next time
+                            replays.remove(replay)
+                            replays.insert(0, replay)
                         self._replayed += 1
                         return result
                 self._say_why(replays[0].why, circumstances.debug)

@@ -8,13 +8,14 @@ values, and there 1, 1.0 and True are three values, as are 0.0 and -0.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from keyword import iskeyword
 from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
 __all__ = ["PLAIN", "Content", "Place", "array_content", "attribute", "cell", "copied", "difference", "entry",
-           "is_array", "item", "same", "same_objects", "size"]
+           "is_array", "item", "same", "same_attributes", "same_objects", "size"]
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice)
 _GONE = type("Gone", (), {})()                 # what is found where there is nothing any more
@@ -192,6 +193,31 @@ def same_objects(places: Iterable[Place]) -> tuple[Callable[[], bool], list[Plac
     for group in by_holder.values():
         others += writer.compare(group)
     return writer.function(), others
+
+
+def same_attributes(references: Sequence[weakref.ref[Any]], name: str) -> Callable[[list[Any]], bool]:
+    """A function that says whether this attribute of each object is the very one in a list; of a dead one it is not.
+
+    >>> class Point: x = y = 0
+    >>> point = Point()
+    >>> at = same_attributes([weakref.ref(point)], "x")
+    >>> before = at([0]); point.x = 5; before, at([0]), at([5])
+    (True, False, True)
+    """
+    if not 0 < len(references) <= _MANY:
+        def compare(values: list[Any]) -> bool:
+            try:
+                return all(map(is_, [getattr(reference(), name) for reference in references], values))
+            except AttributeError:
+                return False
+        return compare
+    values = ", ".join(f"v{i}" for i in range(len(references)))
+    tests = " and ".join(f"r{i}().{name} is v{i}" for i in range(len(references)))
+    text = (f"def same(values):\n    {values}, = values\n    try: return {tests}\n"
+            "    except AttributeError: return False\n")           # None has no such attribute
+    names: dict[str, Any] = {f"r{i}": reference for i, reference in enumerate(references)}
+    exec(compile(text, "<places>", "exec"), names)
+    return names["same"]       # type: ignore[no-any-return]
 
 
 class _Writer:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from operator import is_
 from sys import getrefcount
 from typing import Any
 
@@ -19,6 +18,7 @@ from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.replay import Replacing, Replay
 from glassgrad.graph import ops as o
 from glassgrad.graph.uop import UOp
+from glassgrad.places import same_attributes
 from glassgrad.tensor.leaves import hold
 from glassgrad.tensor.tensor import Tensor
 from glassgrad.tracing import Source
@@ -65,7 +65,7 @@ class Standing:
     def __init__(self, replay: Replay, rows: Sequence[Row], seen: list[UOp]):
         self.replay, self.rows, self.seen = replay, list(rows), seen       # `seen`: what the weights stand for
         self._gradients = [row for row in rows if row.weight is None]
-        self._owners = [row.tensor for row in self._gradients]
+        self._gradients_are = same_attributes([row.tensor for row in self._gradients], "_grad")
         self._handed: list[Any] = list(self._gradients)         # gradient tensors, or rows where there is none yet
         self._things: list[Any] = []
         self._counted: list[int] = []
@@ -94,11 +94,7 @@ class Standing:
 
     def gradients_are_in_place(self) -> bool:
         """Whether each tensor has the very gradient that the call before left; asked before `begin`."""
-        try:
-            owned = [owner()._grad for owner in self._owners]       # type: ignore[union-attr]
-        except AttributeError:                 # one of them is dead, and None has no gradient
-            owned = []
-        self._in_place = len(owned) == len(self._handed) and all(map(is_, owned, self._handed))
+        self._in_place = self._gradients_are(self._handed)
         return self._in_place
 
     def end(self) -> None:

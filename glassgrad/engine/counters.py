@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 
-class GlobalCounters:
+class Counters:
     """Running totals over the process; `reset()` before what you want to measure.
 
     >>> GlobalCounters.reset()
     >>> GlobalCounters.kernel_count
     0
     """
-    kernel_count: int = 0      # kernels launched
-    global_ops: int = 0        # arithmetic operations in them
-    global_mem: int = 0        # bytes of memory they must touch
-    time_sum_s: float = 0.0    # seconds spent running them
-    schedules: int = 0         # graphs scheduled anew (a cached schedule does not count)
-    mem_used: int = 0          # bytes of the values in memory now; `reset` leaves it
+    __slots__ = ("kernel_count", "global_ops", "global_mem", "time_sum_s", "schedules", "mem_used")
 
-    @classmethod
-    def reset(cls) -> None:
+    def __init__(self) -> None:
+        self.mem_used = 0          # bytes of the values in memory now; `reset` leaves it
+        self.reset()
+
+    def reset(self) -> None:
         """Set all counters to zero."""
-        cls.kernel_count = cls.global_ops = cls.global_mem = cls.schedules = 0
-        cls.time_sum_s = 0.0
+        self.kernel_count = 0      # kernels launched
+        self.global_ops = 0        # arithmetic operations in them
+        self.global_mem = 0        # bytes of memory they must touch
+        self.time_sum_s = 0.0      # seconds spent running them
+        self.schedules = 0         # graphs scheduled anew (a cached schedule does not count)
+
+
+GlobalCounters = Counters()        # no class: to change one costs more, and every run counts

@@ -30,6 +30,8 @@ from glassgrad.runtime.device import Device
 from glassgrad.schedule.kernels import Item
 from glassgrad.schedule.updates import rewrites
 
+Write = tuple[Any, int, int]       # an array of addresses, a position in it, and the address to write there
+
 
 class Replacing(NamedTuple):
     """A result that is an earlier value with a part replaced, and the number of elements copied for it."""
@@ -232,6 +234,10 @@ class Replay:
     def pointers(self, symbol: UOp) -> list[tuple[Any, int, int]]:
         """Where a buffer's address is written: (array, position, byte offset)."""
         return self._pointers[symbol]
+
+    def writes(self, symbol: UOp, address: int) -> list[Write]:
+        """What `bind` would write."""
+        return [(array, position, address + offset) for array, position, offset in self._pointers[symbol]]
 
     def prepare(self) -> None:
         """Take the settings as they are now; `run` does not look at them."""

@@ -20,6 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from threading import get_ident
 from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError
@@ -224,7 +225,8 @@ class WorkerPool:
     def _forget(self) -> None:
         """Starts over without threads: in a new pool, and in a fork's child, where threads do not exist."""
         self._crew: _Crew | None = None
-        self._inside: set[int] = set()
+        self._caller = 0                    # the thread whose commands run; no thread's number is 0
+        self._inside: set[int] = set()      # the workers
         self._lock = threading.Lock()
 
     def ensure_scratch(self, nbytes: int) -> None:
@@ -235,18 +237,18 @@ class WorkerPool:
     def run(self, commands: int, count: int) -> int:
         """Runs the `count` commands at address `commands`, each after the one before, and answers how many a check left
         undone. One call at a time."""
-        me = threading.get_ident()
-        if me in self._inside or self._closed:
+        me = get_ident()
+        if me == self._caller or me in self._inside or self._closed:
             return self._run_inline(commands, count)
         with self._lock:
             crew = self._crew
             if crew is None or crew.scratch_bytes < self._scratch_bytes:
                 crew = self._prepare()
+            self._caller = me
             try:
-                self._inside.add(me)
                 return self._native.run(crew.address, commands, count)      # type: ignore[no-any-return]
             finally:
-                self._inside.discard(me)
+                self._caller = 0
 
     def run_timed(self, commands: int, count: int) -> list[int]:
         """The same, one foreign call per command; the nanoseconds of each, for profiles."""

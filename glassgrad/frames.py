@@ -1,0 +1,140 @@
+"""Memory for the results of one call, and who gets them. In: a `Captured`. Out: `Frame`, written by a run, handed out.
+
+Results are the caller's to keep. Two frames take turns: a call writes into the one whose results nobody holds any more,
+which is known by counting references, and makes another where both are held.
+"""
+
+from __future__ import annotations
+
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.replay import Write
+from glassgrad.exchange import moved, same_view
+from glassgrad.graph import ops as o
+from glassgrad.graph.uop import UOp
+from glassgrad.standing import Weight
+from glassgrad.tensor.leaves import hold, hold_alone
+from glassgrad.tensor.tensor import Tensor
+from glassgrad.tracing import add_gradient, mapped
+
+if TYPE_CHECKING:
+    from glassgrad.captured import Captured
+
+__all__ = ["Frame"]
+
+
+class Frame:
+    """Memory for the results of one call. Two take turns: a call writes into the one whose results nobody holds."""
+
+    def __init__(self, captured: Captured):
+        self.made: dict[UOp, UOp] = {b: UOp(o.BUFFER, b.dtype, (), Buffer(b.shape, b.dtype, b.arg.device))
+                                     for b in captured.fresh}
+        self.inputs = set(captured.inputs)
+        self.after = [(reference, self._here(node), node) for reference, node in captured.after]
+        self.bound = [(place, self._here(node), node) for place, node in captured.bound]
+        self.grads = [(reference, None if node is None else self._here(node), node)
+                      for reference, node in captured.grads]
+        self.returned = [self._here(node) for node in captured.returned_nodes]
+        self.brought = any(node is None and then is not None for node, then in [
+            *[row[1:] for rows in (self.after, self.bound, self.grads) for row in rows],
+            *zip(self.returned, captured.returned_nodes)]) or bool(captured.argument_updates or captured.argument_grads)
+        elsewhere = [row[1] for rows in (self.after, self.bound) for row in rows]
+        single = isinstance(captured.returned, Tensor) and captured.returned_as[0] is None
+        self.one_result = self.returned[0] if single and self.returned[0] not in elsewhere else None
+        self.binds = bool(self.bound or self.grads or captured.argument_updates or captured.argument_grads)
+        self.held = False
+        nodes = [*self.made.values(), *[n for rows in (self.after, self.bound, self.grads) for _, n, _ in rows
+                                        if n is not None], *filter(None, self.returned)]
+        self.views = {view for node in nodes for view in node.toposort() if view.op is not o.BUFFER}
+        self.results: list[Write] = [write for symbol, node in self.made.items()
+                                     for write in captured.replay.writes(symbol, node.arg.address)]
+        self._expect(captured)
+        self.things: list[Any] = list(dict.fromkeys(nodes)) + [n.arg for n in self.made.values()]
+        self.counted: list[int] = []
+
+    def _expect(self, captured: Captured) -> None:
+        """What the next call will find where this frame's values are handed out to weights."""
+        self.next_nodes: list[tuple[Weight, UOp]] = []
+        self.next_writes: list[Write] = []
+        rebound = {id(reference()): node for reference, node, _ in self.after}
+        for weight in captured.single:
+            tensor = weight.only() if weight.only is not None else None
+            node = rebound.get(id(tensor)) if tensor is not None else None
+            if node is not None and same_view(node, weight.node):
+                self.next_nodes.append((weight, node))
+                self.next_writes += captured.replay.writes(weight.symbol, node.base.arg.address)
+
+    def _here(self, node: UOp) -> UOp | None:
+        """A node of the trace over this frame's memory; None for a view of an argument, or one with a symbolic size,
+        which each call brings."""
+        return None if node.base in self.inputs or node.symbolic else moved(node, self.made)
+
+    def count(self) -> list[int]:
+        """How often each node and buffer of this frame is referred to."""
+        return list(map(getrefcount, self.things))
+
+    def is_free(self) -> bool:
+        """Whether nobody but this frame knows its nodes and buffers: counted when it was made, counted again now."""
+        return list(map(getrefcount, self.things)) == self.counted
+
+    def forget(self) -> None:
+        """Views remember the value that was read through them: here, that of an earlier call."""
+        for node in self.views:
+            if node._cache is not None:
+                node._cache.pop("value", None)
+
+    def hand_out(self, captured: Captured, tensors: list[Tensor], arguments: list[UOp]) -> Any:
+        """Rebind what the function rebinds, and its results in the form it returned them."""
+        given = {**self.made, **dict(zip(captured.inputs, arguments))} if self.brought else {}
+        for reference, node, then in self.after:
+            tensor = reference()
+            if tensor is not None:
+                tensor.uop = node if node is not None else moved(then, given, captured.names)
+                if not self.held or node is None:
+                    hold(tensor)
+        self.held = True
+        seen = captured.seen
+        for weight, node in self.next_nodes:
+            weight.node = seen[weight.number] = node
+        for array, position, address in self.next_writes:
+            array[position] = address
+        if self.binds:
+            self._bind(captured, tensors, given)
+        if self.one_result is not None:
+            made = Tensor._of_node(self.one_result)
+            hold_alone(made)
+            return made
+        results = iter(zip(self.returned, captured.returned_nodes, captured.returned_as))
+
+        def fresh(_: Tensor) -> Tensor:
+            node, then, itself = next(results)
+            if isinstance(itself, int):
+                return tensors[itself]
+            known = itself() if itself is not None else None
+            return known if known is not None else \
+                Tensor(node if node is not None else moved(then, given, captured.names))
+
+        return mapped(captured.returned, fresh)
+
+    def _bind(self, captured: Captured, tensors: list[Tensor], given: dict[UOp, UOp]) -> None:
+        """Put new tensors where the function puts some, and gradients; change the arguments that it changes."""
+        names = captured.names
+        new: dict[UOp, Tensor] = {}                # one tensor may have been put in several places
+        for place, node, then in self.bound:
+            if then not in new:
+                new[then] = Tensor(node if node is not None else moved(then, given, names))
+            place.put(new[then])
+        for reference, node, then_ in self.grads:
+            tensor = reference()
+            if tensor is not None:
+                if then_ is None:
+                    tensor.grad = None
+                else:
+                    tensor._grad = tensor._with(node if node is not None else moved(then_, given, names))
+        for i, node_ in captured.argument_updates:
+            tensors[i].uop = moved(node_, given, names)
+            hold(tensors[i])
+        for i, node_ in captured.argument_grads:
+            add_gradient(tensors[i], tensors[i]._with(moved(node_, given, names)))
