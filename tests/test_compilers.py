@@ -6,6 +6,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -255,3 +256,27 @@ def test_what_a_compile_raises_reaches_who_waits_for_it() -> None:
     assert jobs[1].result()[0] == "name"
     with pytest.raises(ValueError, match="no"):
         jobs[0].result()
+
+
+def test_a_compile_leaves_the_turns_of_threads_as_they_were() -> None:
+    from glassgrad.runtime import toolchain
+    usual, seen = sys.getswitchinterval(), []
+
+    def work() -> toolchain.Made:
+        seen.append(sys.getswitchinterval())
+        return "name", None, b"", ()        # type: ignore[return-value]
+
+    queue = toolchain._Queue()
+    try:
+        sys.setswitchinterval(0.25)
+        for _ in range(2):
+            job = toolchain._Job(work)
+            queue.put(job)
+            job.result()
+            for thread in threading.enumerate():
+                if thread.name == "glassgrad-compile":
+                    thread.join()
+            assert sys.getswitchinterval() == 0.25
+    finally:
+        sys.setswitchinterval(usual)
+    assert seen == pytest.approx([toolchain.TURN] * 2)

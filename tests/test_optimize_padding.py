@@ -35,7 +35,7 @@ from glassgrad.lower.loops import (
     walk,
 )
 from glassgrad.lower.lower import lower
-from glassgrad.optimize import direct, tiles, zeros
+from glassgrad.optimize import direct, direct_tiles, tiles, zeros
 from glassgrad.optimize.padding import Edges
 from glassgrad.optimize.recipes import optimize
 from glassgrad.optimize.target import Target
@@ -167,7 +167,7 @@ def test_every_tile_at_every_edge(rows: str, taps: int, monkeypatch: pytest.Monk
     tile = [int(t) for t in rows.split("_")]
     monkeypatch.setattr(direct, "LEAST_USE", 0.0)
     monkeypatch.setattr(direct, "MOST_WRITTEN", 1 << 30)
-    monkeypatch.setattr(direct, "tilings", lambda sizes, most, cut=2: iter([tile] if len(sizes) == 3 else []))
+    monkeypatch.setattr(direct_tiles, "tilings", lambda sizes, most, cut=2: iter([tile] if len(sizes) == 3 else []))
     batch = 4 + TILES.index(rows)                     # kernels of their own, in every cache
     g = rng.standard_normal((batch, 20, 12 - taps, 12 - taps)).astype("float32")
     w = rng.standard_normal((20, 32, taps, taps)).astype("float32")

@@ -285,10 +285,12 @@ def both(x: UOp | None, y: UOp | None) -> UOp | None:
 
 
 def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp]) -> UOp:
-    """An index expression (or any scalar expression over indices) with ranges exchanged, simplified again."""
+    """An index expression (or any scalar expression over indices) with ranges exchanged, simplified again. Sums are
+    taken apart into their terms once, not at each plus sign."""
     found = memo.get(node)
     if found is not None:
         return found
+    whole = any(_is_sum(old) for old in replace)       # a part of a sum is exchanged: every plus sign counts
     stack = [node]
     while stack:
         top = stack[-1]
@@ -299,14 +301,33 @@ def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp]) -
             memo[top] = replace[top]
             stack.pop()
             continue
-        waiting = [s for s in top.src if s not in memo]
+        terms = linear(top)[1] if not whole and _is_sum(top) else None
+        waiting = [s for s in (top.src if terms is None else terms) if s not in memo]
         if waiting:
             stack.extend(waiting)
             continue
         stack.pop()
+        if terms is not None:
+            memo[top] = top if all([memo[atom] is atom for atom in terms]) else _over(linear(top)[0], terms, memo)
+            continue
         src = tuple([memo[s] for s in top.src])
         memo[top] = top if src == top.src else rebuild(top, src)
     return memo[node]
+
+
+def _is_sum(node: UOp) -> bool:
+    return node.dtype is dtypes.index and (node.op is o.ADD or node.op is o.MUL and node.src[1].op is o.CONST)
+
+
+def _over(constant: int, terms: Terms, new: Mapping[UOp, UOp]) -> UOp:
+    """A sum with each of its atoms exchanged for another expression."""
+    out: Terms = {}
+    for atom, k in terms.items():
+        c, more = linear(new[atom])
+        constant += k * c
+        for a, n in more.items():
+            out[a] = out.get(a, 0) + k * n
+    return build(constant, {a: k for a, k in out.items() if k})
 
 
 def rebuild(node: UOp, src: tuple[UOp, ...]) -> UOp:

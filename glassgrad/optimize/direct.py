@@ -42,7 +42,7 @@ from glassgrad.lower.loops import (
 from glassgrad.optimize import moves
 from glassgrad.optimize.axes import FlatAxis, footprint, one, stride_along
 from glassgrad.optimize.choices import Choice, Decisions, settled
-from glassgrad.optimize.direct_tiles import pieces_in_result, steps_of, tilings
+from glassgrad.optimize.direct_tiles import cuts
 from glassgrad.optimize.packing import Operand
 from glassgrad.optimize.padding import Edges, Run, between, bounded, within
 from glassgrad.optimize.product import Product
@@ -153,18 +153,17 @@ class _Plan:
         ideal = depth * tall * wide / (2 * lanes) * math.prod(edges.share(k) for k in edges.bound)
         packed = ideal * (-(-width // lanes) * lanes / width) + depth * tall      # lanes along the image, and its copy
         found: list[tuple[float, int, list[int]]] = []
+        all_cuts = cuts(p, edges, target.vector_registers - 2)
         for vectors in range(1, min(MOST_VECTORS, -(-wide // lanes)) + 1):
             panels = -(-wide // (vectors * lanes))
-            for tiles in tilings([r.arg.size for r in p.m], (target.vector_registers - vectors - 1) // vectors):
-                rows = math.prod(tiles)
-                count = math.prod(-(-r.arg.size // t) for r, t in zip(p.m, tiles))
-                taken, written = steps_of(edges, dict(zip(p.m, tiles)), depth * count)
-                if written * rows * vectors > MOST_WRITTEN:
+            most = (target.vector_registers - vectors - 1) // vectors
+            for cut in all_cuts:
+                if vectors > 1 and cut.rows > most or cut.written * cut.rows * vectors > MOST_WRITTEN:
                     continue
-                halves = sum(times * (max(n * vectors, n + vectors, 8) + 1) for n, times in taken.items())
-                turn = count * (rows + APART * pieces_in_result(p, tiles)) * TURN * vectors * lanes
+                halves = sum([times * (max(n * vectors, n + vectors, 8) + 1) for n, times in cut.steps.items()])
+                turn = cut.count * (cut.rows + APART * cut.pieces) * TURN * vectors * lanes
                 cost = panels * (halves / 2 + turn + PACK * depth * vectors * lanes)   # two of a kind in a cycle
-                found.append((cost, vectors, tiles))
+                found.append((cost, vectors, cut.tiles))
         found.sort(key=lambda tile: tile[0])
         if not found or ideal < LEAST_USE * found[0][0] or not (window or along) and packed < found[0][0]:
             return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 
 from glassgrad.graph.uop import UOp
@@ -16,18 +17,41 @@ from glassgrad.optimize.padding import Edges
 from glassgrad.optimize.product import Product
 
 
-def pieces_in_result(p: Product, tiles: list[int]) -> int:
-    """In how many pieces a tile's rows lie in the result; 1 where columns lie closer together than rows do."""
+@dataclass(frozen=True)
+class Cut:
+    """A way to cut M into register tiles, and what these have to do however many vectors they are wide."""
+    tiles: list[int]              # neighbours along each loop of M
+    rows: int                     # of a tile
+    count: int                    # tiles in all
+    steps: dict[int, float]       # how often a step of K is taken with so many of a tile's rows
+    written: int                  # how often such a step is written out, for all the edges a tile may lie at
+    pieces: int                   # in which a tile's rows lie in the result
+
+
+def cuts(p: Product, edges: Edges, most: int) -> list[Cut]:
+    """All ways to cut M into tiles of at most so many rows."""
+    depth = math.prod(r.arg.size for r in p.k)
     store = p.epilogue[-1]
     assert isinstance(store, Store)
-    steps = {r: abs(stride_along(store.index, r) or 0) for r in (*p.m, *p.n) if r.arg.size > 1}
-    nearest = min(filter(None, steps.values()), default=0)
-    if nearest not in [steps.get(r) for r in p.m]:
+    apart = {r: abs(stride_along(store.index, r) or 0) for r in (*p.m, *p.n) if r.arg.size > 1}
+    out: list[Cut] = []
+    for tiles in tilings([r.arg.size for r in p.m], most):
+        count = math.prod([-(-r.arg.size // t) for r, t in zip(p.m, tiles)])
+        steps, written = steps_of(edges, dict(zip(p.m, tiles)), depth * count)
+        out.append(Cut(tiles, math.prod(tiles), count, steps, written, pieces_in_result(p.m, apart, tiles)))
+    return out
+
+
+def pieces_in_result(loops: list[UOp], apart: dict[UOp, int], tiles: list[int]) -> int:
+    """In how many pieces a tile's rows lie in the result, whose loops step so far; 1 where columns lie closer together
+    than rows do."""
+    nearest = min(filter(None, apart.values()), default=0)
+    if nearest not in [apart.get(r) for r in loops]:
         return 1
     along, goes_on = 1, True
     while goes_on:
-        at = next((i for i, r in enumerate(p.m) if steps.get(r) == along * nearest and tiles[i] > 1), None)
-        goes_on = at is not None and tiles[at] == p.m[at].arg.size
+        at = next((i for i, r in enumerate(loops) if tiles[i] > 1 and apart.get(r) == along * nearest), None)
+        goes_on = at is not None and tiles[at] == loops[at].arg.size
         along *= tiles[at] if at is not None else 1
     return math.prod(tiles) // along
 

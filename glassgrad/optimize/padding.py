@@ -59,6 +59,7 @@ class Edges:
     def __init__(self, halves: list[Half]):
         self.halves = halves
         self._counted: dict[tuple[UOp, int], list[Piece]] = {}
+        self._inside: dict[UOp, list[tuple[int, int]]] = {}
 
     @staticmethod
     def of(gate: UOp, m: list[UOp], k: list[UOp]) -> Edges | None:
@@ -112,8 +113,7 @@ class Edges:
         if m is None:
             low, high = self.interval(k, index(0))
             return max(0, high.arg - low.arg) / k.arg.size
-        return sum((r.high - r.low) for p in self.pieces(k, 1) for r in p.runs for _ in range(p.count)) / (
-            m.arg.size * k.arg.size)
+        return sum([high - low for low, high in self._intervals(k)]) / (m.arg.size * k.arg.size)
 
     def pieces(self, k: UOp, tile: int) -> list[Piece]:
         """The tiles of so many neighbours along the loop of M, alike ones together; the last one starts early."""
@@ -134,17 +134,37 @@ class Edges:
         return out
 
     def _runs(self, k: UOp, start: int, tile: int) -> tuple[Run, ...]:
+        places = self._intervals(k)[start:start + tile]
+        marks = sorted({mark for place in places for mark in place})
         out: list[Run] = []
-        for at in range(k.arg.size):
-            wanted = [t for t in range(tile) if all(
-                h.m_step * (start + t) + h.k_step * at < h.limit for h in self.halves if h.k is k)]
+        for low, high in zip(marks, marks[1:]):
+            wanted = [t for t, (first, last) in enumerate(places) if first <= low < last]
             if not wanted:
                 continue
-            run = Run(at, at + 1, wanted[0], wanted[-1] + 1)
-            if out and (out[-1].high, out[-1].first, out[-1].last) == (at, run.first, run.last):
-                run = Run(out.pop().low, at + 1, run.first, run.last)
+            run = Run(low, high, wanted[0], wanted[-1] + 1)
+            if out and (out[-1].high, out[-1].first, out[-1].last) == (low, run.first, run.last):
+                run = Run(out.pop().low, high, run.first, run.last)
             out.append(run)
         return tuple(out)
+
+    def _intervals(self, k: UOp) -> list[tuple[int, int]]:
+        """The iterations of a bound loop that multiply no zeros, for each place of the loop of M that binds it."""
+        found = self._inside.get(k)
+        if found is None:
+            m = self.bound[k]
+            assert m is not None
+            found = self._inside[k] = [self._interval(k, place) for place in range(m.arg.size)]
+        return found
+
+    def _interval(self, k: UOp, place: int) -> tuple[int, int]:
+        """`interval` at a place that is known."""
+        low, high = 0, k.arg.size
+        for h in self.halves:
+            if h.k is k:
+                left = h.limit - h.m_step * place
+                low, high = (low, min(high, -(-left // h.k_step))) if h.k_step > 0 else \
+                    (max(low, -left // -h.k_step + 1), high)
+        return low, max(low, high)
 
 
 def between(low: UOp, at: UOp, high: UOp) -> UOp | None:

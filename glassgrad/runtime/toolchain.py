@@ -8,6 +8,7 @@ somebody wants C.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from glassgrad.runtime import llvm
 from glassgrad.runtime.compile import build, kernel_of
 
 Made = tuple[str, LaunchInfo, bytes, tuple[str, ...]]      # a kernel's name, how to launch it, object file, moves
+TURN = 0.0001       # seconds that LLVM's thread waits for Python's lock at each call; the usual 0.005 would stop it
 
 
 class _Job:
@@ -56,6 +58,7 @@ class _Queue:
     def __init__(self) -> None:
         self._lock, self._jobs = threading.Lock(), deque[_Job]()
         self._working = False
+        self._usual = sys.getswitchinterval()
 
     def put(self, job: _Job) -> None:
         with self._lock:
@@ -63,27 +66,35 @@ class _Queue:
             if self._working:
                 return
             self._working = True
+            self._usual = sys.getswitchinterval()
+            sys.setswitchinterval(min(TURN, self._usual))
         threading.Thread(target=self._work, name="glassgrad-compile").start()
 
     def _work(self) -> None:
         while True:
             with self._lock:
                 if not self._jobs:
-                    self._working = False
+                    self.end()
                     return
                 job = self._jobs.popleft()
             job.run()
 
+    def end(self) -> None:
+        """No thread is at work any more: threads take turns as they did before."""
+        if self._working:
+            sys.setswitchinterval(self._usual)
+        self._working = False
 
-_queue: _Queue
+
+_queue = _Queue()
 
 
 def _open_queue() -> None:
     global _queue
+    _queue.end()
     _queue = _Queue()
 
 
-_open_queue()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_open_queue)      # the parent's thread does not exist in the child
 
