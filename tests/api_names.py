@@ -567,7 +567,7 @@ IN_TINYGRAD = frozenset("""
     BatchNorm BatchNorm2d BatchNorm3d Conv1d Conv2d ConvTranspose1d ConvTranspose2d Embedding GroupNorm InstanceNorm
     LSTMCell LayerNorm LayerNorm2d Linear RMSNorm
     LAMB Adam AdamW Optimizer OptimizerGroup Muon LARS SGD
-    get_parameters get_state_dict load_state_dict safe_save safe_load safe_load_metadata torch_load gguf_load
+    get_parameters get_state_dict load_state_dict safe_save safe_load safe_load_metadata torch_load gguf_load TensorIO
     mnist cifar
 """.split())
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from glassgrad import Device, DeviceError, GlobalCounters, InputError, ShapeError, Tensor, TinyJit, Variable, dtypes
+from glassgrad.graph.ops import Ops
 from glassgrad.graph.uop import UOp
 
 
@@ -191,6 +192,8 @@ def test_nodes_by_their_older_names():
     assert x.uop.realized is x.uop.base.arg and x.uop.buffer is x.uop.realized
     with pytest.raises(InputError, match="no memory yet"):
         print(y.uop.buffer)
+    assert y.tolist() == [2.0, 3.0] and y.uop.op is Ops.ADD and y.uop.is_realized, "read: it keeps its history"
+    assert y.reshape(2, 1).uop.realized is y.uop.realized
     assert isinstance(y.lazydata, UOp)
 
 

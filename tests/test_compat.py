@@ -188,7 +188,58 @@ def test_every_name_of_the_table_leads_somewhere():
             assert not attribute or hasattr(import_module(module), attribute), place
 
 
-def test_numbers_words_and_memory():
+def test_a_schedule_runs_as_a_whole_or_by_its_kernels():
+    from glassgrad import GlobalCounters, Tensor
+    from glassgrad.compat.older import ExecItem, create_schedule, lower_schedule, run_schedule
+    from glassgrad.schedule.kernels import Item
+
+    def lazy():
+        return Tensor.rand(4, 4).softmax(0) @ Tensor.rand(4, 4)
+    for run in (run_schedule, lambda s: [item.run() for item in s], lambda s: [e.run() for _, e in lower_schedule(s)],
+                lambda s: [ExecItem(item, []).run(wait=True) for item in s]):
+        for y in (lazy(), lazy().T, lazy().reshape(16)):
+            plan = y.schedule()
+            assert len(plan) > 1 and all(isinstance(item, Item) for item in plan) and not y.uop.is_realized
+            GlobalCounters.reset()
+            run(plan)
+            assert y.uop.is_realized and y.schedule() == [] and GlobalCounters.kernel_count == len(plan)
+            assert y.numpy().shape == y.shape and GlobalCounters.kernel_count == len(plan), "computed once"
+    y = lazy()
+    run_schedule(create_schedule([y.lazydata]))
+    assert y.lazydata.realized is not None
+
+
+def test_a_web_server_answers_and_streams(capsys):
+    import json
+    import threading
+    from urllib.request import urlopen
+
+    from glassgrad.compat.web import HTTPRequestHandler, TCPServerWithReuse
+
+    class Handler(HTTPRequestHandler):
+        def do_GET(self):
+            if self.path == "/stream":
+                self.stream_json({"n": n} for n in range(2))
+            else:
+                self.send_data(json.dumps({"path": self.path}).encode(), status_code=201)
+
+        def log_message(self, *words):
+            pass
+
+    with TCPServerWithReuse(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=lambda: [server.handle_request() for _ in range(2)])
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        with urlopen(address + "/a", timeout=20) as answer:
+            assert (answer.status, json.loads(answer.read())) == (201, {"path": "/a"})
+        with urlopen(address + "/stream", timeout=20) as answer:
+            assert answer.headers["Content-Type"] == "text/event-stream"
+            assert answer.read() == b'data: {"n": 0}\n\ndata: {"n": 1}\n\ndata: [DONE]\n\n'
+        thread.join()
+    assert capsys.readouterr().out == f"listening on {address}\n"
+
+
+def test_numbers_words_and_memory(capsys):
     from glassgrad.compat import small as s
     assert s.data64(1 << 33) == (2, 0) == s.data64_le(1 << 33)[::-1] and s.i2u(16, -2) == 65534
     assert s.floordiv(-7, 2) == -4 and s.floormod(-7, 2) == 1 and s.getbits(0xF0, 4, 7) == 15
@@ -197,6 +248,11 @@ def test_numbers_words_and_memory():
     assert bytes(s.from_mv(memoryview(kept))) == bytes(kept) == bytes(s.to_mv(s.mv_address(memoryview(kept)), 8))
     assert s.flat_mv(memoryview(kept).cast("B", (2, 4))).shape == (8,) and next(s.count(3)) == 3
     assert s.perf_counter_us() <= s.perf_counter_us()
+    assert s.is_numpy_ndarray(__import__("numpy").zeros(1)) and not s.is_numpy_ndarray([1])
+    assert "\x1b[32m" in s.colorize_float(0.5) and "\x1b[31m" in s.colorize_float(2)
+    s.stderr_log("so ")
+    s.profile_marker("here")
+    assert capsys.readouterr().err == "so "
     with s.disable_gc():
         assert not gc.isenabled()
     assert gc.isenabled()

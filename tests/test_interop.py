@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import gc
+import io
 import pickle
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from judge import TORCH, Tensor, dtypes, torch
 
 from glassgrad import DeviceError, DTypeError, InputError, nn
+from glassgrad.nn.state import TensorIO
 from glassgrad.tensor import dlpack, interop
 
 
@@ -187,6 +189,32 @@ def test_tensors_of_both_libraries_meet():
 
 
 # -- memory of others ----------------------------------------------------------------------------------------
+def test_a_path_is_the_files_own_bytes(tmp_path):
+    path = tmp_path / "numbers.bin"
+    path.write_bytes(np.arange(5, dtype=np.int16).tobytes() + b"x")
+    assert Tensor(path).dtype == dtypes.uint8 and Tensor(path).shape == (11,)
+    assert Tensor(path)[8:].tolist() == [4, 0, ord("x")]
+    assert Tensor(path, dtype="int16").tolist() == [0, 1, 2, 3, 4], "a type says what the file's numbers are"
+    shared = Tensor(path)
+    shared[0] = 7
+    assert shared[0].item() == 7 and path.read_bytes()[0] == 0, "the file itself is never written"
+    (tmp_path / "empty").touch()
+    assert Tensor(tmp_path / "empty").shape == (0,)
+    with pytest.raises(FileNotFoundError):
+        Tensor(tmp_path / "absent")
+
+
+def test_a_tensor_of_bytes_reads_like_a_file():
+    file = io.BufferedReader(TensorIO(Tensor(bytes(range(10)))), 4)
+    assert file.read(3) == b"\0\1\2" and file.tell() == 3 and file.seek(-2, io.SEEK_END) == 8
+    assert file.read() == b"\x08\x09" and file.read(1) == b"" and file.seek(-1, io.SEEK_CUR) == 9
+    assert TensorIO(Tensor(b"")).read() == b"" and TensorIO(Tensor(b"ab")).seek(9) == 2
+    with pytest.raises(io.UnsupportedOperation):
+        TensorIO(Tensor(b"ab")).write(b"c")
+    with pytest.raises(InputError, match="a row of bytes"):
+        TensorIO(Tensor([1.0]))
+
+
 def test_from_blob():
     numbers = (ctypes.c_int32 * 6)(*range(6))
     x = Tensor.from_blob(ctypes.addressof(numbers), (2, 3), dtype=dtypes.int32, owner=numbers)

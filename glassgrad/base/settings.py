@@ -30,7 +30,7 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
     Setting("CHECK", 0, "1 runs every kernel against the NumPy interpreter and names the guilty pass."),
     Setting("BEAM", 0, "Width of the search for faster kernels, made once for each and kept; 0 uses the recipe."),
     Setting("BEAM_SECONDS", 10.0, "Time the search may take per kernel; 0 only uses what is known."),
-    Setting("VIZ", 0, "1 opens the browser visualizer."),
+    Setting("VIZ", 0, "1 says at the end of the program what can be looked at, for lack of a visualizer."),
     Setting("TRAINING", 0, "1 switches dropout and batchnorm to their training behaviour."),
     Setting("DEV", "", "Device to use by default, by name."),
     Setting("THREADS", 0, "Worker threads of the CPU devices; 0 takes the cores this process may use."),

@@ -20,6 +20,7 @@ _OPS |= {"Ops": "glassgrad.graph.ops:Ops", "UOp": "glassgrad.compat.nodes:UOp",
          "Variable": "glassgrad.graph.length:Variable", "Compiled": "glassgrad.device:Compiled",
          "Device": "glassgrad.runtime.device:Device", "sint": "glassgrad.compat.older:sint",
          "sym_infer": "glassgrad.compat.older:sym_infer", "resolve": "glassgrad.compat.older:resolve",
+         "_broadcast_shape": "glassgrad.compat.older:_broadcast_shape",
          "smax": "glassgrad.compat.older:smax", "smin": "glassgrad.compat.older:smin"}
 _DEVICE: Names = {name: f"glassgrad.device:{name}" for name in (
     "Compiled", "Allocator", "LRUAllocator", "MallocAllocator", "Compiler", "Runner", "CompileError", "Buffer")}
@@ -38,6 +39,7 @@ _DTYPE: Names = {
     "DTypeLike": "glassgrad.compat.older:DTypeLike",
     "ConstType": "glassgrad.compat.older:ConstType",
     "AddrSpace": "glassgrad.compat.nodes:AddrSpace",
+    "DTYPES_DICT": "glassgrad.compat.older:DTYPES_DICT",
     "sum_acc_dtype": "glassgrad.tensor.reduce:sum_dtype",
     "_to_np_dtype": "glassgrad.compat.older:_to_np_dtype",
     "_from_np_dtype": "glassgrad.compat.older:_from_np_dtype",
@@ -51,7 +53,9 @@ def _elsewhere(*names: str) -> Names:
 _GRAPHS = _elsewhere("GraphRunner", "MultiGraphRunner", "graph_class")
 _SCHEDULE: Names = {"create_schedule": _LAZY["create_schedule"], "run_schedule": "glassgrad.compat.older:run_schedule",
                     "run_linear": "glassgrad.compat.older:run_linear",
-                    "ScheduleItem": "glassgrad.schedule.kernels:Item", "ExecItem": "glassgrad.schedule.kernels:Item"}
+                    "lower_schedule": "glassgrad.compat.older:lower_schedule",
+                    "lower_schedule_item": "glassgrad.compat.older:lower_schedule_item",
+                    "ScheduleItem": "glassgrad.schedule.kernels:Item", "ExecItem": "glassgrad.compat.older:ExecItem"}
 _SHAPE: Names = {"ShapeTracker": "glassgrad.graph.view:ShapeTracker", "View": "glassgrad.graph.view:View"}
 _RENDER: Names = {
     "CStyleLanguage": "glassgrad.renderer.cstyle:CStyleLanguage",
@@ -59,10 +63,14 @@ _RENDER: Names = {
     **_elsewhere("CUDARenderer"),
     "Renderer": "glassgrad.renderer.cstyle:CStyleLanguage",
 }
+_MIXIN: Names = {"ReductionStr": "glassgrad.compat.older:ReductionStr"}
+_WEB: Names = {name: f"glassgrad.compat.web:{name}" for name in ("HTTPRequestHandler", "TCPServerWithReuse")}
 _TENSOR: Names = {"Tensor": "glassgrad.tensor.tensor:Tensor", "Function": "glassgrad.tensor.function:Function",
                   **{k: _DTYPE[k] for k in ("dtypes", "DType")}, "Device": "glassgrad.runtime.device:Device",
                   "TRAINING": "glassgrad.compat.helpers:TRAINING",
-                  **{k: _DTYPE[k] for k in ("_to_np_dtype", "_from_np_dtype")}, **_elsewhere("_METADATA")}
+                  **{k: _DTYPE[k] for k in ("_to_np_dtype", "_from_np_dtype")}, **_elsewhere("_METADATA"),
+                  "is_numpy_ndarray": "glassgrad.compat.small:is_numpy_ndarray", **_MIXIN,
+                  "_broadcast_shape": _OPS["_broadcast_shape"]}
 _HELPERS = "glassgrad.compat.helpers"
 
 MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
@@ -91,6 +99,7 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
             "DType": "glassgrad.graph.dtype:DType",
             "GlobalCounters": "glassgrad.engine.counters:GlobalCounters",
             **_elsewhere("_METADATA"),
+            **_WEB,
         },
     ),
     "tinygrad.device": ((), _DEVICE),
@@ -116,6 +125,10 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
             **_elsewhere("BufferCopy", "BufferXfer"),
         },
     ),
+    "tinygrad.mixin": ((), _MIXIN),
+    "tinygrad.mixin.op": ((), _MIXIN),
+    "tinygrad.viz": ((), {}),
+    "tinygrad.viz.serve": ((), _WEB),
     "tinygrad.multi": ((), _elsewhere("MultiLazyBuffer")),
     "tinygrad.shape": ((), {}),
     "tinygrad.shape.shapetracker": ((), _SHAPE),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 from glassgrad.base.errors import InputError
 from glassgrad.graph import ops as o
@@ -13,11 +14,15 @@ from glassgrad.graph.ops import Op, Ops
 from glassgrad.graph.uop import UOp
 from glassgrad.runtime.device import Device
 from glassgrad.tensor.host import numpy_dtype
-from glassgrad.tensor.running import Planned, schedule
+from glassgrad.tensor.meeting import broadcast_shape
+from glassgrad.tensor.running import Planned, Step, schedule
 
 sint = int | Length
 DTypeLike = Any
-ConstType = (float, int, bool)
+ConstType = float | int | bool
+ReductionStr = Literal["mean", "sum", "none"]
+DTYPES_DICT = {name: kind for name, kind in ((n, getattr(dtypes, n)) for n in dir(dtypes))
+               if isinstance(kind, DType) and not name.startswith("default")}
 
 
 class _Group(type):
@@ -85,6 +90,33 @@ def run_schedule(schedule: Planned, var_vals: Any = None, do_update_stats: bool 
     schedule.run()
 
 
+def lower_schedule_item(item: Step) -> ExecItem:
+    """A kernel of a schedule, ready to `run`."""
+    return ExecItem(item)
+
+
+def lower_schedule(schedule: Sequence[Step]) -> Iterator[tuple[Step, ExecItem]]:
+    """Each kernel of a schedule, and the same ready to `run`."""
+    for item in schedule:
+        yield item, lower_schedule_item(item)
+
+
+class ExecItem:
+    """A kernel to run, and what it was made of.
+
+    >>> x = Tensor([1, 2]) + 1
+    >>> for item in x.schedule(): lower_schedule_item(item).run()
+    >>> x.uop.is_realized
+    True
+    """
+
+    def __init__(self, prg: Any, bufs: Sequence[Any] = (), metadata: Any = None):
+        self.prg, self.bufs, self.metadata = prg, list(bufs), metadata
+
+    def run(self, *options: Any, **more: Any) -> None:
+        self.prg.run(*options, **more)
+
+
 def run_linear(linear: Planned, var_vals: Any = None, update_stats: bool = True) -> None:
     """The same, by its newer name."""
     linear.run()
@@ -106,6 +138,15 @@ def sym_infer(size: Any, var_vals: dict[Any, int]) -> int:
 def resolve(condition: Any, default: bool = True) -> bool:
     """Whether a comparison of lengths holds for all their values; `default` where that is open."""
     return bool(condition) if isinstance(condition, (bool, int)) else default
+
+
+def _broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The shape that several shapes meet at.
+
+    >>> _broadcast_shape((3, 1), (4,), (1, 1))
+    (3, 4)
+    """
+    return functools.reduce(broadcast_shape, shapes, ())
 
 
 def smax(*sizes: Any) -> Any:

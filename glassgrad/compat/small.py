@@ -6,12 +6,16 @@ import contextlib
 import ctypes
 import gc
 import itertools
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from glassgrad.compat.helpers import colored
+
 __all__ = ["data64", "data64_le", "i2u", "getbits", "floordiv", "floormod", "time_to_str", "size_to_str", "pluralize",
-           "to_mv", "from_mv", "mv_address", "flat_mv", "perf_counter_us", "count", "panic", "disable_gc"]
+           "to_mv", "from_mv", "mv_address", "flat_mv", "perf_counter_us", "count", "panic", "disable_gc",
+           "colorize_float", "is_numpy_ndarray", "profile_marker", "stderr_log"]
 
 count = itertools.count
 
@@ -90,6 +94,24 @@ def pluralize(word: str, number: int) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
+def colorize_float(x: float) -> str:
+    """A ratio of times, green where it is a gain and red where it is a loss.
+
+    >>> colorize_float(1.0)[5:-4]
+    '  1.00x'
+    """
+    return colored(f"{x:6.2f}x", "green" if x < 0.75 else "red" if x > 1.15 else "yellow")
+
+
+def stderr_log(msg: str) -> None:
+    """Words for who watches, at once and without a new line."""
+    print(msg, end="", file=sys.stderr, flush=True)
+
+
+def profile_marker(name: str, color: str = "gray") -> None:
+    """A mark in tinygrad's profile, which is not kept here."""
+
+
 # -- memory --------------------------------------------------------------------------------------------------
 def to_mv(ptr: int, size: int) -> memoryview:
     """The bytes at an address."""
@@ -120,6 +142,16 @@ def flat_mv(mv: memoryview) -> memoryview:
 def perf_counter_us() -> float:
     """A clock, in microseconds."""
     return time.perf_counter_ns() / 1000
+
+
+def is_numpy_ndarray(x: Any) -> bool:
+    """Whether this is an array of NumPy's; asks without loading NumPy.
+
+    >>> is_numpy_ndarray([1])
+    False
+    """
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(x, numpy.ndarray)
 
 
 def panic(problem: BaseException | None = None) -> NoReturn:

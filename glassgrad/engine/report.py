@@ -1,11 +1,15 @@
-"""What DEBUG and CHECK show. In: kernels that ran. Out: lines on standard output, or a `Bug` that names the kernel."""
+"""What DEBUG, VIZ and CHECK show. In: kernels that ran. Out: lines of text, or a `Bug` that names the kernel."""
 
 from __future__ import annotations
 
+import atexit
 import struct
+import sys
 from typing import Any
 
 from glassgrad.base.errors import Bug
+from glassgrad.base.settings import settings
+from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.graph import ops as o
 from glassgrad.graph.interpret import array_type, from_storage, interpret
@@ -44,6 +48,16 @@ def show_source(item: Item) -> None:
 def report_run(kernels: int, seconds: float, memory: MemoryUse) -> None:
     """DEBUG=1: how much ran, how long, and in how much memory."""
     print(f"{kernels} kernel{'' if kernels == 1 else 's'}, {seconds * 1000:.1f} ms, {memory}")
+
+
+@atexit.register
+def report_end() -> None:
+    """VIZ=1: what can be looked at, said when the program ends, where a visualizer would have opened."""
+    if settings.VIZ:
+        ran = GlobalCounters.kernel_count
+        print(f"VIZ={settings.VIZ}: there is no browser visualizer yet. {ran} kernel{'' if ran == 1 else 's'} ran: "
+              "DEBUG=2 shows each of them, DEBUG=3 their source, DEBUG=4 every pass; tensor.schedule() lists them with "
+              "reasons.", file=sys.stderr)
 
 
 def check_kernel(item: Item, before: list[bytes], after: list[bytes]) -> None:

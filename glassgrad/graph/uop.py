@@ -172,14 +172,22 @@ class UOp(Node):
 
     @property
     def realized(self) -> Any:
-        """The memory that holds this node's values, below its movement ops; None before it is computed."""
-        base = self.base
-        return base.arg if base.op is o.BUFFER else None
+        """The memory that holds this node's values, below its movement ops; None before it is computed. (A tensor that
+        was read keeps its history: its node then remembers where its values are.)"""
+        node = self
+        while node.op is not o.BUFFER:
+            if node._cache is not None and "value" in node._cache:
+                node = node._cache["value"].base
+            elif node.op.kind == o.Kind.MOVEMENT or node.op is o.DETACH:
+                node = node.src[0]
+            else:
+                return None
+        return node.arg
 
     @property
     def is_realized(self) -> bool:
         """Whether the values below the movement ops are in memory."""
-        return self.base.op is o.BUFFER
+        return self.realized is not None
 
     @property
     def buffer(self) -> Any:

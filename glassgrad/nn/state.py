@@ -16,6 +16,7 @@ from glassgrad.nn.checkpoint import load_checkpoint, save_checkpoint
 from glassgrad.nn.formats.gguf import read_gguf
 from glassgrad.nn.formats.safetensors import METADATA, read_header, write_file
 from glassgrad.nn.formats.source import Readable, Source
+from glassgrad.nn.formats.tensor_io import TensorIO
 from glassgrad.nn.formats.torch_legacy import is_torch_legacy, read_torch_legacy
 from glassgrad.nn.formats.torch_zip import is_torch_zip, read_torch_zip
 from glassgrad.nn.state_dict import Loaded, get_parameters, get_state_dict, load_state_dict
@@ -23,7 +24,7 @@ from glassgrad.tensor.mistakes import explaining
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["get_parameters", "get_state_dict", "load_state_dict", "safe_save", "safe_load", "safe_load_metadata",
-           "torch_load", "gguf_load", "save_checkpoint", "load_checkpoint", "Loaded", "SafeHeader"]
+           "torch_load", "gguf_load", "save_checkpoint", "load_checkpoint", "Loaded", "SafeHeader", "TensorIO"]
 
 _explained = partial(explaining, room="nn.state")
 

@@ -7,17 +7,19 @@ a room uses only what stands beneath it, and each method is found by name in one
 from __future__ import annotations
 
 import math
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
 from glassgrad.graph import ops as o
-from glassgrad.graph.dtype import DType, dtype_by_name
+from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.length import Length
 from glassgrad.graph.uop import UOp, const
 from glassgrad.tensor import running
 from glassgrad.tensor.bits import reread
 from glassgrad.tensor.host import is_torch, read_value
 from glassgrad.tensor.leaves import RESET, hold
+from glassgrad.tensor.mapping import of_file
 from glassgrad.tensor.meeting import size_from
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ class Core:
             self._device = place or data._device
         elif isinstance(data, Length):
             self.uop = const(size_from(data))
+        elif isinstance(data, PathLike):
+            self.uop = of_file(data, wanted or dtypes.uint8, place or running.default_device())
         else:
             value = read_value(data, wanted)
             self.uop = running.store(value, place or running.default_device())

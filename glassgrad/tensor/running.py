@@ -7,6 +7,7 @@ after; and it remembers its value, so reading twice computes once. `realize` is 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from glassgrad.base.errors import Bug
@@ -19,12 +20,14 @@ from glassgrad.graph.dtype import DType
 from glassgrad.graph.length import sizes_now
 from glassgrad.graph.uop import UOp
 from glassgrad.runtime.device import Device
+from glassgrad.schedule.kernels import Item
 from glassgrad.tensor import index_check
 from glassgrad.tensor.host import HostValue, numpy_dtype
 from glassgrad.tensor.leaves import assigned_within
 
-__all__ = ["canonical_device", "default_device", "copied", "store", "share", "shared", "realize", "schedule", "Planned",
-           "memory", "value_of", "bytes_of", "array_of", "computed_array", "number_in", "few_numbers"]
+__all__ = ["canonical_device", "default_device", "copied", "store", "share", "shared", "realize", "schedule",
+           "Planned", "Step", "memory", "value_of", "bytes_of", "array_of", "computed_array", "number_in",
+           "few_numbers"]
 
 
 # -- places --------------------------------------------------------------------------------------------------
@@ -91,11 +94,11 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     return made[:len(nodes)]
 
 
-class Planned(list[Any]):
+class Planned(list["Step"]):
     """The kernels that computing some nodes would run, in order; a list that knows whose they are."""
 
-    def __init__(self, items: Sequence[Any], nodes: Sequence[UOp], device: str):
-        super().__init__(items)
+    def __init__(self, items: Sequence[Item], nodes: Sequence[UOp], device: str):
+        super().__init__(Step(**vars(item), plan=self) for item in items)
         self.nodes, self.device = tuple(nodes), device
 
     @property
@@ -107,6 +110,17 @@ class Planned(list[Any]):
         """Compute the nodes; each remembers its value."""
         for node in self.nodes:
             value_of(node, self.device)
+
+
+@dataclass(eq=False)
+class Step(Item):
+    """A kernel of a plan."""
+    plan: Planned = field(repr=False, kw_only=True)
+
+    def run(self, *_options: Any, **_more: Any) -> None:
+        """Run the plan. Its kernels are launched by one call, so the first of them that is asked to run brings all, and
+        the others find it done. (tinygrad's options, `wait` and the like, change nothing.)"""
+        self.plan.run()
 
 
 def schedule(nodes: Sequence[UOp], device: str) -> Planned:

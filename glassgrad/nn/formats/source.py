@@ -1,19 +1,12 @@
 """A file's bytes where they lie. In: a path, bytes, or a tensor of bytes. Out: `Source`, whose parts become tensors.
 
-The file is mapped, not read: a tensor made here is memory of the file, and the system fetches its pages when they are
-first touched. The map is private: writing into an array that shares it changes neither the file nor other readers.
-What it cannot survive is the file being shortened while its tensors live; replacing the file (as `safe_save` does) is
-harmless.
+The file is mapped, not read: a tensor made here is memory of the file (tensor/mapping.py says what that means).
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
-import mmap
 import os
-import stat
-from pathlib import Path
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, FormatError
@@ -24,6 +17,7 @@ from glassgrad.graph.uop import UOp
 from glassgrad.runtime.device import Device
 from glassgrad.tensor import running
 from glassgrad.tensor.host import HostValue
+from glassgrad.tensor.mapping import exported, mapped
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Readable", "Source", "MOST_AXES"]
@@ -46,11 +40,7 @@ class Source:
     def __init__(self, given: Readable):
         self.name, memory = _memory_of(given)
         self.size = len(memory)
-        # ctypes keeps the memory exported, and so alive, as long as this object is
-        self._memory, self._address = None, 0
-        if self.size:
-            self._memory = (ctypes.c_char * self.size).from_buffer(memory)
-            self._address = ctypes.addressof(self._memory)
+        self._memory, self._address = exported(memory)
         self.data = memoryview(memory)
 
     def wrong(self, what: str, given: str, expected: str, mend: str = "") -> FormatError:
@@ -94,16 +84,4 @@ def _memory_of(given: Readable) -> tuple[str, Any]:
                              expected="uint8", mend="give the path of the file")
         data = running.bytes_of(given.uop, given.device)
         return "this tensor of bytes", data if len(data) else bytearray()
-    path = Path(given)
-    with open(path, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise FormatError(f"{path} cannot be mapped into memory", given="not a plain file", expected="a plain file",
-                              mend="copy its content into a file first")
-        if status.st_size == 0:
-            return str(path), bytearray()
-        if os.name == "nt":
-            return str(path), mmap.mmap(file.fileno(), status.st_size, access=mmap.ACCESS_COPY)
-        # private pages are only needed once somebody writes: files larger than the memory can be mapped too
-        return str(path), mmap.mmap(file.fileno(), status.st_size, prot=mmap.PROT_READ | mmap.PROT_WRITE,
-                                    flags=mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0))
+    return os.fspath(given), mapped(given)
