@@ -22,7 +22,6 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -35,6 +34,7 @@ from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.exchange import Names
 from glassgrad.graph.dtype import DType
 from glassgrad.graph.length import Length, Symbol, replaced
+from glassgrad.methods import Bound, Methods
 from glassgrad.places import PLAIN, Content, Place, is_array
 from glassgrad.runtime.device import Device
 from glassgrad.tensor import precision
@@ -82,7 +82,8 @@ class TinyJit:
         self._known: dict[Any, _Combination] = {}
         self._latest: tuple[list[Any], _Combination] | None = None
         self._circumstances = _Circumstances()
-        self._methods: weakref.WeakKeyDictionary[Any, TinyJit] = weakref.WeakKeyDictionary()
+        self._methods = Methods()
+        self._captured: Callable[[TinyJit], None] | None = None     # told about each capture
         self._lock = threading.RLock()         # a replay's addresses are those of one call at a time
         self._replayed = 0                     # calls since the last notice
         self._captures: dict[str, int] = {}    # how often each reason led to one
@@ -91,11 +92,12 @@ class TinyJit:
     def __get__(self, instance: Any, owner: Any) -> TinyJit:
         if instance is None:
             return self
-        bound = self._methods.get(instance)
-        if bound is None:
-            # the method's own self is found through a weak reference, or an instance would never die
-            bound = self._methods[instance] = TinyJit(_Bound(self.function, instance))
-        return bound
+        return self._methods.of(instance, self._for_method, self.function)      # type: ignore[no-any-return]
+
+    def _for_method(self, bound: Bound) -> TinyJit:
+        made, methods = TinyJit(bound), self._methods
+        made._captured = lambda jit: methods.captured(bound.instance(), jit)
+        return made
 
     def reset(self) -> None:
         """Forget every capture."""
@@ -167,7 +169,11 @@ class TinyJit:
                         self._replayed += 1
                         return result
                 self._say_why(replays[0].why, circumstances.debug)
-            return combination.trace(args, kwargs, list(symbols))
+            try:
+                return combination.trace(args, kwargs, list(symbols))
+            finally:
+                if self._captured is not None:
+                    self._captured(self)
 
     def _find(self, form: list[Any], objects: list[Any]) -> _Combination:
         """The combination of arguments that looks like this; a new one if there is none."""
@@ -225,18 +231,6 @@ class _Circumstances:
             self.number += 1
 
 
-class _Bound:
-    """A method that does not keep its object alive."""
-
-    def __init__(self, function: Callable[..., Any], instance: Any):
-        self.function, self.instance = function, weakref.ref(instance)
-        self.__wrapped__ = function
-        self.__name__, self.__doc__ = getattr(function, "__name__", "method"), function.__doc__
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(self.instance(), *args, **kwargs)
-
-
 def _describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[Any], symbols: Names) -> None:
     """What a call is recognised by, part by part: tensors by shape, type and device, plain values and arrays by value,
     objects by identity (what is inside them is watched). Of variables only the order and the bounds count."""
@@ -280,8 +274,8 @@ class _Combination:
 
     def trace(self, args: Any, kwargs: Any, symbols: list[Symbol]) -> Any:
         """Run the function itself; once two runs were the same work, later calls are replays."""
-        bound = isinstance(self.function, _Bound)
-        objects = [*self.objects, self.function.instance()] if bound else self.objects      # type: ignore[attr-defined]
+        method = self.function if isinstance(self.function, Bound) else None
+        objects = [*self.objects, method.instance()] if method is not None else self.objects
         traced = Traced(self.function, objects, args, kwargs, symbols, self.rebinds.keys())
         self.rebinds.update((place.key, place) for place in traced.bound)
         key = tuple((i, id(reference())) for i, reference in traced.itself.items())

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 from glassgrad.base.errors import JitError
+from glassgrad.methods import KEPT
 from glassgrad.places import (
     PLAIN,
     Content,
@@ -181,7 +182,7 @@ class Surroundings:
 
     def _visit_object(self, thing: Any, path: str) -> None:
         # what a class keeps for the host alone: the graph reads it from tensors (an optimizer's learning rate)
-        unwatched = ("__weakref__", "__dict__", *getattr(type(thing), "__jit_unwatched__", ()))
+        unwatched = ("__weakref__", "__dict__", KEPT, *getattr(type(thing), "__jit_unwatched__", ()))
         own = getattr(thing, "__dict__", None)
         if type(own) is dict:
             for name in list(own):

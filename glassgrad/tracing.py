@@ -8,7 +8,6 @@ sees by itself (`step(model.weight)`) is no argument but a weight: what becomes 
 
 from __future__ import annotations
 
-import gc
 import random
 import weakref
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -25,6 +24,7 @@ from glassgrad.graph.gradient import passes_to
 from glassgrad.graph.length import Length, Symbol, lengths_in, most, replaced
 from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp
+from glassgrad.living import Living
 from glassgrad.places import PLAIN
 from glassgrad.surroundings import Surroundings
 from glassgrad.tensor.indexing import VIEWS
@@ -99,16 +99,16 @@ class Traced:
 
         args, kwargs = mapped(args, stand_in), mapped(kwargs, stand_in)
         _realize_fresh(surroundings.tensors)
-        # held until the trace is taken apart: a gradient that the call replaces must be known as one
-        self.before: dict[int, tuple[Tensor, UOp, Any]] = {id(t): (t, t.uop, t.grad) for t in _live_tensors()}
         first, dice = _streams.count, random.getstate()
         self.seed = _streams.seed
-        with record(s.name for s in symbols) as self.trace:
+        with Living() as living, record(s.name for s in symbols) as self.trace:
+            # held until the trace is taken apart: a gradient that the call replaces must be known as one
+            self.before: dict[int, tuple[Tensor, UOp, Any]] = {id(t): (t, t.uop, t.grad) for t in living.before}
             result = function(*args, **kwargs)
             self.returned: list[Tensor] = []
             mapped(result, self.returned.append)
-            self._drop_unread_gradients()
-            live = list(_live_tensors())         # not earlier: a list would keep the dropped gradients alive
+            self._drop_unread_gradients(living)
+            live = living.now()                  # not earlier: a list would keep the dropped gradients alive
             waiting = self._waiting(live, Surroundings(function, objects).tensors)
             if waiting:
                 Tensor.realize(*waiting)
@@ -160,7 +160,7 @@ class Traced:
         return [t for t in dict.fromkeys([*lazy, *changed]) if self._was_there(t) or id(t) in near
                 or any(n in made for n in t.uop.toposort())]
 
-    def _drop_unread_gradients(self) -> None:
+    def _drop_unread_gradients(self, living: Living) -> None:
         """Gradients that `backward` offers to every leaf cost nothing while they are lazy; a replay would have to
         compute them. Those this call left lazy are dropped, except where asked for (requires_grad=True)."""
         for i in self.computed:
@@ -171,7 +171,7 @@ class Traced:
                     given=f"argument {i} of shape {shape}, computed from what is trained; backward() ran inside",
                     expected="arguments that gradients need not pass",
                     mend="compute it inside the function, or hand in x.detach(); this call went without that gradient")
-        for tensor in list(_live_tensors()):
+        for tensor in living.now():
             grad = tensor.grad
             old = self.before[id(tensor)][2] if self._was_there(tensor) else None
             if grad is not None and grad is not old and grad.uop.base.op is not o.BUFFER \
@@ -384,11 +384,6 @@ def _first_difference(normal: Normal, earlier: tuple[Any, ...]) -> str:
         if row != was:
             return f", first at {node.line}"
     return ""
-
-
-def _live_tensors() -> Iterator[Tensor]:
-    # type(t), not isinstance: other libraries' objects run code when asked for their class
-    return (t for t in gc.get_objects() if issubclass(type(t), Tensor) and hasattr(t, "uop"))
 
 
 def refusal(given: str) -> JitError:

@@ -1,7 +1,8 @@
 """Walk what a model is made of. In: any object. Out: the values inside, under dotted names such as `layers.0.weight`.
 
-Looked into are attributes (in `__dict__` and `__slots__`), lists, tuples, named tuples and mappings. What is met again
-by another way is named again, as tied weights are in PyTorch; what is met again inside itself is not, so cycles end.
+Looked into are attributes (in `__dict__` and `__slots__`), lists, tuples, named tuples and mappings, but not what wraps
+a function, such as a jit. What is met again by another way is named again, as tied weights are in PyTorch; what is met
+again inside itself is not, so cycles end.
 """
 
 from __future__ import annotations
@@ -44,12 +45,17 @@ def walk(root: Any, prefix: str, wanted: Callable[[Any], bool]) -> Iterator[Plac
             inside.discard(place)
         elif wanted(place.value):
             yield place._replace(name=place.name.strip("."))
-        elif not isinstance(place.value, _OPAQUE) and id(place.value) not in inside:
+        elif not isinstance(place.value, _OPAQUE) and id(place.value) not in inside and not _wraps(place.value):
             holder, before = place.value, place.name
             inside.add(id(holder))
             waiting.append(id(holder))
             parts = [Place(f"{before}{key}.", value, holder, key) for key, value in _parts(holder)]
             waiting.extend(reversed(parts))
+
+
+def _wraps(thing: Any) -> bool:
+    """Whether it is a function in disguise (a jit, a cache): what that remembers is no part of a model."""
+    return "__wrapped__" in getattr(thing, "__dict__", ())
 
 
 def _parts(holder: Any) -> Iterator[tuple[Any, Any]]:
