@@ -303,6 +303,18 @@ def test_a_load_sees_the_store_before_it(how, rng):
 
 
 # -- registers and control --------------------------------------------------------------------------------------------
+def test_loops_have_names_of_their_own(how):
+    """Whatever their counters are called, and however many there are before them."""
+    y, total = param(0, I64), register("total", I64)
+    loops = [counter(name, 2) for name in ("k1", "v", "k", *("k",) * 30, "k12", "t.1", "t_1")]
+    kernel = Kernel("names", [y], [Phase([
+        Assign(total, const(0, I64)), *(For(k, LOOP, [Accumulate(total, o.ADD, k)]) for k in loops),
+        Store(y, ix.index(0), total)])], (0,))
+    b = np.zeros((), np.int64)
+    run(kernel, [b], how)
+    assert b == len(loops)
+
+
 def test_registers_through_loops_and_branches(how):
     """Counts, sums and a last value that pass through nested loops, branches and loops that run zero times."""
     y, i, j = param(0, I64, 4), counter("i", 6), counter("j", 10)

@@ -118,7 +118,7 @@ class Function(Matrices):
         limit = self._trips(statement)
         around = self.scopes[-1]
         start, head, after = around.block, self.label("loop"), self.label("after")
-        name = f"%{_plain(range_.arg.name)}{self.labels}"
+        name = f"%{_plain(range_.arg.name)}_{self.labels}"     # apart: k1 of label 4 is not k of label 14
         self.counters[range_] = Value(name, "i64")
         counts: dict[int, Value] = {}
         if not flow.loops:

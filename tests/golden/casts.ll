@@ -8,11 +8,11 @@ entry:
   %v25 = load ptr, ptr %v24, align 8
   br label %loop1
 loop1:
-  %i2.16 = phi i64 [ 0, %entry ], [ %i2.16.next, %loop1 ]
-  %v3 = getelementptr i8, ptr %v2, i64 %i2.16
+  %i_2.16 = phi i64 [ 0, %entry ], [ %i_2.16.next, %loop1 ]
+  %v3 = getelementptr i8, ptr %v2, i64 %i_2.16
   %v4 = load <16 x i8>, ptr %v3, align 1
   %v5 = icmp ne <16 x i8> %v4, zeroinitializer
-  %v8 = getelementptr i16, ptr %v7, i64 %i2.16
+  %v8 = getelementptr i16, ptr %v7, i64 %i_2.16
   %v9 = load <16 x i16>, ptr %v8, align 2
   %v10 = zext <16 x i16> %v9 to <16 x i32>
   %v11 = shl <16 x i32> %v10, <i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16>
@@ -28,12 +28,12 @@ loop1:
   %v21 = lshr <16 x i32> %v20, <i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16>
   %v22 = select <16 x i1> %v15, <16 x i32> <i32 32704, i32 32704, i32 32704, i32 32704, i32 32704, i32 32704, i32 32704, i32 32704, i32 32704, i32 32704, i32 32704, i32 32704, i32 32704, i32 32704, i32 32704, i32 32704>, <16 x i32> %v21
   %v23 = trunc <16 x i32> %v22 to <16 x i16>
-  %v26 = getelementptr i16, ptr %v25, i64 %i2.16
+  %v26 = getelementptr i16, ptr %v25, i64 %i_2.16
   store <16 x i16> %v23, ptr %v26, align 2
-  %i2.16.sum = add i64 %i2.16, 16
-  %i2.16.next = freeze i64 %i2.16.sum
-  %i2.more = icmp ult i64 %i2.16.next, 64
-  br i1 %i2.more, label %loop1, label %after2
+  %i_2.16.sum = add i64 %i_2.16, 16
+  %i_2.16.next = freeze i64 %i_2.16.sum
+  %i_2.more = icmp ult i64 %i_2.16.next, 64
+  br i1 %i_2.more, label %loop1, label %after2
 after2:
   ret void
 }

@@ -6,19 +6,19 @@ entry:
   %v10 = load ptr, ptr %v9, align 8
   br label %loop1
 loop1:
-  %i2.16 = phi i64 [ 0, %entry ], [ %i2.16.next, %loop1 ]
-  %v3 = getelementptr float, ptr %v2, i64 %i2.16
+  %i_2.16 = phi i64 [ 0, %entry ], [ %i_2.16.next, %loop1 ]
+  %v3 = getelementptr float, ptr %v2, i64 %i_2.16
   %v4 = load <16 x float>, ptr %v3, align 4
   %v5 = fmul <16 x float> %v4, <float 0x4000000000000000, float 0x4000000000000000, float 0x4000000000000000, float 0x4000000000000000, float 0x4000000000000000, float 0x4000000000000000, float 0x4000000000000000, float 0x4000000000000000, float 0x4000000000000000, float 0x4000000000000000, float 0x4000000000000000, float 0x4000000000000000, float 0x4000000000000000, float 0x4000000000000000, float 0x4000000000000000, float 0x4000000000000000>
   %v6 = fcmp ogt <16 x float> zeroinitializer, %v5
   %v7 = select <16 x i1> %v6, <16 x float> zeroinitializer, <16 x float> %v5
   %v8 = fadd <16 x float> %v7, <float 0x3FF0000000000000, float 0x3FF0000000000000, float 0x3FF0000000000000, float 0x3FF0000000000000, float 0x3FF0000000000000, float 0x3FF0000000000000, float 0x3FF0000000000000, float 0x3FF0000000000000, float 0x3FF0000000000000, float 0x3FF0000000000000, float 0x3FF0000000000000, float 0x3FF0000000000000, float 0x3FF0000000000000, float 0x3FF0000000000000, float 0x3FF0000000000000, float 0x3FF0000000000000>
-  %v11 = getelementptr float, ptr %v10, i64 %i2.16
+  %v11 = getelementptr float, ptr %v10, i64 %i_2.16
   store <16 x float> %v8, ptr %v11, align 4
-  %i2.16.sum = add i64 %i2.16, 16
-  %i2.16.next = freeze i64 %i2.16.sum
-  %i2.more = icmp ult i64 %i2.16.next, 96
-  br i1 %i2.more, label %loop1, label %after2
+  %i_2.16.sum = add i64 %i_2.16, 16
+  %i_2.16.next = freeze i64 %i_2.16.sum
+  %i_2.more = icmp ult i64 %i_2.16.next, 96
+  br i1 %i_2.more, label %loop1, label %after2
 after2:
   %v12 = getelementptr float, ptr %v2, i64 96
   %v13 = load <4 x float>, ptr %v12, align 4

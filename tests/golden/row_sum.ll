@@ -6,19 +6,19 @@ entry:
   %v6 = getelementptr float, ptr %v4, i64 %v5
   br label %loop1
 loop1:
-  %k2.16 = phi i64 [ 0, %entry ], [ %k2.16.next, %loop1 ]
+  %k_2.16 = phi i64 [ 0, %entry ], [ %k_2.16.next, %loop1 ]
   %v1 = phi <8 x float> [ zeroinitializer, %entry ], [ %v9, %loop1 ]
   %v2 = phi <8 x float> [ zeroinitializer, %entry ], [ %v12, %loop1 ]
-  %v7 = getelementptr float, ptr %v6, i64 %k2.16
+  %v7 = getelementptr float, ptr %v6, i64 %k_2.16
   %v8 = load <8 x float>, ptr %v7, align 4
   %v9 = fadd <8 x float> %v8, %v1
   %v10 = getelementptr float, ptr %v7, i64 8
   %v11 = load <8 x float>, ptr %v10, align 4
   %v12 = fadd <8 x float> %v11, %v2
-  %k2.16.sum = add i64 %k2.16, 16
-  %k2.16.next = freeze i64 %k2.16.sum
-  %k2.more = icmp ult i64 %k2.16.next, 64
-  br i1 %k2.more, label %loop1, label %after2
+  %k_2.16.sum = add i64 %k_2.16, 16
+  %k_2.16.next = freeze i64 %k_2.16.sum
+  %k_2.more = icmp ult i64 %k_2.16.next, 64
+  br i1 %k_2.more, label %loop1, label %after2
 after2:
   %v13 = fadd <8 x float> %v9, %v12
   %v14 = shufflevector <8 x float> %v13, <8 x float> poison, <4 x i32> <i32 0, i32 1, i32 2, i32 3>
