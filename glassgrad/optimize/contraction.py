@@ -47,6 +47,7 @@ from glassgrad.optimize.windows import windows
 from glassgrad.optimize.zeros import with_zeros
 
 ROWS_AHEAD = 16          # of K: how early the right factor is fetched where it is read in place
+STEPS_AHEAD = 48         # of K: how early the left factor is fetched where a task goes through all of it, packed
 CACHE_LINE = 64          # bytes
 SHORT_LOOP = 9           # taps of a window that are written out
 
@@ -161,15 +162,18 @@ class Tiling:
 
     def ahead(self, k: UOp) -> list[Statement]:
         """What is fetched early. Where a task goes through all rows of the left factor in place: those that come next,
-        a line at every step, so that as many steps as a line is long bring a piece of as many rows. Of the right
-        factor, packed: the next panel while this one is used, a line at every step, so that a few panels of M bring
-        all of it near. In place: this panel, a few steps ahead."""
+        a line at every step, so that as many steps as a line is long bring a piece of as many rows; packed: what is
+        used some steps later, panel after panel. Of the right factor, packed: the next panel while this one is used,
+        a line at every step, so that a few panels of M bring all of it near. In place: this panel, a few steps ahead.
+        """
         if not self.choice.ahead:
             return []
         if self.in_place and self.choice.right_near and self.block_m > 1:
             spot = modulo(k, CACHE_LINE // self.product.left.dtype.itemsize)
             soon = self.left_at(add(multiply(add(self.panel_m, index(1)), self.rows), spot), add(k, multiply(spot, -1)))
             return [Prefetch(soon.src[0], soon.src[1])]
+        if self.choice.right_near and not self.in_place:
+            return [Prefetch(self.left.memory, self.left.place(self.panel_m, add(k, index(STEPS_AHEAD)), index(0)))]
         if self.choice.right_in_place:
             begin = add(multiply(self.panel_n, self.columns), index(0))
             reads = [self.right_at(add(begin, index(v * self.lanes)), add(k, index(ROWS_AHEAD)))

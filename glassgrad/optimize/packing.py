@@ -16,8 +16,9 @@ from glassgrad.lower.loops import LANE, LOOP, TILE, For, Statement, Store, count
 from glassgrad.optimize import moves
 from glassgrad.optimize.axes import FlatAxis, one, stride_along
 
-AT_ONCE = 192              # bytes of a row that are worth reading at once
-PACK_WORK = 32 * 1024      # elements worth packing by several workers
+READ_AT_ONCE = 1024        # bytes of a row that are worth reading at once
+PIECE = 8                  # steps of k that are packed at once: whole lines of a panel
+PACK_WORK = 32 * 1024      # elements worth a task of their own
 
 
 class Operand:
@@ -63,31 +64,44 @@ class Operand:
                 value = gate.where(value, const(0, value.dtype))
         store: list[Statement] = [Store(self.memory, self.place(one(panel), flat, one(spot)), value)]
         if along_k:
-            body = self.across(spot, store, lanes)
-            inner_k = self.k[:-1]
+            body, loops = self.across(spot, store, lanes), self.k[:-1]
         else:
             body = moves.wide(For(spot, LOOP, store), self.vectors, lanes, copies=False) if self.width > 1 else store
-            inner_k = self.k
-        narrow = self.width * self.value.dtype.itemsize
-        together = 1 if along_k or self.task is not None else min(max(1, AT_ONCE // narrow), self.panels)
-        if together > 1:      # narrow panels side by side, so that lines are read whole
-            group, inside = counter("pg", -(-self.panels // together)), counter("p", together)
-            end = add(index(self.panels), multiply(group, -together)) if self.panels % together else None
-            body = moves.rebuild(body, {panel: add(multiply(one(group), together), inside)})
-            body = [For(inside, LOOP, body, end)]
-            panel = group
-        for r in reversed(inner_k):
-            body = [For(r, LOOP, body)]
-        work = math.prod(r.arg.size for r in self.outer) * self.panels * self.depth * self.width
-        if work >= PACK_WORK and self.task is None:
-            return moves.share_out([*self.outer, panel], body, most)
-        if panel.arg.size > 1:
+            loops = self.k
+        if self.task is not None:
+            for r in reversed(loops):
+                body = [For(r, LOOP, body)]
             whole = -(-self.axis.size // self.width)
-            ragged = self.task is not None and whole % self.panels
-            body = [For(panel, LOOP, body, add(index(whole), multiply(first, -1)) if ragged else None)]
-        for r in reversed(self.outer):
-            body = [For(r, LOOP, body)]
+            stop = add(index(whole), multiply(first, -1)) if whole % self.panels else None
+            return [For(panel, LOOP, body, stop)] if self.panels > 1 else body
+        if not along_k:
+            panel, loops, body = self.side_by_side(panel, body)
+        work = math.prod(r.arg.size for r in self.outer) * self.panels * self.depth * self.width
+        shares = math.prod(r.arg.size for r in (*self.outer, panel))
+        more = work // PACK_WORK // shares if shares < most else 1
+        for r in reversed(loops):
+            body = [moves.tasks(For(r, LOOP, body), more if r is loops[0] else 1)]
+        if work >= PACK_WORK:
+            return moves.share_out([*self.outer, panel], body, most)
+        for r in reversed([*self.outer, panel]):
+            body = [For(r, LOOP, body)] if r.arg.size > 1 else body
         return body
+
+    def side_by_side(self, panel: UOp, body: list[Statement]) -> tuple[UOp, list[UOp], list[Statement]]:
+        """Narrow panels in groups: for pieces of k: for the panels of a group: for a piece of k. So lines are both read
+        and written whole. Out: the loop over the groups, the loops inside it, and what they do."""
+        k, row = self.k[-1], self.panels * self.width * self.value.dtype.itemsize
+        together = -(-self.panels // -(-row // READ_AT_ONCE))
+        if together == 1:
+            return panel, self.k, body
+        size = min(PIECE, k.arg.size)
+        group, inside = counter("pg", -(-self.panels // together)), counter("p", together)
+        piece, step = counter("kp", -(-k.arg.size // size)), counter("k", size)
+        body = moves.rebuild(body, {panel: add(multiply(one(group), together), inside),
+                                    k: add(multiply(one(piece), size), one(step))})
+        body = [For(step, LOOP, body, rest(k.arg.size, size, piece))] if size > 1 else body
+        body = [For(inside, LOOP, body, rest(self.panels, together, group))]
+        return group, [piece, *self.k[:-1]] if piece.arg.size > 1 else self.k[:-1], body
 
     def across(self, spot: UOp, store: list[Statement], lanes: int) -> list[Statement]:
         """Packing what lies along k: for pieces of k: read a vector of every row; they are stored across.
@@ -120,3 +134,8 @@ def pieces(size: int, piece: int) -> list[tuple[int, int]]:
     [(6, 16), (1, 4)]
     """
     return [(count, length) for count, length in ((size // piece, piece), (1, size % piece)) if count and length]
+
+
+def rest(size: int, piece: int, number: UOp) -> UOp | None:
+    """Where a piece of a length ends: the last may be shorter; None where all are whole."""
+    return add(index(size), multiply(one(number), -piece)) if size % piece else None

@@ -107,7 +107,7 @@ class Recipe(FlatProduct):
             few = self.n.size <= FEW_PANELS * vectors * self.lanes
             for rows in range(min(self.m.size, (self.target.vector_registers - vectors - 2) // vectors), 0, -1):
                 left = self.left_must_be_packed(rows) is None and self.lines_apart(rows, 8) and \
-                    (few or self.must_pack_together(rows, vectors, True) is None)
+                    (few or self.must_pack_together(rows, vectors) is None)
                 found += [Tile(rows, vectors, left, in_place) for in_place in right]
         return found if self.product.k_stop is None else [t for t in found if t.left_in_place and t.right_in_place]
 
@@ -185,12 +185,12 @@ class Recipe(FlatProduct):
     def packs_near(self, tile: Tile) -> bool:
         """Whether each task packs its own part of the right factor."""
         return not tile.right_in_place and self.work >= 2 * TASK_WORK and \
-            self.must_pack_together(tile.rows, tile.vectors, tile.left_in_place) is None
+            self.must_pack_together(tile.rows, tile.vectors) is None
 
-    def must_pack_together(self, rows: int, vectors: int, left_in_place: bool) -> str | None:
+    def must_pack_together(self, rows: int, vectors: int) -> str | None:
         """Why tasks should share the packed right factor; None where each can pack its own part of it. That saves a
-        phase, and reading what another core has just written. Rows of the left factor that are read in place are
-        fetched ahead from wherever they are; a packed one must stay near."""
+        phase, and reading what another core has just written. The left factor, which every task reads, is fetched
+        ahead from wherever it is."""
         if self.n.pitch or self.product.stops or any(r not in ranges_of(self.product.right) for r in self.outer):
             return "the right factor is packed for several tasks"
         tasks = self.panels(rows, vectors)[1] * self.around
@@ -198,8 +198,6 @@ class Recipe(FlatProduct):
             return "there are too few panels to hand them out one by one"
         if self.panel_bytes(vectors) > self.target.l2_bytes // 2:
             return "a panel of the right factor does not stay in the second-level cache"
-        if not left_in_place and self.left_bytes() > self.target.l2_bytes // 2:
-            return "the left factor does not stay in the second-level cache"
         return None
 
     def left_must_be_packed(self, rows: int) -> str | None:
@@ -242,7 +240,7 @@ class Recipe(FlatProduct):
             return "nobody knows how much to pack"
         why = self.left_must_be_packed(c.rows) if c.in_place else None
         if c.right_near:
-            why = why or self.must_pack_together(c.rows, c.vectors, c.in_place)
+            why = why or self.must_pack_together(c.rows, c.vectors)
         return why or (self.right_must_be_packed() if c.right_in_place else None)
 
 
