@@ -136,6 +136,10 @@ class Captured:
         self.has_grad = [(weakref.ref(t), traced.before[id(t)][2] is not None) for t in self.watched.tensors
                          if id(t) in traced.before and (t.requires_grad or traced.before[id(t)][2] is not t.grad)]
 
+    def handed_of_its_own(self) -> dict[int, int]:
+        """Which arguments, by number, are tensors that it also sees: their ids."""
+        return {i: id(reference()) for i, reference in self.itself.items()}
+
     # -- does it fit? ----------------------------------------------------------------------------------------
     def _is_stale(self) -> bool:
         """Whether something that the trace relied on has changed; `why` says what."""

@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import Any
 
 from glassgrad.base.errors import JitError
-from glassgrad.base.settings import State, current_state, settings
+from glassgrad.base.settings import State, current_state, kernel_mode, settings
 from glassgrad.captured import STALE, Captured
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
@@ -55,7 +55,8 @@ sys.modules[__name__].__class__ = _Module
 
 _MOST_TRACES = 4           # of one combination of arguments before a function that keeps changing is refused
 _MOST_VARIANTS = 8         # replays of one combination, for surroundings that change back and forth
-_MOST_COMBINATIONS = 64    # a step number among the arguments makes every call a new one
+_MOST_COMBINATIONS = 64    # a step number among the arguments makes every call a new one; also of one combination, for
+                           # tensors that the function sees as well (`for w in weights: step(w)`)
 _MANY_CAPTURES = 16        # captures after which a function that is hardly ever replayed says so
 
 
@@ -225,7 +226,7 @@ class _Circumstances:
         state, devices, chosen = current_state(), Device.version, precision.current()
         if state is not self._state or devices != self._devices or chosen is not self._precision:
             self._state, self._devices, self._precision = state, devices, chosen
-            self.key = (settings.NOOPT, settings.CHECK_INDEX, Tensor.training, chosen, Device.DEFAULT,
+            self.key = (kernel_mode(), settings.CHECK_INDEX, Tensor.training, chosen, Device.DEFAULT,
                         Device.registered)
             self.check, self.debug = settings.CHECK, settings.DEBUG
             self.number += 1
@@ -290,11 +291,20 @@ class _Combination:
                                expected="a function that only computes tensors: later calls replay its kernels, not "
                                "its Python", mend="do that outside, keep it in a tensor, or leave the jit off")
             traces.pop(differences.index(""))
-            self.replays.insert(0, Captured(traced))
-            del self.replays[_MOST_VARIANTS:]
+            self._keep(Captured(traced))
         elif len(traces) + 1 >= _MOST_TRACES:
             traces.clear()
             raise refusal(differences[-1])
         else:
             traces.append(traced.work)
         return traced.result
+
+    def _keep(self, captured: Captured) -> None:
+        """One more replay; of those for the same tensors that the function also sees, and of all, the latest used."""
+        self.replays.insert(0, captured)
+        alike = [replay for replay in self.replays if replay.handed_of_its_own() == captured.handed_of_its_own()]
+        dropped = [*alike[_MOST_VARIANTS:], *[r for r in self.replays[_MOST_COMBINATIONS:] if r not in alike]]
+        self.replays = [replay for replay in self.replays if replay not in dropped]
+        if dropped and settings.DEBUG >= 1:
+            name = getattr(self.function, "__name__", "function")
+            print(f"jit: {name} drops a capture that was not used for longest")

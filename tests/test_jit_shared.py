@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassgrad import Context, Tensor, nn
+from glassgrad import Context, Tensor, jit as jit_module, nn
 from glassgrad.base.errors import JitError
 from glassgrad.jit import TinyJit
 
@@ -99,6 +99,20 @@ def test_turn_by_turn() -> None:
         return lambda x: (s.w.assign(s.w + 1), s.v.assign(s.v - 1), (x * 1).realize())[2]
     jitted = _follow(build, lambda s, call: ((s.w, s.v, _other(), s.w.detach())[call % 4],), 24)
     assert jitted._replayed >= 12
+
+
+def test_many_that_it_sees_in_turn_have_a_capture_each(capsys: pytest.CaptureFixture[str],
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(s: SimpleNamespace) -> Function:
+        s.rows = [Tensor([float(i), 1.0]).realize() for i in range(12)]
+        return lambda x: (x.assign(x + s.w[:2]), (s.rows[0] + x).realize())[1]
+    jitted = _follow(build, lambda s, call: (s.rows[call % 12],), 40)
+    assert jitted._replayed == 16 and "drops" not in capsys.readouterr().out          # all but two for each
+    monkeypatch.setattr(jit_module, "_MOST_COMBINATIONS", 5)
+    with Context(DEBUG=1):
+        jitted = _follow(build, lambda s, call: (s.rows[call // 4],), 4 * 6)
+    assert jitted._replayed == 12 and len(next(iter(jitted._known.values())).replays) == 5
+    assert capsys.readouterr().out.count("jit: <lambda> drops a capture that was not used for longest") == 1
 
 
 WRAPPED: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {

@@ -50,6 +50,9 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
 LEAST: dict[str, int] = {"BEAM": 0, "BEAM_SECONDS": 0, "THREADS": 0, "CACHE_MB": 0, "MEMORY_MB": 0, "POOL_MB": 0,
                          "SEED": -1}
 
+# What decides which kernels a graph becomes: who keeps kernels keeps them by these
+KERNEL_SETTINGS = ("NOOPT", "DISABLE_RULES", "CPU_FEATURES", "MATRIX_UNIT", "BEAM")
+
 _MOST_STATES = 8     # a program changes back and forth between few
 
 # Settings that choose a default device when set to 1, as tinygrad's texts write them: NAME=1 python script.py
@@ -61,10 +64,11 @@ DEVICE_FLAGS: dict[str, str] = {
 
 class State:
     """What decided every knob at one moment. Equal circumstances are one object, to be compared with `is`."""
-    __slots__ = ("overrides", "variables")
+    __slots__ = ("overrides", "variables", "kernel_mode")
 
     def __init__(self, overrides: dict[str, Any], variables: dict[Any, Any]):
         self.overrides, self.variables = overrides, variables
+        self.kernel_mode: tuple[Any, ...] | None = None      # once somebody asked for it
 
 
 class _Overrides(threading.local):
@@ -155,6 +159,18 @@ def current_state() -> State:
     states.insert(0, made)
     del states[_MOST_STATES:]
     return made
+
+
+def kernel_mode() -> tuple[Any, ...]:
+    """The values of `KERNEL_SETTINGS`.
+
+    >>> with Context(NOOPT=1): kernel_mode() != Context(NOOPT=0)(kernel_mode)()
+    True
+    """
+    state = current_state()
+    if state.kernel_mode is None:
+        state.kernel_mode = tuple(getattr(settings, name) for name in KERNEL_SETTINGS)
+    return state.kernel_mode
 
 
 class Context:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glassgrad.base.settings import settings
+from glassgrad.base.settings import kernel_mode, settings
 from glassgrad.engine.capture import Record, recording
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.memory_plan import MemoryUse
@@ -138,7 +138,7 @@ _known: dict[Any, _Known] = {}
 
 def _find(normal: Normal, device: str) -> Ready:
     """The compiled schedule of a graph: made once for its structure and constants."""
-    mode = (settings.NOOPT, settings.DISABLE_RULES, settings.CPU_FEATURES, settings.MATRIX_UNIT, settings.BEAM, device)
+    mode = (kernel_mode(), device)
     known = _known.get((mode, normal.key))
     bits = normal.constant_bits()
     if known is not None and not known.still_open():

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.settings import settings
+from glassgrad.base.settings import kernel_mode, settings
 from glassgrad.graph.uop import UOp
 from glassgrad.optimize.target import Target
 from glassgrad.render.launch import LaunchInfo
@@ -58,7 +58,7 @@ class NativeDevice:
     def __init__(self, name: str, language: str):
         self.name, self.language = name, language
         self.memory = HostMemory()
-        self._programs: dict[tuple[UOp, int, str, int, int], Program] = {}
+        self._programs: dict[tuple[UOp, tuple[Any, ...]], Program] = {}
 
     @property
     def target(self) -> Target:
@@ -72,14 +72,14 @@ class NativeDevice:
     # -- compiling -------------------------------------------------------------------------------------------
     def programs(self, kernels: Sequence[UOp]) -> list[Program]:
         """Compiled kernels, each distinct one once; LLVM works on one while Python lowers the next."""
-        mode = (settings.NOOPT, settings.CPU_FEATURES, settings.MATRIX_UNIT, settings.BEAM)
-        missing = [ast for ast in dict.fromkeys(kernels) if (ast, *mode) not in self._programs]
+        mode = kernel_mode()
+        missing = [ast for ast in dict.fromkeys(kernels) if (ast, mode) not in self._programs]
         if settings.BEAM > 0 and not settings.NOOPT:
             self._search(missing)
         waiting: dict[UOp, Any] = {ast: self._start(ast) for ast in missing}
         for ast, pending in waiting.items():
-            self._programs[(ast, *mode)] = self._finish(ast, pending)
-        return [self._programs[(ast, *mode)] for ast in kernels]
+            self._programs[ast, mode] = self._finish(ast, pending)
+        return [self._programs[ast, mode] for ast in kernels]
 
     def _search(self, kernels: Sequence[UOp]) -> None:
         """BEAM: look for faster moves, unless as good a search is known, or there is no time for one."""
