@@ -313,11 +313,16 @@ diagonal needs two axes
   given:    dim1=1, dim2=1, shape (2, 3)
   expected: two different axes of a matrix or a stack of them
   mend:     write x.diagonal(0, -2, -1)"""),
-    "diag": (lambda: x23().diag(), """
-diag needs a vector
-  given:    shape (2, 3)
-  expected: 1 axis
-  mend:     for the diagonal of a matrix use x.diagonal()"""),
+    "diag": (lambda: x23()[None].diag(), """
+diag needs a vector or a matrix
+  given:    shape (1, 2, 3)
+  expected: 1 or 2 axes
+  mend:     for stacks of matrices use x.diagonal(0, -2, -1), of vectors x.diag_embed()"""),
+    "a truth value among indices": (lambda: x23()[True, 0], """
+a single truth value stands alone in an index
+  given:    it and 1 more
+  expected: a mask with axes
+  mend:     write x[mask][...]"""),
     "split": (lambda: x23().split(0), """
 split needs pieces of at least one element
   given:    0
@@ -569,9 +574,9 @@ bincount needs a vector of whole numbers
   expected: an integer tensor with 1 axis
   mend:     flatten and cast it: x.flatten().int()"""),
     "searchsorted": (lambda: x23().searchsorted(1.0), """
-searchsorted looks into a vector
-  given:    shape (2, 3)
-  expected: 1 axis
+searchsorted looks into one row, or a row each
+  given:    (2, 3) for ()
+  expected: one axis, or the same sizes but for the last axis
   mend:     take one row: x[0].searchsorted(values)"""),
     "mode": (lambda: Tensor.zeros(2, 0).mode(), """
 there is no most frequent of nothing

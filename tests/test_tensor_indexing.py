@@ -123,3 +123,14 @@ def test_any_slices(data):
     key = tuple(data.draw(st.one_of(st.builds(slice, bound, bound, step), st.integers(-n, n - 1))) for n in shape)
     x = np.arange(np.prod(shape), dtype="int32").reshape(shape)
     assert Tensor(x)[key].numpy().tolist() == x[key].tolist()
+
+
+def test_one_truth_value_chooses_all_or_nothing_along_a_new_axis():
+    array = np.arange(6.0).reshape(2, 3)
+    for key in (True, False):
+        np.testing.assert_array_equal(Tensor(array)[key].numpy(), array[key])
+        np.testing.assert_array_equal(Tensor(array)[Tensor(key)].numpy(), array[key])
+        x, y = Tensor(array), array.copy()
+        x[Tensor(key)] = Tensor([7.0, 8.0, 9.0])
+        y[key] = [7.0, 8.0, 9.0]
+        np.testing.assert_array_equal(x.numpy(), y)

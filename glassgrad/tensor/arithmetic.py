@@ -227,21 +227,21 @@ class Arithmetic(Casts):
         return self.bool()._unary(o.NOT)
 
     # -- operators by name -----------------------------------------------------------------------------------
-    def add(self, other: Any, reverse: bool = False) -> Self:
-        """The sum, element by element; the same as `x + other`.
+    def add(self, other: Any, reverse: bool = False, *, alpha: Any = 1) -> Self:
+        """The sum, element by element; the same as `x + alpha * other`.
 
-        >>> Tensor([1, 2]).add(10).tolist()
-        [11, 12]
+        >>> Tensor([1, 2]).add(10).tolist(), Tensor([1, 2]).add(10, alpha=3).tolist()
+        ([11, 12], [31, 32])
         """
-        return self._binary(o.ADD, other, reverse)
+        return self._binary(o.ADD, other if alpha == 1 else other * alpha, reverse)
 
-    def sub(self, other: Any, reverse: bool = False) -> Self:
-        """The difference, element by element; the same as `x - other`.
+    def sub(self, other: Any, reverse: bool = False, *, alpha: Any = 1) -> Self:
+        """The difference, element by element; the same as `x - alpha * other`.
 
-        >>> Tensor([1, 2]).sub(10).tolist()
-        [-9, -8]
+        >>> Tensor([1, 2]).sub(10).tolist(), Tensor([1, 2]).sub(10, alpha=3).tolist()
+        ([-9, -8], [-29, -28])
         """
-        return self._binary(o.SUB, other, reverse)
+        return self._binary(o.SUB, other if alpha == 1 else other * alpha, reverse)
 
     def mul(self, other: Any, reverse: bool = False) -> Self:
         """The product, element by element; the same as `x * other`.

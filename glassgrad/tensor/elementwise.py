@@ -223,14 +223,17 @@ class Elementwise(Movement):
         above = self.uop.trunc()
         return self._with((above < self.uop).where(above + 1.0, above))
 
-    def round(self) -> Self:
-        """Rounded to the nearest whole number, halves to the even one.
+    def round(self, decimals: int = 0) -> Self:
+        """Rounded to the nearest whole number, halves to the even one; or to so many decimals.
 
-        >>> Tensor([0.5, 1.5, 2.5, -0.7]).round().tolist()
-        [0.0, 2.0, 2.0, -1.0]
+        >>> Tensor([0.5, 1.5, 2.5, -0.7]).round().tolist(), Tensor([1.25, 2.5]).round(decimals=1).tolist()
+        ([0.0, 2.0, 2.0, -1.0], [1.2000000476837158, 2.5])
         """
         if self.uop.dtype.kind != "f":
             return self
+        if decimals:
+            scale = 10.0 ** abs(decimals)
+            return (self * scale).round() / scale if decimals > 0 else (self / scale).round() * scale
         x = self.uop
         toward_zero = x.trunc()
         rest = (x - toward_zero).abs()

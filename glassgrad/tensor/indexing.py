@@ -60,7 +60,8 @@ class Indexing(Linear):
         keys = list(key) if isinstance(key, tuple) else [key]
         parts: list[Any] = []
         for k in keys:
-            if isinstance(k, (list, range, tuple)) or type(k).__module__ == "numpy" and getattr(k, "shape", ()) != ():
+            if isinstance(k, (bool, list, range, tuple)) \
+                    or type(k).__module__ == "numpy" and getattr(k, "shape", ()) != ():
                 k = self.__class__(k, device=self.device)
                 if k.dtype.kind == "f" and k.numel() == 0:
                     k = k.cast(dtypes.int32)
@@ -89,6 +90,10 @@ class Indexing(Linear):
         expanded: list[Any] = []
         for p in parts:
             if isinstance(p, Indexing) and p.dtype is dtypes.bool:
+                if not p.ndim:
+                    raise InputError("a single truth value stands alone in an index",
+                                     given=f"it and {len(parts) - 1} more", expected="a mask with axes",
+                                     mend="write x[mask][...]")
                 expanded.extend(self._places_of(p))
             else:
                 expanded.append(p)
@@ -115,6 +120,9 @@ class Indexing(Linear):
                 raise ShapeError("the mask does not fit the tensor", given=f"a mask of {mask.shape} for {self.shape}",
                                  expected=f"a mask of shape {self.shape[:max(mask.ndim, 1)]}",
                                  mend="compare along these axes")
+            if not mask.ndim:           # one truth value: all of the tensor, or nothing, along a new axis
+                some = int(running.array_of(mask.uop, mask.device).item())
+                return self.uop.reshape((1, *self.shape)).shrink(((0, some), *((0, n) for n in self.shape))), []
             parts = self._spread(parts)
         x = self.uop
         bounds: list[tuple[Any, Any]] = []

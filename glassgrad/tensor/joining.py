@@ -169,18 +169,23 @@ class Joining(Creation):
         x = x.pad([*[(0, 0) for _ in stack], (0, n)]).reshape((*stack, n, n + 1))
         return self._with(x.shrink([*lead_bounds, (0, n), (0, 1)]).reshape((*stack, n)))
 
-    def diag(self) -> Self:
-        """A matrix with this vector as its diagonal.
+    def diag(self, diagonal: int = 0) -> Self:
+        """A matrix with this vector as a diagonal, `diagonal` places above (or below, negative) the main one; of a
+        matrix, that diagonal.
 
-        >>> Tensor([1, 2]).diag().tolist()
-        [[1, 0], [0, 2]]
+        >>> Tensor([1, 2]).diag().tolist(), Tensor([[1, 2], [3, 4]]).diag().tolist()
+        ([[1, 0], [0, 2]], [1, 4])
         """
+        if self.ndim == 2:
+            return self.diagonal(diagonal)
         if self.ndim != 1:
-            raise ShapeError("diag needs a vector", given=f"shape {self.shape}", expected="1 axis",
-                             mend="for the diagonal of a matrix use x.diagonal()")
+            raise ShapeError("diag needs a vector or a matrix", given=f"shape {self.shape}", expected="1 or 2 axes",
+                             mend="for stacks of matrices use x.diagonal(0, -2, -1), of vectors x.diag_embed()")
         n = self.shape[0]
         rows = self.uop.reshape((n, 1)).pad(((0, 0), (0, n)))     # n x (n + 1): each row starts one place later
-        return self._with(rows.reshape((n * (n + 1),)).shrink(((0, n * n),)).reshape((n, n)))
+        square = rows.reshape((n * (n + 1),)).shrink(((0, n * n),)).reshape((n, n))
+        right, down = max(diagonal, 0), max(-diagonal, 0)
+        return self._with(square.pad(((down, right), (right, down))))
 
 
 def _all(first: Joining | Sequence[Joining], others: Sequence[Joining], what: str) -> list:  # type: ignore[type-arg]

@@ -222,7 +222,7 @@ class Losses(Numerics):
         >>> Tensor([-2.0, 2.0]).prelu(Tensor([0.5])).tolist()
         [-1.0, 2.0]
         """
-        slope = weight if weight.numel() == 1 else weight.reshape((-1,) + (1,) * max(self.ndim - 2, 0))
+        slope = weight.reshape(()) if weight.numel() == 1 else weight.reshape((-1,) + (1,) * max(self.ndim - 2, 0))
         return (self > 0).where(self, self * slope)
 
     def threshold(self, threshold: float, value: float) -> Self:

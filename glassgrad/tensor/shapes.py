@@ -108,7 +108,8 @@ class Shapes(Losses):
         >>> Tensor([1]).hstack(Tensor([2])).tolist()
         [1, 2]
         """
-        return self.cat(*others, dim=0 if self.ndim <= 1 else 1)
+        joined = [t.reshape(1) if t.ndim == 0 else t for t in (self, *others)]
+        return joined[0].cat(*joined[1:], dim=0 if self.ndim <= 1 else 1)
 
     def vstack(self, *others: Self) -> Self:
         """Joined along the first axis; vectors count as rows.

@@ -132,7 +132,7 @@ class Sorting(Functional):
         >>> Tensor([4.0, 1.0, 3.0, 2.0]).median().item()
         2.0
         """
-        if self.numel() == 0:
+        if 0 in (self.shape if dim is None else self.shape[dim:][:1]):
             raise ShapeError(
                 "there is no median of nothing",
                 given=f"shape {self.shape}",
@@ -165,7 +165,7 @@ class Sorting(Functional):
         if interpolation not in ("linear", "lower", "higher", "midpoint", "nearest"):
             raise InputError("there is no such interpolation", given=repr(interpolation),
                              expected='"linear", "lower", "higher", "midpoint" or "nearest"', mend="check the spelling")
-        shares: Any = q if isinstance(q, Sorting) else self._with(full((), float(q), dtypes.default_float)) \
+        shares: Any = q if isinstance(q, Sorting) else self._with(full((), float(q), self.dtype)) \
             if isinstance(q, (int, float)) else self.__class__(q, device=self.device)
         if isinstance(q, (int, float)) and not 0 <= q <= 1:
             raise InputError(
@@ -295,22 +295,24 @@ class Sorting(Functional):
         return self._with(UOp(o.SCATTER, value.dtype, (base, self.uop, value), Scatter("add")))
 
     def searchsorted(self, values: Any, right: bool = False) -> Self:
-        """Where each value would go into this vector, which is in order: before equal ones, or after (`right`).
+        """Where each value would go into this vector, which is in order: before equal ones, or after (`right`). With
+        more axes, each row of values looks into its own row.
 
         >>> Tensor([1, 3, 5]).searchsorted(Tensor([3, 4])).tolist(), Tensor([1, 3]).searchsorted(3, right=True).item()
         ([1, 2], 2)
         """
-        if self.ndim != 1:
-            raise ShapeError("searchsorted looks into a vector", given=f"shape {self.shape}", expected="1 axis",
-                             mend="take one row: x[0].searchsorted(values)")
         wanted = values if isinstance(values, Sorting) else self.__class__(values, device=self.device)
-        n = self.shape[0]
+        if self.ndim != 1 and (not self.ndim or self.shape[:-1] != wanted.shape[:-1]):
+            raise ShapeError("searchsorted looks into one row, or a row each", given=f"{self.shape} for {wanted.shape}",
+                             expected="one axis, or the same sizes but for the last axis",
+                             mend="take one row: x[0].searchsorted(values)")
+        n = self.shape[-1]
         x, y = self.detach()._both(wanted.detach())
         low, high = self._with(full(y.shape, 0, dtypes.int32)), self._with(full(y.shape, n, dtypes.int32))
         for _ in range(n.bit_length()):   # halve the range, for all values at once
             middle = (low + high) // 2
             with index_check.trusted():
-                at = x[middle.minimum(n - 1)]
+                at = x[middle.minimum(n - 1)] if self.ndim == 1 else x.gather(-1, middle.minimum(n - 1))
             below = ((at <= y) if right else (at < y)) & (low < high)
             low, high = below.where(middle + 1, low), below.where(high, middle)
         return low
