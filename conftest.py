@@ -1,4 +1,11 @@
-"""What every test and docstring example begins with: the names it may use, and knobs as the user has set them."""
+"""What every test and docstring example begins with: the names it may use, knobs as the user has set them, a device.
+
+The suite runs on the default device, so `DEVICE=CLANG ./dev test` runs it on another one. Two markers say what that
+leaves out, each skip with its reason:
+
+    @pytest.mark.only_on("CPU", reason="it reads LLVM IR")         what is tested exists there only: skips elsewhere
+    @pytest.mark.slow_on("PYTHON")                                 takes over 20 s there: skips there, unless --slow
+"""
 
 from __future__ import annotations
 
@@ -8,10 +15,49 @@ from typing import Any
 
 import pytest
 
+from glassgrad import Context, Device, DeviceError, Tensor, dtypes
+
+PAGES = {          # pages have no place for a marker of their own
+    "docs/architecture.md": [pytest.mark.only_on("CPU", "CLANG", reason="it shows what compiled kernels need").mark],
+    "docs/quickstart.md": [pytest.mark.only_on("CPU", reason="it shows the default device's name").mark],
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the tests that are slow on this device as well")
+
+
+def default_device() -> str:
+    """The device that the environment chooses for the whole run."""
+    try:
+        return Device.DEFAULT
+    except DeviceError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"device: {default_device()}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    device, everything = default_device(), config.getoption("slow")
+    for item in items:
+        reason = reason_to_skip(item, device, everything)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def reason_to_skip(item: pytest.Item, device: str, everything: bool) -> str | None:
+    """Why an item has no place in a run on `device`."""
+    for mark in (*item.iter_markers("only_on"), *PAGES.get(item.nodeid.partition("::")[0], ())):
+        if device not in mark.args:
+            return f"only on {' and '.join(mark.args)}, and this run is on {device}: {mark.kwargs['reason']}"
+    slow = any(device in mark.args for mark in item.iter_markers("slow_on"))
+    return f"over 20 s on {device} (--slow runs it)" if slow and not everything else None
+
 
 @pytest.fixture(autouse=True)
 def _public_names(doctest_namespace: dict[str, Any]) -> Iterator[None]:
-    from glassgrad import Context, Device, Tensor, dtypes
     doctest_namespace.update(Tensor=Tensor, dtypes=dtypes, Device=Device)
     sys.modules.pop("glassgrad.compat", None)      # so that a page that imports it finds it newly imported
     with Context():                                # `Tensor.training = True` ends with the test that says so

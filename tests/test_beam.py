@@ -243,11 +243,12 @@ def test_only_a_wider_or_longer_search_is_made_again(empty: Path, monkeypatch: p
 
 def test_a_found_kernel_is_used_and_shown(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = product(61)
-    device = Device["CPU"]
+    device = Device[Device.DEFAULT]
     ast = (a @ b).schedule()[0].ast
     recipe = device.loop_tree(ast).moves
     moves = (re.sub(r"rows=\d+", "rows=1", recipe[0]),)
-    tuning.keep(found(structure=tuning.digest_of(ast), compiler="llvm " + device._compiler_name(), moves=moves))
+    compiler = f"{device.language} {device._compiler_name()}"
+    tuning.keep(found(structure=tuning.digest_of(ast), compiler=compiler, moves=moves))
     wanted = (a @ b).numpy()
 
     @TinyJit
@@ -319,10 +320,11 @@ def test_a_missing_file_says_so(empty: Path) -> None:
 
 def test_moves_that_do_not_fit_are_an_error_at_use(empty: Path) -> None:
     a, b = product(59)
-    device = Device["CPU"]
+    device = Device[Device.DEFAULT]
     ast = (a @ b).schedule()[0].ast
     moves = (device.loop_tree(ast).moves[0].replace("lanes=", "lanes=9"),)
-    tuning.keep(found(structure=tuning.digest_of(ast), compiler="llvm " + device._compiler_name(), moves=moves))
+    compiler = f"{device.language} {device._compiler_name()}"
+    tuning.keep(found(structure=tuning.digest_of(ast), compiler=compiler, moves=moves))
     with Context(BEAM=1, BEAM_SECONDS=0.0), pytest.raises(FormatError, match="does not fit it"):
         (a @ b).realize()
 

@@ -59,7 +59,7 @@ def test_version():
 
 
 def test_devices():
-    done = glassgrad("devices")
+    done = glassgrad("devices", DEV="CPU")
     assert done.returncode == 0, done.stderr
     lines = {line.split()[0]: line for line in done.stdout.splitlines()}
     assert re.match(r"CPU +\S.*, \d+ cores, \d+-bit vectors, compiled by llvmlite \d.* \(the default\)$", lines["CPU"])
@@ -68,7 +68,7 @@ def test_devices():
 
 
 def test_devices_without_a_c_compiler(tmp_path):
-    done = glassgrad("devices", CC="/no/such/compiler")
+    done = glassgrad("devices", CC="/no/such/compiler", DEV="CPU")
     assert done.returncode == 0
     assert done.stdout.splitlines()[1] == ("CLANG    not here: CC=/no/such/compiler; "
                                            "correct the environment variable CC, or unset it")
@@ -120,6 +120,7 @@ def few_images(monkeypatch):
     monkeypatch.setattr(cli_train.datasets, "mnist", cli_train.datasets.digits)
 
 
+@pytest.mark.slow_on("PYTHON")
 def test_train_images(few_images, tmp_path, capsys):
     file = tmp_path / "digits.safetensors"
     assert cli.main(["train", "mnist", "--steps", "40", "--checkpoint", str(file)]) == 0

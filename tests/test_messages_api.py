@@ -152,8 +152,8 @@ def test_a_kernel_of_your_own_on_another_device(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(type(Device["CPU"].memory), "on_host", False)
     with pytest.raises(GlassgradError) as error:
         X.custom_kernel(fxn=lambda m: m)
-    assert text(error.value) == """\
+    assert text(error.value) == f"""\
 a kernel of your own runs on the processor
-  given:    a tensor on CPU
+  given:    a tensor on {Device.DEFAULT}
   expected: a device that shares the host's memory
   mend:     move it: x.to("CPU")"""
