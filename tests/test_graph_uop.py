@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import math
 import pickle
+import signal
 import sys
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -93,6 +95,31 @@ def test_threads_make_the_same_nodes():
     del nodes, again, made
     gc.collect()
     assert not [e for e in node_module._table.values() if e() is None], "dead entries stay in the table"
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers that interrupt")
+def test_no_interrupt_is_lost_while_nodes_die(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost, seen, stop = [], 0, time.monotonic() + 20
+    monkeypatch.setattr(sys, "unraisablehook", lambda about: lost.append(about.object))
+    x = buffer((5,))
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        while seen < 100 and not lost and time.monotonic() < stop:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0005)
+                for i in range(100_000):
+                    _ = x * float(i)
+            except KeyboardInterrupt:
+                seen += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not lost
+    assert seen > 0
 
 
 # -- long chains ------------------------------------------------------------------------------------------------------

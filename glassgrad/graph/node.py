@@ -11,7 +11,10 @@ import math
 import struct
 import threading
 import weakref
+from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]     # as weakref.py uses it
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from glassgrad.base.lines import Line, line_of, user_place
@@ -28,23 +31,21 @@ if TYPE_CHECKING:
 N = TypeVar("N", bound="Node")
 
 _SIZED = frozenset((o.RESHAPE, o.EXPAND, o.PAD, o.SHRINK, o.UNWINDOW, o.PARAM, o.LENGTH))   # arguments that hold sizes
-_lock = threading.RLock()   # re-entrant: a weak reference's callback may run while it is held
+_lock = threading.RLock()   # re-entrant: what the garbage collector calls while it is held may make nodes
 
 
 class _Entry(weakref.ref):  # type: ignore[type-arg]
-    __slots__ = ("key",)
-    key: Any
+    __slots__ = ("remove",)
+    remove: Callable[[], Any]
+
+    def __getattr__(self, name: str) -> Any:      # interrupted before it was in the table: nothing is to be removed
+        return int
 
 
 _table: dict[Any, _Entry] = {}
-
-
-def _forget(entry: _Entry) -> None:
-    key = entry.key
-    with _lock:
-        gone = _table.pop(key, None)
-        if gone is not entry and gone is not None:      # an equal node was made since
-            _table[key] = gone
+# Called when a node is gone, thousands of times in a compile. Python drops what a callback raises, and a Ctrl-C may be
+# raised at any line of Python: so none of it is Python, and an equal node that was made since stays.
+_forget = methodcaller("remove")
 
 
 class Node:
@@ -75,7 +76,7 @@ class Node:
         node.place = place or user_place()
         node._cache = None
         entry = _Entry(node, _forget)
-        entry.key = key
+        entry.remove = partial(_remove_dead_weakref, _table, key)
         with _lock:
             known = _table.setdefault(key, entry)
             if known is not entry:

@@ -130,7 +130,7 @@ class Search:
     def __init__(self, ast: UOp, target: Target, language: str, compiler: str, worker: Worker):
         self.ast, self.target, self.language, self.compiler, self.worker = ast, target, language, compiler, worker
         self.width, self.seconds = settings.BEAM, settings.BEAM_SECONDS
-        self.plain = lower(ast)
+        self.plain = lower(ast, keep_bytes=target.row_bytes)      # the tree that runtime/compile.py optimizes
         self.sources: set[str] = set()           # what was tried: different moves may give one kernel
         self.tried = self.killed = self.wrong = self.broken = 0
         self.deadline = 0.0
