@@ -40,6 +40,7 @@ from glassgrad.optimize.direct import direct
 from glassgrad.optimize.dots import dots
 from glassgrad.optimize.packing import Operand
 from glassgrad.optimize.product import lanes_on_the_right, recognise, recognise_window
+from glassgrad.optimize.shares import hand_out, share
 from glassgrad.optimize.taps import taps
 from glassgrad.optimize.target import Target
 from glassgrad.optimize.tiles import TASK_WORK, Contract, Recipe
@@ -132,12 +133,7 @@ class Tiling:
             body = self.in_blocks_of_k()
         if self.choice.right_near:
             body = [*self.right.pack(self.lanes), *body]
-        if self.work >= TASK_WORK:
-            return [*packed, moves.share_out([*self.outer, self.task_m, self.task_n], body, most)]
-        body = moves.share_out([self.task_m, self.task_n], body, most)
-        for r in reversed(self.outer):
-            body = [For(r, LOOP, body)]
-        return [*packed, body]
+        return [*packed, hand_out(self.outer, [self.task_m, self.task_n], body, self.work >= TASK_WORK, most)]
 
     def begin(self) -> list[Statement]:
         return [Assign(self.total, identity(o.ADD, self.total.dtype))]
@@ -235,12 +231,7 @@ class Tiling:
         """For all tiles of a task: panels of N outside, so that one of them serves every panel of M."""
         for r, kind in ((self.lane, LANE), (self.over, TILE), (self.row, TILE)):
             body = [For(r, kind, body)] if r.arg.size > 1 else body
-        for r, task, whole in ((self.in_m, self.task_m, self.panels_m), (self.in_n, self.task_n, self.panels_n)):
-            size = r.arg.size
-            if size > 1:
-                stop = None if whole % size == 0 else add(index(whole), multiply(task, -size))
-                body = [For(r, LOOP, body, stop)]
-        return body
+        return share(self.in_n, self.task_n, self.panels_n, share(self.in_m, self.task_m, self.panels_m, body))
 
     def epilogue(self, result: UOp) -> list[Statement]:
         """What is stored of a finished tile; nothing past the edges."""

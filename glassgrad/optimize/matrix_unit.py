@@ -13,7 +13,6 @@ Past the end of K both factors are zeros; what lies past the edges of M and N is
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from glassgrad.graph import ops as o
@@ -21,7 +20,6 @@ from glassgrad.graph.index import add, both, index, less, multiply, substitute_i
 from glassgrad.graph.uop import UOp, const
 from glassgrad.lower.loops import (
     LOOP,
-    TASK,
     TILE,
     UNIT,
     Accumulate,
@@ -35,7 +33,7 @@ from glassgrad.lower.loops import (
     register,
     walk,
 )
-from glassgrad.optimize import moves
+from glassgrad.optimize import moves, shares
 from glassgrad.optimize.axes import FlatProduct, flat_axis, image_axis, one, swells
 from glassgrad.optimize.choices import Choice, Decisions, settled
 from glassgrad.optimize.contraction import gated
@@ -135,11 +133,12 @@ class UnitRecipe(FlatProduct):
         rows, columns = tiles_m * self.unit.rows, tiles_n * self.unit.columns
         panels_m, panels_n = self.panels(c)
         wanted = self.tasks_wanted(TASK_WORK, MOST_TASKS)
-        room = self.target.l2_bytes // 2 if c.k_block else math.inf
-        if c.pitch:
-            block_m, block_n = -(-panels_m // min(wanted, panels_m)), panels_n
-        else:
-            block_m, block_n = _blocks(panels_m, panels_n, rows, columns, self.unit.total.itemsize, wanted, room)
+        block_m, block_n = -(-panels_m // min(wanted, panels_m)), panels_n      # of an image: whole rows
+        if not c.pitch:
+            sums = rows * columns * self.unit.total.itemsize                      # that rest between blocks of K
+            fit = self.target.l2_bytes // 2 // sums if c.k_block else panels_m * panels_n
+            block_m, block_n = shares.blocks(panels_m, panels_n, wanted, shares.square(rows, columns),
+                                             lambda m: max(fit // m, int(m == 1)))
         in_place = self.can_stay_in_place(rows) is None and (panels_n <= FEW_PANELS or self.lines_apart(rows, 4))
         return replace(c, block_m=block_m, block_n=block_n, in_place=in_place)
 
@@ -206,10 +205,7 @@ class UnitTiling:
         packed.append(self.right.pack(self.lanes))
         body = self.in_blocks_of_k() if self.k_block else self.panels_of_m(
             [*self.panels_of_n(self.sums(const(0, self.unit.total), index(0), self.steps)), *self.epilogue()])
-        kind = TASK if self.work >= TASK_WORK else LOOP
-        for r, how in ((self.task_n, TASK), (self.task_m, TASK), *[(r, kind) for r in reversed(self.outer)]):
-            body = [For(r, how, body)] if r.arg.size > 1 else body
-        return [*packed, body]
+        return [*packed, shares.hand_out(self.outer, [self.task_m, self.task_n], body, self.work >= TASK_WORK)]
 
     def in_blocks_of_k(self) -> list[Statement]:
         """Long sums: for a block of K at a time, all tiles of the task; between blocks they rest in LOCAL memory."""
@@ -227,10 +223,10 @@ class UnitTiling:
 
     def panels_of_m(self, body: list[Statement]) -> list[Statement]:
         """For all panels of M in a task; one of them stays near while those of N go by."""
-        return _loop(self.in_m, self.task_m, self.panels_m, body)
+        return shares.share(self.in_m, self.task_m, self.panels_m, body)
 
     def panels_of_n(self, body: list[Statement]) -> list[Statement]:
-        return _loop(self.in_n, self.task_n, self.panels_n, body)
+        return shares.share(self.in_n, self.task_n, self.panels_n, body)
 
     def place(self, row: UOp, column: UOp) -> UOp:
         """Where LOCAL memory keeps a sum: rows of a panel of M, each with all the task's columns."""
@@ -300,28 +296,3 @@ class UnitTiling:
             assert isinstance(s, Store)
             out.append(Store(s.memory, s.index, gated(s.value, gate, result), s.combine, both(gate, s.gate)))
         return out
-
-
-def _loop(panel: UOp, task: UOp, whole: int, body: list[Statement]) -> list[Statement]:
-    """A task's share of the panels of one axis, of which there are `whole`."""
-    size = panel.arg.size
-    stop = None if whole % size == 0 else add(index(whole), multiply(task, -size))
-    return [For(panel, LOOP, body, stop)] if size > 1 else body
-
-
-def _blocks(panels_m: int, panels_n: int, rows: int, columns: int, itemsize: int, wanted: int,
-            room: float) -> tuple[int, int]:
-    """Panels of M and N in one task: about as many tasks as wanted, as square as can be; the sums of one in `room`."""
-    best: tuple[float, int, int] | None = None
-    for tasks_m in range(1, panels_m + 1):
-        block_m = -(-panels_m // tasks_m)
-        tasks_n = max(1, -(-wanted // -(-panels_m // block_m)))
-        tasks_n = min(panels_n, max(tasks_n, math.ceil(panels_n * block_m * rows * columns * itemsize / room)))
-        block_n = -(-panels_n // tasks_n)
-        if block_m > 1 and block_m * rows * block_n * columns * itemsize > room:
-            continue
-        reads = 1 / (block_m * rows) + 1 / (block_n * columns)
-        if best is None or reads < best[0] * 0.999:
-            best = (reads, block_m, block_n)
-    assert best is not None
-    return best[1:]

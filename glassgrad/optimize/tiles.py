@@ -13,6 +13,7 @@ from typing import NamedTuple
 from glassgrad.graph import ops as o
 from glassgrad.graph.node import toposort
 from glassgrad.lower.loops import Store, ranges_of
+from glassgrad.optimize import shares
 from glassgrad.optimize.axes import FlatProduct, flat_axis, image_axis, leave_room, stride_along, swells
 from glassgrad.optimize.choices import Choice, settled
 from glassgrad.optimize.product import Product
@@ -140,23 +141,40 @@ class Recipe(FlatProduct):
     def with_tile(self, tile: Tile) -> Contract:
         """The recipe's blocks for a tile of any size."""
         rows, vectors = tile.rows, tile.vectors
-        panels_m, panels_n = self.panels(rows, vectors)
         reading = self.right_bytes() // TASK_BYTES // max(1, self.around)      # of few rows, what takes the time
         wanted = max(self.tasks_wanted(TASK_WORK, MOST_TASKS), min(reading, MOST_TASKS))
         k_block = 0 if self.depth <= LONG_K or self.n.pitch else -(-self.depth // -(-self.depth // LONG_K))
         k_blocks = min(NEAR_K // k_block, -(-self.depth // k_block)) if k_block else 1
         near = self.packs_near(tile)
+        return Contract(rows, vectors, self.lanes, *self.blocks(tile, near, wanted), tile.left_in_place,
+                        tile.right_in_place, near, True, k_blocks, k_block, self.n.pitch)
+
+    def blocks(self, tile: Tile, near: bool, wanted: int) -> tuple[int, int]:
+        """Panels of M and N in one task.
+
+        Where each task packs its panels of the right factor, it has all rows, or enough to repay that, and panels that
+        stay in half the second-level cache. Where the right factor is read in place and stays near, a task takes whole
+        rows of the result, all tasks as many: what it writes is one piece of memory, likely to be read by rows again.
+        Else blocks are as square as can be while the task's rows of the left factor (and its resting tiles, where K is
+        blocked) stay in half the second-level cache."""
+        rows, columns = tile.rows, tile.vectors * self.lanes
+        panels_m, panels_n = self.panels(rows, tile.vectors)
+        cache = self.target.l2_bytes // 2
         if near:
-            tasks_m = max(1, min(wanted // panels_n, self.m.size // NEAR_ROWS))
-            room = max(1, self.target.l2_bytes // 2 // self.panel_bytes(vectors))
-            blocks = -(-panels_m // tasks_m), min(-(-panels_n // wanted), room)
-        elif tile.right_in_place and panels_m >= wanted and self.right_stays_near(vectors):
-            blocks = _whole_rows(panels_m, wanted), panels_n
-        else:
-            blocks = _blocks(panels_m, panels_n, rows, vectors * self.lanes, self.depth, self.itemsize, wanted,
-                             self.target)
-        return Contract(rows, vectors, self.lanes, *blocks, tile.left_in_place, tile.right_in_place, near, True,
-                        k_blocks, k_block, self.n.pitch)
+            fit = max(1, cache // self.panel_bytes(tile.vectors))
+            least = -(-NEAR_ROWS // rows)
+            return shares.blocks(panels_m, panels_n, wanted, lambda m, n: 1 / m,
+                                 lambda m: fit if m == panels_m or m >= least else 0)
+        if tile.right_in_place and panels_m >= wanted and self.right_stays_near(tile.vectors):
+            block_m, _ = shares.blocks(panels_m, 1, wanted, lambda m, n: 1 / m, lambda m: int(panels_m % m == 0))
+            return block_m, panels_n
+        panel = rows * min(self.depth, NEAR_K) * self.itemsize
+
+        def room(m: int) -> int:
+            if m > 1 and m * panel > cache:
+                return 0
+            return max(1, cache // (m * rows * columns * self.itemsize)) if self.depth > NEAR_K else panels_n
+        return shares.blocks(panels_m, panels_n, wanted, shares.square(rows, columns), room)
 
     # -- places ----------------------------------------------------------------------------------------------
     def left_bytes(self) -> int:
@@ -242,41 +260,3 @@ class Recipe(FlatProduct):
         if c.right_near:
             why = why or self.must_pack_together(c.rows, c.vectors)
         return why or (self.right_must_be_packed() if c.right_in_place else None)
-
-
-def _whole_rows(panels_m: int, wanted: int) -> int:
-    """Panels of M in one task, where each task takes whole rows of the result: at least as many tasks as wanted, all
-    of one size. What a task writes is then one piece of memory, and likely to be read by rows again."""
-    block = max(1, panels_m // wanted)
-    while panels_m % block:
-        block -= 1
-    return block
-
-
-def _blocks(panels_m: int, panels_n: int, rows: int, columns: int, depth: int, itemsize: int, wanted: int,
-            target: Target) -> tuple[int, int]:
-    """Panels of M and N in one task: about as many tasks as wanted, as square as can be, so that the panels are read
-    the fewest times, while a task's packed rows (and its resting tiles, where K is blocked) stay in half the
-    second-level cache."""
-    blocked = depth > NEAR_K
-    near = target.l2_bytes // 2
-    best: tuple[float, int, int] | None = None
-    for tasks_m in range(1, panels_m + 1):
-        block_m = -(-panels_m // tasks_m)
-        if block_m * rows * min(depth, NEAR_K) * itemsize > near and block_m > 1:
-            continue
-        tasks_n = min(panels_n, max(1, -(-wanted // -(-panels_m // block_m))))
-        if blocked:
-            tasks_n = max(tasks_n, -(-panels_n * block_m * rows * columns * itemsize // near))
-        block_n = -(-panels_n // min(tasks_n, panels_n))
-        if -(-panels_m // block_m) * -(-panels_n // block_n) < wanted and block_m > 1:
-            continue
-        reads = 1 / (block_m * rows) + 1 / (block_n * columns)
-        if best is None or reads < best[0] * 0.999:
-            best = (reads, block_m, block_n)
-        if tasks_m > 4 * wanted and best is not None:
-            break
-    assert best is not None
-    return best[1:]
-
-
