@@ -104,7 +104,8 @@ def test_what_does_not_fit_is_refused_with_a_reason() -> None:
     make, shapes = KERNELS["matmul of primes"]
     plain = lower(kernel_of(make, *shapes))
     own = optimize(plain, AVX2).moves
-    assert own == ["contract(rows=13, vectors=1, lanes=8, block_m=1, block_n=5, in_place=yes, right_in_place=yes)"]
+    assert own == ["contract(rows=13, vectors=1, lanes=8, block_m=1, block_n=5, in_place=yes, right_in_place=yes, "
+                   "ahead=no)"]
     for old, new, why in [
             ("rows=13", "rows=40", "there are 13 rows"), ("lanes=8", "lanes=16", "1, 2, 4 .. 8 lanes"),
             ("lanes=8", "lanes=3", "1, 2, 4 .. 8 lanes"), ("block_m=1", "block_m=4", "larger than the product"),

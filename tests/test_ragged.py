@@ -37,7 +37,8 @@ SMALL = Target("x86_64", 16, 16, frozenset({"sse2"}), l1_bytes=1 << 10, l2_bytes
 GRAPHS: dict[str, list[tuple[Target, Make, Shapes]]] = {
     "contract": [(AVX512, lambda a, b: (a * 2 @ b).relu(), lambda n: ((n, 31), (31, n + 2))),
                  (NEON, lambda a, b: a @ b, lambda n: ((13, n), (n, 11))),
-                 (AVX512, lambda a, b: a @ b + 1, lambda n: ((2, n, 17), (2, 17, 19)))],
+                 (AVX512, lambda a, b: a @ b + 1, lambda n: ((2, n, 17), (2, 17, 19))),
+                 (AVX512, lambda a, b: a.transpose(0, 1) @ b - 1, lambda n: ((31, n), (31, n + 50)))],
     "direct": [(AVX512, lambda x, w: x.conv2d(w, padding=1) + 1, lambda n: ((2, 17, 3, n + 1), (19, 17, 3, 2))),
                (NEON, lambda x, w: x.conv2d(w, stride=2), lambda n: ((n, 3, 5, 7), (5, 3, 3, 3)))],
     "dots": [(AVX512, lambda x, w: x.conv2d(w).square().sum().gradient(w)[0],

@@ -43,13 +43,12 @@ from glassgrad.optimize.product import lanes_on_the_right, recognise, recognise_
 from glassgrad.optimize.shares import hand_out, share
 from glassgrad.optimize.taps import taps
 from glassgrad.optimize.target import Target
-from glassgrad.optimize.tiles import TASK_WORK, Contract, Recipe
+from glassgrad.optimize.tiles import CACHE_LINE, TASK_WORK, Contract, Recipe
 from glassgrad.optimize.windows import windows
 from glassgrad.optimize.zeros import with_zeros
 
 ROWS_AHEAD = 16          # of K: how early the right factor is fetched where it is read in place
 STEPS_AHEAD = 48         # of K: how early the left factor is fetched where a task goes through all of it, packed
-CACHE_LINE = 64          # bytes
 SHORT_LOOP = 9           # taps of a window that are written out
 
 
@@ -88,6 +87,7 @@ class Tiling:
         self.product, self.m, self.n, self.outer = recipe.product, recipe.m, recipe.n, recipe.outer
         self.depth, self.work, self.choice = recipe.depth, recipe.work, c
         self.rows, self.vectors, self.lanes, self.in_place = c.rows, c.vectors, c.lanes, c.in_place
+        self.turned = recipe.turned
         self.block_m, self.block_n = c.block_m, c.block_n
         self.columns = self.vectors * self.lanes
         self.panels_m, self.panels_n = recipe.panels(c.rows, c.vectors, c.lanes)
@@ -109,6 +109,13 @@ class Tiling:
             self.at_m = add(nominal.minimum(self.m.size - self.rows), one(self.row))
             self.gate_m = less(nominal, add(self.at_m, index(1)))
         self.gate_n = moves.below(self.at_n, self.n.size) if ragged_n else None
+        self.begin_n, self.read_gate = multiply(self.panel_n, self.columns), self.gate_n
+        if c.right_in_place and ragged_n and self.n.size >= self.columns:
+            # likewise: every read is a whole vector then, and no mask is made anew at each step of K
+            nominal = self.begin_n
+            self.begin_n, self.read_gate = nominal.minimum(self.n.size - self.columns), None
+            self.at_n = add(self.begin_n, self.column)
+            self.gate_n = less(nominal, add(self.at_n, index(1)))
         wide = tuple(r for r in (self.row, self.over, self.lane) if r.arg.size > 1)
         self.total = register(self.product.total.arg, self.product.total.dtype, wide)
         self.left = Operand("left", self.product.left, self.m, self.outer, self.product.k, self.rows, 1, self.panels_m)
@@ -145,7 +152,7 @@ class Tiling:
         else:
             a = load(self.left.memory, self.left.place(self.panel_m, k, one(self.row)))
         if self.choice.right_in_place:
-            b = moves.edge_gate(self.right_at(self.at_n, k), self.gate_n)
+            b = moves.edge_gate(self.right_at(self.at_n, k), self.read_gate)
         else:
             b = load(self.right.memory, self.right.place(self.right_panel, k, self.column))
         return Accumulate(self.total, o.ADD, a * b)
@@ -164,15 +171,14 @@ class Tiling:
         """
         if not self.choice.ahead:
             return []
-        if self.in_place and self.choice.right_near and self.block_m > 1:
+        if self.in_place and not self.turned and self.choice.right_near and self.block_m > 1:
             spot = modulo(k, CACHE_LINE // self.product.left.dtype.itemsize)
             soon = self.left_at(add(multiply(add(self.panel_m, index(1)), self.rows), spot), add(k, multiply(spot, -1)))
             return [Prefetch(soon.src[0], soon.src[1])]
         if self.choice.right_near and not self.in_place:
             return [Prefetch(self.left.memory, self.left.place(self.panel_m, add(k, index(STEPS_AHEAD)), index(0)))]
         if self.choice.right_in_place:
-            begin = add(multiply(self.panel_n, self.columns), index(0))
-            reads = [self.right_at(add(begin, index(v * self.lanes)), add(k, index(ROWS_AHEAD)))
+            reads = [self.right_at(add(self.begin_n, index(v * self.lanes)), add(k, index(ROWS_AHEAD)))
                      for v in range(self.vectors)]
             return [Prefetch(read.src[0], read.src[1]) for read in reads]
         if self.block_n == 1 or self.block_m < self.vectors:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from glassgrad.graph import ops as o
@@ -31,6 +32,8 @@ NEAR_K = 2048            # of K: panels that are longer no longer stay near, so 
 FEW_PANELS = 16          # of N: up to so many, the left factor may be read in place, again for each of them
 LEAST_PANELS = 8         # of N: fewer are not handed out one by one, unless the work is small
 NEAR_ROWS = 1024         # of M: a task with fewer does not repay packing the right factor once more
+CACHE_LINE = 64          # bytes that come together
+NEAR_BYTES = 128 * 1024  # from a factor's first line to its last: 32 pages, which leave room for the other factor's
 MOST_RESTING = 1 << 22   # elements of tiles that rest between blocks of K, for each worker
 
 
@@ -107,8 +110,8 @@ class Recipe(FlatProduct):
                 continue
             few = self.n.size <= FEW_PANELS * vectors * self.lanes
             for rows in range(min(self.m.size, (self.target.vector_registers - vectors - 2) // vectors), 0, -1):
-                left = self.left_must_be_packed(rows) is None and self.lines_apart(rows, 8) and \
-                    (few or self.must_pack_together(rows, vectors) is None)
+                left = self.left_must_be_packed(rows) is None and (self.turned or self.lines_apart(rows, 8) and (
+                    few or self.must_pack_together(rows, vectors) is None))
                 found += [Tile(rows, vectors, left, in_place) for in_place in right]
         return found if self.product.k_stop is None else [t for t in found if t.left_in_place and t.right_in_place]
 
@@ -124,7 +127,8 @@ class Recipe(FlatProduct):
         far = 2 * self.left_bytes() > self.target.l2_bytes
         stays = tile.right_in_place and self.right_stays_near(vectors)
         step = max(rows * vectors / 2, (rows + vectors + 1) * 0.6, 5.0)      # a sum waits for the last one: 4 cycles
-        step += 0.1 * rows + 0.3 if tile.left_in_place else (0.12 if far else 0.05) * rows
+        apart = tile.left_in_place and not self.turned
+        step += 0.1 * rows + 0.3 if apart else (0.12 if far else 0.05) * rows
         if not (near or stays) or 4 * self.panel_bytes(vectors) > 3 * self.target.l1_bytes:
             step += 0.2 * vectors * self.target.vector_bytes / 64
         packing = 0.0
@@ -134,9 +138,9 @@ class Recipe(FlatProduct):
             packing += 0.4 * self.n.size
         elif not tile.right_in_place:
             packing += PHASE / self.depth + (1.8 if self.right_bytes() > self.target.l2_bytes else 0.4) * self.n.size
-        apart = 0.12 * (1 if stays else panels_m) * self.n.size if tile.right_in_place else 0
+        lines = 0.12 * (1 if stays else panels_m) * self.n.size if tile.right_in_place else 0
         ends = self.accesses() * rows * vectors * (2 if self.m.size % rows else 1) / self.depth
-        return panels_m * panels_n * (step + ends) + packing + apart
+        return panels_m * panels_n * (step + ends) + packing + lines
 
     def with_tile(self, tile: Tile) -> Contract:
         """The recipe's blocks for a tile of any size."""
@@ -146,8 +150,9 @@ class Recipe(FlatProduct):
         k_block = 0 if self.depth <= LONG_K or self.n.pitch else -(-self.depth // -(-self.depth // LONG_K))
         k_blocks = min(NEAR_K // k_block, -(-self.depth // k_block)) if k_block else 1
         near = self.packs_near(tile)
+        ahead = not tile.right_in_place or self.right_bytes() > self.target.l2_bytes      # what is near is not fetched
         return Contract(rows, vectors, self.lanes, *self.blocks(tile, near, wanted), tile.left_in_place,
-                        tile.right_in_place, near, True, k_blocks, k_block, self.n.pitch)
+                        tile.right_in_place, near, ahead, k_blocks, k_block, self.n.pitch)
 
     def blocks(self, tile: Tile, near: bool, wanted: int) -> tuple[int, int]:
         """Panels of M and N in one task.
@@ -219,10 +224,24 @@ class Recipe(FlatProduct):
         return None
 
     def left_must_be_packed(self, rows: int) -> str | None:
-        """Why the left factor must be packed; None where it can be read where it lies, its rows along k."""
+        """Why the left factor must be packed; None where it can be read where it lies, along k or, where K is short,
+        along M."""
         if self.product.left.dtype is not self.product.total.dtype or self.n.pitch:
             return "the left factor is not read as it is"
-        return self.left_off_k(rows)
+        return None if self.turned else self.left_off_k(rows)
+
+    @cached_property
+    def turned(self) -> bool:
+        """Whether the left factor lies along M, with so few lines and pages along k that those of a tile stay near."""
+        left = self.product.left
+        if left.op is not o.LOAD or len(left.src) != 2 or len(self.product.k) != 1 or len(self.m.parts) != 1:
+            return False
+        step = stride_along(left.src[1], self.product.k[0])
+        if step is None or stride_along(left.src[1], self.m.parts[0]) != 1:
+            return False
+        pitch = step * left.dtype.itemsize
+        return 4 * CACHE_LINE * self.depth <= self.target.l1_bytes and abs(pitch) * self.depth <= NEAR_BYTES and \
+            leave_room(self.depth, pitch, 8)
 
     def right_must_be_packed(self) -> str | None:
         """Why the right factor must be packed; None where its rows lie along N and can be read where they are."""
