@@ -43,6 +43,7 @@ from glassgrad.lower.lower import lower
 from glassgrad.optimize import axes, moves, recipes, sum_moves
 from glassgrad.optimize.recipes import optimize, unoptimized
 from glassgrad.optimize.target import Target
+from glassgrad.render.llvm_ir import render_llvm
 from glassgrad.runtime.loop_interpreter import run_kernel
 
 FLOAT = dtypes.float32
@@ -205,6 +206,23 @@ def test_group(n: int, chunk: int, rows: int, rng: np.random.Generator) -> None:
     else:
         assert grouped is not None
         compare([out, x], before, [grouped[0], [For(i, TASK, grouped[1])]], rng)
+
+
+@pytest.mark.parametrize("rows, columns", [(331, 3), (331, 7), (127, 5)])
+def test_lanes_do_not_go_along_groups_of_which_one_is_shorter(rows: int, columns: int, rng: np.random.Generator,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vector's lanes end together: a loop that ends where the counter of the groups says cannot be inside them."""
+    monkeypatch.setattr(recipes, "GRAIN", 32)
+    x, out, i, k = param(1, rows * columns), param(0, 1), counter("k0", rows), counter("k1", columns)
+    total = register("acc", FLOAT)
+    body: list[Statement] = [Assign(total, const(0.0)), For(i, LOOP, [For(k, LOOP, [
+        Accumulate(total, o.ADD, load(x, add(i, multiply(k, rows))))])]), Store(out, index(0), total)]
+    plain = Kernel("sum", [out, x], [Phase(body)], (0,))
+    after = optimize(plain, AVX512)
+    assert after.moves[0].startswith("group(loop=k0, chunk=") and rows % int(after.moves[0][:-1].split("=")[-1]), \
+        f"the last group is not shorter: {after.moves}"
+    compare([out, x], body, [phase.body for phase in after.phases], rng)
+    render_llvm(after, AVX512)
 
 
 @pytest.mark.parametrize("a, b", [(1, 1), (3, 5), (8, 16), (7, 1), (1, 9)])

@@ -117,8 +117,9 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     loops, inner = task_loops(body)
     total = work(body)
     lanes = target.lanes(_itemsize(body))
+    free = _lane_loops(loops, inner)
     if _stores_in_order(inner):
-        lane = loops[-1].range if loops else None
+        lane = loops[-1].range if loops and loops[-1] in free else None
         if lane is not None and access_cost(inner, lane, lanes) < access_cost(inner, lane, 1):
             chosen = _ask_lanes(decisions, loops[-1:], 0, 1, lanes)
             return [nest(loops[:-1], moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes),
@@ -127,19 +128,20 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     blocks = turned(loops, inner, lanes, decisions)
     if blocks is not None:
         return [nest(blocks[0], blocks[1], total, decisions)]
-    columns = bool(loops) and columns_cost(loops, inner, lanes) <= rows_cost(inner, lanes)
+    columns = bool(free) and columns_cost(free, inner, lanes) <= rows_cost(inner, lanes)
     tile = _tile(inner)
     apart = math.prod(f.range.arg.size for f in loops)
     if columns:
-        across = loops[_lane_loop(loops, inner)].range.arg.size
+        across = free[_lane_loop(free, inner)].range.arg.size
         apart = apart // across * -(-across // (tile * lanes))
     if total >= 4 * GRAIN and apart < 8:
         parts = grouped(loops, inner, total, decisions)
         if parts is not None:
             return [b for part in parts for b in plain(part, target, decisions)]
     if columns:
-        chosen = _ask_lanes(decisions, loops, _lane_loop(loops, inner), tile, lanes)
-        loop = loops.pop(next(at for at, f in enumerate(loops) if f.range.arg.name == chosen.loop))
+        chosen = _ask_lanes(decisions, free, _lane_loop(free, inner), tile, lanes)
+        loop = next(f for f in free if f.range.arg.name == chosen.loop)
+        loops.remove(loop)
         walk_along = along_slices(loop, inner, chosen.tile, chosen.lanes, target, decisions)
         if walk_along is not None:
             return [nest([*loops, walk_along[0]], walk_along[1], total, decisions, apart=False)]
@@ -290,6 +292,12 @@ def _accesses(statement: Statement) -> list[UOp]:
 def _contiguous(at: UOp, lane: UOp) -> bool:
     _, terms = linear(at)
     return all(k in (1, -1) if atom is lane else lane not in ranges_of(atom) for atom, k in terms.items())
+
+
+def _lane_loops(loops: list[For], inner: list[Statement]) -> list[For]:
+    """The loops that vectors may go along: no other ends where their counter says, for all lanes end together."""
+    ends = [f.stop for f in (*loops, *walk(inner)) if isinstance(f, For) and f.stop is not None]
+    return [f for f in loops if not any(f.range in ranges_of(end) for end in ends)]
 
 
 def _lane_loop(loops: list[For], inner: list[Statement]) -> int:
