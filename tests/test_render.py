@@ -9,6 +9,7 @@ from render_kernels import BOOL, F32, HOST, I32, I64, NUMPY, at, matmul, param, 
 from glassgrad.base.errors import Bug
 from glassgrad.graph import index as ix, ops as o
 from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.interpret import cast_array, storage_type, to_storage
 from glassgrad.graph.uop import UOp, const, identity
 from glassgrad.lower.loops import (
     LANE,
@@ -244,6 +245,23 @@ def test_gates_pad_with_zeros_and_keep_the_rest(how, rng, dtype, lanes):
     np.testing.assert_array_equal(b, expected)
     expected[3:size + 3] = a[::-1]
     np.testing.assert_array_equal(c, expected[::-1])
+
+
+@pytest.mark.parametrize("wide, narrow", [(I32, dtypes.int16), (I32, dtypes.int8), (I64, I32), (I64, dtypes.uint8),
+                                          (dtypes.int16, dtypes.int8), (F32, dtypes.bfloat16), (F32, dtypes.float16)])
+@pytest.mark.parametrize("only", [0, 3, 7])
+@pytest.mark.parametrize("step", [1, -1])
+def test_the_one_lane_that_a_gate_lets_through_is_all_that_is_written(how, rng, wide, narrow, only, step):
+    """Of a row of 8k + 1 elements the last has a vector to itself, and its neighbour another row, or another owner."""
+    x, y, lane = param(0, wide, 8), param(1, narrow, 8), counter("l", 8)
+    alone = ix.both(ix.less(ix.index(only - 1), lane), ix.less(lane, ix.index(only + 1)))
+    kernel = Kernel("alone", [x, y], [Phase([For(lane, LANE, [
+        Store(y, at((lane, step), 0 if step == 1 else 7), load(x, at(lane)).cast(narrow), None, alone)])])], (1,))
+    a, b = rng.integers(-9, 0, 8).astype(NUMPY[wide]), np.full(8, 99, storage_type(narrow))
+    run(kernel, [a, b], how)
+    expected = np.full(8, 99, storage_type(narrow))
+    expected[only if step == 1 else 7 - only] = to_storage(cast_array(a, narrow), narrow)[only]
+    np.testing.assert_array_equal(b, expected)
 
 
 def test_a_gate_shared_by_all_lanes(how, rng):

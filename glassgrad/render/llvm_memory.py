@@ -13,8 +13,9 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.graph import index as ix, ops as o
 from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp
-from glassgrad.lower.loops import Prefetch, Statement, Store
+from glassgrad.lower.loops import Prefetch, Statement, Store, ranges_of
 from glassgrad.render.llvm_ops import SHORT, TYPES, Arithmetic, Value, list_of, literal
 from glassgrad.render.walk import NOTHING, Walker
 
@@ -210,8 +211,14 @@ class Memory(Arithmetic, Walker):
             value = self.binary(combine, memory.dtype, old, value)
         if memory.dtype is dtypes.bool:
             value = self.convert("zext", value, "i8")
-        mask = None if statement.gate is None else self.operand(statement.gate, lanes)
         align = memory.dtype.itemsize
+        alone = None if statement.gate is None or step is GATHER else self._only_lane(statement.gate, lanes)
+        if alone is not None:
+            place = self.address(memory, constant + alone * (step or 0), same)
+            element = self.put(f"extractelement {value.typed}, i64 {alone}", value.type, 0)
+            self.line(f"store {element.typed}, {place.typed}, align {align}")
+            return
+        mask = None if statement.gate is None else self.operand(statement.gate, lanes)
         if not lanes or step == 1 or step == -1:
             place = self.address(memory, constant - (lanes - 1 if step == -1 else 0), same)
             if step == -1:
@@ -231,6 +238,19 @@ class Memory(Arithmetic, Walker):
             name = f"@llvm.masked.scatter.v{lanes}{SHORT.get(value.type, value.type)}.v{lanes}p0"
         self.declare("void", name, f"{value.full}, {place.full}, i32, {mask.full}")
         self.line(f"call void {name}({value.typed}, {place.typed}, i32 {align}, {mask.typed})")
+
+    def _only_lane(self, gate: UOp, lanes: int) -> int | None:
+        """The one lane that a gate lets through, where it is known before the kernel runs; else None. Asked for because
+        LLVM 22 stores such a lane as wide as it was before its conversion to a narrower integer, over its neighbour
+        (llvm-project issue 179489)."""
+        counters = ranges_of(gate)
+        if len(counters) != 1 or not counters <= self.lanes.keys() or any(n.op is o.LOAD for n in toposort([gate])):
+            return None
+        [lane] = counters
+        passes = [ix.substitute_index(gate, {lane: ix.index(i)}, {}) for i in range(lanes)]
+        if any(p.op is not o.CONST for p in passes) or sum(bool(p.arg) for p in passes) != 1:
+            return None
+        return [bool(p.arg) for p in passes].index(True)
 
     def _manner(self, memory: UOp, constant: int, same: ix.Terms, lanes: int) -> str:
         """How a vector is stored: past the caches, if so wished, where it is sure to be a whole number of vectors away
