@@ -17,9 +17,12 @@ import pytest
 
 from glassgrad import Context, Device, DeviceError, Tensor, dtypes
 
-PAGES = {          # pages have no place for a marker of their own
-    "docs/architecture.md": [pytest.mark.only_on("CPU", "CLANG", reason="it shows what compiled kernels need").mark],
-    "docs/quickstart.md": [pytest.mark.only_on("CPU", reason="it shows the default device's name").mark],
+NAME = [pytest.mark.only_on("CPU", reason="it shows the default device's name").mark]
+EXAMPLES = {          # pages and docstrings have no place for a marker of their own
+    "docs/architecture.md::architecture.md": [
+        pytest.mark.only_on("CPU", "CLANG", reason="it shows what compiled kernels need").mark],
+    "docs/quickstart.md::quickstart.md": NAME,
+    "glassgrad/tensor/tensor.py::glassgrad.tensor.tensor.Tensor": NAME,
 }
 
 
@@ -49,7 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def reason_to_skip(item: pytest.Item, device: str, everything: bool) -> str | None:
     """Why an item has no place in a run on `device`."""
-    for mark in (*item.iter_markers("only_on"), *PAGES.get(item.nodeid.partition("::")[0], ())):
+    for mark in (*item.iter_markers("only_on"), *EXAMPLES.get(item.nodeid, ())):
         if device not in mark.args:
             return f"only on {' and '.join(mark.args)}, and this run is on {device}: {mark.kwargs['reason']}"
     slow = any(device in mark.args for mark in item.iter_markers("slow_on"))

@@ -241,6 +241,7 @@ def test_only_a_wider_or_longer_search_is_made_again(empty: Path, monkeypatch: p
         assert len(asked) == searches, (width, seconds)
 
 
+@pytest.mark.only_on("CPU", reason="a C compiler chooses which products and sums it joins: other moves round otherwise")
 def test_a_found_kernel_is_used_and_shown(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = product(61)
     device = Device[Device.DEFAULT]
@@ -318,6 +319,7 @@ def test_a_missing_file_says_so(empty: Path) -> None:
         tuning.import_tuning(empty / "missing.json")
 
 
+@pytest.mark.only_on("CPU", "CLANG", reason="an interpreter has nothing to tune")
 def test_moves_that_do_not_fit_are_an_error_at_use(empty: Path) -> None:
     a, b = product(59)
     device = Device[Device.DEFAULT]

@@ -131,6 +131,7 @@ def test_train_images(few_images, tmp_path, capsys):
     assert accuracy and float(accuracy[1]) > 70
 
 
+@pytest.mark.slow_on("PYTHON")
 def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(few_images, tmp_path, capsys):
     whole, half = str(tmp_path / "whole"), str(tmp_path / "half")
     assert cli.main(["train", "mnist", "--steps", "8", "--checkpoint", whole]) == 0

@@ -131,6 +131,7 @@ def run(tmp_path, text, *arguments, through_import=False):
     return done.stdout
 
 
+@pytest.mark.slow_on("PYTHON")
 def test_training_with_jit(tmp_path):
     assert "args ['--fast', '3'] fine" in run(tmp_path, TRAIN, "--fast", "3")
 

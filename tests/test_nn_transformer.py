@@ -47,6 +47,7 @@ def test_decoder_layer(rng, options):
     compare(ours, theirs, x, memory, atol=2e-5, tgt_mask=CAUSAL, memory_key_padding_mask=padding(4, 4, 2, 1))
 
 
+@pytest.mark.slow_on("PYTHON")
 def test_stacks_are_copies_of_one_layer(rng):
     make = lambda n: n.TransformerEncoder(n.TransformerEncoderLayer(8, 2, 16, dropout=0.0), 2, n.LayerNorm(8))
     ours, theirs = make(nn), make(T)

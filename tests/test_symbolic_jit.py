@@ -153,7 +153,7 @@ def test_cost_grows_with_the_length() -> None:
 ROOM = (2, 128, 80)                # large enough to be worth it
 
 
-def cache_and_step(device: str = "CPU") -> tuple[Tensor, TinyJit]:
+def cache_and_step(device: str | None = None) -> tuple[Tensor, TinyJit]:
     cache = Tensor.zeros(*ROOM, device=device).contiguous().realize()
 
     @TinyJit
