@@ -73,8 +73,10 @@ def other_tiles(rows: int, inner: int, columns: int, target: Target) -> list[Ste
     own = contract_of(optimize(plain, target))
     found: list[Step] = []
     for high, vectors in ((1, 1), (2, 1), (4, 1), (own.rows, 1), (own.rows, own.vectors)):
-        tile = replace(own, rows=high, vectors=vectors, block_m=-(-own.block_m * own.rows // high),
-                       block_n=own.block_n * own.vectors // vectors)
+        # blocks of about the same size, though of no more tiles than there are
+        tile = replace(own, rows=high, vectors=vectors,
+                       block_m=min(-(-own.block_m * own.rows // high), -(-rows // high)),
+                       block_n=min(own.block_n * own.vectors // vectors, -(-columns // (vectors * own.lanes))))
         found.append(Step(f"{high} x {vectors * own.lanes}", str(tile),
                           _on_one_core(optimize(plain, target, given=[str(tile)]))))
     return found

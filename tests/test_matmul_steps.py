@@ -38,6 +38,14 @@ def test_other_tiles_give_the_same_answer_bit_for_bit(rng: np.random.Generator) 
         np.testing.assert_array_equal(answer, answers[-1])
 
 
+@pytest.mark.parametrize("target", [HOST, Target("x86_64", 32, 16, frozenset({"avx2", "fma"})),
+                                    Target("x86_64", 64, 32, frozenset({"avx512f", "fma"}))])
+@pytest.mark.parametrize("size", [384, performance.SIZE])
+def test_other_tiles_fit_the_sizes_of_the_page(size: int, target: Target) -> None:
+    names = [step.name for step in other_tiles(size, size, size, target)]
+    assert len(dict.fromkeys(names)) == 5
+
+
 def test_each_step_adds_what_it_says() -> None:
     made = {s.name: s for s in steps(384, 384, 384, HOST)}
     kinds = {name: {s.kind for p in step.kernel.phases for s in walk(p.body) if isinstance(s, For)}
