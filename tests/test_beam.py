@@ -261,10 +261,12 @@ def test_a_found_kernel_is_used_and_shown(empty: Path, capsys: pytest.CaptureFix
         for _ in range(3):
             np.testing.assert_array_equal(multiply(a, b).numpy(), wanted)
     capsys.readouterr()
+    with Context(BEAM=1, BEAM_SECONDS=0.0, DEBUG=2):
+        np.testing.assert_array_equal(multiply(a, b).numpy(), wanted)
+    assert f"{moves[0]} tuned: 2.00x" in capsys.readouterr().out, "a jitted function keeps what it was captured with"
     with Context(DEBUG=2):
         np.testing.assert_array_equal(multiply(a, b).numpy(), wanted)
-    shown = capsys.readouterr().out
-    assert f"{moves[0]} tuned: 2.00x" in shown, "a jitted function keeps what it was captured with"
+    assert "tuned" not in capsys.readouterr().out, "without BEAM it is captured without"
     assert tuple(device.loop_tree(ast).moves) == tuple(recipe), "outside, it is the recipe again"
 
 

@@ -69,11 +69,13 @@ def test_wrong_usage(name, option):
 # ---- telling
 
 
+@pytest.mark.slow_on("PYTHON")
 def test_llama_tells_the_known_story():
     needs("models/llama2c")
     assert example("llama", "--tokens", "100").startswith(STORY)
 
 
+@pytest.mark.slow_on("PYTHON")
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_llama_from_gguf_tells_the_same(kind):
     file = needs("models/gguf") / f"stories260K-{kind}.gguf"
@@ -81,6 +83,7 @@ def test_llama_from_gguf_tells_the_same(kind):
     assert len(told) > 100 and STORY.startswith(told[:-1])
 
 
+@pytest.mark.slow_on("PYTHON")
 def test_llama_goes_on_with_its_story(tmp_path):
     needs("models/llama2c")
     file = str(tmp_path / "story.safetensors")
@@ -97,6 +100,7 @@ def test_llama_refuses_what_is_no_model(tmp_path):
 # ---- learning
 
 
+@pytest.mark.slow_on("PYTHON")
 def test_the_transformer_learns_to_sort(tmp_path):
     file = str(tmp_path / "sort.safetensors")
     example("transformer", "--length", "5", "--steps", "60", "--checkpoint", file)
@@ -105,6 +109,7 @@ def test_the_transformer_learns_to_sort(tmp_path):
     assert float(re.search(r"([\d.]+)% of 10,000 new rows", out)[1]) > 50
 
 
+@pytest.mark.slow_on("PYTHON")
 def test_gpt_learns_characters():
     needs("text")
     out = example("gpt", "--steps", "40", "--batch", "8", "--tokens", "20", "--temperature", "0")
@@ -128,6 +133,7 @@ def test_gpt_reads_the_published_names(tmp_path):
     assert "no merges.txt in" in example("gpt", "--weights", str(tmp_path / "model.safetensors"), status=1)
 
 
+@pytest.mark.slow_on("PYTHON")
 def test_the_published_resnet_is_as_good_as_it_says():
     needs("models/torch")
     needs("cifar-10-batches-bin")
@@ -135,6 +141,7 @@ def test_the_published_resnet_is_as_good_as_it_says():
     assert number(out, "test accuracy:") == 91.0        # as PyTorch with the same file; of all 10,000: 91.73
 
 
+@pytest.mark.slow_on("PYTHON")
 def test_a_resnet_learns(tmp_path):
     needs("cifar-10-batches-bin")
     out = example("resnet", "--steps", "8", "--batch", "16", "--test-images", "100",
@@ -151,6 +158,7 @@ def test_the_names_and_sizes_are_torchvisions(name, parameters):
             "fc.weight"} <= state.keys()
 
 
+@pytest.mark.slow_on("PYTHON")
 def test_beautiful_mnist_learns():
     needs("mnist")
     out = example("beautiful_mnist", "--steps", "25", "--batch", "32", "--test-images", "500")

@@ -58,6 +58,7 @@ def test_stacks_are_copies_of_one_layer(rng):
     assert ours.layers[0].linear1.weight.grad.tolist() != ours.layers[1].linear1.weight.grad.tolist()
 
 
+@pytest.mark.slow_on("PYTHON")
 def test_encoder_and_decoder_together(rng):
     make = lambda n: n.Transformer(8, 2, 1, 2, 16, dropout=0.0)
     ours, theirs = make(nn), make(T)
