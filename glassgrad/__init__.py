@@ -28,18 +28,20 @@ from glassgrad.engine.counters import GlobalCounters
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.length import Variable
 from glassgrad.runtime.device import Device
+from glassgrad.tensor.no_gradient import no_grad
 from glassgrad.tensor.tensor import Tensor
 
 __version__ = "0.1.0"
 
 __all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "Variable", "TinyJit", "jit", "nn",
-           "Function", "custom_gradient", "c_kernel", "checkpoint", "grad", "value_and_grad", "jvp", "vmap",
-           "GlassgradError", "ShapeError", "DTypeError", "AxisError", "DeviceError", "GradientError", "InputError",
-           "IndexRangeError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
+           "optim", "Function", "custom_gradient", "c_kernel", "checkpoint", "grad", "no_grad", "value_and_grad", "jvp",
+           "vmap", "GlassgradError", "ShapeError", "DTypeError", "AxisError", "DeviceError", "GradientError",
+           "InputError", "IndexRangeError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
 
 # Loaded when they are first asked for, so that `import glassgrad` stays quick.
 _TRANSFORMS = ("checkpoint", "grad", "jvp", "value_and_grad", "vmap")
-_LATER = {"nn": ("glassgrad.nn", None), "jit": ("glassgrad.jit", None), "TinyJit": ("glassgrad.jit", "TinyJit"),
+_LATER = {"nn": ("glassgrad.nn", None), "optim": ("glassgrad.nn.optim", None),
+          "jit": ("glassgrad.jit", None), "TinyJit": ("glassgrad.jit", "TinyJit"),
           **{name: ("glassgrad.tensor.function", name) for name in ("Function", "custom_gradient")},
           "c_kernel": ("glassgrad.tensor.c_kernel", "c_kernel"),
           **{name: ("glassgrad.tensor.transforms", name) for name in _TRANSFORMS}}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
 import glassgrad.nn.functional as F
-from glassgrad import InputError, Tensor, dtypes, nn
+from glassgrad import InputError, ShapeError, Tensor, dtypes, nn, no_grad
 
 torch = pytest.importorskip("torch")
 
@@ -45,6 +47,136 @@ def pair():
     theirs = classes(torch.nn.Module, torch.nn, torch.nn.functional, torch.nn.Parameter, torch.tensor)()
     ours.load_state_dict(theirs.state_dict())
     return ours, theirs
+
+
+def test_layers_are_modules():
+    ours = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.ReLU())
+    theirs = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5), torch.nn.ReLU())
+    assert all(isinstance(m, nn.Module) for m in ours.modules())
+    assert [n for n, _ in ours.named_modules()] == [n for n, _ in theirs.named_modules()]
+    assert [n for n, _ in ours.named_parameters()] == [n for n, _ in theirs.named_parameters()]
+    assert {n for n, _ in ours.named_buffers()} == {n for n, _ in theirs.named_buffers()}
+    assert len(list(nn.Linear(2, 2, bias=False).parameters())) == 1 and len(ours) == 4
+    ours.load_state_dict(theirs.state_dict())
+    x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    wanted = theirs.eval()(torch.tensor(x)).detach().numpy()
+    np.testing.assert_allclose(ours.eval()(Tensor(x)).numpy(), wanted, atol=1e-6)
+    assert len(ours) == 4 and "training" not in repr(ours) and ours[2].training is False
+    assert ours.half()[0].weight.dtype is dtypes.float16
+
+
+def test_a_layer_trains_as_it_was_told_or_as_its_surroundings_are():
+    drop, x = nn.Dropout(1.0), Tensor.ones(4)
+    assert drop.training is None and drop(x).tolist() == [1.0] * 4
+    with Tensor.train():
+        assert drop(x).tolist() == [0.0] * 4
+        assert drop.eval()(x).tolist() == [1.0] * 4, "told"
+    assert drop.train()(x).tolist() == [0.0] * 4
+
+    class Net(nn.Module):
+        def __init__(self):
+            self.drop = nn.Dropout(1.0)
+
+        def forward(self, x):
+            return self.drop(x)
+    net = Net()
+    assert net(x).tolist() == [0.0] * 4 and net.eval()(x).tolist() == [1.0] * 4 and net.drop.training is False
+    net.train()
+    net.drop.eval()
+    assert net(x).tolist() == [1.0] * 4, "a layer that is frozen stays so"
+
+
+# -- how weights start ---------------------------------------------------------------------------------------
+CASES = {
+    "uniform_": ((-2.0, 3.0), (4000,)), "normal_": ((1.0, 0.5), (4000,)),
+    "trunc_normal_": ((0.5, 1.0, -1.0, 1.5), (4000,)),
+    "xavier_uniform_": ((1.5,), (60, 80)), "xavier_normal_": ((), (60, 20, 2, 2)),
+    "kaiming_uniform_": ((0.1, "fan_out"), (60, 20, 2, 2)), "kaiming_normal_": ((0, "fan_in", "relu"), (60, 80)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_weights_start_as_pytorchs_do(name):
+    options, shape = CASES[name]
+    Tensor.manual_seed(0)
+    ours = Tensor.zeros(*shape, requires_grad=True)
+    assert getattr(nn.init, name)(ours, *options) is ours and ours.requires_grad is True
+    theirs = getattr(torch.nn.init, name)(torch.zeros(shape), *options).numpy()
+    got = ours.numpy()
+    assert abs(got.mean() - theirs.mean()) < 0.1 * theirs.std() and abs(got.std() / theirs.std() - 1) < 0.1
+    if "normal" not in name or "trunc" in name:
+        np.testing.assert_allclose([got.min(), got.max()], [theirs.min(), theirs.max()], rtol=0.05, atol=0.02)
+
+
+def test_weights_of_fixed_values_and_mistakes():
+    assert nn.init.eye_(Tensor.zeros(2, 3)).tolist() == [[1, 0, 0], [0, 1, 0]]
+    assert nn.init.ones_(Tensor.zeros(2)).tolist() == [1, 1] and nn.init.zeros_(Tensor.ones(2)).tolist() == [0, 0]
+    for shape in ((3, 5), (5, 3), (2, 2, 3)):
+        w = nn.init.orthogonal_(Tensor.zeros(*shape), 2.0).numpy().reshape(shape[0], -1)
+        product = w @ w.T if w.shape[0] <= w.shape[1] else w.T @ w
+        np.testing.assert_allclose(product, 4 * np.eye(len(product)), atol=1e-5)
+    for kind, param in (("tanh", None), ("relu", None), ("selu", None), ("leaky_relu", 0.2), ("conv2d", None)):
+        assert nn.init.calculate_gain(kind, param) == pytest.approx(torch.nn.init.calculate_gain(kind, param))
+    with pytest.raises(InputError, match="not layer.weight.data"):
+        nn.init.normal_(nn.Linear(1, 1).weight.data)
+    with pytest.raises(InputError, match="fan_in"):
+        nn.init.kaiming_normal_(Tensor.zeros(2, 2), mode="in")
+    with pytest.raises(InputError, match="no gain"):
+        nn.init.calculate_gain("gelu")
+    with pytest.raises(ShapeError, match="two axes"):
+        nn.init.xavier_uniform_(Tensor.zeros(3))
+
+
+# -- no_grad -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("make", [lambda x: x * 3, lambda x: x[:1], lambda x: x.sum(), lambda x: x.reshape(2, 1),
+                                  lambda x: x @ x, lambda x: Tensor.cat(x, x), lambda x: Tensor.stack([x, x]),
+                                  lambda x: x.max(), lambda x: x.softmax(0), lambda x: x.flip(0).T])
+def test_no_gradient_leaves_the_block(make):
+    x = Tensor([2.0, 3.0])
+    with no_grad():
+        made = make(x)
+    (made.square().sum() + x.sum()).backward()
+    assert x.grad.tolist() == [1.0, 1.0] and made.requires_grad is False
+    x.grad = None
+    (make(x).square().sum() + x.sum()).backward()
+    assert x.grad.tolist() != [1.0, 1.0], "outside it does"
+
+
+def test_parameters_are_changed_in_the_block():
+    w = Tensor.ones(3, 2, requires_grad=True)
+    with no_grad():
+        w[0].fill_(0)
+        w[1, 1] = 7
+        w[2].add_(5)
+        w[1:].reshape(4)[0].mul_(2)
+    assert w.tolist() == [[0, 0], [2, 7], [6, 6]] and w.requires_grad is True
+    (w * w).sum().backward()
+    assert w.grad.tolist() == [[0, 0], [4, 14], [12, 12]]
+    a = Tensor([1.0], requires_grad=True)
+    for _ in range(3):
+        (a * a).sum().backward()
+        with no_grad():
+            a -= 0.1 * a.grad
+            a.grad = None
+    assert a.item() == pytest.approx(0.8 ** 3)
+
+
+def test_blocks_nest_decorate_and_belong_to_their_thread():
+    x = Tensor([2.0])
+
+    @no_grad()
+    def doubled():
+        return x * 2
+    assert doubled().requires_grad is False and (x * 2).requires_grad is None
+    with pytest.raises(ZeroDivisionError), no_grad(), no_grad():
+        raise ZeroDivisionError
+    assert (x * 2).requires_grad is None
+    elsewhere = []
+    with no_grad():
+        thread = threading.Thread(target=lambda: elsewhere.append((x * 2).requires_grad))
+        thread.start()
+        thread.join()
+    assert elsewhere == [None]
 
 
 def test_names_and_kinds_are_pytorchs(pair):

@@ -9,14 +9,16 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from glassgrad.base.errors import ShapeError
+from glassgrad.nn.module import Module
 from glassgrad.nn.module_paths import parameters_of, path_of
 from glassgrad.tensor.mistakes import explaining_class
 
 __all__ = ["Layer"]
 
 
-class Layer:
-    """The base of the layers in `glassgrad.nn`.
+class Layer(Module):
+    """The base of the layers in `glassgrad.nn`: modules that train when `Tensor.training` says so, until `train()` or
+    `eval()` says it for them.
 
     >>> class Double(Layer):
     ...     shows = ("times",)
@@ -26,14 +28,14 @@ class Layer:
     (Double(times=2), 6)
     """
     shows: tuple[str, ...] = ()                     # attributes to show, in the order of the constructor
-    forward: Any
+    training = None
 
     def __init_subclass__(cls) -> None:
         explaining_class(cls, "nn")
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         try:
-            return self.forward(*inputs, **options)
+            return self._as_told(inputs, options)
         except ShapeError as problem:
             if getattr(problem, "layer", None) is not None:      # a layer inside this one has said what is wrong
                 raise

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.base.settings import Context
+from glassgrad.base.settings import Context, settings
 from glassgrad.graph.dtype import DType, dtypes
-from glassgrad.nn.layer import Layer
 from glassgrad.nn.state_dict import Loaded, get_state_dict, load_state_dict
 from glassgrad.tensor.tensor import Tensor
 
@@ -45,14 +44,20 @@ class Module:
     >>> Scale()(Tensor([3.0])).tolist(), list(Scale().state_dict())
     ([6.0], ['weight'])
     """
-    training: bool = True            # PyTorch's models begin in training
+    training: bool | None = True     # PyTorch's models begin in training; None: as `Tensor.training` says
     forward: Any
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         if not hasattr(type(self), "forward"):
             raise InputError(f"{type(self).__name__} has nothing to call", given="a Module without a forward",
                              expected="a method that computes the result", mend="write def forward(self, x): ...")
-        with Context(TRAINING=int(self.training)):        # dropout and batchnorm inside do as the model was told
+        return self._as_told(inputs, options)
+
+    def _as_told(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Call `forward`; dropout and batchnorm inside do as the model was told, if it was told."""
+        if self.training is None or self.training == bool(settings.TRAINING):
+            return self.forward(*inputs, **options)
+        with Context(TRAINING=int(self.training)):
             return self.forward(*inputs, **options)
 
     # -- what is inside --------------------------------------------------------------------------------------
@@ -97,7 +102,7 @@ class Module:
 
     def named_children(self) -> Iterator[tuple[str, Any]]:
         """The models and layers that are attributes of this one."""
-        return ((name, value) for name, value in vars(self).items() if isinstance(value, (Module, Layer)))
+        return ((name, value) for name, value in vars(self).items() if isinstance(value, Module))
 
     def children(self) -> Iterator[Any]:
         """The same without names."""
@@ -134,8 +139,7 @@ class Module:
     def train(self, mode: bool = True) -> Any:
         """From now on calls of this model train (or not), whatever `Tensor.training` says."""
         for module in self.modules():
-            if isinstance(module, Module):
-                module.training = mode
+            module.training = mode
         return self
 
     def eval(self) -> Any:
@@ -182,7 +186,7 @@ def _is_trained(tensor: Tensor) -> bool:
 
 def _inside(holder: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in vars(holder).items():
-        if isinstance(value, (Module, Layer)):
+        if isinstance(value, Module):
             path = f"{prefix}.{name}" if prefix else name
             yield path, value
             yield from _inside(value, path)

@@ -56,10 +56,14 @@ class Sequential(Layer):
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(vars(self).values())
+        return iter(self._layers().values())
 
     def __len__(self) -> int:
-        return len(vars(self))
+        return len(self._layers())
+
+    def _layers(self) -> dict[str, Any]:
+        """The layers by name: all attributes but the one that says whether to train."""
+        return {name: layer for name, layer in vars(self).items() if name != "training"}
 
     def __getitem__(self, at: int | slice) -> Any:
         layers = list(self)
@@ -67,5 +71,5 @@ class Sequential(Layer):
 
     def __repr__(self) -> str:
         rows = [f"  {name}: {getattr(layer, '__name__', None) or repr(layer)}".replace("\n", "\n  ")
-                for name, layer in vars(self).items()]
+                for name, layer in self._layers().items()]
         return "Sequential(\n" + "\n".join(rows) + "\n)"

@@ -18,6 +18,7 @@ from glassgrad.tensor.indexing import VIEWS, again, replaced_part
 from glassgrad.tensor.interop import Interop
 from glassgrad.tensor.leaves import assigned, distinct, hold, holders
 from glassgrad.tensor.meeting import working_axis
+from glassgrad.tensor.no_gradient import is_cut, uncut
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -79,16 +80,17 @@ class Assignment(Interop):
         """A view's new value, in the tensors it is a view of: `cache[:, 3].assign(row)` changes the cache, as in
         PyTorch and tinygrad. False where this tensor is no view of a tensor somebody has."""
         node = self.uop
-        while node.op in VIEWS:
+        while node.op in VIEWS or node is not self.uop and is_cut(node):
             node = node.src[0]
             owners: list[Self] = [t for t in holders((node,)) if t is not self]
             if owners:
-                written = replaced_part(node, self.uop, new.uop)
+                seen = uncut(self.uop, node)
+                written = replaced_part(node, seen, new.uop)
                 written.cached("written through", lambda _: True)
                 for owner in owners:
                     owner.replace(owner._with(written))
                     assigned(owner)
-                view = again(self.uop, node, written)
+                view = again(seen, node, written)
                 self.uop, self._device = view, new._device
                 return True
         return False

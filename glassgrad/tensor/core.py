@@ -15,7 +15,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.length import Length
 from glassgrad.graph.uop import UOp, const
-from glassgrad.tensor import running
+from glassgrad.tensor import no_gradient, running
 from glassgrad.tensor.bits import reread
 from glassgrad.tensor.host import is_torch, read_value
 from glassgrad.tensor.leaves import RESET, hold
@@ -68,6 +68,8 @@ class Core:
         """A tensor computed from this one."""
         made = _create(self.__class__)
         made.uop, made._grad, made._requires_grad, made._device = uop, None, None, self._device
+        if no_gradient.open_blocks and (ended := no_gradient.cut(uop)) is not None:
+            made.uop, made._requires_grad, uop = ended, False, ended
         if uop.op is o.RESHAPE and uop._cache is None:
             uop._cache = {}              # a later reshape must not pass it by
         return made

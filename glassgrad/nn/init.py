@@ -1,0 +1,180 @@
+"""How weights start, by PyTorch's names: torch.nn.init. In: a tensor. Out: the same tensor with new values.
+
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+
+The tensor takes the values and keeps its type, its place and its wish for a gradient. A weight of shape (out, in, ...)
+has `in` inputs and `out` outputs for every place of its window.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.tensor.mistakes import explaining
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["calculate_gain", "constant_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_",
+           "orthogonal_", "trunc_normal_", "uniform_", "xavier_normal_", "xavier_uniform_", "zeros_"]
+
+_explained = partial(explaining, room="nn.init")
+_GAINS = {"tanh": 5 / 3, "relu": math.sqrt(2), "selu": 3 / 4}
+_GAINS |= dict.fromkeys(("linear", "sigmoid", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+                         "conv_transpose3d"), 1.0)
+
+
+@_explained
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """By how much a nonlinearity shrinks the spread of what it is given; weights start larger by as much.
+
+    >>> calculate_gain("relu"), calculate_gain("linear")
+    (1.4142135623730951, 1.0)
+    """
+    if nonlinearity == "leaky_relu":
+        return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
+    if nonlinearity not in _GAINS:
+        raise InputError("this nonlinearity has no gain", given=repr(nonlinearity),
+                         expected=", ".join([*_GAINS, "leaky_relu"]), mend="choose the nearest of these")
+    return _GAINS[nonlinearity]
+
+
+def _filled(tensor: Any, value: Any) -> Tensor:
+    """The tensor with values; `value` makes them of a shape."""
+    if not isinstance(tensor, Tensor):
+        raise InputError("only a tensor can be given values", given=f"a {type(tensor).__name__}", expected="a tensor",
+                         mend="write layer.weight, not layer.weight.data: data() is a method, as in tinygrad")
+    return tensor.assign(value(tensor.shape).to(tensor.device).cast(tensor.dtype))
+
+
+def _inputs_and_outputs(tensor: Any) -> tuple[int, int]:
+    shape = getattr(tensor, "shape", None)
+    if isinstance(tensor, Tensor) and tensor.ndim < 2:
+        raise ShapeError("inputs and outputs are counted by two axes", given=f"a tensor of shape {shape}",
+                         expected="(outputs, inputs, ...)", mend="fill a bias with zeros_ or uniform_")
+    if shape is None:
+        return 1, 1              # `_filled` says what is wrong with it
+    window = math.prod(shape[2:])
+    return shape[1] * window, shape[0] * window
+
+
+# -- by value --------------------------------------------------------------------------------------------------------
+@_explained
+def constant_(tensor: Tensor, val: float) -> Tensor:
+    """One value everywhere.
+
+    >>> constant_(Tensor.zeros(2), 3).tolist()
+    [3.0, 3.0]
+    """
+    return _filled(tensor, lambda shape: Tensor.full(shape, float(val)))
+
+
+@_explained
+def ones_(tensor: Tensor) -> Tensor:
+    """Ones."""
+    return _filled(tensor, lambda shape: Tensor.ones(*shape))
+
+
+@_explained
+def zeros_(tensor: Tensor) -> Tensor:
+    """Zeros."""
+    return _filled(tensor, lambda shape: Tensor.zeros(*shape))
+
+
+@_explained
+def eye_(tensor: Tensor) -> Tensor:
+    """Ones on the diagonal of a matrix."""
+    return _filled(tensor, lambda shape: Tensor.eye(*shape))
+
+
+@_explained
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+    """Numbers spread evenly from a to b.
+
+    >>> uniform_(Tensor.zeros(2), 5, 5).tolist()
+    [5.0, 5.0]
+    """
+    return _filled(tensor, lambda shape: Tensor.uniform(*shape, low=a, high=b))
+
+
+@_explained
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    """Normally distributed numbers."""
+    return _filled(tensor, lambda shape: Tensor.normal(*shape, mean=mean, std=std))
+
+
+@_explained
+def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
+    """Normally distributed numbers from a to b only: a place between the ends, turned back by the inverse of the
+    distribution.
+
+    >>> x = trunc_normal_(Tensor.zeros(1000), std=1.0, a=-0.5, b=0.5)
+    >>> x.abs().max().item() <= 0.5
+    True
+    """
+    low, high = (math.erf((end - mean) / (std * math.sqrt(2))) for end in (a, b))
+    return _filled(tensor, lambda shape: (
+        Tensor.uniform(*shape, low=low, high=high).erfinv() * (std * math.sqrt(2)) + mean).clamp(a, b))
+
+
+# -- by inputs and outputs -------------------------------------------------------------------------------------------
+@_explained
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Evenly spread, so that neither values nor gradients grow from layer to layer (Glorot and Bengio, 2010).
+
+    >>> xavier_uniform_(Tensor.zeros(3, 3)).abs().max().item() <= 1
+    True
+    """
+    bound = gain * math.sqrt(6 / sum(_inputs_and_outputs(tensor)))
+    return uniform_(tensor, -bound, bound)
+
+
+@_explained
+def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """The same, normally distributed."""
+    return normal_(tensor, 0.0, gain * math.sqrt(2 / sum(_inputs_and_outputs(tensor))))
+
+
+def _kaiming_deviation(tensor: Any, a: float, mode: str, nonlinearity: str) -> float:
+    if mode not in ("fan_in", "fan_out"):
+        raise InputError("a weight is scaled by its inputs or its outputs", given=f"mode={mode!r}",
+                         expected="'fan_in' or 'fan_out'", mend="leave mode out: it is 'fan_in'")
+    count = _inputs_and_outputs(tensor)[mode == "fan_out"]
+    return calculate_gain(nonlinearity, a) / math.sqrt(max(count, 1))
+
+
+@_explained
+def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
+    """Evenly spread, so that values stay of one size through rectifiers (He et al., 2015).
+
+    >>> kaiming_uniform_(Tensor.zeros(4, 6), nonlinearity="relu").abs().max().item() <= 1
+    True
+    """
+    bound = math.sqrt(3) * _kaiming_deviation(tensor, a, mode, nonlinearity)
+    return uniform_(tensor, -bound, bound)
+
+
+@_explained
+def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
+    """The same, normally distributed."""
+    return normal_(tensor, 0.0, _kaiming_deviation(tensor, a, mode, nonlinearity))
+
+
+@_explained
+def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Rows (or columns, where they are fewer) that stand at right angles, each of length `gain` (Saxe et al., 2014).
+
+    >>> w = orthogonal_(Tensor.zeros(2, 3))
+    >>> (w @ w.T).round().tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    _inputs_and_outputs(tensor)
+
+    def made(shape: tuple[int, ...]) -> Tensor:
+        rows, columns = shape[0], math.prod(shape[1:])
+        q, r = Tensor.randn(max(rows, columns), min(rows, columns)).qr()
+        size = min(rows, columns)
+        q = q[:, :size] * r[:size, :size].diagonal().sign()      # so that every rotation is as likely
+        return ((q if rows >= columns else q.T) * gain).reshape(shape)
+    return _filled(tensor, made)
