@@ -22,7 +22,7 @@ from glassgrad.graph.sums import join_sums
 from glassgrad.graph.uop import UOp
 from glassgrad.lower.loops import Accumulate, Kernel, Phase, expressions, walk
 from glassgrad.lower.lower import lower
-from glassgrad.optimize import direct
+from glassgrad.optimize import direct_plan
 from glassgrad.optimize.recipes import optimize, weighed
 from glassgrad.optimize.residues import residues
 from glassgrad.optimize.target import Target
@@ -45,7 +45,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipe without its lower limits, and with short blocks: small cases take every path."""
     for name, value in (("LEAST_WORK", 1), ("LEAST_K", 1), ("LEAST_USE", 0.0), ("LONG_K", 40), ("K_BLOCK", 16),
                         ("TASK_WORK", 1000), ("REREAD", 0), ("PACK", 0.0)):
-        monkeypatch.setattr(direct, name, value)
+        monkeypatch.setattr(direct_plan, name, value)
 
 
 def parts(values: Inputs, rng: np.random.Generator, case: Any) -> list[UOp]:
@@ -80,8 +80,8 @@ def test_every_part_keeps_its_answer(case: Any, target: Target, eager: None, rng
 def test_a_weights_gradient_sums_parts_of_k(batch: int, long: int, eager: None, monkeypatch: pytest.MonkeyPatch,
                                             rng: np.random.Generator) -> None:
     """Small results of long sums: K is cut among tasks, evenly or not, and the parts are joined in their order."""
-    monkeypatch.setattr(direct, "TASK_WORK", 4000)
-    monkeypatch.setattr(direct, "LONG_K", long)
+    monkeypatch.setattr(direct_plan, "TASK_WORK", 4000)
+    monkeypatch.setattr(direct_plan, "LONG_K", long)
     values = Inputs()
     log: list[str] = []
 

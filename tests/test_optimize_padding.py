@@ -35,7 +35,7 @@ from glassgrad.lower.loops import (
     walk,
 )
 from glassgrad.lower.lower import lower
-from glassgrad.optimize import direct, direct_tiles, tiles, zeros
+from glassgrad.optimize import direct_plan, direct_tiles, tiles, zeros
 from glassgrad.optimize.padding import Edges
 from glassgrad.optimize.recipes import optimize
 from glassgrad.optimize.target import Target
@@ -116,7 +116,7 @@ def parts(values: Inputs, rng: np.random.Generator, case: Any) -> list[UOp]:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_stored_zeros_keep_the_answer(case: Any, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     """What the recipe that stops at the edges does not take, another one takes from a copy."""
-    monkeypatch.setattr(direct, "LEAST_WORK", 1 << 40)
+    monkeypatch.setattr(direct_plan, "LEAST_WORK", 1 << 40)
     monkeypatch.setattr(tiles, "LEAST_WORK", 1)
     monkeypatch.setattr(tiles, "LEAST_K", 1)
     monkeypatch.setattr(zeros, "REREAD", 0)
@@ -165,8 +165,8 @@ def test_every_tile_at_every_edge(rows: str, taps: int, monkeypatch: pytest.Monk
                                   rng: np.random.Generator) -> None:
     """On this machine: tiles along one loop and along two, inside, at one edge, over both."""
     tile = [int(t) for t in rows.split("_")]
-    monkeypatch.setattr(direct, "LEAST_USE", 0.0)
-    monkeypatch.setattr(direct, "MOST_WRITTEN", 1 << 30)
+    monkeypatch.setattr(direct_plan, "LEAST_USE", 0.0)
+    monkeypatch.setattr(direct_plan, "MOST_WRITTEN", 1 << 30)
     monkeypatch.setattr(direct_tiles, "tilings", lambda sizes, most, cut=2: iter([tile] if len(sizes) == 3 else []))
     batch = 4 + TILES.index(rows)                     # kernels of their own, in every cache
     g = rng.standard_normal((batch, 20, 12 - taps, 12 - taps)).astype("float32")

@@ -61,9 +61,10 @@ LIMITS: dict[str, dict[str, float]] = {     # what makes small sizes worth it, f
     "streams": {"LEAST_ROW": 16, "SLICE": 32, "LEAST_SLICE": 16},
 }
 OWN_LIMITS: dict[str, dict[str, dict[str, float]]] = {
-    "contract": {"tiles": {"LEAST_WORK": 1, "LEAST_K": 1, "LONG_K": 16, "NEAR_K": 32, "TASK_WORK": 500}},
-    "direct": {"direct": {"LEAST_WORK": 1, "LEAST_K": 1, "LEAST_USE": 0.0, "LONG_K": 40, "K_BLOCK": 16,
-                          "TASK_WORK": 1000, "REREAD": 0, "PACK": 0.0}},
+    "contract": {"tiles": {"LEAST_WORK": 1, "LEAST_K": 1, "LONG_K": 16, "NEAR_K": 32, "TASK_WORK": 500},
+                 "packing": {"PACK_WORK": 64, "READ_AT_ONCE": 64}},
+    "direct": {"direct_plan": {"LEAST_WORK": 1, "LEAST_K": 1, "LEAST_USE": 0.0, "LONG_K": 40, "K_BLOCK": 16,
+                               "TASK_WORK": 1000, "REREAD": 0, "PACK": 0.0}},
     "dots": {"dots": {"LEAST_K": 16}},
     "past": {"far": {"FAR": 1}},
     "taps": {"taps": {"LEAST_WORK": 1, "LEAST_OUTER": 1, "LEAST_K": 1, "LONG_SUM": 10, "GRAIN": 500}},
@@ -159,6 +160,7 @@ def test_every_rewriting_of_loops_has_its_test() -> None:
 # -- on this machine: the number of threads and who comes first decide nothing ---------------------------------------
 LARGE: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
     "a product of primes": (lambda a, b: (a @ b).relu(), ((257, 521), (521, 263))),
+    "a turned left factor": (lambda a, b: a.T @ b, ((521, 257), (521, 263))),
     "a long sum of products": (lambda a, b: a @ b, ((7, 20011), (20011, 5))),
     "one row by a matrix": (lambda a, b: a @ b, ((1, 1031), (1031, 1033))),
     "a batch": (lambda a, b: a @ b.transpose(1, 2), ((13, 67, 61), (13, 71, 61))),
