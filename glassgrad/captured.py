@@ -58,6 +58,8 @@ class Captured:
         self.shared = [w for w in weights if w.only is None]
         for number, weight in enumerate(self.single):
             weight.number = number
+        shown = {symbols.get(base) for base in traced.shown_bases()}
+        self.shown = [w for w in weights if w.symbol in shown]      # results are views of these, as they were before
         self.holders = [w.source.tensors[0] for w in self.single]
         self.weights_are = same_attributes(self.holders, "uop")
         self.seen = [w.node for w in self.single]
@@ -71,6 +73,10 @@ class Captured:
         # what the function did not make is returned as itself: an argument by its number, a weight
         self.returned_as = [traced.places.get(id(t), weakref.ref(t) if id(t) in traced.before else None)
                             for t in traced.returned]
+        # a tensor that is returned twice, or also put somewhere, is one tensor: the same number in both lists
+        numbers = {id(t): n for n, t in enumerate([*[p.value for p in bound], *traced.returned])}
+        self.bound_numbers = [numbers[id(p.value)] for p in bound]
+        self.returned_numbers = [numbers[id(t)] for t in traced.returned]
         self._watch(traced, {id(t) for t in rebound})
         self.drawn, self.seed = traced.streams[1] - traced.streams[0], traced.seed
         renewed = {id(t) for t in rebound} | {id(t) for t, _ in traced.grads}
@@ -108,7 +114,7 @@ class Captured:
             weight = weights.get(id(reference()))
             alone = symbol in self.fresh and kept.count(symbol) == 1
             part = parts.get(symbol)
-            if weight is not None and alone and same_view(symbol, weight.node) and (
+            if weight is not None and alone and weight not in self.shown and same_view(symbol, weight.node) and (
                     part.source is weight.symbol if part is not None else
                     whole and self.replay.waits(symbol) and self.replay.rewrites(weight.symbol, symbol)):
                 weight.row = Row(symbol, reference, weight, symbol, part)
@@ -234,6 +240,7 @@ class Captured:
                 handed[i] = address
                 for array, position, offset in self.entries[i]:
                     array[position] = address + offset
+        shown = {w.symbol: w.source.nodes()[0].base for w in self.shown} if self.shown else {}
         frame = self.other
         if frame is None or not frame.is_free():
             frame = Frame(self)
@@ -254,4 +261,4 @@ class Captured:
             self._judge(arguments, frame.made)
         self.standing.end()
         self.other, self.frame = self.frame, frame
-        return frame.hand_out(self, tensors, arguments)
+        return frame.hand_out(self, tensors, arguments, shown)

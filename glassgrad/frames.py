@@ -31,7 +31,7 @@ class Frame:
     def __init__(self, captured: Captured):
         self.made: dict[UOp, UOp] = {b: UOp(o.BUFFER, b.dtype, (), Buffer(b.shape, b.dtype, b.arg.device))
                                      for b in captured.fresh}
-        self.inputs = set(captured.inputs)
+        self.inputs = {*captured.inputs, *[w.symbol for w in captured.shown]}
         self.after = [(reference, self._here(node), node) for reference, node in captured.after]
         self.bound = [(place, self._here(node), node) for place, node in captured.bound]
         self.grads = [(reference, None if node is None else self._here(node), node)
@@ -67,8 +67,8 @@ class Frame:
                 self.next_writes += captured.replay.writes(weight.symbol, node.base.arg.address)
 
     def _here(self, node: UOp) -> UOp | None:
-        """A node of the trace over this frame's memory; None for a view of an argument, or one with a symbolic size,
-        which each call brings."""
+        """A node of the trace over this frame's memory; None for a view of an argument or of a weight, or one with a
+        symbolic size, which each call brings."""
         return None if node.base in self.inputs or node.symbolic else moved(node, self.made)
 
     def count(self) -> list[int]:
@@ -85,9 +85,10 @@ class Frame:
             if node._cache is not None:
                 node._cache.pop("value", None)
 
-    def hand_out(self, captured: Captured, tensors: list[Tensor], arguments: list[UOp]) -> Any:
-        """Rebind what the function rebinds, and its results in the form it returned them."""
-        given = {**self.made, **dict(zip(captured.inputs, arguments))} if self.brought else {}
+    def hand_out(self, captured: Captured, tensors: list[Tensor], arguments: list[UOp], shown: dict[UOp, UOp]) -> Any:
+        """Rebind what the function rebinds, and its results in the form it returned them. `shown` are the buffers that
+        weights had before the run."""
+        given = {**self.made, **shown, **dict(zip(captured.inputs, arguments))} if self.brought else {}
         for reference, node, then in self.after:
             tensor = reference()
             if tensor is not None:
@@ -100,32 +101,33 @@ class Frame:
             weight.node = seen[weight.number] = node
         for array, position, address in self.next_writes:
             array[position] = address
+        new: dict[int, Tensor] = {}                    # by number: one may be in several places
         if self.binds:
-            self._bind(captured, tensors, given)
+            self._bind(captured, tensors, given, new)
         if self.one_result is not None:
             made = Tensor._of_node(self.one_result)
             hold_alone(made)
             return made
-        results = iter(zip(self.returned, captured.returned_nodes, captured.returned_as))
+        results = iter(zip(self.returned, captured.returned_nodes, captured.returned_as, captured.returned_numbers))
 
         def fresh(_: Tensor) -> Tensor:
-            node, then, itself = next(results)
+            node, then, itself, number = next(results)
             if isinstance(itself, int):
                 return tensors[itself]
-            known = itself() if itself is not None else None
-            return known if known is not None else \
-                Tensor(node if node is not None else moved(then, given, captured.names))
+            known = itself() if itself is not None else new.get(number)
+            if known is None:
+                known = new[number] = Tensor(node if node is not None else moved(then, given, captured.names))
+            return known
 
         return mapped(captured.returned, fresh)
 
-    def _bind(self, captured: Captured, tensors: list[Tensor], given: dict[UOp, UOp]) -> None:
+    def _bind(self, captured: Captured, tensors: list[Tensor], given: dict[UOp, UOp], new: dict[int, Tensor]) -> None:
         """Put new tensors where the function puts some, and gradients; change the arguments that it changes."""
         names = captured.names
-        new: dict[UOp, Tensor] = {}                # one tensor may have been put in several places
-        for place, node, then in self.bound:
-            if then not in new:
-                new[then] = Tensor(node if node is not None else moved(then, given, names))
-            place.put(new[then])
+        for (place, node, then), number in zip(self.bound, captured.bound_numbers):
+            if number not in new:
+                new[number] = Tensor(node if node is not None else moved(then, given, names))
+            place.put(new[number])
         for reference, node, then_ in self.grads:
             tensor = reference()
             if tensor is not None:

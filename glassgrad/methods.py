@@ -91,8 +91,9 @@ def _leads_to(start: Any, end: Any) -> bool:
         seen.add(id(thing))
         if len(seen) > _MOST_OBJECTS:
             return True
-        waiting += gc.get_referents(thing) if type(thing) is not types.FunctionType else \
+        held = gc.get_referents(thing) if type(thing) is not types.FunctionType else \
             [thing.__closure__, thing.__defaults__, thing.__kwdefaults__, thing.__dict__]
+        waiting += filter(gc.is_tracked, held)               # the others hold nothing
     return False
 
 

@@ -104,7 +104,11 @@ class Traced:
         with Living() as living, record(s.name for s in symbols) as self.trace:
             # held until the trace is taken apart: a gradient that the call replaces must be known as one
             self.before: dict[int, tuple[Tensor, UOp, Any]] = {id(t): (t, t.uop, t.grad) for t in living.before}
-            result = function(*args, **kwargs)
+            try:
+                result = function(*args, **kwargs)
+            except BaseException:
+                self._hand_back(originals, views)      # what it did to its arguments before it failed, it did
+                raise
             self.returned: list[Tensor] = []
             mapped(result, self.returned.append)
             self._drop_unread_gradients(living)
@@ -119,14 +123,12 @@ class Traced:
         self.result = mapped(result, lambda t: own.get(id(t), t))
         self.faults = list(self._faults(surroundings, dice, result))
         self.surroundings = Surroundings(function, objects)
-        self.sources = self._sources()
-        self.argument_updates = [(i, a.uop) for i, (a, node) in enumerate(zip(self.arguments, views))
-                                 if a.uop is not node]
-        self.argument_grads = [(i, a.grad.uop) for i, a in enumerate(self.arguments) if a.grad is not None]
+        self._find_updates(views)
         self.left_behind = self._left_behind(live)
         self.grads = [(t, t.grad) for t in live if self._was_there(t) and t.grad is not self.before[id(t)][2]]
         self.bound = [p for p in self.surroundings.places
                       if isinstance(p.value, Tensor) and not self._was_there(p.value)]
+        self.sources = self._sources()
         self._refuse_shared(originals)
         # whom another call must not be handed, unless this one was and it did no harm
         self.own = self.surroundings.lasting({p.key for p in self.bound}) | self._changed_ids()
@@ -134,14 +136,25 @@ class Traced:
             self.own |= {id(r()) for source in self.sources.values() if isinstance(source, Source)
                          for r in (*source.tensors, *source.owners)}
         self.own -= {id(tensor) for tensor in originals}
+        self._hand_back(originals, views)
+        self.work = Work(self)
+
+    # -- what the call changed -----------------------------------------------------------------------------------------
+    def _find_updates(self, views: list[UOp]) -> None:
+        """What became of the arguments, which were `views`."""
+        self.argument_updates = [(i, a.uop) for i, (a, node) in enumerate(zip(self.arguments, views))
+                                 if a.uop is not node]
+        self.argument_grads = [(i, a.grad.uop) for i, a in enumerate(self.arguments) if a.grad is not None]
+
+    def _hand_back(self, originals: list[Tensor], views: list[UOp]) -> None:
+        """Do to the arguments what was done to those that stood for them."""
+        self._find_updates(views)
         for i, node in self.argument_updates:
             originals[i].uop = node
             hold(originals[i])
         for i, node in self.argument_grads:
             add_gradient(originals[i], originals[i]._with(node))
-        self.work = Work(self)
 
-    # -- what the call changed -----------------------------------------------------------------------------------------
     def _changed(self, tensor: Tensor) -> bool:
         known = self.before.get(id(tensor))
         return known is None or known[0] is not tensor or known[1] is not tensor.uop
@@ -182,7 +195,8 @@ class Traced:
         """Live tensors that this call made or changed, other than arguments and what it returns."""
         made = {r for rec in self.trace.records for r in rec.results} | set(self.argument_nodes)
         apart = {id(t) for t in self.arguments} | {id(t) for t in self.returned if not self._was_there(t)}
-        return [t for t in live if self._changed(t) and t.uop.base in made and id(t) not in apart]
+        return [t for t in live if self._changed(t) and id(t) not in apart
+                and (t.uop.base in made or self._was_there(t) and t.uop.base.op is o.BUFFER)]
 
     def _changed_ids(self) -> set[int]:
         """Tensors that lived before the call and that it changed, or whose gradient it did."""
@@ -229,7 +243,8 @@ class Traced:
 
     # -- where buffers come from ---------------------------------------------------------------------------------------
     def _sources(self) -> dict[UOp, Source | tuple[str, bytes]]:
-        """Of every buffer that was read and that the call neither made nor was handed: who brings it, or its bytes."""
+        """Of every buffer that was read or is shown by a result, and that the call neither made nor was handed: who
+        brings it, or its bytes."""
         holders: dict[UOp, tuple[list[Tensor], list[Tensor]]] = {}
         grads = {id(grad): tensor for tensor, _, grad in self.before.values() if grad is not None}
         for tensor, node, _ in self.before.values():
@@ -239,19 +254,27 @@ class Traced:
             else:
                 held[0].append(tensor)
         visible = {id(t) for t in self.surroundings.tensors}
-        known = set(self.argument_nodes)
         out: dict[UOp, Source | tuple[str, bytes]] = {}
-        for rec in self.trace.records:
-            for n in rec.normal.buffers:
-                base = n.base
+        known = set(self.argument_nodes)
+        for bases, made in [*[([n.base for n in rec.normal.buffers], rec.results) for rec in self.trace.records],
+                            (list(self.shown_bases()), [])]:
+            for base in bases:
                 if base not in known and base not in out:
                     tensors, owners = holders.get(base, ([], []))
                     if tensors or owners:
                         out[base] = Source(tensors, owners, visible)
                     else:
                         out[base] = (str(line_of(base.arg.place)), bytes(base.arg.copy_out()))
-            known |= set(rec.results)
+            known |= set(made)
         return out
+
+    def shown_bases(self) -> Iterator[UOp]:
+        """The buffers under whatever outlives the call."""
+        for tensor in (*self.left_behind, *[p.value for p in self.bound], *[g for _, g in self.grads if g is not None],
+                       *[t for t in self.returned if not self._was_there(t)]):
+            yield tensor.uop.base
+        for _, node in (*self.argument_updates, *self.argument_grads):
+            yield node.base
 
     def node_before(self, source: Source) -> UOp:
         """The node that a source stood for when the call began."""

@@ -241,7 +241,7 @@ def test_what_always_changes_is_named_once(capfd: pytest.CaptureFixture[str]) ->
             return x * self.weight
 
     trainer = Trainer()
-    for _ in range(40):
+    for _ in range(24):
         trainer.count += 1                   # outside of the function, but in its sight
         x = rand(3)
         same(trainer.step(x), x * trainer.weight)
@@ -249,10 +249,10 @@ def test_what_always_changes_is_named_once(capfd: pytest.CaptureFixture[str]) ->
     assert said == ["glassgrad: jit: step was captured 16 times and hardly ever replayed: Trainer.count changes "
                     "between calls; keep it in a tensor, or out of sight of the function"]
     add = TinyJit(lambda x, number: x + number)
-    for call in range(40):
+    for call in range(20):
         add(rand(3), call)
     assert "its plain arguments or shapes change between calls" in capfd.readouterr().err
-    for call in range(60):
+    for call in range(20):
         add(rand(3), call % 4)               # few combinations, replayed often: nothing to say
     assert capfd.readouterr().err == ""
 

@@ -258,3 +258,87 @@ a gradient ends at the edge of this function
   given:    argument 0 of shape (2,), computed from what is trained; backward() ran inside
   expected: arguments that gradients need not pass
   mend:     compute it inside the function, or hand in x.detach(); this call went without that gradient"""
+
+
+# -- results that show weights ---------------------------------------------------------------------------------------
+SHOWN: dict[str, Callable[[SimpleNamespace], Any]] = {
+    "a view": lambda s: s.w.reshape(2, 2).T, "detached": lambda s: s.w.detach(), "a part": lambda s: s.w[1:3],
+    "two": lambda s: [s.w.flip(0), {"v": s.v.detach()}], "itself and a view": lambda s: (s.w, s.w.reshape(2, 2)),
+    "twice": lambda s: [s.w.detach()] * 2,
+}
+
+
+@pytest.mark.parametrize("change", ["no", "outside", "inside before", "inside after"])
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("how", SHOWN)
+def test_a_result_that_is_a_view_of_a_weight(how: str, read: bool, change: str) -> None:
+    ours, plain = _world(), _world()
+
+    def build(s: SimpleNamespace) -> Function:
+        def function(x: Tensor) -> Any:
+            if change == "inside before":
+                s.w.assign(s.w + x).realize()
+            shown = SHOWN[how](s)
+            out = (x * s.w if read else x * 2).realize()
+            if change == "inside after":
+                s.w.assign(s.w * 0.5).realize()
+            return [out, shown]
+        return function
+    jitted, function = TinyJit(build(ours)), build(plain)
+    kept: list[tuple[Tensor, Any]] = []
+    for call in range(6):
+        if change == "outside":
+            ours.w.assign(ours.w + 1).realize(), plain.w.assign(plain.w + 1).realize()
+        x = _other()
+        got, want = _flat(jitted(x)), _flat(function(x))
+        assert [a is ours.w for a in got] == [b is plain.w for b in want]
+        assert [a is b for a in got for b in got] == [a is b for a in want for b in want]
+        for a, b in zip([*got, ours.w, ours.v], [*want, plain.w, plain.v]):
+            np.testing.assert_array_equal(a.numpy(), b.numpy(), f"call {call}")
+        if call >= 2:      # not while it is traced: who holds a weight's value then might be seen by the function
+            kept += [(a, np.array(b.numpy())) for a, b in zip(got, want) if b is not plain.w]
+        del got, a
+        for a, value in kept:
+            np.testing.assert_array_equal(a.numpy(), value, f"kept until call {call}")
+    assert jitted._replayed >= 3
+
+
+def _flat(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    return [t for v in (value.values() if isinstance(value, dict) else value) for t in _flat(v)]
+
+
+def test_a_result_that_is_also_put_somewhere_is_one_tensor() -> None:
+    s = _world()
+
+    def function(x: Tensor) -> Any:
+        s.v = (x + 1).realize()
+        return s.v, (x * 2).realize()
+    jitted = TinyJit(function)
+    for _ in range(5):
+        got, _ = jitted(_other())
+        assert got is s.v
+    got.assign(got * 0).realize()
+    assert s.v.tolist() == [0.0] * 4
+
+
+def test_a_tensor_that_becomes_another() -> None:
+    def build(s: SimpleNamespace) -> Function:
+        return lambda x: (s.w.replace(s.v), s.v.assign(s.v + x), (x * 2).realize())[2]
+    assert _follow(build, lambda s, call: (_other(),))._replayed >= 3
+
+
+def test_what_a_call_that_fails_did_to_its_arguments_stays_done() -> None:
+    def function(x: Tensor, fail: bool) -> Tensor:
+        x.assign(x + 1)
+        return x * (1 // (not fail))
+    jitted = TinyJit(function)
+    for fail in (False, True, False, False, True):
+        x = _other()
+        if fail:
+            with pytest.raises(ZeroDivisionError):
+                jitted(x, fail)
+        else:
+            jitted(x, fail)
+        assert x.tolist() == [11.0, 21.0, 31.0, 41.0]
