@@ -38,6 +38,7 @@ PYTORCH = {
     "adaptive_avg_pool3d": "F.adaptive_avg_pool3d",
     "adaptive_max_pool1d": "torch.adaptive_max_pool1d",
     "adaptive_max_pool2d": "F.adaptive_max_pool2d",
+    "adaptive_max_pool3d": "F.adaptive_max_pool3d",
     "add": "add",
     "add_": "add_",
     "addbmm": "addbmm",
@@ -573,8 +574,9 @@ IN_TINYGRAD = frozenset("""
 
 IN_PYTORCH = {
     **{name: f"torch.nn.{name}" for name in """
-        AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AvgPool1d AvgPool2d
-        AvgPool3d BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d BatchNorm3d Bilinear CELU CTCLoss Conv1d Conv2d
+        AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d
+        AvgPool1d AvgPool2d AvgPool3d BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d BatchNorm3d Bilinear CELU
+        CTCLoss Conv1d Conv2d
         Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d CrossEntropyLoss Dropout Dropout1d Dropout2d Dropout3d
         ELU Embedding Flatten GELU GRU GRUCell GroupNorm Hardsigmoid Hardswish Hardtanh HuberLoss Identity
         InstanceNorm1d InstanceNorm2d InstanceNorm3d KLDivLoss L1Loss LSTM LSTMCell LayerNorm LeakyReLU Linear

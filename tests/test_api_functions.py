@@ -92,6 +92,18 @@ def test_adaptive_pools_of_other_ranks():
     check(lambda x: x.adaptive_avg_pool1d(3), lambda x: F.adaptive_avg_pool1d(x, 3), (2, 3, 7))
     check(lambda x: x.adaptive_max_pool1d(3), lambda x: F.adaptive_max_pool1d(x, 3), (2, 3, 7))
     check(lambda x: x.adaptive_avg_pool3d(2), lambda x: F.adaptive_avg_pool3d(x, 2), (1, 2, 3, 4, 5))
+    check(lambda x: x.adaptive_max_pool3d(2), lambda x: F.adaptive_max_pool3d(x, 2), (1, 2, 3, 4, 5))
+
+
+@pytest.mark.parametrize("size", [1, 3, (2, 5)])
+def test_adaptive_pools_tell_where_and_the_first_of_equal_ones_takes_the_gradient(size):
+    values = np.random.default_rng(1).integers(0, 3, (2, 3, 6, 7)).astype("float32")
+    x, y = Tensor(values, requires_grad=True), torch.tensor(values, requires_grad=True)
+    (mine, at), (other, there) = x.adaptive_max_pool2d(size, return_indices=True), \
+        F.adaptive_max_pool2d(y, size, return_indices=True)
+    assert mine.tolist() == other.tolist() and at.tolist() == there.tolist()
+    (mine * mine).sum().backward(), (other * other).sum().backward()
+    assert x.grad.tolist() == y.grad.tolist()
 
 
 @pytest.mark.parametrize(
@@ -105,12 +117,21 @@ def test_interpolate(mode, align, size):
     check(lambda x: x.interpolate(size, mode, align), lambda x: F.interpolate(x, size, mode=theirs, **options), shape)
 
 
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("size", [(4, 9), (7, 2), (1, 1)])
+def test_interpolate_by_cubic_convolution(align, size):
+    check(lambda x: x.interpolate(size, "bicubic", align),
+          lambda x: F.interpolate(x, size, mode="bicubic", align_corners=align), (2, 3, 5, 6), factor=4)
+
+
 def test_interpolate_by_factor():
     check(
         lambda x: x.interpolate(scale_factor=2, mode="nearest"),
         lambda x: F.interpolate(x, scale_factor=2),
         (1, 2, 3, 4),
     )
+    check(lambda x: x.interpolate(scale_factor=(1.7, 0.6), mode="bicubic"),
+          lambda x: F.interpolate(x, scale_factor=(1.7, 0.6), mode="bicubic"), (1, 2, 5, 4), factor=4)
     with pytest.raises(InputError, match="no such way to interpolate"):
         Tensor.zeros(1, 1, 3).interpolate((2,), mode="cubist")
 

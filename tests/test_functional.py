@@ -62,7 +62,9 @@ CALLS = [
     ("lp_pool3d", [(1, 2, 4, 4, 4)], {"norm_type": 2, "kernel_size": 2}),
     ("adaptive_avg_pool1d", [B], {"output_size": 3}), ("adaptive_avg_pool2d", [C], {"output_size": (3, 5)}),
     ("adaptive_avg_pool3d", [(1, 2, 4, 4, 4)], {"output_size": 3}), ("adaptive_max_pool1d", [B], {"output_size": 3}),
-    ("adaptive_max_pool2d", [C], {"output_size": 3}),
+    ("adaptive_max_pool2d", [C], {"output_size": 3}), ("adaptive_max_pool3d", [(1, 2, 4, 4, 4)], {"output_size": 3}),
+    ("interpolate", [C], {"scale_factor": 1.7, "mode": "bilinear", "recompute_scale_factor": True}),
+    ("interpolate", [C], {"scale_factor": (0.6, 1.3), "mode": "nearest", "recompute_scale_factor": True}),
     *[(name, [A, A], {"reduction": how}) for how in ("mean", "sum", "none")
       for name in ("mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss")],
     ("mse_loss", [A, A], {"size_average": False}), ("l1_loss", [A, A], {"reduce": False}),

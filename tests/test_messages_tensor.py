@@ -323,6 +323,11 @@ a single truth value stands alone in an index
   given:    it and 1 more
   expected: a mask with axes
   mend:     write x[mask][...]"""),
+    "movedim": (lambda: x23().movedim((0, 1), (1, 1)), """
+movedim needs as many places as axes, each once
+  given:    source=(0, 1), destination=(1, 1), shape (2, 3)
+  expected: two rows of different axes, of equal length
+  mend:     write x.movedim((0, 1), (1, 2)), for example"""),
     "split": (lambda: x23().split(0), """
 split needs pieces of at least one element
   given:    0
@@ -383,6 +388,16 @@ repeat needs a count for every axis
   given:    (2,) for a tensor of shape (2, 3)
   expected: at least 2 counts of 0 or more
   mend:     write 1 for axes to leave alone"""),
+    "repeats of another length": (lambda: x23().repeat_interleave(Tensor([1, 2]), 1), """
+the repeats do not fit the axis
+  given:    int32 of shape (2,) for 3 elements
+  expected: one whole number, or one for each element
+  mend:     check the axis"""),
+    "repeats below zero": (lambda: x23().repeat_interleave(Tensor([1, -2]), 0), """
+nothing can be repeated so often
+  given:    repeats=-2
+  expected: 0 or more
+  mend:     write x.repeat_interleave(2), for example"""),
     "repeat_interleave": (lambda: x23().repeat_interleave(-1), """
 nothing can be repeated so often
   given:    repeats=-1
@@ -471,7 +486,7 @@ interpolate cannot give this size
     "interpolate, mode": (lambda: Tensor.ones(1, 1, 3).interpolate((2,), mode="cubic"), """
 there is no such way to interpolate
   given:    mode='cubic'
-  expected: "linear", "nearest", "nearest-exact" or "area"
+  expected: "linear", "bicubic", "nearest", "nearest-exact" or "area"
   mend:     check the spelling"""),
     "seed": (lambda: Tensor.manual_seed(1.5), """
 a seed is a whole number

@@ -90,6 +90,14 @@ def test_attention():
           factor=4)
 
 
+@pytest.mark.parametrize("kind", [bool, float])
+def test_attention_of_a_query_that_may_look_at_nothing(kind):
+    allowed = np.array([[True, False, True], [False, False, False], [False, True, True]])
+    mask = allowed if kind is bool else np.where(allowed, 0.5, -np.inf).astype("float32")
+    check(lambda q, k, v: q.scaled_dot_product_attention(k, v, Tensor(mask)),
+          lambda q, k, v: F.scaled_dot_product_attention(q, k, v, torch.tensor(mask)), *[(2, 3, 4)] * 3, factor=4)
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_losses(reduction):
     classes = np.array([2, 0, 6, 1])

@@ -39,6 +39,7 @@ ADVANCED = {
     j: x[None, i],
     "broadcast": lambda x, i, j: x[i.reshape(-1, 1), j], "matrix": lambda x, i, j: x[i.reshape(2, 2)],
     "all three": lambda x, i, j: x[i, j, j], "step before": lambda x, i, j: x[::2, j],
+    "one number as a tensor, apart": lambda x, i, j: x[i[0], :, j], "two of them": lambda x, i, j: x[i[0], j, j[1]],
 }
 
 

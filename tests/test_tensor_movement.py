@@ -22,7 +22,9 @@ SAME = {
     "unsqueeze": lambda x: x.unsqueeze(1), "unsqueeze -1": lambda x: x.unsqueeze(-1), "flip": lambda x: x.flip(0, 2),
     "flip ()": lambda x: x.flip((1,)), "expand": lambda x: x.unsqueeze(0).expand(5, -1, -1, -1),
     "repeat": lambda x: x.repeat(2, 1, 3), "repeat more": lambda x: x.repeat(2, 1, 2, 1),
-    "movedim": lambda x: x.movedim(0, 2),
+    "movedim": lambda x: x.movedim(0, 2), "movedim of two": lambda x: x.movedim((0, -1), (1, 0)),
+    "diag above": lambda x: x.flatten()[:5].diag(2), "diag below": lambda x: x.flatten()[:5].diag(-1),
+    "diag of a matrix": lambda x: x[:, 1].diag(1), "diag of a matrix, below": lambda x: x[0].diag(-1),
     "roll": lambda x: x.roll(2, 1), "roll flat": lambda x: x.roll(5), "roll 2": lambda x: x.roll((1, -1), (0, 2)),
     "repeat_interleave": lambda x: x.repeat_interleave(2, 1),
     "repeat_interleave flat": lambda x: x.repeat_interleave(3),
@@ -163,3 +165,12 @@ def test_any_chain_of_views(data):
 
 def test_seeds_do_not_collide():
     assert seeded(1).integers(1 << 30) != seeded(2).integers(1 << 30)
+
+
+@pytest.mark.parametrize("dim", [None, 0, 1])
+def test_each_element_as_often_as_a_vector_says(dim):
+    counts = {None: [2, 0, 1, 3, 1, 0], 0: [0, 2], 1: [1, 0, 3]}[dim]
+    check(lambda x: x.repeat_interleave(Tensor(counts), dim), lambda x: x.repeat_interleave(torch.tensor(counts), dim),
+          (2, 3))
+    check(lambda x: x.repeat_interleave(Tensor([2]), dim), lambda x: x.repeat_interleave(torch.tensor([2]), dim),
+          (2, 3))

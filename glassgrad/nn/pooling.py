@@ -10,7 +10,8 @@ from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d", "AvgPool1d",
            "AvgPool2d", "AvgPool3d", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d",
-           "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d"]
+           "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d",
+           "Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d"]
 
 
 class _Pool(Layer):
@@ -145,10 +146,13 @@ class AdaptiveAvgPool2d(Layer):
     def __init__(self, output_size: Any):
         self.output_size = output_size
 
-    def forward(self, x: Tensor) -> Tensor:
+    def _check(self, x: Tensor) -> None:
         if x.ndim not in (self.rank + 1, self.rank + 2):
             self._refuse(f"an input of shape {x.shape}", f"(batch, channels, ...space) with {self.rank} space axes",
                          "reshape the input")
+
+    def forward(self, x: Tensor) -> Any:
+        self._check(x)
         out: Tensor = getattr(x, self.method)(self.output_size)
         return out
 
@@ -172,21 +176,39 @@ class AdaptiveAvgPool3d(AdaptiveAvgPool2d):
 
 
 class AdaptiveMaxPool2d(AdaptiveAvgPool2d):
-    """The largest value of as many nearly equal parts as asked for, along each space axis.
+    """The largest value of as many nearly equal parts as asked for, along each space axis. With `return_indices` also
+    where each was found, counted over space.
 
     >>> AdaptiveMaxPool2d(1)(Tensor.ones(2, 3, 5, 7)).shape
     (2, 3, 1, 1)
     """
     method = "adaptive_max_pool2d"
 
+    def __init__(self, output_size: Any, return_indices: bool = False):
+        super().__init__(output_size)
+        self.return_indices = return_indices
 
-class AdaptiveMaxPool1d(AdaptiveAvgPool2d):
+    def forward(self, x: Tensor) -> Any:
+        self._check(x)
+        return getattr(x, self.method)(self.output_size, self.return_indices)
+
+
+class AdaptiveMaxPool1d(AdaptiveMaxPool2d):
     """`AdaptiveMaxPool2d` over one axis.
 
     >>> AdaptiveMaxPool1d(2)(Tensor([[[1.0, 3.0, 5.0, 7.0]]])).tolist()
     [[[3.0, 7.0]]]
     """
     rank, method = 1, "adaptive_max_pool1d"
+
+
+class AdaptiveMaxPool3d(AdaptiveMaxPool2d):
+    """`AdaptiveMaxPool2d` over three axes.
+
+    >>> AdaptiveMaxPool3d(1)(Tensor.ones(1, 2, 3, 4, 5)).shape
+    (1, 2, 1, 1, 1)
+    """
+    rank, method = 3, "adaptive_max_pool3d"
 
 
 class Upsample(Layer):

@@ -118,7 +118,8 @@ class Functional(Activations):
     def scaled_dot_product_attention(self, key: Self, value: Self, attn_mask: Self | None = None,
                                      dropout_p: float = 0.0, is_causal: bool = False, enable_gqa: bool = False,
                                      *, scale: float | None = None) -> Self:
-        """softmax(query key^T scale + mask) value, over (.., time, size); scale is 1 / sqrt(size) unless given.
+        """softmax(query key^T scale + mask) value, over (.., time, size); scale is 1 / sqrt(size) unless given. A query
+        that may look at nothing finds zeros, as in PyTorch.
 
         >>> q = Tensor([[1.0, 0.0]])
         >>> q.scaled_dot_product_attention(q, Tensor([[5.0, 6.0]])).tolist()
@@ -139,9 +140,13 @@ class Functional(Activations):
         scores = self @ key.transpose(-2, -1) * (scale if scale is not None else 1.0 / math.sqrt(self.shape[-1]))
         if is_causal:
             attn_mask = self._with(scores._diagonal_mask(1, "attention")).logical_not()
-        if attn_mask is not None:
-            scores = attn_mask.where(scores, -math.inf) if attn_mask.dtype is dtypes.bool else scores + attn_mask
-        return scores.softmax(-1).dropout(dropout_p) @ value
+            return attn_mask.where(scores, -math.inf).softmax(-1).dropout(dropout_p) @ value
+        if attn_mask is None:
+            return scores.softmax(-1).dropout(dropout_p) @ value
+        allowed = attn_mask if attn_mask.dtype is dtypes.bool else attn_mask > -math.inf
+        scores = attn_mask.where(scores, -math.inf) if allowed is attn_mask else scores + attn_mask
+        some = allowed.any(-1, keepdim=True)
+        return some.where(some.where(scores, 0).softmax(-1), 0).dropout(dropout_p) @ value
 
     # -- losses ----------------------------------------------------------------------------------------------
     def _reduced(self, reduction: str) -> Self:

@@ -259,6 +259,11 @@ def _every(x: UOp, axis: int, step: int) -> UOp:
 
 def _pick(x: UOp, picks: list[tuple[int, Indexing]]) -> UOp:
     """Look up: one GATHER of the picked axes, brought to the front and made one, under the linear index."""
+    single = [(axis, index) for axis, index in picks if not index.shape]
+    if 0 < len(single) < len(picks):        # a tensor of one number is a number: its axis goes, and parts no neighbours
+        gone = [axis for axis, _ in single]
+        others = [(axis - sum(g < axis for g in gone), index) for axis, index in picks if index.shape]
+        return _pick(_pick(x, single), others)
     axes = [a for a, _ in picks]
     shape: tuple[int, ...] = ()
     for _, index in picks:

@@ -187,16 +187,23 @@ class Movement(Arithmetic):
         """
         return self.transpose(-1, -2)
 
-    def movedim(self, source: int, destination: int) -> Self:
-        """One axis moved to another place, the rest in order.
+    def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
+        """One axis or several moved to other places, the rest in order.
 
-        >>> Tensor.zeros(2, 3, 4).movedim(0, -1).shape
-        (3, 4, 2)
+        >>> Tensor.zeros(2, 3, 4).movedim(0, -1).shape, Tensor.zeros(2, 3, 4).movedim((0, 1), (2, 0)).shape
+        ((3, 4, 2), (3, 4, 2))
         """
         rank = len(self.uop.shape)
-        a, b = resolve_axis(source, rank, "movedim"), resolve_axis(destination, rank, "movedim")
-        order = [i for i in range(rank) if i != a]
-        order.insert(b, a)
+        rows = ((axes if isinstance(axes, (tuple, list)) else (axes,)) for axes in (source, destination))
+        of, to = ([resolve_axis(axis, rank, "movedim") for axis in row] for row in rows)
+        if len(of) != len(to) or len({*of}) < len(of) or len({*to}) < len(to):
+            raise InputError("movedim needs as many places as axes, each once",
+                             given=f"{source=}, {destination=}, shape {self.shape}",
+                             expected="two rows of different axes, of equal length",
+                             mend="write x.movedim((0, 1), (1, 2)), for example")
+        order = [i for i in range(rank) if i not in of]
+        for place, axis in sorted(zip(to, of)):
+            order.insert(place, axis)
         return self._with(self.uop.permute(order))
 
     # -- repeating -------------------------------------------------------------------------------------------

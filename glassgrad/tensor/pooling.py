@@ -166,38 +166,58 @@ class Pooling(Einsum):
             x = counts.where(found, 0).sum(axis + 1) / lengths.cast(x.dtype)
         return x
 
-    def adaptive_max_pool2d(self, output_size: Wish) -> Self:
-        """The largest of parts, as many as wished along each of the last two axes.
+    def adaptive_max_pool2d(self, output_size: Wish, return_indices: bool = False) -> Any:
+        """The largest of parts, as many as wished along each of the last two axes. `return_indices` gives also where
+        each was found, counted over the flattened space axes.
 
         >>> Tensor.arange(16).reshape(1, 1, 4, 4).adaptive_max_pool2d(2).tolist()
         [[[[5, 7], [13, 15]]]]
         """
-        return self._adaptive_most(self._adaptive(output_size, 2, "adaptive_max_pool2d"))
+        return self._adaptive_most(self._adaptive(output_size, 2, "adaptive_max_pool2d"), return_indices)
 
-    def adaptive_max_pool1d(self, output_size: Wish) -> Self:
+    def adaptive_max_pool1d(self, output_size: Wish, return_indices: bool = False) -> Any:
         """The largest of parts, as many as wished along the last axis.
 
         >>> Tensor([[[1, 3, 2]]]).adaptive_max_pool1d(2).tolist()
         [[[3, 3]]]
         """
-        return self._adaptive_most(self._adaptive(output_size, 1, "adaptive_max_pool1d"))
+        return self._adaptive_most(self._adaptive(output_size, 1, "adaptive_max_pool1d"), return_indices)
 
-    def _adaptive_most(self, sizes: tuple[int, ...]) -> Self:
-        x = self
-        for i, count in enumerate(sizes):
-            axis = x.ndim - len(sizes) + i
-            found, counts, _ = x._adaptive_windows(axis, count)
-            x = counts.where(found, x.dtype.min).max(axis + 1)
-        return x
+    def adaptive_max_pool3d(self, output_size: Wish, return_indices: bool = False) -> Any:
+        """The largest of parts, as many as wished along each of the last three axes.
+
+        >>> Tensor.arange(8).reshape(1, 1, 2, 2, 2).adaptive_max_pool3d(1).tolist()
+        [[[[[7]]]]]
+        """
+        return self._adaptive_most(self._adaptive(output_size, 3, "adaptive_max_pool3d"), return_indices)
+
+    def _adaptive_most(self, sizes: tuple[int, ...], return_indices: bool) -> Any:
+        rank = len(sizes)
+        lead, space = self.shape[:-rank], self.shape[-rank:]
+        if all(n % m == 0 for n, m in zip(space, sizes)):
+            return self.max_pool2d(tuple(n // m for n, m in zip(space, sizes)), return_indices=return_indices)
+        place: Any = self._with(counting(math.prod(space)).reshape(space))
+        inside: Any = True
+        for i, count in enumerate(sizes):           # (c1, l1, c2, l2, ..): the parts, and the places in each
+            place, here, _ = place._adaptive_windows(2 * i, count)
+            inside = here.reshape(*here.shape[:2], *(1, 1) * (rank - i - 1)) & inside
+        order = (*range(0, 2 * rank, 2), *range(1, 2 * rank, 2))
+        place, inside = (t.expand(place.shape).permute(order).flatten(rank) for t in (place, inside))
+        flat = self.reshape(*lead, math.prod(space))
+        best = inside.where(flat.detach()[..., place], self.dtype.min).argmax(-1, keepdim=True)
+        places = place.expand(*lead, *place.shape).gather(-1, best).squeeze(-1)
+        # the first of equal ones gets the gradient, as in PyTorch
+        most = flat.gather(-1, places.flatten(len(lead))).reshape(places.shape)
+        return (most, places) if return_indices else most
 
     # -- resizing --------------------------------------------------------------------------------------------
     def interpolate(
         self, size: Sizes | None = None, mode: str = "linear", align_corners: bool = False,
         scale_factor: float | Sequence[float] | None = None
     ) -> Self:
-        """The last axes resized: "linear" (also "bilinear", "trilinear"), "nearest", "nearest-exact" or "area".
-        `align_corners` lets the first and last elements stay where they are. With `scale_factor`, places are counted
-        by the factor itself, also where it does not give whole sizes, as in PyTorch.
+        """The last axes resized: "linear" (also "bilinear", "trilinear"), "bicubic", "nearest", "nearest-exact" or
+        "area". `align_corners` lets the first and last elements stay where they are. With `scale_factor`, places are
+        counted by the factor itself, also where it does not give whole sizes, as in PyTorch.
 
         >>> Tensor([[[1.0, 3.0]]]).interpolate((4,)).tolist()
         [[[1.0, 1.5, 2.5, 3.0]]]
@@ -218,9 +238,10 @@ class Pooling(Einsum):
                 expected="one size of 1 or more for each of the last axes",
                 mend="write interpolate((32, 32))",
             )
-        if mode not in ("linear", "bilinear", "trilinear", "nearest", "nearest-exact", "area"):
+        if mode not in ("linear", "bilinear", "trilinear", "bicubic", "nearest", "nearest-exact", "area"):
             raise InputError("there is no such way to interpolate", given=f"mode={mode!r}",
-                             expected='"linear", "nearest", "nearest-exact" or "area"', mend="check the spelling")
+                             expected='"linear", "bicubic", "nearest", "nearest-exact" or "area"',
+                             mend="check the spelling")
         if mode == "area":
             return self._adaptive_mean(sizes)
         x = self
@@ -246,8 +267,21 @@ class Pooling(Einsum):
         if align_corners:
             source = at.cast(wide) * ((n - 1) / (count - 1) if count > 1 else 0.0)
         else:
-            source = ((at.cast(wide) + 0.5) * step - 0.5).maximum(0)
+            source = (at.cast(wide) + 0.5) * step - 0.5
+        column = (count, *(1,) * (x.ndim - axis - 1))
+        if mode == "bicubic":
+            first = source.floor()
+            taps = [x[(*front, (first.int() + k).clamp(0, n - 1))] * _cubic(source - first - k).reshape(column)
+                    for k in (-1, 0, 1, 2)]
+            return taps[0] + taps[1] + taps[2] + taps[3]
+        source = source.maximum(0)
         low = source.int().minimum(n - 1)
         high = (low + 1).minimum(n - 1)
-        weight = (source - low.cast(wide)).reshape(count, *(1,) * (x.ndim - axis - 1))
+        weight = (source - low.cast(wide)).reshape(column)
         return x[(*front, low)] * (1 - weight) + x[(*front, high)] * weight
+
+
+def _cubic(distance: Any) -> Any:
+    """How much an element counts at a distance of up to 2, in cubic convolution (Keys, 1981) with a = -0.75."""
+    d = distance.abs()
+    return (d <= 1).where((1.25 * d - 2.25) * d * d + 1, ((-0.75 * d + 3.75) * d - 6) * d + 3)

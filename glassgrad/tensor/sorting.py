@@ -47,8 +47,8 @@ class Sorting(Functional):
         others = self.shape[:axis] + self.shape[axis + 1:]
         return rows.reshape(*others, rows.shape[-1]).movedim(-1, axis)
 
-    def argsort(self, dim: int = -1, descending: bool = False) -> Self:
-        """The places that put an axis in order; equal values keep theirs.
+    def argsort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> Self:
+        """The places that put an axis in order; equal values keep theirs, whatever `stable` says.
 
         >>> Tensor([3, 1, 2]).argsort().tolist(), Tensor([3, 1, 2]).argsort(descending=True).tolist()
         ([1, 2, 0], [0, 2, 1])
@@ -58,8 +58,8 @@ class Sorting(Functional):
         return self._unrows(self._with(order_of(key_of(rows.uop, descending))), axis) if self.numel() else \
             self._with(full(self.shape, 0, dtypes.int32))
 
-    def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
-        """An axis in order, and the places its values came from.
+    def sort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> tuple[Self, Self]:
+        """An axis in order, and the places its values came from; equal values keep theirs, whatever `stable` says.
 
         >>> [t.tolist() for t in Tensor([3, 1, 2]).sort()]
         [[1, 2, 3], [1, 2, 0]]
@@ -206,6 +206,30 @@ class Sorting(Functional):
         seat = mask.where((running_count - 1).minimum(size), size)
         base = full((size + 1,), -1, dtypes.int32)
         return UOp(o.SCATTER, dtypes.int32, (base, seat, counting(count)), Scatter("set")).shrink(((0, size),))
+
+    def repeat_interleave(self, repeats: Any, dim: int | None = None) -> Self:
+        """Each element several times in a row, along one axis or flattened: as often as a number says, or as a vector
+        says of each.
+
+        >>> Tensor([1, 2]).repeat_interleave(2).tolist(), Tensor([1, 2]).repeat_interleave(Tensor([3, 1])).tolist()
+        ([1, 1, 2, 2], [1, 1, 1, 2])
+        """
+        if isinstance(repeats, (list, tuple)):
+            repeats = self.__class__(repeats, device=self.device)
+        if not isinstance(repeats, Sorting):
+            return super().repeat_interleave(repeats, dim)
+        x = self if dim is not None else self.flatten()
+        axis = resolve_axis(dim if dim is not None else 0, x.ndim, "repeat_interleave")
+        if repeats.dtype.kind not in "iu" or repeats.ndim > 1 or repeats.numel() not in (1, x.shape[axis]):
+            raise InputError("the repeats do not fit the axis",
+                             given=f"{repeats.dtype.name} of shape {repeats.shape} for {x.shape[axis]} elements",
+                             expected="one whole number, or one for each element", mend="check the axis")
+        counts = running.array_of(repeats.expand(x.shape[axis]).uop, repeats.device)   # they say how much there will be
+        if (counts < 0).any():
+            raise InputError("nothing can be repeated so often", given=f"repeats={counts.min()}", expected="0 or more",
+                             mend="write x.repeat_interleave(2), for example")
+        places = [place for place, count in enumerate(counts.tolist()) for _ in range(count)]
+        return x.index_select(axis, self.__class__(places, device=self.device, dtype=dtypes.int32))
 
     def nonzero(self, size: int | None = None, fill_value: int = 0, as_tuple: bool = False) -> Any:
         """The places of all values that are not zero, one row each; with `size`, exactly that many rows, the missing

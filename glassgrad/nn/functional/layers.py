@@ -206,6 +206,9 @@ def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode:
     if antialias:
         raise InputError("interpolate does not smooth", given="antialias=True", expected="antialias=False",
                          mend="average first: avg_pool2d")
+    if recompute_scale_factor and scale_factor is not None:       # places are counted by the size, not the factor
+        each = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * (input.ndim - 2)
+        size, scale_factor = tuple(math.floor(n * f) for n, f in zip(input.shape[2:], each)), None
     return input.interpolate(size, mode, bool(align_corners), scale_factor)
 
 

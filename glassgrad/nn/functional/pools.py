@@ -9,8 +9,9 @@ from typing import Any
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
-           "adaptive_max_pool2d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "lp_pool1d", "lp_pool2d", "lp_pool3d",
-           "max_pool1d", "max_pool2d", "max_pool3d", "max_unpool1d", "max_unpool2d", "max_unpool3d"]
+           "adaptive_max_pool2d", "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "lp_pool1d",
+           "lp_pool2d", "lp_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", "max_unpool1d", "max_unpool2d",
+           "max_unpool3d"]
 
 Sizes = int | Sequence[int]
 
@@ -118,5 +119,18 @@ def max_unpool3d(input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Siz
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor: return input.adaptive_avg_pool1d(output_size)
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor: return input.adaptive_avg_pool2d(output_size)
 def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor: return input.adaptive_avg_pool3d(output_size)
-def adaptive_max_pool1d(input: Tensor, output_size: Any) -> Tensor: return input.adaptive_max_pool1d(output_size)
-def adaptive_max_pool2d(input: Tensor, output_size: Any) -> Tensor: return input.adaptive_max_pool2d(output_size)
+
+
+def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """The greatest of as many parts as asked for; with return_indices also where it was."""
+    return input.adaptive_max_pool1d(output_size, return_indices)
+
+
+def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """The same along two axes."""
+    return input.adaptive_max_pool2d(output_size, return_indices)
+
+
+def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """The same along three."""
+    return input.adaptive_max_pool3d(output_size, return_indices)
