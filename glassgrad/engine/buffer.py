@@ -1,6 +1,7 @@
 """Values in memory. In: a shape, a type, a device. Out: `Buffer`, which owns its memory and gives it back.
 
-A buffer is a value: once written it does not change, so graphs may hold it without fear of aliasing. Its memory comes
+A buffer is a value: as long as anybody knows it it does not change, so graphs may hold it without fear of aliasing. (A
+part may be written where nobody else does: in_place.py, and standing.py for replays.) Its memory comes
 from the device's pool and returns there when the last graph and tensor that know it are gone.
 """
 

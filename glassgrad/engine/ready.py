@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.settings import settings
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.copies import Copy, CopyPlan
 from glassgrad.engine.counters import GlobalCounters
+from glassgrad.engine.in_place import written
 from glassgrad.engine.memory_plan import Life, MemoryUse, place
 from glassgrad.engine.normal import Normal, scalar_bytes
 from glassgrad.engine.profile import profiling
@@ -89,8 +90,9 @@ class Ready:
         scratch = max((s.plan.scratch for s in self.segments), default=0)
         return MemoryUse(given, made, sum(total for _, total, _ in self.arenas), scratch)
 
-    def run(self, normal: Normal) -> list[UOp]:
-        """Compute the graph's sinks; new buffers for each."""
+    def run(self, normal: Normal, dead: Collection[UOp] = (), into: Buffer | None = None) -> list[UOp]:
+        """Compute the graph's sinks; new buffers for each. A sink that is one of the `dead` buffers with a part
+        replaced has its memory, and is its node from now on; `into` is where the only one goes."""
         planned = self.planned
         addresses = [0] * self.slots
         addresses[:len(normal.addresses)] = normal.addresses
@@ -100,14 +102,20 @@ class Ready:
         for i, (value, dtype) in enumerate(zip(values, self.cell_types)):
             ctypes.memmove(base + 8 * i, scalar_bytes(value, dtype), 8)
             addresses[self.buffers + i] = base + 8 * i
+        results: dict[int, UOp] = {}
         for i, update in enumerate(planned.updates):
             addresses[update.copied] = ctypes.addressof(self.copied) + 8 * i
-        results: dict[int, UOp] = {}
+            source = normal.buffers[update.source] if update.source < self.buffers else None
+            in_place = source in dead and update.result in planned.sinks
+            self.copied[i] = 0 if in_place else update.size
+            if in_place and source is not None:
+                results[update.result] = written(source)
+                addresses[update.result] = addresses[update.source]
         for slot, sink in zip(planned.sinks, normal.sinks):
             if slot not in results:
                 s = planned.slots[slot]
                 # the line of the expression says more than that of realize()
-                buffer = Buffer(tuple(map(most, s.shape)), s.dtype, s.device or "", sink.place)
+                buffer = into or Buffer(tuple(map(most, s.shape)), s.dtype, s.device or "", sink.place)
                 addresses[slot] = buffer.address
                 results[slot] = UOp(o.BUFFER, s.dtype, (), buffer)
         blocks = []

@@ -6,6 +6,7 @@ The whole way of a graph, pass by pass:
     schedule     which nodes live in memory, and the kernels between them    glassgrad/schedule
     compile      each distinct kernel once                                   glassgrad/runtime/compile.py
     plan         one arena for everything in between                         glassgrad/engine/memory_plan.py
+    in place     a part replaced of what nobody else knows is written there  glassgrad/engine/in_place.py
     run          bind addresses, one foreign call                            glassgrad/engine/ready.py
 A graph of known structure starts at the last line.
 """
@@ -21,6 +22,7 @@ from typing import Any
 from glassgrad.base.settings import kernel_mode, settings
 from glassgrad.engine.capture import Record, recording
 from glassgrad.engine.counters import GlobalCounters
+from glassgrad.engine.in_place import dead_sources, piece_of, written
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.normal import Normal, normalise, scalar_bytes, with_params
 from glassgrad.engine.ready import Ready
@@ -56,15 +58,34 @@ def realize(nodes: Sequence[UOp], device: str | None = None) -> list[UOp]:
     sinks = list(dict.fromkeys(base for n in nodes if (base := _to_store(n)) is not None))
     if not sinks:
         return list(nodes)
-    normal = normalise(sinks)
-    ready = _find(normal, Device.canonicalize(device))
-    with _running:
-        results = ready.run(normal)
     trace = recording()
-    if trace is not None:
-        trace.records.append(Record(ready, normal, results))
-    stored = {sink: _of_shape(result, sink.shape) for sink, result in zip(sinks, results)}
+    stored: dict[UOp, UOp] = {}
+    dead = dead_sources(sinks) if trace is None else set()
+    if dead:
+        stored = _write_pieces([s for s in sinks if s.op is o.WHERE and s.src[2] in dead], device)
+        sinks = [s for s in sinks if s not in stored]
+    if sinks:
+        normal = normalise(sinks)
+        ready = _find(normal, Device.canonicalize(device))
+        with _running:
+            results = ready.run(normal, dead)
+        if trace is not None:
+            trace.records.append(Record(ready, normal, results))
+        stored.update((sink, _of_shape(result, sink.shape)) for sink, result in zip(sinks, results))
     return [_rebased(n, stored) for n in nodes]
+
+
+def _write_pieces(sinks: Sequence[UOp], device: str | None) -> dict[UOp, UOp]:
+    """Those of some sinks that are a buffer with one piece replaced, computed where it lies."""
+    stored: dict[UOp, UOp] = {}
+    for sink in sinks:
+        piece = piece_of(sink)
+        if piece is not None:
+            normal = normalise([piece[0]])
+            with _running:
+                _find(normal, Device.canonicalize(device)).run(normal, into=piece[1])
+            stored[sink] = written(sink.src[2])
+    return stored
 
 
 def schedule_of(nodes: Sequence[UOp], device: str | None = None) -> list[Item]:

@@ -20,7 +20,7 @@ LEAST = 16 * 1024        # elements: of less, one kernel that copies and replace
 
 class Part(NamedTuple):
     """`whole` with what lies within `bounds` replaced by `value`."""
-    whole: UOp                               # a PARAM
+    whole: UOp
     value: UOp
     bounds: tuple[tuple[Any, Any], ...]
 
@@ -34,19 +34,24 @@ class Update(NamedTuple):
 
 
 def part_of(node: UOp) -> Part | None:
+    """A node as x[bounds] = value, where that is worth two kernels; or None."""
+    part = replacement(node)
+    if part is None or part.whole.op is not o.PARAM or part.whole.arg.scalar:
+        return None
+    if part.whole.symbolic or part.whole.size < LEAST or 4 * part.value.size > part.whole.size:
+        return None
+    return None if part.whole in toposort([part.value]) else part
+
+
+def replacement(node: UOp) -> Part | None:
     """A node as x[bounds] = value, which `Tensor.__setitem__` writes as where(inside, padded value, x); or None."""
     if node.op is not o.WHERE:
         return None
     inside, padded, whole = node.src
-    if whole.op is not o.PARAM or whole.arg.scalar or whole.symbolic or whole.size < LEAST:
-        return None
     if inside.op is not o.PAD or padded.op is not o.PAD or inside.arg != padded.arg or not _is_true(inside.src[0]):
         return None
     value = padded.src[0]
-    if 4 * value.size > whole.size or whole in toposort([value]):
-        return None
-    bounds = tuple((before, before + n) for (before, _), n in zip(padded.arg.padding, value.shape))
-    return Part(whole, value, bounds)
+    return Part(whole, value, tuple((before, before + n) for (before, _), n in zip(padded.arg.padding, value.shape)))
 
 
 def _is_true(node: UOp) -> bool:
