@@ -8,6 +8,9 @@ and attention scores are all this; none is matched by name.
     phase 2   pack the right factor likewise    [panel of N][K][columns of the tile]   prologue is absorbed here)
     phase 3   TASK blocks of M and N: for blocks of K: for panels of N: for panels of M: a register tile; the epilogue
 
+The first two are left out where a factor is read in place, and the second where each task packs the panels it uses
+(`right_near`), as in large products: then tasks share nothing that one of them writes, but a packed left factor.
+
 A register tile of `rows` x `vectors` accumulators reads both panels from end to end, so every line and page that is
 touched is used whole. Edges are packed as zeros (or clamped rows) and dropped at the store.
 """
