@@ -81,6 +81,8 @@ class Operand:
         more = work // PACK_WORK // shares if shares < most else 1
         for r in reversed(loops):
             body = [moves.tasks(For(r, LOOP, body), more if r is loops[0] else 1)]
+        if not loops and len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP:
+            body = [moves.tasks(body[0], more)]          # few panels, turned: their pieces of k are shared out
         if work >= PACK_WORK:
             return moves.share_out([*self.outer, panel], body, most)
         for r in reversed([*self.outer, panel]):

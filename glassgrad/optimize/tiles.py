@@ -217,7 +217,7 @@ class Recipe(FlatProduct):
         if self.n.pitch or self.product.stops or any(r not in ranges_of(self.product.right) for r in self.outer):
             return "the right factor is packed for several tasks"
         tasks = self.panels(rows, vectors)[1] * self.around
-        if tasks < min(LEAST_PANELS, self.work // TASK_WORK / 2):
+        if tasks < min(LEAST_PANELS, max(2, self.work // TASK_WORK / 2)):
             return "there are too few panels to hand them out one by one"
         if self.panel_bytes(vectors) > self.target.l2_bytes // 2:
             return "a panel of the right factor does not stay in the second-level cache"
