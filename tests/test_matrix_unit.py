@@ -304,6 +304,7 @@ def test_infinities_and_nan_stay_in_their_rows_and_columns(rng: np.random.Genera
     assert np.isfinite(got[np.isfinite(exact)]).all()
 
 
+@pytest.mark.only_on("CPU", reason="only its kernels use the matrix unit")
 @has_unit
 def test_numbers_below_the_smallest_normal_one_count_as_zero() -> None:
     """As the unit has it, and PyTorch with it; vectors keep them."""
@@ -364,6 +365,7 @@ def test_the_setting_takes_the_unit_away() -> None:
     assert (cache_key(ast, on.key, "c") != key) == bool(HOST.units), "compiled kernels of both are kept apart"
 
 
+@pytest.mark.only_on("CPU", reason="only its kernels use the matrix unit")
 @has_unit
 def test_the_setting_counts_for_kernels_that_are_already_known() -> None:
     x = Tensor(np.full((64, 64), 2.0 ** -130, "float32")).bfloat16().contiguous().realize()
