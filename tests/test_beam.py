@@ -182,6 +182,7 @@ def test_a_kernel_too_large_to_copy_is_not_searched(worker: Worker, monkeypatch:
     assert not worker.alive
 
 
+@pytest.mark.only_on("CPU", "CLANG", reason="an interpreter has nothing to tune")
 def test_a_kernel_that_cannot_be_measured_keeps_the_recipe(empty: Path, monkeypatch: pytest.MonkeyPatch,
                                                           capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(Search, "measure_recipe", lambda self: self.worker.ask({"do": "nothing"}, 20.0))
