@@ -20,8 +20,8 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max
     >>> embedding(Tensor([1, 0]), Tensor([[1.0, 2.0], [3.0, 4.0]])).tolist()
     [[3.0, 4.0], [1.0, 2.0]]
     >>> table = Tensor([[3.0, 4.0], [3.0, 4.0]])
-    >>> embedding(Tensor([1]), table, max_norm=1.0).numpy().round(2).tolist(), table.numpy().round(2).tolist()
-    ([[0.6, 0.8]], [[3.0, 4.0], [0.6, 0.8]])
+    >>> (embedding(Tensor([1]), table, max_norm=1.0) * 10).round().tolist(), (table * 10).round().tolist()
+    ([[6.0, 8.0]], [[30.0, 40.0], [6.0, 8.0]])
     """
     if max_norm is not None:
         _shorten(weight, input, max_norm, norm_type)
