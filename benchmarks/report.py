@@ -256,7 +256,7 @@ from hour to hour.
     ./dev bench --quick                    a few workloads, few rounds; writes nothing
     ./dev bench --only softmax,conv-3x3-*  by name, group or pattern; add --write to bring the page up to date
     ./dev bench --peers torch              compare with some peers only
-    ./dev bench --check                    no times: every kernel of every workload against the interpreter (long)
+    ./dev bench --check                    no times: every kernel of every workload against the interpreter (minutes)
     ./dev bench --list                     what there is
 
 The first run installs the peers (the `bench` extra). tinygrad compiles with `clang` (Debian, Ubuntu: `sudo apt install
