@@ -204,6 +204,13 @@ def test_vmap(f):
     np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_vmap_by_pytorchs_keywords():
+    x, w = (seeded("dims").normal(size=shape).astype("float32") for shape in ((5, 3, 4), (4, 2)))
+    ours = vmap(lambda a, b: a @ b, in_dims=(1, None), out_dims=1)(Tensor(x), Tensor(w))
+    theirs = torch.vmap(lambda a, b: a @ b, in_dims=(1, None), out_dims=1)(torch.tensor(x), torch.tensor(w))
+    np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_vmap_axes():
     a, b = seeded("a").normal(size=(4, 3)).astype("float32"), seeded("b").normal(size=(3, 2)).astype("float32")
     f = lambda x, m: x @ m

@@ -39,6 +39,8 @@ _SAME: tuple[frozenset[str], ...] = tuple(frozenset(names.split()) for names in 
     "stop end",
     "fill_value value",
     "num_samples n",
+    "in_axes in_dims",
+    "out_axes out_dims",
 ))
 
 

@@ -7,6 +7,7 @@ gradient of a gradient: backward is linear in what it starts from, so its own gr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from glassgrad.base.errors import Bug, InputError, ShapeError
@@ -19,6 +20,7 @@ from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor.custom import own_gradient
 from glassgrad.tensor.leaves import distinct
 from glassgrad.tensor.meeting import resolve_axis
+from glassgrad.tensor.mistakes import explaining
 from glassgrad.tensor.sequence import counting
 from glassgrad.tensor.tensor import Tensor
 
@@ -147,6 +149,7 @@ def _over(root: UOp, new: dict[UOp, UOp]) -> UOp:
 
 
 # -- one more axis -------------------------------------------------------------------------------------------
+@partial(explaining, room="glassgrad")
 def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callable[..., Any]:
     """The function for a whole batch, written for one example: in_axes says which axis of each argument counts the
     examples (None: the same for all), out_axes where it goes in the result.
