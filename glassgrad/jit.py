@@ -11,7 +11,9 @@ A JIT that cannot lie:
 - A call that fails at a bad index leaves all tensors as they were; only rows of a large cache (`cache[n] = row`) may
   hold what it wrote before it looked.
 - A tensor that is handed in twice, or that the function also sees by itself, is one tensor: such a call has a capture
-  of its own. Where that is out of sight, and one of the two is changed, the call is refused.
+  of its own (of these the 64 used last are kept). Where that is out of sight, and one of the two is changed, the call
+  is refused. A result that is returned twice, or also put somewhere, is one tensor too; one that is a view of a weight
+  shows what the weight was.
 - Random numbers are new at each call. Reading values inside is refused, and so is a function that changes plain values
   which it can see (a counter): a replay runs no Python.
 - Gradients left lazy on tensors that did not ask for one (requires_grad is not True) are dropped, not computed.
@@ -26,6 +28,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from glassgrad.agreement import Work, difference, refusal
 from glassgrad.base.errors import JitError
 from glassgrad.base.settings import State, current_state, kernel_mode, settings
 from glassgrad.captured import STALE, Captured
@@ -39,7 +42,7 @@ from glassgrad.places import PLAIN, Content, Place, is_array
 from glassgrad.runtime.device import Device
 from glassgrad.tensor import precision
 from glassgrad.tensor.tensor import Tensor
-from glassgrad.tracing import Traced, Work, refusal
+from glassgrad.tracing import Traced
 
 __all__ = ["TinyJit", "jit"]
 
@@ -283,7 +286,8 @@ class _Combination:
         if key not in self.traces and len(self.traces) >= _MOST_COMBINATIONS:
             self.traces.clear()
         traces = self.traces.setdefault(key, [])
-        differences = [traced.differs(earlier) for earlier in traces]
+        work = Work(traced)
+        differences = [difference(traced, work, earlier) for earlier in traces]
         if "" in differences:
             if traced.faults:
                 traces.clear()
@@ -296,7 +300,7 @@ class _Combination:
             traces.clear()
             raise refusal(differences[-1])
         else:
-            traces.append(traced.work)
+            traces.append(work)
         return traced.result
 
     def _keep(self, captured: Captured) -> None:

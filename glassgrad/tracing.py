@@ -16,16 +16,14 @@ from typing import Any
 from glassgrad.base.errors import Bug, JitError
 from glassgrad.base.lines import line_of
 from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.capture import Record, record
-from glassgrad.engine.normal import Normal, scalar_bytes
+from glassgrad.engine.capture import record
 from glassgrad.engine.realize import is_result
 from glassgrad.graph import ops as o
 from glassgrad.graph.gradient import passes_to
-from glassgrad.graph.length import Length, Symbol, lengths_in, most, replaced
+from glassgrad.graph.length import Symbol, lengths_in, most, replaced
 from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp
 from glassgrad.living import Living
-from glassgrad.places import PLAIN
 from glassgrad.surroundings import Surroundings
 from glassgrad.tensor.indexing import VIEWS
 from glassgrad.tensor.leaves import hold, holders, is_held
@@ -137,7 +135,6 @@ class Traced:
                          for r in (*source.tensors, *source.owners)}
         self.own -= {id(tensor) for tensor in originals}
         self._hand_back(originals, views)
-        self.work = Work(self)
 
     # -- what the call changed -----------------------------------------------------------------------------------------
     def _find_updates(self, views: list[UOp]) -> None:
@@ -285,60 +282,6 @@ class Traced:
                     return known[1] if position == 1 else known[2].uop
         raise Bug("a source was not there before the call")
 
-    def differs(self, other: Work) -> str:
-        """Why two calls are not the same work; empty when they are."""
-        mine, theirs = self.work, other
-        if len(mine.graphs) != len(theirs.graphs):
-            return f"{len(theirs.graphs)} realizes in one call, {len(mine.graphs)} in the next"
-        for number, ran in enumerate(self.trace.records):
-            if mine.graphs[number] != theirs.graphs[number]:
-                return f"another graph is computed{_first_difference(ran.normal, theirs.graphs[number])}"
-            for x, was in zip(ran.normal.constants, theirs.constants[number]):
-                if scalar_bytes(x.arg, x.dtype) != scalar_bytes(was, x.dtype):
-                    return f"the number {was} became {x.arg}, written at {_line_using(ran, x)}"
-            if mine.lengths[number] != theirs.lengths[number]:
-                return "other lengths are used"
-        for now, then in zip(mine.sources, theirs.sources):
-            if isinstance(now, Source) and isinstance(then, Source):
-                if not now.may_be(then):
-                    return "other tensors are used"
-            elif now != then:
-                return "a tensor made inside from plain data changed its values" + (
-                    f", made at {now[0]}" if isinstance(now, tuple) else "")
-        if {i: id(r()) for i, r in mine.itself.items()} != {i: id(r()) for i, r in theirs.itself.items()}:
-            return "it is handed other tensors that it also sees by itself"
-        if mine.form != theirs.form:
-            return f"the function returned {theirs.form}, then {mine.form}"
-        return ""
-
-
-class Work:
-    """What a call did, to be compared with another: structure and numbers, without the memory it was done in."""
-
-    def __init__(self, traced: Traced):
-        self.graphs = [record.normal.key for record in traced.trace.records]
-        self.constants = [[c.arg for c in record.normal.constants] for record in traced.trace.records]
-        self.sources = list(traced.sources.values())
-        self.lengths = [traced.numbered(tuple(Length({(s,): 1}) for s in record.normal.symbols))
-                        for record in traced.trace.records]
-        self.form = _form(traced.form, traced.numbered)
-        self.itself = traced.itself
-
-
-def _form(value: Any, numbered: Callable[[Any], Any]) -> Any:
-    """What a result looks like, apart from the tensors in it."""
-    if isinstance(value, Tensor):
-        return f"a {value.dtype.name} of {numbered(value.shape)}"
-    if isinstance(value, Length):
-        return f"the length {numbered(value)}"
-    if isinstance(value, (list, tuple)):
-        parts = [_form(v, numbered) for v in value]
-        return type(value)(parts) if not hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, dict):
-        return {k: _form(v, numbered) for k, v in value.items()}
-    return value if isinstance(value, PLAIN) else f"a {type(value).__name__} at {id(value):#x}"
-
-
 def shows_another(tensor: Tensor) -> bool:
     """Whether it is a view of a tensor that somebody has, so that assigning to it changes that one."""
     node = tensor.uop
@@ -394,23 +337,3 @@ def _realize_fresh(tensors: list[Tensor]) -> None:
         by_device.setdefault(t.device, []).append(t)
     for group in by_device.values():
         Tensor.realize(*group)
-
-
-def _line_using(record: Record, constant: UOp) -> str:
-    user = next((n for n in record.normal.order if constant in n.src), constant)
-    return str(user.line or "an unknown line")
-
-
-def _first_difference(normal: Normal, earlier: tuple[Any, ...]) -> str:
-    nodes = [n for n in normal.order if n.op is not o.DETACH]            # a row of the key each
-    for node, row, was in zip(nodes, normal.key, earlier):
-        if row != was:
-            return f", first at {node.line}"
-    return ""
-
-
-def refusal(given: str) -> JitError:
-    """The error for a function whose calls are not all the same work."""
-    return JitError("this function launches other work at each call", given=given,
-                    expected="the same kernels on the same constants whenever the arguments look the same",
-                    mend="make what changes an argument or a tensor, or leave the jit off this function")
