@@ -403,3 +403,22 @@ def test_graph_ops_by_name() -> None:
     with pytest.raises(InputError, match="alu takes an operation on elements"):
         x.alu(Ops.RESHAPE)
 
+
+
+# -- keywords ------------------------------------------------------------------------------------------------
+def test_pytorchs_keywords_mean_the_same_here():
+    ties = np.random.default_rng(0).integers(0, 5, (3, 50)).astype(np.float32)
+    ours, theirs = Tensor(ties), torch.tensor(ties)
+    for descending in (False, True):
+        wanted = theirs.sort(dim=1, descending=descending, stable=True).indices.tolist()
+        assert ours.sort(dim=1, descending=descending, stable=True)[1].tolist() == wanted
+        assert ours.argsort(dim=1, descending=descending, stable=True).tolist() == wanted
+    assert ours.topk(3, sorted=True)[0].tolist() == theirs.topk(3, sorted=True).values.tolist()
+    assert ours.to("CPU", non_blocking=True).tolist() == Tensor.zeros(3, 50).copy_(ours, non_blocking=True).tolist()
+    assert ours.unfold(dimension=1, size=8, step=4).tolist() == theirs.unfold(dimension=1, size=8, step=4).tolist()
+    assert ours.tile(dims=(2, 1)).tolist() == theirs.tile(dims=(2, 1)).tolist()
+    assert ours.swapaxes(dim0=0, dim1=1).shape == (50, 3)
+    places = ([[0], [1], [2]], torch.tensor([[0], [1], [2]]))
+    assert ours.scatter(1, Tensor(places[0]), value=9.0).tolist() == theirs.scatter(1, places[1], value=9.0).tolist()
+    with pytest.raises(InputError, match="topk cannot be called like this"):
+        ours.topk(3, sorting=True)

@@ -41,7 +41,15 @@ _SAME: tuple[frozenset[str], ...] = tuple(frozenset(names.split()) for names in 
     "num_samples n",
     "in_axes in_dims",
     "out_axes out_dims",
+    "sorted_ sorted",
+    "dim dimension",
+    "src value",
+    "axis0 dim0",
+    "axis1 dim1",
+    "repeats dims",
 ))
+# PyTorch's words for how to do a thing that give the same values: copies wait for nobody, every order is stable
+_WITHOUT_EFFECT = frozenset(("non_blocking", "stable", "sparse_grad"))
 
 
 def translated(signature: inspect.Signature, args: tuple[Any, ...],
@@ -56,6 +64,8 @@ def translated(signature: inspect.Signature, args: tuple[Any, ...],
              if name in parameters and parameters[name].kind is not inspect.Parameter.VAR_POSITIONAL}
     unknown = [name for name in kwargs if name not in known]
     for name in unknown:
+        if name in _WITHOUT_EFFECT:
+            continue
         ours = next((p for p in parameters.values() if p.name not in known
                      and (name == p.name or any(name in same and p.name in same for same in _SAME))), None)
         if ours is None:
