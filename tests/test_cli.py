@@ -143,6 +143,7 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(few_images, tmp_
         assert np.array_equal(tensor.numpy(), second[name].numpy()), name
 
 
+@pytest.mark.slow_on("PYTHON")
 def test_train_on_text(monkeypatch, capsys):
     monkeypatch.setattr(cli_train, "shakespeare", lambda: "to be, or not to be\n" * 100)
     assert cli.main(["train", "shakespeare", "--steps", "30", "--batch", "8"]) == 0
