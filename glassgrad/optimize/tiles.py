@@ -33,7 +33,7 @@ FEW_PANELS = 16          # of N: up to so many, the left factor may be read in p
 LEAST_PANELS = 8         # of N: fewer are not handed out one by one, unless the work is small
 NEAR_ROWS = 1024         # of M: a task with fewer does not repay packing the right factor once more
 CACHE_LINE = 64          # bytes that come together
-NEAR_BYTES = 128 * 1024  # from a factor's first line to its last: 32 pages, which leave room for the other factor's
+NEAR_BYTES = 256 * 1024  # from a factor's first line to its last: 64 pages; twice as many cost more than packing
 MOST_RESTING = 1 << 22   # elements of tiles that rest between blocks of K, for each worker
 
 
