@@ -166,6 +166,7 @@ def test_train_without_data_says_how_to_get_them(monkeypatch, capsys):
 # ---- the demo
 
 
+@pytest.mark.slow_on("PYTHON")
 def test_without_mnist_the_demo_says_so_and_learns_the_digits_that_ship(monkeypatch, capsys):
     def nowhere() -> datafiles.Arrays:
         raise datafiles.DataMissingError("MNIST is not on this machine", mend="connect to the network")
