@@ -46,6 +46,7 @@ def test_quotes_are_compared() -> None:
     assert missing(["...", "three 3", "...", "two 2"], printed) == "two 2"
 
 
+@pytest.mark.slow_on("PYTHON")
 @pytest.mark.parametrize("project", PROJECTS)
 def test_project(project: str, tmp_path: Path) -> None:
     if project.startswith("04"):
