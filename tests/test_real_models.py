@@ -45,6 +45,7 @@ def resnet20(nn, F):
     return ResNet()
 
 
+@pytest.mark.slow_on("PYTHON")
 def test_resnet20_answers_and_learns_as_in_pytorch():
     path = model_file("torch/cifar10-resnet20-12fca82f.th")
     ours, theirs = resnet20(nn, F), resnet20(torch.nn, torch.nn.functional)
