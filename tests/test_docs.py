@@ -41,7 +41,7 @@ def first_sentence(path: Path) -> str:
 def table_of_files() -> str:
     """Every file of the package with its first sentence, stage by stage."""
     lines = ["| file | what it is |", "|---|---|"]
-    for folder in (*FOLDERS, ""):
+    for folder in (*FOLDERS, "jit", ""):
         files = sorted((PACKAGE / folder).rglob("*.py") if folder else PACKAGE.glob("*.py"))
         lines.append(f"| **{folder or 'beside the stages'}** | |")
         for path in files:

@@ -15,7 +15,7 @@ from jit_judge import CALLS, follow, numbers, rand, same
 
 from glassgrad import Context, GlassgradError, JitError, Tensor, dtypes
 from glassgrad.jit import TinyJit
-from glassgrad.places import Content
+from glassgrad.jit.places import Content
 
 
 # -- guards -------------------------------------------------------------------------------------------------------

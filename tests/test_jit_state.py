@@ -18,7 +18,7 @@ from jit_judge import CALLS, follow, rand, same
 from glassgrad import Device, JitError, Tensor, jit as jit_module, nn
 from glassgrad.engine import buffer
 from glassgrad.jit import TinyJit
-from glassgrad.living import Living
+from glassgrad.jit.living import Living
 from glassgrad.nn import optim
 from glassgrad.nn.state import get_parameters, get_state_dict, load_state_dict
 from glassgrad.runtime.python import PythonDevice

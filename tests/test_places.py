@@ -12,8 +12,8 @@ import pytest
 from jit_judge import rand, same as agree
 
 from glassgrad.jit import TinyJit
-from glassgrad.places import same, same_objects
-from glassgrad.surroundings import Surroundings
+from glassgrad.jit.places import same, same_objects
+from glassgrad.jit.surroundings import Surroundings
 
 
 class Slotted:
@@ -102,7 +102,7 @@ def test_the_quick_question_asks_nearly_everything_and_needs_no_second_look() ->
 def test_equal_values_that_are_other_objects_are_no_change_and_are_not_compiled_again(
         monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
-    monkeypatch.setattr("glassgrad.surroundings.same_objects", lambda p: compiled.append(1) or same_objects(p))
+    monkeypatch.setattr("glassgrad.jit.surroundings.same_objects", lambda p: compiled.append(1) or same_objects(p))
     box = _box()
     box.nan = float("nan")
     seen = Surroundings(lambda: box, [])

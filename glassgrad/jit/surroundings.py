@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 from glassgrad.base.errors import JitError
-from glassgrad.methods import KEPT
-from glassgrad.places import (
+from glassgrad.jit.methods import KEPT
+from glassgrad.jit.places import (
     PLAIN,
     Content,
     Place,

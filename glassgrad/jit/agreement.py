@@ -14,9 +14,9 @@ from glassgrad.engine.normal import Normal, scalar_bytes
 from glassgrad.graph import ops as o
 from glassgrad.graph.length import Length
 from glassgrad.graph.uop import UOp
-from glassgrad.places import PLAIN
+from glassgrad.jit.places import PLAIN
+from glassgrad.jit.tracing import Source, Traced
 from glassgrad.tensor.tensor import Tensor
-from glassgrad.tracing import Source, Traced
 
 __all__ = ["Work", "difference", "refusal"]
 

@@ -14,20 +14,20 @@ from typing import Any
 
 from glassgrad.engine.normal import scalar_bytes
 from glassgrad.engine.replay import Replay
-from glassgrad.exchange import Names, exchanged, moved, same_view, symbol_of
-from glassgrad.frames import Frame
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.length import Symbol
 from glassgrad.graph.uop import UOp
-from glassgrad.places import same_attributes
+from glassgrad.jit.exchange import Names, exchanged, moved, same_view, symbol_of
+from glassgrad.jit.frames import Frame
+from glassgrad.jit.places import same_attributes
+from glassgrad.jit.standing import Row, Standing, Weight
+from glassgrad.jit.tracing import Source, Traced, as_buffer, mapped, shows_another
 from glassgrad.runtime.device import Device
-from glassgrad.standing import Row, Standing, Weight
 from glassgrad.tensor.leaves import RESET
 from glassgrad.tensor.random import _streams
 from glassgrad.tensor.running import computed_array
 from glassgrad.tensor.tensor import Tensor
-from glassgrad.tracing import Source, Traced, as_buffer, mapped, shows_another
 
 __all__ = ["STALE", "Captured"]
 

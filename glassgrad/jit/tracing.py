@@ -23,8 +23,8 @@ from glassgrad.graph.gradient import passes_to
 from glassgrad.graph.length import Symbol, lengths_in, most, replaced
 from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp
-from glassgrad.living import Living
-from glassgrad.surroundings import Surroundings
+from glassgrad.jit.living import Living
+from glassgrad.jit.surroundings import Surroundings
 from glassgrad.tensor.indexing import VIEWS
 from glassgrad.tensor.leaves import hold, holders, is_held
 from glassgrad.tensor.random import _streams

@@ -28,27 +28,27 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from glassgrad.agreement import Work, difference, refusal
 from glassgrad.base.errors import JitError
 from glassgrad.base.settings import State, current_state, kernel_mode, settings
-from glassgrad.captured import STALE, Captured
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.exchange import Names
 from glassgrad.graph.dtype import DType
 from glassgrad.graph.length import Length, Symbol, replaced
-from glassgrad.methods import Bound, Methods
-from glassgrad.places import PLAIN, Content, Place, is_array
+from glassgrad.jit.agreement import Work, difference, refusal
+from glassgrad.jit.captured import STALE, Captured
+from glassgrad.jit.exchange import Names
+from glassgrad.jit.methods import Bound, Methods
+from glassgrad.jit.places import PLAIN, Content, Place, is_array
+from glassgrad.jit.tracing import Traced
 from glassgrad.runtime.device import Device
 from glassgrad.tensor import precision
 from glassgrad.tensor.tensor import Tensor
-from glassgrad.tracing import Traced
 
 __all__ = ["TinyJit", "jit"]
 
 
 class _Module(ModuleType):
-    """`glassgrad.jit` is this file and, called, the decorator: `@glassgrad.jit`."""
+    """`glassgrad.jit` is this package and, called, the decorator: `@glassgrad.jit`."""
 
     def __call__(self, function: Callable[..., Any]) -> TinyJit:
         return TinyJit(function)

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.replay import Write
-from glassgrad.exchange import moved, same_view
 from glassgrad.graph import ops as o
 from glassgrad.graph.uop import UOp
-from glassgrad.standing import Weight
+from glassgrad.jit.exchange import moved, same_view
+from glassgrad.jit.standing import Weight
+from glassgrad.jit.tracing import add_gradient, mapped
 from glassgrad.tensor.leaves import hold, hold_alone
 from glassgrad.tensor.tensor import Tensor
-from glassgrad.tracing import add_gradient, mapped
 
 if TYPE_CHECKING:
-    from glassgrad.captured import Captured
+    from glassgrad.jit.captured import Captured
 
 __all__ = ["Frame"]
 

@@ -18,10 +18,10 @@ from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.replay import Replacing, Replay
 from glassgrad.graph import ops as o
 from glassgrad.graph.uop import UOp
-from glassgrad.places import same_attributes
+from glassgrad.jit.places import same_attributes
+from glassgrad.jit.tracing import Source
 from glassgrad.tensor.leaves import hold
 from glassgrad.tensor.tensor import Tensor
-from glassgrad.tracing import Source
 
 __all__ = ["Row", "Standing", "Weight"]
 
