@@ -234,12 +234,29 @@ def test_what_can_be_done_to_a_model(pair):
     assert ours.last.weight.grad is None
     seen = []
     assert ours.apply(lambda m: seen.append(type(m).__name__)) is ours and seen[-1] == "Net" and "Linear" in seen
-    ours.requires_grad_(False)
-    assert not list(ours.parameters())
     ours.register_parameter("extra", Tensor([1.0]))
     ours.add_module("more", nn.Linear(1, 1))
     assert "extra" in ours.state_dict() and "more.weight" in ours.state_dict()
     assert "(last): Linear(" in repr(ours)
+
+
+def test_frozen_parameters_stay_parameters_and_statistics_never_become_any(pair):
+    ours, theirs = pair
+    for model in pair:
+        names = [name for name, _ in model.named_parameters()]
+        model.requires_grad_(False)
+        assert [name for name, _ in model.named_parameters()] == names
+        assert not any(tensor.requires_grad for tensor in model.parameters())
+        for tensor in model.last.parameters():
+            tensor.requires_grad = True
+        assert {name for name, tensor in model.named_parameters() if tensor.requires_grad} == \
+            {"last.weight", "last.bias"}
+        model.requires_grad_(True)
+        assert all(tensor.requires_grad for tensor in model.parameters())
+        assert not any(tensor.requires_grad for tensor in model.buffers())
+        model.register_buffer("table", model.last.weight.detach())
+        assert "table" in {name for name, _ in model.requires_grad_(True).named_buffers()}
+    assert {name for name, _ in ours.named_buffers()} == {name for name, _ in theirs.named_buffers()}
 
 
 def test_lists_and_dictionaries():

@@ -29,6 +29,7 @@ class Layer(Module):
     """
     shows: tuple[str, ...] = ()                     # attributes to show, in the order of the constructor
     training = None
+    all_are_parameters = True                       # but for buffer_names
 
     def __init_subclass__(cls) -> None:
         explaining_class(cls, "nn")

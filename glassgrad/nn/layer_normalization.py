@@ -137,6 +137,7 @@ class InstanceNorm2d(InstanceNorm):
     (True, (3,))
     """
     shows = ("num_features", "eps", "momentum", "affine", "track_running_stats")
+    buffer_names = ("running_mean", "running_var", "num_batches_tracked")
     rank = 2                                        # axes of space
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,

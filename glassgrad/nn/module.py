@@ -8,7 +8,8 @@
             return self.last(F.relu(self.first(x)))
 
 Nothing here needs it: any object is a model, and `nn.state` finds its tensors. A Module only answers to PyTorch's
-names. Its parameters are the tensors that want gradients; buffers are the others, such as running statistics.
+names. Its parameters are the float tensors that want gradients, or did when they were set; buffers are the others, such
+as running statistics.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from glassgrad.base.errors import InputError
 from glassgrad.base.settings import Context, settings
 from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.nn.object_tree import Place, walk
 from glassgrad.nn.state_dict import Loaded, get_state_dict, load_state_dict
 from glassgrad.tensor.tensor import Tensor
 
@@ -45,7 +47,15 @@ class Module:
     ([6.0], ['weight'])
     """
     training: bool | None = True     # PyTorch's models begin in training; None: as `Tensor.training` says
+    buffer_names: tuple[str, ...] = ()      # attributes that are never trained
+    parameter_names: tuple[str, ...] = ()   # attributes that asked for gradients when they were set, frozen or not
+    all_are_parameters = False              # so too what never asked: other tensors may be constants
     forward: Any
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Tensor) and value.requires_grad and name not in self.parameter_names:
+            self.__dict__["parameter_names"] = (*self.parameter_names, name)
+        object.__setattr__(self, name, value)
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         if not hasattr(type(self), "forward"):
@@ -92,13 +102,11 @@ class Module:
         return (tensor for _, tensor in self.named_buffers(recurse=recurse))
 
     def _named(self, prefix: str, recurse: bool, trained: bool) -> Iterator[tuple[str, Tensor]]:
-        own = get_state_dict(self, prefix) if recurse else \
-            {prefix + name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         seen: set[int] = set()
-        for name, tensor in own.items():
-            if id(tensor) not in seen and _is_trained(tensor) is trained:
-                seen.add(id(tensor))
-                yield name, tensor
+        for place in walk(self, prefix, lambda value: isinstance(value, Tensor)):
+            if id(place.value) not in seen and (recurse or place.holder is self) and _is_parameter(place) is trained:
+                seen.add(id(place.value))
+                yield place.name, place.value
 
     def named_children(self) -> Iterator[tuple[str, Any]]:
         """The models and layers that are attributes of this one."""
@@ -124,7 +132,8 @@ class Module:
         return self
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """An attribute that is not trained."""
+        """An attribute that is never trained."""
+        self.buffer_names = (*self.buffer_names, name)
         setattr(self, name, None if tensor is None else tensor.requires_grad_(False))
 
     def register_parameter(self, name: str, param: Tensor | None) -> None:
@@ -147,10 +156,10 @@ class Module:
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
-        """Whether its float tensors are trained."""
-        for tensor in self.state_dict().values():
-            if tensor.dtype in dtypes.floats:
-                tensor.requires_grad_(requires_grad)
+        """Whether its float tensors are trained; buffers never are."""
+        for place in walk(self, "", lambda value: isinstance(value, Tensor)):
+            if place.value.dtype in dtypes.floats and not _is_buffer(place):
+                place.value.requires_grad_(requires_grad)
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -180,8 +189,16 @@ class Module:
         return f"{type(self).__name__}(" + ("\n" + "\n".join(rows) + "\n" if rows else "") + ")"
 
 
-def _is_trained(tensor: Tensor) -> bool:
-    return tensor.requires_grad is True or tensor.requires_grad is None and tensor.dtype in dtypes.floats
+def _is_buffer(place: Place) -> bool:
+    return isinstance(place.holder, Module) and place.key in place.holder.buffer_names
+
+
+def _is_parameter(place: Place) -> bool:
+    if place.value.dtype not in dtypes.floats or _is_buffer(place):
+        return False
+    known = isinstance(place.holder, Module) and \
+        (place.holder.all_are_parameters or place.key in place.holder.parameter_names)
+    return known or place.value.requires_grad is not False
 
 
 def _inside(holder: Any, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -227,6 +244,7 @@ class ModuleList(Module):
 
 class ParameterList(ModuleList):
     """Tensors in a row, named 0, 1, ..., all trained."""
+    all_are_parameters = True
 
     def append(self, module: Any) -> Any:
         return super().append(Parameter(module))
@@ -256,6 +274,7 @@ class ModuleDict(Module):
 
 class ParameterDict(ModuleDict):
     """Tensors by names, all trained."""
+    all_are_parameters = True
 
     def __setitem__(self, name: str, module: Any) -> None:
         super().__setitem__(name, Parameter(module))

@@ -30,6 +30,7 @@ class BatchNorm(Layer):
     ((8, 3, 4, 4), True, 1)
     """
     shows = ("num_features", "eps", "momentum", "affine", "track_running_stats")
+    buffer_names = ("running_mean", "running_var", "num_batches_tracked")
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool | float = True,
                  track_running_stats: bool | float = True, bias: bool = True):
