@@ -25,10 +25,9 @@ from glassgrad import (
     ShapeError,
     Tensor,
     c_kernel,
-    surroundings,
 )
 from glassgrad.base import errors
-from glassgrad.jit import TinyJit
+from glassgrad.jit import TinyJit, surroundings
 from glassgrad.nn.datafiles import DataFile, read_checked
 from glassgrad.runtime import ccompiler, llvm, plugin, workers
 from glassgrad.tensor import dlpack

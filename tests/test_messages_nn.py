@@ -50,6 +50,31 @@ def infinite() -> None:
 
 
 MESSAGES: dict[str, tuple[Callable[[], object], str]] = {
+    "a file of numbers": (lambda: state.TensorIO(weight()), """
+TensorIO reads a row of bytes
+  given:    float32 of shape (2, 2)
+  expected: uint8, one axis
+  mend:     t.bitcast(dtypes.uint8).flatten()"""),
+    "gain": (lambda: nn.init.calculate_gain("swish"), """
+this nonlinearity has no gain
+  given:    'swish'
+  expected: tanh, relu, selu, linear, sigmoid, conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d, leaky_relu
+  mend:     choose the nearest of these"""),
+    "start values of a method": (lambda: nn.init.zeros_(weight().data), """
+only a tensor can be given values
+  given:    a method
+  expected: a tensor
+  mend:     write layer.weight, not layer.weight.data: data() is a method, as in tinygrad"""),
+    "inputs and outputs of a vector": (lambda: nn.init.xavier_uniform_(Tensor([1.0])), """
+inputs and outputs are counted by two axes
+  given:    a tensor of shape (1,)
+  expected: (outputs, inputs, ...)
+  mend:     fill a bias with zeros_ or uniform_"""),
+    "kaiming, mode": (lambda: nn.init.kaiming_uniform_(weight(), mode="fan_both"), """
+a weight is scaled by its inputs or its outputs
+  given:    mode='fan_both'
+  expected: 'fan_in' or 'fan_out'
+  mend:     leave mode out: it is 'fan_in'"""),
     "NumPy type": (lambda: older._from_np_dtype("complex64"), """
 this NumPy type has no counterpart
   given:    complex64

@@ -162,6 +162,11 @@ class Arithmetic(Casts):
             return self._beside(x)
         return self._with(number(plain_number(x, "beside a tensor"), self.uop.dtype))
 
+    def _times(self, other: Any, alpha: Any) -> Any:
+        """What is added, `alpha` times."""
+        factor = plain_number(alpha, "as alpha")
+        return other if factor == 1 else self.ufix(other)._binary(o.MUL, factor)
+
     def _both(self, other: Any) -> tuple[Self, Self]:
         """This and the other as tensors of one dtype."""
         other = self.ufix(other)
@@ -233,7 +238,7 @@ class Arithmetic(Casts):
         >>> Tensor([1, 2]).add(10).tolist(), Tensor([1, 2]).add(10, alpha=3).tolist()
         ([11, 12], [31, 32])
         """
-        return self._binary(o.ADD, other if alpha == 1 else other * alpha, reverse)
+        return self._binary(o.ADD, self._times(other, alpha), reverse)
 
     def sub(self, other: Any, reverse: bool = False, *, alpha: Any = 1) -> Self:
         """The difference, element by element; the same as `x - alpha * other`.
@@ -241,7 +246,7 @@ class Arithmetic(Casts):
         >>> Tensor([1, 2]).sub(10).tolist(), Tensor([1, 2]).sub(10, alpha=3).tolist()
         ([-9, -8], [-29, -28])
         """
-        return self._binary(o.SUB, other if alpha == 1 else other * alpha, reverse)
+        return self._binary(o.SUB, self._times(other, alpha), reverse)
 
     def mul(self, other: Any, reverse: bool = False) -> Self:
         """The product, element by element; the same as `x * other`.

@@ -274,6 +274,7 @@ class Movement(Arithmetic):
         """
         x = self if dim is not None else self.flatten()
         axis = resolve_axis(dim if dim is not None else 0, x.ndim, "repeat_interleave") + 1
+        [repeats] = shape_from((repeats,), "repeat_interleave")
         if repeats < 0:
             raise InputError("nothing can be repeated so often", given=f"repeats={repeats}", expected="0 or more",
                              mend="write x.repeat_interleave(2), for example")

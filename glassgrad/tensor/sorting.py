@@ -214,7 +214,7 @@ class Sorting(Functional):
         >>> Tensor([1, 2]).repeat_interleave(2).tolist(), Tensor([1, 2]).repeat_interleave(Tensor([3, 1])).tolist()
         ([1, 1, 2, 2], [1, 1, 1, 2])
         """
-        if isinstance(repeats, (list, tuple)):
+        if isinstance(repeats, (list, tuple)) or hasattr(repeats, "__array_interface__"):
             repeats = self.__class__(repeats, device=self.device)
         if not isinstance(repeats, Sorting):
             return super().repeat_interleave(repeats, dim)
