@@ -78,7 +78,7 @@ def weighted(results: list[Any], of: Any) -> Any:
     total = 0.0
     for place, result in enumerate(results):
         weights = seeded("weights", place, tuple(result.shape)).uniform(0.5, 1.5, tuple(result.shape))
-        total = total + (result * of(weights)).sum()
+        total = total + (result * of(weights).to(result.device)).sum()
     return total
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -217,6 +219,21 @@ def test_a_kernel_names_the_users_line() -> None:
 
 
 # -- schedule() only looks -----------------------------------------------------------------------------------
+def test_a_schedule_holds_nodes_no_longer_than_it_lives() -> None:
+    """No circle: what its nodes remember is freed with it, not at the next collection of garbage."""
+    x = Tensor([1.0, 2.0]).realize()
+    gc.disable()
+    try:
+        y = x * 3
+        node, plan = weakref.ref(y.uop), y.schedule()
+        plan[0].run()
+        del y, plan
+        assert node() is None
+        assert len((x * 3).schedule()) == 1, "its value went with it"
+    finally:
+        gc.enable()
+
+
 def test_schedule_is_pure() -> None:
     x = ready(8, 8)
     y = (x.softmax() @ x).relu()

@@ -94,12 +94,25 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     return made[:len(nodes)]
 
 
+@dataclass(frozen=True)
+class Purpose:
+    """What the kernels of a plan are for: nodes, computed on a device. It knows no kernels: a circle would keep the
+    nodes alive, and all that they remember, until the next collection of garbage."""
+    nodes: tuple[UOp, ...]
+    device: str
+
+    def fulfil(self) -> None:
+        """Compute the nodes; each remembers its value."""
+        for node in self.nodes:
+            value_of(node, self.device)
+
+
 class Planned(list["Step"]):
     """The kernels that computing some nodes would run, in order; a list that knows whose they are."""
 
-    def __init__(self, items: Sequence[Item], nodes: Sequence[UOp], device: str):
-        super().__init__(Step(**vars(item), plan=self) for item in items)
-        self.nodes, self.device = tuple(nodes), device
+    def __init__(self, items: Sequence[Item], purpose: Purpose):
+        super().__init__(Step(**vars(item), purpose=purpose) for item in items)
+        self.purpose = purpose
 
     @property
     def src(self) -> tuple[Any, ...]:
@@ -107,25 +120,24 @@ class Planned(list["Step"]):
         return tuple(self)
 
     def run(self) -> None:
-        """Compute the nodes; each remembers its value."""
-        for node in self.nodes:
-            value_of(node, self.device)
+        """Compute the nodes that the plan is for."""
+        self.purpose.fulfil()
 
 
 @dataclass(eq=False)
 class Step(Item):
     """A kernel of a plan."""
-    plan: Planned = field(repr=False, kw_only=True)
+    purpose: Purpose = field(repr=False, kw_only=True)
 
     def run(self, *_options: Any, **_more: Any) -> None:
         """Run the plan. Its kernels are launched by one call, so the first of them that is asked to run brings all, and
         the others find it done. (tinygrad's options, `wait` and the like, change nothing.)"""
-        self.plan.run()
+        self.purpose.fulfil()
 
 
 def schedule(nodes: Sequence[UOp], device: str) -> Planned:
     """The kernels that `realize` would run."""
-    return Planned(schedule_of(_with_known_values(nodes, device), device), nodes, device)
+    return Planned(schedule_of(_with_known_values(nodes, device), device), Purpose(tuple(nodes), device))
 
 
 def memory(nodes: Sequence[UOp], device: str) -> MemoryUse:
