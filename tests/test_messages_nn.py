@@ -55,6 +55,11 @@ TensorIO reads a row of bytes
   given:    float32 of shape (2, 2)
   expected: uint8, one axis
   mend:     t.bitcast(dtypes.uint8).flatten()"""),
+    "rows of no length": (lambda: nn.Embedding(10, 3, max_norm=-1.0)(Tensor([1])), """
+no row is so short
+  given:    max_norm=-1.0
+  expected: 0 or more
+  mend:     leave max_norm out: rows are of any length then"""),
     "gain": (lambda: nn.init.calculate_gain("swish"), """
 this nonlinearity has no gain
   given:    'swish'

@@ -318,6 +318,11 @@ diag needs a vector or a matrix
   given:    shape (1, 2, 3)
   expected: 1 or 2 axes
   mend:     for stacks of matrices use x.diagonal(0, -2, -1), of vectors x.diag_embed()"""),
+    "alpha": (lambda: x23().add(1, alpha="x"), """
+cannot use this value as alpha
+  given:    'x' of type str
+  expected: a number
+  mend:     multiply by it: x + alpha * other"""),
     "a truth value among indices": (lambda: x23()[True, 0], """
 a single truth value stands alone in an index
   given:    it and 1 more

@@ -164,7 +164,7 @@ class Arithmetic(Casts):
 
     def _times(self, other: Any, alpha: Any) -> Any:
         """What is added, `alpha` times."""
-        factor = plain_number(alpha, "as alpha")
+        factor = plain_number(alpha, "as alpha", "a number", "multiply by it: x + alpha * other")
         return other if factor == 1 else self.ufix(other)._binary(o.MUL, factor)
 
     def _both(self, other: Any) -> tuple[Self, Self]:

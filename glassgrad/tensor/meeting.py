@@ -97,7 +97,8 @@ def _as_float(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def plain_number(value: Any, beside: str) -> Any:
+def plain_number(value: Any, beside: str, expected: str = "a Tensor or a number",
+                 mend: str = "make it a Tensor first: Tensor(value)") -> Any:
     """A Python number from what a user wrote next to a tensor: bool, int, float, a NumPy scalar, or a length."""
     if isinstance(value, (bool, int, float)):
         return value
@@ -108,7 +109,7 @@ def plain_number(value: Any, beside: str) -> Any:
         if isinstance(found, (bool, int, float)):
             return found
     raise InputError(f"cannot use this value {beside}", given=f"{value!r} of type {type(value).__name__}",
-                     expected="a Tensor or a number", mend="make it a Tensor first: Tensor(value)")
+                     expected=expected, mend=mend)
 
 
 def meet(x: UOp, y: UOp, op: Op = o.ADD) -> tuple[UOp, UOp]:

@@ -49,6 +49,9 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
 def _shorten(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
     """Rows that are looked up get a length of at most `max_norm`. The table stays the leaf it was: what was looked up
     before has its gradient too."""
+    if max_norm < 0:
+        raise InputError("no row is so short", given=f"max_norm={max_norm}", expected="0 or more",
+                         mend="leave max_norm out: rows are of any length then")
     places, old = index.flatten(), weight.uop
     rows = weight.detach()[places]
     lengths = rows.abs().max(-1, keepdim=True) if norm_type == float("inf") else \
