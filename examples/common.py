@@ -9,7 +9,7 @@ import argparse
 import os
 from pathlib import Path
 
-from glassgrad.cli_loop import add_training_options, at_least_one, train
+from glassgrad.cli.loop import add_training_options, at_least_one, train
 from glassgrad.nn.datafiles import cache_folder
 from glassgrad.nn.download import download
 

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 from scripts import run_script
 
-from glassgrad import Context, Device, FormatError, InputError, Tensor, Variable, cli_tune
+from glassgrad import Context, Device, FormatError, InputError, Tensor, Variable
 from glassgrad.base.settings import settings
+from glassgrad.cli import tune
 from glassgrad.jit import TinyJit
 from glassgrad.optimize import tiles
 from glassgrad.runtime import beam, tuning
@@ -364,9 +365,9 @@ def test_the_command(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, said in [(["show"], "reduce_8 +20.0 us +2.00x  tasks\\(count=2\\)\n1 kernel, 1 of them faster"),
                             (["export", path], "1 kernel written"), (["clear"], "1 kernel forgotten"),
                             (["show"], "0 kernels, 0 of them"), (["import", path], "1 kernel read")]:
-        assert cli_tune.main(arguments) == 0
+        assert tune.main(arguments) == 0
         out = capsys.readouterr().out
         assert re.search(said, out), out
-    done = subprocess.run([sys.executable, "-m", "glassgrad.cli", "tune", "import", str(ROOT / "README.md")], cwd=ROOT,
+    done = subprocess.run([sys.executable, "-m", "glassgrad", "tune", "import", str(ROOT / "README.md")], cwd=ROOT,
                           capture_output=True, text=True, env={**os.environ, "CACHE_DIR": str(empty)})
     assert done.returncode == 1 and "this is not a tuning file" in done.stderr and "Traceback" not in done.stderr

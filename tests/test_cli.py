@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glassgrad import cli, cli_doctor, cli_train, demo
+from glassgrad import cli
+from glassgrad.cli import demo, doctor, train
 from glassgrad.nn import datafiles
 from glassgrad.nn.state import safe_load
 
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def glassgrad(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "glassgrad.cli", *arguments], capture_output=True, text=True,
+    return subprocess.run([sys.executable, "-m", "glassgrad", *arguments], capture_output=True, text=True,
                           cwd=ROOT, env={**os.environ, **environment})
 
 
@@ -98,14 +99,14 @@ def test_doctor_shows_everything_and_tests_every_device(tmp_path):
 
 
 def test_doctor_says_when_a_device_computes_wrongly(monkeypatch, capsys):
-    monkeypatch.setattr(cli_doctor.Tensor, "softmax", lambda self, axis: self)
-    assert not cli_doctor.self_test("CPU")
+    monkeypatch.setattr(doctor.Tensor, "softmax", lambda self, axis: self)
+    assert not doctor.self_test("CPU")
     assert capsys.readouterr().out.startswith("CPU      WRONG: ")
 
 
 def test_bench_is_handed_on(tmp_path, monkeypatch, capsys):
     assert glassgrad("bench", "--help").stdout.startswith("usage:")
-    monkeypatch.setattr(cli, "__file__", str(tmp_path / "glassgrad" / "cli.py"))
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "glassgrad" / "cli" / "__init__.py"))
     assert cli.main(["bench"]) == 1
     assert capsys.readouterr().err == ("the benchmarks are not part of the installed package\n"
                                        "  mend:     clone the repository, and run ./dev bench in it\n")
@@ -117,7 +118,7 @@ def test_bench_is_handed_on(tmp_path, monkeypatch, capsys):
 @pytest.fixture
 def few_images(monkeypatch):
     """The digits that ship with glassgrad, in the place of MNIST."""
-    monkeypatch.setattr(cli_train.datasets, "mnist", cli_train.datasets.digits)
+    monkeypatch.setattr(train.datasets, "mnist", train.datasets.digits)
 
 
 @pytest.mark.slow_on("PYTHON")
@@ -145,7 +146,7 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(few_images, tmp_
 
 @pytest.mark.slow_on("PYTHON")
 def test_train_on_text(monkeypatch, capsys):
-    monkeypatch.setattr(cli_train, "shakespeare", lambda: "to be, or not to be\n" * 100)
+    monkeypatch.setattr(train, "shakespeare", lambda: "to be, or not to be\n" * 100)
     assert cli.main(["train", "shakespeare", "--steps", "30", "--batch", "8"]) == 0
     out = capsys.readouterr().out
     loss = re.search(r"step 30: loss [\d.]+, validation loss ([\d.]+)", out)
@@ -157,7 +158,7 @@ def test_train_without_data_says_how_to_get_them(monkeypatch, capsys):
         raise datafiles.DataMissingError("MNIST is not on this machine", given="nothing", expected="files",
                                          mend="connect to the network")
 
-    monkeypatch.setattr(cli_train.datasets, "mnist", nowhere)
+    monkeypatch.setattr(train.datasets, "mnist", nowhere)
     assert cli.main(["train", "mnist"]) == 1
     out, err = capsys.readouterr()
     assert out == "" and "MNIST is not on this machine" in err and "connect to the network" in err

@@ -102,11 +102,11 @@ def test_the_first_run_sets_up_and_the_second_only_runs(checkout, shell):
     first = checkout.run("demo", "--epochs", "2", shell=shell)
     assert first.returncode == 0, first.stderr
     assert checkout.calls() == ["-m venv --clear .venv", "-m pip install --quiet --progress-bar off -e .",
-                                "-m glassgrad.demo --epochs 2"]
+                                "-m glassgrad demo --epochs 2"]
     start = time.perf_counter()
     second = checkout.run("demo", shell=shell)
     assert time.perf_counter() - start < 2
-    assert second.returncode == 0 and second.stderr == "" and checkout.calls() == ["-m glassgrad.demo"]
+    assert second.returncode == 0 and second.stderr == "" and checkout.calls() == ["-m glassgrad demo"]
 
 
 def test_a_changed_pyproject_installs_again(checkout):
@@ -114,7 +114,7 @@ def test_a_changed_pyproject_installs_again(checkout):
     with (checkout.folder / "pyproject.toml").open("a") as file:
         file.write("# changed\n")
     checkout.run("demo")
-    assert checkout.calls() == ["-m pip install --quiet --progress-bar off -e .", "-m glassgrad.demo"]
+    assert checkout.calls() == ["-m pip install --quiet --progress-bar off -e .", "-m glassgrad demo"]
 
 
 def test_a_half_made_environment_is_made_again(checkout):

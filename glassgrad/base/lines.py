@@ -9,7 +9,7 @@ from types import CodeType
 from typing import NamedTuple
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-PROGRAMS = (PACKAGE + "demo.py", PACKAGE + "cli_train.py")    # users of the package that come with it
+PROGRAMS = tuple(os.path.join(PACKAGE, "cli", name) for name in ("demo.py", "train.py"))   # users that come with it
 Place = tuple[CodeType, int]    # a code object and the instruction in it
 _ours: dict[str, bool] = {}     # by file: hashing a code object would walk its constants
 

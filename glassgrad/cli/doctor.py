@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 
@@ -153,7 +152,3 @@ def _heading(text: str) -> None:
 
 def _row(name: str, text: object) -> None:
     print(f"{name:<14} {text}")
-
-
-if __name__ == "__main__":
-    sys.exit(doctor())

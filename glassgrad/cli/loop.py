@@ -20,9 +20,11 @@ from glassgrad.tensor.tensor import Tensor
 __all__ = ["add_training_options", "at_least_one", "train"]
 
 
-def add_training_options(parser: argparse.ArgumentParser, steps: int) -> argparse.ArgumentParser:
-    """The options that every training has."""
-    parser.add_argument("--steps", type=at_least_one, default=steps, help=f"training steps in all (default: {steps})")
+def add_training_options(parser: argparse.ArgumentParser, steps: int | None,
+                         default: str = "") -> argparse.ArgumentParser:
+    """The options that every training has; `default` says what `steps` is, where that depends."""
+    parser.add_argument("--steps", type=at_least_one, default=steps,
+                        help=f"training steps in all (default: {default or steps})")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE",
                         help="save the training here, and go on from it when it is there")
     parser.add_argument("--save-every", type=at_least_one, default=200, metavar="N",

@@ -6,7 +6,7 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,8 +25,7 @@ EXAMPLES = """examples:
 
 Each command explains itself: glassgrad train --help
 """
-OWN_ARGUMENTS = {"demo": "glassgrad.demo", "train": "glassgrad.cli_train",     # they read theirs, and load much
-                 "tune": "glassgrad.cli_tune"}
+OWN_ARGUMENTS = ("demo", "train", "tune")            # each is a file here, reads its own, and may load much
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,22 +38,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = build_parser()
     if given and given[0] in OWN_ARGUMENTS:
-        return _tell(lambda: import_module(OWN_ARGUMENTS[given[0]]).main(given[1:]))
+        return _tell(lambda: import_module(f"glassgrad.cli.{given[0]}").main(given[1:]))
     if given and given[0] == "bench":
         return bench(given[1:])
     command = parser.parse_args(given).command
     if command is None:
         parser.print_help(sys.stderr)
         return 2
-    rooms = import_module("glassgrad.cli_doctor")
+    rooms = import_module("glassgrad.cli.doctor")
     return _tell({"doctor": rooms.doctor, "devices": rooms.show_devices, "data": rooms.show_data}[command])
 
 
-def _tell(command: object) -> int:
+def _tell(command: Callable[[], int]) -> int:
     """Run a command; a mistake of the user's is a message, not a traceback; Ctrl-C and a closed pipe are neither."""
-    assert callable(command)
     try:
-        return int(command())
+        return command()
     except GlassgradError as problem:
         print(problem.advice, file=sys.stderr)
         return 1
@@ -93,13 +91,9 @@ def installed_version() -> str:
 
 def bench(arguments: Sequence[str]) -> int:
     """Run the benchmarks, which are in the repository and not in the package."""
-    checkout = Path(__file__).resolve().parent.parent
+    checkout = Path(__file__).resolve().parents[2]
     if not (checkout / "benchmarks" / "__main__.py").exists():
         print("the benchmarks are not part of the installed package\n"
               "  mend:     clone the repository, and run ./dev bench in it", file=sys.stderr)
         return 1
     return subprocess.run([sys.executable, "-m", "benchmarks", *arguments], cwd=checkout, check=False).returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main())

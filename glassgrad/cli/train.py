@@ -17,7 +17,7 @@ import numpy as np
 
 from glassgrad import nn
 from glassgrad.base.errors import GlassgradError
-from glassgrad.cli_loop import add_training_options, at_least_one, train
+from glassgrad.cli.loop import add_training_options, at_least_one, train
 from glassgrad.graph.dtype import dtypes
 from glassgrad.jit import TinyJit
 from glassgrad.nn import datasets
@@ -39,12 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="glassgrad train", description="Train a small model and watch it learn.",
                                      epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", choices=list(STEPS), help="what to learn")
-    add_training_options(parser, 0)
-    parser.set_defaults(steps=None)
+    add_training_options(parser, None, ", ".join(f"{name} {steps}" for name, steps in STEPS.items()))
     parser.add_argument("--batch", type=at_least_one, default=64, help="examples per step (default: 64)")
-    for action in parser._actions:
-        if action.dest == "steps":
-            action.help = "training steps in all (default: " + ", ".join(f"{n} {s}" for n, s in STEPS.items()) + ")"
     options = parser.parse_args(arguments)
     options.steps = options.steps or STEPS[options.data]
     Tensor.manual_seed(options.seed)
@@ -193,7 +189,3 @@ def train_on_text(options: argparse.Namespace) -> None:
         chance = np.exp(found - found.max())
         said.append(int(random.choice(len(alphabet), p=chance / chance.sum())))
     print("".join(alphabet[i] for i in said) + os.linesep.replace("\r", ""))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

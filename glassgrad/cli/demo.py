@@ -100,7 +100,3 @@ def run_epochs(step: Callable[[Tensor], Tensor], images: int, epochs: int) -> No
             bar.set_postfix_str(report)
             if bar.disable and images >= 10_000:    # no terminal, so no bar: a line per epoch instead
                 print(report, flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

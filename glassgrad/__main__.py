@@ -1,0 +1,7 @@
+"""`python -m glassgrad` is the command `glassgrad`. In: arguments. Out: an exit status."""
+
+import sys
+
+from glassgrad.cli import main
+
+sys.exit(main())
