@@ -126,7 +126,7 @@ def test_nobody_imports_what_is_not_declared() -> None:
 def test_loading_needs_neither_numpy_nor_llvmlite(stages: list[str]) -> None:
     interpreters = ("loop_interpreter", "interpreter_memory", "wide_arrays")      # NumPy is what they are made of
     modules = [".".join(("glassgrad", *p.relative_to(PACKAGE).with_suffix("").parts)) for s in stages
-               for p in sorted((PACKAGE / s).glob("*.py")) if p.stem not in ("__init__", *interpreters)]
+               for p in sorted((PACKAGE / s).rglob("*.py")) if p.stem not in ("__init__", *interpreters)]
     modules.remove("glassgrad.runtime.python") if "glassgrad.runtime.python" in modules else None
     script = f"""
         import importlib, sys

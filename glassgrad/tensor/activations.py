@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph.uop import const
-from glassgrad.tensor import formulas
 from glassgrad.tensor.convolution import Convolution
+from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.meeting import working_axis
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Activations(Convolution):
         >>> Tensor([float("-inf"), 2.0]).elu().tolist()
         [-1.0, 2.0]
         """
-        return self._formula(lambda x: (x > 0.0).where(x, formulas.expm1(x.minimum(0.0)) * alpha))
+        return self._formula(lambda x: (x > 0.0).where(x, elementary.expm1(x.minimum(0.0)) * alpha))
 
     def celu(self, alpha: float = 1.0) -> Self:
         """max(x, 0) + min(alpha (e^(x / alpha) - 1), 0).
@@ -58,7 +58,7 @@ class Activations(Convolution):
         >>> Tensor([float("-inf"), 2.0]).celu(2.0).tolist()
         [-2.0, 2.0]
         """
-        return self._formula(lambda x: (x > 0.0).where(x, formulas.expm1((x / alpha).minimum(0.0)) * alpha))
+        return self._formula(lambda x: (x > 0.0).where(x, elementary.expm1((x / alpha).minimum(0.0)) * alpha))
 
     def selu(self, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Self:
         """gamma elu(x, alpha): keeps mean 0 and variance 1 (Klambauer et al., 2017).
@@ -74,7 +74,7 @@ class Activations(Convolution):
         >>> Tensor([0.0]).silu().tolist()
         [0.0]
         """
-        return self._formula(lambda x: x * formulas.sigmoid(x))
+        return self._formula(lambda x: x * elementary.sigmoid(x))
 
     def swish(self) -> Self:
         """x sigmoid(x); another name of `silu`.
@@ -94,7 +94,7 @@ class Activations(Convolution):
         if approximate not in ("none", "tanh"):
             raise InputError("there is no such gelu", given=f"approximate={approximate!r}", expected='"none" or "tanh"',
                              mend='write x.gelu() or x.gelu("tanh")')
-        return self._formula(formulas.gelu if approximate == "none" else formulas.gelu_by_tanh)
+        return self._formula(elementary.gelu if approximate == "none" else elementary.gelu_by_tanh)
 
     def quick_gelu(self) -> Self:
         """x sigmoid(1.702 x).
@@ -102,7 +102,7 @@ class Activations(Convolution):
         >>> Tensor([0.0]).quick_gelu().tolist()
         [0.0]
         """
-        return self._formula(lambda x: x * formulas.sigmoid(x * 1.702))
+        return self._formula(lambda x: x * elementary.sigmoid(x * 1.702))
 
     def swiglu(self) -> Self:
         """The last axis cut in two halves a and b: silu(a) b (Shazeer, 2020).
@@ -126,7 +126,8 @@ class Activations(Convolution):
         if beta == 0:
             raise InputError("softplus needs a beta to divide by", given="beta=0", expected="a number that is not 0",
                              mend="write x.softplus(), or x.relu() for the limit of large beta")
-        found = self._formula(lambda x: formulas.softplus(x) if beta == 1 else formulas.softplus(x * beta) * (1 / beta))
+        found = self._formula(lambda x: elementary.softplus(x) if beta == 1
+                              else elementary.softplus(x * beta) * (1 / beta))
         # from 20 on the two are the same number in float32: only a lower threshold changes anything
         return found if threshold >= 20 else (self * beta > threshold).where(self, found)
 
@@ -136,7 +137,7 @@ class Activations(Convolution):
         >>> Tensor([-1000.0]).logsigmoid().tolist()
         [-1000.0]
         """
-        return self._formula(lambda x: -formulas.softplus(-x))
+        return self._formula(lambda x: -elementary.softplus(-x))
 
     def mish(self) -> Self:
         """x tanh(softplus(x)) (Misra, 2019).
@@ -144,7 +145,7 @@ class Activations(Convolution):
         >>> Tensor([0.0]).mish().tolist()
         [0.0]
         """
-        return self._formula(lambda x: x * formulas.tanh(formulas.softplus(x)))
+        return self._formula(lambda x: x * elementary.tanh(elementary.softplus(x)))
 
     def softsign(self) -> Self:
         """x / (1 + |x|).

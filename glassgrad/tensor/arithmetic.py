@@ -13,9 +13,9 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes, promote
 from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import UOp, const
-from glassgrad.tensor import remainders
 from glassgrad.tensor.casts import Casts
 from glassgrad.tensor.core import Core
+from glassgrad.tensor.formulas import remainders
 from glassgrad.tensor.leaves import assigned, hold, is_held
 from glassgrad.tensor.meeting import VERBS, broadcast_shape, meet, meet_many, number, plain_number
 

@@ -21,7 +21,7 @@ from glassgrad.graph.uop import UOp
 from glassgrad.tensor import running
 from glassgrad.tensor.assignment import Assignment
 from glassgrad.tensor.core import Core
-from glassgrad.tensor.custom import own_gradient
+from glassgrad.tensor.own_gradient import own_gradient
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -13,13 +13,13 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes, promote
 from glassgrad.graph.uop import UOp, full
-from glassgrad.tensor.custom import own_gradient
+from glassgrad.tensor.formulas.windows import FirstTakesAll, Windows
 from glassgrad.tensor.indexing import Indexing
 from glassgrad.tensor.meeting import whole
+from glassgrad.tensor.own_gradient import own_gradient
 from glassgrad.tensor.precision import lowered
 from glassgrad.tensor.reduce import sum_dtype
 from glassgrad.tensor.sequence import counting
-from glassgrad.tensor.windows import FirstTakesAll, Windows
 
 if TYPE_CHECKING:
     from typing_extensions import Self

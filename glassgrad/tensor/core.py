@@ -16,7 +16,7 @@ from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.length import Length
 from glassgrad.graph.uop import UOp, const
 from glassgrad.tensor import no_gradient, running
-from glassgrad.tensor.bits import reread
+from glassgrad.tensor.formulas.bits import reread
 from glassgrad.tensor.host import is_torch, read_value
 from glassgrad.tensor.leaves import RESET, hold
 from glassgrad.tensor.mapping import of_file

@@ -14,7 +14,7 @@ from glassgrad.graph.arguments import Cell
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor import running
-from glassgrad.tensor.order import order_of
+from glassgrad.tensor.formulas.order import order_of
 from glassgrad.tensor.pictures import Pictures
 from glassgrad.tensor.random import uniform
 from glassgrad.tensor.sequence import counting

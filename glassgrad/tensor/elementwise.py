@@ -1,6 +1,6 @@
 """Functions of one number, element by element: powers, exponentials, logarithms, rounding. In, out: tensors.
 
-Whole numbers become float32 where the result is not whole. The formulas themselves are in `formulas`.
+Whole numbers become float32 where the result is not whole. How they are computed is in `formulas`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp, const, full
-from glassgrad.tensor import formulas
 from glassgrad.tensor.core import Core
+from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.meeting import plain_number
 from glassgrad.tensor.movement import Movement
 
@@ -44,7 +44,7 @@ class Elementwise(Movement):
         >>> Tensor([0.0, float("-inf")]).exp().tolist()
         [1.0, 0.0]
         """
-        return self._formula(formulas.exp)
+        return self._formula(elementary.exp)
 
     def exp2(self) -> Self:
         """2 to the power of each value.
@@ -60,7 +60,7 @@ class Elementwise(Movement):
         >>> Tensor([0.0, 1e-10]).expm1().numpy()
         array([0.e+00, 1.e-10], dtype=float32)
         """
-        return self._formula(formulas.expm1)
+        return self._formula(elementary.expm1)
 
     def log(self) -> Self:
         """The natural logarithm.
@@ -68,7 +68,7 @@ class Elementwise(Movement):
         >>> Tensor([1.0, 0.0]).log().tolist()
         [0.0, -inf]
         """
-        return self._formula(formulas.log)
+        return self._formula(elementary.log)
 
     def log2(self) -> Self:
         """The logarithm to base 2.
@@ -92,7 +92,7 @@ class Elementwise(Movement):
         >>> Tensor([0.0, 1e-10]).log1p().numpy()
         array([0.e+00, 1.e-10], dtype=float32)
         """
-        return self._formula(formulas.log1p)
+        return self._formula(elementary.log1p)
 
     def logaddexp(self, other: Any) -> Self:
         """ln(e^x + e^y) without overflow.
@@ -139,7 +139,7 @@ class Elementwise(Movement):
         >>> Tensor([4.0, 16.0]).rsqrt().tolist()
         [0.5, 0.25]
         """
-        return self._formula(formulas.rsqrt)
+        return self._formula(elementary.rsqrt)
 
     def reciprocal(self) -> Self:
         """One over each value.
@@ -172,9 +172,9 @@ class Elementwise(Movement):
         if self._is_float_with(exponent):
             x, y = self._broadcasted(exponent)
             wide = x.dtype.accumulator
-            return x._with(formulas.power(x.uop.cast(wide), y.uop.cast(wide)).cast(x.dtype))
+            return x._with(elementary.power(x.uop.cast(wide), y.uop.cast(wide)).cast(x.dtype))
         base, left = self._as_numbers(exponent)._broadcasted(exponent)
-        return base._with(formulas.whole_number_power(base.uop, left.uop))
+        return base._with(elementary.whole_number_power(base.uop, left.uop))
 
     def _constant_power(self, n: Any) -> Self:
         x = self.uop
@@ -187,13 +187,13 @@ class Elementwise(Movement):
             if x.dtype is dtypes.bool:
                 x = x.cast(dtypes.default_int)
             wide = x.cast(x.dtype.accumulator)
-            made = formulas.whole_power(wide, abs(n)) if n else formulas.one(wide)
+            made = elementary.whole_power(wide, abs(n)) if n else elementary.one(wide)
             return self._with((made if n >= 0 else made.recip()).cast(x.dtype))
         if n == 0.5:
             return self.sqrt()
         if n == -0.5:
             return self.rsqrt()
-        return self._formula(lambda x: formulas.power(x, const(n, x.dtype)))
+        return self._formula(lambda x: elementary.power(x, const(n, x.dtype)))
 
     # -- rounding --------------------------------------------------------------------------------------------
     def trunc(self) -> Self:
@@ -284,7 +284,7 @@ class Elementwise(Movement):
                              mend="write x.clamp(0) or x.clamp(max_=1)")
         if self.uop.dtype.kind == "f" and not isinstance(low, Core) and not isinstance(high, Core):
             limits = [None if n is None else const(plain_number(n, "in clamp"), self.uop.dtype) for n in (low, high)]
-            return self._with(formulas.clamp(self.uop, *limits))
+            return self._with(elementary.clamp(self.uop, *limits))
         x = self if low is None else self.maximum(low)
         return x if high is None else x.minimum(high)
 

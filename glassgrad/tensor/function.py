@@ -21,7 +21,7 @@ from typing import Any
 
 from glassgrad.base.errors import GradientError, InputError
 from glassgrad.graph.uop import UOp, full
-from glassgrad.tensor.custom import own_gradient
+from glassgrad.tensor.own_gradient import own_gradient
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Function", "custom_gradient"]

@@ -1,7 +1,7 @@
 """Linear algebra: solve, inv, det, qr, svd, cholesky and what follows from them. In, out: stacks of matrices.
 
-The factors are computed at once (see matrices.py); gradients are lazy and can be taken again. A singular matrix gives
-NaN where PyTorch raises, because whether it is one is known only by looking.
+The factors are computed at once (see formulas/matrices.py); gradients are lazy and can be taken again. A singular
+matrix gives NaN where PyTorch raises, because whether it is one is known only by looking.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.graph.uop import UOp, full
-from glassgrad.tensor import matrices, running
-from glassgrad.tensor.custom import own_gradient
-from glassgrad.tensor.order import key_of, order_of
+from glassgrad.tensor import running
+from glassgrad.tensor.formulas import matrices
+from glassgrad.tensor.formulas.order import key_of, order_of
+from glassgrad.tensor.own_gradient import own_gradient
 from glassgrad.tensor.shortcuts import Shortcuts
 
 if TYPE_CHECKING:

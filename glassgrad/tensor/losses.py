@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph.dtype import dtypes
-from glassgrad.tensor import ctc, running
+from glassgrad.tensor import running
+from glassgrad.tensor.formulas import ctc
 from glassgrad.tensor.meeting import working_axis
 from glassgrad.tensor.numerics import Numerics
 from glassgrad.tensor.sequence import counting

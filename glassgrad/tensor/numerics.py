@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.uop import UOp, const
-from glassgrad.tensor import formulas, running
-from glassgrad.tensor.custom import own_gradient
+from glassgrad.tensor import running
+from glassgrad.tensor.formulas import special
 from glassgrad.tensor.meeting import resolve_axis, working_axis
 from glassgrad.tensor.pooling import Pooling
 
@@ -17,73 +16,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["Numerics"]
-
-# Giles (2012), "Approximating the erfinv function": two polynomials in w = -ln(1 - x^2)
-_ERFINV_NEAR = (1.50140941, 0.246640727, -0.00417768164, -0.00125372503, 0.00021858087, -4.39150654e-06, -3.5233877e-06,
-                3.43273939e-07, 2.81022636e-08)
-_ERFINV_FAR = (2.83297682, 1.00167406, 0.00943887047, -0.0076224613, 0.00573950773, -0.00367342844, 0.00134934322,
-               0.000100950558, -0.000200214257)
-
-
-def erfinv(x: UOp) -> UOp:
-    """erf's inverse: the polynomials, then Newton steps until the dtype's own precision."""
-    w = -formulas.log((1.0 - x) * (x + 1.0))
-    near, far = (
-        formulas.polynomial(w - 2.5, _ERFINV_NEAR),
-        formulas.polynomial(w.maximum(5.0).sqrt() - 3.0, _ERFINV_FAR),
-    )
-    y = (w < 5.0).where(near, far) * x
-    for _ in range(2 if x.dtype is dtypes.float64 else 1):
-        step = (formulas.erf(y) - x) * (math.sqrt(math.pi) / 2) * formulas.exp(y * y)
-        y = (w < 10.0).where(y - step, y)        # close to 1 the difference has no digits left to give
-    edge = x.abs().eq(1.0).where(x * math.inf, (x.abs() > 1.0).where(math.nan, y))
-    return own_gradient(edge, (x,), _erfinv_backward)
-
-
-def _erfinv_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]:
-    return (g * formulas.exp(y * y) * (math.sqrt(math.pi) / 2),)
-
-
-# Lanczos (1964), g = 7 and nine coefficients: ln gamma to about 1e-15
-_LANCZOS = (0.99999999999980993, 676.5203681218851, -1259.1392167224028, 771.32342877765313, -176.61502916214059,
-            12.507343278686905, -0.13857109526572012, 9.9843695780195716e-6, 1.5056327351493116e-7)
-
-
-def lgamma(x: UOp) -> UOp:
-    """ln |gamma(x)|, by Lanczos' sum above 1/2 and by reflection below."""
-    below = x < 0.5
-    z = below.where(1.0 - x, x) - 1.0
-    total = const(_LANCZOS[0], x.dtype)
-    for k, c in enumerate(_LANCZOS[1:], 1):
-        total = total + c / (z + float(k))
-    t = z + 7.5
-    value = formulas.log(t) * (z + 0.5) - t + formulas.log(total) + 0.5 * math.log(2 * math.pi)
-    turn = x - x.trunc()  # sin(pi x) from the fraction, exactly 0 at whole numbers
-    reflected = math.log(math.pi) - formulas.log((turn * math.pi).sin().abs()) - value
-    value = below.where(reflected, value)
-    value = (x.eq(1.0) | x.eq(2.0)).where(0.0, value)
-    pole = (x < 0.5) & x.eq(x.trunc())
-    return own_gradient((x.abs().eq(math.inf) | pole).where(math.inf, value), (x,), _lgamma_backward)
-
-
-def digamma(x: UOp) -> UOp:
-    """The derivative of lgamma: pushed above 6 by psi(x) = psi(x + 1) - 1/x, then its asymptotic series."""
-    below = x < 0.5
-    z = below.where(1.0 - x, x)
-    shift = const(0.0, x.dtype)
-    for k in range(8):
-        shift = shift + (z + float(k)).recip()
-    t = z + 8.0
-    r = (t * t).recip()
-    series = formulas.polynomial(r, (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12))
-    value = formulas.log(t) - 0.5 / t - r * series - shift
-    turn = (x - x.trunc()) * math.pi
-    value = below.where(value - math.pi / formulas.tan(turn), value)
-    value = ((x < 0.0) & x.eq(x.trunc())).where(math.nan, value)
-    return x.eq(0.0).where(-x.recip(), value)
-
-
-def _lgamma_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * digamma(x),)
 
 
 class Numerics(Pooling):
@@ -105,7 +37,7 @@ class Numerics(Pooling):
         >>> Tensor([0.0, 1.0]).erfinv().tolist()
         [0.0, inf]
         """
-        return self._formula(erfinv)
+        return self._formula(special.erfinv)
 
     def lgamma(self) -> Self:
         """ln |gamma(x)|.
@@ -113,7 +45,7 @@ class Numerics(Pooling):
         >>> Tensor([1.0, 2.0]).lgamma().tolist()
         [0.0, 0.0]
         """
-        return self._formula(lgamma)
+        return self._formula(special.lgamma)
 
     def digamma(self) -> Self:
         """The derivative of `lgamma`.
@@ -121,7 +53,7 @@ class Numerics(Pooling):
         >>> round(Tensor([1.0]).digamma().item(), 4)
         -0.5772
         """
-        return self._formula(digamma)
+        return self._formula(special.digamma)
 
     def logit(self, eps: float | None = None) -> Self:
         """ln(x / (1 - x)), the inverse of sigmoid; `eps` keeps x between eps and 1 - eps.

@@ -18,7 +18,7 @@ from glassgrad.graph.arguments import Cell, Random as RandomBits
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.length import most
 from glassgrad.graph.uop import UOp
-from glassgrad.tensor import formulas
+from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.joining import Joining
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def standard_normal(shape: tuple[int, ...], dtype: DType) -> UOp:
         length, turn = (u.cast(wide) + 0.5) * 2.0 ** -32, v.cast(wide) * 2.0 ** -32
     else:
         length, turn = 1.0 - _fraction(u, wide), _fraction(v, wide)
-    return ((formulas.log(length) * -2.0).sqrt() * ((0.25 - turn) * (2 * math.pi)).sin()).cast(dtype)
+    return ((elementary.log(length) * -2.0).sqrt() * ((0.25 - turn) * (2 * math.pi)).sin()).cast(dtype)
 
 
 class Random(Joining):

@@ -16,8 +16,8 @@ from glassgrad.graph.arguments import Scatter as How
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp, const, full
 from glassgrad.tensor import index_check
+from glassgrad.tensor.formulas.order import order_of
 from glassgrad.tensor.meeting import resolve_axis, working_axis
-from glassgrad.tensor.order import order_of
 from glassgrad.tensor.sequence import counting
 from glassgrad.tensor.sorting import Sorting
 

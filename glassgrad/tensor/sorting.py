@@ -15,9 +15,9 @@ from glassgrad.graph.arguments import Scan, Scatter
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor import index_check, running
+from glassgrad.tensor.formulas.order import SHORT, key_of, largest_of, order_of
 from glassgrad.tensor.functional import Functional
 from glassgrad.tensor.meeting import broadcast_shape, resolve_axis, shape_from
-from glassgrad.tensor.order import SHORT, key_of, largest_of, order_of
 from glassgrad.tensor.sequence import counting
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from glassgrad.graph.length import sizes_now
 from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor import running
-from glassgrad.tensor.bits import refuse_bits
 from glassgrad.tensor.calls import Calls
+from glassgrad.tensor.formulas.bits import refuse_bits
 from glassgrad.tensor.host import HostValue, nest
 from glassgrad.tensor.leaves import RESET, distinct, hold, holders, leaves_among, started_from, written_with
 from glassgrad.tensor.meeting import resolve_axis

@@ -17,10 +17,10 @@ from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.node import toposort
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp, full
-from glassgrad.tensor.custom import own_gradient
 from glassgrad.tensor.leaves import distinct
 from glassgrad.tensor.meeting import resolve_axis
 from glassgrad.tensor.mistakes import explaining
+from glassgrad.tensor.own_gradient import own_gradient
 from glassgrad.tensor.sequence import counting
 from glassgrad.tensor.tensor import Tensor
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.graph import ops as o
-from glassgrad.tensor import formulas
 from glassgrad.tensor.elementwise import Elementwise
+from glassgrad.tensor.formulas import elementary
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,7 +35,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).cos().tolist()
         [1.0]
         """
-        return self._formula(formulas.cos)
+        return self._formula(elementary.cos)
 
     def tan(self) -> Self:
         """The tangent of an angle in radians.
@@ -43,7 +43,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).tan().tolist()
         [0.0]
         """
-        return self._formula(formulas.tan)
+        return self._formula(elementary.tan)
 
     def asin(self) -> Self:
         """The angle from -pi/2 to pi/2 with this sine.
@@ -51,7 +51,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0, 1.0]).asin().numpy()
         array([0.       , 1.5707964], dtype=float32)
         """
-        return self._formula(formulas.asin)
+        return self._formula(elementary.asin)
 
     def acos(self) -> Self:
         """The angle from 0 to pi with this cosine.
@@ -59,7 +59,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([1.0]).acos().tolist()
         [0.0]
         """
-        return self._formula(formulas.acos)
+        return self._formula(elementary.acos)
 
     def atan(self) -> Self:
         """The angle from -pi/2 to pi/2 with this tangent.
@@ -67,7 +67,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0, float("inf")]).atan().numpy()
         array([0.       , 1.5707964], dtype=float32)
         """
-        return self._formula(formulas.atan)
+        return self._formula(elementary.atan)
 
     def sinh(self) -> Self:
         """The hyperbolic sine.
@@ -75,7 +75,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).sinh().tolist()
         [0.0]
         """
-        return self._formula(formulas.sinh)
+        return self._formula(elementary.sinh)
 
     def cosh(self) -> Self:
         """The hyperbolic cosine.
@@ -83,7 +83,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).cosh().tolist()
         [1.0]
         """
-        return self._formula(formulas.cosh)
+        return self._formula(elementary.cosh)
 
     def tanh(self) -> Self:
         """The hyperbolic tangent.
@@ -91,7 +91,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0, 100.0, -100.0]).tanh().tolist()
         [0.0, 1.0, -1.0]
         """
-        return self._formula(formulas.tanh)
+        return self._formula(elementary.tanh)
 
     def asinh(self) -> Self:
         """The inverse of sinh.
@@ -99,7 +99,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).asinh().tolist()
         [0.0]
         """
-        return self._formula(formulas.asinh)
+        return self._formula(elementary.asinh)
 
     def acosh(self) -> Self:
         """The inverse of cosh.
@@ -107,7 +107,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([1.0]).acosh().tolist()
         [0.0]
         """
-        return self._formula(formulas.acosh)
+        return self._formula(elementary.acosh)
 
     def atanh(self) -> Self:
         """The inverse of tanh.
@@ -115,7 +115,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).atanh().tolist()
         [0.0]
         """
-        return self._formula(formulas.atanh)
+        return self._formula(elementary.atanh)
 
     def erf(self) -> Self:
         """The error function, 2/sqrt(pi) times the integral of e^(-t^2) from 0 to x.
@@ -123,7 +123,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0, 9.0, -9.0]).erf().tolist()
         [0.0, 1.0, -1.0]
         """
-        return self._formula(formulas.erf)
+        return self._formula(elementary.erf)
 
     def sigmoid(self) -> Self:
         """1 / (1 + e^-x).
@@ -131,7 +131,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0, 1000.0, -1000.0]).sigmoid().tolist()
         [0.5, 1.0, 0.0]
         """
-        return self._formula(formulas.sigmoid)
+        return self._formula(elementary.sigmoid)
 
     def atan2(self, other: Any) -> Self:
         """The angle from -pi to pi of the point (other, self).
@@ -141,4 +141,4 @@ class Trigonometry(Elementwise):
         """
         y, x = self._with(self._float_node())._broadcasted(other)
         wide = x.dtype.accumulator
-        return self._with(formulas.atan2(y.uop.cast(wide), x.uop.cast(wide)).cast(x.dtype))
+        return self._with(elementary.atan2(y.uop.cast(wide), x.uop.cast(wide)).cast(x.dtype))

@@ -27,7 +27,7 @@ from glassgrad.graph.uop import UOp
 from glassgrad.runtime.device import Device
 from glassgrad.tensor import running
 from glassgrad.tensor.c_kernel import load
-from glassgrad.tensor.custom import own_gradient
+from glassgrad.tensor.own_gradient import own_gradient
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Memory", "Program", "Value", "group", "loop", "register", "run_kernel"]

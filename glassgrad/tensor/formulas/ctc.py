@@ -15,9 +15,9 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.arguments import Cell
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp, const, full
-from glassgrad.tensor.custom import own_gradient
-from glassgrad.tensor.formulas import exp, log
+from glassgrad.tensor.formulas.elementary import exp, log
 from glassgrad.tensor.movement import joined
+from glassgrad.tensor.own_gradient import own_gradient
 from glassgrad.tensor.sequence import counting
 
 __all__ = ["losses"]

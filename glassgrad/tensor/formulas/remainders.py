@@ -11,7 +11,7 @@ import math
 
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp, const
-from glassgrad.tensor.custom import own_gradient
+from glassgrad.tensor.own_gradient import own_gradient
 
 __all__ = ["toward_zero", "floored", "floor_quotient"]
 

@@ -17,7 +17,7 @@ from glassgrad.graph.arguments import OwnGradient
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.gradient import reached_from
 from glassgrad.graph.uop import UOp
-from glassgrad.tensor.custom import own_gradient
+from glassgrad.tensor.own_gradient import own_gradient
 from glassgrad.tensor.sequence import counting
 
 __all__ = ["refuse_bits", "reread"]

@@ -1,0 +1,1 @@
+"""How things are computed, on nodes: what the methods of a tensor stand on. Knows no Tensor."""
