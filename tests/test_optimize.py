@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from glassgrad.lower.loops import (
     load,
     local,
     register,
+    task_loops,
     walk,
 )
 from glassgrad.lower.lower import lower
@@ -451,6 +453,17 @@ def test_tasks_are_worth_their_while() -> None:
         assert _tasks_of(n) == expected
     assert 8 <= _tasks_of(100 * recipes.GRAIN) <= recipes.MOST_TASKS
     assert _tasks_of(100_000 * recipes.GRAIN) <= recipes.MOST_TASKS
+
+
+def test_where_tasks_are_free_every_independent_loop_is_one() -> None:
+    x = UOp(o.PARAM, FLOAT, (), Param(1, (3, 4, 5, 7))).permute([1, 0, 2, 3])
+    value = x.sum([3])
+    ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, value.shape)), value)),))
+    tasks = {}
+    for free in (False, True):
+        loops, _ = task_loops(optimize(lower(ast), replace(AVX512, free_tasks=free)).phases[0].body)
+        tasks[free] = math.prod(loop.range.arg.size for loop in loops)
+    assert tasks == {False: 1, True: 3 * 4 * 5}
 
 
 def _tasks_of(n: int) -> int:

@@ -123,11 +123,11 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         if lane is not None and access_cost(inner, lane, lanes) < access_cost(inner, lane, 1):
             chosen = _ask_lanes(decisions, loops[-1:], 0, 1, lanes)
             return [nest(loops[:-1], moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes),
-                         total, decisions, apart=False)]
-        return [nest(loops, inner, total, decisions, apart=False)]
+                         total, target, decisions, apart=False)]
+        return [nest(loops, inner, total, target, decisions, apart=False)]
     blocks = turned(loops, inner, lanes, decisions)
     if blocks is not None:
-        return [nest(blocks[0], blocks[1], total, decisions)]
+        return [nest(blocks[0], blocks[1], total, target, decisions)]
     columns = bool(free) and columns_cost(free, inner, lanes) <= rows_cost(inner, lanes)
     tile = _tile(inner)
     apart = math.prod(f.range.arg.size for f in loops)
@@ -144,16 +144,16 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         loops.remove(loop)
         walk_along = along_slices(loop, inner, chosen.tile, chosen.lanes, target, decisions)
         if walk_along is not None:
-            return [nest([*loops, walk_along[0]], walk_along[1], total, decisions, apart=False)]
+            return [nest([*loops, walk_along[0]], walk_along[1], total, target, decisions, apart=False)]
         body = moves.wide(For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop), chosen.tile, chosen.lanes)
-        return [nest(loops, body, total, decisions)]
+        return [nest(loops, body, total, target, decisions)]
     rows = rows_at_once(loops, inner, target)
     if rows is None:
-        return [nest(loops, along_rows(inner, lanes, decisions), total, decisions)]
+        return [nest(loops, along_rows(inner, lanes, decisions), total, target, decisions)]
     # sums of all these rows stay in registers, and leave as many for what they are made of
     most = max(1, target.vector_registers // (2 * rows.count * rows.width))
     wide = rows.together(along_rows(inner, lanes, decisions, most), target, decisions)
-    return [nest([f for f in loops if f not in (rows.row, rows.few)], wide, total, decisions)]
+    return [nest([f for f in loops if f not in (rows.row, rows.few)], wide, total, target, decisions)]
 
 
 def _ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes: int) -> Lanes:
@@ -217,12 +217,13 @@ def along_rows(body: list[Statement], lanes: int, decisions: Decisions, most: in
     return out
 
 
-def nest(loops: list[For], body: list[Statement], total: int, decisions: Decisions, apart: bool = True) \
-        -> list[Statement]:
+def nest(loops: list[For], body: list[Statement], total: int, target: Target, decisions: Decisions,
+         apart: bool = True) -> list[Statement]:
     """Put the outer loops back around the body, the outermost of them as tasks of a worthwhile size. Where these are
     few, the body's own first loop is handed out too, if it can be done apart from the rest."""
-    wanted = decisions.ask(Tasks(max(1, min(MOST_TASKS, total // GRAIN))),
-                           lambda c: f"at most {MOST_TASKS} tasks" if c.count > MOST_TASKS else None).count
+    grain, most = (1, total) if target.free_tasks else (GRAIN, MOST_TASKS)
+    wanted = decisions.ask(Tasks(max(1, min(most, total // grain))),
+                           lambda c: f"at most {most} tasks" if c.count > max(most, 1) else None).count
     rows = math.prod(f.range.arg.size for f in loops)
     if apart and wanted > 1 and rows < 16 and len(body) > 0:
         body = moves.spread(body, max(1, wanted // max(rows, 1)))

@@ -22,6 +22,7 @@ class Target:
     l1_bytes: int = 32 << 10                  # data cache of one core
     l2_bytes: int = 1 << 20
     row_bytes: int = 256 << 10                # the longest row of values that a task may keep to itself
+    free_tasks: bool = False                  # a task costs nothing, however little it does
     units: tuple[MatrixUnit, ...] = ()        # products of small matrices in one instruction
 
     @staticmethod

@@ -1,7 +1,7 @@
 """The device PYTHON: kernels interpreted with NumPy. In: kernels' graphs. Out: plans that run them, slowly and checked.
 
 It runs the same loop trees as the other devices, every access checked, so it judges them; and it needs no compiler.
-Wide "registers" of 2048 elements keep the Python loops short.
+Wide "registers" of 2048 elements, and tasks wherever iterations are independent, keep the Python loops short.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from glassgrad.runtime.native import NativeDevice
 from glassgrad.runtime.plan import StepwisePlan
 from glassgrad.runtime.renderer_facts import RendererFacts
 
-WIDE = Target(arch="python", vector_bytes=8192, vector_registers=32)
+WIDE = Target(arch="python", vector_bytes=8192, vector_registers=32, free_tasks=True)
 
 
 @dataclass(eq=False)
