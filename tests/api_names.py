@@ -593,7 +593,9 @@ IN_PYTORCH = {
     """.split()},
     "BatchNorm": "torch.nn.BatchNorm1d, 2d, 3d", "InstanceNorm": "torch.nn.InstanceNorm1d, 2d, 3d",
     "MultiHeadAttention": "torch.nn.MultiheadAttention", "Swish": "torch.nn.SiLU", "Layer": "torch.nn.Module",
-    **{name: f"torch.optim.{name}" for name in "Adagrad Adam AdamW Optimizer Muon RMSprop SGD".split()},
+    **{name: f"torch.optim.{name}" for name in """
+        ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam Optimizer RAdam RMSprop Rprop SGD
+    """.split()},
     "clip_grad_norm_": "torch.nn.utils.clip_grad_norm_", "clip_grad_value_": "torch.nn.utils.clip_grad_value_",
     "total_norm": "torch.nn.utils.get_total_norm", "GradScaler": "torch.amp.GradScaler",
     "autocast": "torch.autocast", "get_parameters": "Module.parameters", "get_state_dict": "Module.state_dict",
@@ -613,6 +615,7 @@ MODULE_DIFFERENCES = {
     "Context": "settings of glassgrad; `tinygrad.helpers.Context` also takes those that only tinygrad has",
     "Module": "parameters are the tensors with requires_grad; forward hooks are not there",
     "Layer": "the base of the layers here; a model of your own needs no base, or `Module`",
+    "Muon": "the order of arguments is tinygrad's: momentum before weight_decay; parameters of more axes are taken",
     "torch_load": "executes nothing that is in the file",
     "Device": "names are CPU, CLANG and PYTHON, and those you register",
     "grad": "the value comes from value_and_grad",

@@ -125,7 +125,7 @@ def test_what_layers_are_called_with(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "LAMB", "LARS", "Muon", "RMSprop", "Adagrad",
-                                  "OptimizerGroup"])
+                                  "ASGD", "Rprop", "Adafactor", "LBFGS", "OptimizerGroup"])
 def test_optimizers(name: str) -> None:
     wrong = complaints(name, getattr(optim, name), [], name, 12)
     choose = random.Random(name)

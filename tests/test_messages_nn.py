@@ -218,7 +218,7 @@ OneCycleLR cannot be laid out
     "one cycle, momentum": (lambda: lr_scheduler.OneCycleLR(optim.Adagrad([weight()]), 1.0, total_steps=10), """
 the optimizer has no momentum to cycle
   given:    Adagrad
-  expected: a group with momentum above 0, or betas
+  expected: an optimizer that has momentum or betas
   mend:     write cycle_momentum=False"""),
     "rate": (lambda: sgd(lr=Tensor([1.0, 2.0])), """
 a learning rate is one number
@@ -260,6 +260,31 @@ there is no such scale
   given:    adjust_lr_fn='none'
   expected: None, "original" or "match_rms_adamw"
   mend:     check the spelling"""),
+    "Rprop": (lambda: optim.Rprop([weight()], etas=(1.2, 0.5)), """
+etas are what shrinks a step and what lengthens it
+  given:    etas=(1.2, 0.5)
+  expected: one number between 0 and 1, and one above 1
+  mend:     write etas=(0.5, 1.2)"""),
+    "Adafactor": (lambda: optim.Adafactor([weight()], d=0.5), """
+Adafactor cannot work with these settings
+  given:    eps=(None, 0.001), beta2_decay=-0.8, d=0.5
+  expected: two eps from 0 (the first may be None), beta2_decay up to 0, d from 1
+  mend:     leave them at their defaults"""),
+    "LBFGS": (lambda: optim.LBFGS([weight()], line_search_fn="wolfe"), """
+LBFGS takes one group, a history, and a line search that it knows
+  given:    1 groups, history_size=100, line_search_fn='wolfe'
+  expected: 1 group, history_size from 1, None or "strong_wolfe"
+  mend:     hand in all parameters as one list"""),
+    "LBFGS, closure": (lambda: optim.LBFGS([weight()]).step(), """
+LBFGS evaluates the loss several times a step
+  given:    step()
+  expected: a function that clears the gradients, calls backward and returns the loss
+  mend:     write optimizer.step(closure)"""),
+    "LBFGS, graph": (lambda: optim.LBFGS([weight()]).schedule_step(), """
+LBFGS has no step that is one graph
+  given:    schedule_step()
+  expected: step(closure), which looks at values between its graphs
+  mend:     write optimizer.step(closure), outside of a jit"""),
     "plateau": (lambda: lr_scheduler.ReduceLROnPlateau(sgd(), mode="least"), """
 ReduceLROnPlateau was given settings it does not have
   given:    mode='least', threshold_mode='rel', factor=0.1

@@ -123,7 +123,7 @@ class Optimizer:
             self.master.append(_kept(p.detach().cast(wide).contiguous()) if narrow else None)
             for attribute in self.keeps:
                 made: Tensor | None = None
-                if self.wants(attribute, group):
+                if self.wants(attribute, group) and self.wants_for(attribute, p):
                     if attribute == "t":             # one value in memory, as long as all count alike
                         made = Tensor(counter.setdefault(wide, self._filled("t", p, group)), requires_grad=False)
                     else:
@@ -134,7 +134,8 @@ class Optimizer:
         if attribute == "t":
             return Tensor(0.0, dtype=p.dtype.accumulator, device=p.device, requires_grad=False)
         wide = p.dtype.accumulator if self.master_weights else p.dtype
-        return _kept(Tensor.full(p.shape, self.initial(attribute, group), dtype=wide, device=p.device).contiguous())
+        shape = self.shape(attribute, p)
+        return _kept(Tensor.full(shape, self.initial(attribute, group), dtype=wide, device=p.device).contiguous())
 
     def kept(self, attribute: str, i: int, group: Group) -> Tensor:
         """The tensor that is kept under a name for parameter i; made now if a setting was switched on later."""
@@ -157,6 +158,14 @@ class Optimizer:
         """Whether a group's settings need this tensor from the start."""
         return True
 
+    def wants_for(self, attribute: str, p: Tensor) -> bool:
+        """Whether a parameter needs this tensor, by its shape."""
+        return True
+
+    def shape(self, attribute: str, p: Tensor) -> tuple[int, ...]:
+        """The shape of a kept tensor."""
+        return p.shape
+
     def initial(self, attribute: str, group: Group) -> float:
         """What a kept tensor starts with."""
         return 0.0
@@ -164,7 +173,8 @@ class Optimizer:
     def check(self, group: Group) -> None:
         """Refuse settings that make no sense."""
         for key, value in group.items():
-            if key in ("lr", "eps", "weight_decay", "momentum", "dampening", "alpha") and not value >= 0:
+            if key in ("lr", "eps", "weight_decay", "momentum", "dampening", "alpha") \
+                    and not isinstance(value, tuple) and not value >= 0:
                 raise InputError(f"{key} cannot be negative", given=f"{key}={value}", expected="0 or more",
                                  mend="to climb write maximize=True" if key == "lr" else "check the setting")
 

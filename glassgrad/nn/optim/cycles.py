@@ -172,9 +172,9 @@ class CyclicLR(LRScheduler):
 
 
 def _need_momentum(optimizer: Optimizer) -> None:
-    if any("betas" not in g and not g.get("momentum") for g in optimizer.param_groups):
+    if any("betas" not in g and "momentum" not in g for g in optimizer.param_groups):
         raise InputError("the optimizer has no momentum to cycle", given=type(optimizer).__name__,
-                         expected="a group with momentum above 0, or betas", mend="write cycle_momentum=False")
+                         expected="an optimizer that has momentum or betas", mend="write cycle_momentum=False")
 
 
 def _set_momentum(optimizer: Optimizer, value: float) -> None:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import InputError
+from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.nn.optim.base import Optimizer, Parameters
 from glassgrad.nn.optim.group import Group
 from glassgrad.tensor.tensor import Tensor
@@ -17,22 +18,24 @@ Coefficients = tuple[float, float, float]
 COEFFICIENTS: Coefficients = (3.4445, -4.775, 2.0315)
 
 
-def orthogonal(matrix: Tensor, steps: int = 5, coefficients: Coefficients = COEFFICIENTS,
-               eps: float = 1e-7) -> Tensor:
+def orthogonal(matrix: Tensor, steps: int = 5, coefficients: Coefficients = COEFFICIENTS, eps: float = 1e-7,
+               dtype: DType = dtypes.bfloat16) -> Tensor:
     """A matrix with the same directions and singular values near 1, by the iteration X = a X + (b A + c A A) X with
-    A = X X^T.
+    A = X X^T. What is kept between products is rounded to `dtype`, sums are float32.
 
     >>> orthogonal(Tensor([[2.0, 0.0], [0.0, 1.0]])).numpy().round(1)
     array([[0.7, 0. ],
            [0. , 1.1]], dtype=float32)
     """
     a, b, c = coefficients
+    wide = matrix.dtype.accumulator
+    rounded = lambda x: x.cast(dtype).cast(wide)
     tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.transpose() if tall else matrix            # the smaller side first: its products are smaller
-    x = x / x.square().sum().sqrt().maximum(eps)
+    x = rounded(matrix.transpose() if tall else matrix)   # the smaller side first: its products are smaller
+    x = rounded(x / rounded(x.square().sum().sqrt()).maximum(eps))
     for _ in range(steps):
-        gram = x @ x.transpose()
-        x = x * a + (gram * b + (gram @ gram) * c) @ x
+        gram = rounded(x @ x.transpose())
+        x = rounded(x * a + rounded(gram * b + (gram @ gram) * c) @ x)
     return x.transpose() if tall else x
 
 
@@ -41,8 +44,8 @@ class Muon(Optimizer):
     and b once more.
 
     The scale is sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, columns)) with adjust_lr_fn="match_rms_adamw".
-    For biases and embeddings use AdamW, and join the two with OptimizerGroup. (PyTorch multiplies these matrices in
-    bfloat16, here it is float32.)
+    For biases and embeddings use AdamW, and join the two with OptimizerGroup. The matrices of the iteration are
+    rounded to bfloat16, as PyTorch's are; `ns_dtype=dtypes.float32` is the paper's formula without that.
 
     >>> w = Tensor([[1.0, 0.0], [0.0, 1.0]])
     >>> optimizer = Muon([w], lr=0.1, weight_decay=0.0)
@@ -56,10 +59,12 @@ class Muon(Optimizer):
     def __init__(self, params: Parameters, lr: float | Tensor = 0.001, momentum: float = 0.95,
                  weight_decay: float = 0.1, ns_steps: int = 5, ns_coefficients: Coefficients = COEFFICIENTS,
                  nesterov: bool = True, *, eps: float = 1e-7, adjust_lr_fn: str | None = None,
-                 maximize: bool = False, foreach: Any = None, fused: Any = None, master_weights: bool = True):
+                 ns_dtype: DType = dtypes.bfloat16, maximize: bool = False, foreach: Any = None, fused: Any = None,
+                 master_weights: bool = True):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "ns_steps": ns_steps,
                                   "ns_coefficients": tuple(ns_coefficients), "nesterov": nesterov, "eps": eps,
-                                  "adjust_lr_fn": adjust_lr_fn, "maximize": maximize}, master_weights)
+                                  "adjust_lr_fn": adjust_lr_fn, "ns_dtype": ns_dtype, "maximize": maximize},
+                         master_weights)
 
     def check(self, group: Group) -> None:
         super().check(group)
@@ -77,7 +82,8 @@ class Muon(Optimizer):
         b.assign((b * momentum + gradient * (1 - momentum)).cast(b.dtype))
         step = gradient * (1 - momentum) + b * momentum if group["nesterov"] else b
         rows, columns = value.shape[0], math.prod(value.shape[1:])
-        made = orthogonal(step.reshape(rows, columns), group["ns_steps"], group["ns_coefficients"], group["eps"])
+        made = orthogonal(step.reshape(rows, columns), group["ns_steps"], group["ns_coefficients"], group["eps"],
+                          group["ns_dtype"])
         scale = 0.2 * math.sqrt(max(rows, columns)) if group["adjust_lr_fn"] == "match_rms_adamw" \
             else math.sqrt(max(1, rows / columns))
         if group["weight_decay"]:
