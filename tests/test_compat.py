@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -293,3 +294,35 @@ def test_types_of_memory_in_numpy_and_torch():
         assert Tensor([1, 2]).cast(kind).numpy().dtype == _to_np_dtype(kind)
     found = [_to_torch_dtype(kind) for kind in (*dtypes.fp8s, dtypes.bfloat16)]
     assert found == [torch.uint8, torch.uint8, torch.bfloat16]
+
+
+def test_nodes_that_are_written_to():
+    """`uop.after(uop.store(...))`, as the language models of tinygrad 0.13 and 0.14 keep their keys and values."""
+    from glassgrad import Tensor, TinyJit, Variable
+    from glassgrad.base.errors import ShapeError
+    from glassgrad.compat import install, uninstall
+    from glassgrad.graph.uop import UOp
+
+    rows = np.arange(24, dtype=np.float32).reshape(6, 4)
+    cache, state = Tensor.zeros(6, 4).contiguous().realize(), Tensor.zeros(4).contiguous().realize()
+    place = Variable("start_pos", 0, 6)                 # one too many, as scripts write it
+    install()
+    try:
+        @TinyJit
+        def step(row, start):
+            written = state.uop.store((state + row).uop)
+            sums = Tensor(cache.uop.after(cache[start:start + 1].uop.store(row.reshape(1, 4).uop), written))
+            return sums[:start + 1].sum(0).realize()
+
+        for i, row in enumerate(rows):
+            np.testing.assert_array_equal(step(Tensor(row), place.bind(i)).numpy(), rows[:i + 1].sum(0))
+            np.testing.assert_array_equal(cache.numpy()[:i + 1], rows[:i + 1])
+            np.testing.assert_array_equal(state.numpy(), rows[:i + 1].sum(0))
+        assert step.captured
+        loose = Tensor.zeros(2, 3).uop                  # nobody's: only what `after` gives has the value
+        assert Tensor(loose.after(loose[:, 1:].store(Tensor.ones(2, 2).uop))).tolist() == [[0, 1, 1], [0, 1, 1]]
+        with pytest.raises(ShapeError, match="cannot assign a value of another shape"):
+            loose.after(loose[:, 1:].store(Tensor.ones(3, 2).uop))
+    finally:
+        uninstall()
+    assert not hasattr(UOp, "after")

@@ -10,6 +10,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from glassgrad.compat.effects import add_methods, remove_methods
 from glassgrad.compat.names import MODULES
 
 __all__ = ["install", "uninstall", "TinygradFinder"]
@@ -77,6 +78,7 @@ def install() -> None:
     """From now on `import tinygrad` gives glassgrad."""
     if _finder not in sys.meta_path:
         _forget()
+        add_methods()
         sys.meta_path.insert(0, _finder)
 
 
@@ -84,4 +86,5 @@ def uninstall() -> None:
     """`import tinygrad` means tinygrad again."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
+        remove_methods()
         _forget()

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from glassgrad.base.errors import JitError
 from glassgrad.engine.normal import Normal
 from glassgrad.engine.ready import Ready
-from glassgrad.graph.length import Symbol, on_binding, on_reading
+from glassgrad.graph.length import Comparison, Symbol, on_binding, on_comparing, on_reading
 from glassgrad.graph.uop import UOp
 
 
@@ -41,6 +41,7 @@ class Trace:
     records: list[Record] = field(default_factory=list)
     flags: list[Flag] = field(default_factory=list)
     variables: frozenset[str] = frozenset()      # names of those whose values each call brings
+    answers: dict[Comparison, None] = field(default_factory=dict)      # what was asked of those values
 
 
 class _Current(threading.local):
@@ -75,6 +76,16 @@ def refuse_reading(what: str) -> None:
                        mend="return the tensor and read it outside, or leave the jit off this function")
 
 
+def note_answer(comparison: Comparison) -> None:
+    """What the program does next may hang on this answer: a replay is for calls whose variables give the same one.
+    Variables that no call brings are not looked at again, so an answer of theirs cannot be kept."""
+    trace = _current.trace
+    if trace is not None:
+        if not all(symbol.name in trace.variables for symbol in comparison.length.symbols):
+            refuse_reading(f"{comparison}, which is true for some values only")
+        trace.answers[comparison] = None
+
+
 def refuse_binding(symbol: Symbol) -> None:
     """A variable that a call brings has one value in it; another one could not be told apart in a replay."""
     if _current.trace is not None and symbol.name in _current.trace.variables:
@@ -83,5 +94,6 @@ def refuse_binding(symbol: Symbol) -> None:
                        mend="use the bound variable that was handed in, or a Variable of another name")
 
 
+on_comparing.append(note_answer)
 on_reading.append(refuse_reading)
 on_binding.append(refuse_binding)

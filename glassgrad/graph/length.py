@@ -4,13 +4,15 @@ A length is a polynomial over variables in one canonical form, so equal lengths 
 computed, and `1024 - v + v` is the int 1024 again. Its bounds follow from those of its variables. A bound variable
 also has a value, which is no part of the structure of a graph: one kernel serves every value.
 
-Comparisons are answered by the bounds where they decide. Where they do not, and where a plain number is asked for
-(`int(v)`, `range(v)`), the value is read; inside a jitted function that is refused, because a replay has other values.
+Comparisons are answered by the bounds where they decide, else by the value; the jit notes such an answer, and replays a
+call only where it is the same. Where a plain number is asked for (`int(v)`, `range(v)`), the value is read; inside a
+jitted function that is refused, because a replay has other values.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Union
 
@@ -35,6 +37,25 @@ Atom = Union[Symbol, Quotient]        # noqa: UP007 - it is evaluated, on Python
 Monomial = tuple                      # of Atoms, sorted
 Terms = dict[Monomial, int]           # the constant is the term of ()
 
+SIGNS: dict[str, Callable[[int, int], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt,
+                                                ">=": operator.ge, "!=": operator.ne}
+
+
+class Comparison(NamedTuple):
+    """A length beside 0, where its bounds leave the answer open; and the answer that its value gave."""
+    length: Length
+    sign: str
+    answer: bool
+
+    def holds(self, value_of: Callable[[Symbol], int]) -> bool:
+        """Whether other values of the variables give the same answer."""
+        return SIGNS[self.sign](int(replaced(self.length, value_of)), 0) is self.answer
+
+    def __str__(self) -> str:
+        return f"whether {repr(self.length).split(' = ')[0]} {self.sign} 0"
+
+
+on_comparing: list[Callable[[Comparison], None]] = []     # told of answers that another value may change
 on_reading: list[Callable[[str], None]] = []     # told before a value is read: the jit refuses here
 on_binding: list[Callable[[Symbol], None]] = []  # told when a variable gets a value
 
@@ -132,31 +153,35 @@ class Length:
     def __rpow__(self, other: Any) -> Any: return other ** self._read(f"{other} ** {self}")
 
     # -- reading ---------------------------------------------------------------------------------------------
-    def __lt__(self, other: Any) -> bool: return self._compare(other, "<", lambda d: d < 0)
-    def __le__(self, other: Any) -> bool: return self._compare(other, "<=", lambda d: d <= 0)
-    def __gt__(self, other: Any) -> bool: return self._compare(other, ">", lambda d: d > 0)
-    def __ge__(self, other: Any) -> bool: return self._compare(other, ">=", lambda d: d >= 0)
+    def __lt__(self, other: Any) -> bool: return self._compare(other, "<")
+    def __le__(self, other: Any) -> bool: return self._compare(other, "<=")
+    def __gt__(self, other: Any) -> bool: return self._compare(other, ">")
+    def __ge__(self, other: Any) -> bool: return self._compare(other, ">=")
 
     def __bool__(self) -> bool:
-        return self.min > 0 or self._read(f"whether {self} is 0") != 0
+        return self.min > 0 or self.max < 0 or self._beside_zero("!=")
 
     def __index__(self) -> int: return self._read(f"{self} as a plain number")
     def __int__(self) -> int: return self._read(f"int({self})")
     def __float__(self) -> float: return float(self._read(f"float({self})"))
 
-    def _compare(self, other: Any, sign: str, holds: Callable[[int], bool]) -> bool:
+    def _compare(self, other: Any, sign: str) -> bool:
         if not isinstance(other, (int, float, Length)):
             return NotImplemented
         beside = math.ceil(other) if sign in ("<", ">=") and isinstance(other, float) else math.floor(other) \
             if isinstance(other, float) else other
         difference = self - beside
         if not isinstance(difference, Length):
-            return holds(difference)
-        low, high = holds(difference.min), holds(difference.max)
-        if low != high:
-            self._announce(f"whether {self} {sign} {other}, which is true for some values only")
-            return holds(difference._evaluate())
-        return low
+            return SIGNS[sign](difference, 0)
+        low, high = (SIGNS[sign](bound, 0) for bound in (difference.min, difference.max))
+        return low if low == high else difference._beside_zero(sign)
+
+    def _beside_zero(self, sign: str) -> bool:
+        """A comparison that the value decides."""
+        answer = SIGNS[sign](self._evaluate(), 0)
+        for told in on_comparing:
+            told(Comparison(self, sign, answer))
+        return answer
 
     def _announce(self, what: str) -> None:
         for told in on_reading:

@@ -4,7 +4,8 @@ A JIT that cannot lie:
 - The first calls run as they are and are traced; two traces must launch the same work, or the function is refused with
   the line that differs. Only then are calls replayed.
 - A call is replayed only if its arguments' shapes, types, devices and plain values, whatever it sees in its closure,
-  its globals and its objects (surroundings.py), and the settings are those of the trace; otherwise it is traced anew.
+  its globals and its objects (surroundings.py), and the settings are those of the trace, and whatever it asked of its
+  symbolic lengths (`if n > 5`) has the same answer; otherwise it is traced anew.
   A function that is traced anew again and again, because something in sight always changes, says so once.
 - Tensors it reads without being handed them (weights) are looked up at each call; tensors it leaves changed (weights,
   gradients, running means) are changed by a replay in the same way. Results are the caller's to keep.

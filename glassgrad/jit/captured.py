@@ -16,7 +16,7 @@ from glassgrad.engine.normal import scalar_bytes
 from glassgrad.engine.replay import Replay
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.length import Symbol
+from glassgrad.graph.length import Symbol, value_of
 from glassgrad.graph.uop import UOp
 from glassgrad.jit.exchange import Names, exchanged, moved, same_view, symbol_of
 from glassgrad.jit.frames import Frame
@@ -97,10 +97,14 @@ class Captured:
         self.flags = [flag.over(lambda node: exchanged(node, symbols, {})) for flag in traced.trace.flags]
         self.symbols = traced.symbols             # the variables that arguments bring, as they were in the trace
         self.sizes = [(s, address) for s, address in self.replay.sizes if s in self.symbols]
+        self.answers = list(traced.trace.answers)     # what the function asked of them
         self.names: Names = {}                    # what they are in this call
         self.circumstances = -1                   # under which the replay was prepared
         self.frame: Frame | None = None          # holds the results of the last call
         self.other: Frame | None = None          # held those of the call before: free once nobody else does
+
+    def _value_now(self, symbol: Symbol) -> int:
+        return value_of(self.names[symbol])
 
     def _find_standing(self, kept: list[UOp | None]) -> list[Row]:
         """What may stay where it is: results that take the place of a weight, and gradients that take nobody's; whole
@@ -224,6 +228,10 @@ class Captured:
             tensors = others
         if symbols:
             self.names = dict(zip(self.symbols, symbols))
+            for answer in self.answers:
+                if not answer.holds(self._value_now):
+                    self.why = f"{answer} is no longer {'true' if answer.answer else 'false'}"
+                    return STALE
         if self._is_stale():
             return STALE
         if circumstances != self.circumstances:
