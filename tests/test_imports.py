@@ -24,7 +24,7 @@ OPENED_WHEN_NEEDED = {
     "runtime/tuning.py": "only a file that somebody brings along is checked against the kinds of moves",
     "runtime/workers.py": "only where llvmlite is missing is the pool compiled from C",
     "engine/report.py": "CHECK interprets loop trees, which loads NumPy",
-    "tensor/calls.py": "a kernel of one's own brings a C compiler and processes, which few ever need",
+    "tensor/tinygrad_names.py": "a kernel of one's own brings a C compiler and processes, which few ever need",
     "graph/uop.py": "view.py is built on uop.py, and few ever ask for it",
 }
 

@@ -117,6 +117,23 @@ class Activations(Convolution):
         a, b = self.split([size // 2, size // 2], dim=-1)
         return a.silu() * b
 
+    def glu(self, dim: int = -1) -> Self:
+        """An axis cut in two halves a and b: a sigmoid(b).
+
+        >>> Tensor([4.0, 0.0]).glu().tolist()
+        [2.0]
+        """
+        axis = working_axis(dim, self.ndim, "glu")
+        if self.shape[axis] % 2:
+            raise InputError(
+                "glu needs an even axis",
+                given=f"an axis of {self.shape[axis]}",
+                expected="two equal halves",
+                mend="check the layer before",
+            )
+        a, b = self.chunk(2, dim=axis)
+        return a * b.sigmoid()
+
     def softplus(self, beta: float = 1.0, threshold: float = 20.0) -> Self:
         """ln(1 + e^(beta x)) / beta, without overflow, and x itself where beta x is above a threshold.
 
@@ -178,3 +195,44 @@ class Activations(Convolution):
         [-0.0, 3.0]
         """
         return self * (self + 3).relu6() * (1 / 6)
+
+    def prelu(self, weight: Self) -> Self:
+        """x where it is positive, weight x elsewhere; one weight, or one per channel (axis 1).
+
+        >>> Tensor([-2.0, 2.0]).prelu(Tensor([0.5])).tolist()
+        [-1.0, 2.0]
+        """
+        slope = weight.reshape(()) if weight.numel() == 1 else weight.reshape((-1,) + (1,) * max(self.ndim - 2, 0))
+        return (self > 0).where(self, self * slope)
+
+    def threshold(self, threshold: float, value: float) -> Self:
+        """x where it is above a threshold, `value` elsewhere.
+
+        >>> Tensor([0.5, 2.0]).threshold(1, 9).tolist()
+        [9.0, 2.0]
+        """
+        return (self > threshold).where(self, value)
+
+    def hardshrink(self, lambd: float = 0.5) -> Self:
+        """x where |x| is above lambd, 0 elsewhere; NaN stays NaN.
+
+        >>> Tensor([0.25, -2.0]).hardshrink().tolist()
+        [0.0, -2.0]
+        """
+        return (self.abs() <= lambd).where(0, self)
+
+    def softshrink(self, lambd: float = 0.5) -> Self:
+        """x moved toward 0 by lambd, stopping there.
+
+        >>> Tensor([0.25, -2.0]).softshrink().tolist()
+        [0.0, -1.5]
+        """
+        return (self.abs() <= lambd).where(0, (self > 0).where(self - lambd, self + lambd))
+
+    def tanhshrink(self) -> Self:
+        """x - tanh(x).
+
+        >>> Tensor([0.0]).tanhshrink().tolist()
+        [0.0]
+        """
+        return self - self.tanh()

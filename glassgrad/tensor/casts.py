@@ -1,13 +1,14 @@
 """The short names of casts. In: a tensor. Out: the same values in another type.
 
-A room of its own because its methods are called float, int and bool, which would hide Python's own in a larger class.
+A room of its own because its methods are called float, int, bool and type, which would hide Python's own in a larger
+class.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.tensor.core import Core
 
 if TYPE_CHECKING:
@@ -68,6 +69,30 @@ class Casts(Core):
         """
         return self.cast(dtypes.int64)
 
+    def short(self) -> Self:
+        """The values as int16.
+
+        >>> Tensor([1]).short().dtype
+        dtypes.int16
+        """
+        return self.cast(dtypes.int16)
+
+    def byte(self) -> Self:
+        """The values as uint8.
+
+        >>> Tensor([1]).byte().dtype
+        dtypes.uint8
+        """
+        return self.cast(dtypes.uint8)
+
+    def char(self) -> Self:
+        """The values as int8.
+
+        >>> Tensor([1]).char().dtype
+        dtypes.int8
+        """
+        return self.cast(dtypes.int8)
+
     def bool(self) -> Self:
         """Whether each value differs from zero.
 
@@ -75,3 +100,19 @@ class Casts(Core):
         [False, True]
         """
         return self.cast(dtypes.bool)
+
+    def type_as(self, other: Self) -> Self:
+        """The values in another tensor's type.
+
+        >>> Tensor([1]).type_as(Tensor([1.0])).dtype
+        dtypes.float32
+        """
+        return self.cast(other.dtype)
+
+    def type(self, dtype: DType | str | None = None) -> Any:
+        """The values in another type; without one, the name of this type.
+
+        >>> Tensor([1]).type(dtypes.float32).tolist(), Tensor([1]).type()
+        ([1.0], 'int32')
+        """
+        return self.dtype.name if dtype is None else self.cast(dtype)

@@ -1,7 +1,8 @@
 """What a tensor is: a node of the graph, a gradient, a wish for one. In: values or nodes. Out: `Core`.
 
-Every room of tensor/ adds methods to the class below it: core <- casts <- arithmetic <- movement <- ... <- Tensor. So
-a room uses only what stands beneath it, and each method is found by name in one file.
+The rooms of tensor/ that end in a class each add methods to the class of another: core <- casts <- arithmetic <-
+operators <- movement <- ... <- Tensor. So a room uses only what stands beneath it, and each method is found by name in
+one file. What they compute with, on nodes, is in formulas/.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""New tensors: zeros, ones, ranges, grids. In: shapes and numbers. Out: tensors; most need no memory.
+"""New tensors: zeros, ones, ranges, grids, triangles. In: shapes and numbers. Out: tensors; most need no memory.
 
 Each one is a leaf of its own, with a gradient of its own, even when two hold the same constant.
 """
@@ -88,6 +88,17 @@ class Creation(Reduce):
         """
         return cls.full(cls._sizes(shape, "empty"), 0, dtype or dtypes.default_float, device, requires_grad)
 
+    @classmethod
+    def const(cls, b: Any, dtype: Any = None, device: str | None = None) -> Self:
+        """One number as a tensor without axes. (Older texts give the type first.)
+
+        >>> Tensor.const(3).item(), Tensor.const(3, dtypes.float32).dtype
+        (3, dtypes.float32)
+        """
+        if isinstance(b, DType):
+            b, dtype = dtype, b
+        return cls.full((), b, dtype, device)
+
     def full_like(self, fill_value: Any, dtype: DType | str | None = None, device: str | None = None,
                   buffer: bool = True, **kwargs: Any) -> Self:
         """One value everywhere, in the shape and dtype of this tensor.
@@ -115,6 +126,62 @@ class Creation(Reduce):
         [1, 1]
         """
         return self.full_like(1, **kwargs)
+
+    def const_like(self, value: Any, dtype: Any = None) -> Self:
+        """One value in this tensor's shape; `full_like`.
+
+        >>> Tensor([1, 2]).const_like(7).tolist()
+        [7, 7]
+        """
+        return self.full_like(value, dtype=dtype)
+
+    def empty_like(self, dtype: Any = None, device: str | None = None, **kwargs: Any) -> Self:
+        """A tensor of this shape whose values do not matter yet (they are zeros).
+
+        >>> Tensor([1, 2]).empty_like().shape
+        (2,)
+        """
+        return self.full_like(0, dtype, device, **kwargs)
+
+    def new_full(self, size: int | Sequence[int], fill_value: float, **kwargs: Any) -> Self:
+        """One value everywhere, in this tensor's type and on its device.
+
+        >>> Tensor([1.5]).new_full((2,), 3).tolist()
+        [3.0, 3.0]
+        """
+        return self.__class__.full(size, fill_value, **{"dtype": self.dtype, "device": self.device, **kwargs})
+
+    def new_zeros(self, *size: Any, **kwargs: Any) -> Self:
+        """Zeros, in this tensor's type and on its device.
+
+        >>> Tensor([1]).new_zeros(2).tolist()
+        [0, 0]
+        """
+        return self.new_full(shape_from(size, "new_zeros"), 0, **kwargs)
+
+    def new_ones(self, *size: Any, **kwargs: Any) -> Self:
+        """Ones, in this tensor's type and on its device.
+
+        >>> Tensor([1]).new_ones(2).tolist()
+        [1, 1]
+        """
+        return self.new_full(shape_from(size, "new_ones"), 1, **kwargs)
+
+    def new_empty(self, *size: Any, **kwargs: Any) -> Self:
+        """Values that do not matter yet (zeros), in this tensor's type and on its device.
+
+        >>> Tensor([1]).new_empty(2).shape
+        (2,)
+        """
+        return self.new_full(shape_from(size, "new_empty"), 0, **kwargs)
+
+    def new_tensor(self, data: Any, **kwargs: Any) -> Self:
+        """A tensor of new values, in this tensor's type and on its device.
+
+        >>> Tensor([1.5]).new_tensor([1, 2]).tolist()
+        [1.0, 2.0]
+        """
+        return self.__class__(data, **{"dtype": self.dtype, "device": self.device, **kwargs})
 
     def _wanted(self, kwargs: dict[str, Any]) -> DType:
         unknown = set(kwargs) - {"dtype", "device", "requires_grad"}
@@ -190,6 +257,15 @@ class Creation(Reduce):
         return cls._made((place < steps // 2).where(up, down).cast(kind), device, requires_grad)
 
     @classmethod
+    def logspace(cls, start: float, end: float, steps: int, base: float = 10.0, **kwargs: Any) -> Self:
+        """base to the powers from start to end, both included.
+
+        >>> Tensor.logspace(0, 2, 3, base=2).tolist()
+        [1.0, 2.0, 4.0]
+        """
+        return (cls.linspace(start, end, steps, **kwargs) * math.log2(base)).exp2()
+
+    @classmethod
     def eye(cls, n: int, m: int | None = None, dtype: DType | str | None = None, device: str | None = None,
             requires_grad: bool | None = None) -> Self:
         """Ones on the diagonal, zeros elsewhere.
@@ -229,6 +305,35 @@ class Creation(Reduce):
         [[1, 0], [3, 4]]
         """
         return self._with(self._diagonal_mask(diagonal + 1, "tril").where(0, self.uop))
+
+    @classmethod
+    def tri(cls, n: int, m: int | None = None, diagonal: int = 0, **kwargs: Any) -> Self:
+        """Ones on and below a diagonal, zeros above.
+
+        >>> Tensor.tri(2).tolist()
+        [[1.0, 0.0], [1.0, 1.0]]
+        """
+        return cls.ones(n, n if m is None else m, **kwargs).tril(diagonal)
+
+    @classmethod
+    def tril_indices(cls, row: int, col: int, offset: int = 0) -> Self:
+        """The places on and below a diagonal of a row x col matrix, as (2, count).
+
+        >>> Tensor.tril_indices(2, 2).tolist()
+        [[0, 1, 1], [0, 0, 1]]
+        """
+        places = [(i, j) for i in range(row) for j in range(min(max(i + offset + 1, 0), col))]
+        return cls([[p[k] for p in places] for k in range(2)], dtype=dtypes.int32)
+
+    @classmethod
+    def triu_indices(cls, row: int, col: int, offset: int = 0) -> Self:
+        """The places on and above a diagonal of a row x col matrix, as (2, count).
+
+        >>> Tensor.triu_indices(2, 2).tolist()
+        [[0, 0, 1], [0, 1, 1]]
+        """
+        places = [(i, j) for i in range(row) for j in range(min(max(i + offset, 0), col), col)]
+        return cls([[p[k] for p in places] for k in range(2)], dtype=dtypes.int32)
 
     def meshgrid(self, *others: Self, indexing: str = "ij") -> tuple[Self, ...]:
         """A grid's coordinates from its axes: the first varies along rows ("ij") or columns ("xy").

@@ -132,6 +132,14 @@ class Einsum(Scattering):
         y = other.permute([*theirs, *others]).reshape(k, math.prod(other.shape[a] for a in others))
         return (x @ y).reshape(*[self.shape[a] for a in rest], *[other.shape[a] for a in others])
 
+    def inner(self, other: Self) -> Self:
+        """Products summed over the last axis of both.
+
+        >>> Tensor([1, 2]).inner(Tensor([3, 4])).item()
+        11
+        """
+        return self * other if not (self.ndim and other.ndim) else self.tensordot(other, ([-1], [-1]))
+
     def rearrange(self, formula: str, **sizes: int) -> Self:
         """Axes by name: swapped, split with (a b), joined with (a b), dropped or made with 1.
 

@@ -1,4 +1,4 @@
-"""What layers are made of: softmax, norms, dropout, attention, losses. In, out: tensors.
+"""What layers are made of: softmax, norms, dropout, attention. In, out: tensors.
 
 Statistics of float16 and bfloat16 are taken in float32 and rounded at the end.
 """
@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
-from glassgrad.tensor import index_check
 from glassgrad.tensor.activations import Activations
-from glassgrad.tensor.meeting import Axis, resolve_axes, resolve_axis
+from glassgrad.tensor.meeting import Axis, resolve_axes
 from glassgrad.tensor.precision import exact
-from glassgrad.tensor.sequence import counting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -25,7 +23,7 @@ __all__ = ["Functional"]
 
 
 class Functional(Activations):
-    """Softmax, norms, dropout, attention, losses."""
+    """Softmax, norms, dropout, attention."""
     __slots__ = ()
 
     # -- softmax ---------------------------------------------------------------------------------------------
@@ -54,6 +52,14 @@ class Functional(Activations):
         """
         x, out = self._shifted(axis, dtype)
         return (x - x.exp().sum(axis, keepdim=True).log()).cast(out)
+
+    def softmin(self, axis: Any = -1, dtype: Any = None) -> Self:
+        """softmax(-x).
+
+        >>> Tensor([1.0, 1.0]).softmin().tolist()
+        [0.5, 0.5]
+        """
+        return (-self).softmax(axis, dtype)
 
     # -- norms -----------------------------------------------------------------------------------------------
     def layernorm(self, axis: Axis = -1, eps: float = 1e-5) -> Self:
@@ -147,150 +153,3 @@ class Functional(Activations):
         scores = attn_mask.where(scores, -math.inf) if allowed is attn_mask else scores + attn_mask
         some = allowed.any(-1, keepdim=True)
         return some.where(some.where(scores, 0).softmax(-1), 0).dropout(dropout_p) @ value
-
-    # -- losses ----------------------------------------------------------------------------------------------
-    def _reduced(self, reduction: str) -> Self:
-        if reduction not in ("mean", "sum", "none"):
-            raise InputError("there is no such reduction", given=f"reduction={reduction!r}",
-                             expected='"mean", "sum" or "none"', mend='write reduction="mean"')
-        return self.mean() if reduction == "mean" else self.sum() if reduction == "sum" else self
-
-    def _chosen(self, target: Self, axis: int, ignored: int | None = None) -> Self:
-        """Along an axis, the value whose place the target names; 0 where it names none."""
-        classes = self.shape[axis]
-        at = counting(classes, dtypes.int32).reshape((classes,) + (1,) * (self.ndim - axis - 1)).broadcast(self.shape)
-        named = self._with(at) == target.cast(dtypes.int32).unsqueeze(axis)
-        index_check.watch_classes(named.uop, target.uop, classes, axis, self.shape, ignored)
-        return named.where(self, 0).sum(axis)
-
-    def _weighed(self, losses: Self, target: Self, axis: int, weight: Self | None, ignore_index: int | None,
-                 reduction: str) -> Self:
-        """Losses with those that do not count left out, and each class counting as much as it should."""
-        counted = target.ne(ignore_index) if ignore_index is not None else target.eq(target)
-        share = counted.cast(losses.dtype)
-        if weight is not None:
-            share = share * self._by_class(weight, axis)._chosen(target, axis, ignore_index)
-            losses = losses * share
-        losses = counted.where(losses, 0)
-        return losses.sum() / share.sum() if reduction == "mean" else losses._reduced(reduction)
-
-    def _by_class(self, weight: Self, axis: int) -> Self:
-        """One weight per class, in the shape of the predictions."""
-        if weight.shape != (self.shape[axis],):
-            raise ShapeError("there is one weight per class", given=f"weight {weight.shape}, predictions {self.shape}",
-                             expected=f"shape ({self.shape[axis]},)", mend="check the number of classes")
-        return weight.reshape((-1,) + (1,) * (self.ndim - axis - 1)).expand(self.shape)
-
-    def nll_loss(self, target: Self, weight: Self | None = None, ignore_index: int | None = -100,
-                 reduction: str = "mean") -> Self:
-        """Minus the log-probability of each target class; classes are axis 1 (or the only one). `weight` says how much
-        each class counts.
-
-        >>> Tensor([[0.0, -2.0]]).nll_loss(Tensor([1])).item()
-        2.0
-        """
-        axis = self._class_axis(target, "nll_loss")
-        chosen = self._chosen(target, axis, ignore_index)
-        return self._weighed(-chosen, target, axis, weight, ignore_index, reduction)
-
-    def _class_axis(self, target: Self, what: str) -> int:
-        axis = 0 if self.ndim == 1 else 1
-        if target.shape != self.shape[:axis] + self.shape[axis + 1:]:
-            raise ShapeError(f"the targets of {what} do not fit the predictions",
-                             given=f"predictions {self.shape}, targets {target.shape}",
-                             expected=f"targets of shape {self.shape[:axis] + self.shape[axis + 1:]}, one class each",
-                             mend="check the batch sizes; classes are axis 1 of the predictions")
-        return axis
-
-    def cross_entropy(self, target: Self, reduction: str = "mean", label_smoothing: float = 0.0,
-                      ignore_index: int = -100, weight: Self | None = None) -> Self:
-        """Minus the log-probability of the targets: classes (whole numbers) or probabilities (the predictions' shape).
-        `weight` says how much each class counts.
-
-        >>> round(Tensor([[0.0, 0.0]]).cross_entropy(Tensor([1])).exp().item(), 6)
-        2.0
-        """
-        axis = 0 if self.ndim == 1 else 1
-        logs = self.log_softmax(axis)
-        smooth = label_smoothing
-        if not 0 <= smooth <= 1:
-            raise InputError("label_smoothing is a share", given=f"label_smoothing={smooth}",
-                             expected="a number from 0 to 1", mend="write label_smoothing=0.1, for example")
-        if target.dtype.kind == "f":
-            if target.shape != self.shape:
-                raise ShapeError("the target probabilities do not fit the predictions",
-                                 given=f"predictions {self.shape}, targets {target.shape}", expected="one shape",
-                                 mend="for classes, hand in whole numbers: target.int()")
-            target = target * (1 - smooth) + smooth / self.shape[axis] if smooth else target
-            if weight is not None:
-                logs = logs * self._by_class(weight, axis)
-            losses = -(logs * target).sum(axis)
-            if reduction == "mean":
-                return losses.sum() / max(1, losses.numel())
-            return losses._reduced(reduction)
-        self._class_axis(target, "cross_entropy")
-        chosen = logs._chosen(target, axis, ignore_index)
-        if not smooth:
-            return self._weighed(-chosen, target, axis, weight, ignore_index, reduction)
-        spread = logs if weight is None else logs * self._by_class(weight, axis)
-        counted = target.ne(ignore_index)
-        named = self._weighed(-chosen, target, axis, weight, ignore_index, "none")
-        losses = named * (1 - smooth) - counted.where(spread.mean(axis), 0) * smooth
-        if reduction != "mean":
-            return losses._reduced(reduction)
-        share = counted.cast(losses.dtype)
-        share = share if weight is None else share * self._by_class(weight, axis)._chosen(target, axis, ignore_index)
-        return losses.sum() / share.sum()
-
-    def sparse_categorical_crossentropy(self, target: Self, ignore_index: int = -1, label_smoothing: float = 0.0,
-                                        reduction: str = "mean") -> Self:
-        """Minus the log-probability of the target classes, which are the last axis here.
-
-        >>> round(Tensor([[0.0, 0.0]]).sparse_categorical_crossentropy(Tensor([1])).exp().item(), 6)
-        2.0
-        """
-        axis = resolve_axis(-1, self.ndim, "sparse_categorical_crossentropy")
-        if target.shape != self.shape[:-1]:
-            raise ShapeError("the targets do not fit the predictions",
-                             given=f"predictions {self.shape}, targets {target.shape}",
-                             expected=f"targets of shape {self.shape[:-1]}, one class each",
-                             mend="check the batch sizes")
-        logs = self.log_softmax(-1)
-        losses = -logs._chosen(target, axis, ignore_index)
-        if label_smoothing:
-            losses = losses * (1 - label_smoothing) - logs.mean(-1) * label_smoothing
-        return self._weighed(losses, target, axis, None, ignore_index, reduction)
-
-    def binary_crossentropy(self, target: Self, reduction: str = "mean") -> Self:
-        """-(y ln p + (1 - y) ln(1 - p)) for probabilities p; each logarithm is at least -100.
-
-        >>> Tensor([1.0, 0.0]).binary_crossentropy(Tensor([1.0, 0.0])).item()
-        0.0
-        """
-        losses = -(target * self.log().maximum(-100) + (1 - target) * (1 - self).log().maximum(-100))
-        return losses._reduced(reduction)
-
-    def binary_crossentropy_logits(self, target: Self, reduction: str = "mean", pos_weight: Self | None = None) -> Self:
-        """`binary_crossentropy` of sigmoid(x), without overflow.
-
-        >>> Tensor([1000.0]).binary_crossentropy_logits(Tensor([1.0])).item()
-        0.0
-        """
-        weighted = target * self.logsigmoid() if pos_weight is None else target * pos_weight * self.logsigmoid()
-        return (-(weighted + (1 - target) * (-self).logsigmoid()))._reduced(reduction)
-
-    def mse_loss(self, target: Any, reduction: str = "mean") -> Self:
-        """The squared difference.
-
-        >>> Tensor([1.0, 5.0]).mse_loss(Tensor([1.0, 3.0])).item()
-        2.0
-        """
-        return (self - target).square()._reduced(reduction)
-
-    def l1_loss(self, target: Any, reduction: str = "mean") -> Self:
-        """The size of the difference.
-
-        >>> Tensor([1.0, 5.0]).l1_loss(Tensor([1.0, 3.0])).item()
-        1.0
-        """
-        return (self - target).abs()._reduced(reduction)

@@ -217,6 +217,23 @@ class Indexing(Linear):
             picks.append((a, index if a == axis else self._with(count.expand(index.shape))))
         return self._with(_pick(x, picks)) if self.ndim else self.reshape(index.shape)
 
+    def take_along_dim(self, indices: Self, dim: int | None = None) -> Self:
+        """`gather` with this and the places broadcast to each other; without an axis, of the flattened tensor.
+
+        >>> Tensor([[3, 1]]).take_along_dim(Tensor([[1], [0]]), 1).tolist()
+        [[1], [3]]
+        """
+        if dim is None:
+            return self.flatten().gather(0, indices.flatten())
+        axis = resolve_axis(dim, self.ndim, "take_along_dim")
+        if indices.ndim != self.ndim:
+            raise ShapeError("the index of take_along_dim does not fit", given=f"{indices.shape} for {self.shape}",
+                             expected=f"{self.ndim} axes", mend="insert axes of size 1 with unsqueeze")
+        wide = [max(n, m) if 0 not in (n, m) else 0 for n, m in zip(self.shape, indices.shape)]
+        own = [self.shape[a] if a == axis else n for a, n in enumerate(wide)]
+        its = [indices.shape[a] if a == axis else n for a, n in enumerate(wide)]
+        return self.expand(own).gather(axis, indices.expand(its))
+
     def index_select(self, dim: int, index: Self) -> Self:
         """The slices along one axis that a vector of places names.
 

@@ -15,7 +15,7 @@ from glassgrad.tensor import running
 from glassgrad.tensor.formulas import matrices
 from glassgrad.tensor.formulas.order import key_of, order_of
 from glassgrad.tensor.own_gradient import own_gradient
-from glassgrad.tensor.shortcuts import Shortcuts
+from glassgrad.tensor.sharding import Sharding
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,7 +39,7 @@ def _computed(x: Any) -> UOp:
     return found
 
 
-class LinearAlgebra(Shortcuts):
+class LinearAlgebra(Sharding):
     """Solve, invert, take apart."""
     __slots__ = ()
 

@@ -1,4 +1,7 @@
-"""Products of matrices. In, out: tensors. There is no matmul op: it is expand, multiply, sum; the compiler sees it."""
+"""Products of vectors and matrices. In, out: tensors.
+
+There is no matmul op: it is expand, multiply, sum; the compiler sees it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph.dtype import DType, dtype_by_name, promote
 from glassgrad.graph.uop import UOp
-from glassgrad.tensor.meeting import broadcast_shape
+from glassgrad.tensor.meeting import broadcast_shape, working_axis
 from glassgrad.tensor.precision import lowered
 from glassgrad.tensor.random import Random
 from glassgrad.tensor.reduce import sum_dtype
@@ -26,7 +29,7 @@ def contract(x: UOp, y: UOp, out: DType) -> UOp:
 
 
 class Linear(Random):
-    """Products of matrices."""
+    """Products of vectors and matrices."""
     __slots__ = ()
 
     def matmul(self, other: Any, reverse: bool = False, dtype: DType | str | None = None) -> Self:
@@ -73,6 +76,68 @@ class Linear(Random):
         """
         return self.reshape(-1, 1) * other.reshape(1, -1)
 
+    def mm(self, other: Self) -> Self:
+        """x @ other, for matrices.
+
+        >>> Tensor([[1, 2]]).mm(Tensor([[3], [4]])).tolist()
+        [[11]]
+        """
+        return self @ other
+
+    def bmm(self, other: Self) -> Self:
+        """x @ other, for stacks of matrices.
+
+        >>> Tensor([[[1, 2]]]).bmm(Tensor([[[3], [4]]])).tolist()
+        [[[11]]]
+        """
+        return self @ other
+
+    def mv(self, other: Self) -> Self:
+        """x @ other, for a matrix and a vector.
+
+        >>> Tensor([[1, 2]]).mv(Tensor([3, 4])).tolist()
+        [11]
+        """
+        return self @ other
+
+    def vdot(self, other: Self) -> Self:
+        """The product of two vectors.
+
+        >>> Tensor([1, 2]).vdot(Tensor([3, 4])).item()
+        11
+        """
+        if self.ndim != 1 or other.ndim != 1:
+            raise ShapeError("vdot is of vectors", given=f"{self.shape} and {other.shape}", expected="1 axis each",
+                             mend="use x @ y for matrices")
+        return self @ other
+
+    def kron(self, other: Self) -> Self:
+        """The Kronecker product: every element of this times the whole other.
+
+        >>> Tensor([1, 10]).kron(Tensor([1, 2])).tolist()
+        [1, 2, 10, 20]
+        """
+        rank = max(self.ndim, other.ndim)
+        a, b = (1,) * (rank - self.ndim) + self.shape, (1,) * (rank - other.ndim) + other.shape
+        x = self.reshape([m for n in a for m in (n, 1)]) * other.reshape([m for n in b for m in (1, n)])
+        return x.reshape([n * m for n, m in zip(a, b)])
+
+    def cross(self, other: Self, dim: int = -1) -> Self:
+        """The cross product of vectors of three along an axis.
+
+        >>> Tensor([1, 0, 0]).cross(Tensor([0, 1, 0])).tolist()
+        [0, 0, 1]
+        """
+        axis = working_axis(dim, self.ndim, "cross")
+        if self.shape[axis] != 3 or other.ndim != self.ndim or other.shape[axis] != 3:
+            raise ShapeError(
+                "a cross product is of vectors of three",
+                given=f"{self.shape} and {other.shape}, dim={dim}",
+                expected="3 along that axis",
+                mend="choose the axis with dim=",
+            )
+        return self.roll(-1, axis) * other.roll(-2, axis) - self.roll(-2, axis) * other.roll(-1, axis)
+
     def linear(self, weight: Self, bias: Self | None = None, dtype: DType | str | None = None) -> Self:
         """x @ weight + bias, with weight (inputs, outputs); a weight with one axis multiplies element by element.
         (`nn.Linear` keeps its weight as (outputs, inputs) and transposes it.)
@@ -96,6 +161,49 @@ class Linear(Random):
                                  expected="functions or layers", mend="check the list of layers")
             x = layer(x)
         return x
+
+    # -- products added to something -------------------------------------------------------------------------
+    def addmm(self, mat1: Self, mat2: Self, beta: float = 1, alpha: float = 1) -> Self:
+        """beta x + alpha mat1 @ mat2.
+
+        >>> Tensor([[1]]).addmm(Tensor([[1, 2]]), Tensor([[3], [4]])).tolist()
+        [[12]]
+        """
+        product = mat1 @ mat2 if alpha == 1 else (mat1 @ mat2) * alpha
+        return (self if beta == 1 else self * beta) + product
+
+    def addmv(self, mat: Self, vec: Self, beta: float = 1, alpha: float = 1) -> Self:
+        """beta x + alpha mat @ vec.
+
+        >>> Tensor([1]).addmv(Tensor([[1, 2]]), Tensor([3, 4])).tolist()
+        [12]
+        """
+        return self.addmm(mat, vec, beta, alpha)
+
+    def addr(self, vec1: Self, vec2: Self, beta: float = 1, alpha: float = 1) -> Self:
+        """beta x + alpha times the outer product of two vectors.
+
+        >>> Tensor([[1, 1]]).addr(Tensor([2]), Tensor([3, 4])).tolist()
+        [[7, 9]]
+        """
+        return self.addmm(vec1.unsqueeze(1), vec2.unsqueeze(0), beta, alpha)
+
+    def baddbmm(self, batch1: Self, batch2: Self, beta: float = 1, alpha: float = 1) -> Self:
+        """beta x + alpha batch1 @ batch2, for stacks of matrices.
+
+        >>> Tensor([[[1]]]).baddbmm(Tensor([[[2]]]), Tensor([[[3]]])).tolist()
+        [[[7]]]
+        """
+        return self.addmm(batch1, batch2, beta, alpha)
+
+    def addbmm(self, batch1: Self, batch2: Self, beta: float = 1, alpha: float = 1) -> Self:
+        """beta x + alpha times the sum of batch1 @ batch2 over the stack.
+
+        >>> Tensor([[1]]).addbmm(Tensor([[[2]], [[1]]]), Tensor([[[3]], [[4]]])).tolist()
+        [[11]]
+        """
+        product = (batch1 @ batch2).sum(0)
+        return (self if beta == 1 else self * beta) + (product if alpha == 1 else product * alpha)
 
 
 def _product(x: UOp, y: UOp, out: DType) -> UOp:

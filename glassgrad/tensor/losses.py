@@ -1,4 +1,6 @@
-"""More of what a model is trained by: huber, kl_div, distances, gated activations. In, out: tensors."""
+"""What a model is trained by: differences, cross entropies, ctc. In: predictions and targets. Out: one number,
+or one per example with reduction="none".
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph.dtype import dtypes
-from glassgrad.tensor import running
+from glassgrad.tensor import index_check, running
 from glassgrad.tensor.formulas import ctc
-from glassgrad.tensor.meeting import working_axis
+from glassgrad.tensor.meeting import resolve_axis
 from glassgrad.tensor.numerics import Numerics
 from glassgrad.tensor.sequence import counting
 
@@ -20,10 +22,32 @@ __all__ = ["Losses"]
 
 
 class Losses(Numerics):
-    """More losses, distances and activations."""
+    """Losses."""
     __slots__ = ()
 
-    # -- losses ----------------------------------------------------------------------------------------------
+    # -- differences -----------------------------------------------------------------------------------------
+    def _reduced(self, reduction: str) -> Self:
+        if reduction not in ("mean", "sum", "none"):
+            raise InputError("there is no such reduction", given=f"reduction={reduction!r}",
+                             expected='"mean", "sum" or "none"', mend='write reduction="mean"')
+        return self.mean() if reduction == "mean" else self.sum() if reduction == "sum" else self
+
+    def mse_loss(self, target: Any, reduction: str = "mean") -> Self:
+        """The squared difference.
+
+        >>> Tensor([1.0, 5.0]).mse_loss(Tensor([1.0, 3.0])).item()
+        2.0
+        """
+        return (self - target).square()._reduced(reduction)
+
+    def l1_loss(self, target: Any, reduction: str = "mean") -> Self:
+        """The size of the difference.
+
+        >>> Tensor([1.0, 5.0]).l1_loss(Tensor([1.0, 3.0])).item()
+        1.0
+        """
+        return (self - target).abs()._reduced(reduction)
+
     def huber_loss(self, target: Any, reduction: str = "mean", delta: float = 1.0) -> Self:
         """d^2 / 2 for differences d up to delta, delta (|d| - delta / 2) beyond.
 
@@ -52,44 +76,24 @@ class Losses(Numerics):
             return losses.sum() / self.shape[0]
         return losses._reduced(reduction)
 
-    def hinge_embedding_loss(self, target: Self, margin: float = 1.0, reduction: str = "mean") -> Self:
-        """x where the target is 1, max(0, margin - x) where it is -1.
+    # -- two classes -----------------------------------------------------------------------------------------
+    def binary_crossentropy(self, target: Self, reduction: str = "mean") -> Self:
+        """-(y ln p + (1 - y) ln(1 - p)) for probabilities p; each logarithm is at least -100.
 
-        >>> Tensor([0.25, 0.25]).hinge_embedding_loss(Tensor([1.0, -1.0]), reduction="none").tolist()
-        [0.25, 0.75]
+        >>> Tensor([1.0, 0.0]).binary_crossentropy(Tensor([1.0, 0.0])).item()
+        0.0
         """
-        return (target == 1).where(self, (margin - self).maximum(0))._reduced(reduction)
+        losses = -(target * self.log().maximum(-100) + (1 - target) * (1 - self).log().maximum(-100))
+        return losses._reduced(reduction)
 
-    def soft_margin_loss(self, target: Self, reduction: str = "mean") -> Self:
-        """ln(1 + e^(-target x)), for targets of 1 and -1.
+    def binary_crossentropy_logits(self, target: Self, reduction: str = "mean", pos_weight: Self | None = None) -> Self:
+        """`binary_crossentropy` of sigmoid(x), without overflow.
 
-        >>> round(Tensor([0.0]).soft_margin_loss(Tensor([1.0])).exp().item(), 6)
-        2.0
+        >>> Tensor([1000.0]).binary_crossentropy_logits(Tensor([1.0])).item()
+        0.0
         """
-        return (-target * self).softplus()._reduced(reduction)
-
-    def gaussian_nll_loss(
-        self, target: Self, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
-    ) -> Self:
-        """(ln var + (x - target)^2 / var) / 2, with var at least eps; `full` adds ln(2 pi) / 2.
-
-        >>> Tensor([1.0]).gaussian_nll_loss(Tensor([3.0]), Tensor([1.0])).item()
-        2.0
-        """
-        var = self.ufix(var)
-        spread = var + (var.maximum(eps) - var).detach()       # the limit changes the value, not the gradient
-        losses = (spread.log() + (self - target).square() / spread) * 0.5
-        return (losses + 0.9189385332046727 if full else losses)._reduced(reduction)
-
-    def poisson_nll_loss(
-        self, target: Self, log_input: bool = True, eps: float = 1e-8, reduction: str = "mean"
-    ) -> Self:
-        """e^x - target x, or x - target ln(x + eps) for x that is no logarithm.
-
-        >>> Tensor([0.0]).poisson_nll_loss(Tensor([5.0])).item()
-        1.0
-        """
-        return (self.exp() - target * self if log_input else self - target * (self + eps).log())._reduced(reduction)
+        weighted = target * self.logsigmoid() if pos_weight is None else target * pos_weight * self.logsigmoid()
+        return (-(weighted + (1 - target) * (-self).logsigmoid()))._reduced(reduction)
 
     def binary_cross_entropy(self, target: Self, reduction: str = "mean") -> Self:
         """PyTorch's name of `binary_crossentropy`.
@@ -108,6 +112,113 @@ class Losses(Numerics):
         0.0
         """
         return self.binary_crossentropy_logits(target, reduction, pos_weight)
+
+    # -- many classes ----------------------------------------------------------------------------------------
+    def nll_loss(self, target: Self, weight: Self | None = None, ignore_index: int | None = -100,
+                 reduction: str = "mean") -> Self:
+        """Minus the log-probability of each target class; classes are axis 1 (or the only one). `weight` says how much
+        each class counts.
+
+        >>> Tensor([[0.0, -2.0]]).nll_loss(Tensor([1])).item()
+        2.0
+        """
+        axis = self._class_axis(target, "nll_loss")
+        chosen = self._chosen(target, axis, ignore_index)
+        return self._weighed(-chosen, target, axis, weight, ignore_index, reduction)
+
+    def cross_entropy(self, target: Self, reduction: str = "mean", label_smoothing: float = 0.0,
+                      ignore_index: int = -100, weight: Self | None = None) -> Self:
+        """Minus the log-probability of the targets: classes (whole numbers) or probabilities (the predictions' shape).
+        `weight` says how much each class counts.
+
+        >>> round(Tensor([[0.0, 0.0]]).cross_entropy(Tensor([1])).exp().item(), 6)
+        2.0
+        """
+        axis = 0 if self.ndim == 1 else 1
+        logs = self.log_softmax(axis)
+        smooth = label_smoothing
+        if not 0 <= smooth <= 1:
+            raise InputError("label_smoothing is a share", given=f"label_smoothing={smooth}",
+                             expected="a number from 0 to 1", mend="write label_smoothing=0.1, for example")
+        if target.dtype.kind == "f":
+            if target.shape != self.shape:
+                raise ShapeError("the target probabilities do not fit the predictions",
+                                 given=f"predictions {self.shape}, targets {target.shape}", expected="one shape",
+                                 mend="for classes, hand in whole numbers: target.int()")
+            target = target * (1 - smooth) + smooth / self.shape[axis] if smooth else target
+            if weight is not None:
+                logs = logs * self._by_class(weight, axis)
+            losses = -(logs * target).sum(axis)
+            if reduction == "mean":
+                return losses.sum() / max(1, losses.numel())
+            return losses._reduced(reduction)
+        self._class_axis(target, "cross_entropy")
+        chosen = logs._chosen(target, axis, ignore_index)
+        if not smooth:
+            return self._weighed(-chosen, target, axis, weight, ignore_index, reduction)
+        spread = logs if weight is None else logs * self._by_class(weight, axis)
+        counted = target.ne(ignore_index)
+        named = self._weighed(-chosen, target, axis, weight, ignore_index, "none")
+        losses = named * (1 - smooth) - counted.where(spread.mean(axis), 0) * smooth
+        if reduction != "mean":
+            return losses._reduced(reduction)
+        share = counted.cast(losses.dtype)
+        share = share if weight is None else share * self._by_class(weight, axis)._chosen(target, axis, ignore_index)
+        return losses.sum() / share.sum()
+
+    def sparse_categorical_crossentropy(self, target: Self, ignore_index: int = -1, label_smoothing: float = 0.0,
+                                        reduction: str = "mean") -> Self:
+        """Minus the log-probability of the target classes, which are the last axis here.
+
+        >>> round(Tensor([[0.0, 0.0]]).sparse_categorical_crossentropy(Tensor([1])).exp().item(), 6)
+        2.0
+        """
+        axis = resolve_axis(-1, self.ndim, "sparse_categorical_crossentropy")
+        if target.shape != self.shape[:-1]:
+            raise ShapeError("the targets do not fit the predictions",
+                             given=f"predictions {self.shape}, targets {target.shape}",
+                             expected=f"targets of shape {self.shape[:-1]}, one class each",
+                             mend="check the batch sizes")
+        logs = self.log_softmax(-1)
+        losses = -logs._chosen(target, axis, ignore_index)
+        if label_smoothing:
+            losses = losses * (1 - label_smoothing) - logs.mean(-1) * label_smoothing
+        return self._weighed(losses, target, axis, None, ignore_index, reduction)
+
+    def _class_axis(self, target: Self, what: str) -> int:
+        axis = 0 if self.ndim == 1 else 1
+        if target.shape != self.shape[:axis] + self.shape[axis + 1:]:
+            raise ShapeError(f"the targets of {what} do not fit the predictions",
+                             given=f"predictions {self.shape}, targets {target.shape}",
+                             expected=f"targets of shape {self.shape[:axis] + self.shape[axis + 1:]}, one class each",
+                             mend="check the batch sizes; classes are axis 1 of the predictions")
+        return axis
+
+    def _chosen(self, target: Self, axis: int, ignored: int | None = None) -> Self:
+        """Along an axis, the value whose place the target names; 0 where it names none."""
+        classes = self.shape[axis]
+        at = counting(classes, dtypes.int32).reshape((classes,) + (1,) * (self.ndim - axis - 1)).broadcast(self.shape)
+        named = self._with(at) == target.cast(dtypes.int32).unsqueeze(axis)
+        index_check.watch_classes(named.uop, target.uop, classes, axis, self.shape, ignored)
+        return named.where(self, 0).sum(axis)
+
+    def _weighed(self, losses: Self, target: Self, axis: int, weight: Self | None, ignore_index: int | None,
+                 reduction: str) -> Self:
+        """Losses with those that do not count left out, and each class counting as much as it should."""
+        counted = target.ne(ignore_index) if ignore_index is not None else target.eq(target)
+        share = counted.cast(losses.dtype)
+        if weight is not None:
+            share = share * self._by_class(weight, axis)._chosen(target, axis, ignore_index)
+            losses = losses * share
+        losses = counted.where(losses, 0)
+        return losses.sum() / share.sum() if reduction == "mean" else losses._reduced(reduction)
+
+    def _by_class(self, weight: Self, axis: int) -> Self:
+        """One weight per class, in the shape of the predictions."""
+        if weight.shape != (self.shape[axis],):
+            raise ShapeError("there is one weight per class", given=f"weight {weight.shape}, predictions {self.shape}",
+                             expected=f"shape ({self.shape[axis]},)", mend="check the number of classes")
+        return weight.reshape((-1,) + (1,) * (self.ndim - axis - 1)).expand(self.shape)
 
     def ctc_loss(self, targets: Self, input_lengths: Any, target_lengths: Any, blank: int = 0,
                  reduction: str = "mean", zero_infinity: bool = False) -> Self:
@@ -165,95 +276,3 @@ class Losses(Numerics):
                              given=f"{lengths.dtype.name} values, shape {lengths.shape}",
                              expected=f"{batch} whole numbers", mend="check the batch size")
         return lengths.cast(dtypes.int32)  # type: ignore[return-value]
-
-    # -- distances -------------------------------------------------------------------------------------------
-    def cosine_similarity(self, other: Self, dim: int = 1, eps: float = 1e-8) -> Self:
-        """x . other / (|x| |other|) along an axis; each length counts as at least eps.
-
-        >>> Tensor([[3.0, 4.0]]).cosine_similarity(Tensor([[3.0, 4.0]])).tolist()
-        [1.0]
-        """
-        return (self * other).sum(dim) / (self.norm(2, dim).maximum(eps) * other.norm(2, dim).maximum(eps))
-
-    def pairwise_distance(self, other: Self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Self:
-        """The p-norm of x - other + eps along the last axis.
-
-        >>> Tensor([[3.0, 4.0]]).pairwise_distance(Tensor([[0.0, 0.0]]), eps=0).tolist()
-        [5.0]
-        """
-        return (self - other + eps).norm(p, -1, keepdim)
-
-    def cdist(self, other: Self, p: float = 2.0) -> Self:
-        """The p-norm of the difference of every row here (.., m, d) to every row there (.., n, d).
-
-        >>> Tensor([[0.0, 0.0]]).cdist(Tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
-        [[5.0, 1.0]]
-        """
-        return (self.unsqueeze(-2) - other.unsqueeze(-3)).norm(p, -1)
-
-    # -- activations -----------------------------------------------------------------------------------------
-    def softmin(self, axis: Any = -1, dtype: Any = None) -> Self:
-        """softmax(-x).
-
-        >>> Tensor([1.0, 1.0]).softmin().tolist()
-        [0.5, 0.5]
-        """
-        return (-self).softmax(axis, dtype)
-
-    def glu(self, dim: int = -1) -> Self:
-        """An axis cut in two halves a and b: a sigmoid(b).
-
-        >>> Tensor([4.0, 0.0]).glu().tolist()
-        [2.0]
-        """
-        axis = working_axis(dim, self.ndim, "glu")
-        if self.shape[axis] % 2:
-            raise InputError(
-                "glu needs an even axis",
-                given=f"an axis of {self.shape[axis]}",
-                expected="two equal halves",
-                mend="check the layer before",
-            )
-        a, b = self.chunk(2, dim=axis)
-        return a * b.sigmoid()
-
-    def prelu(self, weight: Self) -> Self:
-        """x where it is positive, weight x elsewhere; one weight, or one per channel (axis 1).
-
-        >>> Tensor([-2.0, 2.0]).prelu(Tensor([0.5])).tolist()
-        [-1.0, 2.0]
-        """
-        slope = weight.reshape(()) if weight.numel() == 1 else weight.reshape((-1,) + (1,) * max(self.ndim - 2, 0))
-        return (self > 0).where(self, self * slope)
-
-    def threshold(self, threshold: float, value: float) -> Self:
-        """x where it is above a threshold, `value` elsewhere.
-
-        >>> Tensor([0.5, 2.0]).threshold(1, 9).tolist()
-        [9.0, 2.0]
-        """
-        return (self > threshold).where(self, value)
-
-    def hardshrink(self, lambd: float = 0.5) -> Self:
-        """x where |x| is above lambd, 0 elsewhere; NaN stays NaN.
-
-        >>> Tensor([0.25, -2.0]).hardshrink().tolist()
-        [0.0, -2.0]
-        """
-        return (self.abs() <= lambd).where(0, self)
-
-    def softshrink(self, lambd: float = 0.5) -> Self:
-        """x moved toward 0 by lambd, stopping there.
-
-        >>> Tensor([0.25, -2.0]).softshrink().tolist()
-        [0.0, -1.5]
-        """
-        return (self.abs() <= lambd).where(0, (self > 0).where(self - lambd, self + lambd))
-
-    def tanhshrink(self) -> Self:
-        """x - tanh(x).
-
-        >>> Tensor([0.0]).tanhshrink().tolist()
-        [0.0]
-        """
-        return self - self.tanh()

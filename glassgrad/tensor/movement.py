@@ -14,8 +14,8 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.length import Length
 from glassgrad.graph.uop import UOp, full
-from glassgrad.tensor.arithmetic import Arithmetic
 from glassgrad.tensor.meeting import broadcast_shape, number, resolve_axes, resolve_axis, shape_from, whole
+from glassgrad.tensor.operators import Operators
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -26,7 +26,7 @@ Sizes = int | Sequence[int]
 Padding = Sequence[Any]     # pairs (before, after) or None for every axis, or numbers from the last axis backward
 
 
-class Movement(Arithmetic):
+class Movement(Operators):
     """Views: the same elements under other indices."""
     __slots__ = ()
 

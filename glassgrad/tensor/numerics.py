@@ -1,11 +1,11 @@
-"""More functions of numbers: special functions, running logarithms, sums that skip NaN. In, out: tensors."""
+"""More functions of numbers: special functions, divisors, running logarithms, sums that skip NaN. In, out: tensors."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.errors import InputError
+from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.graph.dtype import dtypes
 from glassgrad.tensor import running
 from glassgrad.tensor.formulas import special
@@ -111,6 +111,22 @@ class Numerics(Pooling):
         [True, False]
         """
         return (self < 0) | ((self == 0) & (self.reciprocal() < 0)) if self.dtype.kind == "f" else self < 0
+
+    def isposinf(self) -> Self:
+        """Whether each value is +infinity.
+
+        >>> Tensor([float("inf"), 1.0]).isposinf().tolist()
+        [True, False]
+        """
+        return self == math.inf
+
+    def isneginf(self) -> Self:
+        """Whether each value is -infinity.
+
+        >>> Tensor([float("-inf"), 1.0]).isneginf().tolist()
+        [True, False]
+        """
+        return self == -math.inf
 
     def nan_to_num(self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Self:
         """NaN and the infinities replaced: by 0 and the greatest and least numbers, unless others are given.
@@ -238,6 +254,84 @@ class Numerics(Pooling):
         [3.0]
         """
         return self + tensor1 / tensor2 * value
+
+    def clamp_min(self, min: Any) -> Self:
+        """At least `min`.
+
+        >>> Tensor([1, 5]).clamp_min(3).tolist()
+        [3, 5]
+        """
+        return self.clamp(min)
+
+    def clamp_max(self, max: Any) -> Self:
+        """At most `max`.
+
+        >>> Tensor([1, 5]).clamp_max(3).tolist()
+        [1, 3]
+        """
+        return self.clamp(None, max)
+
+    def fmax(self, other: Any) -> Self:
+        """The larger of each pair; where one is NaN, the other.
+
+        >>> Tensor([1.0, float("nan")]).fmax(0).tolist()
+        [1.0, 0.0]
+        """
+        x, y = self._both(other)
+        return x.isnan().where(y, y.isnan().where(x, x.maximum(y))) if x.dtype.kind == "f" else x.maximum(y)
+
+    def fmin(self, other: Any) -> Self:
+        """The smaller of each pair; where one is NaN, the other.
+
+        >>> Tensor([1.0, float("nan")]).fmin(3).tolist()
+        [1.0, 3.0]
+        """
+        x, y = self._both(other)
+        return x.isnan().where(y, y.isnan().where(x, x.minimum(y))) if x.dtype.kind == "f" else x.minimum(y)
+
+    def float_power(self, exponent: Any) -> Self:
+        """x to a power, computed in float64.
+
+        >>> Tensor([2]).float_power(3).tolist()
+        [8.0]
+        """
+        return self.cast(dtypes.float64).pow(exponent)
+
+    def ldexp(self, other: Any) -> Self:
+        """x times 2 to a power.
+
+        >>> Tensor([3.0]).ldexp(Tensor([2])).tolist()
+        [12.0]
+        """
+        return self * self.ufix(other).cast(self._float_node().dtype).exp2()
+
+    # -- whole numbers ---------------------------------------------------------------------------------------
+    def gcd(self, other: Any) -> Self:
+        """The greatest common divisor of whole numbers, by Euclid: enough steps for the widest numbers of the type.
+
+        >>> Tensor([12, 7]).gcd(18).tolist()
+        [6, 1]
+        """
+        x, y = self._broadcasted(other)
+        if x.dtype.kind not in "iu":
+            raise DTypeError("gcd is of whole numbers", given=f"{x.dtype.name} values", expected="integer tensors",
+                             mend="cast first: x.int()")
+        x, y = x.abs(), y.abs()
+        for _ in range(math.ceil(x.dtype.bits * 1.4405)):       # Lame: Fibonacci numbers take the longest
+            nothing = y == 0
+            x, y = nothing.where(x, y), nothing.where(0, x % nothing.where(1, y))
+            y = y._with(y.uop.contiguous())
+        return x
+
+    def lcm(self, other: Any) -> Self:
+        """The least common multiple of whole numbers.
+
+        >>> Tensor([4, 0]).lcm(6).tolist()
+        [12, 0]
+        """
+        x, y = self._broadcasted(other)
+        divisor = x.gcd(y)
+        return (x // (divisor == 0).where(1, divisor) * y).abs()
 
 
 def _greatest(name: str) -> float:

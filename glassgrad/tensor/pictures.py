@@ -1,4 +1,4 @@
-"""Picture elements moved, resampled and put together again; losses with margins. In, out: tensors.
+"""Picture elements moved, resampled and put together again. In, out: tensors.
 
 Pictures are (batch, channels, height, width), as in PyTorch, whose names and numbers these are.
 """
@@ -24,7 +24,7 @@ Sizes = int | Sequence[int]
 
 
 class Pictures(Statistics):
-    """Picture elements, and losses with margins."""
+    """Picture elements."""
     __slots__ = ()
 
     # -- moved -----------------------------------------------------------------------------------------------
@@ -164,65 +164,6 @@ class Pictures(Statistics):
         pads = [(0, 0), (size // 2, (size - 1) // 2), *[(0, 0)] * (self.ndim - 2)]
         near = self.square()._pad_constant(pads, 0).unfold(1, size, 1).mean(-1)
         return self / (near * alpha + k) ** beta
-
-    # -- losses with margins ---------------------------------------------------------------------------------
-    def margin_ranking_loss(self, other: Self, target: Self, margin: float = 0.0, reduction: str = "mean") -> Self:
-        """max(0, -target (x - other) + margin): a target of 1 wants x above the other, -1 below.
-
-        >>> Tensor([1.0]).margin_ranking_loss(Tensor([3.0]), Tensor([1.0])).item()
-        2.0
-        """
-        return (-target * (self - other) + margin).relu()._reduced(reduction)
-
-    def triplet_margin_loss(self, positive: Self, negative: Self, margin: float = 1.0, p: float = 2.0,
-                            eps: float = 1e-6, swap: bool = False, reduction: str = "mean") -> Self:
-        """max(0, |x - positive| - |x - negative| + margin); `swap` takes the negative's smaller distance.
-
-        >>> Tensor([[0.0]]).triplet_margin_loss(Tensor([[3.0]]), Tensor([[4.0]]), eps=0).item()
-        0.0
-        """
-        near, far = self.pairwise_distance(positive, p, eps), self.pairwise_distance(negative, p, eps)
-        far = far.minimum(positive.pairwise_distance(negative, p, eps)) if swap else far
-        return (near - far + margin).relu()._reduced(reduction)
-
-    def cosine_embedding_loss(self, other: Self, target: Self, margin: float = 0.0, reduction: str = "mean") -> Self:
-        """1 - cos where the target is 1, max(0, cos - margin) where it is -1.
-
-        >>> Tensor([[1.0, 0.0]]).cosine_embedding_loss(Tensor([[0.0, 1.0]]), Tensor([1])).item()
-        1.0
-        """
-        alike = self.cosine_similarity(other, -1)
-        return (target == 1).where(1 - alike, (alike - margin).relu())._reduced(reduction)
-
-    def multi_margin_loss(self, target: Self, p: int = 1, margin: float = 1.0, weight: Self | None = None,
-                          reduction: str = "mean") -> Self:
-        """The mean over the other classes of max(0, margin - x[target] + x[class])^p.
-
-        >>> Tensor([[0.0, 2.0]]).multi_margin_loss(Tensor([1])).item()
-        0.0
-        """
-        x = self.reshape(1, -1) if self.ndim == 1 else self
-        if x.ndim != 2 or target.numel() != x.shape[0]:
-            raise ShapeError("the targets of multi_margin_loss do not fit",
-                             given=f"predictions {self.shape}, targets {target.shape}",
-                             expected="(batch, classes) and one class each", mend="check the batch sizes")
-        named = target.reshape(-1)
-        chosen = x._chosen(named, 1).unsqueeze(1)
-        each_loss = (margin - chosen + x).relu() ** p
-        if weight is not None:
-            each_loss = each_loss * x._by_class(weight, 1)._chosen(named, 1).unsqueeze(1)
-        places = x._with(counting(x.shape[1])).reshape(1, -1)
-        found = (places == named.unsqueeze(1)).where(0, each_loss).sum(1) / x.shape[1]
-        return (found if self.ndim == 2 else found.reshape(()))._reduced(reduction)
-
-    def multilabel_soft_margin_loss(self, target: Self, weight: Self | None = None, reduction: str = "mean") -> Self:
-        """The mean over classes of `binary_cross_entropy_with_logits`.
-
-        >>> Tensor([[1000.0]]).multilabel_soft_margin_loss(Tensor([[1.0]])).item()
-        0.0
-        """
-        found = self.binary_cross_entropy_with_logits(target, "none")
-        return (found if weight is None else found * weight).mean(-1)._reduced(reduction)
 
 
 def _places(like: Pictures, n: int, align_corners: bool) -> Pictures:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.errors import ShapeError
-from glassgrad.tensor.losses import Losses
-from glassgrad.tensor.meeting import resolve_axes, resolve_axis, shape_from
+from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.graph.dtype import dtypes
+from glassgrad.tensor.distances import Distances
+from glassgrad.tensor.meeting import resolve_axes, resolve_axis, shape_from, whole, working_axis
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Shapes"]
 
 
-class Shapes(Losses):
+class Shapes(Distances):
     """Views and joins under other names."""
     __slots__ = ()
 
@@ -120,6 +121,40 @@ class Shapes(Losses):
         rows = [t.reshape(1, -1) if t.ndim <= 1 else t for t in (self, *others)]
         return rows[0].cat(*rows[1:], dim=0)
 
+    def tensor_split(self, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
+        """So many pieces as equal as can be (the first ones longer), or cut before the places given.
+
+        >>> [t.tolist() for t in Tensor([1, 2, 3]).tensor_split(2)]
+        [[1, 2], [3]]
+        """
+        axis = working_axis(dim, self.ndim, "tensor_split")
+        n, count = self.shape[axis], whole(indices_or_sections)
+        if count is None:
+            cuts = [min(max(c + n if c < 0 else c, 0), n) for c in shape_from((indices_or_sections,), "tensor_split")]
+        elif count < 1:
+            raise InputError("tensor_split needs at least one piece", given=str(count), expected="1 or more",
+                             mend="write x.tensor_split(2), for example")
+        else:
+            cuts = [i * (n // count) + min(i, n % count) for i in range(1, count)]
+        return tuple(self.shrink([(a, max(a, b)) if k == axis else None for k in range(self.ndim)])
+                     for a, b in zip([0, *cuts], [*cuts, n]))
+
+    def hsplit(self, indices_or_sections: int | Sequence[int]) -> tuple[Self, ...]:
+        """`tensor_split` along the second axis (vectors: the only one).
+
+        >>> [t.tolist() for t in Tensor([[1, 2]]).hsplit(2)]
+        [[[1]], [[2]]]
+        """
+        return self.tensor_split(indices_or_sections, 0 if self.ndim <= 1 else 1)
+
+    def vsplit(self, indices_or_sections: int | Sequence[int]) -> tuple[Self, ...]:
+        """`tensor_split` along the first axis.
+
+        >>> [t.tolist() for t in Tensor([[1], [2]]).vsplit(2)]
+        [[[1]], [[2]]]
+        """
+        return self.tensor_split(indices_or_sections, 0)
+
     def pad_to(self, shape: Any, *more: Any, value: float = 0) -> Self:
         """Grown at the end of every axis to a shape; None keeps a size.
 
@@ -136,6 +171,42 @@ class Shapes(Losses):
         [1, 2]
         """
         return self.shrink([(0, m) for m in self._sizes_for((shape, *more), "shrink_to")])
+
+    def diag_embed(self, offset: int = 0) -> Self:
+        """Matrices with the last axis as their diagonal, `offset` places above (or below, negative) the main one.
+
+        >>> Tensor([1, 2]).diag_embed(1).tolist()
+        [[0, 1, 0], [0, 0, 2], [0, 0, 0]]
+        """
+        n = self.shape[working_axis(-1, self.ndim, "diag_embed")]
+        size = n + abs(offset)
+        spread = self.unsqueeze(-2 if offset > 0 else -1).expand(*self.shape[:-1], n, n)
+        lead = [(0, 0)] * (self.ndim - 1)
+        block = self.__class__.eye(n, dtype=dtypes.bool).where(spread, 0)
+        after = (0, size - n)
+        return block._pad_constant([*lead, *((after, after[::-1]) if offset > 0 else (after[::-1], after))], 0)
+
+    def diagflat(self, offset: int = 0) -> Self:
+        """A matrix with all elements as its diagonal.
+
+        >>> Tensor([[1], [2]]).diagflat().tolist()
+        [[1, 0], [0, 2]]
+        """
+        return self.flatten().diag_embed(offset)
+
+    def sum_to_size(self, *size: Any) -> Self:
+        """Summed over the axes that broadcasting to this shape would have repeated.
+
+        >>> Tensor([[1, 2], [3, 4]]).sum_to_size(1, 2).tolist()
+        [[4, 6]]
+        """
+        shape = shape_from(size, "sum_to_size")
+        lead = self.ndim - len(shape)
+        if lead < 0 or any(n not in (1, m) for n, m in zip(shape, self.shape[lead:])):
+            raise ShapeError("cannot sum to this shape", given=f"{self.shape} to {shape}",
+                             expected="a shape that can be broadcast to the tensor's", mend="check the sizes")
+        gone = [*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 and self.shape[lead + i] != 1)]
+        return (self.sum(gone, keepdim=True) if gone else self).reshape(shape)
 
     def _sizes_for(self, shape: tuple[Any, ...], what: str) -> tuple[int, ...]:
         wish = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape

@@ -1,4 +1,4 @@
-"""What a set of numbers is like: the most frequent, counts in bins, covariances, medians. In, out: tensors."""
+"""What a set of numbers is like: its ends, the most frequent, counts in bins, covariances. In, out: tensors."""
 
 from __future__ import annotations
 
@@ -29,6 +29,22 @@ class Statistics(Synonyms):
         [1, 3]
         """
         return self.min(dim, keepdim), self.max(dim, keepdim)
+
+    def amax(self, dim: Any = None, keepdim: bool = False) -> Self:
+        """The largest along axes; `max`.
+
+        >>> Tensor([1, 3, 2]).amax().item()
+        3
+        """
+        return self.max(dim, keepdim)
+
+    def amin(self, dim: Any = None, keepdim: bool = False) -> Self:
+        """The smallest along axes; `min`.
+
+        >>> Tensor([1, 3, 2]).amin().item()
+        1
+        """
+        return self.min(dim, keepdim)
 
     def mode(self, dim: int = -1, keepdim: bool = False) -> tuple[Self, Self]:
         """The most frequent value along an axis (of equally frequent ones the smallest), and its last place.

@@ -18,12 +18,12 @@ from glassgrad.graph.length import sizes_now
 from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor import running
-from glassgrad.tensor.calls import Calls
 from glassgrad.tensor.formulas.bits import refuse_bits
 from glassgrad.tensor.host import HostValue, nest
 from glassgrad.tensor.leaves import RESET, distinct, hold, holders, leaves_among, started_from, written_with
 from glassgrad.tensor.meeting import resolve_axis
 from glassgrad.tensor.mistakes import explained
+from glassgrad.tensor.tinygrad_names import TinygradNames
 from glassgrad.tensor.training import Training, TrainingSwitch
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ __all__ = ["Tensor"]
 
 
 @explained
-class Tensor(Calls, metaclass=TrainingSwitch):
+class Tensor(TinygradNames, metaclass=TrainingSwitch):
     """A block of numbers of one type, computed when needed.
 
     >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]])

@@ -1,4 +1,4 @@
-"""Graphs as functions, and the rest of tinygrad's names. In, out: tensors; schedules.
+"""What only tinygrad has: graphs as functions, schedules by hand, names of older releases. In, out: tensors; schedules.
 
 A tensor computed from placeholders is a function: `call` puts other tensors in their place. What needs hardware or
 services that are not here says so.
@@ -7,6 +7,7 @@ services that are not here says so.
 from __future__ import annotations
 
 import gzip
+import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from glassgrad.graph.arguments import Param
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.length import sizes_now
 from glassgrad.graph.node import substitute, toposort
+from glassgrad.graph.ops import Kind, Op
 from glassgrad.graph.uop import UOp
 from glassgrad.tensor import running
 from glassgrad.tensor.assignment import Assignment
@@ -26,13 +28,13 @@ from glassgrad.tensor.own_gradient import own_gradient
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Calls"]
+__all__ = ["TinygradNames"]
 
 TIMEOUT = 30.0         # seconds without a byte from a server
 
 
-class Calls(Assignment):
-    """Graphs as functions."""
+class TinygradNames(Assignment):
+    """What only tinygrad has."""
     __slots__ = ()
     no_grad = False    # tinygrad's older switch: it changes nothing, a gradient is computed where it is asked for
 
@@ -145,6 +147,67 @@ class Calls(Assignment):
         [1]
         """
         return self
+
+    def contiguous_backward(self) -> Self:
+        """The same values; their gradient is stored where it passes here. (Kernels choose well without it.)
+
+        >>> Tensor([1, 2]).contiguous_backward().tolist()
+        [1, 2]
+        """
+        return self
+
+    def max_numel(self) -> int:
+        """The number of elements, where every symbolic size is at its largest.
+
+        >>> Tensor([1, 2]).max_numel()
+        2
+        """
+        return math.prod(self.max_shape)
+
+    @property
+    def max_shape(self) -> tuple[int, ...]:
+        """The shape, where every symbolic size is at its largest.
+
+        >>> Tensor([1, 2]).max_shape
+        (2,)
+        """
+        return tuple(self.shape)
+
+    @property
+    def is_param(self) -> bool:
+        """Whether a gradient was asked for; `requires_grad`, which can be set too.
+
+        >>> Tensor([1.0], requires_grad=True).is_param
+        True
+        """
+        return bool(self.requires_grad)
+
+    @is_param.setter
+    def is_param(self, is_param: bool) -> None:
+        self.requires_grad = is_param
+
+    def is_param_(self, is_param: bool = True) -> Self:
+        """Ask for a gradient: `requires_grad_`.
+
+        >>> Tensor([1.0]).is_param_().requires_grad
+        True
+        """
+        return self.requires_grad_(is_param)
+
+    def alu(self, op: Op, *src: Self) -> Self:
+        """One operation of the graph by its name, on this and others of one shape and type.
+
+        >>> from glassgrad.graph.ops import Ops
+        >>> Tensor([1, 2]).alu(Ops.ADD, Tensor([3, 4])).tolist()
+        [4, 6]
+        """
+        if not isinstance(op, Op) or op.kind not in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
+            raise InputError("alu takes an operation on elements", given=repr(op),
+                             expected="an op of one, two or three operands, such as Ops.ADD",
+                             mend="write the operation itself: x + y")
+        if op.kind is Kind.TERNARY:
+            return self.where(*src)
+        return self._unary(op) if op.kind is Kind.UNARY else self._binary(op, src[0])
 
     # -- making ----------------------------------------------------------------------------------------------
     @classmethod
