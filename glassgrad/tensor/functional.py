@@ -104,6 +104,20 @@ class Functional(Activations):
         """
         return self / self.norm(p, dim, keepdim=True).maximum(eps)
 
+    def local_response_norm(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Self:
+        """x / (k + alpha times the mean square of `size` neighbouring channels)^beta (Krizhevsky et al., 2012).
+
+        >>> Tensor([[[0.0], [2.0]]]).local_response_norm(1, alpha=1, beta=1, k=0).flatten().tolist()[1]
+        0.5
+        """
+        if self.ndim < 3 or size < 1:
+            raise ShapeError("local_response_norm is over channels", given=f"shape {self.shape}, size={size}",
+                             expected="(batch, channels, ...space) and a size of 1 or more",
+                             mend="add the missing axes with unsqueeze")
+        pads = [(0, 0), (size // 2, (size - 1) // 2), *[(0, 0)] * (self.ndim - 2)]
+        near = self.square()._pad_constant(pads, 0).unfold(1, size, 1).mean(-1)
+        return self / (near * alpha + k) ** beta
+
     # -- dropout and attention -------------------------------------------------------------------------------
     def dropout(self, p: float = 0.5) -> Self:
         """In training: each value 0 with probability p, the others over 1 - p. Else unchanged. See `Tensor.train`.

@@ -19,7 +19,7 @@ from glassgrad.graph.length import Length
 from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor import index_check, running
 from glassgrad.tensor.linear import Linear
-from glassgrad.tensor.meeting import broadcast_shape, resolve_axis, size_from, whole
+from glassgrad.tensor.meeting import broadcast_shape, resolve_axis, shape_from, size_from, whole
 from glassgrad.tensor.sequence import counting
 
 if TYPE_CHECKING:
@@ -243,6 +243,38 @@ class Indexing(Linear):
         axis = resolve_axis(dim, self.ndim, "index_select")
         return self[(slice(None),) * axis + (index,)]
 
+    def repeat_interleave(self, repeats: Any, dim: int | None = None) -> Self:
+        """Each element several times in a row, along one axis or flattened: as often as a number says, or as a vector
+        says of each.
+
+        >>> Tensor([1, 2]).repeat_interleave(2).tolist(), Tensor([1, 2]).repeat_interleave(Tensor([3, 1])).tolist()
+        ([1, 1, 2, 2], [1, 1, 1, 2])
+        """
+        x = self if dim is not None and self.ndim else self.flatten()
+        axis = resolve_axis(dim if dim is not None else 0, x.ndim, "repeat_interleave")
+        if isinstance(repeats, (list, tuple)) or hasattr(repeats, "__array_interface__"):
+            repeats = self.__class__(repeats, device=self.device)
+        if isinstance(repeats, Indexing):
+            return x.index_select(axis, x._in_a_row(repeats, x.shape[axis]))
+        [times] = shape_from((repeats,), "repeat_interleave")
+        if times < 0:
+            raise _not_so_often(times)
+        before, n, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1:]
+        y = x.uop.reshape((*before, n, 1, *after)).expand((*before, n, times, *after))
+        return self._with(y.reshape((*before, n * times, *after)))
+
+    def _in_a_row(self, repeats: Indexing, n: int) -> Self:
+        """Each of n places as often as its number says. The numbers are computed: they say how much there will be."""
+        if repeats.dtype.kind not in "iu" or repeats.ndim > 1 or repeats.numel() not in (1, n):
+            raise InputError("the repeats do not fit the axis",
+                             given=f"{repeats.dtype.name} of shape {repeats.shape} for {n} elements",
+                             expected="one whole number, or one for each element", mend="check the axis")
+        counts = running.array_of(repeats.expand(n).uop, repeats.device)
+        if (counts < 0).any():
+            raise _not_so_often(counts.min())
+        places = [place for place, count in enumerate(counts.tolist()) for _ in range(count)]
+        return self.__class__(places, device=self.device, dtype=dtypes.int32)
+
     def take(self, index: Self) -> Self:
         """The elements of the flattened tensor that places name.
 
@@ -258,6 +290,11 @@ class Indexing(Linear):
         [9, 2, 9]
         """
         return mask.where(value, self)
+
+
+def _not_so_often(times: Any) -> InputError:
+    return InputError("nothing can be repeated so often", given=f"repeats={times}", expected="0 or more",
+                      mend="write x.repeat_interleave(2), for example")
 
 
 # -- on nodes ------------------------------------------------------------------------------------------------

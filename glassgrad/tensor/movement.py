@@ -266,22 +266,6 @@ class Movement(Operators):
         x = x.expand(tuple(m for t, n in zip(times, base) for m in (t, n)))
         return self._with(x.reshape(tuple(t * n for t, n in zip(times, base))))
 
-    def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
-        """Each element several times in a row, along one axis or flattened.
-
-        >>> Tensor([1, 2]).repeat_interleave(2).tolist()
-        [1, 1, 2, 2]
-        """
-        x = self if dim is not None else self.flatten()
-        axis = resolve_axis(dim if dim is not None else 0, x.ndim, "repeat_interleave") + 1
-        [repeats] = shape_from((repeats,), "repeat_interleave")
-        if repeats < 0:
-            raise InputError("nothing can be repeated so often", given=f"repeats={repeats}", expected="0 or more",
-                             mend="write x.repeat_interleave(2), for example")
-        y = x.uop.reshape(x.shape[:axis] + (1,) + x.shape[axis:])
-        y = y.expand(x.shape[:axis] + (repeats,) + x.shape[axis:])
-        return self._with(y.reshape(x.shape[:axis - 1] + (x.shape[axis - 1] * repeats,) + x.shape[axis:]))
-
     # -- borders ---------------------------------------------------------------------------------------------
     def shrink(self, bounds: Sequence[tuple[int, int] | None]) -> Self:
         """The part between (start, stop) on every axis; None keeps an axis whole.

@@ -1,4 +1,4 @@
-"""Picture elements moved, resampled and put together again. In, out: tensors.
+"""Picture elements moved, resized, resampled and put together again. In, out: tensors.
 
 Pictures are (batch, channels, height, width), as in PyTorch, whose names and numbers these are.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph.dtype import dtypes
 from glassgrad.tensor.convolution import each
+from glassgrad.tensor.meeting import whole
 from glassgrad.tensor.sequence import counting
 from glassgrad.tensor.statistics import Statistics
 
@@ -151,19 +152,75 @@ class Pictures(Statistics):
         upper = at(left, top) * (1 - right) + at(left + 1, top) * right
         return upper * (1 - low) + (at(left, top + 1) * (1 - right) + at(left + 1, top + 1) * right) * low
 
-    def local_response_norm(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Self:
-        """x / (k + alpha times the mean square of `size` neighbouring channels)^beta (Krizhevsky et al., 2012).
+    # -- resizing --------------------------------------------------------------------------------------------
+    def interpolate(
+        self, size: Sizes | None = None, mode: str = "linear", align_corners: bool = False,
+        scale_factor: float | Sequence[float] | None = None
+    ) -> Self:
+        """The last axes resized: "linear" (also "bilinear", "trilinear"), "bicubic", "nearest", "nearest-exact" or
+        "area". `align_corners` lets the first and last elements stay where they are. With `scale_factor`, places are
+        counted by the factor itself, also where it does not give whole sizes, as in PyTorch.
 
-        >>> Tensor([[[0.0], [2.0]]]).local_response_norm(1, alpha=1, beta=1, k=0).flatten().tolist()[1]
-        0.5
+        >>> Tensor([[[1.0, 3.0]]]).interpolate((4,)).tolist()
+        [[[1.0, 1.5, 2.5, 3.0]]]
         """
-        if self.ndim < 3 or size < 1:
-            raise ShapeError("local_response_norm is over channels", given=f"shape {self.shape}, size={size}",
-                             expected="(batch, channels, ...space) and a size of 1 or more",
-                             mend="add the missing axes with unsqueeze")
-        pads = [(0, 0), (size // 2, (size - 1) // 2), *[(0, 0)] * (self.ndim - 2)]
-        near = self.square()._pad_constant(pads, 0).unfold(1, size, 1).mean(-1)
-        return self / (near * alpha + k) ** beta
+        steps: list[float] = []
+        if size is None and scale_factor is not None:
+            factors = (
+                (scale_factor,) * (self.ndim - 2) if isinstance(scale_factor, (int, float)) else tuple(scale_factor)
+            )
+            size = tuple(math.floor(n * f) for n, f in zip(self.shape[2:], factors))
+            steps = [1 / f if n * f != count else n / count for n, f, count in zip(self.shape[2:], factors, size)]
+        row = size if isinstance(size, (tuple, list)) else () if size is None else (size,) * max(self.ndim - 2, 1)
+        sizes = tuple(whole(n) or 0 for n in row)
+        if not sizes or len(sizes) > self.ndim or any(n < 1 for n in sizes):
+            raise InputError(
+                "interpolate cannot give this size",
+                given=f"size={size!r} for shape {self.shape}",
+                expected="one size of 1 or more for each of the last axes",
+                mend="write interpolate((32, 32))",
+            )
+        if mode not in ("linear", "bilinear", "trilinear", "bicubic", "nearest", "nearest-exact", "area"):
+            raise InputError("there is no such way to interpolate", given=f"mode={mode!r}",
+                             expected='"linear", "bicubic", "nearest", "nearest-exact" or "area"',
+                             mend="check the spelling")
+        if mode == "area":
+            return self._adaptive_mean(sizes)
+        x = self
+        for i, count in enumerate(sizes):
+            axis = x.ndim - len(sizes) + i
+            x = x._resized(axis, count, mode, align_corners, steps[i] if steps else x.shape[axis] / count)
+        return x.cast(self.dtype)
+
+    def _resized(self, axis: int, count: int, mode: str, align_corners: bool, step: float) -> Self:
+        """One axis with `count` elements, `step` of the old ones apart."""
+        n = self.shape[axis]
+        at = self._with(counting(count))
+        front = (slice(None),) * axis
+        if mode.startswith("nearest"):
+            if step == n / count:           # exactly, in whole numbers
+                place = at * n // count if mode == "nearest" else (at * 2 + 1) * n // (2 * count)
+            else:
+                place = ((at if mode == "nearest" else at + 0.5) * step).floor().int().minimum(n - 1)
+            return self[(*front, place)]
+        x = self if self.dtype.kind == "f" else self.cast(dtypes.default_float)
+        wide = x.dtype.accumulator
+        x = x.cast(wide)
+        if align_corners:
+            source = at.cast(wide) * ((n - 1) / (count - 1) if count > 1 else 0.0)
+        else:
+            source = (at.cast(wide) + 0.5) * step - 0.5
+        column = (count, *(1,) * (x.ndim - axis - 1))
+        if mode == "bicubic":
+            first = source.floor()
+            taps = [x[(*front, (first.int() + k).clamp(0, n - 1))] * _cubic(source - first - k).reshape(column)
+                    for k in (-1, 0, 1, 2)]
+            return taps[0] + taps[1] + taps[2] + taps[3]
+        source = source.maximum(0)
+        low = source.int().minimum(n - 1)
+        high = (low + 1).minimum(n - 1)
+        weight = (source - low.cast(wide)).reshape(column)
+        return x[(*front, low)] * (1 - weight) + x[(*front, high)] * weight
 
 
 def _places(like: Pictures, n: int, align_corners: bool) -> Pictures:
@@ -172,3 +229,9 @@ def _places(like: Pictures, n: int, align_corners: bool) -> Pictures:
     if align_corners:
         return at * (2 / (n - 1)) - 1 if n > 1 else at * 0
     return (at * 2 + 1) / n - 1
+
+
+def _cubic(distance: Any) -> Any:
+    """How much an element counts at a distance of up to 2, in cubic convolution (Keys, 1981) with a = -0.75."""
+    d = distance.abs()
+    return (d <= 1).where((1.25 * d - 2.25) * d * d + 1, ((-0.75 * d + 3.75) * d - 6) * d + 3)

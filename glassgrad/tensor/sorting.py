@@ -132,17 +132,13 @@ class Sorting(Functional):
         >>> Tensor([4.0, 1.0, 3.0, 2.0]).median().item()
         2.0
         """
-        if 0 in (self.shape if dim is None else self.shape[dim:][:1]):
-            raise ShapeError(
-                "there is no median of nothing",
-                given=f"shape {self.shape}",
-                expected="at least one element",
-                mend="check where the elements went",
-            )
+        axis = resolve_axis(0 if dim is None else dim, self.ndim, "median")
+        n = self.numel() if dim is None or not self.ndim else self.shape[axis]
+        if not n:
+            raise ShapeError("there is no median of nothing", given=f"shape {self.shape}",
+                             expected="at least one element", mend="check where the elements went")
         if dim is None:
             return self.flatten().median(0)[0]
-        axis = resolve_axis(dim, self.ndim, "median")
-        n = self.shape[axis] if self.ndim else 1
         values, places = self.sort(dim)
         if not self.ndim:
             return values, places
@@ -206,30 +202,6 @@ class Sorting(Functional):
         seat = mask.where((running_count - 1).minimum(size), size)
         base = full((size + 1,), -1, dtypes.int32)
         return UOp(o.SCATTER, dtypes.int32, (base, seat, counting(count)), Scatter("set")).shrink(((0, size),))
-
-    def repeat_interleave(self, repeats: Any, dim: int | None = None) -> Self:
-        """Each element several times in a row, along one axis or flattened: as often as a number says, or as a vector
-        says of each.
-
-        >>> Tensor([1, 2]).repeat_interleave(2).tolist(), Tensor([1, 2]).repeat_interleave(Tensor([3, 1])).tolist()
-        ([1, 1, 2, 2], [1, 1, 1, 2])
-        """
-        if isinstance(repeats, (list, tuple)) or hasattr(repeats, "__array_interface__"):
-            repeats = self.__class__(repeats, device=self.device)
-        if not isinstance(repeats, Sorting):
-            return super().repeat_interleave(repeats, dim)
-        x = self if dim is not None else self.flatten()
-        axis = resolve_axis(dim if dim is not None else 0, x.ndim, "repeat_interleave")
-        if repeats.dtype.kind not in "iu" or repeats.ndim > 1 or repeats.numel() not in (1, x.shape[axis]):
-            raise InputError("the repeats do not fit the axis",
-                             given=f"{repeats.dtype.name} of shape {repeats.shape} for {x.shape[axis]} elements",
-                             expected="one whole number, or one for each element", mend="check the axis")
-        counts = running.array_of(repeats.expand(x.shape[axis]).uop, repeats.device)   # they say how much there will be
-        if (counts < 0).any():
-            raise InputError("nothing can be repeated so often", given=f"repeats={counts.min()}", expected="0 or more",
-                             mend="write x.repeat_interleave(2), for example")
-        places = [place for place, count in enumerate(counts.tolist()) for _ in range(count)]
-        return x.index_select(axis, self.__class__(places, device=self.device, dtype=dtypes.int32))
 
     def nonzero(self, size: int | None = None, fill_value: int = 0, as_tuple: bool = False) -> Any:
         """The places of all values that are not zero, one row each; with `size`, exactly that many rows, the missing
