@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DeviceError
 from glassgrad.base.settings import DEVICE_FLAGS, State, current_state, environment, settings
+from glassgrad.runtime.files import PREFIX, FileDevice, on_disk
 
 if TYPE_CHECKING:
     from glassgrad.runtime.contract import OpenDevice
@@ -96,6 +97,9 @@ class _Devices:
             raise DeviceError("a device is named by a string", given=repr(name), expected='a name such as "CPU"',
                               mend='write device="CPU"')
         upper = name.upper()
+        if upper.startswith(PREFIX):
+            return PREFIX + name[len(PREFIX):]             # a path keeps its letters
+        upper = upper.removesuffix(":0")                   # tinygrad's "CPU:0", the first of its kind
         upper = DEVICE_FLAGS.get(upper, upper) if upper not in self._devices else upper
         if upper not in self._devices and not self._plugged_in(upper):
             raise DeviceError("there is no such device", given=said or repr(name),
@@ -117,7 +121,7 @@ class _Devices:
             name = self.canonicalize(name)
             device = self._opened.get(name)
             if device is None:
-                make = self._devices[name]
+                make = self._devices[name] if not on_disk(name) else FileDevice
                 device = self._opened[name] = make() if not isinstance(make, type) else make(name)
         return device
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError, ShapeError
 from glassgrad.graph.dtype import dtypes
+from glassgrad.tensor import running
 from glassgrad.tensor.core import Core
+from glassgrad.tensor.disk import on_disk, write
 from glassgrad.tensor.indexing import VIEWS, again, replaced_part
 from glassgrad.tensor.interop import Interop
 from glassgrad.tensor.leaves import assigned, distinct, hold, holders
@@ -54,7 +56,8 @@ class Assignment(Interop):
         ([3, 4], [10, 20])
         """
         new: Self = value if isinstance(value, Core) else \
-            self.__class__(value, device=self.device, dtype=self.dtype)  # type: ignore[assignment]
+            self.__class__(value, device=None if on_disk(self.uop.device) else self.device,
+                           dtype=self.dtype)  # type: ignore[assignment]
         if new.shape != self.shape:
             extra = self.ndim - new.ndim
             if extra < 0 or any(n not in (1, m) for n, m in zip(new.shape, self.shape[extra:])):
@@ -66,6 +69,9 @@ class Assignment(Interop):
             raise DTypeError("cannot assign a value of another type", given=f"{new.dtype.name} to {self.dtype.name}",
                              expected=f"{self.dtype.name} values",
                              mend=f"cast the value first: value.cast({self.dtype!r})")
+        if on_disk(self.uop.device):
+            write(self.uop, running.bytes_of(new.uop, new.device))
+            return self
         self._shared_device(new)
         if new.uop is not self.uop and self._written_through(new):
             return self

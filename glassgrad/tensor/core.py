@@ -17,6 +17,7 @@ from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.length import Length
 from glassgrad.graph.uop import UOp, const
 from glassgrad.tensor import no_gradient, running
+from glassgrad.tensor.disk import on_disk, reread_in_place, stored
 from glassgrad.tensor.formulas.bits import reread
 from glassgrad.tensor.host import is_torch, read_value
 from glassgrad.tensor.leaves import RESET, hold
@@ -42,7 +43,9 @@ class Core:
 
     def __init__(self, data: Any, device: str | None = None, dtype: DType | str | None = None,
                  requires_grad: bool | None = None):
-        place = running.canonical_device(device)
+        place, file = running.canonical_device(device), None
+        if on_disk(place):
+            place, file = None, place
         wanted = dtype_by_name(dtype) if dtype is not None else None
         self._grad, self._requires_grad, self._device = None, None, place
         if isinstance(data, UOp):
@@ -61,6 +64,8 @@ class Core:
             self.uop = self.uop.copy_to(place)
         if wanted is not None:
             self.uop = self.uop.cast(wanted)
+        if file is not None:
+            self.uop = stored(self.uop, self.device, file)
         hold(self)
         if requires_grad is not None:
             self.requires_grad = requires_grad
@@ -87,6 +92,8 @@ class Core:
         """A tensor that was made, not computed."""
         made = cls._of_node(uop)
         made._device = running.canonical_device(device)
+        if on_disk(made._device):
+            made.uop = stored(uop, running.default_device(), str(made._device))
         hold(made)
         if requires_grad is not None:
             made.requires_grad = requires_grad
@@ -238,11 +245,12 @@ class Core:
         >>> Tensor([1.0]).bitcast(dtypes.int32).tolist(), Tensor([1.0]).bitcast(dtypes.uint8).tolist()
         ([1065353216], [0, 0, 128, 63])
         """
-        return self._with(reread(self.uop, dtype_by_name(dtype)))
+        read_as = reread_in_place if on_disk(self.uop.device) else reread
+        return self._with(read_as(self.uop, dtype_by_name(dtype)))
 
     def to(self, device: str | DType | Self | None, dtype: DType | str | None = None) -> Self:
         """The same values on another device (itself, when it is there already); as PyTorch has it, also in another
-        type, or where and as another tensor is.
+        type, or where and as another tensor is. A device may be a file, "disk:/path".
 
         >>> Tensor([1, 2]).to(Device.DEFAULT).tolist(), Tensor([1, 2]).to(dtypes.float32).tolist()
         ([1, 2], [1.0, 2.0])
@@ -256,7 +264,13 @@ class Core:
         place = running.canonical_device(device) or running.default_device()
         if place == self.device:
             return self
-        moved = self._with(self.uop.copy_to(place) if self.uop.device is not None else self.uop)
+        if on_disk(place):
+            node = stored(self.uop, self.device, place)
+        elif on_disk(self.uop.device):
+            node = running.taken(self.uop, place)
+        else:
+            node = self.uop.copy_to(place) if self.uop.device is not None else self.uop
+        moved = self._with(node)
         moved._device = place
         return moved
 
@@ -278,7 +292,7 @@ class Core:
         mine, theirs = self.uop.device or self._device, other.uop.device or other._device
         if mine is not None and theirs is not None and mine != theirs:
             raise DeviceError("operands live on different devices", given=f"{mine} and {theirs}", expected="one device",
-                              mend=f'move one: x.to("{mine}")')
+                              mend=f'move one: x.to("{theirs if on_disk(mine) else mine}")')
         return self._device or other._device
 
     def _beside(self, value: Any) -> Self:

@@ -15,6 +15,7 @@ from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.length import Length
 from glassgrad.graph.uop import UOp, const, full
 from glassgrad.tensor import running
+from glassgrad.tensor.disk import on_disk, opened
 from glassgrad.tensor.host import read_array
 from glassgrad.tensor.leaves import distinct
 from glassgrad.tensor.meeting import number, plain_number, shape_from
@@ -81,12 +82,16 @@ class Creation(Reduce):
     @classmethod
     def empty(cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None,
               requires_grad: bool | None = None) -> Self:
-        """A tensor whose values do not matter yet (they are zeros: nothing is read before it is written).
+        """A tensor whose values do not matter yet (they are zeros: nothing is read before it is written). On a
+        device "disk:/path" they are what the file holds.
 
         >>> Tensor.empty(2).shape
         (2,)
         """
-        return cls.full(cls._sizes(shape, "empty"), 0, dtype or dtypes.default_float, device, requires_grad)
+        sizes, kind = cls._sizes(shape, "empty"), dtype_by_name(dtype or dtypes.default_float)
+        if on_disk(place := running.canonical_device(device)):
+            return cls._leaf(opened(str(place), sizes, kind), None, requires_grad)
+        return cls.full(sizes, 0, kind, device, requires_grad)
 
     @classmethod
     def const(cls, b: Any, dtype: Any = None, device: str | None = None) -> Self:

@@ -18,6 +18,7 @@ from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.length import Length
 from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor import index_check, running
+from glassgrad.tensor.disk import no_place, on_disk, write
 from glassgrad.tensor.linear import Linear
 from glassgrad.tensor.meeting import broadcast_shape, resolve_axis, shape_from, size_from, whole
 from glassgrad.tensor.sequence import counting
@@ -40,7 +41,14 @@ class Indexing(Linear):
     def __setitem__(self, key: Any, value: Any) -> None:
         """x[key] = value gives this tensor a new value; tensors computed from the old one keep it."""
         parts = self._parts(key)
-        new = value if isinstance(value, Indexing) else self.__class__(value, device=self.device, dtype=self.dtype)
+        there = None if on_disk(self.uop.device) else self.device
+        new = value if isinstance(value, Indexing) else self.__class__(value, device=there, dtype=self.dtype)
+        if there is None:
+            view, picks = self._basic(parts)
+            if picks:
+                raise no_place(view)
+            write(view, running.bytes_of(_fitted(new, view.shape, self), new.device))
+            return
         held = self._rebind
         if len(parts) == 1 and isinstance(parts[0], Indexing) and parts[0].dtype is dtypes.bool and new.numel() == 1:
             mask = parts[0].reshape(parts[0].shape + (1,) * (self.ndim - parts[0].ndim))

@@ -20,12 +20,13 @@ from glassgrad.graph.dtype import DType
 from glassgrad.graph.length import sizes_now
 from glassgrad.graph.uop import UOp
 from glassgrad.runtime.device import Device
+from glassgrad.runtime.files import on_disk
 from glassgrad.schedule.kernels import Item
 from glassgrad.tensor import index_check
 from glassgrad.tensor.host import HostValue, numpy_dtype
 from glassgrad.tensor.leaves import assigned_within
 
-__all__ = ["canonical_device", "default_device", "copied", "store", "share", "shared", "realize", "schedule",
+__all__ = ["canonical_device", "default_device", "copied", "store", "share", "shared", "taken", "realize", "schedule",
            "Planned", "Step", "memory", "value_of", "bytes_of", "array_of", "computed_array", "number_in",
            "few_numbers"]
 
@@ -145,6 +146,23 @@ def memory(nodes: Sequence[UOp], device: str) -> MemoryUse:
     return memory_of(_with_known_values(nodes, device), device)
 
 
+def taken(node: UOp, device: str) -> UOp:
+    """What a view of files shows now, in memory of a device."""
+    refuse_reading(f"the file of {node.device}")
+    host = device if Device[device].memory.on_host else "CPU"
+    new: dict[UOp, UOp] = {}
+    for n in node.toposort():
+        if n.op is o.BUFFER and on_disk(n.device):
+            lent = Buffer.from_host(n.arg, n.arg.address, n.arg.shape, n.dtype, host)
+            new[n] = shared(UOp(o.BUFFER, n.dtype, (), lent))
+        else:
+            new[n] = n.over(tuple([new[s] for s in n.src]))
+    found = new[node]
+    made = store(HostValue(found.arg.view() if found.arg.nbytes else b"", found.shape, found.dtype), host) \
+        if found.op is o.BUFFER else realize([found.contiguous()], host)[0]
+    return made if host == device else made.copy_to(device)
+
+
 _some_values_known = False
 
 
@@ -160,6 +178,8 @@ def value_of(node: UOp, device: str) -> UOp:
     known = cache.get("value") if cache is not None else None
     if known is not None and known.device == (base.device or device):
         return known  # type: ignore[no-any-return]
+    if on_disk(base.device):
+        return taken(base, "CPU")
     value = realize([base.contiguous()], device)[0]
     while value.op is o.RESHAPE:
         value = value.src[0]
