@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 
 from glassgrad.cli.loop import add_training_options, at_least_one, train
-from glassgrad.nn.datafiles import cache_folder
-from glassgrad.nn.download import download
+from glassgrad.nn.datasets.download import download
+from glassgrad.nn.datasets.files import cache_folder
 
 __all__ = ["at_least_one", "find_file", "shakespeare", "train", "training_arguments"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from glassgrad import cli
 from glassgrad.cli import demo, doctor, train
-from glassgrad.nn import datafiles
+from glassgrad.nn.datasets import files as datafiles
 from glassgrad.nn.state import safe_load
 
 ROOT = Path(__file__).resolve().parent.parent

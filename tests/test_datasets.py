@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 
 from glassgrad.base.errors import FormatError
-from glassgrad.nn import datafiles, datasets, download as download_room
-from glassgrad.nn.datafiles import DataFile, DataMissingError, DataSet
-from glassgrad.nn.download import DownloadError, download
-from glassgrad.nn.image_formats import parse_cifar, parse_idx, parse_labelled_images, unpack
+from glassgrad.nn import datasets
+from glassgrad.nn.datasets import download as download_room, files as datafiles
+from glassgrad.nn.datasets.download import DownloadError, download
+from glassgrad.nn.datasets.files import DataFile, DataMissingError, DataSet
+from glassgrad.nn.datasets.image_formats import parse_cifar, parse_idx, parse_labelled_images, unpack
 
 
 def idx(array: np.ndarray, kind: int = 8) -> bytes:

@@ -28,7 +28,7 @@ from glassgrad import (
 )
 from glassgrad.base import errors
 from glassgrad.jit import TinyJit, surroundings
-from glassgrad.nn.datafiles import DataFile, read_checked
+from glassgrad.nn.datasets.files import DataFile, read_checked
 from glassgrad.runtime import ccompiler, llvm, plugin, workers
 from glassgrad.tensor import dlpack
 

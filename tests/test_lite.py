@@ -334,7 +334,7 @@ def test_main_falls_back_to_the_digits_of_scikit_learn(monkeypatch, capsys, tmp_
         raise ConnectionRefusedError("no network")
 
     def load_digits(*, return_X_y):
-        with np.load(SOURCE.parent / "glassgrad" / "nn" / "data" / "digits.npz") as file:
+        with np.load(SOURCE.parent / "glassgrad" / "nn" / "datasets" / "digits.npz") as file:
             return file["images"].reshape(-1, 64).astype(float), file["labels"].astype(int)
 
     datasets = SimpleNamespace(fetch_openml=no_network, load_digits=load_digits)

@@ -18,7 +18,7 @@ from glassgrad import nn
 from glassgrad.base.errors import GlassgradError
 from glassgrad.engine.profile import Profile, profile
 from glassgrad.jit import TinyJit
-from glassgrad.nn.datafiles import Arrays, DataMissingError, digits_arrays, mnist_arrays
+from glassgrad.nn.datasets.files import Arrays, DataMissingError, digits_arrays, mnist_arrays
 from glassgrad.nn.state import get_parameters
 from glassgrad.tensor.tensor import Tensor
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from glassgrad.base.errors import DeviceError, GlassgradError
 from glassgrad.base.settings import SETTINGS, settings
-from glassgrad.nn import datafiles
+from glassgrad.nn.datasets.files import CIFAR_10, FASHION_MNIST, MNIST, whereabouts
 from glassgrad.runtime import ccompiler, diskcache, host, llvm
 from glassgrad.runtime.device import Device
 from glassgrad.tensor.tensor import Tensor
@@ -117,8 +117,8 @@ def show_cache() -> None:
 
 def show_data() -> int:
     """Print, for each data set, where it would be read from."""
-    for dataset in (datafiles.MNIST, datafiles.FASHION_MNIST, datafiles.CIFAR_10):
-        print(f"{dataset.title:<14} {datafiles.whereabouts(dataset)}")
+    for dataset in (MNIST, FASHION_MNIST, CIFAR_10):
+        print(f"{dataset.title:<14} {whereabouts(dataset)}")
     return 0
 
 

@@ -21,8 +21,8 @@ from glassgrad.cli.loop import add_training_options, at_least_one, train
 from glassgrad.graph.dtype import dtypes
 from glassgrad.jit import TinyJit
 from glassgrad.nn import datasets
-from glassgrad.nn.datafiles import cache_folder, places
-from glassgrad.nn.download import download
+from glassgrad.nn.datasets.download import download
+from glassgrad.nn.datasets.files import cache_folder, places
 from glassgrad.nn.state import get_parameters
 from glassgrad.tensor.tensor import Tensor
 

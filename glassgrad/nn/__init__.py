@@ -39,6 +39,7 @@ from glassgrad.nn.activations import (
     Threshold,
 )
 from glassgrad.nn.attention import MultiHeadAttention, MultiheadAttention
+from glassgrad.nn.batch_normalization import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
 from glassgrad.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from glassgrad.nn.distances import (
     CosineEmbeddingLoss,
@@ -80,7 +81,6 @@ from glassgrad.nn.losses import (
     SmoothL1Loss,
 )
 from glassgrad.nn.module import Module, ModuleDict, ModuleList, Parameter, ParameterDict, ParameterList
-from glassgrad.nn.normalization import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
 from glassgrad.nn.padding import (
     CircularPad1d,
     CircularPad2d,
@@ -119,7 +119,7 @@ from glassgrad.nn.pooling import (
     UpsamplingNearest2d,
 )
 from glassgrad.nn.rearranging import ChannelShuffle, Flatten, Fold, PixelShuffle, PixelUnshuffle, Unflatten, Unfold
-from glassgrad.nn.recurrent import GRUCell, LSTMCell, RNNCell
+from glassgrad.nn.recurrent_cells import GRUCell, LSTMCell, RNNCell
 from glassgrad.nn.recurrent_layers import GRU, LSTM, RNN
 from glassgrad.nn.sequential import Sequential
 from glassgrad.nn.transformer import (

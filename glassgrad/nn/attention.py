@@ -7,9 +7,9 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.graph.dtype import dtypes
-from glassgrad.nn.initial import zeros
 from glassgrad.nn.layer import Layer
 from glassgrad.nn.linear import Linear
+from glassgrad.nn.new_parameters import zeros
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["MultiheadAttention", "MultiHeadAttention"]

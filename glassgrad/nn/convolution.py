@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.nn.initial import fan_in_uniform
 from glassgrad.nn.layer import Layer
+from glassgrad.nn.new_parameters import fan_in_uniform
 from glassgrad.tensor.meeting import whole
 from glassgrad.tensor.tensor import Tensor
 

@@ -9,8 +9,8 @@ from glassgrad.base.errors import InputError
 from glassgrad.base.settings import settings
 from glassgrad.graph.dtype import dtypes
 from glassgrad.nn import pending
-from glassgrad.nn.initial import buffer, ones, zeros
 from glassgrad.nn.layer import Layer
+from glassgrad.nn.new_parameters import buffer, ones, zeros
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["LayerNorm", "LayerNorm2d", "RMSNorm", "GroupNorm", "InstanceNorm", "InstanceNorm1d", "InstanceNorm2d",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from glassgrad.nn.initial import fan_in_uniform, uniform_within
 from glassgrad.nn.layer import Layer
+from glassgrad.nn.new_parameters import fan_in_uniform, uniform_within
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Linear", "Bilinear", "Identity"]

@@ -11,9 +11,9 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.nn.initial import uniform_within
 from glassgrad.nn.layer import Layer
-from glassgrad.nn.recurrent import gru_step, lstm_step, nonlinearity_of, rnn_step
+from glassgrad.nn.new_parameters import uniform_within
+from glassgrad.nn.recurrent_cells import gru_step, lstm_step, nonlinearity_of, rnn_step
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["RNN", "LSTM", "GRU"]

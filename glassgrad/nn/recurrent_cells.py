@@ -1,4 +1,4 @@
-"""One step of a recurrent network: RNN, LSTM, GRU. In: an input and a state. Out: the next state.
+"""One step of a recurrent network: the cells RNN, LSTM and GRU. In: an input and a state. Out: the next state.
 
 Shapes are (batch, size), or (size,) without a batch. Gates stand one below the other in a weight, in PyTorch's order.
 `recurrent_layers` walks over time with these.
@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.nn.initial import uniform_within
 from glassgrad.nn.layer import Layer
+from glassgrad.nn.new_parameters import uniform_within
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["RNNCell", "LSTMCell", "GRUCell", "rnn_step", "lstm_step", "gru_step", "nonlinearity_of"]

@@ -1,4 +1,4 @@
-"""Where weights start, as in PyTorch. In: shapes. Out: tensors that want a gradient."""
+"""Parameters and buffers as a new layer has them, with PyTorch's numbers. In: shapes. Out: tensors."""
 
 from __future__ import annotations
 

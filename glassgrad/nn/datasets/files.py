@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from glassgrad.base.errors import FormatError, GlassgradError
-from glassgrad.nn.download import DownloadError, download, notice
-from glassgrad.nn.image_formats import parse_cifar, parse_labelled_images, unpack
+from glassgrad.nn.datasets.download import DownloadError, download, notice
+from glassgrad.nn.datasets.image_formats import parse_cifar, parse_labelled_images, unpack
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]      # x_train, y_train, x_test, y_test
 
@@ -125,7 +125,7 @@ def digits_arrays() -> Arrays:
     >>> x_train.shape, y_test.shape, int(x_train.max())
     ((1497, 1, 8, 8), (300,), 16)
     """
-    with np.load(Path(__file__).parent / "data" / "digits.npz") as file:
+    with np.load(Path(__file__).parent / "digits.npz") as file:
         images, labels = file["images"][:, np.newaxis], file["labels"]
     test = np.arange(len(labels)) % 6 == 0          # every sixth, so that every writer is in both parts
     return images[~test], labels[~test], images[test], labels[test]

@@ -11,8 +11,8 @@ from typing import Any
 from glassgrad.base.settings import settings
 from glassgrad.graph.dtype import dtypes
 from glassgrad.nn import pending
-from glassgrad.nn.initial import buffer, ones, zeros
 from glassgrad.nn.layer import Layer
+from glassgrad.nn.new_parameters import buffer, ones, zeros
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["BatchNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d"]
