@@ -225,6 +225,58 @@ def test_a_loop_of_sums_adds_one_after_another(rng, monkeypatch, at_once, dtype)
     np.testing.assert_array_equal(parts.reshape(2, 3), expected_parts)
 
 
+@pytest.mark.parametrize("at_once", [1 << 22, 6])
+def test_a_loop_that_stores_the_sums_so_far(rng, monkeypatch, at_once):
+    """A scan of rows, the second of which ends earlier; the sum is still there after the loop."""
+    monkeypatch.setattr(interpreter, "AT_ONCE", at_once)
+    out, ends, x, t, k = param(0, 20), param(1, 2), param(2, 20), counter("t", 2), counter("k", 10)
+    total, place = register("total", FLOAT), at((t, 10), (k, 1))
+    values, scans, lasts = rng.normal(size=20).astype(np.float32), np.full(20, 9, np.float32), np.zeros(2, np.float32)
+    run_kernel(kernel([out, ends, x], [For(t, TASK, [
+        Assign(total, const(1.0)), For(k, LOOP, [Accumulate(total, o.ADD, load(x, place)), Store(out, place, total)],
+                                       at((t, -4)) + ix.index(10)), Store(ends, t, total)])]), [scans, lasts, values])
+    expected = np.add.accumulate(np.concatenate([np.ones((2, 1), np.float32), values.reshape(2, 10)], 1), 1)[:, 1:]
+    expected[1, 6:] = 9
+    np.testing.assert_array_equal(scans.reshape(2, 10), expected)
+    np.testing.assert_array_equal(lasts, [expected[0, 9], expected[1, 5]])
+
+
+@pytest.mark.parametrize("at_once", [1 << 22, 6])
+def test_of_what_a_loop_stores_to_one_element_the_last_stays(rng, monkeypatch, at_once):
+    """out[index[k], u] = x[k, u]: the iterations of the loop come one after another, those of the tile agree."""
+    monkeypatch.setattr(interpreter, "AT_ONCE", at_once)
+    out, x, places, k, u = param(0, 12), param(1, 60), param(2, 20, INT), counter("k", 20), counter("u", 3)
+    values, index, found = rng.normal(size=60).astype(np.float32), rng.integers(0, 4, 20).astype(np.int32), zeros(12)
+    spot = load(places, k).cast(dtypes.index)
+    run_kernel(kernel([out, x, places], [For(k, LOOP, [For(u, TILE, [
+        Store(out, spot * 3 + u, load(x, at((k, 3), (u, 1))))])])]), [*found, values, index])
+    expected = np.zeros((4, 3), np.float32)
+    for row, spot_ in zip(values.reshape(20, 3), index):
+        expected[spot_] = row
+    np.testing.assert_array_equal(found[0].reshape(4, 3), expected)
+    refuses(kernel([out, x, places], [For(k, LOOP, [For(u, TILE, [
+        Store(out, spot, load(x, at((k, 3), (u, 1))))])])]), [*zeros(12), values, index],
+        f"stores to param 0[{index[0]}] different values from independent iterations, at k=0, u=0 and at k=0, u=1")
+
+
+def test_a_loop_that_reads_what_it_stored_before():
+    """x[k + 1] = x[k] * 2, under one name and under two."""
+    out, x, k = param(0, 9), param(1, 9), counter("k", 8)
+    for memory in (out, x):
+        values = np.ones(9, np.float32)
+        run_kernel(kernel([out, x], [For(k, LOOP, [Store(out, k + 1, load(memory, k) * 2.0)])]), [values, values])
+        np.testing.assert_array_equal(values, 2.0 ** np.arange(9))
+
+
+def test_two_statements_that_add_to_one_sum_take_turns():
+    out, x, k, total = param(0, 1), param(1, 8), counter("k", 4), register("total", FLOAT)
+    add = [Accumulate(total, o.ADD, load(x, at((k, 2)) + ix.index(n))) for n in range(2)]
+    found, values = zeros(1), np.array([1e8, -1e8, 1, 1e8, -1e8, 1, 1, 1], np.float32)
+    run_kernel(kernel([out, x], [Assign(total, const(0.0)), For(k, LOOP, add), Store(out, ix.index(0), total)]),
+               [*found, values])
+    assert found[0] == [np.add.accumulate(values)[-1]] != [np.add.accumulate(values.reshape(4, 2).T.ravel())[-1]]
+
+
 @pytest.mark.parametrize("kind", [TASK, LOOP, TILE, LANE])
 def test_a_stop_cuts_every_kind_of_loop(kind):
     out, i = param(0, 10), counter("i", 10)

@@ -29,8 +29,10 @@ from glassgrad.lower.loops import (
     local,
     ranges_of,
     register,
+    walk,
 )
 from glassgrad.lower.show import show
+from glassgrad.runtime import loop_facts
 from glassgrad.runtime.loop_interpreter import run_kernel
 
 SIZE = 1024           # elements of every memory
@@ -189,3 +191,21 @@ def test_random_loop_trees(how, seeds):
         run(kernel, [data.copy(), found], how)
         wrong = np.flatnonzero(found != expected)
         assert not len(wrong), f"seed {seed}: elements {wrong[:5]}\n{show(kernel)}"
+
+
+def test_the_interpreter_s_loops_give_the_same_as_axes_and_one_by_one(monkeypatch, seeds=range(2000, 2040)):
+    """A LOOP that only accumulates and stores may run as an axis (loop_facts.is_axis): to the same result."""
+    data = np.random.default_rng(0).integers(-1000, 1000, SIZE).astype(np.int32)
+    is_axis, axes = loop_facts.is_axis, []
+    for seed in seeds:
+        kernel = Maker(seed).kernel()
+        expected, found = np.zeros(SIZE, np.int32), np.zeros(SIZE, np.int32)
+        monkeypatch.setattr(loop_facts, "is_axis", {kernel.phases[0].body[0]: True}.get)      # which is long, and fills
+        run_kernel(kernel, [data.copy(), expected])
+        monkeypatch.setattr(loop_facts, "is_axis", is_axis)
+        run_kernel(kernel, [data.copy(), found])
+        wrong = np.flatnonzero(found != expected)
+        assert not len(wrong), f"seed {seed}: elements {wrong[:5]}\n{show(kernel)}"
+        axes += [s for s in walk(kernel.phases[0].body[1:]) if isinstance(s, For) and s.kind == LOOP and is_axis(s)]
+    for kind in (Accumulate, Store):
+        assert any(isinstance(s, kind) for loop in axes for s in walk(loop.body)), "some loops did run as axes"

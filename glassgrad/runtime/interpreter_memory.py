@@ -85,27 +85,46 @@ class Memory:
         safe = np.clip(index, 0, self.size - 1)
         return from_storage(self.array[rows, safe] if self.private else self.array[safe], self.dtype)
 
-    def store(self, index: Array, rows: Array, values: Array, combine: Op | None, what: str, place: Place) -> None:
-        """values[n] into element index[n] (of row rows[n]), one after another; all of one length."""
+    def store(self, index: Array, rows: Array, values: Array, moments: Array | None, combine: Op | None, what: str,
+              place: Place) -> None:
+        """values[n] into element index[n] (of row rows[n]), one after another; all of one length. Those of one moment
+        are of independent iterations, which must agree; moments never decrease (None: there is but one)."""
         spots = rows * self.size + index if self.private else index
         codes = to_storage(values, self.dtype)
         flat = self.array.reshape(-1)
+        if (spots[1:] > spots[:-1]).all():                   # all apart, as most are
+            rounds = [np.arange(len(spots))]
+        elif combine is None:
+            self._agree(spots if moments is None else moments * flat.size + spots, index, codes, what, place)
+            _, backwards = np.unique(spots[::-1], return_index=True)
+            rounds = [len(spots) - 1 - backwards]            # the last value for each spot
+        else:
+            rounds = _in_turn(spots)
+        for now in rounds:
+            if combine is not None:
+                old = from_storage(flat[spots[now]], self.dtype)
+                codes[now] = to_storage(evaluate(np, binary(combine, self.dtype), [old, values[now]]), self.dtype)
+            flat[spots[now]] = codes[now]
+
+    def _agree(self, spots: Array, index: Array, codes: Array, what: str, place: Place) -> None:
+        """Values that go to one spot must be one value."""
         _, first, group = np.unique(spots, return_index=True, return_inverse=True)
-        if combine is None:
-            if len(first) < len(spots):
-                bits = codes.view(f"u{codes.dtype.itemsize}")
-                other = bits != bits[first][group]
-                if other.any():
-                    at = int(other.argmax())
-                    raise Bug(f"{what} {self.name}[{index[at]}] different values from independent iterations, "
-                              f"at {place(int(first[group[at]]))} and at {place(at)}")
-            flat[spots] = codes
-            return
-        node = binary(combine, self.dtype)
-        waiting = np.arange(len(spots))
-        while len(waiting):                                  # each round takes the first value left for each spot
-            _, first = np.unique(spots[waiting], return_index=True)
-            now = waiting[np.sort(first)]
-            old = from_storage(flat[spots[now]], self.dtype)
-            flat[spots[now]] = to_storage(evaluate(np, node, [old, values[now]]), self.dtype)
-            waiting = np.delete(waiting, first)
+        bits = codes.view(f"u{codes.dtype.itemsize}")
+        other = bits != bits[first][group]
+        if other.any():
+            at = int(other.argmax())
+            raise Bug(f"{what} {self.name}[{index[at]}] different values from independent iterations, "
+                      f"at {place(int(first[group[at]]))} and at {place(at)}")
+
+
+def _in_turn(spots: Array) -> list[Array]:
+    """All positions in rounds: the first for each spot, then the second for each that has one, and so on.
+
+    >>> [now.tolist() for now in _in_turn(np.array([7, 5, 7, 7, 5]))]
+    [[0, 1], [2, 4], [3]]
+    """
+    order = np.argsort(spots, kind="stable")
+    begins = np.flatnonzero(np.diff(spots[order], prepend=-1))          # of each spot's positions, in that order
+    turn = np.empty_like(order)
+    turn[order] = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
+    return np.split(np.argsort(turn, kind="stable"), np.cumsum(np.bincount(turn))[:-1])

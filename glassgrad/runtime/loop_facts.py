@@ -8,24 +8,40 @@ from collections.abc import Callable, Iterable
 from glassgrad.graph import ops as o
 from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp
-from glassgrad.lower.loops import WIDE, Accumulate, For, If, Prefetch, Statement, expressions, walk
+from glassgrad.lower.loops import WIDE, Accumulate, For, If, Prefetch, Statement, Store, expressions, walk
 
 SUMS = (o.ADD, o.MUL, o.MAX, o.MIN)       # what a loop can accumulate as an axis
 
 
-def is_sum(loop: For) -> bool:
-    """Whether a LOOP does nothing but accumulate what does not depend on the sums: then it can run as an axis."""
+def is_axis(loop: For) -> bool:
+    """Whether a LOOP does nothing but accumulate and store, and no iteration needs what another did, but for stores
+    that read the sums so far: then it can run as an axis, each statement for all iterations before the next.
+    (That it loads nothing that it stores is seen where it runs: two memories may be one.)"""
     inner = [s for s in walk(loop.body) if not isinstance(s, Prefetch)]
     sums = [s for s in inner if isinstance(s, Accumulate)]
-    if not sums or any(not (isinstance(s, For) and s.kind in WIDE) for s in inner if s not in sums):
+    if not all(isinstance(s, (Accumulate, Store)) or isinstance(s, For) and s.kind in WIDE for s in inner):
         return False
     if any(s.combine not in SUMS or s.register.dtype.kind == "b" or s.register.dtype.accumulator is not s.register.dtype
            for s in sums):                # narrow floats are rounded at every step
         return False
-    if len({(s.register, s.combine) for s in sums}) > len({s.register for s in sums}):
+    growing = {s.register for s in sums}
+    if len(growing) < len(sums):
         return False                      # x * a + b, again and again, is not a product and a sum
-    read = {n for s in sums for n in toposort([s.value]) if n.op is o.REGISTER}
-    return read.isdisjoint(s.register for s in sums)
+    grown: set[UOp] = set()               # stores may read these
+    for s in inner:
+        read = {n for n in toposort(expressions(s)) if n.op is o.REGISTER} & growing
+        if not read <= (grown if isinstance(s, Store) else set()):
+            return False
+        if isinstance(s, Accumulate):
+            grown.add(s.register)
+    return True
+
+
+def memories(loop: For) -> tuple[list[UOp], list[UOp]]:
+    """What a loop stores to, once for each store, and what it loads from."""
+    inner = list(walk([loop]))
+    loads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
+    return [s.memory for s in inner if isinstance(s, Store)], list(dict.fromkeys(n.src[0] for n in loads))
 
 
 def operands(node: UOp) -> tuple[UOp, ...]:

@@ -2,9 +2,9 @@
 
 In: a `Kernel` and its arguments. Out: the arguments' arrays, stored into. Knows nothing of renderers or devices.
 
-Values carry named axes (wide_arrays.py): one for all tasks, and one for each wide range they depend on. So
-tasks and wide loops run as NumPy arrays, every statement for all iterations before the next, which is what "jammed"
-means; only LOOPs run in Python, and not even those that just accumulate. Where iterations differ in what they run (a
+Values carry named axes (wide_arrays.py): one for all tasks, and one for each wide range they depend on. So tasks and
+wide loops run as NumPy arrays, every statement for all iterations before the next, which is what "jammed" means; only
+LOOPs run in Python, and not even those that just accumulate and store. Where iterations differ in what they run (a
 `stop`, an If), a mask says which do. Every access is checked: see interpreter_memory.py.
 """
 
@@ -45,7 +45,7 @@ from glassgrad.lower.loops import (
 )
 from glassgrad.runtime import loop_facts as facts
 from glassgrad.runtime.interpreter_memory import Memory, Watch, poisoned
-from glassgrad.runtime.wide_arrays import Array, Axes, Axis, Wide, any_over, binary, fold
+from glassgrad.runtime.wide_arrays import Array, Axes, Axis, Wide, any_over, binary, fold, last
 
 AT_ONCE = 1 << 22       # elements of index space that are computed together: bounds the memory used
 TASKS = "tasks"         # the axis of all tasks; every other axis is a RANGE
@@ -94,7 +94,7 @@ class _PhaseRun:
         self.stepped = {s.range for s in loops if s.kind not in WIDE}      # counters that are not always a whole axis
         self.private = list(dict.fromkeys(s.memory for s in walk(body) if isinstance(s, Store)
                                           and s.memory.op is o.LOCAL and s.memory.arg.home == "worker"))
-        self.sums = {s for s in loops if s.kind == LOOP and facts.is_sum(s)}
+        self.as_axes = {s for s in loops if s.kind == LOOP and facts.is_axis(s) and self._stores_apart(s)}
         self.plans: dict[UOp, list[UOp]] = {}
         self.axes = Axes()
         # while running
@@ -102,7 +102,7 @@ class _PhaseRun:
         self.tasks = Wide(np.arange(1), (TASKS,))          # positions in the chunk that runs now
         self.counters: dict[UOp, Wide] = {}
         self.open_wide: list[UOp] = []                     # wide and inner TASK ranges around the statement
-        self.along: list[UOp] = []                         # the LOOP that accumulates as an axis, if one does
+        self.along: list[UOp] = []                         # the LOOP that runs as an axis, if one does
         self.registers: dict[UOp, Wide] = {}
         self.fixed: dict[UOp, Wide] = {}                   # values that are the same for the whole chunk
 
@@ -161,9 +161,10 @@ class _PhaseRun:
         room = max(1, AT_ONCE // self._open_size() // facts.width(loop.body))
         if loop.kind in WIDE:
             self._slice(loop, mask, 0, size, self.open_wide)
-        elif loop in self.sums:
+        elif loop in self.as_axes:
             for start in range(0, size, room):
                 self._slice(loop, mask, start, min(size, start + room), self.along)
+                self.registers = {r: last(v, range_) for r, v in self.registers.items()}
         elif loop.kind == TASK and not any(isinstance(s, Store) and s.memory in self.private for s in walk(loop.body)):
             for start in range(0, size, room):
                 self._slice(loop, mask, start, min(size, start + room), self.open_wide)
@@ -212,7 +213,7 @@ class _PhaseRun:
             steps = np.concatenate([np.broadcast_to(start, (*whole[:at], 1, *whole[at + 1:])),
                                     np.broadcast_to(values, whole)], at)
             sums = _IN_A_ROW[s.combine].accumulate(steps, at, steps.dtype)
-            result = Wide(sums.take(-1, at), axes[:at] + axes[at + 1:])
+            result = Wide(sums[(slice(None),) * at + (slice(1, None),)], axes)
         else:
             result = self._apply(step, [old, value])
         self.registers[register] = result if mask is None else self.axes.select(any_over(mask, own), result, old)
@@ -225,13 +226,16 @@ class _PhaseRun:
             raise Bug(f"{self.title} stores {s.value.dtype.name} to {memory.name}, which holds {s.memory.dtype.name}")
         active = mask if s.gate is None else self.axes.both(mask, self._value(s.gate, mask))
         index, value = self._value(s.index, mask), self._value(s.value, active)
-        apart: list[Axis] = [TASKS]
+        apart: list[Axis] = [*self.along, TASKS]
         if s.combine is not None:              # each iteration combines its own value, equal or not
             apart += [r for e in expressions(s) for r in self._spread_over(e)]
             apart += [r for r in self.open_wide if self.kinds[r] == TASK]
             self._no_stray(active or ALWAYS, apart, f"combines into {memory.name}")
         parts = [index, value, active or ALWAYS, self.tasks]
         arrays, axes = self.axes.align([self._spread(p, apart) for p in parts])
+        if self.along:                         # one after another, as the loop would
+            order = sorted(range(len(axes)), key=lambda i: axes[i] not in self.along)
+            arrays, axes = [a.transpose(order) for a in arrays], tuple(axes[i] for i in order)
         at, values, runs, tasks = np.broadcast_arrays(*arrays)
         memory.check(at, runs, f"{self.title} stores to", lambda n: self._place(n, at.shape, axes))
         chosen = np.flatnonzero(runs)
@@ -241,7 +245,8 @@ class _PhaseRun:
             return self._place(int(chosen[n]), at.shape, axes)
         if memory.watch is not None:
             memory.watch.store(spots, tasks + self.first_task, self._race(memory, spots, place))
-        memory.store(spots, tasks, values.ravel()[chosen], s.combine, f"{self.title} stores to", place)
+        moments = chosen // at[0].size if self.along else None
+        memory.store(spots, tasks, values.ravel()[chosen], moments, s.combine, f"{self.title} stores to", place)
 
     # -- values ----------------------------------------------------------------------------------------------
     def _value(self, root: UOp, mask: Wide | None) -> Wide:
@@ -358,6 +363,14 @@ class _PhaseRun:
         if node not in self.memories and node not in self.private:
             raise Bug(f"{self.title} uses {node}, which is no parameter and never stored to")
         return self.memories[node]
+
+    def _stores_apart(self, loop: For) -> bool:
+        """Whether each memory that a loop stores to is used in it only there, under whatever name."""
+        stored, loaded = facts.memories(loop)
+        used = [*stored, *loaded]
+        return not any(a is b or a in self.memories and b in self.memories
+                       and np.may_share_memory(self.memories[a].array, self.memories[b].array)
+                       for i, a in enumerate(stored) for b in used[i + 1:])
 
     def _typed(self, register: UOp, source: UOp, mask: Wide | None) -> Wide:
         if source.dtype is not register.dtype:

@@ -77,6 +77,14 @@ def any_over(mask: Wide, keep: Iterable[Axis]) -> Wide:
     return Wide(np.asarray(mask.array.any(axis=gone)), tuple(a for a in mask.axes if a in keep)) if gone else mask
 
 
+def last(value: Wide, axis: Axis) -> Wide:
+    """What stands at the end of an axis, where the value has that axis."""
+    if axis not in value.axes:
+        return value
+    at = value.axes.index(axis)
+    return Wide(value.array.take(-1, at), value.axes[:at] + value.axes[at + 1:])
+
+
 def fold(value: Wide, node: UOp, tiles: Sequence[Axis], lanes: Sequence[Axis]) -> Wide:
     """One value by `node` (a binary op) from all along some axes.
 
