@@ -158,7 +158,7 @@ def places() -> Iterator[Place]:
             notice(f"GLASSGRAD_DATA={own} is not a folder; looking elsewhere")
         yield Place(Path(own).expanduser())
     yield Place(cache_folder(), ours=True)
-    checkout = Path(__file__).resolve().parents[2]
+    checkout = Path(__file__).resolve().parents[3]
     if (checkout / "pyproject.toml").exists():
         yield Place(checkout.parent / "shared" / "data")
 
