@@ -5,10 +5,104 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glassgrad import Context, GlobalCounters, IndexRangeError, Tensor, Variable
+from glassgrad import Context, GlobalCounters, IndexRangeError, Tensor, Variable, checkpoint, vmap
 from glassgrad.jit import TinyJit
 from glassgrad.tensor import index_check
 from glassgrad.tensor.index_check import limits
+
+UNKNOWN = Tensor([7, 7])           # x ^ UNKNOWN ^ 7 is x, but nobody sees that from the formula
+
+
+def unknown(rows):
+    return (Tensor(rows) ^ UNKNOWN[0]) ^ 7
+
+
+MATRIX = [[0, 1], [3, 1], [4, 0]]          # as an index of several axes
+
+
+@pytest.mark.parametrize("use", [
+    lambda x, i: x.gather(1, i), lambda x, i: x.scatter(1, i, 1.0), lambda x, i: x.scatter(1, i, 2.0, "multiply"),
+    lambda x, i: x.scatter_add(1, i, Tensor.ones(3, 2)), lambda x, i: x.take_along_dim(i, 1),
+    *[lambda x, i, how=how: x.scatter_reduce(1, i, Tensor.ones(3, 2), how)
+      for how in ("sum", "prod", "mean", "amax", "amin")],
+    lambda x, i: x.scatter_reduce(1, i, Tensor.ones(3, 2), "amax", include_self=False),
+    lambda x, i: x[0].put(i, Tensor.ones(3, 2)).reshape(1, 4), lambda x, i: x[0].take(i),
+    lambda x, i: x[0].index_put((i,), Tensor(1.0)), lambda x, i: x[0][i],
+    lambda x, i: Tensor.ones(3, 1, 2).max_unpool2d(i.reshape(3, 1, 2), kernel_size=(2,)),
+])
+@pytest.mark.parametrize("jitted", [False, True])
+def test_indices_of_several_axes_are_looked_at(use, jitted):
+    x = Tensor(np.arange(12, dtype="float32").reshape(3, 4)).realize()
+    call = TinyJit(lambda x, i: use(x, i ^ 0).realize()) if jitted else lambda x, i: use(x, (i ^ UNKNOWN[0]) ^ 7)
+    for good in ([[0, 1], [3, 1], [2, 0]], [[0, 1], [3, 1], [1, 0]], [[0, 1], [3, 1], [0, 0]]):
+        call(x, Tensor(good).realize()).numpy()
+    with pytest.raises(IndexRangeError, match=r"index 4 on axis [01] of .*, at \[2, (0, )?0\] of the index") as error:
+        call(x, Tensor(MATRIX).realize()).numpy()
+    assert "test_index_check.py" in str(error.value)
+
+
+def test_one_index_into_two_tensors_is_looked_at_for_both():
+    i = Tensor([5, 1]).cast("uint64") * 1
+    long, short = Tensor.arange(10)[i], Tensor.arange(3)[i]
+    assert long.tolist() == [5, 1]
+    with pytest.raises(IndexRangeError, match=r"index 5 on axis 0 of \(3,\), at \[0\]"):
+        short.tolist()
+    target = unknown([0, 2])
+    wide, narrow = Tensor.zeros(2, 3).cross_entropy(target), Tensor.zeros(2, 2).cross_entropy(target)
+    assert abs(wide.item() - np.log(3)) < 1e-6
+    with pytest.raises(IndexRangeError, match="class 2, at .1. of the targets"):
+        narrow.item()
+
+
+@pytest.mark.parametrize("use, what", [
+    (lambda x, i: vmap(lambda row: row[i])(x), "index 4 on axis 0 of (4,), at [0, 1]"),
+    (lambda x, i: vmap(lambda one: x[0][one])(i), "index 4 on axis 0 of (4,), at [1]"),
+    (lambda x, i: vmap(lambda row, one: row[one])(x, i), "index 4 on axis 0 of (4,), at [1]"),
+    (lambda x, i: vmap(lambda row, one: row.reshape(1, 4)[one * 0, one])(x, i), "index 4 on axis 1 of (1, 4), at [1]"),
+    (lambda x, i: vmap(lambda row: row.scatter(0, i, 1.0))(x), "index 4 on axis 0 of (4,), at [0, 1]"),
+    (lambda x, i: vmap(lambda row, one: row.scatter(0, one.reshape(1), 1.0))(x, i),
+     "index 4 on axis 0 of (4,), at [1, 0]"),
+    (lambda x, i: vmap(lambda row, one: row.scatter(0, one.reshape(1), 1.0, "multiply"))(x, i),
+     "index 4 on axis 0 of (4,), at [1, 0]"),
+    (lambda x, i: vmap(lambda row, one: row.cross_entropy(one))(x, i), "class 4, at [1] of the targets"),
+    (lambda x, i: vmap(lambda row, one: row[one])(x, i).sum().gradient(x)[0], "index 4 on axis 0 of (4,), at [1]"),
+    (lambda x, i: checkpoint(lambda x: x[0][i].exp(), x).sum().gradient(x)[0], "index 4 on axis 0 of (4,), at [1]"),
+])
+def test_indices_under_vmap_and_checkpoint(use, what):
+    x = Tensor(np.arange(8, dtype="float32").reshape(2, 4)).realize()
+    assert use(x, unknown([0, 3])).numpy().size
+    with pytest.raises(IndexRangeError) as error:
+        use(x, unknown([0, 4])).numpy()
+    assert what in str(error.value) and "test_index_check.py" in str(error.value)
+
+
+def test_vmap_writes_and_reads_what_each_example_would():
+    x, i = Tensor(np.arange(8, dtype="float32").reshape(2, 4)).realize(), unknown([1, 4])
+    with Context(CHECK_INDEX=0):
+        for one in (lambda row, i: row.scatter(0, i.reshape(1), 9.0), lambda row, i: row.index_add(
+                0, i.reshape(1), Tensor([5.0])), lambda row, i: row[i]):
+            assert vmap(one)(x, i).tolist() == [one(x[k], i[k]).tolist() for k in range(2)]
+
+
+def test_where_nobody_looks_a_place_outside_is_the_nearest():
+    x = Tensor(np.arange(12, dtype="float32").reshape(3, 4))
+    i, j = unknown([0, 5, 1]), unknown([1, 1, -9])
+    with Context(CHECK_INDEX=0):
+        assert x[i, j].tolist() == [1.0, 9.0, 4.0] and x[:, j].tolist() == x[:, Tensor([1, 1, 0])].tolist()
+        assert x.gather(1, unknown([[9], [0], [-9]])).tolist() == [[3.0], [4.0], [8.0]]
+        rows = x.scatter(1, unknown([[9], [0], [-9]]), -1.0).tolist()
+        assert rows == [[0, 1, 2, -1], [-1, 5, 6, 7], [-1, 9, 10, 11]]
+
+
+def test_memory_that_others_write_to_is_looked_at_each_time():
+    memory = np.zeros(5000, "int64")
+    index, x = Tensor.from_numpy(memory), Tensor.arange(3)
+    assert x[index].sum().item() == 0
+    memory[7] = 3
+    with pytest.raises(IndexRangeError, match=r"index 3 on axis 0 of \(3,\), at \[7\]"):
+        x[index].sum().item()
+    memory[7] = 2
+    assert x[index].sum().item() == 2
 
 
 def test_plain_index_tensor():

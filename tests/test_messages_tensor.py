@@ -113,6 +113,11 @@ meshgrid knows two orders
   given:    indexing='yx'
   expected: "ij" or "xy"
   mend:     write indexing="ij\""""),
+    "bincount of less than nothing": (lambda: Tensor([0, -1]).bincount(), """
+bincount counts numbers from 0 on
+  given:    -1 among them
+  expected: 0, 1, 2, ...
+  mend:     take the least away first: x - x.min()"""),
     "one_hot": (lambda: Tensor([1.5]).one_hot(3), """
 one_hot needs whole numbers
   given:    float32 values
@@ -373,6 +378,16 @@ the targets of ctc_loss do not fit
   given:    float32 targets (1, 1) for a batch of 1
   expected: whole numbers, (batch, labels) or all in one vector
   mend:     pad the short ones with any label; target_lengths says what counts"""),
+    "ctc_loss, a sequence too long": (lambda: Tensor.ones(2, 1, 3).ctc_loss(Tensor([[1]]), [3], [1]), """
+a sequence of ctc_loss is longer than the data, or shorter than nothing
+  given:    input_lengths[0] = 3
+  expected: a length from 0 to 2
+  mend:     count what belongs to each sequence, without padding"""),
+    "ctc_loss, labels missing": (lambda: Tensor.ones(2, 2, 3).ctc_loss(Tensor([1, 2, 1]), [2, 2], [2, 2]), """
+ctc_loss has too few labels for these target_lengths
+  given:    3 labels, lengths that add up to 4
+  expected: 4 labels, one sequence after another
+  mend:     join the labels of all sequences, without padding"""),
     "ctc_loss, lengths": (lambda: Tensor.ones(2, 1, 3).ctc_loss(Tensor([[1]]), [2, 2], [1]), """
 input_lengths has one length per sequence
   given:    int32 values, shape (2,)

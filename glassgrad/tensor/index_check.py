@@ -28,7 +28,8 @@ from glassgrad.graph.uop import UOp, full
 from glassgrad.runtime.device import Device
 from glassgrad.tensor.sequence import counting
 
-__all__ = ["watch", "watch_classes", "trusted", "sinks", "judge", "limits", "refuse_stored", "Flag"]
+__all__ = ["watch", "watch_classes", "watch_for", "watched_by", "outside", "nearest", "trusted", "sinks",
+           "judge", "limits", "refuse_stored", "Flag"]
 
 Limits = tuple[int, int]
 
@@ -48,6 +49,7 @@ class Pick(NamedTuple):
 class Watched(NamedTuple):
     picks: tuple[Pick, ...]
     shape: tuple[int, ...]         # of the tensor that is indexed
+    limit: Any                     # how many places the index as kernels see it can name
     ignored: int | None = None     # a value that stands for no place
 
 
@@ -58,8 +60,10 @@ class Check(NamedTuple):
     first_bad: UOp                 # (1,), int32: the first place that is out of range, or the number of places
 
 
-_watched: weakref.WeakKeyDictionary[UOp, Watched] = weakref.WeakKeyDictionary()     # by the index that kernels see
-_classes: weakref.WeakKeyDictionary[UOp, UOp] = weakref.WeakKeyDictionary()         # by what compares them with all
+# by the index that kernels see, and its limit: one index may look into several tensors
+_watched: weakref.WeakKeyDictionary[UOp, dict[Any, Watched]] = weakref.WeakKeyDictionary()
+# the index and its limit, by who uses it in another form
+_beside: weakref.WeakKeyDictionary[UOp, tuple[UOp, Any]] = weakref.WeakKeyDictionary()
 _trusting = False
 
 
@@ -74,11 +78,49 @@ def trusted() -> Iterator[None]:
         _trusting = before
 
 
-def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...]) -> None:
-    """Look at this index when something is computed with it, unless it cannot be out of range."""
+def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...], limit: Any, ignored: int | None = None) -> None:
+    """Look at this index, which names one of `limit` places, when something is computed with it, unless it cannot be
+    out of range. It is known by its node: whoever indexes must use this very one, not another that is equal to it."""
     if _trusting or not settings.CHECK_INDEX:
         return
-    _watch(linear, Watched(tuple(picks), shape))
+    _watch(linear, Watched(tuple(picks), shape, limit, ignored))
+
+
+def outside(places: UOp, size: Any) -> UOp:
+    """Which places are not among so many."""
+    beyond = (places < size).logical_not()
+    return beyond if places.dtype.kind == "u" else (places < 0) | beyond
+
+
+def nearest(places: UOp, size: int) -> UOp:
+    """The places, those outside at the end that they are nearest to: what kernels make of them where nobody looks."""
+    return places.maximum(0).minimum(max(size - 1, 0))
+
+
+def watch_for(user: UOp, index: UOp, limit: Any) -> None:
+    """Look at an index, if it is watched, when `user` is computed, which has it in another form."""
+    if limit in _watched.get(index, ()):
+        _beside[user] = index, limit
+
+
+def watched_by(node: UOp) -> tuple[UOp, Watched] | None:
+    """The index that is looked at when a node is computed, and what is known of it, for who writes the node anew."""
+    index, limit = _use(node)
+    wish = _watched.get(index, {}).get(limit) if index is not None else None
+    return None if index is None or wish is None else (index, wish._replace(picks=tuple(
+        pick._replace(places=_beside_index(pick.places, index)) for pick in wish.picks)))
+
+
+def _beside_index(places: UOp, index: UOp) -> UOp:
+    """The user's index with a place for each of the index that kernels see; as many keep their shape, for messages."""
+    return places if places.size == index.size else places.broadcast(index.shape)
+
+
+def _use(node: UOp) -> tuple[UOp | None, Any]:
+    """The index that a node uses, and how many places there are."""
+    if node in _beside:
+        return _beside[node]
+    return (node.src[1], node.src[0].shape[0]) if node.op in (o.GATHER, o.SCATTER) else (None, 0)
 
 
 def watch_classes(compared: UOp, target: UOp, size: int, axis: int, shape: tuple[int, ...],
@@ -89,9 +131,8 @@ def watch_classes(compared: UOp, target: UOp, size: int, axis: int, shape: tuple
     if ignored is not None and not target.dtype.min <= ignored <= target.dtype.max:
         ignored = None                               # of unsigned numbers none is -100
     linear = target if ignored is None else target.ne(ignored).where(target, 0)
-    _watch(linear, Watched((Pick(target, size, axis, from_end=False),), shape, ignored))
-    if linear in _watched:
-        _classes[compared] = linear
+    _watch(linear, Watched((Pick(target, size, axis, from_end=False),), shape, size, ignored))
+    watch_for(compared, linear, size)
 
 
 def _watch(linear: UOp, wish: Watched) -> None:
@@ -103,7 +144,7 @@ def _watch(linear: UOp, wish: Watched) -> None:
     for pick in picks:
         known = _limits_of_any(pick.places) if repeated else limits(pick.places)
         if known is None or known[0] < pick.least or known[1] >= pick.size:
-            _watched[linear] = wish
+            _watched.setdefault(linear, {})[wish.limit] = wish
             return
 
 
@@ -228,25 +269,23 @@ def sinks(nodes: Sequence[UOp]) -> list[Check]:
     """What to compute along with these nodes."""
     if not _watched or not settings.CHECK_INDEX:
         return []
-    found: dict[tuple[UOp, int], Check] = {}
+    found: dict[tuple[UOp, Any], Check] = {}
     for node in toposort(nodes):
-        if node.op in (o.GATHER, o.SCATTER):
-            index, size = node.src[1], node.src[0].shape[0]
-        elif node.op is o.CMPEQ and node in _classes:
-            index, size = _classes[node], 0
-        else:
-            continue
-        if index in _watched and (index, size) not in found and index.size:
-            watched = _watched[index]
-            found[index, size] = Check(node, index, watched, _first_bad(index, size or watched.picks[0].size))
+        if node.op in (o.GATHER, o.SCATTER, o.CMPEQ):
+            index, limit = _use(node)
+            if index is None or (index, limit) in found or not index.size:
+                continue
+            watched = _watched.get(index, {}).get(limit)
+            if watched is not None:
+                found[index, limit] = Check(node, index, watched, _first_bad(index, limit))
     return list(found.values())
 
 
 def _first_bad(index: UOp, size: int) -> UOp:
     flat = index.reshape((index.elements,))
-    inside = flat < size if flat.dtype.kind == "u" else (flat < 0).logical_not() & (flat < size)
-    return inside.where(full(flat.shape, flat.size, counting(1).dtype), counting(flat.elements)).reduce(o.AMIN, (0,)) \
-        if flat.size > 1 else inside.where(1, counting(1)).contiguous()
+    bad = outside(flat, size)
+    return bad.where(counting(flat.elements), full(flat.shape, flat.size, counting(1).dtype)).reduce(o.AMIN, (0,)) \
+        if flat.size > 1 else bad.where(counting(1), 1).contiguous()
 
 
 def judge(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[UOp], Any]) -> None:
@@ -258,7 +297,9 @@ def judge(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[UOp],
         flag.judge(read)
         if trace is not None:
             trace.flags.append(flag)
-        _watched.pop(check.places, None)        # values do not change: once is enough
+        if any("shared" in (below._cache or ()) for below in toposort([check.places])):
+            continue                            # others write to that memory: it is looked at again
+        _watched.get(check.places, {}).pop(check.watched.limit, None)       # values do not change: once is enough
         check.watched.picks[0].places.cached("in range", lambda _: set()).add(check.watched)
 
 
@@ -268,7 +309,7 @@ class Flag:
 
     def __init__(self, check: Check, result: UOp):
         index = check.places
-        self.picks = [pick._replace(places=pick.places.broadcast(index.shape)) for pick in check.watched.picks]
+        self.picks = [pick._replace(places=_beside_index(pick.places, index)) for pick in check.watched.picks]
         self.shape, self.size, self.line = check.watched.shape, index.size, check.node.place
         self.buffer = result.base.arg
         shared = Device[self.buffer.device].memory.on_host

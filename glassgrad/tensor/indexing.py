@@ -338,18 +338,22 @@ def _pick(x: UOp, picks: list[tuple[int, Indexing]]) -> UOp:
         if place.dtype.kind == "i":
             place = (place < 0).where(place + n, place)
         place = place.broadcast(shape)
-        if len(picks) > 1:   # a bad place must stay bad in the linear index, where the engine looks for it
-            bad = (place < 0) | (place < n).logical_not()
+        if len(picks) > 1 and settings.CHECK_INDEX:     # a bad place stays bad in the linear index, for who looks there
+            bad = index_check.outside(place, n)
             outside = bad if outside is None else outside | bad
+        elif len(picks) > 1:
+            place = index_check.nearest(place, n)
         linear = place if linear is None else linear * n + place
     assert linear is not None
     if outside is not None:
         linear = outside.where(-1, linear)
-    index_check.watch(linear, [index_check.Pick(index.uop, x.shape[axis], axis) for axis, index in picks], x.shape)
+    rows_count = math.prod(x.shape[a] for a in axes)
+    index_check.watch(linear, [index_check.Pick(index.uop, x.shape[axis], axis) for axis, index in picks], x.shape,
+                      rows_count)
     rest = [a for a in range(len(x.shape)) if a not in axes]
     rows = x.permute(axes + rest)
     tail = tuple(x.shape[a] for a in rest)
-    rows = rows.reshape((math.prod(x.shape[a] for a in axes), *tail))
+    rows = rows.reshape((rows_count, *tail))
     found = UOp(o.GATHER, x.dtype, (rows, linear))
     together = axes == list(range(axes[0], axes[0] + len(axes)))
     lead = axes[0] if together else 0               # how many of the remaining axes stand before the looked-up ones

@@ -244,6 +244,11 @@ class Losses(Numerics):
             sizes = [int(n) for n in running.array_of(counts.uop, counts.device)]
             start = [sum(sizes[:i]) for i in range(batch)]
             longest = max(sizes, default=0)
+            if sum(sizes) > labels.numel():
+                raise InputError("ctc_loss has too few labels for these target_lengths",
+                                 given=f"{labels.numel()} labels, lengths that add up to {sum(sizes)}",
+                                 expected=f"{sum(sizes)} labels, one sequence after another",
+                                 mend="join the labels of all sequences, without padding")
             places = [[min(s + k, max(labels.numel() - 1, 0)) for k in range(longest)] for s in start]
             labels = labels[self.__class__(places, dtype=dtypes.int32).reshape(batch, longest)] \
                 if labels.numel() else self.__class__.zeros(batch, 0, dtype=dtypes.int32)
@@ -253,6 +258,9 @@ class Losses(Numerics):
                              expected="whole numbers, (batch, labels) or all in one vector",
                              mend="pad the short ones with any label; target_lengths says what counts")
         size = labels.shape[1]
+        self._refuse_longer(lengths, steps, "input_lengths")
+        self._refuse_longer(counts, size, "target_lengths")
+        lengths, counts = lengths.cast(dtypes.int32), counts.cast(dtypes.int32)
         used = self._with(counting(size)).reshape(1, size) < counts.reshape(batch, 1)
         labels = used.where(labels.cast(dtypes.int32), blank)
         blanks = labels.full_like(blank)
@@ -275,4 +283,12 @@ class Losses(Numerics):
             raise ShapeError(f"{what} has one length per sequence",
                              given=f"{lengths.dtype.name} values, shape {lengths.shape}",
                              expected=f"{batch} whole numbers", mend="check the batch size")
-        return lengths.cast(dtypes.int32)  # type: ignore[return-value]
+        return lengths  # type: ignore[return-value]
+
+    def _refuse_longer(self, lengths: Self, most: int, what: str) -> None:
+        """Refuse lengths that are known already and beyond what there is."""
+        for i, n in enumerate(running.few_numbers(lengths.uop)):
+            if not 0 <= n <= most:
+                raise InputError("a sequence of ctc_loss is longer than the data, or shorter than nothing",
+                                 given=f"{what}[{i}] = {n}", expected=f"a length from 0 to {most}",
+                                 mend="count what belongs to each sequence, without padding")

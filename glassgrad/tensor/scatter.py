@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
+from glassgrad.base.settings import settings
 from glassgrad.graph import ops as o
 from glassgrad.graph.arguments import Scatter as How
 from glassgrad.graph.dtype import dtypes
@@ -34,7 +35,7 @@ class Scattering(Sorting):
     __slots__ = ()
 
     def _targets(self, dim: int, index: Self, what: str) -> tuple[int, UOp]:
-        """The axis, and for each index element the place in this tensor, flattened, that it names."""
+        """The axis, and for each index element, row by row, the place in this tensor, flattened, that it names."""
         axis = resolve_axis(dim, self.ndim, what)
         if index.dtype.kind not in "iu":
             raise DTypeError(f"{what} needs an index of whole numbers", given=f"an index of {index.dtype.name}",
@@ -48,17 +49,21 @@ class Scattering(Sorting):
             )
         place = index.uop.cast(dtypes.int64)
         if not self.ndim:
-            return axis, place
+            return axis, place.reshape((1,))
         n = self.shape[axis]
         place = (place < 0).where(place + n, place)
-        outside = (place < 0) | (place < n).logical_not()
+        outside = index_check.outside(place, n)
+        if not settings.CHECK_INDEX:
+            place = index_check.nearest(place, n)
         linear = full(index.shape, 0, dtypes.int64)
         for a, size in enumerate(self.shape):
             count = index.shape[a]
             spread = counting(count, dtypes.int64).reshape((1,) * a + (count,) + (1,) * (index.ndim - a - 1))
             linear = linear * size + (place if a == axis else spread.expand(index.shape))
-        linear = outside.where(-1, linear)         # a bad place must stay bad, where it is looked for
-        index_check.watch(linear.reshape((linear.elements,)), [index_check.Pick(index.uop, n, axis)], self.shape)
+        if settings.CHECK_INDEX:
+            linear = outside.where(-1, linear)          # a bad place must stay bad, where it is looked for
+        linear = linear.reshape((linear.elements,))
+        index_check.watch(linear, [index_check.Pick(index.uop, n, axis)], self.shape, self.numel())
         return axis, linear
 
     def _source(self, src: Any, index: Self, what: str) -> UOp:
@@ -74,10 +79,10 @@ class Scattering(Sorting):
         return src.uop.shrink([(0, i) for i in index.shape])
 
     def _scattered(self, place: UOp, value: UOp, mode: str, base: UOp | None = None) -> UOp:
+        """This tensor, or another of its size, with values written to places of its elements, row by row."""
         base = self.uop if base is None else base
-        flat = UOp(o.SCATTER, base.dtype, (base.reshape((base.elements,)), place.reshape((place.elements,)),
-                                           value.reshape((place.elements,))), How(mode))
-        return flat.reshape(base.shape)
+        src = base.reshape((base.elements,)), place, value.reshape(place.shape)
+        return UOp(o.SCATTER, base.dtype, src, How(mode)).reshape(base.shape)
 
     def scatter(self, dim: int, index: Self, src: Any, reduce: str | None = None) -> Self:
         """This tensor with src[i, j] written to [index[i, j], j] for dim 0, and so on; reduce "add" or "multiply"
@@ -162,11 +167,12 @@ class Scattering(Sorting):
             same = names.shrink(((0, rows), (0, count - step)))._pad_constant(left, -1) == names
             products = same.where(products * before, products)
             step *= 2
-        targets = self._with(place)._rows(axis)._known_places(-1, order)
+        targets = self._with(place.reshape(index.shape))._rows(axis)._known_places(-1, order)
         after = names.shrink(((0, rows), (1, count)))._pad_constant([(0, 0), (0, 1)], -1)
         last = (after != names).where(targets, self.numel())    # one more place, for those that are not the last
         flat = UOp(o.SCATTER, self.dtype, (full((self.numel() + 1,), 1, self.dtype), last.uop.reshape((last.numel(),)),
                                            products.uop.reshape((last.numel(),))), How("set"))
+        index_check.watch_for(flat, place, self.numel())
         return flat.shrink(((0, self.numel()),)).reshape(ones.shape)
 
     # -- rows and elements -----------------------------------------------------------------------------------
@@ -206,7 +212,7 @@ class Scattering(Sorting):
         x, slices = self.movedim(axis, 0), source.cast(self.dtype).movedim(axis, 0)
         place = index.uop.reshape((index.numel(),)).cast(dtypes.int64)
         place = (place < 0).where(place + x.shape[0], place)
-        index_check.watch(place, [index_check.Pick(index.uop.reshape(place.shape), x.shape[0], axis)], self.shape)
+        index_check.watch(place, [index_check.Pick(index.uop, x.shape[0], axis)], self.shape, x.shape[0])
         node = UOp(o.SCATTER, self.dtype, (x.uop, place, slices.uop), How(mode))
         return self._with(node).movedim(0, axis)
 
@@ -216,10 +222,9 @@ class Scattering(Sorting):
         >>> Tensor([[1, 2], [3, 4]]).put(Tensor([3, 0]), Tensor([9, 8])).tolist()
         [[8, 2], [3, 9]]
         """
-        place = index.uop.cast(dtypes.int64)
+        place = index.uop.reshape((index.numel(),)).cast(dtypes.int64)
         place = (place < 0).where(place + self.numel(), place)
-        picks = [index_check.Pick(index.uop, self.numel(), 0)]
-        index_check.watch(place.reshape((place.elements,)), picks, (self.numel(),))
+        index_check.watch(place, [index_check.Pick(index.uop, self.numel(), 0)], (self.numel(),), self.numel())
         value = self._source(source.reshape(index.shape), index, "put")
         return self._with(self._scattered(place, value, "add" if accumulate else "set"))
 
@@ -231,7 +236,8 @@ class Scattering(Sorting):
         """
         places = self._with(counting(self.numel(), dtypes.int64).reshape(self.shape))[tuple(indices)]
         source = values.cast(self.dtype).expand(places.shape)
-        return self._with(self._scattered(places.uop, source.uop, "add" if accumulate else "set"))
+        place = places.uop.reshape((places.numel(),))
+        return self._with(self._scattered(place, source.uop, "add" if accumulate else "set"))
 
     def __delitem__(self, indices: Any) -> None:
         raise InputError("elements of a tensor cannot be deleted", given=f"del x[{indices!r}]",

@@ -285,7 +285,12 @@ class Sorting(Functional):
         if self.ndim != 1 or self.dtype.kind not in "iu":
             raise InputError("bincount needs a vector of whole numbers", given=f"{self.dtype.name}{list(self.shape)}",
                              expected="an integer tensor with 1 axis", mend="flatten and cast it: x.flatten().int()")
-        size = max(minlength, int(running.number_in(self.max().uop, self.device)) + 1 if self.numel() else 0)
+        ends = self.min().stack(self.max()) if self.numel() else None
+        least, most = running.array_of(ends.uop, self.device).tolist() if ends is not None else (0, -1)
+        if least < 0:
+            raise InputError("bincount counts numbers from 0 on", given=f"{least} among them", expected="0, 1, 2, ...",
+                             mend="take the least away first: x - x.min()")
+        size = max(minlength, most + 1)
         value = weights.uop if weights is not None else full(self.shape, 1, dtypes.int32)
         base = full((size,), 0, value.dtype)
         return self._with(UOp(o.SCATTER, value.dtype, (base, self.uop, value), Scatter("add")))

@@ -11,12 +11,14 @@ from functools import partial
 from typing import Any
 
 from glassgrad.base.errors import Bug, InputError, ShapeError
+from glassgrad.base.settings import settings
 from glassgrad.graph import ops as o
 from glassgrad.graph.arguments import Axes, Param, Scan, Unwindow, Window
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.node import toposort
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp, full
+from glassgrad.tensor import index_check
 from glassgrad.tensor.leaves import distinct
 from glassgrad.tensor.meeting import resolve_axis
 from glassgrad.tensor.mistakes import explaining
@@ -207,10 +209,15 @@ class _Batch:
         self.size, self.made = size, dict(known)       # nodes that differ between examples, with one more axis in front
 
     def of(self, root: UOp) -> UOp:
+        self.mapped(root)
+        return self.full(root, root.shape)
+
+    def mapped(self, root: UOp) -> UOp:
+        """A node with one more axis in front, or as it is where examples do not differ in it."""
         for node in toposort([root]):
             if node not in self.made and any(s in self.made for s in node.src):
                 self.made[node] = self._batched(node)
-        return self.full(root, root.shape)
+        return self.made.get(root, root)
 
     def full(self, node: UOp, shape: tuple[int, ...]) -> UOp:
         """A node at (batch, *shape), whether it differs between examples or not, and also from shape ()."""
@@ -224,12 +231,12 @@ class _Batch:
     def _batched(self, node: UOp) -> UOp:
         op, arg, kind = node.op, node.arg, node.op.kind
         if kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY) or op is o.DETACH:
-            return UOp(
-                op,
-                node.dtype,
-                tuple(self.full(s, node.shape if op is not o.DETACH else s.shape) for s in node.src),
-                arg,
-            )
+            src = tuple(self.full(s, node.shape if op is not o.DETACH else s.shape) for s in node.src)
+            made = UOp(op, node.dtype, src, arg)
+            found = index_check.watched_by(node) if op is o.CMPEQ else None
+            if found is not None:
+                self._watch(found[1], self.mapped(found[0]), found[1].limit, made)
+            return made
         x = self.full(node.src[0], node.src[0].shape)
         if kind == Kind.REDUCE:
             return UOp(op, node.dtype, (x,), Axes(tuple(a + 1 for a in arg.axes)))
@@ -263,29 +270,39 @@ class _Batch:
         return UOp(op, x.dtype, (x,), Unwindow(arg.axis + 1, arg.stride, arg.dilation, arg.length))
 
     def _linear(self, index: UOp, n: int) -> UOp:
-        """Each example's places, moved to its part of all rows."""
-        places = self.full(index, index.shape).cast(dtypes.int64).maximum(0).minimum(max(n - 1, 0))
+        """Each example's places, moved to its part of all rows; -1 for what is outside, where that is looked for."""
+        places = self.full(index, index.shape).cast(dtypes.int64)
         start = (counting(self.size, dtypes.int64) * n).reshape((self.size, *(1,) * len(index.shape)))
-        return places + start.expand(places.shape)
+        moved = index_check.nearest(places, n) + start.expand(places.shape)
+        return index_check.outside(places, n).where(-1, moved) if settings.CHECK_INDEX else moved
+
+    def _watch(self, wish: Any, index: UOp, limit: int, user: UOp | None = None) -> None:
+        """Look at an index for all examples, as it was to be looked at for one."""
+        picks = [pick._replace(places=self.mapped(pick.places)) for pick in wish.picks]
+        index_check.watch(index, picks, wish.shape, limit, wish.ignored)
+        if user is not None:
+            index_check.watch_for(user, index, limit)
 
     def _gathered(self, node: UOp) -> UOp:
         rows, index = node.src
+        n, rest, found = rows.shape[0], rows.shape[1:], index_check.watched_by(node)
         if rows not in self.made:
-            return UOp(o.GATHER, node.dtype, (rows, self.made[index]))
-        n, rest = rows.shape[0], rows.shape[1:]
-        return UOp(o.GATHER, node.dtype, (self.made[rows].reshape((self.size * n, *rest)), self._linear(index, n)))
+            limit, linear = n, self.made[index]
+        else:
+            limit, linear = self.size * n, self._linear(index, n)
+            rows = self.made[rows].reshape((limit, *rest))
+        if found is not None:
+            self._watch(found[1], linear, limit)
+        return UOp(o.GATHER, node.dtype, (rows, linear))
 
     def _scattered(self, node: UOp) -> UOp:
         base, index, value = node.src
-        n, rest = base.shape[0], base.shape[1:]
-        flat = UOp(
-            o.SCATTER,
-            node.dtype,
-            (
-                self.full(base, base.shape).reshape((self.size * n, *rest)),
-                self._linear(index, n),
-                self.full(value, (*index.shape, *rest)),
-            ),
-            node.arg,
-        )
+        n, rest, found = base.shape[0], base.shape[1:], index_check.watched_by(node)
+        limit, linear = self.size * n, self._linear(index, n)
+        rows = self.full(base, base.shape).reshape((limit, *rest))
+        flat = UOp(o.SCATTER, node.dtype, (rows, linear, self.full(value, (*index.shape, *rest))), node.arg)
+        if found is not None and found[0] is index:
+            self._watch(found[1], linear, limit)
+        elif found is not None:         # another than it writes by
+            self._watch(found[1], self.mapped(found[0]), found[1].limit, flat)
         return flat.reshape((self.size, n, *rest))
