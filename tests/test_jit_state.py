@@ -378,3 +378,111 @@ def test_the_collector_of_garbage_is_left_as_it_was(inside: Callable[[], Any]) -
     with pytest.raises(ZeroDivisionError):
         TinyJit(lambda x: x / (1 // 0))(rand(2))
     assert gc.isenabled() and jitted.captured
+
+
+# -- a state that each call replaces ---------------------------------------------------------------------------------
+def _replace(m: Any, x: Tensor) -> Tensor:
+    m.h = (m.h * 0.5 + x).realize()
+    return m.h * 2
+
+
+def _replace_lazily(m: Any, x: Tensor) -> Tensor:
+    m.h = m.h * 0.5 + x
+    return m.h + 1
+
+
+def _replace_two(m: Any, x: Tensor) -> Tensor:
+    m.h = (m.p + x).realize()
+    m.p = (m.h * 0.5).realize()
+    return m.h - m.p
+
+
+def _replace_with_one(m: Any, x: Tensor) -> Tensor:
+    m.h = m.p = (m.h * 0.5 + m.p + x).realize()
+    return m.h
+
+
+def _replace_window(m: Any, x: Tensor) -> Tensor:
+    m.h = m.h.cat(x)[1:3].realize()
+    return m.h.flip(0)
+
+
+def _replace_in_a_dict(m: Any, x: Tensor) -> Tensor:
+    m.states["h"] = (m.states["h"] * 0.5 + x).realize()
+    return m.states["h"] * 1
+
+
+@pytest.mark.parametrize("function", [_replace, _replace_lazily, _replace_two, _replace_with_one, _replace_window,
+                                      _replace_in_a_dict])
+def test_a_state_that_each_call_replaces(function: Any) -> None:
+    """self.h = f(self.h): another tensor each time, found where the call before put it. Old ones are whoever's."""
+    def model() -> Any:
+        h, p = (Tensor([value, value]).realize() for value in (1.0, 3.0))
+        return types.SimpleNamespace(h=h, p=p, states={"h": Tensor([5.0, 6.0]).realize()})
+
+    def shown(m: Any) -> list[Any]:
+        return [m.h.tolist(), m.p.tolist(), m.states["h"].tolist()]
+
+    jitted, plain = model(), model()
+    step, kept = TinyJit(lambda x: function(jitted, x)), []
+    for i in range(8):
+        x = Tensor([float(i), 2.0]).realize()
+        if i == 6:                                       # somebody else may replace it too
+            for m in (jitted, plain):
+                m.h = Tensor([100.0, 200.0]).realize()
+        assert step(x).tolist() == function(plain, x).tolist() and shown(jitted) == shown(plain), i
+        kept.append((jitted.h, jitted.h.tolist()))
+    assert all(tensor.tolist() == value for tensor, value in kept)
+    # where that made other tensors of two that were one, or of one that the function only sees, it is another capture
+    other = function in (_replace_with_one, _replace_in_a_dict)
+    assert [len(c.replays) for c in step._known.values()] == [1 + other]
+
+
+def test_a_state_that_a_replay_could_not_replace() -> None:
+    def again(function: Any) -> None:
+        m = types.SimpleNamespace(h=Tensor([1.0, 2.0]).realize(), p=Tensor([3.0, 4.0]).realize(), t=())
+        step = TinyJit(lambda x: function(m, x))
+        for i in range(4):
+            step(Tensor([float(i), 2.0]).realize())
+
+    def keep_argument(m: Any, x: Tensor) -> Tensor:
+        m.h = x
+        return x + 1
+
+    def keep_old(m: Any, x: Tensor) -> Tensor:
+        m.p, m.h = m.h, (m.h + x).realize()
+        return m.h * 1
+
+    def tuple_of_them(m: Any, x: Tensor) -> Tensor:
+        m.h = (m.h + x).realize()
+        m.t = (m.h,)
+        return m.h * 1
+
+    for function, words in ((keep_argument, "puts a tensor that was there before in m.h"),
+                            (keep_old, "puts a tensor that was there before in m.p"),
+                            (tuple_of_them, "puts a tuple of tensors in m.t")):
+        with pytest.raises(JitError, match=words):
+            again(function)
+
+    def assigned_and_replaced(m: Any, x: Tensor) -> Tensor:
+        m.h.assign(m.h + 1)                              # whoever holds the old one sees this
+        m.h = (m.h + x).realize()
+        return m.h * 1
+
+    with pytest.raises(JitError, match="other tensors are used"):
+        again(assigned_and_replaced)
+
+
+def test_a_replaced_state_that_is_also_handed_in() -> None:
+    m = types.SimpleNamespace(h=Tensor([1.0, 2.0]).realize())
+
+    @TinyJit
+    def step(a: Tensor, x: Tensor) -> Tensor:
+        a.assign(a + x)
+        m.h = (m.h * 2).realize()
+        return m.h * 1
+
+    for _ in range(4):
+        step(Tensor([1.0, 1.0]).realize(), Tensor([1.0, 2.0]).realize())
+    with pytest.raises(JitError, match="changes and also reads by another way"):
+        step(m.h, Tensor([1.0, 2.0]).realize())

@@ -8,7 +8,8 @@ A JIT that cannot lie:
   symbolic lengths (`if n > 5`) has the same answer; otherwise it is traced anew.
   A function that is traced anew again and again, because something in sight always changes, says so once.
 - Tensors it reads without being handed them (weights) are looked up at each call; tensors it leaves changed (weights,
-  gradients, running means) are changed by a replay in the same way. Results are the caller's to keep.
+  gradients, running means) are changed by a replay in the same way; a state that it replaces (`self.h = f(self.h)`) is
+  looked up where it puts the next one. Results are the caller's to keep.
 - A call that fails at a bad index leaves all tensors as they were; only rows of a large cache (`cache[n] = row`) may
   hold what it wrote before it looked.
 - A tensor that is handed in twice, or that the function also sees by itself, is one tensor: such a call has a capture

@@ -60,6 +60,7 @@ class Captured:
             weight.number = number
         shown = {symbols.get(base) for base in traced.shown_bases()}
         self.shown = [w for w in weights if w.symbol in shown]      # results are views of these, as they were before
+        self.replaced = [place for w in weights for place in w.source.places]     # where it finds what it replaces
         self.holders = [w.source.tensors[0] for w in self.single]
         self.weights_are = same_attributes(self.holders, "uop")
         self.seen = [w.node for w in self.single]
@@ -203,7 +204,8 @@ class Captured:
         if any(reference() is not tensors[i] for i, reference in self.itself.items()):
             return None
         others = [t for i, t in enumerate(tensors) if i not in self.itself] if self.itself else tensors
-        if not self.own.isdisjoint(map(id, others)) or any(shows_another(others[i]) for i, _ in self.argument_updates):
+        own = self.own | {id(place.now()) for place in self.replaced} if self.argument_updates else self.own
+        if not own.isdisjoint(map(id, others)) or any(shows_another(others[i]) for i, _ in self.argument_updates):
             return None
         return others
 

@@ -32,7 +32,7 @@ class Weight:
 
     def __init__(self, symbol: UOp, source: Source, node: UOp):
         self.symbol, self.source, self.node = symbol, source, node     # `node`: what they stood for at the last look
-        alone = len(source.tensors) == 1 and not source.owners and not node.symbolic
+        alone = len(source.tensors) == 1 and not source.owners and not source.places and not node.symbolic
         self.only = source.tensors[0] if alone else None               # the one tensor, where it is one
         self.number = -1                                               # its place among those
         self.row: Row | None = None                                    # the result that takes its place

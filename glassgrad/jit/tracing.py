@@ -24,6 +24,7 @@ from glassgrad.graph.length import Symbol, lengths_in, most, replaced
 from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp
 from glassgrad.jit.living import Living
+from glassgrad.jit.places import PLAIN, Place
 from glassgrad.jit.surroundings import Surroundings
 from glassgrad.tensor.indexing import VIEWS
 from glassgrad.tensor.leaves import hold, holders, is_held
@@ -35,9 +36,11 @@ __all__ = ["Source", "Traced", "as_buffer", "mapped", "shows_another"]
 
 class Source:
     """Where a buffer comes from at each call: tensors that hold it, or whose gradient does. `visible` are the ids of
-    those that the function can see."""
+    those that the function can see. A state that each call replaces (`self.h = (self.h @ w).realize()`) is another
+    tensor each time: it comes from the `places` where the function finds it and puts the next one."""
 
-    def __init__(self, tensors: list[Tensor], owners: list[Tensor], visible: Set[int]):
+    def __init__(self, tensors: list[Tensor], owners: list[Tensor], visible: Set[int], places: list[Place]):
+        self.places = places
         self.tensors = [weakref.ref(t) for t in sorted(tensors, key=lambda t: id(t) not in visible)]     # those first
         self.owners = [weakref.ref(t) for t in owners]
         self.key = (frozenset(id(t) for t in tensors), frozenset(id(t) for t in owners))
@@ -47,10 +50,14 @@ class Source:
         """Whether another trace found its buffer in the same place: with the same tensors, or at least with one that
         the function sees. The others then are somebody's who held the value at the time (`before = w.detach()`)."""
         seen = {id(t) for t in (r() for r in earlier._visible) if t is not None}
+        if self.places and {p.key for p in self.places} == {p.key for p in earlier.places}:
+            return True
         return self.key == earlier.key or any(id(t) in seen for t in (r() for r in self._visible) if t is not None)
 
     def nodes(self) -> list[UOp]:
         """The nodes of those that are alive: one value, or somebody replaced one of them."""
+        if self.places:
+            return [t.uop for t in (place.now() for place in self.places) if isinstance(t, Tensor)]
         found = [t.uop for t in (r() for r in self.tensors) if t is not None]
         return found + [t.grad.uop for t in (r() for r in self.owners) if t is not None and t.grad is not None]
 
@@ -126,7 +133,7 @@ class Traced:
         self.grads = [(t, t.grad) for t in live if self._was_there(t) and t.grad is not self.before[id(t)][2]]
         self.bound = [p for p in self.surroundings.places
                       if isinstance(p.value, Tensor) and not self._was_there(p.value)]
-        self.sources = self._sources()
+        self.sources = self._sources(self._replaced(surroundings))
         self._refuse_shared(originals)
         # whom another call must not be handed, unless this one was and it did no harm
         self.own = self.surroundings.lasting({p.key for p in self.bound}) | self._changed_ids()
@@ -223,6 +230,8 @@ class Traced:
         """What a replay, which runs no Python, would leave undone."""
         for place, now in before.changed_numbers():
             yield f"the function itself changes {place}, from {place.value!r} to {now!r}"
+        for place in before.places:
+            yield from self._moved(place)
         if random.getstate() != dice:
             yield "the function draws numbers from Python's random"
         for length in lengths_in(result):
@@ -233,15 +242,41 @@ class Traced:
                 if names & {s.name for s in length.symbols if s.value is not None}:
                     yield f"it sees the length {length}, and is handed a variable of that name"
 
+    def _moved(self, place: Place) -> Iterator[str]:
+        """A replay puts new tensors where the function does; tensors that were there before it leaves where they are,
+        and tuples, which cannot be changed, as they are."""
+        now = place.now()
+        if now is not place.value:
+            if isinstance(now, Tensor) and self._was_there(now):
+                yield f"the function itself puts a tensor that was there before in {place}"
+            elif isinstance(now, PLAIN) and isinstance(place.value, Tensor):
+                yield f"the function itself puts {now!r} in {place}, where a tensor was"
+            elif isinstance(now, tuple):
+                inside: list[Tensor] = []
+                mapped(now, inside.append)
+                if inside:
+                    yield f"the function itself puts a tuple of tensors in {place}"
+
     def numbered(self, value: Any) -> Any:
         """A shape or a length without the values that the call brought."""
         places = {s: Symbol(f"argument {i}", s.low, s.high) for i, s in enumerate(self.symbols)}
         return replaced(value, lambda s: places.get(s, s)) if places else value
 
     # -- where buffers come from ---------------------------------------------------------------------------------------
-    def _sources(self) -> dict[UOp, Source | tuple[str, bytes]]:
+    def _replaced(self, before: Surroundings) -> dict[int, list[Place]]:
+        """By their ids, tensors that the function saw only where it put new ones, and that it left as they were; and
+        those places."""
+        keys = {place.key for place in self.bound}
+        kept = before.lasting(keys) | self._changed_ids() | {id(t) for t, _ in self.grads}
+        found: dict[int, list[Place]] = {}
+        for place in before.places:
+            if place.key in keys and isinstance(place.value, Tensor) and id(place.value) not in kept:
+                found.setdefault(id(place.value), []).append(place)
+        return found
+
+    def _sources(self, replaced: dict[int, list[Place]]) -> dict[UOp, Source | tuple[str, bytes]]:
         """Of every buffer that was read or is shown by a result, and that the call neither made nor was handed: who
-        brings it, or its bytes."""
+        brings it, or its bytes. `replaced` are tensors in places where each call puts another one."""
         holders: dict[UOp, tuple[list[Tensor], list[Tensor]]] = {}
         grads = {id(grad): tensor for tensor, _, grad in self.before.values() if grad is not None}
         for tensor, node, _ in self.before.values():
@@ -259,7 +294,8 @@ class Traced:
                 if base not in known and base not in out:
                     tensors, owners = holders.get(base, ([], []))
                     if tensors or owners:
-                        out[base] = Source(tensors, owners, visible)
+                        places = [place for t in tensors for place in replaced.get(id(t), ())]
+                        out[base] = Source(tensors, owners, visible, [] if owners else places)
                     else:
                         out[base] = (str(line_of(base.arg.place)), bytes(base.arg.copy_out()))
             known |= set(made)
