@@ -589,7 +589,11 @@ IN_PYTORCH = {
         PixelUnshuffle PoissonNLLLoss ReflectionPad1d ReflectionPad2d ReflectionPad3d ReplicationPad1d
         ReplicationPad2d ReplicationPad3d SoftMarginLoss Softmax2d Softmin Softshrink Tanhshrink Threshold Transformer
         TransformerDecoder TransformerDecoderLayer TransformerEncoder TransformerEncoderLayer TripletMarginLoss Unfold
-        UpsamplingBilinear2d UpsamplingNearest2d ZeroPad1d ZeroPad2d ZeroPad3d
+        UpsamplingBilinear2d UpsamplingNearest2d ZeroPad1d ZeroPad2d ZeroPad3d AdaptiveLogSoftmaxWithLoss EmbeddingBag
+        FeatureAlphaDropout LPPool1d LPPool2d LPPool3d LazyBatchNorm1d LazyBatchNorm2d LazyBatchNorm3d LazyConv1d
+        LazyConv2d LazyConv3d LazyConvTranspose1d LazyConvTranspose2d LazyConvTranspose3d LazyInstanceNorm1d
+        LazyInstanceNorm2d LazyInstanceNorm3d LazyLinear MultiLabelMarginLoss MultiMarginLoss RReLU
+        TripletMarginWithDistanceLoss
     """.split()},
     "BatchNorm": "torch.nn.BatchNorm1d, 2d, 3d", "InstanceNorm": "torch.nn.InstanceNorm1d, 2d, 3d",
     "MultiHeadAttention": "torch.nn.MultiheadAttention", "Swish": "torch.nn.SiLU", "Layer": "torch.nn.Module",
@@ -613,6 +617,9 @@ MODULE_DIFFERENCES = {
     "BatchNorm": "arguments in PyTorch's order or tinygrad's: size, eps, affine, track_running_stats, momentum",
     "TinyJit": "runs twice, compares, then replays; refuses what it could not repeat",
     "Context": "settings of glassgrad; `tinygrad.helpers.Context` also takes those that only tinygrad has",
+    "RMSNorm": "eps is 1e-6 unless it is given, as in tinygrad; PyTorch's default is `eps=None`",
+    "LazyLinear": "has no weights before its first input, so call the model before making the optimizer",
+    "AdaptiveLogSoftmaxWithLoss": "computes every cluster for every example",
     "Module": "parameters are the tensors with requires_grad; forward hooks are not there",
     "Layer": "the base of the layers here; a model of your own needs no base, or `Module`",
     "Muon": "the order of arguments is tinygrad's: momentum before weight_decay; parameters of more axes are taken",

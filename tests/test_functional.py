@@ -45,7 +45,9 @@ CALLS = [
     ("pad", [C], {"pad": (1, 2, 0, 3)}), ("pad", [C], {"pad": (1, 2), "value": 3.5}),
     ("pad", [C], {"pad": (1, 2, 3, 0), "mode": "reflect"}), ("pad", [C], {"pad": (1, 1, 2, 0), "mode": "circular"}),
     ("interpolate", [C], {"scale_factor": 2}), ("interpolate", [C], {"size": (5, 7), "mode": "bilinear"}),
-    ("upsample", [C], {"size": 16}), ("unfold", [C], {"kernel_size": 3}),
+    ("upsample", [C], {"size": 16}), ("upsample_nearest", [C], {"scale_factor": 2}),
+    ("upsample_bilinear", [C], {"size": (5, 7)}), ("feature_alpha_dropout", [C], {"training": False}),
+    ("unfold", [C], {"kernel_size": 3}),
     ("unfold", [C], {"kernel_size": (2, 3), "dilation": (1, 2), "padding": (0, 1), "stride": (2, 1)}),
     ("fold", [(2, 12, 49)], {"output_size": (8, 8), "kernel_size": 2}),
     ("pixel_shuffle", [C], {"upscale_factor": 2}), ("pixel_unshuffle", [C], {"downscale_factor": 2}),
@@ -156,8 +158,69 @@ def test_tables():
         same(G.embedding_bag(i, w, mode=mode), F.embedding_bag(j, v, mode=mode))
     assert G.one_hot(i, 4).tolist() == F.one_hot(j, 4).tolist()
     same(G.embedding(i, w, max_norm=1.0), F.embedding(j, v.detach(), max_norm=1.0))
-    with pytest.raises(InputError, match="2 axes"):
-        G.embedding_bag(i.reshape(-1), w, offsets=Tensor([0, 3]))
+    with pytest.raises(InputError, match="these bags cannot be made"):
+        G.embedding_bag(i, w, offsets=Tensor([0, 3]))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("options", [{}, {"padding_idx": 2}, {"offsets": [0, 3, 3, 5]},
+                                     {"offsets": [0, 1, 9], "include_last_offset": True, "padding_idx": -1},
+                                     {"max_norm": 1.0}])
+def test_bags(rng, mode, options):
+    """Values and gradients; empty bags, and bags of nothing but padding."""
+    table, index = rng.normal(size=(5, 3)).astype(np.float32), np.array([[1, 3, 1], [2, 2, 2], [4, 0, 3]])
+    index = index.reshape(-1) if "offsets" in options else index
+    (w, i), (v, j) = both(table, index)
+    w.requires_grad, v.requires_grad = True, "max_norm" not in options
+    mine = G.embedding_bag(i, w, mode=mode, **{k: Tensor(o) if k == "offsets" else o for k, o in options.items()})
+    other = F.embedding_bag(j, v, mode=mode,
+                            **{k: torch.tensor(o) if k == "offsets" else o for k, o in options.items()})
+    same(mine, other)
+    same(w, v)
+    if v.requires_grad:
+        (mine * mine).sum().backward(), (other * other).sum().backward()
+        same(w.grad, v.grad)
+
+
+def test_weighted_bags(rng):
+    (w, i, s), (v, j, r) = both(rng.normal(size=(5, 3)).astype(np.float32), np.array([1, 3, 1, 0]),
+                                rng.normal(size=4).astype(np.float32))
+    s.requires_grad, r.requires_grad = True, True
+    mine = G.embedding_bag(i, w, Tensor([0, 1]), mode="sum", per_sample_weights=s)
+    other = F.embedding_bag(j, v, torch.tensor([0, 1]), mode="sum", per_sample_weights=r)
+    same(mine, other)
+    mine.square().sum().backward(), other.square().sum().backward()
+    same(s.grad, r.grad)
+
+
+def test_multilabel_margin_loss(rng):
+    for shape in ((5, 4), (4,)):
+        scores = rng.normal(size=shape).astype(np.float32)
+        labels = rng.permuted(np.broadcast_to(np.arange(-1, 3), shape), axis=-1).copy()
+        for how in ("mean", "sum", "none"):
+            (x, y), (t, u) = both(scores, labels)
+            x.requires_grad, t.requires_grad = True, True
+            mine, other = (f.multilabel_margin_loss(a, b, reduction=how) for f, a, b in ((G, x, y), (F, t, u)))
+            same(mine, other)
+            mine.sum().backward(), other.sum().backward()
+            same(x.grad, t.grad)
+
+
+def test_activations_with_an_underscore_give_the_input_its_value(rng):
+    data = rng.normal(size=(3, 4)).astype(np.float32)
+    for name, args in (("selu_", ()), ("elu_", (0.5,)), ("celu_", (0.5,)), ("leaky_relu_", (0.2,)), ("rrelu_", ()),
+                       ("hardtanh_", (-0.5, 0.25)), ("threshold_", (0.1, 7.0)), ("relu_", ())):
+        (x,), (t,) = both(data)
+        assert getattr(G, name)(x, *args) is x
+        same(x, getattr(F, name)(t, *args))
+
+
+def test_pools_that_give_places(rng):
+    data = rng.normal(size=(2, 3, 8)).astype(np.float32)
+    for name, args in (("max_pool1d_with_indices", (2,)), ("adaptive_max_pool1d_with_indices", (3,))):
+        (x,), (t,) = both(data)
+        for mine, other in zip(getattr(G, name)(x, *args), getattr(F, name)(t, *args)):
+            same(mine, other)
 
 
 def test_batch_norm_keeps_its_statistics():

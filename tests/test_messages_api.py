@@ -58,11 +58,22 @@ a mean cannot be divided by nothing
   given:    divisor_override=0
   expected: a number that is not 0
   mend:     leave it out to divide by the window's size"""),
-    'bags are the rows of the input': (lambda: F.embedding_bag(Tensor([0]), Tensor.ones(2, 2)), """\
-bags are the rows of the input
-  given:    an input of shape (1,), offsets=None
-  expected: 2 axes, offsets=None, padding_idx=None
-  mend:     pad the bags to one length, with per_sample_weights of 0"""),
+    'these bags cannot be made': (lambda: F.embedding_bag(Tensor([0]), Tensor.ones(2, 2)), """\
+these bags cannot be made
+  given:    an input of shape (1,), offsets left out, mode='mean'
+  expected: a bag in each row, or one row and offsets; "sum", "mean" or "max", weights in sums
+  mend:     write embedding_bag(rows, table, mode="sum")"""),
+    'the targets of multilabel_margin_loss do not fit': (
+        lambda: F.multilabel_margin_loss(Tensor.ones(2, 3), Tensor([[0, -1]])), """\
+the targets of multilabel_margin_loss do not fit
+  given:    (2, 3) and (1, 2)
+  expected: (batch, classes) both, or (classes,)
+  mend:     fill the rows up with -1"""),
+    'cutoffs part the classes': (lambda: nn.AdaptiveLogSoftmaxWithLoss(4, 10, [5, 3]), """\
+cutoffs part the classes
+  given:    cutoffs=[5, 3] of 10 classes
+  expected: whole numbers from 1 to 9, each larger than the one before
+  mend:     write cutoffs=[100, 1000], for example"""),
     'interpolate does not smooth': (lambda: F.interpolate(Tensor.ones(1, 1, 4), 2, antialias=True), """\
 interpolate does not smooth
   given:    antialias=True

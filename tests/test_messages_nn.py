@@ -220,6 +220,11 @@ the optimizer has no momentum to cycle
   given:    Adagrad
   expected: an optimizer that has momentum or betas
   mend:     write cycle_momentum=False"""),
+    "schedule, going on": (lambda: lr_scheduler.StepLR(sgd(), 3, last_epoch=4), """
+a schedule that goes on needs the rate it once began with
+  given:    last_epoch=4 and a group without initial_lr
+  expected: "initial_lr" in every group of parameters
+  mend:     load the optimizer's state first: optimizer.load_state_dict(saved)"""),
     "rate": (lambda: sgd(lr=Tensor([1.0, 2.0])), """
 a learning rate is one number
   given:    a tensor of shape (2,)

@@ -100,6 +100,10 @@ POOLS = [
     ("AvgPool2d", (3,), dict(stride=2, padding=1, ceil_mode=True, divisor_override=2), (2, 3, 8, 6)),
     ("AvgPool3d", (2,), dict(), (1, 2, 4, 5, 6)),
     ("AvgPool3d", (2, 2, 1), dict(divisor_override=3), (1, 2, 4, 5, 6)),
+    ("LPPool1d", (2, 3), dict(stride=2), (2, 3, 11)),
+    ("LPPool2d", (1.0, (2, 3)), dict(ceil_mode=True), (2, 3, 7, 7)),
+    ("LPPool3d", (2, 2), dict(), (1, 2, 4, 5, 6)),
+    ("Upsample", (), dict(scale_factor=1.7, mode="bilinear", recompute_scale_factor=True), (1, 2, 5, 6)),
     ("AdaptiveAvgPool1d", (3,), dict(), (2, 3, 11)),
     ("AdaptiveAvgPool2d", (1,), dict(), (2, 3, 7, 6)),
     ("AdaptiveAvgPool2d", ((3, 4),), dict(), (2, 3, 7, 6)),
@@ -189,6 +193,26 @@ def test_embedding_of_a_table_that_is_there(rng):
         assert ours.weight.requires_grad is not freeze and ours.padding_idx == 1
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_embeddings(rng, mode):
+    ours, theirs = (n.EmbeddingBag(7, 3, mode=mode, padding_idx=2) for n in (nn, T))
+    compare(ours, theirs, np.array([[1, 2, 2], [0, 1, 2]]))
+    compare(ours, theirs, np.array([1, 2, 2, 0, 1]), np.array([0, 3]))
+    table = numbers(rng, 5, 3)
+    ours, theirs = nn.EmbeddingBag.from_pretrained(Tensor(table), mode=mode), \
+        T.EmbeddingBag.from_pretrained(torch.tensor(table), mode=mode)
+    close(ours(Tensor([[1, 2]])), theirs(torch.tensor([[1, 2]])), "rows")
+
+
+def test_a_slope_that_is_drawn_in_training(rng):
+    x = numbers(rng, 50, 40)
+    close(nn.RReLU(0.2, 0.6).eval()(Tensor(x)), T.RReLU(0.2, 0.6).eval()(torch.tensor(x)), "not training")
+    y = nn.RReLU(0.2, 0.6).train()(Tensor(x)).numpy()
+    slopes = (y / x)[x < 0]
+    assert (y[x >= 0] == x[x >= 0]).all() and 0.2 <= slopes.min() < 0.22 < 0.58 < slopes.max() <= 0.6
+    assert abs(slopes.mean() - 0.4) < 0.02
+
+
 ACTIVATIONS = [
     ("ReLU", {}), ("ReLU6", {}), ("LeakyReLU", dict(negative_slope=0.2)), ("PReLU", {}),
     ("PReLU", dict(num_parameters=3)),
@@ -198,8 +222,9 @@ ACTIVATIONS = [
     ("LogSigmoid", {}),
     ("Softplus", dict(beta=3.0, threshold=2.0)), ("Hardshrink", dict(lambd=0.7)), ("Softshrink", {}),
     ("Tanhshrink", {}), ("Threshold", dict(threshold=0.5, value=-2.0)), ("GLU", dict(dim=0)), ("Softmin", dict(dim=1)),
-    ("Softmax2d", {}), ("AlphaDropout", dict(p=0.0)),
+    ("Softmax2d", {}), ("AlphaDropout", dict(p=0.0)), ("FeatureAlphaDropout", dict(p=0.0)),
     ("Hardtanh", {}), ("Hardsigmoid", {}), ("Hardswish", {}), ("Softmax", dict(dim=1)), ("LogSoftmax", dict(dim=-1)),
+    ("Softmax", {}), ("LogSoftmax", {}), ("Softmin", {}),
     ("Flatten", {}), ("Unflatten", dict(dim=1, unflattened_size=(3, 1))), ("Identity", {}),
 ]
 
@@ -215,6 +240,7 @@ LOSSES = [
     ("BCEWithLogitsLoss", {}, False), ("CrossEntropyLoss", {}, True),
     ("CrossEntropyLoss", dict(label_smoothing=0.1), True),
     ("CrossEntropyLoss", dict(ignore_index=2, reduction="none"), True), ("NLLLoss", {}, True),
+    ("MultiMarginLoss", dict(p=2, margin=0.7), True), ("MultiMarginLoss", dict(reduction="none"), True),
 ]
 
 
@@ -250,6 +276,10 @@ DISTANCES = [
     ("HingeEmbeddingLoss", dict(margin=2.0), 1, (SIGNS[:, None],)),
     ("SoftMarginLoss", dict(reduction="none"), 1, (SIGNS[:, None],)),
     ("MultiLabelSoftMarginLoss", {}, 1, (np.eye(4, 5, dtype=np.float32),)),
+    ("MultiLabelMarginLoss", {}, 1, (np.array([[0, 3, -1, 2, 1]] * 4),)),
+    ("TripletMarginWithDistanceLoss", dict(margin=0.5, swap=True), 3, ()),
+    ("TripletMarginWithDistanceLoss", dict(distance_function=lambda a, b: (a - b).abs().sum(-1)), 3, ()),
+    ("PoissonNLLLoss", dict(full=True, log_input=False), 1, (np.eye(4, 5, dtype=np.float32) * 3,)),
     ("PoissonNLLLoss", {}, 1, (np.eye(4, 5, dtype=np.float32),)),
     ("GaussianNLLLoss", dict(full=True), 2, (np.full((4, 5), 0.3, np.float32),)),
 ]
@@ -283,6 +313,8 @@ def test_dropout_only_in_training():
 
 def test_alpha_dropout_keeps_mean_and_variance():
     with Tensor.train():
+        channels = nn.FeatureAlphaDropout(0.5)(Tensor.ones(50, 20, 4)).numpy()
+        assert (channels == channels[..., :1]).all() and 0.4 < (channels[..., 0] > 0).mean() < 0.6
         y = nn.AlphaDropout(0.3)(Tensor.randn(20_000)).numpy()
         assert not nn.AlphaDropout(1.0)(Tensor.ones(3)).numpy().any()
     dropped = np.unique(y, return_counts=True)[1].max() / y.size                    # all of these have one value

@@ -62,6 +62,17 @@ def test_schedules(name, options):
     agree(ours, theirs, getattr(L, name)(ours, **options), getattr(TL, name)(theirs, **options))
 
 
+@pytest.mark.parametrize("epoch", [1, 7])                # PyTorch's StepLR begun at its own milestone falls once more
+@pytest.mark.parametrize("name,options", SCHEDULES)
+def test_schedules_go_on_where_another_ended(name, options, epoch):
+    if epoch == 7 and name == "CosineAnnealingWarmRestarts":
+        epoch = 2                                         # PyTorch's forgets that it had restarted
+    ours, theirs = pair()
+    agree(ours, theirs, getattr(L, name)(ours, **options), getattr(TL, name)(theirs, **options), epoch)
+    options = {**options, "last_epoch": epoch - 1}
+    agree(ours, theirs, getattr(L, name)(ours, **options), getattr(TL, name)(theirs, **options), 5)
+
+
 @pytest.mark.parametrize("options",
                          [{}, dict(anneal_strategy="linear", three_phase=True), dict(pct_start=0.5, div_factor=10.0),
                                      dict(epochs=4, steps_per_epoch=3, total_steps=None)])

@@ -25,6 +25,7 @@ from glassgrad.nn.activations import (
     PReLU,
     ReLU,
     ReLU6,
+    RReLU,
     Sigmoid,
     SiLU,
     Softmax,
@@ -38,6 +39,7 @@ from glassgrad.nn.activations import (
     Tanhshrink,
     Threshold,
 )
+from glassgrad.nn.adaptive_softmax import AdaptiveLogSoftmaxWithLoss
 from glassgrad.nn.attention import MultiHeadAttention, MultiheadAttention
 from glassgrad.nn.batch_normalization import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
 from glassgrad.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
@@ -47,14 +49,17 @@ from glassgrad.nn.distances import (
     GaussianNLLLoss,
     HingeEmbeddingLoss,
     MarginRankingLoss,
+    MultiLabelMarginLoss,
     MultiLabelSoftMarginLoss,
+    MultiMarginLoss,
     PairwiseDistance,
     PoissonNLLLoss,
     SoftMarginLoss,
     TripletMarginLoss,
+    TripletMarginWithDistanceLoss,
 )
-from glassgrad.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d
-from glassgrad.nn.embedding import Embedding
+from glassgrad.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
+from glassgrad.nn.embedding import Embedding, EmbeddingBag
 from glassgrad.nn.layer import Layer
 from glassgrad.nn.layer_normalization import (
     GroupNorm,
@@ -66,6 +71,21 @@ from glassgrad.nn.layer_normalization import (
     LayerNorm2d,
     LocalResponseNorm,
     RMSNorm,
+)
+from glassgrad.nn.lazy import (
+    LazyBatchNorm1d,
+    LazyBatchNorm2d,
+    LazyBatchNorm3d,
+    LazyConv1d,
+    LazyConv2d,
+    LazyConv3d,
+    LazyConvTranspose1d,
+    LazyConvTranspose2d,
+    LazyConvTranspose3d,
+    LazyInstanceNorm1d,
+    LazyInstanceNorm2d,
+    LazyInstanceNorm3d,
+    LazyLinear,
 )
 from glassgrad.nn.linear import Bilinear, Identity, Linear
 from glassgrad.nn.losses import (
@@ -108,6 +128,9 @@ from glassgrad.nn.pooling import (
     AvgPool1d,
     AvgPool2d,
     AvgPool3d,
+    LPPool1d,
+    LPPool2d,
+    LPPool3d,
     MaxPool1d,
     MaxPool2d,
     MaxPool3d,

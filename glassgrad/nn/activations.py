@@ -1,16 +1,19 @@
 """Activations as layers, for lists of layers. In, out: tensors.
 
-Each calls the method of Tensor whose name it has; in a list of layers the method does as well: `Tensor.relu`.
+Each calls the method of Tensor (or the function of `functional`) whose name it has; in a list of layers the method
+does as well: `Tensor.relu`.
 """
 
 from __future__ import annotations
 
+from glassgrad.base.settings import settings
+from glassgrad.nn.functional.activations import log_softmax, rrelu, softmax, softmin
 from glassgrad.nn.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["ReLU", "ReLU6", "LeakyReLU", "PReLU", "ELU", "CELU", "SELU", "GELU", "SiLU", "Swish", "Mish", "Sigmoid",
            "Tanh", "Softplus", "Softsign", "LogSigmoid", "Hardtanh", "Hardsigmoid", "Hardswish", "Hardshrink",
-           "Softshrink", "Tanhshrink", "Threshold", "GLU", "Softmax", "LogSoftmax", "Softmin", "Softmax2d"]
+           "Softshrink", "Tanhshrink", "Threshold", "GLU", "Softmax", "LogSoftmax", "Softmin", "Softmax2d", "RReLU"]
 
 
 class _Plain(Layer):
@@ -50,6 +53,21 @@ class LeakyReLU(Layer):
         self.negative_slope = negative_slope
 
     def forward(self, x: Tensor) -> Tensor: return x.leaky_relu(self.negative_slope)
+
+
+class RReLU(Layer):
+    """x where it is positive, else a slope times x; in training each slope is drawn between two limits, otherwise it is
+    their middle (Xu et al., 2015).
+
+    >>> RReLU(0.25, 0.75)(Tensor([-1.0, 2.0])).tolist()
+    [-0.5, 2.0]
+    """
+    shows = ("lower", "upper")
+
+    def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False):
+        self.lower, self.upper = lower, upper
+
+    def forward(self, x: Tensor) -> Tensor: return rrelu(x, self.lower, self.upper, bool(settings.TRAINING))
 
 
 class PReLU(Layer):
@@ -290,10 +308,10 @@ class Softmax(Layer):
     """
     shows = ("dim",)
 
-    def __init__(self, dim: int = -1):
+    def __init__(self, dim: int | None = None):
         self.dim = dim
 
-    def forward(self, x: Tensor) -> Tensor: return x.softmax(self.dim)
+    def forward(self, x: Tensor) -> Tensor: return softmax(x, self.dim)
 
 
 class LogSoftmax(Softmax):
@@ -302,7 +320,7 @@ class LogSoftmax(Softmax):
     >>> LogSoftmax()(Tensor([[1000.0, 0.0]])).tolist()
     [[0.0, -1000.0]]
     """
-    def forward(self, x: Tensor) -> Tensor: return x.log_softmax(self.dim)
+    def forward(self, x: Tensor) -> Tensor: return log_softmax(x, self.dim)
 
 
 class Softmin(Softmax):
@@ -311,7 +329,7 @@ class Softmin(Softmax):
     >>> Softmin()(Tensor([[1.0, 1.0]])).tolist()
     [[0.5, 0.5]]
     """
-    def forward(self, x: Tensor) -> Tensor: return x.softmin(self.dim)
+    def forward(self, x: Tensor) -> Tensor: return softmin(x, self.dim)
 
 
 class Softmax2d(Layer):

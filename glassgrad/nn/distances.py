@@ -1,16 +1,25 @@
 """How far apart things are, as layers: distances, and losses made of them. In: tensors. Out: one number, or one per
 example with reduction="none".
 
-Each calls the method of Tensor that has the formula.
+Each calls the method of Tensor, or the function of `functional`, that has the formula.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from glassgrad.nn.functional.losses import (
+    multi_margin_loss,
+    multilabel_margin_loss,
+    poisson_nll_loss,
+    triplet_margin_with_distance_loss,
+)
 from glassgrad.nn.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["CosineSimilarity", "PairwiseDistance", "CosineEmbeddingLoss", "MarginRankingLoss", "HingeEmbeddingLoss",
-           "SoftMarginLoss", "MultiLabelSoftMarginLoss", "TripletMarginLoss", "PoissonNLLLoss", "GaussianNLLLoss"]
+           "SoftMarginLoss", "MultiLabelSoftMarginLoss", "TripletMarginLoss", "PoissonNLLLoss", "GaussianNLLLoss",
+           "MultiMarginLoss", "MultiLabelMarginLoss", "TripletMarginWithDistanceLoss"]
 
 
 class CosineSimilarity(Layer):
@@ -128,19 +137,68 @@ class TripletMarginLoss(Layer):
         return anchor.triplet_margin_loss(positive, negative, self.margin, self.p, self.eps, self.swap, self.reduction)
 
 
+class TripletMarginWithDistanceLoss(Layer):
+    """`TripletMarginLoss` with a distance of your own.
+
+    >>> nearer = TripletMarginWithDistanceLoss(distance_function=lambda a, b: (a - b).abs().sum(-1))
+    >>> nearer(Tensor([[0.0]]), Tensor([[2.0]]), Tensor([[2.5]])).item()
+    0.5
+    """
+    shows = ("margin", "swap", "reduction")
+
+    def __init__(self, *, distance_function: Callable[[Tensor, Tensor], Tensor] | None = None, margin: float = 1.0,
+                 swap: bool = False, reduction: str = "mean"):
+        self.distance_function, self.margin, self.swap, self.reduction = distance_function, margin, swap, reduction
+
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        return triplet_margin_with_distance_loss(anchor, positive, negative, distance_function=self.distance_function,
+                                                 margin=self.margin, swap=self.swap, reduction=self.reduction)
+
+
+class MultiMarginLoss(Layer):
+    """The mean over the other classes of max(0, margin - x[target] + x)^p; `weight` says how much each class counts.
+
+    >>> MultiMarginLoss()(Tensor([[0.0, 2.0]]), Tensor([0])).item()
+    1.5
+    """
+    shows = ("p", "margin", "reduction")
+
+    def __init__(self, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, reduction: str = "mean"):
+        self.p, self.margin, self.weight, self.reduction = p, margin, weight, reduction
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return multi_margin_loss(x, target, self.p, self.margin, self.weight, reduction=self.reduction)
+
+
+class MultiLabelMarginLoss(Layer):
+    """The same for several classes a row: those before the first -1 of the target.
+
+    >>> MultiLabelMarginLoss()(Tensor([[0.0, 2.0]]), Tensor([[0, -1]])).item()
+    1.5
+    """
+    shows = ("reduction",)
+
+    def __init__(self, reduction: str = "mean"):
+        self.reduction = reduction
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return multilabel_margin_loss(x, target, reduction=self.reduction)
+
+
 class PoissonNLLLoss(Layer):
-    """e^x - target x, or x - target ln(x + eps) for x that is no logarithm.
+    """e^x - target x, or x - target ln(x + eps) for x that is no logarithm; `full` adds Stirling's estimate of
+    ln(target!) where the target is above 1.
 
     >>> PoissonNLLLoss()(Tensor([0.0]), Tensor([5.0])).item()
     1.0
     """
     shows = ("log_input", "reduction")
 
-    def __init__(self, log_input: bool = True, *, eps: float = 1e-8, reduction: str = "mean"):
-        self.log_input, self.eps, self.reduction = log_input, eps, reduction
+    def __init__(self, log_input: bool = True, full: bool = False, *, eps: float = 1e-8, reduction: str = "mean"):
+        self.log_input, self.full, self.eps, self.reduction = log_input, full, eps, reduction
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return x.poisson_nll_loss(target, self.log_input, self.eps, self.reduction)
+        return poisson_nll_loss(x, target, self.log_input, self.full, eps=self.eps, reduction=self.reduction)
 
 
 class GaussianNLLLoss(Layer):

@@ -11,7 +11,7 @@ from glassgrad.graph.dtype import dtypes
 from glassgrad.nn.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout"]
+__all__ = ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"]
 
 
 class Dropout(Layer):
@@ -68,8 +68,25 @@ class AlphaDropout(Dropout):
         if self.p == 1:
             return x * 0.0
         scale = ((1 - self.p) * (1 + self.p * self.lowest ** 2)) ** -0.5
-        keep = Tensor.rand(*x.shape, device=x.device, dtype=dtypes.float32) >= self.p
+        keep = Tensor.rand(*self._drawn(x), device=x.device, dtype=dtypes.float32) >= self.p
         return keep.where(x, self.lowest) * scale - scale * self.lowest * self.p
+
+    def _drawn(self, x: Tensor) -> tuple[int, ...]:
+        """The shape of what is drawn: a number for each value."""
+        return x.shape
+
+
+class FeatureAlphaDropout(AlphaDropout):
+    """`AlphaDropout` of whole channels of (batch, channels, ...space).
+
+    >>> FeatureAlphaDropout(0.5)(Tensor.ones(1, 2, 3)).shape
+    (1, 2, 3)
+    """
+    def _drawn(self, x: Tensor) -> tuple[int, ...]:
+        if x.ndim < 2:
+            self._refuse(f"an input of shape {x.shape}", "(batch, channels, ...space)",
+                         "use AlphaDropout for single values")
+        return (*x.shape[:2], *(1,) * (x.ndim - 2))
 
 
 class Dropout1d(Dropout2d):

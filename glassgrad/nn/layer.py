@@ -6,6 +6,7 @@ none of this: any object whose attributes are tensors, layers, lists or dictiona
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NoReturn
 
 from glassgrad.base.errors import ShapeError
@@ -33,6 +34,8 @@ class Layer(Module):
 
     def __init_subclass__(cls) -> None:
         explaining_class(cls, "nn")
+        if "__init__" in vars(cls) and cls.__module__.startswith("glassgrad."):
+            cls.__init__ = _placed(cls.__init__)  # type: ignore[method-assign]
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         try:
@@ -48,6 +51,16 @@ class Layer(Module):
     def _refuse(self, given: str, expected: str, mend: str) -> NoReturn:
         """Say that an input does not fit this layer."""
         raise _named(self, "", given, expected, mend, "")
+
+
+def _placed(make: Any) -> Any:
+    """A constructor that also takes PyTorch's `device` and `dtype`: those of the tensors it makes."""
+    @functools.wraps(make)
+    def __init__(self: Layer, *settings: Any, device: Any = None, dtype: Any = None, **named: Any) -> None:
+        make(self, *settings, **named)
+        if device is not None or dtype is not None:
+            self.to(device, dtype)
+    return __init__
 
 
 def _named(layer: Layer, what: str, given: str, expected: str, mend: str, where: str) -> ShapeError:

@@ -218,8 +218,8 @@ class ModuleList(Module):
     ['0.weight', '0.bias', '1.weight', '1.bias']
     """
 
-    def __init__(self, modules: Iterable[Any] = ()):
-        self.extend(modules)
+    def __init__(self, modules: Iterable[Any] | None = None):
+        self.extend(modules or ())
 
     def append(self, module: Any) -> Any:
         """Add one at the end."""

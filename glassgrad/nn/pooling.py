@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from glassgrad.nn.functional.layers import interpolate
+from glassgrad.nn.functional.pools import p_norm_pool
 from glassgrad.nn.layer import Layer
 from glassgrad.tensor.convolution import each
 from glassgrad.tensor.tensor import Tensor
@@ -11,7 +13,7 @@ from glassgrad.tensor.tensor import Tensor
 __all__ = ["MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d", "AvgPool1d",
            "AvgPool2d", "AvgPool3d", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d",
            "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d",
-           "Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d"]
+           "LPPool1d", "LPPool2d", "LPPool3d", "Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d"]
 
 
 class _Pool(Layer):
@@ -211,6 +213,41 @@ class AdaptiveMaxPool3d(AdaptiveMaxPool2d):
     rank, method = 3, "adaptive_max_pool3d"
 
 
+class LPPool2d(_Pool):
+    """The p-norm of each window: (sum of x^p)^(1 / p).
+
+    >>> LPPool2d(2, 2)(Tensor([[[[0.0, 3.0], [4.0, 0.0]]]])).tolist()
+    [[[[5.0]]]]
+    """
+    shows = ("norm_type", "kernel_size", "stride", "ceil_mode")
+
+    def __init__(self, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False):
+        super().__init__(kernel_size, stride)
+        self.norm_type, self.ceil_mode = norm_type, ceil_mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check(x)
+        return p_norm_pool(x, self.rank, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
+
+
+class LPPool1d(LPPool2d):
+    """`LPPool2d` over one axis.
+
+    >>> LPPool1d(1, 2)(Tensor([[[1.0, 2.0, 3.0, 4.0]]])).tolist()
+    [[[3.0, 7.0]]]
+    """
+    rank = 1
+
+
+class LPPool3d(LPPool2d):
+    """`LPPool2d` over three axes.
+
+    >>> LPPool3d(1, 2)(Tensor.ones(1, 1, 2, 2, 2)).flatten().tolist()
+    [8.0]
+    """
+    rank = 3
+
+
 class Upsample(Layer):
     """Space resized to `size`, or by `scale_factor`.
 
@@ -220,11 +257,12 @@ class Upsample(Layer):
     shows = ("size", "scale_factor", "mode")
 
     def __init__(self, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
-                 align_corners: bool | None = None):
-        self.size, self.scale_factor, self.mode, self.align_corners = size, scale_factor, mode, bool(align_corners)
+                 align_corners: bool | None = None, recompute_scale_factor: bool | None = None):
+        self.size, self.scale_factor, self.mode, self.align_corners = size, scale_factor, mode, align_corners
+        self.recompute_scale_factor = recompute_scale_factor
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.interpolate(self.size, self.mode, self.align_corners, self.scale_factor)
+        return interpolate(x, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor)
 
 
 class UpsamplingNearest2d(Upsample):

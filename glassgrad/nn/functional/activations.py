@@ -9,10 +9,11 @@ from glassgrad.base.settings import Context
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["alpha_dropout", "celu", "dropout", "dropout1d", "dropout2d", "dropout3d", "elu", "gelu", "glu",
-           "gumbel_softmax", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_softmax",
-           "logsigmoid", "mish", "prelu", "relu", "relu6", "relu_", "rrelu", "selu", "sigmoid", "silu", "softmax",
-           "softmin", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold"]
+__all__ = ["alpha_dropout", "celu", "celu_", "dropout", "dropout1d", "dropout2d", "dropout3d", "elu", "elu_",
+           "feature_alpha_dropout", "gelu", "glu", "gumbel_softmax", "hardshrink", "hardsigmoid", "hardswish",
+           "hardtanh", "hardtanh_", "leaky_relu", "leaky_relu_", "log_softmax", "logsigmoid", "mish", "prelu", "relu",
+           "relu6", "relu_", "rrelu", "rrelu_", "selu", "selu_", "sigmoid", "silu", "softmax", "softmin", "softplus",
+           "softshrink", "softsign", "tanh", "tanhshrink", "threshold", "threshold_"]
 
 
 def _given(input: Tensor, result: Tensor, inplace: bool) -> Tensor:
@@ -30,6 +31,13 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def relu_(input: Tensor) -> Tensor: return relu(input, inplace=True)
+
+
+def selu_(input: Tensor) -> Tensor:
+    """`selu`, and the result is the input's new value."""
+    return selu(input, inplace=True)
+
+
 def relu6(input: Tensor, inplace: bool = False) -> Tensor: return _given(input, input.relu6(), inplace)
 def silu(input: Tensor, inplace: bool = False) -> Tensor: return _given(input, input.silu(), inplace)
 def mish(input: Tensor, inplace: bool = False) -> Tensor: return _given(input, input.mish(), inplace)
@@ -75,6 +83,31 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x where it is above a threshold, else a value."""
     return _given(input, input.threshold(threshold, value), inplace)
+
+
+def elu_(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """`elu`, and the result is the input's new value."""
+    return elu(input, alpha, True)
+
+
+def celu_(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """`celu`, and the result is the input's new value."""
+    return celu(input, alpha, True)
+
+
+def leaky_relu_(input: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """`leaky_relu`, and the result is the input's new value."""
+    return leaky_relu(input, negative_slope, True)
+
+
+def hardtanh_(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """`hardtanh`, and the result is the input's new value."""
+    return hardtanh(input, min_val, max_val, True)
+
+
+def threshold_(input: Tensor, threshold: float, value: float) -> Tensor:
+    """`threshold`, and the result is the input's new value."""
+    return input.assign(input.threshold(threshold, value))
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
@@ -156,12 +189,21 @@ def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Dropout that keeps mean 0 and variance 1 under selu: dropped values become selu's lower limit, then all are
     scaled (Klambauer et al., 2017)."""
+    return _given(input, _lowered(input, p, input.shape, training), inplace)
+
+
+def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """`alpha_dropout` of whole channels of (batch, channels, ...space)."""
+    return _given(input, _lowered(input, p, (*input.shape[:2], *(1,) * (input.ndim - 2)), training), inplace)
+
+
+def _lowered(input: Tensor, p: float, drawn: tuple[int, ...], training: bool) -> Tensor:
     if not training or p == 0:
         return input
     low = -1.7580993408473766                       # selu at minus infinity
     scale = ((1 - p) * (1 + p * low ** 2)) ** -0.5
-    kept = Tensor.rand(*input.shape, device=input.device) >= p
-    return _given(input, kept.where(input, low) * scale - scale * p * low, inplace)
+    kept = Tensor.rand(*drawn, device=input.device) >= p
+    return kept.where(input, low) * scale - scale * p * low
 
 
 def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
@@ -170,3 +212,8 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
     drawn = Tensor.uniform(*input.shape, low=lower, high=upper, device=input.device)
     below = input * (drawn if training else (lower + upper) / 2)
     return _given(input, (input >= 0).where(input, below), inplace)
+
+
+def rrelu_(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Tensor:
+    """`rrelu`, and the result is the input's new value."""
+    return rrelu(input, lower, upper, training, True)

@@ -15,7 +15,8 @@ __all__ = ["affine_grid", "batch_norm", "bilinear", "channel_shuffle", "conv1d",
            "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "fold",
            "grid_sample", "group_norm", "instance_norm", "interpolate", "layer_norm", "linear", "local_response_norm",
            "normalize", "one_hot", "pad", "pdist", "pixel_shuffle", "pixel_unshuffle", "rms_norm",
-           "scaled_dot_product_attention", "unfold", "upsample"]
+           "scaled_dot_product_attention", "unfold", "upsample", "upsample_bilinear",
+           "upsample_nearest"]
 
 Sizes = int | Sequence[int]
 Maybe = Tensor | None
@@ -216,6 +217,16 @@ def upsample(input: Tensor, size: Any = None, scale_factor: Any = None, mode: st
              align_corners: bool | None = None) -> Tensor:
     """The older name of interpolate."""
     return interpolate(input, size, scale_factor, mode, align_corners)
+
+
+def upsample_nearest(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """The older name of interpolate(mode="nearest")."""
+    return interpolate(input, size, scale_factor)
+
+
+def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """The older name of interpolate(mode="bilinear", align_corners=True)."""
+    return interpolate(input, size, scale_factor, "bilinear", True)
 
 
 def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> Tensor:

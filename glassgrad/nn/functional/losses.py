@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from glassgrad.base.errors import ShapeError
+from glassgrad.graph.dtype import dtypes
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cosine_similarity",
            "cross_entropy", "ctc_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss",
-           "margin_ranking_loss", "mse_loss", "multi_margin_loss", "multilabel_soft_margin_loss", "nll_loss",
-           "pairwise_distance", "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss",
+           "margin_ranking_loss", "mse_loss", "multi_margin_loss", "multilabel_margin_loss",
+           "multilabel_soft_margin_loss", "nll_loss", "pairwise_distance",
+           "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss", "triplet_margin_loss",
            "triplet_margin_with_distance_loss"]
 
 Old = bool | None
@@ -76,6 +79,26 @@ def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float =
                       size_average: Old = None, reduce: Old = None, reduction: str = "mean") -> Tensor:
     """How far other classes come within a margin of the target's score."""
     return input.multi_margin_loss(target, p, margin, weight, _how(size_average, reduce, reduction))
+
+
+def multilabel_margin_loss(input: Tensor, target: Tensor, size_average: Old = None, reduce: Old = None,
+                           reduction: str = "mean") -> Tensor:
+    """How far classes that are no target come within 1 of those that are, over the number of classes. A row's targets
+    are the numbers before its first -1.
+
+    >>> multilabel_margin_loss(Tensor([[0.1, 0.2, 0.4, 0.8]]), Tensor([[3, 0, -1, 1]])).numpy().round(4)
+    np.float32(0.85)
+    """
+    if input.shape != target.shape or input.ndim not in (1, 2):
+        raise ShapeError("the targets of multilabel_margin_loss do not fit", given=f"{input.shape} and {target.shape}",
+                         expected="(batch, classes) both, or (classes,)", mend="fill the rows up with -1")
+    counts = (target < 0).cast(dtypes.int32).cumsum(-1) == 0
+    place = counts.where(target, 0)
+    classes = Tensor.arange(input.shape[-1], dtype=target.dtype, device=target.device)
+    is_target = (counts.unsqueeze(-1) & (target.unsqueeze(-1) == classes)).any(-2)
+    gap = (1 - (input.gather(-1, place).unsqueeze(-1) - input.unsqueeze(-2))).relu()       # (.., target, class)
+    pairs = counts.unsqueeze(-1) & ~is_target.unsqueeze(-2)
+    return _reduced(pairs.where(gap, 0).sum((-2, -1)) / input.shape[-1], _how(size_average, reduce, reduction))
 
 
 def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Old = None,

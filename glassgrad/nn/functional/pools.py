@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
-           "adaptive_max_pool2d", "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "lp_pool1d",
-           "lp_pool2d", "lp_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", "max_unpool1d", "max_unpool2d",
+           "adaptive_max_pool1d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool2d_with_indices",
+           "adaptive_max_pool3d", "adaptive_max_pool3d_with_indices", "avg_pool1d", "avg_pool2d", "avg_pool3d",
+           "lp_pool1d", "lp_pool2d", "lp_pool3d", "max_pool1d", "max_pool1d_with_indices", "max_pool2d",
+           "max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices", "max_unpool1d", "max_unpool2d",
            "max_unpool3d"]
 
 Sizes = int | Sequence[int]
@@ -49,8 +52,9 @@ def avg_pool3d(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, p
     return _average(input, 3, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
-def _p_norm(input: Tensor, rank: int, norm_type: float, kernel_size: Sizes, stride: Sizes | None,
-            ceil_mode: bool) -> Tensor:
+def p_norm_pool(input: Tensor, rank: int, norm_type: float, kernel_size: Sizes, stride: Sizes | None,
+                ceil_mode: bool) -> Tensor:
+    """The p-norm of windows over the last `rank` axes."""
     window = _each(kernel_size, rank)
     mean = input.pow(norm_type).avg_pool2d(window, stride, 1, 0, ceil_mode)
     return (mean.sign() * mean.abs().relu() * math.prod(window)).pow(1 / norm_type)
@@ -59,19 +63,19 @@ def _p_norm(input: Tensor, rank: int, norm_type: float, kernel_size: Sizes, stri
 def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
               ceil_mode: bool = False) -> Tensor:
     """The p-norm of each window."""
-    return _p_norm(input, 1, norm_type, kernel_size, stride, ceil_mode)
+    return p_norm_pool(input, 1, norm_type, kernel_size, stride, ceil_mode)
 
 
 def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
               ceil_mode: bool = False) -> Tensor:
     """The same along two axes."""
-    return _p_norm(input, 2, norm_type, kernel_size, stride, ceil_mode)
+    return p_norm_pool(input, 2, norm_type, kernel_size, stride, ceil_mode)
 
 
 def lp_pool3d(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
               ceil_mode: bool = False) -> Tensor:
     """The same along three."""
-    return _p_norm(input, 3, norm_type, kernel_size, stride, ceil_mode)
+    return p_norm_pool(input, 3, norm_type, kernel_size, stride, ceil_mode)
 
 
 # -- greatest values -----------------------------------------------------------------------------------------
@@ -134,3 +138,19 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
 def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """The same along three."""
     return input.adaptive_max_pool3d(output_size, return_indices)
+
+
+# -- with places, by names of their own ----------------------------------------------------------------------
+def _with_places(pool: Any) -> Any:
+    @functools.wraps(pool)
+    def pooled(*args: Any, **kwargs: Any) -> Any:
+        return pool(*args, **{**kwargs, "return_indices": True})
+    pooled.__name__ = pooled.__qualname__ = f"{pool.__name__}_with_indices"
+    pooled.__doc__ = f"`{pool.__name__}` with return_indices=True."
+    return pooled
+
+
+max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = \
+    map(_with_places, (max_pool1d, max_pool2d, max_pool3d))
+adaptive_max_pool1d_with_indices, adaptive_max_pool2d_with_indices, adaptive_max_pool3d_with_indices = \
+    map(_with_places, (adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d))

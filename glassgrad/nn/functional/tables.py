@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from glassgrad.base.errors import InputError
 from glassgrad.nn import pending
 from glassgrad.tensor.function import custom_gradient
@@ -35,15 +37,53 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
                   norm_type: float = 2.0, scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
                   per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
                   padding_idx: int | None = None) -> Tensor:
-    """The sum, mean or maximum of rows of a table, one bag for each row of the input."""
-    if offsets is not None or input.ndim != 2 or padding_idx is not None:
-        raise InputError("bags are the rows of the input", given=f"an input of shape {input.shape}, {offsets=}",
-                         expected="2 axes, offsets=None, padding_idx=None",
-                         mend="pad the bags to one length, with per_sample_weights of 0")
-    found = embedding(input, weight, None, max_norm, norm_type, scale_grad_by_freq)      # (bags, in each, size)
+    """The sum, mean or maximum of rows of a table, one for each bag. A bag is a row of the input, or, where `offsets`
+    say at which places of a vector bags begin, the numbers up to the next; with `include_last_offset` the last of them
+    is where the last bag ends. `padding_idx` is in no bag; an empty bag gives zeros.
+
+    >>> table = Tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    >>> embedding_bag(Tensor([0, 1, 2]), table, Tensor([0, 2]), mode="sum").tolist()
+    [[4.0, 6.0], [5.0, 6.0]]
+    """
+    if mode not in ("sum", "mean", "max") or per_sample_weights is not None and mode != "sum" or \
+            (offsets is None) != (input.ndim == 2) or input.ndim not in (1, 2):
+        raise InputError("these bags cannot be made", given=f"an input of shape {input.shape}, offsets "
+                         f"{'given' if offsets is not None else 'left out'}, mode={mode!r}"
+                         f"{', with per_sample_weights' if per_sample_weights is not None else ''}",
+                         expected='a bag in each row, or one row and offsets; "sum", "mean" or "max", weights in sums',
+                         mend='write embedding_bag(rows, table, mode="sum")')
+    rows = embedding(input, weight, None, max_norm, norm_type, scale_grad_by_freq)
+    counts = (input == input) if padding_idx is None else input != padding_idx % weight.shape[0]
     if per_sample_weights is not None:
-        found = found * per_sample_weights.unsqueeze(-1)
-    return found.max(1) if mode == "max" else found.sum(1) if mode == "sum" else found.mean(1)
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    if offsets is None:
+        found, members = _rows_together(rows, counts, mode), counts.sum(1, keepdim=True)
+    else:
+        starts = offsets[:-1] if include_last_offset else offsets
+        bag = starts.searchsorted(Tensor.arange(input.shape[0], device=input.device), right=True) - 1
+        found = _bags_together(rows, counts, bag.unsqueeze(-1), starts.shape[0], mode)
+        members = Tensor.zeros(starts.shape[0], device=input.device).scatter_add(0, bag, counts.float()).unsqueeze(-1)
+    if mode == "mean":
+        return found / members.maximum(1)
+    return (members > 0).where(found, 0.0) if mode == "max" else found
+
+
+def _rows_together(rows: Tensor, counts: Tensor, mode: str) -> Tensor:
+    """The sum or maximum along axis 1 of (bags, in each, size), of what counts."""
+    kept = _neutral(rows, counts, mode)
+    return kept.max(1) if mode == "max" else kept.sum(1)
+
+
+def _bags_together(rows: Tensor, counts: Tensor, bag: Tensor, bags: int, mode: str) -> Tensor:
+    """The same of (all, size), where each row is in a bag of that number."""
+    kept, place = _neutral(rows, counts, mode), bag.expand(rows.shape)
+    nothing = Tensor.zeros(bags, rows.shape[1], dtype=rows.dtype, device=rows.device)
+    return (nothing - math.inf).scatter_reduce(0, place, kept, "amax") if mode == "max" \
+        else nothing.scatter_add(0, place, kept)
+
+
+def _neutral(rows: Tensor, counts: Tensor, mode: str) -> Tensor:
+    return counts.unsqueeze(-1).where(rows, -math.inf if mode == "max" else 0.0)
 
 
 def _shorten(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:

@@ -20,9 +20,9 @@ class CosineAnnealingLR(LRScheduler):
     >>> [round(rate, 4) for rate in CosineAnnealingLR(SGD([Tensor([1.0])], lr=1.0), T_max=4).preview(5)]
     [1.0, 0.8536, 0.5, 0.1464, 0.0]
     """
-    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0):
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1):
         self.T_max, self.eta_min = T_max, eta_min
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def rate(self, now: float, base: float, epoch: float) -> float:
         if epoch == 0:
@@ -41,13 +41,13 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     >>> [round(rate, 4) for rate in schedule.preview(7)]
     [1.0, 0.5, 1.0, 0.8536, 0.5, 0.1464, 1.0]
     """
-    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0):
+    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1):
         if T_0 < 1 or T_mult < 1:
             raise InputError("a cosine needs a length", given=f"T_0={T_0}, T_mult={T_mult}",
                              expected="whole numbers from 1",
                              mend="write T_0=10, for example")
         self.T_0, self.T_mult, self.eta_min = T_0, T_mult, eta_min
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def step(self, epoch: float | None = None) -> None:
         """One epoch has passed, or `epoch` of them in all, which may be a fraction."""
@@ -78,7 +78,7 @@ class OneCycleLR(LRScheduler):
                  epochs: int | None = None, steps_per_epoch: int | None = None, pct_start: float = 0.3,
                  anneal_strategy: str = "cos", cycle_momentum: bool = True, base_momentum: float = 0.85,
                  max_momentum: float = 0.95, div_factor: float = 25.0, final_div_factor: float = 1e4,
-                 three_phase: bool = False):
+                 three_phase: bool = False, last_epoch: int = -1):
         if total_steps is None and epochs is not None and steps_per_epoch is not None:
             total_steps = epochs * steps_per_epoch
         if total_steps is None or total_steps < 1 or anneal_strategy not in ("cos", "linear"):
@@ -101,9 +101,9 @@ class OneCycleLR(LRScheduler):
             self.phases = [rise, (total_steps - 1, self.max_lrs, low, base_momentum, max_momentum)]
         if cycle_momentum:
             _need_momentum(optimizer)
-        for group, rate in zip(groups, start):
+        for group, rate in zip(groups, start if last_epoch == -1 else ()):
             group["initial_lr"] = rate
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def _begin(self, now: Sequence[float], epoch: float) -> None:
         if epoch > self.total_steps:
@@ -138,7 +138,8 @@ class CyclicLR(LRScheduler):
     def __init__(self, optimizer: Optimizer, base_lr: float | Sequence[float], max_lr: float | Sequence[float],
                  step_size_up: int = 2000, step_size_down: int | None = None, mode: str = "triangular",
                  gamma: float = 1.0, scale_fn: Callable[[float], float] | None = None, scale_mode: str = "cycle",
-                 cycle_momentum: bool = True, base_momentum: float = 0.8, max_momentum: float = 0.9):
+                 cycle_momentum: bool = True, base_momentum: float = 0.8, max_momentum: float = 0.9,
+                 last_epoch: int = -1):
         if mode not in ("triangular", "triangular2", "exp_range") or scale_mode not in ("cycle", "iterations") \
                 or step_size_up < 1:
             raise InputError("CyclicLR cannot be laid out",
@@ -153,9 +154,9 @@ class CyclicLR(LRScheduler):
         self.cycle_momentum, self.base_momentum, self.max_momentum = cycle_momentum, base_momentum, max_momentum
         if cycle_momentum:
             _need_momentum(optimizer)
-        for group, rate in zip(groups, several(base_lr)):
+        for group, rate in zip(groups, several(base_lr) if last_epoch == -1 else ()):
             group["initial_lr"] = rate
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def _scale(self, cycle: float, epoch: float) -> Any:
         if self.functions is not None:

@@ -1,8 +1,8 @@
 """Learning rates that change with time. In: an optimizer and `step()`. Out: new learning rates in its groups.
 
-A schedule gives the next rate from the present one, so several can work on one optimizer, as in PyTorch. Rates live
-in tensors that are inputs of a step, not parts of its code: changing them compiles nothing. Call `step()` outside
-of jitted functions.
+A schedule gives the next rate from the present one, so several can work on one optimizer, as in PyTorch, and one can go
+on after another (`last_epoch` says after which epoch). Rates live in tensors that are inputs of a step, not parts of
+its code: changing them compiles nothing. Call `step()` outside of jitted functions.
 """
 
 from __future__ import annotations
@@ -35,16 +35,23 @@ class LRScheduler:
     def __init_subclass__(cls) -> None:
         explaining_class(cls, "nn.optim.lr_scheduler")
 
-    def __init__(self, optimizer: Optimizer):
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1):
         if not isinstance(optimizer, Optimizer):
             raise InputError("a schedule needs an optimizer",
                              given=f"{optimizer!r} of type {type(optimizer).__name__}",
                              expected="an optimizer of nn.optim", mend="write StepLR(optimizer, ...)")
-        self.optimizer, self.last_epoch = optimizer, 0
+        self.optimizer, self.last_epoch = optimizer, last_epoch + 1
         for group in optimizer.param_groups:
-            group.setdefault("initial_lr", group["lr"])
+            if last_epoch == -1:
+                group.setdefault("initial_lr", group["lr"])
+            elif "initial_lr" not in group:
+                raise InputError("a schedule that goes on needs the rate it once began with",
+                                 given=f"last_epoch={last_epoch} and a group without initial_lr",
+                                 expected='"initial_lr" in every group of parameters',
+                                 mend="load the optimizer's state first: optimizer.load_state_dict(saved)")
         self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
-        self._begin(self.get_last_lr(), 0)
+        if last_epoch == -1:                         # otherwise the optimizer has the rate of its epoch
+            self._begin(self.get_last_lr(), 0)
 
     def rate(self, now: float, base: float, epoch: float) -> float:
         """The learning rate at the start of an epoch, from the one before and the one the optimizer was made with."""
@@ -104,14 +111,15 @@ class LambdaLR(LRScheduler):
     >>> LambdaLR(SGD([Tensor([1.0])], lr=1.0), lambda epoch: 1 / (1 + epoch)).preview(4)
     [1.0, 0.5, 0.3333333333333333, 0.25]
     """
-    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]]):
+    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+                 last_epoch: int = -1):
         groups = len(optimizer.param_groups)
         self.functions: list[Any] = [lr_lambda] * groups if callable(lr_lambda) else list(lr_lambda)
         if len(self.functions) != groups:
             raise InputError(f"{type(self).__name__} needs one function per group",
                              given=f"{len(self.functions)} functions for {groups} groups",
                              expected="one function, or one per group", mend="check the list")
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def _begin(self, now: Sequence[float], epoch: float) -> None:
         self._set([base * function(epoch) for base, function in zip(self.base_lrs, self.functions)])
@@ -135,9 +143,9 @@ class StepLR(LRScheduler):
     >>> StepLR(SGD([Tensor([1.0])], lr=1.0), step_size=2, gamma=0.5).preview(5)
     [1.0, 1.0, 0.5, 0.5, 0.25]
     """
-    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1):
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1):
         self.step_size, self.gamma = step_size, gamma
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def rate(self, now: float, base: float, epoch: float) -> float:
         return now * self.gamma if epoch and epoch % self.step_size == 0 else now
@@ -150,10 +158,10 @@ class MultiStepLR(LRScheduler):
     >>> MultiStepLR(SGD([Tensor([1.0])], lr=1.0), milestones=[1, 3], gamma=0.5).preview(5)
     [1.0, 0.5, 0.5, 0.25, 0.25]
     """
-    def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1):
+    def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1, last_epoch: int = -1):
         self.milestones: list[float] = sorted(milestones)
         self.gamma = gamma
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def rate(self, now: float, base: float, epoch: float) -> float:
         return now * self.gamma ** self.milestones.count(epoch) if epoch else now
@@ -166,9 +174,9 @@ class ExponentialLR(LRScheduler):
     >>> ExponentialLR(SGD([Tensor([1.0])], lr=1.0), gamma=0.5).preview(4)
     [1.0, 0.5, 0.25, 0.125]
     """
-    def __init__(self, optimizer: Optimizer, gamma: float):
+    def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1):
         self.gamma = gamma
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def rate(self, now: float, base: float, epoch: float) -> float:
         return now * self.gamma if epoch else now
@@ -181,13 +189,13 @@ class ConstantLR(LRScheduler):
     >>> ConstantLR(SGD([Tensor([1.0])], lr=1.0), factor=0.5, total_iters=2).preview(4)
     [0.5, 0.5, 1.0, 1.0]
     """
-    def __init__(self, optimizer: Optimizer, factor: float = 1 / 3, total_iters: int = 5):
+    def __init__(self, optimizer: Optimizer, factor: float = 1 / 3, total_iters: int = 5, last_epoch: int = -1):
         if not 0 < factor <= 1:
             raise InputError("ConstantLR needs a factor above 0 and up to 1", given=f"factor={factor}",
                              expected="such as 0.5",
                              mend="for a larger rate give the optimizer a larger one")
         self.factor, self.total_iters = factor, total_iters
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def rate(self, now: float, base: float, epoch: float) -> float:
         return now * self.factor if epoch == 0 else now / self.factor if epoch == self.total_iters else now
@@ -201,14 +209,14 @@ class LinearLR(LRScheduler):
     [0.25, 0.5, 0.75, 1.0, 1.0]
     """
     def __init__(self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0,
-                 total_iters: int = 5):
+                 total_iters: int = 5, last_epoch: int = -1):
         if not 0 < start_factor <= 1 or not 0 <= end_factor <= 1:
             raise InputError("LinearLR needs factors from 0 to 1, and does not start at 0",
                              given=f"start_factor={start_factor}, end_factor={end_factor}",
                              expected="such as 0.1 and 1.0",
                              mend="start with a small number instead of 0: start_factor=1e-3")
         self.start_factor, self.end_factor, self.total_iters = start_factor, end_factor, total_iters
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def _factor(self, epoch: float) -> float:
         return self.start_factor + (self.end_factor - self.start_factor) * epoch / self.total_iters
@@ -226,9 +234,9 @@ class PolynomialLR(LRScheduler):
     >>> PolynomialLR(SGD([Tensor([1.0])], lr=1.0), total_iters=4).preview(6)
     [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     """
-    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0):
+    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1):
         self.total_iters, self.power = total_iters, power
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def rate(self, now: float, base: float, epoch: float) -> float:
         if epoch == 0 or epoch > self.total_iters:
