@@ -114,7 +114,8 @@ def torch_load(path: Readable, device: str | None = None) -> Any:
 @_explained
 def gguf_load(path: Readable, device: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The metadata and the tensors of a GGUF file. Quantised tensors become float32, computed from the file's bytes
-    when they are needed. Kinds: F32 F16 BF16 F64 I8-I64, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4.
+    when they are needed. Kinds: F32 F16 BF16 F64 I8-I64, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, Q2_K to Q6_K, IQ1_S to IQ4_XS,
+    TQ1_0 TQ2_0, MXFP4 NVFP4.
 
     >>> gguf_load(b"GGUF" + (3).to_bytes(4, "little") + bytes(16))        # a file of version 3 with nothing in it
     ({}, {})

@@ -13,11 +13,14 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import FormatError
 from glassgrad.graph.dtype import DType, dtypes
-from glassgrad.nn.formats.gguf_blocks import BLOCKS
+from glassgrad.nn.formats.gguf_blocks import BLOCKS as PLAIN_BLOCKS
+from glassgrad.nn.formats.gguf_codebooks import BOOK_BLOCKS
 from glassgrad.nn.formats.source import Source
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["read_gguf"]
+__all__ = ["BLOCKS", "read_gguf"]
+
+BLOCKS = dict(sorted({**PLAIN_BLOCKS, **BOOK_BLOCKS}.items()))         # every quantised kind, by ggml's number
 
 STRING, ARRAY, BOOL = 8, 9, 7
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", BOOL: "B", 10: "Q", 11: "q", 12: "d"}
