@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from glassgrad.nn.batch_normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from glassgrad.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from glassgrad.nn.layer import Layer
 from glassgrad.nn.layer_normalization import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from glassgrad.nn.linear import Linear
-from glassgrad.nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["LazyLinear", "LazyConv1d", "LazyConv2d", "LazyConv3d", "LazyConvTranspose1d", "LazyConvTranspose2d",
