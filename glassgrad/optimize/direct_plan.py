@@ -39,6 +39,8 @@ PACK = 1.0               # steps to pack one number of the other factor
 TURN = 1.0               # steps to bring one number of a finished tile to its place
 APART = 8.0              # and so many more for each piece of memory that the tile's numbers for one column lie in
 
+assert K_BLOCK <= LONG_K, "a block of K is a part of a sum that was too long"
+
 
 @dataclass(frozen=True)
 class Direct(Choice):

@@ -53,6 +53,8 @@ FEW_PANELS = 8            # of N: up to so many, reading the left factor in plac
 MOST_RESTING = 1 << 22    # elements of sums that rest in memory, for each worker
 APART = 16                # elements between rows of sums: rows of a power of two would share sets of the cache
 
+assert K_BLOCK <= LONG_K, "a sum that is cut has a first block and at least one more"
+
 
 @dataclass(frozen=True)
 class Unit(Choice):

@@ -36,6 +36,8 @@ CACHE_LINE = 64          # bytes that come together
 NEAR_BYTES = 256 * 1024  # from a factor's first line to its last: 64 pages; twice as many cost more than packing
 MOST_RESTING = 1 << 22   # elements of tiles that rest between blocks of K, for each worker
 
+assert LONG_K <= NEAR_K, "what stays near of K holds at least one block: a tile adds up k_blocks >= 1 of them"
+
 
 @dataclass(frozen=True)
 class Contract(Choice):

@@ -49,6 +49,8 @@ MOST_WRITTEN = 2048         # multiply-adds that are written out
 LONG_K = 1024               # longer sums are added up in parts of about
 K_BLOCK = 256               # products each
 
+assert K_BLOCK <= LONG_K, "a part of a long sum is shorter than it"
+
 
 @dataclass(frozen=True)
 class Window(Choice):
