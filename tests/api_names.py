@@ -608,7 +608,8 @@ IN_PYTORCH = {
     "mnist": "torchvision.datasets.MNIST", "fashion_mnist": "torchvision.datasets.FashionMNIST",
     "cifar": "torchvision.datasets.CIFAR10", "dtypes": "torch.float32, ...", "DType": "torch.dtype",
     "Device": "torch.device", "TinyJit": "torch.compile", "Function": "torch.autograd.Function",
-    "checkpoint": "torch.utils.checkpoint.checkpoint", "grad": "torch.func.grad",
+    "checkpoint": "torch.utils.checkpoint.checkpoint", "grad": "torch.func.grad", "no_grad": "torch.no_grad",
+    "optim": "torch.optim",
     "value_and_grad": "torch.func.grad_and_value", "jvp": "torch.func.jvp", "vmap": "torch.func.vmap",
     "c_kernel": "torch.library.custom_op", "MemoryLimitError": "torch.OutOfMemoryError",
 }

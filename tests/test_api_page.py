@@ -37,7 +37,10 @@ same name there; the column "PyTorch" says what it is called there: a bare name 
 def sentence(thing: Any) -> str:
     """The first sentence of a docstring, fit for a table."""
     text = " ".join((inspect.getdoc(thing) or "").split(">>>")[0].split())
-    return re.split(r"(?<=[.;:])\s", text)[0].rstrip(".;:").replace("|", "\\|")
+    short = re.split(r"(?<=[.;:])\s", text)[0]
+    if short.count(" ") < 2:                        # "A decorator: .." says nothing yet
+        short = re.split(r"(?<=[.])\s", text)[0]
+    return short.rstrip(".;:").replace("|", "\\|")
 
 
 def signature(thing: Any) -> str:
@@ -63,8 +66,10 @@ def rooms() -> list[type]:
 
 def tensor_tables() -> list[str]:
     lines = ["## Tensor", "", "Grouped by the file that holds them.", ""]
+    listed: set[str] = set()                        # Tensor itself holds all of them again, as `explaining` wraps them
     for room in rooms():
-        names = sorted(n for n in vars(room) if not n.startswith("_"))
+        names = sorted(n for n in vars(room) if not n.startswith("_") and n not in listed)
+        listed |= set(names)
         module = importlib.import_module(room.__module__)
         if not names:
             continue
@@ -96,7 +101,7 @@ def module_table(title: str, module: Any, names: list[str], pytorch: str = "") -
     for name in names:
         thing = getattr(module, name)
         call = f"{name}{signature(thing)}" if callable(thing) and not inspect.isclass(thing) else name
-        what = sentence(thing if callable(thing) else type(thing)) or sentence(getattr(Tensor, name))
+        what = sentence(thing if callable(thing) or inspect.ismodule(thing) else type(thing)) or sentence(getattr(Tensor, name))
         theirs = f"{pytorch}.{name}" if pytorch else IN_PYTORCH.get(name, "")
         lines.append(f"| `{call}` | {what} | {'✓' if name in IN_TINYGRAD and not pytorch else ''} | "
                      f"{'`' + theirs + '`' if theirs else ''} | {MODULE_DIFFERENCES.get(name, '')} |")
