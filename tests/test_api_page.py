@@ -101,7 +101,8 @@ def module_table(title: str, module: Any, names: list[str], pytorch: str = "") -
     for name in names:
         thing = getattr(module, name)
         call = f"{name}{signature(thing)}" if callable(thing) and not inspect.isclass(thing) else name
-        what = sentence(thing if callable(thing) or inspect.ismodule(thing) else type(thing)) or sentence(getattr(Tensor, name))
+        speaks = callable(thing) or inspect.ismodule(thing)             # of others their type says what they are
+        what = sentence(thing if speaks else type(thing)) or sentence(getattr(Tensor, name))
         theirs = f"{pytorch}.{name}" if pytorch else IN_PYTORCH.get(name, "")
         lines.append(f"| `{call}` | {what} | {'✓' if name in IN_TINYGRAD and not pytorch else ''} | "
                      f"{'`' + theirs + '`' if theirs else ''} | {MODULE_DIFFERENCES.get(name, '')} |")
