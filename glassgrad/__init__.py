@@ -14,13 +14,16 @@ from glassgrad.base.errors import (
     Bug,
     DeviceError,
     DTypeError,
+    DTypeNameError,
     FormatError,
     GlassgradError,
     GradientError,
+    IndexKindError,
     IndexRangeError,
     InputError,
     JitError,
     MemoryLimitError,
+    ModeError,
     ShapeError,
 )
 from glassgrad.base.settings import Context
@@ -36,7 +39,8 @@ __version__ = "0.1.0"
 __all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "Variable", "TinyJit", "jit", "nn",
            "optim", "Function", "custom_gradient", "c_kernel", "checkpoint", "grad", "no_grad", "value_and_grad", "jvp",
            "vmap", "GlassgradError", "ShapeError", "DTypeError", "AxisError", "DeviceError", "GradientError",
-           "InputError", "IndexRangeError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
+           "InputError", "ModeError", "IndexKindError", "IndexRangeError", "DTypeNameError", "MemoryLimitError",
+           "FormatError", "JitError", "Bug"]
 
 # Loaded when they are first asked for, so that `import glassgrad` stays quick.
 _TRANSFORMS = ("checkpoint", "grad", "jvp", "value_and_grad", "vmap")

@@ -506,7 +506,7 @@ PYTORCH = {
 
 # what a reader of the other library's texts should know
 DIFFERENCES = {
-    "gelu": "exact by default, as PyTorch; tinygrad's default is tanh",
+    "gelu": "exact by default, as PyTorch; tanh in scripts that import tinygrad",
     "qr": "complete by default, as tinygrad; PyTorch's default is reduced",
     "cummax": "places are int32, the latest of equal ones (PyTorch: int64; tinygrad before 0.12: values only)",
     "cummin": "places are int32, the latest of equal ones (PyTorch: int64; tinygrad before 0.12: values only)",

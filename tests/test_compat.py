@@ -326,3 +326,96 @@ def test_nodes_that_are_written_to():
     finally:
         uninstall()
     assert not hasattr(UOp, "after")
+
+
+MEANINGS = """
+import numpy as np
+from tinygrad import Tensor, dtypes, nn
+x = Tensor([1.0, -0.5])
+tanh = 0.5 * x.numpy() * (1 + np.tanh(np.sqrt(2 / np.pi) * (x.numpy() + 0.044715 * x.numpy() ** 3)))
+np.testing.assert_allclose(x.gelu().numpy(), tanh, rtol=1e-6)
+assert not np.allclose(x.gelu("none").numpy(), tanh, rtol=1e-6)
+np.testing.assert_array_equal(nn.GELU()(x).numpy(), x.gelu("none").numpy())      # a layer that only PyTorch has
+optimizer = nn.optim.LAMB([x])
+x.sum().backward()
+try:
+    optimizer.step()
+except RuntimeError as refusal:
+    assert str(refusal).partition("\\n  at:")[0] == (
+        "an optimizer steps only in training\\n"
+        "  given:    Tensor.training is False\\n"
+        "  expected: Tensor.training = True, as tinygrad wants it\\n"
+        "  mend:     write `with Tensor.train():` around the step"), refusal
+else:
+    raise AssertionError("it stepped")
+with Tensor.train():
+    optimizer.step()
+np.testing.assert_allclose([*optimizer.b1_t.tolist(), *optimizer.b2_t.tolist()], [0.9, 0.999], rtol=1e-6)
+layer = nn.Linear(2, 2)
+state = {"weight": Tensor.ones(2, 2, dtype=dtypes.float16), "bias": Tensor.zeros(2), "more": Tensor.ones(1)}
+nn.state.load_state_dict(layer, state, verbose=False)
+assert layer.weight.dtype == dtypes.float16 and layer.weight.tolist() == [[1.0, 1.0], [1.0, 1.0]]
+print("as tinygrad means it")
+"""
+
+
+def test_a_script_that_imports_tinygrad_gets_what_tinygrad_means(tmp_path):
+    assert "as tinygrad means it" in run(tmp_path, MEANINGS)
+
+
+def test_meanings_come_with_the_import_and_go_with_the_hook():
+    from glassgrad import Tensor, nn
+    from glassgrad.base.meanings import MEANINGS, meaning
+    from glassgrad.compat import install, uninstall
+    plain = {name: meaning(name) for name in MEANINGS}
+    assert plain == {name: row.ours for name, row in MEANINGS.items()}
+    try:
+        install()
+        assert {name: meaning(name) for name in MEANINGS} == plain      # only installed: nothing is meant differently
+        import tinygrad  # noqa: F401
+        assert {name: meaning(name) for name in MEANINGS} == {name: row.tinygrad for name, row in MEANINGS.items()}
+    finally:
+        uninstall()
+    assert {name: meaning(name) for name in MEANINGS} == plain
+    x = Tensor([1.0])
+    assert x.gelu().item() == x.gelu("none").item() != x.gelu("tanh").item()
+    with pytest.raises(ValueError, match="1 not in the model"):
+        nn.state.load_state_dict({"a": Tensor([1.0])}, {"a": Tensor([1.0]), "b": Tensor([1.0])})
+
+
+def test_the_page_lists_every_meaning():
+    from glassgrad.base.meanings import MEANINGS
+    page = (ROOT / "docs" / "from_tinygrad.md").read_text()
+    for row in MEANINGS.values():
+        assert f"| `{row.call}` | {row.tinygrad} | {row.ours} | {row.why} |" in page, row.call
+
+
+def test_where_both_libraries_agree_so_do_we(torch, rng):
+    """What tinygrad's own tests expect, judged by PyTorch."""
+    from glassgrad import Tensor, dtypes
+    functional = torch.nn.functional
+    pixels = rng.integers(0, 256, (1, 2, 13, 17), dtype=np.uint8)
+    for size, aligned in (((5, 7), False), ((20, 9), False), ((13, 30), True)):
+        there = functional.interpolate(torch.tensor(pixels), size=size, mode="bilinear", align_corners=aligned)
+        np.testing.assert_array_equal(Tensor(pixels).interpolate(size, align_corners=aligned).numpy(), there.numpy())
+    bright = np.where(pixels > 127, 255, 0).astype(np.uint8)             # bicubic overshoots, and stays a byte
+    there = functional.interpolate(torch.tensor(bright), size=(20, 20), mode="bicubic").numpy().astype(int)
+    assert np.abs(Tensor(bright).interpolate((20, 20), mode="bicubic").numpy() - there).max() <= 1
+    square = rng.standard_normal((1, 1, 5, 5)).astype(np.float32)
+    for mode in ("reflect", "replicate"):
+        for amounts in ((-1, 2, 2, -1), (3, -3, 0, -3), (3, -5, 1, -5)):
+            there = functional.pad(torch.tensor(square), amounts, mode=mode).numpy()
+            np.testing.assert_array_equal(Tensor(square).pad(amounts, mode=mode).numpy(), there)
+    x = Tensor([-1.0, 0.0, 1.0])
+    assert x.maximum(0).sum().gradient(x)[0].tolist() == [0.0, 0.5, 1.0]
+    assert x.minimum(0).sum().gradient(x)[0].tolist() == [1.0, 0.5, 0.0]
+    assert x.relu().sum().gradient(x)[0].tolist() == [0.0, 0.0, 1.0]
+    empty, full = Tensor.zeros(2, 0), Tensor.ones(2, 1)
+    assert [g.shape for g in empty.cat(full, dim=1).sum().gradient(empty, full)] == [(2, 0), (2, 1)]
+    ones = Tensor.ones(1, 1, 1, 1, dtype=dtypes.int32)
+    assert Tensor.arange(16).reshape(1, 1, 4, 4).conv2d(ones, padding=-1).tolist() == [[[[5, 6], [9, 10]]]]
+    for kind, mistake in ((NotImplementedError, lambda: x.pad((1, 1), mode="typo")), (IndexError, lambda: x[1.5]),
+                          (IndexError, lambda: x[x]), (IndexError, lambda: x[..., ...]),
+                          (AttributeError, lambda: x.sum(dtype="typo"))):
+        with pytest.raises(kind):
+            mistake()

@@ -264,7 +264,7 @@ cannot make a tensor of memory in this format
   expected: one of ?, b, B, h, H, i, I, q, Q, e, f, d, l, L, c
   mend:     convert it to a list or a NumPy array"""),
     "lookup outside": (lambda: x23()[Tensor([0, 5]) * 1].numpy(), """
-the index is outside its axis
+the index is out of bounds
   given:    index 5 on axis 0 of (2, 3), at [1] of the index tensor
   expected: an index from -2 to 1
   mend:     check how the index is computed; CHECK_INDEX=0 clamps it silently"""),
@@ -688,6 +688,16 @@ the batches of vmap differ
   given:    1 and 2 examples
   expected: one number of examples
   mend:     check in_axes"""),
+    "linspace of truth": (lambda: Tensor.linspace(0, 1, 3, dtype="bool"), """
+linspace counts in numbers
+  given:    dtype=dtypes.bool
+  expected: floats or whole numbers
+  mend:     compare the numbers: Tensor.linspace(0, 1, 5) > 0.5"""),
+    "a list and more": (lambda: Tensor.stack([x23(), x23()], x23()), """
+stack takes tensors, or one list of them
+  given:    a list, and tensors beside it
+  expected: one of the two
+  mend:     write Tensor.stack(*tensors, x)"""),
     "argument": (lambda: x23().linear(3), """
 linear cannot take this weight
   given:    weight=3 (int)

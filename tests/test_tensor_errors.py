@@ -116,22 +116,22 @@ max of no values has no answer
   expected: at least one value to choose from
   mend:     check for empty tensors before this line"""),
     "index": (lambda: x23()[2], IndexRangeError, """
-the index is outside its axis
+the index is out of bounds
   given:    index 2 on axis 0 of (2, 3)
   expected: an index from -2 to 1
   mend:     check the tensor's shape: print(x.shape)"""),
     "index on the second axis": (lambda: x23()[:, -4], IndexRangeError, """
-the index is outside its axis
+the index is out of bounds
   given:    index -4 on axis 1 of (2, 3)
   expected: an index from -3 to 2
   mend:     check the tensor's shape: print(x.shape)"""),
     "a list with a bad index": (lambda: x23()[[0, 5]], IndexRangeError, """
-the index is outside its axis
+the index is out of bounds
   given:    index 5 on axis 0 of (2, 3), at [1] of the index tensor
   expected: an index from -2 to 1
   mend:     check how the index is computed; CHECK_INDEX=0 clamps it silently"""),
     "a tensor with a bad index": (lambda: x23()[:, Tensor([0, -4])], IndexRangeError, """
-the index is outside its axis
+the index is out of bounds
   given:    index -4 on axis 1 of (2, 3), at [1] of the index tensor
   expected: an index from -3 to 2
   mend:     check how the index is computed; CHECK_INDEX=0 clamps it silently"""),
@@ -151,7 +151,7 @@ cannot index a tensor with this
   expected: an int, a slice, None, ..., or an integer or bool tensor
   mend:     convert it to one of these"""),
     "two ellipses": (lambda: x23()[..., ...], InputError, """
-an index can hold only one ...
+an index can hold only a single ellipsis (...)
   given:    2 of them
   expected: at most one
   mend:     write out the other axes with :"""),

@@ -8,7 +8,8 @@ from __future__ import annotations
 from glassgrad.base.lines import user_line
 
 __all__ = ["GlassgradError", "ShapeError", "DTypeError", "AxisError", "DeviceError", "GradientError", "InputError",
-           "IndexRangeError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
+           "ModeError", "IndexKindError", "IndexRangeError", "DTypeNameError", "MemoryLimitError", "FormatError",
+           "JitError", "Bug"]
 
 
 class GlassgradError(RuntimeError):
@@ -64,6 +65,18 @@ class GradientError(GlassgradError, RuntimeError):
 
 class InputError(GlassgradError, TypeError, ValueError):
     """A Python value that cannot become a tensor or an argument."""
+
+
+class ModeError(InputError, NotImplementedError):
+    """A way of doing something, by a name that there is not. NotImplementedError too, as PyTorch and tinygrad say."""
+
+
+class IndexKindError(InputError, IndexError):
+    """Something that cannot be an index, whatever the tensor."""
+
+
+class DTypeNameError(DTypeError, AttributeError):
+    """A name that no element type has. AttributeError too, as for `dtypes.flaot32`."""
 
 
 class IndexRangeError(GlassgradError, IndexError):

@@ -131,7 +131,7 @@ class _Block:
                    for part in self.inside(self.norm1(x)).chunk(3, dim=-1))
         mixed = q.scaled_dot_product_attention(k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(self.up(self.norm2(x)).gelu())
+        return x + self.down(self.up(self.norm2(x)).gelu("none"))
 
 
 def shakespeare() -> str:

@@ -10,6 +10,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from glassgrad.base.meanings import follow
 from glassgrad.compat.effects import add_methods, remove_methods
 from glassgrad.compat.names import MODULES
 
@@ -60,6 +61,7 @@ class TinygradFinder(MetaPathFinder, Loader):
         return ModuleSpec(name, self, origin="glassgrad.compat", is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
+        follow("tinygrad")       # now, not at `install`: importing parts of this folder changes no numbers
         return Alias(spec.name, f"{spec.name}, answered by glassgrad.")
 
     def exec_module(self, module: ModuleType) -> None:
@@ -75,7 +77,7 @@ def _forget() -> None:
 
 
 def install() -> None:
-    """From now on `import tinygrad` gives glassgrad."""
+    """From now on `import tinygrad` gives glassgrad, and calls mean what tinygrad means (`base/meanings.py`)."""
     if _finder not in sys.meta_path:
         _forget()
         add_methods()
@@ -83,8 +85,9 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """`import tinygrad` means tinygrad again."""
+    """`import tinygrad` means tinygrad again, and calls mean what they mean here."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
         remove_methods()
+        follow("glassgrad")
         _forget()

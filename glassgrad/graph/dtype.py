@@ -6,7 +6,7 @@ import math
 import struct
 from typing import Any
 
-from glassgrad.base.errors import DTypeError
+from glassgrad.base.errors import DTypeError, DTypeNameError
 
 
 class DType:
@@ -267,6 +267,7 @@ def dtype_by_name(name: Any) -> DType:
         return name
     found = _by_name.get(name) if isinstance(name, str) else None
     if found is None:
-        raise DTypeError("there is no such element type", given=repr(name),
-                         expected=f"one of {', '.join(d.name for d in ALL)}", mend="write dtypes.float32, for example")
+        raise DTypeNameError("there is no such element type", given=repr(name),
+                             expected=f"one of {', '.join(d.name for d in ALL)}",
+                             mend="write dtypes.float32, for example")
     return found

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import GlassgradError, InputError, ShapeError
+from glassgrad.base.meanings import meaning
 from glassgrad.engine.buffer import Buffer
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, promote
@@ -95,8 +96,9 @@ class Comparison(NamedTuple):
                     mend=self.hint or "strict=False loads what fits, and tells what it left out")
 
 
-def compare(own: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool) -> Comparison:
-    """Which values of a state fit a model's tensors. Strictly, a type must be able to hold the values of the other."""
+def compare(own: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool, any_type: bool = False) -> Comparison:
+    """Which values of a state fit a model's tensors. Strictly, a type must be able to hold the values of the other,
+    unless the model is to take `any_type`."""
     result = Comparison({}, {}, [name for name in state if name not in own], {}, {}, "")
     for name, mine in own.items():
         if name not in state:
@@ -107,7 +109,7 @@ def compare(own: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool) -
             result.types[name] = f"{type(state[name]).__name__} for {_kind(mine)}"
         elif value.shape != mine.shape and {value.shape, mine.shape} != {(), (1,)}:
             result.shapes[name] = f"{_kind(value)} for {_kind(mine)}"
-        elif not _type_fits(value.dtype, mine.dtype, strict):
+        elif not any_type and not _type_fits(value.dtype, mine.dtype, strict):
             result.types[name] = f"{_kind(value)} for {_kind(mine)}"
         else:
             result.fitting[name] = (mine, value)
@@ -158,7 +160,8 @@ def load_state_dict(model: Any, state_dict: MutableMapping[str, Any], strict: bo
     """Give a model's tensors the values of a state dictionary (tensors of glassgrad or PyTorch, or arrays), in the
     model's own types and on its devices. Strictly, both must have the same names and shapes, and types that hold the
     values; else what fits is loaded and the rest reported. `consume` empties the dictionary of what was loaded,
-    `verbose` tells what was done, `realize=False` leaves conversions for later.
+    `verbose` tells what was done, `realize=False` leaves conversions for later. (A script that imports tinygrad means
+    something else by two of these: `base/meanings.py`.)
 
     >>> model = {"weight": Tensor.zeros(2), "bias": Tensor.zeros(1)}
     >>> load_state_dict(model, {"weight": Tensor([1.0, 2.0])}, strict=False).missing_keys
@@ -166,10 +169,12 @@ def load_state_dict(model: Any, state_dict: MutableMapping[str, Any], strict: bo
     >>> model["weight"].tolist()
     [1.0, 2.0]
     """
-    found = compare(get_state_dict(model), state_dict, strict)
-    if strict and not found.perfect:
-        raise found.error()
-    put(found, realize)
+    any_type = meaning("types of a loaded state") == "the state's"
+    found = compare(get_state_dict(model), state_dict, strict, any_type)
+    faults = found._replace(unexpected=[]) if meaning("names the model lacks") == "leave out" else found
+    if strict and not faults.perfect:
+        raise faults.error()
+    put(found, realize, any_type)
     report = found.report()
     if consume:
         for name in found.fitting:
@@ -179,11 +184,12 @@ def load_state_dict(model: Any, state_dict: MutableMapping[str, Any], strict: bo
     return report
 
 
-def put(found: Comparison, realize: bool = True) -> None:
-    """Give the model's tensors the values that fit."""
+def put(found: Comparison, realize: bool = True, any_type: bool = False) -> None:
+    """Give the model's tensors the values that fit, in the model's own types or, if it takes any, in the values'."""
     waiting: dict[str, list[Tensor]] = {}
     for mine, value in found.fitting.values():
-        mine.replace(value.to(mine.device).cast(mine.dtype).reshape(mine.shape))
+        kind = value.dtype if any_type else mine.dtype
+        mine.replace(value.to(mine.device).cast(kind).reshape(mine.shape))
         if mine.uop.base.op is not o.BUFFER:
             waiting.setdefault(mine.device, []).append(mine)
     if realize:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.base.meanings import meaning
+from glassgrad.graph import ops as o
 from glassgrad.graph.uop import const
 from glassgrad.tensor.convolution import Convolution
 from glassgrad.tensor.formulas import elementary
@@ -34,7 +36,7 @@ class Activations(Convolution):
         >>> Tensor([-1.0, 2.0, 9.0]).relu6().tolist()
         [0.0, 2.0, 6.0]
         """
-        return self.maximum(0).minimum(6)
+        return self._between(0, 6)
 
     def leaky_relu(self, neg_slope: float = 0.01) -> Self:
         """x where it is positive, neg_slope * x elsewhere.
@@ -84,13 +86,14 @@ class Activations(Convolution):
         """
         return self.silu()
 
-    def gelu(self, approximate: str = "none") -> Self:
-        """x (1 + erf(x / sqrt 2)) / 2, as PyTorch has it; approximate="tanh" (tinygrad's own) is
-        x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
+    def gelu(self, approximate: str | None = None) -> Self:
+        """x (1 + erf(x / sqrt 2)) / 2 for approximate="none", as PyTorch has it; approximate="tanh", which is what a
+        script that imports tinygrad means, is x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
 
         >>> Tensor([0.0, 100.0]).gelu().tolist()
         [0.0, 100.0]
         """
+        approximate = meaning("gelu") if approximate is None else approximate
         if approximate not in ("none", "tanh"):
             raise InputError("there is no such gelu", given=f"approximate={approximate!r}", expected='"none" or "tanh"',
                              mend='write x.gelu() or x.gelu("tanh")')
@@ -178,7 +181,11 @@ class Activations(Convolution):
         >>> Tensor([-3.0, 0.5]).hardtanh().tolist()
         [-1.0, 0.5]
         """
-        return self.maximum(min_val).minimum(max_val)
+        return self._between(min_val, max_val)
+
+    def _between(self, low: float, high: float) -> Self:
+        """x within limits; there is no gradient at the limits themselves."""
+        return self._binary(o.MAX, low)._binary(o.MIN, high)
 
     def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
         """alpha x + beta limited to 0 and 1.
@@ -186,7 +193,7 @@ class Activations(Convolution):
         >>> Tensor([-9.0, 0.0, 9.0]).hardsigmoid().tolist()
         [0.0, 0.5, 1.0]
         """
-        return (self * alpha + beta).maximum(0).minimum(1)
+        return (self * alpha + beta)._between(0, 1)
 
     def hardswish(self) -> Self:
         """x relu6(x + 3) / 6.

@@ -15,7 +15,7 @@ from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import UOp, const
 from glassgrad.tensor.casts import Casts
 from glassgrad.tensor.core import Core
-from glassgrad.tensor.formulas import remainders
+from glassgrad.tensor.formulas import elementary, remainders
 from glassgrad.tensor.leaves import assigned, hold, is_held
 from glassgrad.tensor.meeting import VERBS, broadcast_shape, meet, meet_many, number, plain_number
 
@@ -390,7 +390,7 @@ class Arithmetic(Casts):
         >>> Tensor([1, 5]).maximum(3).tolist()
         [3, 5]
         """
-        return self._binary(o.MAX, other)
+        return self._limited(o.MAX, other)
 
     def minimum(self, other: Any) -> Self:
         """The smaller of each pair; NaN where either is.
@@ -398,4 +398,9 @@ class Arithmetic(Casts):
         >>> Tensor([1, 5]).minimum(3).tolist()
         [1, 3]
         """
-        return self._binary(o.MIN, other)
+        return self._limited(o.MIN, other)
+
+    def _limited(self, op: Op, other: Any) -> Self:
+        if self.uop.dtype.kind == "f" and type(other) in (int, float):
+            return self._with(elementary.limited(op, self.uop, const(other, self.uop.dtype)))
+        return self._binary(op, other)

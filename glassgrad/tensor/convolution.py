@@ -47,7 +47,7 @@ class Convolution(Indexing):
         one = whole(padding)
         given = [one] * rank if one is not None else \
             [whole(n) for n in padding] if isinstance(padding, (tuple, list)) else []
-        amounts = [n for n in given if n is not None and n >= 0]
+        amounts = [n for n in given if n is not None]
         if len(amounts) == 2 * rank:
             pairs = [(amounts[i], amounts[i + 1]) for i in range(0, 2 * rank, 2)][::-1]
         else:
@@ -93,7 +93,7 @@ class Convolution(Indexing):
         wide = out.accumulator
         x, w = x.cast(wide), w.cast(wide)
         batch, outputs, inputs = x.shape[0], w.shape[0] // groups, w.shape[1]
-        seen = Windows(size, strides, dilations).seen(x.pad([(0, 0), (0, 0), *pairs]))
+        seen = Windows(size, strides, dilations).seen(self._with(x)._pad_constant([(0, 0), (0, 0), *pairs], 0).uop)
         space = seen.shape[2:2 + rank]
         # (batch, group, 1, ...space, in, ...kernel) * (1, group, out, 1.., in, ...kernel), summed over the last axes
         seen = seen.reshape((batch, groups, inputs, *space, *size))

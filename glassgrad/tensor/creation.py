@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.length import Length
@@ -251,6 +251,10 @@ class Creation(Reduce):
             raise InputError("linspace needs a number of steps", given=f"steps={steps!r}",
                              expected="an int of 0 or more", mend="write Tensor.linspace(0, 1, 5), for example")
         kind = dtype_by_name(dtype) if dtype is not None else dtypes.default_float
+        if kind is dtypes.bool:
+            raise DTypeError("linspace counts in numbers", given="dtype=dtypes.bool",
+                             expected="floats or whole numbers",
+                             mend="compare the numbers: Tensor.linspace(0, 1, 5) > 0.5")
         wide = kind.accumulator if kind.kind == "f" else dtypes.float32
         if steps == 1:
             return cls.full((1,), start, kind, device, requires_grad)

@@ -343,7 +343,7 @@ def out_of_range(value: int, axis: int, shape: tuple[int, ...], at: list[int], w
     """The error for an element of an index tensor."""
     size = shape[axis]
     return IndexRangeError(
-        "the index is outside its axis", given=f"index {value} on axis {axis} of {shape}, at {at} of the index tensor",
+        "the index is out of bounds", given=f"index {value} on axis {axis} of {shape}, at {at} of the index tensor",
         expected=f"an index from {-size} to {size - 1}" if size else "an axis that has elements",
         mend="check how the index is computed; CHECK_INDEX=0 clamps it silently", where=where)
 

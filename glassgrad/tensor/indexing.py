@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.errors import IndexRangeError, InputError, ShapeError
+from glassgrad.base.errors import IndexKindError, IndexRangeError, InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.graph import ops as o
 from glassgrad.graph.arguments import Scatter
@@ -77,31 +77,32 @@ class Indexing(Linear):
                 parts.append(k)
             elif isinstance(k, Indexing):
                 if k.dtype.kind not in "iub":
-                    raise InputError("a tensor used as an index must hold whole numbers or truth values",
-                                     given=f"an index of {k.dtype.name}", expected="an integer or bool tensor",
-                                     mend="cast it first: x[index.int()]")
+                    raise IndexKindError("a tensor used as an index must hold whole numbers or truth values",
+                                         given=f"an index of {k.dtype.name}", expected="an integer or bool tensor",
+                                         mend="cast it first: x[index.int()]")
                 parts.append(k)
             elif isinstance(k, Length) or whole(k) is not None:
                 parts.append(size_from(k))
             else:
-                raise InputError("cannot index a tensor with this", given=f"{k!r} of type {type(k).__name__}",
-                                 expected="an int, a slice, None, ..., or an integer or bool tensor",
-                                 mend="convert it to one of these")
+                raise IndexKindError("cannot index a tensor with this", given=f"{k!r} of type {type(k).__name__}",
+                                     expected="an int, a slice, None, ..., or an integer or bool tensor",
+                                     mend="convert it to one of these")
         if len(parts) == 1 and isinstance(parts[0], Indexing) and parts[0].dtype is dtypes.bool:
             return parts
         return self._spread(parts)
 
     def _spread(self, parts: list[Any]) -> list[Any]:
-        if sum(p is Ellipsis for p in parts) > 1:
-            raise InputError("an index can hold only one ...", given=f"{sum(p is Ellipsis for p in parts)} of them",
-                             expected="at most one", mend="write out the other axes with :")
+        ellipses = sum(p is Ellipsis for p in parts)
+        if ellipses > 1:
+            raise IndexKindError("an index can hold only a single ellipsis (...)", given=f"{ellipses} of them",
+                                 expected="at most one", mend="write out the other axes with :")
         expanded: list[Any] = []
         for p in parts:
             if isinstance(p, Indexing) and p.dtype is dtypes.bool:
                 if not p.ndim:
-                    raise InputError("a single truth value stands alone in an index",
-                                     given=f"it and {len(parts) - 1} more", expected="a mask with axes",
-                                     mend="write x[mask][...]")
+                    raise IndexKindError("a single truth value stands alone in an index",
+                                         given=f"it and {len(parts) - 1} more", expected="a mask with axes",
+                                         mend="write x[mask][...]")
                 expanded.extend(self._places_of(p))
             else:
                 expanded.append(p)
@@ -170,7 +171,7 @@ class Indexing(Linear):
         n = self.shape[axis]
         if -n <= index < n:
             return
-        raise IndexRangeError("the index is outside its axis", given=f"index {index} on axis {axis} of {self.shape}",
+        raise IndexRangeError("the index is out of bounds", given=f"index {index} on axis {axis} of {self.shape}",
                               expected=f"an index from {-n} to {n - 1}" if n else "an axis that has elements",
                               mend="check the tensor's shape: print(x.shape)")
 

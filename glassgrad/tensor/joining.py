@@ -190,6 +190,9 @@ class Joining(Creation):
 
 def _all(first: Joining | Sequence[Joining], others: Sequence[Joining], what: str) -> list:  # type: ignore[type-arg]
     """The tensors of f(a, b, c) or of f([a, b, c]), as PyTorch writes it."""
+    if isinstance(first, (list, tuple)) and any(isinstance(t, Joining) for t in others):
+        raise InputError(f"{what} takes tensors, or one list of them", given="a list, and tensors beside it",
+                         expected="one of the two", mend=f"write Tensor.{what}(*tensors, x)")
     tensors = [*first, *others] if isinstance(first, (list, tuple)) else [first, *others]
     wrong = next((t for t in tensors if not isinstance(t, Joining)), None)
     if not tensors or wrong is not None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.errors import AxisError, InputError, ShapeError
+from glassgrad.base.errors import AxisError, InputError, ModeError, ShapeError
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.length import Length
@@ -302,8 +302,8 @@ class Movement(Operators):
         if mode == "constant":
             return self._pad_constant(amounts, value)
         if mode not in ("reflect", "replicate", "circular"):
-            raise InputError("there is no such way to pad", given=f"mode={mode!r}",
-                             expected='"constant", "reflect", "replicate" or "circular"', mend="check the spelling")
+            raise ModeError("there is no such way to pad", given=f"mode={mode!r}",
+                            expected='"constant", "reflect", "replicate" or "circular"', mend="check the spelling")
         x = self
         for axis, (before, after) in enumerate(amounts):
             x = x._pad_from_inside(axis, before, after, mode)
@@ -345,9 +345,11 @@ class Movement(Operators):
     def _pad_from_inside(self, axis: int, before: int, after: int, mode: str) -> Self:
         n = self.uop.shape[axis]
         if before < 0 or after < 0:
-            cut = [(0, m) for m in self.uop.shape]
-            cut[axis] = (max(-before, 0), n - max(-after, 0))
-            return self.shrink(cut)._pad_from_inside(axis, max(before, 0), max(after, 0), mode)
+            grown = max(before, 0), max(after, 0)
+            cut = [(min(before, 0), min(after, 0)) if i == axis else (0, 0) for i in range(len(self.uop.shape))]
+            if mode == "circular":      # only what the cut leaves goes round; else the whole axis is there to copy from
+                return self._pad_constant(cut, 0)._pad_from_inside(axis, *grown, mode)
+            return self._pad_from_inside(axis, *grown, mode)._pad_constant(cut, 0)
         if before == after == 0:
             return self
         reach = {"reflect": n - 1, "circular": n, "replicate": before + after if n else 0}[mode]

@@ -186,11 +186,35 @@ class Pictures(Statistics):
                              mend="check the spelling")
         if mode == "area":
             return self._adaptive_mean(sizes)
-        x = self
-        for i, count in enumerate(sizes):
+        x, pixels = self, self.dtype is dtypes.uint8 and not mode.startswith("nearest")
+        # PyTorch turns the last axis of pixels into bytes again before it resizes the one before
+        for i, count in reversed(list(enumerate(sizes))) if pixels else enumerate(sizes):
             axis = x.ndim - len(sizes) + i
-            x = x._resized(axis, count, mode, align_corners, steps[i] if steps else x.shape[axis] / count)
+            step = steps[i] if steps else x.shape[axis] / count
+            if pixels and mode != "bicubic":
+                x = x._resized_pixels(axis, count, align_corners, step)
+            else:
+                x = x._resized(axis, count, mode, align_corners, step)
+                x = x.round().clamp(0, 255).cast(dtypes.uint8) if pixels else x
         return x.cast(self.dtype)
+
+    def _resized_pixels(self, axis: int, count: int, align_corners: bool, step: float) -> Self:
+        """One axis of bytes, linearly, in the whole numbers of PyTorch: weights of at most 15 bits, halves up."""
+        n = self.shape[axis]
+        if align_corners:
+            step = (n - 1) / (count - 1) if count > 1 else 0.0
+        sources = [max(i * step if align_corners else (i + 0.5) * step - 0.5, 0.0) for i in range(count)]
+        lows = [min(int(source), n - 1) for source in sources]
+        shares = [(1 - source + low, source - low) for source, low in zip(sources, lows)]
+        largest = max(max(pair) for pair in shares)
+        bits = next(b for b in range(16) if int(0.5 + largest * (1 << b + 1)) >= 1 << 15)
+        total = self.zeros(1, dtype=dtypes.int32, device=self.device) + (1 << bits - 1)
+        for side in (0, 1):
+            place = self.__class__([min(low + side, n - 1) for low in lows], dtype=dtypes.int32, device=self.device)
+            weight = self.__class__([int(0.5 + pair[side] * (1 << bits)) for pair in shares], dtype=dtypes.int32,
+                                    device=self.device).reshape(count, *(1,) * (self.ndim - axis - 1))
+            total = total + self[(*(slice(None),) * axis, place)].cast(dtypes.int32) * weight
+        return (total >> bits).cast(dtypes.uint8)
 
     def _resized(self, axis: int, count: int, mode: str, align_corners: bool, step: float) -> Self:
         """One axis with `count` elements, `step` of the old ones apart."""

@@ -237,8 +237,10 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         result = []
         for i, (target, node) in enumerate(zip(targets, found)):
             if node is None:
-                # sign(x) is computed from x, and does not change with it: that is a gradient of zeros
-                if not materialize_grads and not (target.uop in below and target.dtype.kind == "f"):
+                # sign(x) is computed from x, and does not change with it: that is a gradient of zeros; and where there
+                # are no elements, as in one of the parts that `cat` joins, nothing is left to depend on
+                wanted = target.dtype.kind == "f" and (target.uop in below or 0 in target.shape)
+                if not materialize_grads and not wanted:
                     raise GradientError("the value does not depend on this tensor",
                                         given=f"target {i} of shape {target.shape}, {target.dtype.name}",
                                         expected="a float tensor that the value was computed from",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import InputError
@@ -59,6 +60,24 @@ class _Moments(Optimizer):
     def check(self, group: Group) -> None:
         super().check(group)
         _pair(group["betas"], 0.0, None)
+
+    @property
+    def b1_t(self) -> Tensor:
+        """beta1^t of the first parameter: a tensor of one element, as tinygrad keeps it.
+
+        >>> Adam([Tensor([1.0])]).b1_t.tolist()
+        [1.0]
+        """
+        return self._power(_log1)
+
+    @property
+    def b2_t(self) -> Tensor:
+        """beta2^t of the first parameter, likewise."""
+        return self._power(_log2)
+
+    def _power(self, logarithm: Callable[[Betas], float]) -> Tensor:
+        group = self.param_groups[0]
+        return (self.kept("t", group.places[0], group) * group.number("betas", logarithm)).exp().reshape(1)
 
     def moments(self, i: int, gradient: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """m and v after this gradient, and the corrections 1 - beta1^t and 1 - beta2^t."""

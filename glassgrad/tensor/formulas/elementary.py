@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import UOp, const
 from glassgrad.tensor.own_gradient import own_gradient
 
@@ -300,6 +301,12 @@ def clamp(x: UOp, low: UOp | None, high: UOp | None) -> UOp:
     return own_gradient(value, (x, low, high), _between_backward)
 
 
+def limited(op: Op, x: UOp, limit: UOp) -> UOp:
+    """The larger or the smaller of x and one number, which takes half of the gradient where they are equal."""
+    backward = _larger_backward if op is o.MAX else _smaller_backward
+    return own_gradient(UOp(op, x.dtype, (x, limit)), (x, limit), backward)
+
+
 def _at_most(x: UOp, y: UOp) -> UOp: return (x < y) | x.eq(y)
 
 
@@ -308,6 +315,14 @@ def _one_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (const(0, x.dtyp
 # x is compared with the limits, not with y: computed again, x may be rounded in another way
 def _above_backward(g: UOp, y: UOp, x: UOp, low: UOp) -> tuple[UOp, None]: return _at_most(low, x).where(g, 0.0), None
 def _below_backward(g: UOp, y: UOp, x: UOp, high: UOp) -> tuple[UOp, None]: return _at_most(x, high).where(g, 0.0), None
+
+
+def _larger_backward(g: UOp, y: UOp, x: UOp, limit: UOp) -> tuple[UOp, None]:
+    return (x < limit).where(0.0, x.eq(limit).where(g * 0.5, g)), None
+
+
+def _smaller_backward(g: UOp, y: UOp, x: UOp, limit: UOp) -> tuple[UOp, None]:
+    return (limit < x).where(0.0, x.eq(limit).where(g * 0.5, g)), None
 
 
 def _between_backward(g: UOp, y: UOp, x: UOp, low: UOp, high: UOp) -> tuple[UOp, None, None]:
