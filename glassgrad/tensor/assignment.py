@@ -1,4 +1,4 @@
-"""A tensor that takes another value: assign, replace, PyTorch's names with an underscore. In, out: tensors.
+"""A tensor that takes another value: assign, replace, copy_. In, out: tensors.
 
 Here a name is given a new value; nothing that was computed from the old one changes, and views of it keep it too. So
 `x.add_(1)` is `x.assign(x.add(1))`, and `p.grad.zero_()` does what it says. Given to a view, the value goes to the
@@ -8,7 +8,6 @@ give the changed copy.
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError, ShapeError
@@ -26,21 +25,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["Assignment"]
-
-# methods that have an in-place form, each with arguments for its example
-_KEEPING_SHAPE = {
-    "abs": "", "ceil": "", "cos": "", "exp": "", "floor": "", "log": "", "neg": "", "reciprocal": "", "relu": "",
-    "round": "", "rsqrt": "", "sigmoid": "", "sign": "", "sin": "", "sqrt": "", "square": "", "tanh": "", "trunc": "",
-    "add": "2", "sub": "2", "mul": "2", "div": "2", "pow": "2", "fmod": "2", "remainder": "2", "clamp": "0, 1",
-    "clip": "0, 1", "clamp_min": "0", "clamp_max": "0", "copysign": "-1", "nan_to_num": "",
-    "lerp": "Tensor([2.0]), 0.5", "addcmul": "Tensor([2.0]), Tensor([2.0])",
-    "addcdiv": "Tensor([2.0]), Tensor([2.0])",
-    "masked_fill": "Tensor([True]), 0", "index_add": "0, Tensor([0]), Tensor([5.0])",
-    "index_copy": "0, Tensor([0]), Tensor([5.0])", "index_fill": "0, Tensor([0]), 5",
-    "index_put": "(Tensor([0]),), Tensor([5.0])", "scatter": "0, Tensor([0]), Tensor([5.0])",
-    "scatter_add": "0, Tensor([0]), Tensor([5.0])",
-}
-_CHANGING_SHAPE = {"unsqueeze": "0", "squeeze": "", "t": "", "transpose": "0, 0", "detach": ""}
 
 
 class Assignment(Interop):
@@ -113,9 +97,10 @@ class Assignment(Interop):
 
     # -- with an underscore ----------------------------------------------------------------------------------
     def _kept(self, value: Self) -> Self:
-        """A result as this tensor's value: widened or narrowed to its type, as long as the kind is the same."""
-        same_kind = value.dtype.kind == self.dtype.kind or self.dtype.kind == "f"
-        return self.assign(value.cast(self.dtype) if same_kind else value)
+        """A result as this tensor's value: widened or narrowed to its type, as long as its kind is no richer."""
+        kinds = "b", "iu", "f"
+        richer = [next(place for place, kind in enumerate(kinds) if t.dtype.kind in kind) for t in (value, self)]
+        return self.assign(value.cast(self.dtype) if richer[0] <= richer[1] else value)
 
     def copy_(self, src: Any) -> Self:
         """This tensor takes the values of another, in its own type, broadcast to its shape.
@@ -140,22 +125,6 @@ class Assignment(Interop):
         [0.0, 0.0]
         """
         return self.assign(self.zeros_like())
-
-    def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
-        """Numbers of a normal distribution.
-
-        >>> Tensor.zeros(2).normal_(5, 0).tolist()
-        [5.0, 5.0]
-        """
-        return self.assign(self.randn_like() * std + mean)
-
-    def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:
-        """Numbers spread evenly from low to high.
-
-        >>> Tensor.zeros(2).uniform_(5, 5).tolist()
-        [5.0, 5.0]
-        """
-        return self.assign(self.rand_like() * (high - low) + low)
 
     # -- parts replaced --------------------------------------------------------------------------------------
     def _replaced(self, index: tuple[Any, ...], source: Self) -> Self:
@@ -192,26 +161,3 @@ class Assignment(Interop):
         if not self.numel():
             return self
         return chosen.where(source.cast(self.dtype).flatten()[place].reshape(self.shape), self)
-
-
-def _with_underscore(name: str, arguments: str, keeps_shape: bool) -> Any:
-    original = getattr(Interop, name)
-
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        value = original(self, *args, **kwargs)
-        return self._kept(value) if keeps_shape else self.replace(value)
-
-    method.__name__, method.__qualname__ = f"{name}_", f"Assignment.{name}_"
-    method.__doc__ = f"""`{name}`, and the result is this tensor's new value.
-
-        >>> x = Tensor([1.0]); x.{name}_({arguments}) is x
-        True
-        """
-    return method
-
-
-for _name, _arguments in _KEEPING_SHAPE.items():
-    setattr(Assignment, f"{_name}_", _with_underscore(_name, _arguments, True))
-for _name, _arguments in _CHANGING_SHAPE.items():
-    setattr(Assignment, f"{_name}_", _with_underscore(_name, _arguments, False))

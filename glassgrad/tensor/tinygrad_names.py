@@ -21,8 +21,8 @@ from glassgrad.graph.node import substitute, toposort
 from glassgrad.graph.ops import Kind, Op
 from glassgrad.graph.uop import UOp
 from glassgrad.tensor import running
-from glassgrad.tensor.assignment import Assignment
 from glassgrad.tensor.core import Core
+from glassgrad.tensor.in_place import InPlace
 from glassgrad.tensor.own_gradient import own_gradient
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ __all__ = ["TinygradNames"]
 TIMEOUT = 30.0         # seconds without a byte from a server
 
 
-class TinygradNames(Assignment):
+class TinygradNames(InPlace):
     """What only tinygrad has."""
     __slots__ = ()
     no_grad = False    # tinygrad's older switch: it changes nothing, a gradient is computed where it is asked for
