@@ -62,6 +62,8 @@ def reason_to_skip(item: pytest.Item, device: str, everything: bool) -> str | No
 @pytest.fixture(autouse=True)
 def _public_names(doctest_namespace: dict[str, Any]) -> Iterator[None]:
     doctest_namespace.update(Tensor=Tensor, dtypes=dtypes, Device=Device)
+    if "glassgrad.compat.finder" in sys.modules:   # what compat changes ends with the test that imports it
+        sys.modules["glassgrad.compat.finder"].uninstall()
     sys.modules.pop("glassgrad.compat", None)      # so that a page that imports it finds it newly imported
     with Context():                                # `Tensor.training = True` ends with the test that says so
         yield

@@ -24,6 +24,7 @@ from glassgrad.base.errors import (
     JitError,
     MemoryLimitError,
     ModeError,
+    NoAxesError,
     ShapeError,
 )
 from glassgrad.base.settings import Context
@@ -38,9 +39,9 @@ __version__ = "0.1.0"
 
 __all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "Variable", "TinyJit", "jit", "nn",
            "optim", "Function", "custom_gradient", "c_kernel", "checkpoint", "grad", "no_grad", "value_and_grad", "jvp",
-           "vmap", "GlassgradError", "ShapeError", "DTypeError", "AxisError", "DeviceError", "GradientError",
-           "InputError", "ModeError", "IndexKindError", "IndexRangeError", "DTypeNameError", "MemoryLimitError",
-           "FormatError", "JitError", "Bug"]
+           "vmap", "GlassgradError", "ShapeError", "NoAxesError", "DTypeError", "AxisError", "DeviceError",
+           "GradientError", "InputError", "ModeError", "IndexKindError", "IndexRangeError", "DTypeNameError",
+           "MemoryLimitError", "FormatError", "JitError", "Bug"]
 
 # Loaded when they are first asked for, so that `import glassgrad` stays quick.
 _TRANSFORMS = ("checkpoint", "grad", "jvp", "value_and_grad", "vmap")

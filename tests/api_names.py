@@ -145,7 +145,7 @@ DIFFERENCES = {
     "add_": "as all names with an underscore: the tensor takes the new value, a view's tensor too",
     "detach": "stops gradients; there is no graph to free",
     "backward": "can be called again at any time; retain_graph and create_graph change nothing. Only leaves get a "
-                "grad, as in PyTorch; tinygrad before 0.14 gave one to every live tensor on the way",
+                "grad, as in PyTorch; through compat every live tensor on the way does, as in tinygrad",
     "callify": "changes nothing: what is realized together is scheduled together",
     "custom_kernel": "written as C and run at once; indices, loops, stores and registers, no vectors",
     "decode_hevc_frame": "raises: it drives the video unit of one vendor's graphics card",

@@ -419,3 +419,46 @@ def test_where_both_libraries_agree_so_do_we(torch, rng):
                           (AttributeError, lambda: x.sum(dtype="typo"))):
         with pytest.raises(kind):
             mistake()
+
+
+def test_tensors_on_the_way_have_gradients_as_there():
+    from glassgrad import Tensor
+
+    def gradients():
+        x, m = Tensor([[1.0, 2.0]], requires_grad=False), Tensor([[3.0, 4.0]], requires_grad=False)
+        w = Tensor([[1.0, -2.0], [3.0, 4.0]], requires_grad=True)
+        untrained = x * m
+        product = untrained @ w
+        out = product.relu().sum()
+        for _ in range(2):
+            out.backward()
+        copy = w.clone()
+        return [None if t.grad is None else t.grad.tolist() for t in (x, untrained, product, w, copy)]
+
+    assert gradients() == [None, None, None, [[6.0, 6.0], [16.0, 16.0]], None]         # as in PyTorch
+    from glassgrad.compat import install, uninstall
+    try:
+        install()
+        import tinygrad  # noqa: F401
+        assert gradients() == [None, None, [[2.0, 2.0]], [[6.0, 6.0], [16.0, 16.0]], [[6.0, 6.0], [16.0, 16.0]]]
+    finally:
+        uninstall()
+    assert gradients()[2] is None
+
+
+def test_errors_are_of_the_types_that_tinygrad_has_too():
+    from glassgrad import Tensor
+    with pytest.raises(TypeError, match="a tensor without axes has no length"):
+        len(Tensor(3))
+    for use in (lambda: Tensor([3], dtype="typo"), lambda: Tensor([3]).cast("typo")):
+        with pytest.raises(AttributeError, match="there is no such element type"):
+            use()
+
+
+def test_memory_of_a_tensor_as_bytes():
+    from glassgrad import Tensor
+    memory = Tensor([1, 2, 3]).realize().uop.base.realized
+    assert memory.size == 3 and memory.as_buffer().cast("i").tolist() == [1, 2, 3]
+    copy, lent = memory.as_buffer(), memory.as_buffer(allow_zero_copy=True)
+    lent[0] = 9
+    assert copy[0] == 1 and memory.as_buffer()[0] == 9

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from glassgrad.base.lines import user_line
 
-__all__ = ["GlassgradError", "ShapeError", "DTypeError", "AxisError", "DeviceError", "GradientError", "InputError",
-           "ModeError", "IndexKindError", "IndexRangeError", "DTypeNameError", "MemoryLimitError", "FormatError",
-           "JitError", "Bug"]
+__all__ = ["GlassgradError", "ShapeError", "NoAxesError", "DTypeError", "AxisError", "DeviceError", "GradientError",
+           "InputError", "ModeError", "IndexKindError", "IndexRangeError", "DTypeNameError", "MemoryLimitError",
+           "FormatError", "JitError", "Bug"]
 
 
 class GlassgradError(RuntimeError):
@@ -45,6 +45,10 @@ class GlassgradError(RuntimeError):
 
 class ShapeError(GlassgradError, ValueError):
     """Sizes that do not fit together."""
+
+
+class NoAxesError(ShapeError, TypeError):
+    """A single number used as a sequence, which is a TypeError for Python's numbers."""
 
 
 class DTypeError(GlassgradError, TypeError):

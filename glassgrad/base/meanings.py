@@ -33,9 +33,12 @@ MEANINGS: dict[str, Meaning] = {
     "types of a loaded state": Meaning(
         "load_state_dict(model, state) of a state of other types", ours="the model's", tinygrad="the state's",
         why="what a model computes in does not depend on the file that it was loaded from"),
+    "gradients on the way": Meaning(
+        "y.grad of a tensor on the way to a loss, or of a clone", ours="None", tinygrad="its gradient",
+        why="as in PyTorch: what is not asked for is not kept; y.requires_grad = True asks"),
 }
 
-_followed: Literal["glassgrad", "tinygrad"] = "glassgrad"
+followed: Literal["glassgrad", "tinygrad"] = "glassgrad"
 
 
 def meaning(name: str) -> str:
@@ -45,7 +48,7 @@ def meaning(name: str) -> str:
     'none'
     """
     row = MEANINGS[name]
-    return row.tinygrad if _followed == "tinygrad" else row.ours
+    return row.tinygrad if followed == "tinygrad" else row.ours
 
 
 def follow(library: Literal["glassgrad", "tinygrad"]) -> None:
@@ -55,5 +58,5 @@ def follow(library: Literal["glassgrad", "tinygrad"]) -> None:
     'tanh'
     >>> follow("glassgrad")
     """
-    global _followed
-    _followed = library
+    global followed
+    followed = library

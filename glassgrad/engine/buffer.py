@@ -80,6 +80,16 @@ class Buffer:
         """The bytes, copied to the host."""
         return Device[self.device].copy_out(self.address, self.nbytes)
 
+    @property
+    def size(self) -> int:
+        """The number of elements, as tinygrad asks for it."""
+        return math.prod(self.shape)
+
+    def as_buffer(self, allow_zero_copy: bool = False, force_zero_copy: bool = False) -> memoryview:
+        """The bytes, as tinygrad asks for them: copied, or the memory itself where that is allowed and can be."""
+        shared = (allow_zero_copy or force_zero_copy) and self.nbytes and Device[self.device].memory.on_host
+        return self.view() if shared else memoryview(self.copy_out())
+
     def view(self) -> memoryview:
         """The memory itself as writable bytes, on devices that share the host's."""
         memory = (ctypes.c_char * self.nbytes).from_address(self.address)

@@ -11,6 +11,7 @@ import math
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from glassgrad.base import meanings
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
@@ -20,7 +21,7 @@ from glassgrad.tensor import no_gradient, running
 from glassgrad.tensor.disk import on_disk, reread_in_place, stored
 from glassgrad.tensor.formulas.bits import reread
 from glassgrad.tensor.host import is_torch, read_value
-from glassgrad.tensor.leaves import RESET, hold
+from glassgrad.tensor.leaves import RESET, hold, remember
 from glassgrad.tensor.mapping import of_file
 from glassgrad.tensor.meeting import size_from
 
@@ -78,6 +79,8 @@ class Core:
             made.uop, made._requires_grad, uop = ended, False, ended
         if uop.op is o.RESHAPE and uop._cache is None:
             uop._cache = {}              # a later reshape must not pass it by
+        if meanings.followed == "tinygrad" and uop.dtype.kind == "f":
+            remember(made)
         return made
 
     @classmethod

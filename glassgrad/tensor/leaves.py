@@ -4,6 +4,9 @@ A leaf is a tensor that was made, not computed: from data, by `zeros` or `rand`,
 `requires_grad` was set. Its node remembers, weakly, who holds it, so `backward` finds its targets while it walks the
 graph and no list of all tensors exists. Nodes are shared when equal; a leaf must not be (two biases of zeros are two
 parameters), so constants get a DETACH node with a token of their own, which computes nothing.
+
+In tinygrad tensors on the way to a loss have a `grad` as well: while its meanings are followed (base/meanings.py),
+computed tensors are remembered in the same way.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from glassgrad.graph import ops as o
+from glassgrad.graph.gradient import passes_to
 from glassgrad.graph.node import toposort
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp
 
-__all__ = ["RESET", "Leaf", "assigned", "assigned_within", "distinct", "hold", "hold_alone", "holders", "is_held",
-           "leaves_among", "started_from", "still_a_leaf", "take_started", "written_with"]
+__all__ = ["RESET", "Leaf", "assigned", "assigned_within", "computed_among", "distinct", "hold", "hold_alone",
+           "holders", "is_held", "leaves_among", "remember", "started_from", "still_a_leaf", "take_started",
+           "written_with"]
 
 
 class Leaf:
@@ -84,6 +89,24 @@ def leaves_among(nodes: Sequence[UOp]) -> list[tuple[UOp, Any]]:
             found.extend((node, t) for t in {id(t): t for t in (h() for h in node._cache["was"])}.values()
                          if t is not None and t.uop is not node)
     return found
+
+
+# -- tensors on the way --------------------------------------------------------------------------------------
+def remember(tensor: Any) -> None:
+    """This tensor was computed, and may be on the way to a loss."""
+    known: list[weakref.ref[Any]] = tensor.uop.cached("computed", lambda _: [])
+    known[:] = [*[k for k in known if k() is not None], weakref.ref(tensor)]
+
+
+def computed_among(nodes: Sequence[UOp], leaves: Iterable[UOp]) -> list[tuple[UOp, Any]]:
+    """The live tensors between these leaves and the last of the nodes, each with its node."""
+    between = set(leaves)
+    for node in nodes:
+        if any(source in between for source in passes_to(node)):
+            between.add(node)
+    return [(node, t) for node in nodes if node in between and node._cache is not None
+            for t in (reference() for reference in node._cache.get("computed", ()))
+            if t is not None and t.uop is node and not is_held(t)]
 
 
 def written_with(tensors: tuple[Any, ...]) -> tuple[Any, ...]:

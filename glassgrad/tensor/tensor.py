@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.errors import DTypeError, GradientError, ShapeError
+from glassgrad.base.errors import DTypeError, GradientError, NoAxesError, ShapeError
+from glassgrad.base.meanings import meaning
 from glassgrad.graph.dtype import dtype_by_name
 from glassgrad.graph.gradient import gradients
 from glassgrad.graph.length import sizes_now
@@ -20,7 +21,16 @@ from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor import running
 from glassgrad.tensor.formulas.bits import refuse_bits
 from glassgrad.tensor.host import HostValue, nest
-from glassgrad.tensor.leaves import RESET, distinct, hold, holders, leaves_among, started_from, written_with
+from glassgrad.tensor.leaves import (
+    RESET,
+    computed_among,
+    distinct,
+    hold,
+    holders,
+    leaves_among,
+    started_from,
+    written_with,
+)
 from glassgrad.tensor.meeting import resolve_axis
 from glassgrad.tensor.mistakes import explained
 from glassgrad.tensor.tinygrad_names import TinygradNames
@@ -96,6 +106,8 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         [1, 2]
         """
         copy = self._with(running.copied(self.uop, self.device))
+        if meaning("gradients on the way") == "its gradient" and self.grad is not None:
+            copy.grad = self.grad.clone()
         return copy if device is None else copy.to(device)
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -153,7 +165,7 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
 
     def __len__(self) -> int:
         if not self.shape:
-            raise ShapeError("a tensor without axes has no length", given="shape ()", expected="at least 1 axis",
+            raise NoAxesError("a tensor without axes has no length", given="shape ()", expected="at least 1 axis",
                              mend="use .item() for its value")
         return int(self.shape[0])
 
@@ -204,8 +216,8 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         [2.0, 4.0]
         """
         seed = self._seed(gradient)
-        leaves = [(n, t) for n, t in leaves_among(toposort([self.uop]))
-                  if t.dtype.kind == "f" and t.requires_grad is not False]
+        order = toposort([self.uop])
+        leaves = [(n, t) for n, t in leaves_among(order) if t.dtype.kind == "f" and t.requires_grad is not False]
         if not leaves:
             raise GradientError("nothing here has a gradient",
                                 given="a value computed from no float tensor that wants one",
@@ -220,8 +232,17 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
                 made = leaf._with(found)
                 add = leaf.grad is not None and not (anew and leaf.requires_grad is None)
                 leaf.grad = leaf.grad + made if add else made
+        if meaning("gradients on the way") == "its gradient":
+            self._give_on_the_way(seed, computed_among(order, [n for n, _ in leaves]))
         started_from(self)
         return self
+
+    def _give_on_the_way(self, seed: UOp, computed: list[tuple[UOp, Tensor]]) -> None:
+        """`grad` of tensors that are no leaves, as tinygrad has it."""
+        for (_, tensor), found in zip(computed, gradients(self.uop, seed, [n for n, _ in computed])):
+            if found is not None and tensor.requires_grad is not False:
+                made = tensor._with(found)
+                tensor.grad = made if tensor.grad is None else tensor.grad + made
 
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None,
                  materialize_grads: bool = False) -> list[Tensor]:
