@@ -167,7 +167,7 @@ def test_a_function_that_launches_other_work_at_each_call() -> None:
     line = next(i for i, row in enumerate(open(__file__), 1) if row.rstrip().endswith("# again and again"))
     assert text(error) == f"""\
 this function launches other work at each call
-  given:    another graph is computed, first at {__file__}:{line}
+  given:    another graph is computed, first at {__file__}:{line}; the function itself changes state['n'], from 3 to 4
   expected: the same kernels on the same constants whenever the arguments look the same
   mend:     make what changes an argument or a tensor, or leave the jit off this function"""
 

@@ -433,12 +433,10 @@ def test_a_state_that_each_call_replaces(function: Any) -> None:
         assert step(x).tolist() == function(plain, x).tolist() and shown(jitted) == shown(plain), i
         kept.append((jitted.h, jitted.h.tolist()))
     assert all(tensor.tolist() == value for tensor, value in kept)
-    # where that made other tensors of two that were one, or of one that the function only sees, it is another capture
-    other = function in (_replace_with_one, _replace_in_a_dict)
-    assert [len(c.replays) for c in step._known.values()] == [1 + other]
+    assert step._replayed >= 3
 
 
-def test_a_state_that_a_replay_could_not_replace() -> None:
+def test_what_else_a_function_may_put_in_the_place_of_a_state() -> None:
     def again(function: Any) -> None:
         m = types.SimpleNamespace(h=Tensor([1.0, 2.0]).realize(), p=Tensor([3.0, 4.0]).realize(), t=())
         step = TinyJit(lambda x: function(m, x))
@@ -458,18 +456,15 @@ def test_a_state_that_a_replay_could_not_replace() -> None:
         m.t = (m.h,)
         return m.h * 1
 
-    for function, words in ((keep_argument, "puts a tensor that was there before in m.h"),
-                            (keep_old, "puts a tensor that was there before in m.p"),
-                            (tuple_of_them, "puts a tuple of tensors in m.t")):
-        with pytest.raises(JitError, match=words):
-            again(function)
+    for function in (keep_argument, keep_old, tuple_of_them):
+        again(function)
 
     def assigned_and_replaced(m: Any, x: Tensor) -> Tensor:
         m.h.assign(m.h + 1)                              # whoever holds the old one sees this
         m.h = (m.h + x).realize()
         return m.h * 1
 
-    with pytest.raises(JitError, match="other tensors are used"):
+    with pytest.raises(JitError, match="changes the tensor at m.h in place, and another one is put there"):
         again(assigned_and_replaced)
 
 

@@ -42,6 +42,7 @@ class Trace:
     flags: list[Flag] = field(default_factory=list)
     variables: frozenset[str] = frozenset()      # names of those whose values each call brings
     answers: dict[Comparison, None] = field(default_factory=dict)      # what was asked of those values
+    values: dict[UOp, UOp] = field(default_factory=dict)      # what nodes were found to be in it; a replay finds others
 
 
 class _Current(threading.local):

@@ -8,8 +8,9 @@ A JIT that cannot lie:
   symbolic lengths (`if n > 5`) has the same answer; otherwise it is traced anew.
   A function that is traced anew again and again, because something in sight always changes, says so once.
 - Tensors it reads without being handed them (weights) are looked up at each call; tensors it leaves changed (weights,
-  gradients, running means) are changed by a replay in the same way; a state that it replaces (`self.h = f(self.h)`) is
-  looked up where it puts the next one. Results are the caller's to keep.
+  gradients, running means) are changed by a replay in the same way. Results are the caller's to keep.
+- Where tensors come and go (`self.hidden = cell(x, self.hidden)`, or a user who puts another one there), a replay reads
+  what is there when it begins, and puts a new one there as the function does (states.py).
 - A call that fails at a bad index leaves all tensors as they were; only rows of a large cache (`cache[n] = row`) may
   hold what it wrote before it looked.
 - A tensor that is handed in twice, or that the function also sees by itself, is one tensor: such a call has a capture
@@ -26,6 +27,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -35,15 +37,17 @@ from glassgrad.base.settings import State, current_state, kernel_mode, settings
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.graph.dtype import DType
-from glassgrad.graph.length import Length, Symbol, replaced
+from glassgrad.graph.length import Symbol
 from glassgrad.jit.agreement import Work, difference, refusal
 from glassgrad.jit.captured import STALE, Captured
 from glassgrad.jit.exchange import Names
 from glassgrad.jit.methods import Bound, Methods
-from glassgrad.jit.places import PLAIN, Content, Place, is_array
+from glassgrad.jit.places import Content, Place
+from glassgrad.jit.states import describe
 from glassgrad.jit.tracing import Traced
 from glassgrad.runtime.device import Device
 from glassgrad.tensor import precision
+from glassgrad.tensor.no_gradient import inside
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["TinyJit", "jit"]
@@ -140,15 +144,15 @@ class TinyJit:
         symbols: Names = {}
         form: list[Any] = []
         for value in args:
-            if value.__class__ is Tensor and not value.uop.symbolic:    # as `_describe`, where it matters most
+            if value.__class__ is Tensor and not value.uop.symbolic:    # as `describe`, where it matters most
                 node = value.uop
                 tensors.append(value)
                 form += (Tensor, node.shape, node.dtype, node.device or value.device, value._requires_grad)
             else:
-                _describe(value, form, tensors, objects, symbols)
+                describe(value, form, tensors, objects, symbols)
         if kwargs:
             form.append("**")
-            _describe(kwargs, form, tensors, objects, symbols)
+            describe(kwargs, form, tensors, objects, symbols)
         ids = {*map(id, tensors)}
         if len(ids) < len(tensors):                                     # one tensor, handed in more than once
             first: dict[int, int] = {}
@@ -223,50 +227,20 @@ class _Circumstances:
         self._state: State | None = None
         self._devices = -1
         self._precision: DType | None = None
+        self._no_grad = False
         self.key: tuple[Any, ...] = ()
         self.check = self.debug = 0
         self.number = 0                   # counts the changes
 
     def look(self) -> None:
-        state, devices, chosen = current_state(), Device.version, precision.current()
-        if state is not self._state or devices != self._devices or chosen is not self._precision:
-            self._state, self._devices, self._precision = state, devices, chosen
+        state, devices, chosen, no_grad = current_state(), Device.version, precision.current(), inside()
+        if state is not self._state or devices != self._devices or chosen is not self._precision \
+                or no_grad is not self._no_grad:
+            self._state, self._devices, self._precision, self._no_grad = state, devices, chosen, no_grad
             self.key = (kernel_mode(), settings.CHECK_INDEX, Tensor.training, chosen, Device.DEFAULT,
-                        Device.registered)
+                        Device.registered, no_grad)
             self.check, self.debug = settings.CHECK, settings.DEBUG
             self.number += 1
-
-
-def _describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[Any], symbols: Names) -> None:
-    """What a call is recognised by, part by part: tensors by shape, type and device, plain values and arrays by value,
-    objects by identity (what is inside them is watched). Of variables only the order and the bounds count."""
-    if isinstance(value, Tensor):
-        tensors.append(value)
-        form += (Tensor, _numbered(value.shape, symbols), value.dtype, value.device, value.requires_grad)
-    elif isinstance(value, slice):
-        form += (slice, repr(value))
-    elif isinstance(value, PLAIN):
-        form += (type(value), repr(value) if isinstance(value, (float, complex)) else value)
-    elif isinstance(value, (list, tuple)):
-        form += (type(value), len(value))
-        for v in value:
-            _describe(v, form, tensors, objects, symbols)
-    elif isinstance(value, dict):
-        form += (dict, len(value), *value)
-        for v in value.values():
-            _describe(v, form, tensors, objects, symbols)
-    elif isinstance(value, Length):
-        form += (Length, _numbered(value, symbols))
-    elif is_array(value):
-        form.append(Content(value))
-    else:
-        objects.append(value)
-        form += (type(value), id(value))
-
-
-def _numbered(value: Any, symbols: Names) -> Any:
-    """A shape or a length with its variables numbered in the order they are met."""
-    return replaced(value, lambda s: symbols.setdefault(s, Symbol(f"v{len(symbols)}", s.low, s.high)))
 
 
 class _Combination:
@@ -275,15 +249,18 @@ class _Combination:
     def __init__(self, function: Callable[..., Any], objects: list[Any]):
         self.function, self.objects = function, objects     # held: another object must not get the id of one of them
         self.traces: dict[tuple[tuple[int, int], ...], list[Work]] = {}      # by arguments that it sees by itself
-        self.rebinds: dict[tuple[int, Any], Place] = {}                      # where it was found to put new tensors
+        self.passing: dict[tuple[int, Any], Place] = {}                      # where tensors come and go
+        self.read_only: list[tuple[Place, weakref.ref[Tensor]]] = []         # where it saw tensors it left alone
         self.replays: list[Captured] = []
 
     def trace(self, args: Any, kwargs: Any, symbols: list[Symbol]) -> Any:
         """Run the function itself; once two runs were the same work, later calls are replays."""
         method = self.function if isinstance(self.function, Bound) else None
         objects = [*self.objects, method.instance()] if method is not None else self.objects
-        traced = Traced(self.function, objects, args, kwargs, symbols, self.rebinds.keys())
-        self.rebinds.update((place.key, place) for place in traced.bound)
+        self.passing.update((place.key, place) for place, was in self.read_only if place.now() is not was())
+        traced = Traced(self.function, objects, args, kwargs, symbols, self.passing.keys())
+        self.read_only = traced.read_only
+        self.passing = {place.key: place for place in traced.surroundings.guests}
         key = tuple((i, id(reference())) for i, reference in traced.itself.items())
         if key not in self.traces and len(self.traces) >= _MOST_COMBINATIONS:
             self.traces.clear()
@@ -300,7 +277,7 @@ class _Combination:
             self._keep(Captured(traced))
         elif len(traces) + 1 >= _MOST_TRACES:
             traces.clear()
-            raise refusal(differences[-1])
+            raise refusal("; ".join([differences[-1], *traced.faults[:1]]))
         else:
             traces.append(work)
         return traced.result

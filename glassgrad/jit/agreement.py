@@ -5,6 +5,7 @@ Only then is a function replayed: what one call computed and the next did not ca
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from glassgrad.engine.capture import Record
 from glassgrad.engine.normal import Normal, scalar_bytes
 from glassgrad.graph import ops as o
 from glassgrad.graph.length import Length
+from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp
 from glassgrad.jit.places import PLAIN
 from glassgrad.jit.tracing import Source, Traced
@@ -31,7 +33,9 @@ class Work:
         self.lengths = [traced.numbered(tuple(Length({(s,): 1}) for s in record.normal.symbols))
                         for record in traced.trace.records]
         self.form = _form(traced.form, traced.numbered)
+        self.put = {place.key: _form(place.value, traced.numbered) for place in traced.bound}
         self.itself = traced.itself
+        self.changed, self.outcome = _outcome(traced)
 
 
 def difference(traced: Traced, mine: Work, theirs: Work) -> str:
@@ -55,9 +59,40 @@ def difference(traced: Traced, mine: Work, theirs: Work) -> str:
                 f", made at {now[0]}" if isinstance(now, tuple) else "")
     if {i: id(r()) for i, r in mine.itself.items()} != {i: id(r()) for i, r in theirs.itself.items()}:
         return "it is handed other tensors that it also sees by itself"
+    if mine.put != theirs.put:
+        return "it puts other things somewhere"
     if mine.form != theirs.form:
         return f"the function returned {theirs.form}, then {mine.form}"
+    if not all(now() is then() is not None for now, then in zip(mine.changed, theirs.changed)) \
+            or len(mine.changed) != len(theirs.changed):
+        return "other tensors are changed"
+    if mine.outcome != theirs.outcome:
+        return "its values go elsewhere"
     return ""
+
+
+def _outcome(traced: Traced) -> tuple[list[weakref.ref[Tensor]], list[Any]]:
+    """The tensors that a call changes, or whose gradients it does; and which of the values that it computed or was
+    brought each of them, each result and each place is left with, as which view of it."""
+    names: dict[UOp, tuple[str, int]] = {node: ("a source", i) for i, node in enumerate(traced.sources)}
+    names |= {node: ("an argument", i) for i, node in enumerate(traced.argument_nodes)}
+    made = [node for record in traced.trace.records for node in record.results]
+    names |= {node: ("a result", i) for i, node in enumerate(made)}
+
+    def view(node: UOp | None) -> Any:
+        parts: list[Any] = []
+        while node is not None and node not in names and node.src and node.op.kind == Kind.MOVEMENT:
+            parts.append((node.op, traced.numbered(node.arg)))
+            node = node.src[0]
+        return parts, names.get(node) if node is not None else None
+
+    changed = [t for t in traced.left_behind if id(t) in traced.before]
+    given = [t.uop for t in (*changed, *traced.placed(), *traced.returned)]
+    given += [node for _, node in (*traced.argument_updates, *traced.argument_grads)]
+    grads = [None if grad is None else grad.uop for _, grad in traced.grads]
+    outcome = [[i for i, _ in traced.argument_updates], [i for i, _ in traced.argument_grads], *map(view, given),
+               *map(view, grads)]
+    return [weakref.ref(t) for t in (*changed, *[t for t, _ in traced.grads])], outcome
 
 
 def _form(value: Any, numbered: Callable[[Any], Any]) -> Any:

@@ -22,7 +22,8 @@ from glassgrad.jit.exchange import Names, exchanged, moved, same_view, symbol_of
 from glassgrad.jit.frames import Frame
 from glassgrad.jit.places import same_attributes
 from glassgrad.jit.standing import Row, Standing, Weight
-from glassgrad.jit.tracing import Source, Traced, as_buffer, mapped, shows_another
+from glassgrad.jit.states import Form, Reference, as_buffer, of_trace
+from glassgrad.jit.tracing import Source, Traced, shows_another
 from glassgrad.runtime.device import Device
 from glassgrad.tensor.leaves import RESET
 from glassgrad.tensor.random import _streams
@@ -41,11 +42,9 @@ class Captured:
         self.why = ""
         self.itself, self.own = traced.itself, traced.own
         made = {r for rec in traced.trace.records for r in rec.results}
-        new = {id(p.value): p.value for p in traced.bound}
-        grads = {id(g): g for _, g in traced.grads if g is not None}
-        rebound = [t for t in traced.left_behind if id(t) not in new and id(t) not in grads]
-        bound = [p for p in traced.bound if p.value.uop.base.op is o.BUFFER]
-        kept = [*[t.uop for t in rebound], *[p.value.uop for p in bound], *[t.uop for t in traced.returned],
+        placed = traced.placed()
+        rebound = [t for t in traced.left_behind if id(t) in traced.before]
+        kept = [*[t.uop for t in rebound], *[t.uop for t in placed], *[t.uop for t in traced.returned],
                 *[g.uop for _, g in traced.grads if g is not None], *[node for _, node in traced.argument_updates],
                 *[node for _, node in traced.argument_grads]]
         fresh = [b for b in dict.fromkeys(node.base for node in kept) if b in made]     # what outlives the call
@@ -53,36 +52,41 @@ class Captured:
         symbols = {b: symbol_of(b) for b in (*traced.argument_nodes, *sources, *fresh)}
         self.inputs = [symbols[node] for node in traced.argument_nodes]
         self.fresh = [symbols[b] for b in fresh]
-        weights = [Weight(symbols[node], source, traced.node_before(source)) for node, source in sources.items()]
+        below = traced.below_lazy()
+        weights = [Weight(symbols[node], source, traced.node_before(source), [
+            (r, moved(view, symbols)) for r, view in traced.views(source)], node in below)
+            for node, source in sources.items()]
         self.single = [w for w in weights if w.only is not None]
         self.shared = [w for w in weights if w.only is None]
         for number, weight in enumerate(self.single):
             weight.number = number
         shown = {symbols.get(base) for base in traced.shown_bases()}
         self.shown = [w for w in weights if w.symbol in shown]      # results are views of these, as they were before
-        self.replaced = [place for w in weights for place in w.source.places]     # where it finds what it replaces
         self.holders = [w.source.tensors[0] for w in self.single]
         self.weights_are = same_attributes(self.holders, "uop")
         self.seen = [w.node for w in self.single]
         self.after = [(weakref.ref(t), moved(t.uop, symbols)) for t in rebound]
-        self.bound = [(p, moved(p.value.uop, symbols)) for p in bound]
         self.grads = [(weakref.ref(t), None if g is None else moved(g.uop, symbols)) for t, g in traced.grads]
         self.argument_updates = [(i, moved(node, symbols)) for i, node in traced.argument_updates]
         self.argument_grads = [(i, moved(node, symbols)) for i, node in traced.argument_grads]
-        self.returned_nodes = [moved(t.uop, symbols) for t in traced.returned]
-        self.returned = mapped(traced.form, lambda t: Tensor(moved(t.uop, symbols)))
-        # what the function did not make is returned as itself: an argument by its number, a weight
-        self.returned_as = [traced.places.get(id(t), weakref.ref(t) if id(t) in traced.before else None)
-                            for t in traced.returned]
-        # a tensor that is returned twice, or also put somewhere, is one tensor: the same number in both lists
-        numbers = {id(t): n for n, t in enumerate([*[p.value for p in bound], *traced.returned])}
-        self.bound_numbers = [numbers[id(p.value)] for p in bound]
-        self.returned_numbers = [numbers[id(t)] for t in traced.returned]
+        # a tensor that is returned twice, or also put somewhere, is one tensor, with one number
+        given = list({id(t): t for t in (*placed, *traced.returned)}.values())
+        numbers = {id(t): n for n, t in enumerate(given)}
+        # what the function did not make is given as itself: an argument by its number, a weight, a state
+        self.given_as: list[int | Reference | None] = [traced.places.get(id(t), traced.reference(t)) for t in given]
+        self.given_nodes = [moved(t.uop, symbols) if itself is None else None
+                            for t, itself in zip(given, self.given_as)]
+        self.given_wants = [t.requires_grad if itself is None else None for t, itself in zip(given, self.given_as)]
+        self.given_cut = [id(t) in traced.cut_off for t in given]          # no gradient passes them
+        self.given_itself = [itself for itself in self.given_as if isinstance(itself, weakref.ref)]
+        self.bound = [(p, Form(p.value, numbers)) for p in traced.bound]
+        self.returned = Form(traced.form, numbers)
+        self.guests = traced.guests
         self._watch(traced, {id(t) for t in rebound})
         self.drawn, self.seed = traced.streams[1] - traced.streams[0], traced.seed
         renewed = {id(t) for t in rebound} | {id(t) for t, _ in traced.grads}
         self.replay = Replay(traced.trace, symbols, {node for node, source in sources.items() if any(
-            id(r()) in renewed for r in (*source.tensors, *source.owners))})
+            id(of_trace(r)) in renewed for r in (*source.tensors, *source.owners))})
         if traced.trace.flags and self.replay.at_once:
             self.replay.check(traced.trace.flags)
         self.standing = Standing(self.replay, self._find_standing([symbols.get(node.base) for node in kept]), self.seen)
@@ -119,7 +123,8 @@ class Captured:
             weight = weights.get(id(reference()))
             alone = symbol in self.fresh and kept.count(symbol) == 1
             part = parts.get(symbol)
-            if weight is not None and alone and weight not in self.shown and same_view(symbol, weight.node) and (
+            own = weight is not None and not weight.pinned and weight not in self.shown
+            if weight is not None and own and alone and same_view(symbol, weight.node) and (
                     part.source is weight.symbol if part is not None else
                     whole and self.replay.waits(symbol) and self.replay.rewrites(weight.symbol, symbol)):
                 weight.row = Row(symbol, reference, weight, symbol, part)
@@ -141,7 +146,6 @@ class Captured:
     def _watch(self, traced: Traced, rebound: set[int]) -> None:
         """What must be as it was: the surroundings, lazy tensors in them, and which tensors have a gradient already."""
         self.watched = traced.surroundings
-        self.watched.without({p.key for p, _ in self.bound})
         self.lazy = [(weakref.ref(t), t.uop) for t in self.watched.tensors
                      if t.uop.base.op is not o.BUFFER and id(t) not in rebound]
         self.has_grad = [(weakref.ref(t), traced.before[id(t)][2] is not None) for t in self.watched.tensors
@@ -156,6 +160,9 @@ class Captured:
         """Whether something that the trace relied on has changed; `why` says what."""
         self.why = self.watched.change()
         if self.why:
+            return True
+        if self.given_itself and any(reference() is None for reference in self.given_itself):
+            self.why = "a tensor it returns is gone"
             return True
         if self.random_cells and _streams.seed is not self.seed:
             self.why = "there is a new random seed"
@@ -188,7 +195,8 @@ class Captured:
         if now is not weight.node or now.symbolic or len(nodes) > 1:
             then = moved(weight.node, {}, self.names) if weight.node.symbolic else weight.node
             apart = nodes.count(now) < len(nodes) and any(n.base is not now.base for n in nodes)
-            if apart or not same_view(now, then):
+            if apart or not same_view(now, then) or not weight.views_are(self.names) \
+                    or weight.pinned and now.base is not weight.node.base:
                 self.why = f"a tensor of shape {now.shape} it uses was replaced by something else"
                 return False
             weight.node = weight.node if now.symbolic else now       # its sizes are those of the trace
@@ -204,8 +212,7 @@ class Captured:
         if any(reference() is not tensors[i] for i, reference in self.itself.items()):
             return None
         others = [t for i, t in enumerate(tensors) if i not in self.itself] if self.itself else tensors
-        own = self.own | {id(place.now()) for place in self.replaced} if self.argument_updates else self.own
-        if not own.isdisjoint(map(id, others)) or any(shows_another(others[i]) for i, _ in self.argument_updates):
+        if not self.own.isdisjoint(map(id, others)) or any(shows_another(others[i]) for i, _ in self.argument_updates):
             return None
         return others
 
@@ -222,6 +229,18 @@ class Captured:
         """Everything the function does, for these arguments; `STALE` if it may do something else by now. While
         `circumstances` stays the same number, the settings have not changed. `ids` are those of the tensors; `symbols`
         are the variables with their values, in the order of the arguments."""
+        if not self.guests.places:
+            return self._call(tensors, ids, symbols, circumstances)
+        try:
+            if not self.guests.fit(self.own) or self.argument_updates and not ids.isdisjoint(
+                    map(id, self.guests.found)):
+                self.why = f"{self.guests.names()} is of another kind"
+                return STALE
+            return self._call(tensors, ids, symbols, circumstances)
+        finally:
+            self.guests.leave()
+
+    def _call(self, tensors: list[Tensor], ids: Set[int], symbols: Collection[Symbol], circumstances: int) -> Any:
         if self.itself or self.argument_updates or not self.own.isdisjoint(ids):
             others = self._arguments(tensors)
             if others is None:

@@ -15,8 +15,9 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.uop import UOp
 from glassgrad.jit.exchange import moved, same_view
 from glassgrad.jit.standing import Weight
-from glassgrad.jit.tracing import add_gradient, mapped
-from glassgrad.tensor.leaves import hold, hold_alone
+from glassgrad.jit.states import State
+from glassgrad.jit.tracing import add_gradient
+from glassgrad.tensor.leaves import cut_off, hold, hold_alone
 from glassgrad.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -33,20 +34,21 @@ class Frame:
                                      for b in captured.fresh}
         self.inputs = {*captured.inputs, *[w.symbol for w in captured.shown]}
         self.after = [(reference, self._here(node), node) for reference, node in captured.after]
-        self.bound = [(place, self._here(node), node) for place, node in captured.bound]
         self.grads = [(reference, None if node is None else self._here(node), node)
                       for reference, node in captured.grads]
-        self.returned = [self._here(node) for node in captured.returned_nodes]
+        self.given = [None if node is None else self._here(node) for node in captured.given_nodes]
         self.brought = any(node is None and then is not None for node, then in [
-            *[row[1:] for rows in (self.after, self.bound, self.grads) for row in rows],
-            *zip(self.returned, captured.returned_nodes)]) or bool(captured.argument_updates or captured.argument_grads)
-        elsewhere = [row[1] for rows in (self.after, self.bound) for row in rows]
-        single = isinstance(captured.returned, Tensor) and captured.returned_as[0] is None
-        self.one_result = self.returned[0] if single and self.returned[0] not in elsewhere else None
-        self.binds = bool(self.bound or self.grads or captured.argument_updates or captured.argument_grads)
+            *[row[1:] for rows in (self.after, self.grads) for row in rows],
+            *zip(self.given, captured.given_nodes)]) or bool(captured.argument_updates or captured.argument_grads)
+        for node, ends in zip(self.given, captured.given_cut):
+            if node is not None and ends:
+                cut_off(node)
+        single = captured.returned.single and captured.given_as == captured.given_wants == [None] and not captured.bound
+        self.one_result = self.given[0] if single and self.given[0] not in [row[1] for row in self.after] else None
+        self.binds = bool(self.grads or captured.argument_updates or captured.argument_grads)
         self.held = False
-        nodes = [*self.made.values(), *[n for rows in (self.after, self.bound, self.grads) for _, n, _ in rows
-                                        if n is not None], *filter(None, self.returned)]
+        nodes = [*self.made.values(), *[n for rows in (self.after, self.grads) for _, n, _ in rows if n is not None],
+                 *[n for n in self.given if n is not None]]
         self.views = {view for node in nodes for view in node.toposort() if view.op is not o.BUFFER}
         self.results: list[Write] = [write for symbol, node in self.made.items()
                                      for write in captured.replay.writes(symbol, node.arg.address)]
@@ -59,10 +61,15 @@ class Frame:
         self.next_nodes: list[tuple[Weight, UOp]] = []
         self.next_writes: list[Write] = []
         rebound = {id(reference()): node for reference, node, _ in self.after}
+        put = {(place.key, i): self.given[number] for place, form in captured.bound
+               for i, number in enumerate(form.numbers)}
         for weight in captured.single:
-            tensor = weight.only() if weight.only is not None else None
-            node = rebound.get(id(tensor)) if tensor is not None else None
-            if node is not None and same_view(node, weight.node):
+            if isinstance(weight.only, State):
+                node = put.get(weight.only.key)
+            else:
+                tensor = weight.only() if weight.only is not None else None
+                node = rebound.get(id(tensor)) if tensor is not None else None
+            if node is not None and not weight.pinned and same_view(node, weight.node):
                 self.next_nodes.append((weight, node))
                 self.next_writes += captured.replay.writes(weight.symbol, node.base.arg.address)
 
@@ -101,33 +108,30 @@ class Frame:
             weight.node = seen[weight.number] = node
         for array, position, address in self.next_writes:
             array[position] = address
-        new: dict[int, Tensor] = {}                    # by number: one may be in several places
         if self.binds:
-            self._bind(captured, tensors, given, new)
+            self._bind(captured, tensors, given)
         if self.one_result is not None:
             made = Tensor._of_node(self.one_result)
             hold_alone(made)
             return made
-        results = iter(zip(self.returned, captured.returned_nodes, captured.returned_as, captured.returned_numbers))
+        # all of them first: a place that is bound may have held one that is given as it is
+        results = [self._itself(itself, tensors) if then is None else
+                   Tensor(node if node is not None else moved(then, given, captured.names), requires_grad=wants)
+                   for node, then, itself, wants in zip(self.given, captured.given_nodes, captured.given_as,
+                                                        captured.given_wants)]
+        for place, form in captured.bound:
+            place.put(form.filled(results))
+        return captured.returned.filled(results)
 
-        def fresh(_: Tensor) -> Tensor:
-            node, then, itself, number = next(results)
-            if isinstance(itself, int):
-                return tensors[itself]
-            known = itself() if itself is not None else new.get(number)
-            if known is None:
-                known = new[number] = Tensor(node if node is not None else moved(then, given, captured.names))
-            return known
+    def _itself(self, reference: Any, arguments: list[Tensor]) -> Any:
+        """What the function did not make: an argument, a state, a weight."""
+        if isinstance(reference, int):
+            return arguments[reference]
+        return reference.itself() if isinstance(reference, State) else reference()
 
-        return mapped(captured.returned, fresh)
-
-    def _bind(self, captured: Captured, tensors: list[Tensor], given: dict[UOp, UOp], new: dict[int, Tensor]) -> None:
-        """Put new tensors where the function puts some, and gradients; change the arguments that it changes."""
+    def _bind(self, captured: Captured, tensors: list[Tensor], given: dict[UOp, UOp]) -> None:
+        """Leave the gradients that the function leaves, and change the arguments that it changes."""
         names = captured.names
-        for (place, node, then), number in zip(self.bound, captured.bound_numbers):
-            if number not in new:
-                new[number] = Tensor(node if node is not None else moved(then, given, names))
-            place.put(new[number])
         for reference, node, then_ in self.grads:
             tensor = reference()
             if tensor is not None:

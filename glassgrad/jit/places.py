@@ -8,14 +8,16 @@ values, and there 1, 1.0 and True are three values, as are 0.0 and -0.0.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from keyword import iskeyword
-from operator import is_, itemgetter
+from operator import is_, itemgetter, length_hint
 from typing import Any, NamedTuple
 
+from glassgrad.base.errors import Bug
+
 __all__ = ["PLAIN", "Content", "Place", "array_content", "attribute", "cell", "copied", "difference", "entry",
-           "is_array", "item", "same", "same_attributes", "same_objects", "size"]
+           "is_array", "item", "own_entry", "progress", "same", "same_attributes", "same_objects", "size",
+           "size_without"]
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice)
 _GONE = type("Gone", (), {})()                 # what is found where there is nothing any more
@@ -43,15 +45,16 @@ class Place(NamedTuple):
         """What is there now."""
         return self.get(self.holder, self.name)
 
-    def put(self, value: Any) -> bool:
-        """Bind the place to another value; whether it could be."""
+    def put(self, value: Any) -> None:
+        """Bind the place to another value."""
         if self.get is cell:
             self.holder.cell_contents = value
         elif self.get in (entry, item):
             self.holder[self.name] = value
+        elif self.get is attribute:
+            (type if isinstance(self.holder, type) else object).__setattr__(self.holder, self.name, value)
         else:
-            return False
-        return True
+            raise Bug(f"{self.path} cannot be bound to another value")
 
 
 # -- ways to look ------------------------------------------------------------------------------------------------------
@@ -78,9 +81,27 @@ def attribute(holder: Any, name: Any) -> Any:
     return getattr(holder, name, _GONE)
 
 
+def own_entry(holder: Any, name: Any) -> Any:
+    """Of a class itself, as it was written there."""
+    return vars(holder).get(name, _GONE)
+
+
 def size(holder: Any, name: Any) -> int:
     """How many entries there are."""
     return len(holder)
+
+
+def size_without(holder: Any, name: Any) -> int:
+    """How many entries there are, but for one."""
+    return len(holder) - (name in holder)
+
+
+def progress(holder: Any, name: Any) -> tuple[Any, ...]:
+    """How far an iterator has come, as far as that can be told."""
+    frame = getattr(holder, "gi_frame", None)
+    if frame is not None:
+        return (frame.f_lasti, *[v for v in frame.f_locals.values() if isinstance(v, PLAIN)])
+    return (length_hint(holder, -1), repr(holder))
 
 
 def copied(holder: Any, name: Any) -> Any:
@@ -150,11 +171,11 @@ def same(now: Any, then: Any) -> bool:
     kind = then.__class__
     if now.__class__ is not kind:
         return False
-    if kind is list or kind is tuple:
+    if issubclass(kind, (list, tuple)):
         return len(now) == len(then) and (all(map(is_, now, then)) or all(map(same, now, then)))
-    if kind is dict:
+    if issubclass(kind, dict):
         return len(now) == len(then) and all(map(same, now, then)) and all(map(same, now.values(), then.values()))
-    if kind is set or kind is frozenset:
+    if issubclass(kind, (set, frozenset)):
         return bool(now == then) and (not then or set(zip(map(type, now), now)) == set(zip(map(type, then), then)))
     if kind in _BY_TEXT:
         return repr(now) == repr(then)
@@ -195,9 +216,10 @@ def same_objects(places: Iterable[Place]) -> tuple[Callable[[], bool], list[Plac
     return writer.function(), others
 
 
-def same_attributes(references: Sequence[weakref.ref[Any]], name: str) -> Callable[[list[Any]], bool]:
+def same_attributes(references: Sequence[Callable[[], Any]], name: str) -> Callable[[list[Any]], bool]:
     """A function that says whether this attribute of each object is the very one in a list; of a dead one it is not.
 
+    >>> import weakref
     >>> class Point: x = y = 0
     >>> point = Point()
     >>> at = same_attributes([weakref.ref(point)], "x")
@@ -273,6 +295,10 @@ class _Writer:
         get, holder, name, value, _ = place
         if get is size:
             self._unless(f"len({self.name(holder)}) == {value}")
+        elif get is size_without:
+            self._unless(f"len({self.name(holder)}) - ({name!r} in {self.name(holder)}) == {value}")
+        elif get is own_entry:
+            self._unless(f"{self.name(holder)}.__dict__[{name!r}] is {self.name(value)}")
         elif get is copied and type(holder) in (set, frozenset) and all(type(v) is str for v in value):
             self._unless(f"{self.name(holder)} == {self.name(value)}")     # nothing but a text equals a text
         elif value is not _GONE and (get is cell or get is attribute and name.isidentifier() and not iskeyword(name)):

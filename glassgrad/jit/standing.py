@@ -9,7 +9,6 @@ and what he holds stays as it is.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from sys import getrefcount
 from typing import Any
@@ -18,7 +17,9 @@ from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.replay import Replacing, Replay
 from glassgrad.graph import ops as o
 from glassgrad.graph.uop import UOp
+from glassgrad.jit.exchange import Names, moved, same_view
 from glassgrad.jit.places import same_attributes
+from glassgrad.jit.states import Reference
 from glassgrad.jit.tracing import Source
 from glassgrad.tensor.leaves import hold
 from glassgrad.tensor.tensor import Tensor
@@ -28,20 +29,30 @@ __all__ = ["Row", "Standing", "Weight"]
 
 class Weight:
     """A buffer that the function reads without being handed it, and the tensors that bring it."""
-    __slots__ = ("symbol", "source", "node", "only", "number", "row")
+    __slots__ = ("symbol", "source", "node", "only", "number", "row", "pinned", "_views")
 
-    def __init__(self, symbol: UOp, source: Source, node: UOp):
+    def __init__(self, symbol: UOp, source: Source, node: UOp, views: list[tuple[Reference, UOp]], pinned: bool):
+        """`views` is what each of the tensors showed of it, where they are several. It is `pinned` if lazy tensors in
+        sight read it too: they go on with it when its tensor has another one."""
+        self.pinned = pinned
         self.symbol, self.source, self.node = symbol, source, node     # `node`: what they stood for at the last look
-        alone = len(source.tensors) == 1 and not source.owners and not source.places and not node.symbolic
+        self._views = views
+        alone = len(source.tensors) == 1 and not source.owners and not node.symbolic
         self.only = source.tensors[0] if alone else None               # the one tensor, where it is one
         self.number = -1                                               # its place among those
         self.row: Row | None = None                                    # the result that takes its place
 
 
+    def views_are(self, names: Names) -> bool:
+        """Whether each of its tensors shows what it did."""
+        return all(tensor is None or same_view(tensor.uop, moved(view, {}, names) if view.symbolic else view)
+                   for tensor, view in ((reference(), view) for reference, view in self._views))
+
+
 class Row:
     """A result (`symbol`) that takes the place of a weight, or that is the gradient of a tensor, seen as `view`."""
 
-    def __init__(self, symbol: UOp, tensor: weakref.ref[Tensor], weight: Weight | None, view: UOp,
+    def __init__(self, symbol: UOp, tensor: Reference, weight: Weight | None, view: UOp,
                  replacing: Replacing | None = None):
         self.symbol, self.tensor, self.weight, self.view, self.replacing = symbol, tensor, weight, view, replacing
         self.node: UOp | None = None           # its value, by the call before

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import dis
 import functools
+import gc
 import sys
 import types
+from collections import deque
 from collections.abc import Callable, Iterator, Set
 from typing import Any
 
@@ -30,10 +32,14 @@ from glassgrad.jit.places import (
     entry,
     is_array,
     item,
+    own_entry,
+    progress,
     same,
     same_objects,
     size,
+    size_without,
 )
+from glassgrad.jit.states import is_nest
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Surroundings"]
@@ -47,8 +53,11 @@ _CLOSED = ("numpy", "torch", "threading", "logging", "_io", "_thread", "weakref"
 class Surroundings:
     """Every place a function can reach, and what is there now."""
 
-    def __init__(self, function: Any, objects: list[Any]):
+    def __init__(self, function: Any, objects: list[Any], passing: Set[tuple[int, Any]] = frozenset()):
+        """`passing` are the keys of places where tensors come and go: what is there is noted, but not looked into."""
         self.places: list[Place] = []
+        self.guests: list[Place] = []                       # those of `passing` that were met
+        self._passing = passing
         self.tensors: list[Tensor] = []
         self._seen: set[int] = set()
         self._known: set[tuple[int, Any]] = set()           # (holder, name): a holder lives as long as its place
@@ -68,17 +77,6 @@ class Surroundings:
         self._untouched: Callable[[], bool] | None = None   # whether all others hold what they did; None: not written
         self._others: list[Place] = []                      # those that it does not ask
 
-    def without(self, places: set[tuple[int, Any]]) -> None:
-        """Stop watching some places, by their keys."""
-        self.places = [p for p in self.places if p.key not in places]
-        self._untouched = None
-
-    def lasting(self, rebound: Set[tuple[int, Any]]) -> set[int]:
-        """The ids of the tensors in sight, but for those that are seen only where new ones are put (keys of places)."""
-        held = [p for p in self.places if isinstance(p.value, Tensor)]
-        passing = {id(p.value) for p in held if p.key in rebound} - {id(p.value) for p in held if p.key not in rebound}
-        return {id(t) for t in self.tensors} - passing
-
     # -- comparing -----------------------------------------------------------------------------------------------------
     def change(self) -> str:
         """What is not as it was; empty when all is."""
@@ -95,11 +93,11 @@ class Surroundings:
             self._untouched = None
         return change
 
-    def changed_numbers(self) -> Iterator[tuple[Place, Any]]:
-        """Plain values that are not as they were, with what they are now."""
-        for place in self.places:
+    def changed(self) -> Iterator[tuple[Place, Any]]:
+        """Places where something else is than there was, with what is there now."""
+        for place in (*self.places, *self.guests):
             now = place.now()
-            if isinstance(place.value, PLAIN) and isinstance(now, PLAIN) and not same(now, place.value):
+            if not same(now, place.value):
                 yield place, now
 
     # -- walking -----------------------------------------------------------------------------------------------------
@@ -108,6 +106,9 @@ class Surroundings:
             return
         self._known.add((id(holder), name))
         value = get(holder, name)
+        if (id(holder), name) in self._passing and is_nest(value):
+            self.guests.append(Place(get, holder, name, value, path))
+            return
         self.places.append(Place(get, holder, name, value, path))
         if is_array(value):
             if value.nbytes <= _LARGEST_ARRAY:
@@ -131,12 +132,15 @@ class Surroundings:
             self._waiting += [(part, path) for part in (thing.func, thing.args, thing.keywords)]
         elif issubclass(kind, type):
             self._visit_class(thing)
-        elif issubclass(kind, (list, tuple, dict, set, frozenset)):
+        elif issubclass(kind, (list, tuple, dict, set, frozenset, deque)):
             self._visit_container(thing, path)
         elif is_array(thing):
             if thing.nbytes <= _LARGEST_ARRAY:
                 kept = Content(thing).kept()
                 self.places.append(Place(array_content, thing, "an array", kept, f"the content of {path}"))
+        elif hasattr(kind, "__next__"):
+            self.places.append(Place(progress, thing, "", progress(thing, ""), f"how far {path} has come"))
+            self._waiting += [(part, path) for part in gc.get_referents(thing)]       # zip and map have others in them
         elif hasattr(kind, "__wrapped__") or "__wrapped__" in getattr(thing, "__dict__", ()):
             self._waiting.append((thing.__wrapped__, path))            # a jit within, a cache, a decorator's object
         elif kind is not types.ModuleType and _is_open(kind):
@@ -162,9 +166,11 @@ class Surroundings:
     def _visit_class(self, cls: Any) -> None:
         for base in cls.__mro__:
             if _is_user_code(base.__module__):
+                named = f"the number of {base.__name__}'s attributes"
+                self.places.append(Place(size, vars(base), "", len(vars(base)), named))
                 for name, value in vars(base).items():
                     if isinstance(value, (types.FunctionType, staticmethod, classmethod, property)):
-                        self._waiting.append((value, f"{base.__name__}.{name}"))
+                        self._add(own_entry, base, name, f"{base.__name__}.{name}")
                     elif not (name.startswith("__") or isinstance(value, types.MemberDescriptorType)):
                         self._add(attribute, base, name, f"{base.__name__}.{name}")
 
@@ -185,6 +191,8 @@ class Surroundings:
         unwatched = ("__weakref__", "__dict__", KEPT, *getattr(type(thing), "__jit_unwatched__", ()))
         own = getattr(thing, "__dict__", None)
         if type(own) is dict:
+            named = f"the number of {path}'s attributes"
+            self.places.append(Place(size_without, own, KEPT, size_without(own, KEPT), named))
             for name in list(own):
                 if name not in unwatched:
                     self._add(entry, own, name, f"{path}.{name}")

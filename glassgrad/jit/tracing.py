@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from glassgrad.base.errors import Bug, JitError
 from glassgrad.base.lines import line_of
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import record
-from glassgrad.engine.realize import is_result
 from glassgrad.graph import ops as o
 from glassgrad.graph.gradient import passes_to
 from glassgrad.graph.length import Symbol, lengths_in, most, replaced
@@ -25,59 +24,68 @@ from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp
 from glassgrad.jit.living import Living
 from glassgrad.jit.places import PLAIN, Place
+from glassgrad.jit.states import Guests, Reference, State, as_buffer, is_nest, mapped, of_trace, tensors_of
 from glassgrad.jit.surroundings import Surroundings
 from glassgrad.tensor.indexing import VIEWS
-from glassgrad.tensor.leaves import hold, holders, is_held
+from glassgrad.tensor.leaves import cut_off, hold, holders, is_cut_off, is_held
 from glassgrad.tensor.random import _streams
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Source", "Traced", "as_buffer", "mapped", "shows_another"]
+__all__ = ["Source", "Traced", "shows_another"]
 
 
 class Source:
     """Where a buffer comes from at each call: tensors that hold it, or whose gradient does. `visible` are the ids of
-    those that the function can see. A state that each call replaces (`self.h = (self.h @ w).realize()`) is another
-    tensor each time: it comes from the `places` where the function finds it and puts the next one."""
+    those that the function can see where they stay, `states` what it finds where tensors come and go: what there is of
+    these, in that order, counts alone."""
 
-    def __init__(self, tensors: list[Tensor], owners: list[Tensor], visible: Set[int], places: list[Place]):
-        self.places = places
-        self.tensors = [weakref.ref(t) for t in sorted(tensors, key=lambda t: id(t) not in visible)]     # those first
-        self.owners = [weakref.ref(t) for t in owners]
-        self.key = (frozenset(id(t) for t in tensors), frozenset(id(t) for t in owners))
+    def __init__(self, tensors: list[Tensor], owners: list[Tensor], visible: Set[int], states: Mapping[int, State]):
+        found = [states[id(t)] for t in tensors if id(t) in states]
+        self.states = {state.key for state in found}
         self._visible = [weakref.ref(t) for t in tensors if id(t) in visible]
+        others = [] if found else [weakref.ref(t) for t in tensors if id(t) not in visible]
+        self.tensors: list[Reference] = [*self._visible, *found, *others]
+        self.owners = [weakref.ref(t) for t in owners]
 
     def may_be(self, earlier: Source) -> bool:
         """Whether another trace found its buffer in the same place: with the same tensors, or at least with one that
         the function sees. The others then are somebody's who held the value at the time (`before = w.detach()`)."""
-        seen = {id(t) for t in (r() for r in earlier._visible) if t is not None}
-        if self.places and {p.key for p in self.places} == {p.key for p in earlier.places}:
-            return True
-        return self.key == earlier.key or any(id(t) in seen for t in (r() for r in self._visible) if t is not None)
+        seen = _living(earlier._visible)
+        if self.states or earlier.states:
+            return self.states == earlier.states and seen == _living(self._visible)
+        return any(id(t) in seen for t in (r() for r in self._visible) if t is not None) or all(
+            mine == theirs and len(mine) == len(now) == len(then)        # one that died may have had the id of another
+            for now, then in ((self.tensors, earlier.tensors), (self.owners, earlier.owners))
+            for mine, theirs in [(_living(now), _living(then))])
 
     def nodes(self) -> list[UOp]:
         """The nodes of those that are alive: one value, or somebody replaced one of them."""
-        if self.places:
-            return [t.uop for t in (place.now() for place in self.places) if isinstance(t, Tensor)]
         found = [t.uop for t in (r() for r in self.tensors) if t is not None]
         return found + [t.grad.uop for t in (r() for r in self.owners) if t is not None and t.grad is not None]
+
+
+def _living(references: Iterable[Reference]) -> set[int]:
+    return {id(t) for t in (r() for r in references) if t is not None}
 
 
 class Traced:
     """A call that ran as it is, with everything that is needed to run it again."""
 
     def __init__(self, function: Callable[..., Any], objects: list[Any], args: Any, kwargs: Any,
-                 symbols: Sequence[Symbol] = (), rebinds: Set[tuple[int, Any]] = frozenset()):
-        """`rebinds` are the keys of places that the function is known to put new tensors in."""
+                 symbols: Sequence[Symbol] = (), passing: Set[tuple[int, Any]] = frozenset()):
+        """`passing` are the keys of places where tensors come and go."""
         self.symbols = list(symbols)             # the variables that the arguments bring
-        surroundings = Surroundings(function, objects)
-        visible = surroundings.lasting(rebinds)
+        surroundings = Surroundings(function, objects, passing)
+        visible = {id(t) for t in surroundings.tensors}
+        self.guests = Guests(surroundings.guests, visible)
+        states = self.guests.found
         originals: list[Tensor] = []
         handed: dict[int, Tensor] = {}           # what stands for each tensor that was handed in
         self.itself: dict[int, weakref.ref[Tensor]] = {}     # arguments, by number, that the function sees anyhow
         self.arguments: list[Tensor] = []
         self.argument_nodes: list[UOp] = []
         views: list[UOp] = []
-        trained = {t.uop.base for t in surroundings.tensors if t.requires_grad is True}
+        trained = {t.uop.base for t in (*surroundings.tensors, *states) if t.requires_grad is True}
         self.computed: list[int] = []            # arguments, by number, that lead on to what is trained
 
         def stand_in(tensor: Tensor) -> Tensor:
@@ -88,7 +96,7 @@ class Traced:
                 self.itself[len(handed)] = weakref.ref(tensor)
                 handed[id(tensor)] = tensor
                 return tensor
-            if trained and _leads_to(tensor.uop, trained):
+            if trained and _leads_to(tensor.uop, trained) or is_cut_off(tensor.uop.base):
                 self.computed.append(len(self.arguments))
             source = as_buffer(tensor)
             room = tuple(map(most, tensor.shape))
@@ -104,44 +112,69 @@ class Traced:
 
         args, kwargs = mapped(args, stand_in), mapped(kwargs, stand_in)
         _realize_fresh(surroundings.tensors)
+        lazy = [(t, t.uop, as_buffer(t)) for t in states if t.uop.base.op is not o.BUFFER]
         first, dice = _streams.count, random.getstate()
         self.seed = _streams.seed
         with Living() as living, record(s.name for s in symbols) as self.trace:
+            for tensor, _, node in lazy:         # read as an argument would be
+                tensor.uop = node
+                hold(tensor)
             # held until the trace is taken apart: a gradient that the call replaces must be known as one
             self.before: dict[int, tuple[Tensor, UOp, Any]] = {id(t): (t, t.uop, t.grad) for t in living.before}
+            wants = [(t, t.requires_grad) for t in living.before]
             try:
                 result = function(*args, **kwargs)
             except BaseException:
                 self._hand_back(originals, views)      # what it did to its arguments before it failed, it did
+                _restore(lazy)
                 raise
             self.returned: list[Tensor] = []
             mapped(result, self.returned.append)
             self._drop_unread_gradients(living)
             live = living.now()                  # not earlier: a list would keep the dropped gradients alive
-            waiting = self._waiting(live, Surroundings(function, objects).tensors)
+            after = Surroundings(function, objects)
+            waiting = self._waiting(live, after.tensors)
+            asked = {node.base for t in live if t.requires_grad is True
+                     for node in (t.uop, self.before[id(t)][1] if self._was_there(t) else t.uop)}
+            self.cut_off = {id(t) for t in waiting if asked and not self._was_there(t) and _leads_to(t.uop, asked)}
             if waiting:
                 Tensor.realize(*waiting)
+                for tensor in waiting:
+                    if id(tensor) in self.cut_off:
+                        cut_off(tensor.uop)
         self.streams = (first, _streams.count)
         own = {id(a): tensor for a, tensor in zip(self.arguments, originals)}
         self.places = {id(a): i for i, a in enumerate(self.arguments)}
         self.form = result
         self.result = mapped(result, lambda t: own.get(id(t), t))
-        self.faults = list(self._faults(surroundings, dice, result))
-        self.surroundings = Surroundings(function, objects)
+        replaced = {p.key for p in _replaced(surroundings, after)}
+        self.surroundings = Surroundings(function, objects, passing | replaced)
+        self.bound = [p for p in self.surroundings.guests if p.key in replaced]
         self._find_updates(views)
         self.left_behind = self._left_behind(live)
-        self.grads = [(t, t.grad) for t in live if self._was_there(t) and t.grad is not self.before[id(t)][2]]
-        self.bound = [p for p in self.surroundings.places
-                      if isinstance(p.value, Tensor) and not self._was_there(p.value)]
-        self.sources = self._sources(self._replaced(surroundings))
+        self.grads = [(t, t.grad) for t in live if self._was_there(t) and id(t) not in self.places
+                      and t.grad is not self.before[id(t)][2]]
+        self.sources = self._sources(visible)
         self._refuse_shared(originals)
+        self.faults = [*self._faults(surroundings, dice, result), *[
+            f"the function sets requires_grad of a tensor of shape {t.shape} to {t.requires_grad}"
+            for t, wanted in wants if t.requires_grad is not wanted]]
         # whom another call must not be handed, unless this one was and it did no harm
-        self.own = self.surroundings.lasting({p.key for p in self.bound}) | self._changed_ids()
+        self.own = {id(t) for t in self.surroundings.tensors} | self._changed_ids()
         if self.argument_updates:
-            self.own |= {id(r()) for source in self.sources.values() if isinstance(source, Source)
+            self.own |= {id(of_trace(r)) for source in self.sources.values() if isinstance(source, Source)
                          for r in (*source.tensors, *source.owners)}
         self.own -= {id(tensor) for tensor in originals}
         self._hand_back(originals, views)
+        self.guests.leave()
+        _restore(lazy)
+        for place in self.bound:
+            if any(id(t) in own for t in tensors_of(place.value)):
+                place.put(mapped(place.value, lambda t: own.get(id(t), t)))
+        # others than the function may replace a tensor that it only reads
+        changed = self._changed_ids()
+        self.read_only = [(p, weakref.ref(p.value)) for p in self.surroundings.places
+                          if isinstance(p.value, Tensor) and id(p.value) not in changed]
 
     # -- what the call changed -----------------------------------------------------------------------------------------
     def _find_updates(self, views: list[UOp]) -> None:
@@ -158,6 +191,9 @@ class Traced:
             hold(originals[i])
         for i, node in self.argument_grads:
             add_gradient(originals[i], originals[i]._with(node))
+        for tensor, original in zip(self.arguments, originals):
+            if tensor.requires_grad is not original.requires_grad:
+                original.requires_grad = tensor.requires_grad
 
     def _changed(self, tensor: Tensor) -> bool:
         known = self.before.get(id(tensor))
@@ -211,7 +247,8 @@ class Traced:
         was told apart from that in this trace. If one of the two was changed, the call was not what it is unjitted."""
         changed, updated = self._changed_ids(), {i for i, _ in self.argument_updates}
         visible = {id(t) for t in self.surroundings.tensors}
-        sources = [{id(r()) for r in source.tensors} for source in self.sources.values() if isinstance(source, Source)]
+        sources = [{id(of_trace(r)) for r in source.tensors} for source in self.sources.values()
+                   if isinstance(source, Source)]
         for i, tensor in enumerate(originals):
             given = ""
             if id(tensor) in changed:
@@ -228,10 +265,20 @@ class Traced:
 
     def _faults(self, before: Surroundings, dice: Any, result: Any) -> Iterator[str]:
         """What a replay, which runs no Python, would leave undone."""
-        for place, now in before.changed_numbers():
-            yield f"the function itself changes {place}, from {place.value!r} to {now!r}"
-        for place in before.places:
-            yield from self._moved(place)
+        bound = {place.key for place in self.bound}
+        for place, now in before.changed():
+            if place.key not in bound:
+                plain = isinstance(place.value, PLAIN) and isinstance(now, PLAIN)
+                yield f"the function itself changes {place}" + (f", from {place.value!r} to {now!r}" if plain else "")
+        changed = self._changed_ids()
+        for place in before.guests:
+            if any(id(t) in changed and id(t) in self.guests.states for t in tensors_of(place.value)):
+                yield f"the function changes the tensor at {place} in place, and another one is put there between calls"
+        placed = {id(t) for place in self.bound for t in tensors_of(place.value)} | {
+            id(grad) for _, grad in self.grads} | {id(argument.grad) for argument in self.arguments}
+        for tensor in self.left_behind:
+            if not self._was_there(tensor) and id(tensor) not in placed:
+                yield f"the function puts a new tensor of shape {tensor.shape} where the jit does not look"
         if random.getstate() != dice:
             yield "the function draws numbers from Python's random"
         for length in lengths_in(result):
@@ -242,41 +289,15 @@ class Traced:
                 if names & {s.name for s in length.symbols if s.value is not None}:
                     yield f"it sees the length {length}, and is handed a variable of that name"
 
-    def _moved(self, place: Place) -> Iterator[str]:
-        """A replay puts new tensors where the function does; tensors that were there before it leaves where they are,
-        and tuples, which cannot be changed, as they are."""
-        now = place.now()
-        if now is not place.value:
-            if isinstance(now, Tensor) and self._was_there(now):
-                yield f"the function itself puts a tensor that was there before in {place}"
-            elif isinstance(now, PLAIN) and isinstance(place.value, Tensor):
-                yield f"the function itself puts {now!r} in {place}, where a tensor was"
-            elif isinstance(now, tuple):
-                inside: list[Tensor] = []
-                mapped(now, inside.append)
-                if inside:
-                    yield f"the function itself puts a tuple of tensors in {place}"
-
     def numbered(self, value: Any) -> Any:
         """A shape or a length without the values that the call brought."""
         places = {s: Symbol(f"argument {i}", s.low, s.high) for i, s in enumerate(self.symbols)}
         return replaced(value, lambda s: places.get(s, s)) if places else value
 
     # -- where buffers come from ---------------------------------------------------------------------------------------
-    def _replaced(self, before: Surroundings) -> dict[int, list[Place]]:
-        """By their ids, tensors that the function saw only where it put new ones, and that it left as they were; and
-        those places."""
-        keys = {place.key for place in self.bound}
-        kept = before.lasting(keys) | self._changed_ids() | {id(t) for t, _ in self.grads}
-        found: dict[int, list[Place]] = {}
-        for place in before.places:
-            if place.key in keys and isinstance(place.value, Tensor) and id(place.value) not in kept:
-                found.setdefault(id(place.value), []).append(place)
-        return found
-
-    def _sources(self, replaced: dict[int, list[Place]]) -> dict[UOp, Source | tuple[str, bytes]]:
+    def _sources(self, visible: Set[int]) -> dict[UOp, Source | tuple[str, bytes]]:
         """Of every buffer that was read or is shown by a result, and that the call neither made nor was handed: who
-        brings it, or its bytes. `replaced` are tensors in places where each call puts another one."""
+        brings it, or its bytes."""
         holders: dict[UOp, tuple[list[Tensor], list[Tensor]]] = {}
         grads = {id(grad): tensor for tensor, _, grad in self.before.values() if grad is not None}
         for tensor, node, _ in self.before.values():
@@ -285,7 +306,6 @@ class Traced:
                 held[1].append(grads[id(tensor)])
             else:
                 held[0].append(tensor)
-        visible = {id(t) for t in self.surroundings.tensors}
         out: dict[UOp, Source | tuple[str, bytes]] = {}
         known = set(self.argument_nodes)
         for bases, made in [*[([n.base for n in rec.normal.buffers], rec.results) for rec in self.trace.records],
@@ -294,8 +314,7 @@ class Traced:
                 if base not in known and base not in out:
                     tensors, owners = holders.get(base, ([], []))
                     if tensors or owners:
-                        places = [place for t in tensors for place in replaced.get(id(t), ())]
-                        out[base] = Source(tensors, owners, visible, [] if owners else places)
+                        out[base] = Source(tensors, owners, visible, self.guests.states)
                     else:
                         out[base] = (str(line_of(base.arg.place)), bytes(base.arg.copy_out()))
             known |= set(made)
@@ -303,20 +322,49 @@ class Traced:
 
     def shown_bases(self) -> Iterator[UOp]:
         """The buffers under whatever outlives the call."""
-        for tensor in (*self.left_behind, *[p.value for p in self.bound], *[g for _, g in self.grads if g is not None],
+        for tensor in (*self.left_behind, *self.placed(), *[g for _, g in self.grads if g is not None],
                        *[t for t in self.returned if not self._was_there(t)]):
             yield tensor.uop.base
         for _, node in (*self.argument_updates, *self.argument_grads):
             yield node.base
 
+    def below_lazy(self) -> set[UOp]:
+        """The buffers that lazy tensors in sight are to be computed from."""
+        lazy = [t.uop for t in self.surroundings.tensors if t.uop.base.op is not o.BUFFER]
+        return {node for node in toposort(lazy) if node.op is o.BUFFER}
+
+    def placed(self) -> list[Tensor]:
+        """The tensors that the call put somewhere."""
+        return [t for place in self.bound for t in tensors_of(place.value)]
+
+    def reference(self, tensor: Tensor) -> Reference | None:
+        """How to find a tensor at each call that the function did not make; None if it did."""
+        state = self.guests.states.get(id(tensor))
+        return state if state is not None else weakref.ref(tensor) if self._was_there(tensor) else None
+
+    def views(self, source: Source) -> list[tuple[Reference, UOp]]:
+        """What each tensor of a source stood for when the call began, where there are several."""
+        if len(source.tensors) < 2:
+            return []
+        return [(r, self.before[id(of_trace(r))][1]) for r in source.tensors]
+
     def node_before(self, source: Source) -> UOp:
         """The node that a source stood for when the call began."""
         for key, position in ((source.tensors, 1), (source.owners, 2)):
             for reference in key:
-                known = self.before.get(id(reference()))
+                known = self.before.get(id(of_trace(reference)))
                 if known is not None:
                     return known[1] if position == 1 else known[2].uop
         raise Bug("a source was not there before the call")
+
+def _replaced(before: Surroundings, after: Surroundings) -> Iterator[Place]:
+    """The places where the call put other tensors, or another nest of tensors, or took some away."""
+    then = {place.key: place.value for place in (*before.places, *before.guests)}
+    for place in after.places:
+        pair = (place.value, then.get(place.key))
+        if pair[0] is not pair[1] and is_nest(pair[0]) and any(is_nest(value) and tensors_of(value) for value in pair):
+            yield place
+
 
 def shows_another(tensor: Tensor) -> bool:
     """Whether it is a view of a tensor that somebody has, so that assigning to it changes that one."""
@@ -333,35 +381,16 @@ def add_gradient(tensor: Tensor, grad: Tensor) -> None:
     tensor.grad = grad if tensor.grad is None else tensor.grad + grad
 
 
-def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """A nest of lists, tuples and dicts with every tensor exchanged."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[mapped(v, change) for v in value])
-    if isinstance(value, (list, tuple)):
-        return type(value)(mapped(v, change) for v in value)
-    if isinstance(value, dict):
-        return {k: mapped(v, change) for k, v in value.items()}
-    return value
-
-
-def as_buffer(tensor: Tensor) -> UOp:
-    """A tensor's value as one BUFFER of its shape."""
-    node = tensor.uop
-    if node.op is o.BUFFER:
-        return node
-    if node.base.op is o.BUFFER:
-        while node.op in (o.RESHAPE, o.DETACH):
-            node = node.src[0]
-        if node.op is o.BUFFER or is_result(node):
-            return node.base
-    return Tensor(tensor.uop.contiguous()).realize().uop.base
-
-
 def _leads_to(node: UOp, trained: Set[UOp]) -> bool:
     """Whether a gradient that arrives at a node goes on to one of those."""
     return any(n in trained for n in toposort([node], passes_to))
+
+
+def _restore(lazy: list[tuple[Tensor, UOp, UOp]]) -> None:
+    """Lazy tensors were computed for a call, not by it: they are again what they were (tensor, node, its value)."""
+    for tensor, node, value in lazy:
+        if tensor.uop is value:
+            tensor.uop = node
 
 
 def _realize_fresh(tensors: list[Tensor]) -> None:

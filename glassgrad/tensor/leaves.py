@@ -15,15 +15,16 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from glassgrad.base.errors import GradientError
 from glassgrad.graph import ops as o
-from glassgrad.graph.gradient import passes_to
+from glassgrad.graph.gradient import passes_to, reached_from
 from glassgrad.graph.node import toposort
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp
 
-__all__ = ["RESET", "Leaf", "assigned", "assigned_within", "computed_among", "distinct", "hold", "hold_alone",
-           "holders", "is_held", "leaves_among", "remember", "started_from", "still_a_leaf", "take_started",
-           "written_with"]
+__all__ = ["RESET", "Leaf", "assigned", "assigned_within", "computed_among", "cut_off", "distinct", "hold",
+           "hold_alone", "holders", "is_cut_off", "is_held", "leaves_among", "refuse_cut_off", "remember",
+           "started_from", "still_a_leaf", "take_started", "written_with"]
 
 
 class Leaf:
@@ -89,6 +90,26 @@ def leaves_among(nodes: Sequence[UOp]) -> list[tuple[UOp, Any]]:
             found.extend((node, t) for t in {id(t): t for t in (h() for h in node._cache["was"])}.values()
                          if t is not None and t.uop is not node)
     return found
+
+
+def cut_off(node: UOp) -> None:
+    """What this value was computed from is not known any more: a jitted call made it. A gradient cannot pass it."""
+    node.base.cached("cut off", lambda _: True)
+
+
+def is_cut_off(node: UOp) -> bool:
+    """Whether a gradient would have to pass through a call that is not there any more."""
+    return node._cache is not None and "cut off" in node._cache
+
+
+def refuse_cut_off(root: UOp) -> None:
+    """A gradient that ends at what a jitted call made would be too small, and nobody would know."""
+    if any(map(is_cut_off, toposort([root]))):
+        for node in filter(is_cut_off, reached_from([root])):
+            raise GradientError("a gradient cannot go back through a jitted call",
+                                given=f"{node.dtype.name} values of shape {node.shape} that a jitted function computed "
+                                "from tensors with requires_grad=True", expected="backward() in the same function",
+                                mend="call backward() inside it, or let it return, or keep, value.detach()")
 
 
 # -- tensors on the way --------------------------------------------------------------------------------------

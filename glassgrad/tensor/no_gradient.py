@@ -14,7 +14,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp
 
-__all__ = ["cut", "is_cut", "no_grad", "uncut"]
+__all__ = ["cut", "inside", "is_cut", "no_grad", "uncut"]
 
 open_blocks = 0                  # in all threads; while there are none, nobody asks further
 _counting = threading.Lock()
@@ -57,6 +57,11 @@ class no_grad(ContextDecorator):
         _blocks.depth += by
         with _counting:
             open_blocks += by
+
+
+def inside() -> bool:
+    """Whether this thread is in such a block."""
+    return open_blocks > 0 and _blocks.depth > 0
 
 
 def cut(node: UOp) -> UOp | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.capture import refuse_reading
+from glassgrad.engine.capture import recording, refuse_reading
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.realize import is_result, memory_of, realize as compute, schedule_of
 from glassgrad.graph import ops as o
@@ -174,10 +174,9 @@ def value_of(node: UOp, device: str) -> UOp:
         base = base.src[0]
     if base.op is o.BUFFER or is_result(base):
         return base
-    cache = base._cache
-    known = cache.get("value") if cache is not None else None
+    known = _known(base)
     if known is not None and known.device == (base.device or device):
-        return known  # type: ignore[no-any-return]
+        return known
     if on_disk(base.device):
         return taken(base, "CPU")
     value = realize([base.contiguous()], device)[0]
@@ -190,8 +189,21 @@ def value_of(node: UOp, device: str) -> UOp:
     return value
 
 
+def _known(node: UOp) -> UOp | None:
+    """The value that a node remembers. In a trace only what was computed in it counts: a replay would go on with a
+    value from before, whatever becomes of what it was computed from."""
+    trace = recording()
+    if trace is not None:
+        return trace.values.get(node)
+    return node._cache.get("value") if node._cache is not None else None
+
+
 def _remember(node: UOp, value: UOp) -> None:
     global _some_values_known
+    trace = recording()
+    if trace is not None:
+        trace.values[node] = value
+        return
     if _something_shared and any("shared" in (below._cache or ()) for below in node.toposort()):
         return
     _some_values_known = True
@@ -202,7 +214,8 @@ def _remember(node: UOp, value: UOp) -> None:
 def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
     """The roots with every node that remembers its value replaced by it. What has no device of its own (random numbers,
     counts) may have been read on another one; there it is computed anew."""
-    if not _some_values_known:
+    trace = recording()
+    if not (_some_values_known if trace is None else trace.values):
         return list(roots)
     homes = {r.device or device for r in roots}
     home = homes.pop() if len(homes) == 1 else None
@@ -214,8 +227,7 @@ def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
             src = tuple([new[s] for s in node.src])
             new[node] = node.over(src)
         elif node not in new:
-            cache = node._cache
-            known = cache.get("value") if cache is not None else None
+            known = _known(node)
             if known is not None and known.device == (node.device or home):
                 new[node] = known.reshape(node.shape)
             else:

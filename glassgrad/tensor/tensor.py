@@ -28,6 +28,7 @@ from glassgrad.tensor.leaves import (
     hold,
     holders,
     leaves_among,
+    refuse_cut_off,
     started_from,
     written_with,
 )
@@ -216,6 +217,7 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         [2.0, 4.0]
         """
         seed = self._seed(gradient)
+        refuse_cut_off(self.uop)
         order = toposort([self.uop])
         leaves = [(n, t) for n, t in leaves_among(order) if t.dtype.kind == "f" and t.requires_grad is not False]
         if not leaves:
@@ -252,7 +254,9 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         >>> [g.tolist() for g in (x ** 3).sum().gradient(x)]
         [[3.0, 12.0]]
         """
-        found = gradients(self.uop, self._seed(gradient), [t.uop for t in targets])
+        seed = self._seed(gradient)
+        refuse_cut_off(self.uop)
+        found = gradients(self.uop, seed, [t.uop for t in targets])
         refuse_bits(self.uop, [t.uop for t in targets])
         below = set(self.uop.toposort()) if None in found else ()
         result = []
