@@ -21,6 +21,8 @@ from pathlib import Path
 import pytest
 from quotes import missing
 
+from glassgrad import Tensor
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "glassgrad"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
@@ -44,12 +46,25 @@ def table_of_files() -> str:
     lines = ["| file | what it is |", "|---|---|"]
     for folder in (*FOLDERS, *BESIDE, ""):
         files = sorted((PACKAGE / folder).rglob("*.py") if folder else PACKAGE.glob("*.py"))
-        lines.append(f"| **{folder or 'beside the stages'}** | |")
-        for path in files:
-            said = first_sentence(path)
-            if said or path.name != "__init__.py":
-                lines.append(f"| [`{path.relative_to(PACKAGE)}`](../glassgrad/{path.relative_to(PACKAGE)}) | {said} |")
+        for part, within in parts(folder, files).items():
+            lines.append(f"| **{folder or 'beside the stages'}** | {part}|")
+            for path in within:
+                said, name = first_sentence(path), path.relative_to(PACKAGE)
+                if said or path.name != "__init__.py":
+                    lines.append(f"| [`{name}`](../glassgrad/{name}) | {said} |")
     return "\n".join(lines) + "\n"
+
+
+def parts(folder: str, files: list[Path]) -> dict[str, list[Path]]:
+    """Files in the order to read them: alphabetical, but for the rooms that Tensor's methods are in."""
+    if folder != "tensor":
+        return {"": files}
+    chain = [c.__module__ for c in reversed(Tensor.__mro__) if c is not object]
+    rooms = [PACKAGE.parent / f"{module.replace('.', '/')}.py" for module in chain]
+    beneath = [path for path in files if path not in rooms]
+    return {"methods: each room adds to the class of the one before ": rooms,
+            "what they stand on ": [path for path in beneath if path.parent.name == "tensor"],
+            "how things are computed, on nodes ": [path for path in beneath if path.parent.name != "tensor"]}
 
 
 def test_the_table_of_files_is_the_files() -> None:
