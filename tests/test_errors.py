@@ -325,6 +325,8 @@ cannot make a tensor of this tensor of PyTorch
   expected: bool, int8, uint8, int16, uint16, int32, uint32, int64, uint64, float16, bfloat16, float32, float64, \
 float8_e4m3fn, float8_e5m2
   mend:     convert it first, for example with t.to_dense().float()"""
+    with pytest.raises(InputError, match="float32, torch.strided without values"):
+        Tensor(torch.ones(2, device="meta"))
 
 
 def test_a_function_that_sees_too_much(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,6 +176,7 @@ def test_a_tensor_of_pytorch_is_taken_as_it_is(dtype):
     x = Tensor(there)
     assert x.dtype.name == {"float8_e4m3fn": "fp8e4m3", "float8_e5m2": "fp8e5m2"}.get(dtype, dtype)
     assert x.float().tolist() == [[1.0, 1.0], [0.0, 1.0]]
+    assert x.torch().dtype is there.dtype and x.torch().double().tolist() == there.double().tolist()
 
 
 def test_tensors_of_both_libraries_meet():

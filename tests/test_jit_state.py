@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import gc
+import pickle
 import threading
 import types
 import weakref
@@ -345,6 +346,53 @@ a jitted method needs an object that can be referred to weakly
   given:    a Bare
   expected: an object with __weakref__
   mend:     add "__weakref__" to its __slots__, or jit a function instead"""
+
+
+def twice(x: Tensor) -> Tensor:
+    return (x + x).realize()
+
+
+@TinyJit
+def doubled(x: Tensor) -> Tensor:
+    return (x * 2).realize()
+
+
+class Stepping:
+    def __init__(self) -> None:
+        self.weight = Tensor([3.0]).realize()
+        self.step = TinyJit(self.forward)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.weight).realize()
+
+    @TinyJit
+    def method(self, x: Tensor) -> Tensor:
+        return (x * self.weight).realize()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda jit: pickle.loads(pickle.dumps(jit))])
+def test_a_copy_of_a_jit_has_captures_of_its_own(copied: Callable[[Any], Any]) -> None:
+    anonymous = TinyJit(twice)           # no module knows it by the function's name
+    for jit in (doubled, anonymous):
+        for i in range(3):
+            assert jit(Tensor([float(i)]).realize()).item() == 2 * i
+        other = copied(jit)
+        assert other is jit if jit is doubled else other.captured is False
+        for i in range(4):
+            assert other(Tensor([float(i)]).realize()).item() == jit(Tensor([float(i)]).realize()).item() == 2 * i
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
+def test_a_copied_object_has_jits_of_its_own(copied: Callable[[Any], Any]) -> None:
+    one = Stepping()
+    for i in range(4):
+        assert one.step(Tensor([float(i)]).realize()).item() == one.method(Tensor([float(i)]).realize()).item() == 3 * i
+    two = copied(one)
+    two.weight.assign(Tensor([5.0])).realize()
+    for i in range(4):
+        x = Tensor([float(i)]).realize()
+        assert [two.step(x).item(), two.method(x).item(), one.step(x).item(), one.method(x).item()] == \
+            [5 * i, 5 * i, 3 * i, 3 * i]
 
 
 def test_a_jit_in_a_model_is_no_part_of_its_state() -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from glassgrad import GradientError, Tensor, dtypes, nn
+from glassgrad import GradientError, InputError, Tensor, dtypes, nn
 from glassgrad.nn.optim import SGD, Adam, AdamW, GradScaler, autocast, clip_grad_norm_
 
 HALVES = [dtypes.float16, dtypes.bfloat16]
@@ -138,6 +138,24 @@ def test_a_scaler_that_is_off_and_one_that_was_saved():
     scaler, again = GradScaler(init_scale=32.0), GradScaler()
     again.load_state_dict(scaler.state_dict())
     assert again.get_scale() == 32.0 and scaler.scale([x, x])[1].item() == 16.0
+    assert off.state_dict() == {} and off.load_state_dict({}) is None
+    with pytest.raises(InputError) as error:
+        scaler.load_state_dict(off.state_dict())
+    assert str(error.value).partition("\n  at: ")[0] == """\
+the saved GradScaler was off
+  given:    an empty state
+  expected: the state of one that was on
+  mend:     save it with enabled=True, or make this one with enabled=False"""
+
+
+def test_scalers_state_is_pytorchs():
+    torch = pytest.importorskip("torch")
+    theirs = torch.amp.GradScaler("cpu", init_scale=8.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=7)
+    mine = GradScaler()
+    mine.load_state_dict(theirs.state_dict() | {"_growth_tracker": 5})
+    assert mine.state_dict() == theirs.state_dict() | {"_growth_tracker": 5}
+    theirs.load_state_dict(mine.state_dict())
+    assert theirs.state_dict() == mine.state_dict()
 
 
 # -- narrow weights ------------------------------------------------------------------------------------------------

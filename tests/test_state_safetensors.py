@@ -225,6 +225,7 @@ def test_links_and_permissions_stay(tmp_path):
 @pytest.mark.parametrize("tensors, metadata, message", [
     ({"a": 3.0}, None, "safe_save takes tensors by name"), ({1: Tensor([1])}, None, "safe_save takes tensors by name"),
     ({"__metadata__": Tensor([1])}, None, "safe_save takes tensors by name"),
+    ({"half a \ud800": Tensor([1])}, None, "a name or a text of metadata cannot be written"),
     ({"a": Tensor([1])}, {"step": 3}, "metadata of a safetensors file are texts by name")])
 def test_what_cannot_be_written_is_refused(tmp_path, tensors, metadata, message):
     with pytest.raises(InputError, match=message):

@@ -10,13 +10,13 @@ import sys
 import time
 import tracemalloc
 import zipfile
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 
 import numpy as np
 import pytest
 from model_files import model_file
 
-from glassgrad import FormatError, Tensor, dtypes
+from glassgrad import FormatError, InputError, Tensor, dtypes
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtype_by_name
 from glassgrad.nn.formats.pickle_reader import PickleReader
@@ -56,6 +56,83 @@ def same(mine: Tensor, theirs) -> None:
 
 
 # ---- real and true files
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_numbers_and_arrays_of_numpy_and_small_containers(old, protocol):
+    torch = pytest.importorskip("torch")
+    square = np.arange(6, dtype="int16").reshape(2, 3)
+    value = {"loss": np.float64(0.1), "half": np.float16(1.5), "epoch": np.int64(-3), "byte": np.uint8(200),
+             "best": np.bool_(True), "frozen": frozenset({1, "a"}), "bytes": bytearray(b"a\xffc"), "number": 1 - 2j,
+             "counts": Counter("aab"), "last": deque([1, 2], maxlen=5), "state": np.random.RandomState(3).get_state()}
+    found = torch_load(saved(torch, value, old, pickle_protocol=protocol))
+    assert {k: v for k, v in found.items() if k not in ("state", "last")} == \
+        {k: v for k, v in value.items() if k not in ("state", "last")}
+    assert found["last"] == [1, 2] and all(type(found[k]) is kind for k, kind in {
+        "loss": float, "half": float, "epoch": int, "byte": int, "best": bool, "bytes": bytearray}.items())
+    assert found["state"][0] == "MT19937" and found["state"][1].tolist() == value["state"][1].tolist()
+    arrays = [square, square.T, np.asfortranarray(square), square[:, ::2], np.array(2.5), np.zeros((0, 3), "float32"),
+              np.array([True, False]), np.arange(3, dtype="uint64")]
+    again = torch_load(saved(torch, [*arrays, arrays[0]], old, pickle_protocol=protocol))
+    for mine, theirs in zip(again, [*arrays, arrays[0]]):
+        assert mine.shape == theirs.shape and mine.dtype.name == theirs.dtype.name and (mine.numpy() == theirs).all()
+    assert again[0] is again[-1], "one array stays one"
+
+
+@pytest.mark.parametrize("value, why", [
+    (np.array([object()]), "no plain number: 'O8'"), (np.array(["text"]), "no plain number: 'U4'"),
+    (np.arange(3, dtype=">f4"), "another byte order"), (np.zeros(2, "complex64"), "no plain number: 'c8'"),
+    (np.array(["2020"], "datetime64[Y]"), "no plain number: 'M8'")])
+def test_arrays_that_are_no_plain_numbers_are_refused(value, why):
+    torch = pytest.importorskip("torch")
+    for old in (False, True):
+        with pytest.raises(FormatError, match="the pickle in it is damaged") as problem:
+            torch_load(saved(torch, {"a": value}, old))
+        assert why in str(problem.value)
+
+
+def test_arrays_go_to_the_device_that_was_asked_for():
+    torch = pytest.importorskip("torch")
+    found = torch_load(saved(torch, [np.arange(3.0)]), device="PYTHON")[0]
+    assert found.device == "PYTHON" and found.tolist() == [0.0, 1.0, 2.0]
+
+
+DTYPE = pickle.dumps(np.dtype("f8"), 2)[2:-1]
+ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\0\x85U\1btR"
+DATA = b"c_codecs\nencode\n(X\x08\0\0\0" + b"a" * 8 + b"X\6\0\0\0latin1tR"
+
+
+@pytest.mark.parametrize("pickled", [
+    b"cnumpy\nndarray\n)R", ARRAY + b"Nb", ARRAY + b"(K\1K\1\x85" + DTYPE + b"\x89tb",
+    ARRAY + b"(K\1K\2\x85" + DTYPE + b"\x89" + DATA + b"tb", ARRAY + b"(K\1K\1\x85N\x89" + DATA + b"tb",
+    ARRAY + b"(K\1J\xff\xff\xff\xffJ\xff\xff\xff\xff\x86" + DTYPE + b"\x89" + DATA + b"tb",
+    ARRAY + b"(K\1K\0\x8a\x09" + bytes(8) + b"\x7f\x86" + DTYPE + b"\x89X\0\0\0\0tb",
+    b"cnumpy.core.multiarray\nscalar\n" + DTYPE + b"C\1a\x86R", b"cbuiltins\nbytes\nK\1\x85R",
+    b"cnumpy.core.multiarray\nscalar\n" + DTYPE + b"\x85R",
+    b"cnumpy._core.numeric\n_frombuffer\n(" + DATA + DTYPE + b"K\1\x85X\1\0\0\0AtR",
+    b"cnumpy\ndtype\n)R", b"cnumpy\ndtype\nX\2\0\0\0f8\x85RNb",
+    b"cbuiltins\ncomplex\nK\1K\2\x86R", b"cbuiltins\nfrozenset\nK\1\x85R", b"cbuiltins\nbytearray\nK\1\x85R",
+    b"ccollections\nCounter\nK\1\x85R", b"ccollections\ndeque\nK\1\x85R"])
+def test_wrong_descriptions_of_arrays_are_refused(pickled):
+    for file in (archive(b"\x80\2" + pickled + b"."), old_file(b"\x80\2" + pickled + b".")):
+        with pytest.raises(FormatError, match="the pickle in it is damaged"):
+            torch_load(file)
+
+
+def test_open_files_and_views_of_memory_are_read(tmp_path):
+    data = archive(pickle.dumps({"a": 1}, 2))
+    (tmp_path / "x.pt").write_bytes(b"before" + data)
+    with open(tmp_path / "x.pt", "rb") as file:
+        file.seek(6)
+        assert torch_load(file) == torch_load(io.BytesIO(data)) == torch_load(memoryview(data)) == {"a": 1}
+    with open(tmp_path / "x.pt", encoding="latin-1") as file, pytest.raises(InputError) as problem:
+        torch_load(file)
+    assert str(problem.value).partition("\n  at: ")[0] == """\
+a model is read from a file of bytes
+  given:    a file that is opened as text
+  expected: bytes
+  mend:     open it with open(path, "rb"), or give the path"""
 
 
 def test_the_real_resnet_is_read_as_pytorch_reads_it(torch):

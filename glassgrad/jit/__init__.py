@@ -88,6 +88,8 @@ class TinyJit:
                            mend="write @TinyJit above a def")
         self.function = self.__wrapped__ = function
         self.__name__ = getattr(function, "__name__", "function")
+        self.__qualname__ = getattr(function, "__qualname__", self.__name__)
+        self.__module__ = getattr(function, "__module__", __name__)
         self.__doc__ = function.__doc__
         self._known: dict[Any, _Combination] = {}
         self._latest: tuple[list[Any], _Combination] | None = None
@@ -108,6 +110,14 @@ class TinyJit:
         made, methods = TinyJit(bound), self._methods
         made._captured = lambda jit: methods.captured(bound.instance(), jit)
         return made
+
+    def __reduce__(self) -> Any:
+        """A copy, or a pickle, is a jit of the same function without captures, which hold addresses. One that a module
+        knows by its name is that name, as functions are."""
+        found: Any = sys.modules.get(self.__module__)
+        for name in self.__qualname__.split("."):
+            found = getattr(found, name, None)
+        return self.__qualname__ if found is self else (TinyJit, (self.function,))
 
     def reset(self) -> None:
         """Forget every capture."""

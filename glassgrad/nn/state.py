@@ -47,7 +47,8 @@ def safe_save(tensors: Mapping[str, Tensor], path: str | os.PathLike[str],
 
 @_explained
 def safe_load(path: Readable, device: str | None = None) -> dict[str, Tensor]:
-    """The tensors of a safetensors file (a path, bytes, or a tensor of bytes) by name, without reading them yet.
+    """The tensors of a safetensors file (a path, an open file, bytes, or a tensor of bytes) by name, without reading
+    them yet.
 
     >>> header = b'{"weight": {"dtype": "I32", "shape": [1, 2], "data_offsets": [0, 8]}}'
     >>> safe_load(len(header).to_bytes(8, "little") + header + bytes([1, 0, 0, 0, 2, 0, 0, 0]))["weight"].tolist()
@@ -90,8 +91,8 @@ def safe_load_metadata(path: Readable) -> SafeHeader:
 @_explained
 def torch_load(path: Readable, device: str | None = None) -> Any:
     """What `torch.save` wrote, in today's format or that before PyTorch 1.6, with tensors of ours. Nothing in the file
-    is run: of Python objects it may hold only tensors, numbers, texts, lists, dicts and sets; any other is refused by
-    name.
+    is run: of Python objects it may hold only tensors, numbers, texts, lists, dicts and sets, and NumPy's numbers and
+    arrays, which become numbers and tensors; any other is refused by name.
 
     >>> import pickle
     >>> parts = 0x1950a86a20f9469cfc6c, 1001, {"little_endian": True}, {"step": 3}, []     # an old file, no tensors

@@ -93,8 +93,9 @@ def _read_torch(value: Any) -> HostValue:
     """A tensor of PyTorch's, copied in row-major order: as bytes, for NumPy has not all of its types."""
     torch, name = sys.modules["torch"], str(value.dtype).removeprefix("torch.")
     dtype = _TORCH.get(name)
-    if dtype is None or value.layout is not torch.strided:
-        raise InputError("cannot make a tensor of this tensor of PyTorch", given=f"{name}, {value.layout}",
+    if dtype is None or value.layout is not torch.strided or value.device.type == "meta":
+        where = " without values" if value.device.type == "meta" else ""
+        raise InputError("cannot make a tensor of this tensor of PyTorch", given=f"{name}, {value.layout}{where}",
                          expected=", ".join(_TORCH), mend="convert it first, for example with t.to_dense().float()")
     plain = value.detach().cpu().contiguous()
     return HostValue(plain.reshape(-1).view(torch.uint8).numpy().tobytes(), tuple(plain.shape), dtype)

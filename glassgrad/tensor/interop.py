@@ -201,7 +201,11 @@ class Interop(Drawing):
         >>> Tensor([1.0, 2.0]).torch().tolist()
         [1.0, 2.0]
         """
-        return import_module("torch").from_dlpack(self).clone()
+        torch = import_module("torch")
+        if self.dtype.kind == "f" and self.dtype.bits == 8:             # DLPack does not have these
+            kind = torch.float8_e4m3fn if self.dtype is dtypes.fp8e4m3 else torch.float8_e5m2
+            return self.bitcast(dtypes.uint8).torch().view(kind)
+        return torch.from_dlpack(self).clone()
 
     # -- notebooks -------------------------------------------------------------------------------------------
     def _repr_html_(self) -> str:

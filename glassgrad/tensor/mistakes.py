@@ -53,6 +53,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "MutableMapping": (lambda v: isinstance(v, Mapping), "a dict"),
     "PathLike": (lambda v: isinstance(v, (str, os.PathLike)), "a path"),
     "bytes": (lambda v: isinstance(v, (bytes, bytearray, memoryview)), "bytes"),
+    "IO": (lambda v: hasattr(v, "read"), "an open file"),
     "Sequence": (lambda v: isinstance(v, (list, tuple, range)), "a list"),
     "Iterable": (lambda v: hasattr(v, "__iter__") and not isinstance(v, type), "a list"),
     "list": (lambda v: isinstance(v, (list, tuple)), "a list"),
@@ -61,7 +62,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 _ALIASES = {"Axis": "int | Sequence[int] | None", "Sizes": "int | Sequence[int]",
             "Wish": "int | Sequence[int | None] | None",
             "Padding": "Sequence[int | Sequence[int] | None]", "Parameters": "Iterable[Tensor] | Tensor",
-            "Readable": "PathLike | bytes | Tensor", "Betas": "Sequence[float]", "Coefficients": "Sequence[float]"}
+            "Readable": "PathLike | bytes | IO | Tensor", "Betas": "Sequence[float]", "Coefficients": "Sequence[float]"}
 
 
 def explained(cls: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 from glassgrad.base.errors import FormatError
 from glassgrad.nn.formats.source import Source
 
-__all__ = ["Maker", "PickleReader", "Table"]
+__all__ = ["Maker", "PickleReader", "Table", "Unfinished"]
 
 MOST_INSTRUCTIONS = 10_000_000
 MOST_DIGITS = 1000               # of a number written as text; longer ones take long to read
@@ -32,6 +32,19 @@ class Maker:
 
     def __repr__(self) -> str:
         return self.name
+
+
+class Unfinished:
+    """What a Maker made, to be told later what it is; then something else may take its place, also where the pickle
+    remembered it."""
+    __slots__ = ("remembered",)
+
+    def __init__(self) -> None:
+        self.remembered: list[int] = []
+
+    def finished(self, reader: PickleReader, state: Any) -> Any:
+        """What it is, with its state."""
+        raise NotImplementedError
 
 
 Table = Mapping[tuple[str, str], Any]     # (module, name): a Maker, or the value itself
@@ -51,9 +64,9 @@ class PickleReader:
     """
 
     def __init__(self, source: Source, position: int, end: int, table: Table,
-                 persistent: Callable[[PickleReader, Any], Any] | None = None):
+                 persistent: Callable[[PickleReader, Any], Any] | None = None, device: str | None = None):
         self.source, self.position, self.end = source, position, end
-        self.table, self.persistent = table, persistent
+        self.table, self.persistent, self.device = table, persistent, device
         self.budget = MOST_INSTRUCTIONS
         self.stack: list[Any] = []
         self.below: list[list[Any]] = []      # the stacks under each MARK
@@ -184,7 +197,9 @@ class PickleReader:
     def _remember(self, place: int) -> None:
         if not self.stack:
             raise _Damaged("it remembers a value where there is none")
-        self.memo[place] = self.stack[-1]
+        self.memo[place] = value = self.stack[-1]
+        if isinstance(value, Unfinished):
+            value.remembered.append(place)
 
     # -- globals -----------------------------------------------------------------------------------------------------
     def _global(self, module: Any, name: Any) -> None:
@@ -207,8 +222,16 @@ class PickleReader:
         self._push(function.make(self, arguments))
 
     def _build(self) -> None:
-        """Attributes set on an object: the only objects here are dicts, and PyTorch's notes on them are not data."""
-        self._pop()
+        """Attributes set on an object: PyTorch's notes on dicts are not data; what is unfinished learns what it is."""
+        state = self._pop()
+        if self.stack and isinstance(self.stack[-1], Unfinished):
+            before = self.stack.pop()
+            value = before.finished(self, state)
+            self._push(value)
+            for place in before.remembered:
+                if self.memo.get(place) is before:
+                    self.memo[place] = value
+            return
         self._top(dict)
 
     def _persistent(self, name: Any) -> None:

@@ -169,7 +169,11 @@ def write_file(tensors: Mapping[str, Tensor], path: str | os.PathLike[str], meta
         end = begin + tensor.numel() * tensor.dtype.itemsize
         fields[name] = {"dtype": _CODE_OF[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
         begin = end
-    header = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    try:
+        header = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as problem:
+        raise InputError("a name or a text of metadata cannot be written", given=ascii(problem.object[problem.start]),
+                         expected="characters that UTF-8 has", mend="leave out halves of surrogate pairs") from None
     header += b" " * (-len(header) % 8)
     if len(header) > MOST_HEADER_BYTES:
         raise InputError("the header of a safetensors file cannot be so long", given=f"{len(header):,} bytes",

@@ -1,4 +1,5 @@
-"""A file's bytes where they lie. In: a path, bytes, or a tensor of bytes. Out: `Source`, whose parts become tensors.
+"""A file's bytes where they lie. In: a path, an open file, bytes, or a tensor of bytes. Out: `Source`, whose parts
+become tensors.
 
 The file is mapped, not read: a tensor made here is memory of the file (tensor/mapping.py says what that means).
 """
@@ -7,9 +8,9 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any
+from typing import IO, Any
 
-from glassgrad.base.errors import DTypeError, FormatError
+from glassgrad.base.errors import DTypeError, FormatError, InputError
 from glassgrad.engine.buffer import Buffer
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes
@@ -22,7 +23,7 @@ from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Readable", "Source", "MOST_AXES"]
 
-Readable = str | os.PathLike[str] | bytes | bytearray | Tensor
+Readable = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | Tensor
 
 MOST_AXES = 64          # as many as NumPy and PyTorch let a tensor have
 
@@ -76,8 +77,14 @@ class Source:
 
 def _memory_of(given: Readable) -> tuple[str, Any]:
     """A name to use in messages, and writable memory."""
-    if isinstance(given, (bytes, bytearray)):
+    if isinstance(given, (bytes, bytearray, memoryview)):
         return "these bytes", bytearray(given)
+    if not isinstance(given, (str, os.PathLike, Tensor)):           # an open file: what comes of it from here on
+        content: Any = given.read()
+        if not isinstance(content, (bytes, bytearray)):
+            raise InputError("a model is read from a file of bytes", given="a file that is opened as text",
+                             expected="bytes", mend='open it with open(path, "rb"), or give the path')
+        return str(getattr(given, "name", "this file")), bytearray(content)
     if isinstance(given, Tensor):
         if given.dtype is not dtypes.uint8:
             raise DTypeError("a file's content is a tensor of bytes", given=f"a tensor of {given.dtype.name}",

@@ -47,7 +47,7 @@ def read_torch_legacy(source: Source, device: str | None) -> Any:
     first = PickleReader(source, position, source.size, TABLE, reference(lambda r: _note(source, wanted, r)))
     first.read()
     storages = _storages(source, first.position, wanted, device)
-    second = PickleReader(source, position, source.size, TABLE, reference(lambda r: storages[r.key]))
+    second = PickleReader(source, position, source.size, TABLE, reference(lambda r: storages[r.key]), device)
     return second.read()
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.nn.formats.numpy_objects import MAKERS as NUMPY_MAKERS
 from glassgrad.nn.formats.pickle_reader import Maker, PickleReader, Table
 from glassgrad.nn.formats.source import MOST_AXES, Source
 from glassgrad.tensor.tensor import Tensor
@@ -181,6 +182,47 @@ def _set(reader: PickleReader, arguments: tuple[Any, ...]) -> set[Any]:
     return {reader.key(item) for item in items}
 
 
+def _frozen_set(reader: PickleReader, arguments: tuple[Any, ...]) -> frozenset[Any]:
+    return frozenset(_set(reader, arguments))
+
+
+def _list(reader: PickleReader, arguments: tuple[Any, ...]) -> list[Any]:
+    """A deque as a list: (items[, the most it holds])"""
+    items = arguments[0] if arguments else []
+    if not isinstance(items, (list, tuple)):
+        raise reader.damaged("a deque is described wrongly")
+    reader.pay(len(items))
+    return list(items)
+
+
+def _counter(reader: PickleReader, arguments: tuple[Any, ...]) -> dict[Any, Any]:
+    counts = arguments[0] if arguments else {}
+    if len(arguments) > 1 or not isinstance(counts, dict):
+        raise reader.damaged("a Counter is described wrongly")
+    reader.pay(len(counts))
+    return dict(counts)
+
+
+def _complex(reader: PickleReader, arguments: tuple[Any, ...]) -> complex:
+    if len(arguments) != 2 or not all(isinstance(part, float) for part in arguments):
+        raise reader.damaged("a complex number is described wrongly")
+    return complex(*arguments)
+
+
+def _no_bytes(reader: PickleReader, arguments: tuple[Any, ...]) -> bytes:
+    """How protocol 2 writes b"": bytes()"""
+    if arguments:
+        raise reader.damaged("bytes are described wrongly")
+    return b""
+
+
+def _byte_array(reader: PickleReader, arguments: tuple[Any, ...]) -> bytearray:
+    """Of bytes; or, before protocol 5, of a text of as many characters and "latin-1"."""
+    data = arguments[0] if arguments else b""
+    reader.pay(len(data) if isinstance(data, (str, bytes)) else 0)
+    return bytearray(data if isinstance(data, bytes) else _encode(reader, arguments))
+
+
 def _size(reader: PickleReader, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(arguments) != 1 or not isinstance(arguments[0], tuple):
         raise reader.damaged("a torch.Size is described wrongly")
@@ -211,7 +253,11 @@ _MAKERS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
     "torch._utils._rebuild_parameter_with_state": _rebuild_parameter,
     "torch.Size": _size, "torch.device": _device,
     "collections.OrderedDict": _ordered_dict, "collections.defaultdict": _default_dict,
-    "builtins.set": _set, "__builtin__.set": _set,
+    "collections.Counter": _counter, "collections.deque": _list,
+    "builtins.set": _set, "__builtin__.set": _set, "builtins.frozenset": _frozen_set,
+    "__builtin__.frozenset": _frozen_set, "builtins.complex": _complex, "__builtin__.complex": _complex,
+    "builtins.bytes": _no_bytes, "__builtin__.bytes": _no_bytes,
+    "builtins.bytearray": _byte_array, "__builtin__.bytearray": _byte_array,
     "builtins.list": _builtin, "__builtin__.list": _builtin, "builtins.dict": _builtin, "__builtin__.dict": _builtin,
     "builtins.int": _builtin, "__builtin__.int": _builtin, "builtins.float": _builtin, "__builtin__.float": _builtin,
     "_codecs.encode": _encode,
@@ -225,6 +271,7 @@ _TYPES = {"float64": dtypes.float64, "float32": dtypes.float32, "float16": dtype
                                                       "uint8", "uint16", "uint32", "uint64")}}
 
 TABLE: Table = {
+    **NUMPY_MAKERS,
     **{(module, name): Maker(f"{module}.{name}", make)
        for full, make in _MAKERS.items() for module, _, name in [full.rpartition(".")]},
     **{(module, f"{name}Storage"): StorageKind(dtype) for name, dtype in _STORAGES.items()

@@ -61,7 +61,7 @@ def read_torch_zip(source: Source, device: str | None) -> Any:
         return storages[wanted.key]
 
     pickled = records[root + "data.pkl"]
-    return PickleReader(source, pickled.offset, pickled.offset + pickled.size, TABLE, reference(find)).read()
+    return PickleReader(source, pickled.offset, pickled.offset + pickled.size, TABLE, reference(find), device).read()
 
 
 def _records(source: Source) -> dict[str, _Record]:

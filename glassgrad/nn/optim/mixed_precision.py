@@ -177,10 +177,20 @@ class GradScaler:
         self._stepped.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale and the count of good steps, as plain numbers."""
-        return {"scale": self.get_scale(), "good_steps": int(self._good_steps.item())}
+        """The scale, how it changes, and the count of good steps, as PyTorch's has them; nothing where it is off."""
+        return {} if not self.enabled else {
+            "scale": self.get_scale(), "growth_factor": self.growth_factor, "backoff_factor": self.backoff_factor,
+            "growth_interval": self.growth_interval, "_growth_tracker": int(self._good_steps.item())}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Take back what `state_dict` gave, or PyTorch's."""
+        if not self.enabled:
+            return
+        if not saved:
+            raise InputError("the saved GradScaler was off", given="an empty state",
+                             expected="the state of one that was on",
+                             mend="save it with enabled=True, or make this one with enabled=False")
+        self.growth_factor, self.backoff_factor = saved["growth_factor"], saved["backoff_factor"]
+        self.growth_interval = saved["growth_interval"]
         self._scale.assign(Tensor([saved["scale"]], device=self._scale.device))
-        self._good_steps.assign(Tensor([saved["good_steps"]], dtype=dtypes.int32, device=self._scale.device))
+        self._good_steps.assign(Tensor([saved["_growth_tracker"]], dtype=dtypes.int32, device=self._scale.device))
