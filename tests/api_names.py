@@ -91,7 +91,6 @@ PYTORCH = {
     "cast": "to(dtype)",
     "conv2d": "F.conv1d, conv2d, conv3d",
     "conv_transpose2d": "F.conv_transpose1d, 2d, 3d",
-    "data": "untyped_storage",
     "dot": "matmul",
     "exponential": "Tensor.exponential_",
     "glorot_uniform": "nn.init.xavier_uniform_",
@@ -116,12 +115,12 @@ DIFFERENCES = {
     "qr": "complete by default, as tinygrad; PyTorch's default is reduced",
     "cummax": "places are int32, the latest of equal ones (PyTorch: int64; tinygrad before 0.12: values only)",
     "cummin": "places are int32, the latest of equal ones (PyTorch: int64; tinygrad before 0.12: values only)",
-    "max": "values only, as tinygrad; PyTorch gives places too when given an axis. Equal maxima share the gradient, as "
-           "in `amax`",
+    "max": "values only, as tinygrad; with PyTorch's keyword, `dim=1`, places too. Without places equal maxima share "
+           "the gradient, as in `amax`",
     "one_hot": "a value that is none of the places gives zeros; PyTorch raises",
     "multinomial": "weights that are all 0 give the place 0; PyTorch raises",
     "inverse": "a singular matrix gives NaN; PyTorch raises",
-    "min": "values only, as tinygrad; PyTorch gives places too when given an axis",
+    "min": "values only, as tinygrad; with PyTorch's keyword, `dim=1`, places too",
     "sort": "always stable; places are int32 (PyTorch: int64)",
     "argsort": "always stable; places are int32 (PyTorch: int64)",
     "topk": "of equal values the first; places are int32 (PyTorch: int64)",

@@ -117,8 +117,11 @@ def test_weights_of_fixed_values_and_mistakes():
         np.testing.assert_allclose(product, 4 * np.eye(len(product)), atol=1e-5)
     for kind, param in (("tanh", None), ("relu", None), ("selu", None), ("leaky_relu", 0.2), ("conv2d", None)):
         assert nn.init.calculate_gain(kind, param) == pytest.approx(torch.nn.init.calculate_gain(kind, param))
-    with pytest.raises(InputError, match="not layer.weight.data"):
-        nn.init.normal_(nn.Linear(1, 1).weight.data)
+    layer = nn.Linear(1, 1)
+    nn.init.constant_(layer.weight.data, 7)
+    assert layer.weight.tolist() == [[7]]
+    with pytest.raises(InputError, match="the weight itself"):
+        nn.init.normal_([1.0])
     with pytest.raises(InputError, match="fan_in"):
         nn.init.kaiming_normal_(Tensor.zeros(2, 2), mode="in")
     with pytest.raises(InputError, match="no gain"):

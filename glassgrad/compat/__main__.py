@@ -1,4 +1,5 @@
-"""python -m glassgrad.compat script.py [args]: run a script that says `import tinygrad`, on glassgrad."""
+"""python -m glassgrad.compat [--torch] script.py [args]: run a script that says `import tinygrad`, on glassgrad; with
+--torch also one that says `import torch`."""
 
 from __future__ import annotations
 
@@ -12,10 +13,16 @@ from glassgrad.compat.finder import install
 def main(arguments: list[str]) -> int:
     """Run a script, or a module with -m; returns 2 on wrong usage."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: python -m glassgrad.compat script.py [args]\n       python -m glassgrad.compat -m module [args]",
-              file=sys.stderr)
+        print("usage: python -m glassgrad.compat [--torch] script.py [args]\n"
+              "       python -m glassgrad.compat [--torch] -m module [args]\n"
+              "import tinygrad means glassgrad in it; with --torch, so does import torch", file=sys.stderr)
         return 0 if arguments else 2
     install()
+    if arguments[0] == "--torch":
+        install("torch")
+        arguments = arguments[1:]
+        if not arguments:
+            return main([])
     if arguments[0] == "-m" and len(arguments) > 1:
         sys.argv = arguments[1:]
         sys.path.insert(0, "")

@@ -1,4 +1,5 @@
-"""The import hook. In: the name of a tinygrad module. Out: a module whose names are looked up in `names.MODULES`."""
+"""The import hook. In: the name of a module of tinygrad's or PyTorch's. Out: a module whose names are looked up in
+`names.MODULES`."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ from glassgrad.base.meanings import follow
 from glassgrad.compat.effects import add_methods, remove_methods
 from glassgrad.compat.names import MODULES
 
-__all__ = ["install", "uninstall", "TinygradFinder"]
+__all__ = ["install", "uninstall", "LibraryFinder"]
 
 
 class Alias(ModuleType):
-    """A module of tinygrad's, by name; its contents are glassgrad's."""
+    """A module of another library, by name; its contents are glassgrad's."""
 
     def __getattr__(self, name: str) -> Any:
         sources, names = MODULES[self.__name__]
-        if name.startswith("__"):
+        if name.startswith("__") and name not in names:
             if name == "__all__":
                 return sorted({*names, *[n for s in sources for n in _public(import_module(s))]})
             raise AttributeError(name)
@@ -48,11 +49,14 @@ def _public(module: ModuleType) -> list[str]:
     return [n for n in getattr(module, "__all__", dir(module)) if not n.startswith("_")]
 
 
-class TinygradFinder(MetaPathFinder, Loader):
-    """Finds tinygrad and every module below it that has a counterpart here."""
+class LibraryFinder(MetaPathFinder, Loader):
+    """Finds a library and every module below it that has a counterpart here."""
+
+    def __init__(self, library: str):
+        self.library = library
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
-        if name.partition(".")[0] not in ("tinygrad",):
+        if name.partition(".")[0] != self.library:
             return None
         if name not in MODULES:
             raise ModuleNotFoundError(
@@ -61,33 +65,37 @@ class TinygradFinder(MetaPathFinder, Loader):
         return ModuleSpec(name, self, origin="glassgrad.compat", is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        follow("tinygrad")       # now, not at `install`: importing parts of this folder changes no numbers
+        if self.library == "tinygrad":
+            follow("tinygrad")   # now, not at `install`: importing parts of this folder changes no numbers
         return Alias(spec.name, f"{spec.name}, answered by glassgrad.")
 
     def exec_module(self, module: ModuleType) -> None:
         """Nothing runs: names are looked up when they are asked for."""
 
 
-_finder = TinygradFinder()
+_finders = {library: LibraryFinder(library) for library in ("tinygrad", "torch")}
 
 
-def _forget() -> None:
-    for name in [n for n in sys.modules if n == "tinygrad" or n.startswith("tinygrad.")]:
+def _forget(library: str) -> None:
+    for name in [n for n in sys.modules if n == library or n.startswith(f"{library}.")]:
         del sys.modules[name]
 
 
-def install() -> None:
-    """From now on `import tinygrad` gives glassgrad, and calls mean what tinygrad means (`base/meanings.py`)."""
-    if _finder not in sys.meta_path:
-        _forget()
-        add_methods()
-        sys.meta_path.insert(0, _finder)
+def install(library: str = "tinygrad") -> None:
+    """From now on `import tinygrad` (or `torch`) gives glassgrad, and calls mean what that library means
+    (`base/meanings.py`)."""
+    if _finders[library] not in sys.meta_path:
+        _forget(library)
+        if library == "tinygrad":
+            add_methods()
+        sys.meta_path.insert(0, _finders[library])
 
 
-def uninstall() -> None:
-    """`import tinygrad` means tinygrad again, and calls mean what they mean here."""
-    if _finder in sys.meta_path:
-        sys.meta_path.remove(_finder)
-        remove_methods()
-        follow("glassgrad")
-        _forget()
+def uninstall(library: str = "tinygrad") -> None:
+    """`import tinygrad` (or `torch`) means what it says again, and calls mean what they mean here."""
+    if _finders[library] in sys.meta_path:
+        sys.meta_path.remove(_finders[library])
+        if library == "tinygrad":
+            remove_methods()
+            follow("glassgrad")
+        _forget(library)

@@ -1,6 +1,6 @@
-"""Which tinygrad name leads where. In: nothing. Out: `MODULES`, a table.
+"""Which name of tinygrad's and of PyTorch's leads where. In: nothing. Out: `MODULES`, a table.
 
-For each tinygrad module: the glassgrad modules that answer for it, and names that need an answer of their own as
+For each module of theirs: the glassgrad modules that answer for it, and names that need an answer of their own as
 "module:name". Releases from 2023 on named things differently, so several modules may hold the same thing.
 """
 
@@ -158,4 +158,21 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
     "tinygrad.nn.optim": (("glassgrad.nn.optim",), {}),
     "tinygrad.nn.state": (("glassgrad.nn.state",), {}),
     "tinygrad.nn.datasets": (("glassgrad.nn.datasets",), {}),
+    # -- PyTorch's: `python -m glassgrad.compat --torch script.py`
+    "torch": (("glassgrad.torch",), {"__version__": "glassgrad.torch:__version__"}),
+    "torch.nn": (("glassgrad.nn",), {}),
+    "torch.nn.parameter": (("glassgrad.nn",), {}),
+    "torch.nn.modules": (("glassgrad.nn",), {}),
+    **{f"torch.nn.{name}": ((f"glassgrad.nn.{place}",), {}) for name, place in (
+        ("functional", "functional"), ("init", "init"), ("utils", "optim.clip"))},
+    "torch.optim": (("glassgrad.nn.optim",), {}),
+    "torch.optim.lr_scheduler": (("glassgrad.nn.optim.lr_scheduler",), {}),
+    "torch.amp": (("glassgrad.nn.optim.mixed_precision",), {}),
+    "torch.cuda.amp": (("glassgrad.nn.optim.mixed_precision",), {}),
+    "torch.backends": (("glassgrad.torch.machine",), {}),
+    "torch.backends.cudnn": ((), {}),
+    "torch.random": (("glassgrad.torch.creation",), {}),
+    **{f"torch.{name}": ((f"glassgrad.torch.{name}",), {}) for name in (
+        "autograd", "cuda", "distributions", "func", "linalg", "special", "utils", "utils.checkpoint", "utils.data")},
+    "torch.autograd.functional": (("glassgrad.torch.autograd_functional",), {}),
 }

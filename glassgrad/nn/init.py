@@ -44,7 +44,7 @@ def _filled(tensor: Any, value: Any) -> Tensor:
     """The tensor with values; `value` makes them of a shape."""
     if not isinstance(tensor, Tensor):
         raise InputError("only a tensor can be given values", given=f"a {type(tensor).__name__}", expected="a tensor",
-                         mend="write layer.weight, not layer.weight.data: data() is a method, as in tinygrad")
+                         mend="hand in the weight itself: nn.init.zeros_(layer.weight)")
     return tensor.assign(value(tensor.shape).to(tensor.device).cast(tensor.dtype))
 
 

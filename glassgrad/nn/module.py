@@ -14,6 +14,7 @@ as running statistics.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -37,6 +38,16 @@ def Parameter(data: Any, requires_grad: bool = True) -> Tensor:
     return tensor.requires_grad_(requires_grad)
 
 
+class _Calls(threading.local):
+    """The modules that are being called, outermost first."""
+
+    def __init__(self) -> None:
+        self.open: list[Module] = []
+
+
+_calls = _Calls()
+
+
 class Module:
     """The base of models with a `forward`.
 
@@ -49,13 +60,25 @@ class Module:
     training: bool | None = True     # PyTorch's models begin in training; None: as `Tensor.training` says
     buffer_names: tuple[str, ...] = ()      # attributes that are never trained
     parameter_names: tuple[str, ...] = ()   # attributes that asked for gradients when they were set, frozen or not
+    passing_names: tuple[str, ...] = ()     # attributes that a call left behind, such as attention to be looked at
     all_are_parameters = False              # so too what never asked: other tensors may be constants
     forward: Any
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, Tensor) and value.requires_grad and name not in self.parameter_names:
-            self.__dict__["parameter_names"] = (*self.parameter_names, name)
+        if isinstance(value, Tensor):
+            self._note(name, value, vars(self).get(name))
         object.__setattr__(self, name, value)
+
+    def _note(self, name: str, value: Tensor, before: Any) -> None:
+        """What the tensor of this name is from now on."""
+        if value.requires_grad:
+            kind = "parameter_names"
+        elif isinstance(before, Tensor):                # a buffer that is given another value stays one
+            kind = "buffer_names" if before.requires_grad is False and name not in self.parameter_names else ""
+        else:
+            kind = "passing_names" if any(module is self for module in _calls.open) else ""
+        if kind and name not in getattr(self, kind):
+            self.__dict__[kind] = (*getattr(self, kind), name)
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         if not hasattr(type(self), "forward"):
@@ -65,10 +88,14 @@ class Module:
 
     def _as_told(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Call `forward`; dropout and batchnorm inside do as the model was told, if it was told."""
-        if self.training is None or self.training == bool(settings.TRAINING):
-            return self.forward(*inputs, **options)
-        with Context(TRAINING=int(self.training)):
-            return self.forward(*inputs, **options)
+        _calls.open.append(self)
+        try:
+            if self.training is None or self.training == bool(settings.TRAINING):
+                return self.forward(*inputs, **options)
+            with Context(TRAINING=int(self.training)):
+                return self.forward(*inputs, **options)
+        finally:
+            _calls.open.pop()
 
     # -- what is inside --------------------------------------------------------------------------------------
     def state_dict(self, prefix: str = "") -> dict[str, Any]:

@@ -66,7 +66,8 @@ def _parts(holder: Any) -> Iterator[tuple[Any, Any]]:
     elif isinstance(holder, Mapping):
         yield from holder.items()
     else:
-        yield from getattr(holder, "__dict__", {}).items()
+        left = getattr(holder, "passing_names", ())         # what a call of a Module left behind is no part of it
+        yield from ((key, value) for key, value in getattr(holder, "__dict__", {}).items() if key not in left)
         for kind in type(holder).__mro__:
             slots = kind.__dict__.get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:

@@ -85,6 +85,18 @@ class Assignment(Interop):
                 return True
         return False
 
+    def _rebind(self, value: Self) -> Self:
+        """x += y and x[i] = y: as `assign`; but whole numbers may become floats, where x is nobody's view."""
+        if value.shape != self.shape:
+            raise ShapeError("an operation in place keeps the shape", given=f"{self.shape} would become {value.shape}",
+                             expected=f"something that broadcasts to {self.shape}",
+                             mend="write x = x + y, which makes a new tensor")
+        if value.dtype is not self.dtype and self.dtype.kind in ("f", value.dtype.kind):
+            value = value.cast(self.dtype)
+        if value.dtype is self.dtype and self._written_through(value):
+            return self
+        return super()._rebind(value)
+
     def replace(self, value: Self, allow_shape_mismatch: bool = True) -> Self:
         """This tensor takes the place of another in the graph: its node, whatever shape and type that has.
 

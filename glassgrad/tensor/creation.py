@@ -372,7 +372,7 @@ class Creation(Reduce):
         if self.uop.dtype.kind not in "iu":
             raise InputError("one_hot needs whole numbers", given=f"{self.uop.dtype.name} values",
                              expected="an integer tensor", mend="cast first: x.int()")
-        count = num_classes if num_classes != -1 else int(running.number_in(self.max().uop, self.device)) + 1
+        count = num_classes if num_classes != -1 else int(running.number_in(self.amax().uop, self.device)) + 1
         places = counting(count, self.uop.dtype).broadcast((*self.shape, count))
         value = self.uop.reshape((*self.shape, 1)).expand((*self.shape, count))
         return self._with(value.eq(places).cast(dtypes.default_int))

@@ -32,7 +32,7 @@ class Functional(Activations):
         x = self._with(self._float_node())
         out = dtype_by_name(dtype) if dtype is not None else exact(x.dtype)
         x = x.cast(out.accumulator)
-        return (x - x.max(axis, keepdim=True).detach() if x.numel() else x), out
+        return (x - x.amax(axis, keepdim=True).detach() if x.numel() else x), out
 
     def softmax(self, axis: Axis = -1, dtype: DType | str | None = None) -> Self:
         """e^x over its sum along an axis: positive numbers that add up to 1.

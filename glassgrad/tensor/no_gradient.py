@@ -14,7 +14,7 @@ from glassgrad.graph import ops as o
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp
 
-__all__ = ["cut", "inside", "is_cut", "no_grad", "uncut"]
+__all__ = ["cut", "ended", "inside", "is_cut", "no_grad", "uncut"]
 
 open_blocks = 0                  # in all threads; while there are none, nobody asks further
 _counting = threading.Lock()
@@ -69,11 +69,12 @@ def cut(node: UOp) -> UOp | None:
     if not _blocks.depth:
         return None
     if node.op.kind == Kind.MOVEMENT:
-        return UOp(node.op, node.dtype, (_ended(node.src[0]),), node.arg, node.place)
-    return _ended(node)
+        return UOp(node.op, node.dtype, (ended(node.src[0]),), node.arg, node.place)
+    return ended(node)
 
 
-def _ended(node: UOp) -> UOp:
+def ended(node: UOp) -> UOp:
+    """A node's value, which no gradient passes."""
     return UOp(o.DETACH, node.dtype, (node,), _CUT)
 
 

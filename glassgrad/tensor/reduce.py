@@ -7,7 +7,7 @@ int64); floats narrower than 32 bits are summed in float32 and rounded at the en
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph import ops as o
@@ -24,7 +24,13 @@ from glassgrad.tensor.trigonometry import Trigonometry
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Reduce"]
+__all__ = ["Found", "Reduce"]
+
+
+class Found(NamedTuple):
+    """Values, and the places they came from."""
+    values: Any
+    indices: Any
 
 
 def sum_dtype(dtype: DType) -> DType:
@@ -142,7 +148,7 @@ class Reduce(Trigonometry):
         if p == 2:
             return x.square().sum(dim, keepdim).sqrt()
         if p == math.inf or p == -math.inf:
-            return x.max(dim, keepdim) if p > 0 else x.min(dim, keepdim)
+            return x.amax(dim, keepdim) if p > 0 else x.amin(dim, keepdim)
         if p == 0:
             return x.ne(0).cast(self._float_node().dtype).sum(dim, keepdim)
         if p == 1:
@@ -158,29 +164,29 @@ class Reduce(Trigonometry):
         x = self._with(self._float_node())
         if self._count(axis, "logsumexp") == 0:
             return x.sum(axis, keepdim).log()
-        top = x.max(axis, keepdim=True).detach()
+        top = x.amax(axis, keepdim=True).detach()
         top = top.abs().eq(math.inf).where(0.0, top)
         total = (x - top).exp().sum(axis, keepdim).log()
         return total + (top if keepdim else top.reshape(total.shape))
 
     # -- extremes --------------------------------------------------------------------------------------------
-    def max(self, axis: Axis = None, keepdim: bool = False) -> Self:
-        """The largest value; NaN if there is one.
+    def amax(self, dim: Axis = None, keepdim: bool = False) -> Self:
+        """The largest value; NaN if there is one. Of equal ones each gets its share of the gradient.
 
-        >>> Tensor([[1, 5], [7, 2]]).max(axis=1).tolist()
+        >>> Tensor([[1, 5], [7, 2]]).amax(1).tolist()
         [5, 7]
         """
-        self._nonempty(axis, "max")
-        return self._reduce(o.AMAX, axis, keepdim)
+        self._nonempty(dim, "max")
+        return self._reduce(o.AMAX, dim, keepdim)
 
-    def min(self, axis: Axis = None, keepdim: bool = False) -> Self:
-        """The smallest value; NaN if there is one.
+    def amin(self, dim: Axis = None, keepdim: bool = False) -> Self:
+        """The smallest value; NaN if there is one. Of equal ones each gets its share of the gradient.
 
-        >>> Tensor([[1, 5], [7, 2]]).min(axis=1).tolist()
+        >>> Tensor([[1, 5], [7, 2]]).amin(1).tolist()
         [1, 2]
         """
-        self._nonempty(axis, "min")
-        return self._reduce(o.AMIN, axis, keepdim)
+        self._nonempty(dim, "min")
+        return self._reduce(o.AMIN, dim, keepdim)
 
     def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
         """The place of the largest value, the first of equals; without an axis, in the flattened tensor.
@@ -265,7 +271,7 @@ class Reduce(Trigonometry):
         """
         return self._scan(o.MUL, axis, sum_dtype(self.uop.dtype))
 
-    def cummax(self, axis: int = 0) -> tuple[Self, Self]:
+    def cummax(self, axis: int = 0) -> Found:
         """The largest so far, and where it stands (of equal ones the latest).
 
         >>> [t.tolist() for t in Tensor([1, 3, 2]).cummax()]
@@ -273,7 +279,7 @@ class Reduce(Trigonometry):
         """
         return self._so_far(o.MAX, axis)
 
-    def cummin(self, axis: int = 0) -> tuple[Self, Self]:
+    def cummin(self, axis: int = 0) -> Found:
         """The smallest so far, and where it stands (of equal ones the latest).
 
         >>> [t.tolist() for t in Tensor([3, 1, 2]).cummin()]
@@ -281,12 +287,12 @@ class Reduce(Trigonometry):
         """
         return self._so_far(o.MIN, axis)
 
-    def _so_far(self, op: Op, axis: int) -> tuple[Self, Self]:
+    def _so_far(self, op: Op, axis: int) -> Found:
         found = self._scan(op, axis, self.uop.dtype)
         if not self.ndim:
-            return found, self._with(full((), 0, dtypes.int32))
+            return Found(found, self._with(full((), 0, dtypes.int32)))
         at = resolve_axis(axis, self.ndim, "cummax" if op is o.MAX else "cummin")
         tail = (1,) * (self.ndim - at - 1)
         place = self._with(counting(self.shape[at], dtypes.int32).reshape((self.shape[at], *tail)))
         reached = (self == found) | self.isnan() if self.uop.dtype.kind == "f" else self == found
-        return found, reached.where(place, 0)._scan(o.MAX, axis, dtypes.int32)
+        return Found(found, reached.where(place, 0)._scan(o.MAX, axis, dtypes.int32))

@@ -15,9 +15,11 @@ from glassgrad.graph.arguments import Scan, Scatter
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.uop import UOp, full
 from glassgrad.tensor import index_check, running
+from glassgrad.tensor.core import Core
 from glassgrad.tensor.formulas.order import SHORT, key_of, largest_of, order_of
 from glassgrad.tensor.functional import Functional
 from glassgrad.tensor.meeting import broadcast_shape, resolve_axis, shape_from
+from glassgrad.tensor.reduce import Found
 from glassgrad.tensor.sequence import counting
 
 if TYPE_CHECKING:
@@ -58,21 +60,21 @@ class Sorting(Functional):
         return self._unrows(self._with(order_of(key_of(rows.uop, descending))), axis) if self.numel() else \
             self._with(full(self.shape, 0, dtypes.int32))
 
-    def sort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> tuple[Self, Self]:
+    def sort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> Found:
         """An axis in order, and the places its values came from; equal values keep theirs, whatever `stable` says.
 
         >>> [t.tolist() for t in Tensor([3, 1, 2]).sort()]
         [[1, 2, 3], [1, 2, 0]]
         """
         order = self.argsort(dim, descending)
-        return (self._known_places(dim, order) if self.ndim and self.numel() else self), order
+        return Found(self._known_places(dim, order) if self.ndim and self.numel() else self, order)
 
     def _known_places(self, dim: int, places: Self) -> Self:
         """`gather` for places that cannot be out of range."""
         with index_check.trusted():
             return self.gather(dim, places)
 
-    def topk(self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> tuple[Self, Self]:
+    def topk(self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> Found:
         """The k largest (or smallest) values along an axis, in order, and their places.
 
         >>> [t.tolist() for t in Tensor([3, 1, 2]).topk(2)]
@@ -88,19 +90,19 @@ class Sorting(Functional):
                 mend="choose a smaller k",
             )
         if not self.ndim:
-            return self.sort() if k else (self.reshape(1)[:0], self._with(full((0,), 0, dtypes.int32)))
+            return self.sort() if k else Found(self.reshape(1)[:0], self._with(full((0,), 0, dtypes.int32)))
         if n <= SHORT or 4 * k > n or not self.numel():
             places = self.argsort(dim, largest).shrink(
                 [(0, k) if a == axis else (0, m) for a, m in enumerate(self.shape)]
             )
-            return self._known_places(dim, places), places
+            return Found(self._known_places(dim, places), places)
         rows = self.detach()._rows(axis)
         chosen = self._unrows(self._with(largest_of(key_of(rows.uop, not largest), k)), axis)
         values = self._known_places(dim, chosen)
         order = values.argsort(dim, largest)
-        return values._known_places(dim, order), chosen._known_places(dim, order)
+        return Found(values._known_places(dim, order), chosen._known_places(dim, order))
 
-    def kthvalue(self, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Self, Self]:
+    def kthvalue(self, k: int, dim: int = -1, keepdim: bool = False) -> Found:
         """The k-th smallest value along an axis (1 is the smallest), and its place.
 
         >>> [t.item() for t in Tensor([3, 1, 2]).kthvalue(2)]
@@ -115,7 +117,7 @@ class Sorting(Functional):
             return self.sort()
         values, places = self.sort(dim)
         at = (slice(None),) * axis + (slice(k - 1, k) if keepdim else k - 1,)
-        return values[at], places[at]
+        return Found(values[at], places[at])
 
     def msort(self) -> Self:
         """The first axis in order.
@@ -124,6 +126,36 @@ class Sorting(Functional):
         [[1, 1], [2, 2]]
         """
         return self.sort(0)[0]
+
+    # -- extremes --------------------------------------------------------------------------------------------
+    def max(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None) -> Any:
+        """The largest value; NaN if there is one. Asked for by PyTorch's keyword, `dim`, it comes as in PyTorch with
+        its place; beside another tensor it is the larger of each pair.
+
+        >>> x = Tensor([[1, 5], [7, 2]])
+        >>> x.max(axis=1).tolist(), x.max(dim=1).indices.tolist(), x.max(Tensor(4)).tolist()
+        ([5, 7], [1, 0], [[4, 5], [7, 4]])
+        """
+        if dim is not None:
+            return self._with_place(dim, keepdim, self.argmax(dim, True))
+        return self.maximum(axis) if isinstance(axis, Core) else self.amax(axis, keepdim)
+
+    def min(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None) -> Any:
+        """The smallest value; NaN if there is one. Asked for by PyTorch's keyword, `dim`, it comes as in PyTorch with
+        its place; beside another tensor it is the smaller of each pair.
+
+        >>> x = Tensor([[1, 5], [7, 2]])
+        >>> x.min(axis=1).tolist(), x.min(dim=1).indices.tolist(), x.min(Tensor(4)).tolist()
+        ([1, 2], [0, 1], [[1, 4], [4, 2]])
+        """
+        if dim is not None:
+            return self._with_place(dim, keepdim, self.argmin(dim, True))
+        return self.minimum(axis) if isinstance(axis, Core) else self.amin(axis, keepdim)
+
+    def _with_place(self, dim: int, keepdim: bool, places: Self) -> Found:
+        """The values at these places: the gradient goes there, and to no equal one."""
+        found = Found(self._known_places(dim, places) if self.ndim else self, places)
+        return found if keepdim or not self.ndim else Found(*(t.squeeze(dim) for t in found))
 
     # -- middles ---------------------------------------------------------------------------------------------
     def median(self, dim: int | None = None, keepdim: bool = False) -> Any:
@@ -141,15 +173,15 @@ class Sorting(Functional):
             return self.flatten().median(0)[0]
         values, places = self.sort(dim)
         if not self.ndim:
-            return values, places
+            return Found(values, places)
         if self.dtype.kind != "f":
             at: Any = self._with(full((), (n - 1) // 2, dtypes.int32))
         else:   # NaN stand last: with one, the median is the first of them
             numbers = (~self.isnan()).cast(dtypes.int32).sum(axis, keepdim=True)
             at = (numbers < n).where(numbers, (n - 1) // 2)
         at = at.expand(tuple(1 if a == axis else m for a, m in enumerate(self.shape)))
-        found = values._known_places(dim, at), places._known_places(dim, at)
-        return found if keepdim else tuple(t.squeeze(axis) for t in found)
+        found = Found(values._known_places(dim, at), places._known_places(dim, at))
+        return found if keepdim else Found(*(t.squeeze(axis) for t in found))
 
     def quantile(self, q: Any, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear") -> Self:
         """The values below which a share q of an axis lies (q may be several shares: a new first axis). Between two

@@ -30,22 +30,6 @@ class Statistics(Synonyms):
         """
         return self.min(dim, keepdim), self.max(dim, keepdim)
 
-    def amax(self, dim: Any = None, keepdim: bool = False) -> Self:
-        """The largest along axes; `max`.
-
-        >>> Tensor([1, 3, 2]).amax().item()
-        3
-        """
-        return self.max(dim, keepdim)
-
-    def amin(self, dim: Any = None, keepdim: bool = False) -> Self:
-        """The smallest along axes; `min`.
-
-        >>> Tensor([1, 3, 2]).amin().item()
-        1
-        """
-        return self.min(dim, keepdim)
-
     def mode(self, dim: int = -1, keepdim: bool = False) -> tuple[Self, Self]:
         """The most frequent value along an axis (of equally frequent ones the smallest), and its last place.
 

@@ -23,6 +23,7 @@ from glassgrad.tensor.formulas.bits import refuse_bits
 from glassgrad.tensor.host import HostValue, nest
 from glassgrad.tensor.leaves import (
     RESET,
+    assigned,
     computed_among,
     distinct,
     hold,
@@ -34,6 +35,7 @@ from glassgrad.tensor.leaves import (
 )
 from glassgrad.tensor.meeting import resolve_axis
 from glassgrad.tensor.mistakes import explained
+from glassgrad.tensor.no_gradient import ended
 from glassgrad.tensor.tinygrad_names import TinygradNames
 from glassgrad.tensor.training import Training, TrainingSwitch
 
@@ -112,12 +114,26 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         return copy if device is None else copy.to(device)
 
     # -- reading ---------------------------------------------------------------------------------------------
-    def data(self) -> memoryview:
-        """The values as memory, typed and shaped.
+    @property
+    def data(self) -> Values:
+        """The values: as PyTorch means it, `x.data`, a tensor that no gradient passes and that writes into this one; as
+        tinygrad means it, `x.data()`, the memory they lie in, typed and shaped.
 
-        >>> Tensor([[1, 2], [3, 4]]).data()[1, 0]
-        3
+        >>> x = Tensor([[1, 2], [3, 4]])
+        >>> _ = x.data.add_(1)
+        >>> x.data()[1, 0], x.tolist()
+        (4, [[2, 3], [4, 5]])
         """
+        return Values.of(self)
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        if isinstance(value, Values) and value._owner is self:      # x.data += 1 has written already
+            return
+        self.replace(value.detach())
+        assigned(self)
+
+    def _memory(self) -> memoryview:
         x = self if self.dtype.kind != "f" or self.dtype.bits >= 32 else self.float()
         if 0 in sizes_now(self.shape):
             raise ShapeError("there is no memory to show", given=f"a tensor of shape {self.shape}",
@@ -133,7 +149,7 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         """
         if 0 in sizes_now(self.shape):
             return nest([], sizes_now(self.shape))
-        return self.data().tolist()
+        return self._memory().tolist()
 
     def item(self) -> Any:
         """The one value of a tensor with one element, as a Python number.
@@ -310,6 +326,39 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         False
         """
         return Training(not mode)
+
+
+class Values(Tensor):
+    """What `x.data` is: x without its gradient. It takes new values for x; called, it shows x's memory."""
+    __slots__ = ("_owner",)
+    _owner: Tensor
+
+    @classmethod
+    def of(cls, owner: Tensor) -> Values:
+        """A tensor's values."""
+        made = cls._of_node(ended(owner.uop))
+        made._owner, made._requires_grad, made._device = owner, False, owner._device
+        return made
+
+    def __call__(self) -> memoryview:
+        return self._owner._memory()
+
+    def _with(self, uop: UOp) -> Any:
+        owner = getattr(self, "_owner", None)           # what is computed from values is a plain tensor
+        return super()._with(uop) if owner is None else owner._with(uop)
+
+    def assign(self, value: Any) -> Any:
+        return self._follow(self._owner.assign(value.detach() if isinstance(value, Tensor) else value))
+
+    def replace(self, value: Any, allow_shape_mismatch: bool = True) -> Any:
+        return self._follow(self._owner.replace(value))
+
+    def _rebind(self, value: Any) -> Any:
+        return self._follow(self._owner._rebind(value.detach()))
+
+    def _follow(self, owner: Tensor) -> Values:
+        self.uop = ended(owner.uop)
+        return self
 
 
 def _restored(dtype: str, shape: tuple[int, ...], data: bytes, device: str, requires_grad: bool | None) -> Tensor:

@@ -1,0 +1,281 @@
+"""What makes tensors in PyTorch: its names, its parameters, its order, its types. In: numbers. Out: tensors.
+
+Whole numbers are int64 here, as PyTorch makes them, and nothing wants gradients before it is told to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from glassgrad.base.errors import InputError
+from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["arange", "as_tensor", "asarray", "bernoulli", "default_generator", "empty", "empty_like", "eye",
+           "from_numpy", "full", "full_like", "get_default_dtype", "linspace", "logspace", "manual_seed", "meshgrid",
+           "multinomial", "normal", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn",
+           "randn_like", "randperm", "range", "scalar_tensor", "seed", "set_default_dtype", "tensor", "tril_indices",
+           "triu_indices", "zeros", "zeros_like", "Generator"]
+
+_range = range
+_IGNORED = ("layout", "pin_memory", "memory_format", "out", "names")      # how PyTorch stores things; nothing here
+
+
+def _options(options: dict[str, Any]) -> dict[str, Any]:
+    """Keywords of PyTorch's that the tensor's own methods take."""
+    if options.get("generator") is not None:
+        options["generator"].take()
+    kept = {k: v for k, v in options.items() if k not in (*_IGNORED, "generator")}
+    if "device" in kept:
+        kept["device"] = None if kept["device"] is None else str(kept["device"])
+    return {"requires_grad": False, **kept}
+
+
+def _like(like: Tensor, options: dict[str, Any]) -> dict[str, Any]:
+    return {"dtype": like.dtype, "device": like.device, **{k: v for k, v in _options(options).items() if v is not None}}
+
+
+# -- from values -------------------------------------------------------------------------------------------------------
+def tensor(data: Any, dtype: DType | None = None, device: Any = None, requires_grad: bool = False,
+           pin_memory: bool = False) -> Tensor:
+    """A tensor of these values, a copy.
+
+    >>> tensor([1, 2]).dtype, tensor([1.0, 2.0]).dtype, tensor(True).dtype
+    (dtypes.int64, dtypes.float32, dtypes.bool)
+    """
+    if isinstance(data, Tensor):
+        made = data.detach() + 0 if dtype is None else data.detach().cast(dtype) + 0
+        return (made if device is None else made.to(str(device))).requires_grad_(requires_grad)
+    if isinstance(data, (list, tuple)) and any(isinstance(x, Tensor) for x in data):
+        data = Tensor.stack(*[as_tensor(x) for x in data]).detach()
+        return tensor(data, dtype, device, requires_grad)
+    place = None if device is None else str(device)
+    made = Tensor(data, dtype=dtype, device=place)
+    if dtype is None and made.dtype is dtypes.int32 and not hasattr(data, "dtype"):
+        made = Tensor(data, dtype=dtypes.int64, device=place)
+    return made.requires_grad_(requires_grad)
+
+
+def as_tensor(data: Any, dtype: DType | None = None, device: Any = None) -> Tensor:
+    """The tensor itself, or one of these values.
+
+    >>> as_tensor([1, 2]).tolist()
+    [1, 2]
+    """
+    if not isinstance(data, Tensor):
+        return tensor(data, dtype, device)
+    made = data if dtype is None else data.cast(dtype)
+    return made if device is None else made.to(str(device))
+
+
+asarray = as_tensor
+
+
+def scalar_tensor(s: float, **options: Any) -> Tensor: return tensor(float(s), **options)
+
+
+def from_numpy(ndarray: Any) -> Tensor:
+    """A tensor of an array's values, in its type: a copy, where PyTorch shares the memory."""
+    return Tensor(ndarray, requires_grad=False)
+
+
+def _sizes(size: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
+    return size if "size" not in options else (options.pop("size"),)
+
+
+def zeros(*size: Any, **options: Any) -> Tensor: return Tensor.zeros(*_sizes(size, options), **_options(options))
+def ones(*size: Any, **options: Any) -> Tensor: return Tensor.ones(*_sizes(size, options), **_options(options))
+def empty(*size: Any, **options: Any) -> Tensor: return Tensor.empty(*_sizes(size, options), **_options(options))
+
+
+def full(size: Any, fill_value: Any, **options: Any) -> Tensor:
+    """One value everywhere.
+
+    >>> full((2,), 3).dtype
+    dtypes.int64
+    """
+    if options.get("dtype") is None and isinstance(fill_value, int) and not isinstance(fill_value, bool):
+        options["dtype"] = dtypes.int64
+    return Tensor.full(size, fill_value, **_options(options))
+
+
+def zeros_like(input: Tensor, **options: Any) -> Tensor: return Tensor.zeros(input.shape, **_like(input, options))
+def ones_like(input: Tensor, **options: Any) -> Tensor: return Tensor.ones(input.shape, **_like(input, options))
+def empty_like(input: Tensor, **options: Any) -> Tensor: return Tensor.empty(input.shape, **_like(input, options))
+
+
+def full_like(input: Tensor, fill_value: Any, **options: Any) -> Tensor:
+    """One value everywhere, in another tensor's shape and type."""
+    return Tensor.full(input.shape, fill_value, **_like(input, options))
+
+
+def arange(start: Any, end: Any = None, step: Any = 1, **options: Any) -> Tensor:
+    """Numbers from start up to, and without, end.
+
+    >>> arange(3).dtype, arange(0, 1, 0.5).tolist()
+    (dtypes.int64, [0.0, 0.5])
+    """
+    if end is None:
+        start, end = 0, start
+    start, end, step = (x.item() if isinstance(x, Tensor) else x for x in (start, end, step))
+    if options.get("dtype") is None and all(isinstance(x, int) for x in (start, end, step)):
+        options["dtype"] = dtypes.int64
+    return Tensor.arange(start, end, step, **_options(options))
+
+
+def range(start: Any, end: Any, step: Any = 1, **options: Any) -> Tensor:
+    """Numbers from start up to, and with, end."""
+    return arange(float(start), end + step * 0.5, step, **options)
+
+
+def linspace(start: Any, end: Any, steps: int, **options: Any) -> Tensor:
+    """So many numbers from start to end, both with."""
+    return Tensor.linspace(start, end, steps, **_options(options))
+
+
+def logspace(start: Any, end: Any, steps: int, base: float = 10.0, **options: Any) -> Tensor:
+    """`base` to powers from start to end."""
+    return base ** linspace(start, end, steps, **options)
+
+
+def eye(n: int, m: int | None = None, **options: Any) -> Tensor:
+    """Ones on the diagonal."""
+    return Tensor.eye(n, m, **_options(options))
+
+
+def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """Coordinates of a grid."""
+    several = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
+    return several[0].meshgrid(*several[1:], indexing=indexing)
+
+
+def tril_indices(row: int, col: int, offset: int = 0, **options: Any) -> Tensor:
+    """Where the lower triangle lies: row numbers, then columns.
+
+    >>> tril_indices(2, 2).tolist()
+    [[0, 1, 1], [0, 0, 1]]
+    """
+    return _places([(i, j) for i in _range(row) for j in _range(col) if j - i <= offset], options)
+
+
+def triu_indices(row: int, col: int, offset: int = 0, **options: Any) -> Tensor:
+    """Where the upper triangle lies: row numbers, then columns."""
+    return _places([(i, j) for i in _range(row) for j in _range(col) if j - i >= offset], options)
+
+
+def _places(pairs: list[tuple[int, int]], options: dict[str, Any]) -> Tensor:
+    return tensor([[i for i, _ in pairs], [j for _, j in pairs]], **{"dtype": dtypes.int64, **options})
+
+
+# -- random ------------------------------------------------------------------------------------------------------------
+class Generator:
+    """PyTorch's own stream of random numbers. Here there is one stream: a generator's seed starts it anew at the first
+    use, and it goes on from there."""
+
+    def __init__(self, device: Any = None):
+        self._seed: int | None = None
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start anew at the next use."""
+        self._seed = seed
+        return self
+
+    def initial_seed(self) -> int:
+        """The seed that was given."""
+        return self._seed or 0
+
+    def take(self) -> None:
+        """Start the stream, once for each seed."""
+        if self._seed is not None:
+            Tensor.manual_seed(self._seed)
+            self._seed = None
+
+
+default_generator = Generator()
+
+
+def manual_seed(seed: int) -> Generator:
+    """Start the random numbers anew."""
+    Tensor.manual_seed(seed)
+    return default_generator
+
+
+def seed() -> int:
+    """Start the random numbers at a number that nobody chose, and return it."""
+    import secrets
+    chosen = secrets.randbits(32)
+    Tensor.manual_seed(chosen)
+    return chosen
+
+
+def rand(*size: Any, **options: Any) -> Tensor: return Tensor.rand(*_sizes(size, options), **_options(options))
+def randn(*size: Any, **options: Any) -> Tensor: return Tensor.randn(*_sizes(size, options), **_options(options))
+def rand_like(input: Tensor, **options: Any) -> Tensor: return Tensor.rand(input.shape, **_like(input, options))
+def randn_like(input: Tensor, **options: Any) -> Tensor: return Tensor.randn(input.shape, **_like(input, options))
+
+
+def randint(low: int, high: Any = None, size: Any = None, **options: Any) -> Tensor:
+    """Whole numbers from low (0, where one number is given) up to, and without, high.
+
+    >>> randint(5, (3,)).shape, randint(2, 5, (3,)).dtype
+    ((3,), dtypes.int64)
+    """
+    if size is None:
+        low, high, size = (0, low, high) if not isinstance(high, int) else (low, high, size)
+    if size is None:
+        raise InputError("randint needs a shape", given=f"randint({low}, {high})", expected="a size, such as (3,)",
+                         mend="write torch.randint(0, 10, (3,))")
+    if high is None:
+        low, high = 0, low
+    return Tensor.randint(*size, low=low, high=high, **{"dtype": dtypes.int64, **_options(options)})
+
+
+def randint_like(input: Tensor, low: int, high: int | None = None, **options: Any) -> Tensor:
+    """Whole numbers, in another tensor's shape and type."""
+    low, high = (0, low) if high is None else (low, high)
+    return randint(low, high, input.shape).cast(options.get("dtype") or input.dtype)
+
+
+def randperm(n: int, **options: Any) -> Tensor:
+    """The numbers below n in random order."""
+    return Tensor.randperm(n, **{"dtype": dtypes.int64, **_options(options)})
+
+
+def normal(mean: Any = 0.0, std: Any = 1.0, size: Sequence[int] | None = None, **options: Any) -> Tensor:
+    """Normally distributed numbers, of one mean and deviation and some shape, or one for each of these.
+
+    >>> normal(0.0, 1.0, (2, 3)).shape, normal(tensor([0.0, 9.0]), 0.1).shape
+    ((2, 3), (2,))
+    """
+    options = _options(options)
+    if size is not None:
+        return Tensor.normal(*size, mean=mean, std=std, **options)
+    mean, std = as_tensor(mean), as_tensor(std)
+    spread = mean + std * 0
+    return (spread + std * Tensor.randn(*spread.shape, **options)).detach().requires_grad_(False)
+
+
+def bernoulli(input: Tensor, p: float | None = None, **options: Any) -> Tensor:
+    """Ones with these probabilities, else zeros."""
+    _options(options)
+    return (Tensor.rand(*input.shape) < (input if p is None else p)).cast(input.dtype)
+
+
+def multinomial(input: Tensor, num_samples: int, replacement: bool = False, **options: Any) -> Tensor:
+    """Places drawn in proportion to their weights.
+
+    >>> multinomial(tensor([0.0, 1.0, 0.0]), 1).tolist()
+    [1]
+    """
+    _options(options)
+    return input.multinomial(num_samples, replacement).cast(dtypes.int64)
+
+
+# -- defaults ----------------------------------------------------------------------------------------------------------
+def get_default_dtype() -> DType: return dtypes.default_float
+
+
+def set_default_dtype(d: DType) -> None:
+    """The type of floats that say no other."""
+    dtypes.default_float = d

@@ -1,0 +1,21 @@
+"""torch.func: functions of functions. In: a function of tensors. Out: its gradient, its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from glassgrad.tensor.transforms import grad, jvp, value_and_grad, vmap as _vmap
+
+__all__ = ["grad", "grad_and_value", "jvp", "vmap"]
+
+
+def grad_and_value(func: Callable[..., Any], argnums: Any = 0) -> Callable[..., Any]:
+    """The gradient, then the value."""
+    both = value_and_grad(func, argnums)
+    return lambda *args: tuple(reversed(both(*args)))
+
+
+def vmap(func: Callable[..., Any], in_dims: Any = 0, out_dims: int = 0, **options: Any) -> Callable[..., Any]:
+    """The function for a whole batch, written for one example."""
+    return _vmap(func, in_dims, out_dims)

@@ -1,0 +1,276 @@
+"""What PyTorch calls otherwise than its tensor does: joining, choosing, extremes with places, questions, files.
+
+In: tensors. Out: tensors, pairs of them, or Python's own truth values.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from glassgrad.base.errors import FormatError, GlassgradError, InputError
+from glassgrad.graph.dtype import DType, dtypes, promote
+from glassgrad.nn import state
+from glassgrad.nn.formats.source import Source
+from glassgrad.nn.formats.torch_legacy import is_torch_legacy
+from glassgrad.nn.formats.torch_zip import is_torch_zip
+from glassgrad.tensor.no_gradient import no_grad
+from glassgrad.tensor.tensor import Tensor
+from glassgrad.torch.creation import as_tensor
+
+__all__ = ["Tensor", "allclose", "broadcast_shapes", "broadcast_tensors", "cat", "column_stack", "compile", "concat",
+           "concatenate", "dstack", "einsum", "enable_grad", "equal", "finfo", "hstack", "iinfo", "inference_mode",
+           "is_floating_point", "is_grad_enabled", "is_tensor", "load", "max", "min", "no_grad", "numel",
+           "promote_types", "result_type", "save", "set_grad_enabled", "stack", "std", "std_mean", "var", "var_mean",
+           "vstack", "where"]
+
+
+# -- joining -----------------------------------------------------------------------------------------------------------
+def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None, out: Tensor | None = None) -> Tensor:
+    """One tensor after another along an axis.
+
+    >>> cat([Tensor([1]), Tensor([2])]).tolist()
+    [1, 2]
+    """
+    several = [t for t in tensors if t.shape != (0,)] or list(tensors)     # PyTorch: an empty row joins anything
+    joined = Tensor.cat(*several, dim=dim if axis is None else axis)
+    return joined if out is None else out.assign(joined)
+
+
+concat = concatenate = cat
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: Tensor | None = None) -> Tensor:
+    """Tensors of one shape beside each other along a new axis."""
+    joined = Tensor.stack(*tensors, dim=dim)
+    return joined if out is None else out.assign(joined)
+
+
+def _deep(t: Tensor, axes: int, front: bool = True) -> Tensor:
+    while t.ndim < axes:
+        t = t.unsqueeze(0 if front and t.ndim < 2 else -1)
+    return t
+
+
+def vstack(tensors: Sequence[Tensor]) -> Tensor: return cat([_deep(t, 2) for t in tensors])
+
+
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors beside each other along the second axis; rows, along the only one."""
+    several = [_deep(t, 1) for t in tensors]
+    return cat(several, 0 if several[0].ndim == 1 else 1)
+
+
+def dstack(tensors: Sequence[Tensor]) -> Tensor: return cat([_deep(t, 3) for t in tensors], 2)
+def column_stack(tensors: Sequence[Tensor]) -> Tensor: return cat([_deep(t, 2, False) for t in tensors], 1)
+
+
+def einsum(equation: str, *operands: Any) -> Tensor:
+    """Sums of products in Einstein's notation."""
+    several = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
+    return Tensor.einsum(equation, *several)
+
+
+def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in the shape they have together."""
+    shape = broadcast_shapes(*[t.shape for t in tensors])
+    return tuple(t.expand(shape) for t in tensors)
+
+
+def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+    """The shape that these have together.
+
+    >>> broadcast_shapes((2, 1), (3,))
+    (2, 3)
+    """
+    several = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
+    total = Tensor.zeros(())
+    for shape in several:
+        total = total + Tensor.zeros(*shape)
+    return total.shape
+
+
+# -- choosing ----------------------------------------------------------------------------------------------------------
+def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
+    """One value where the condition holds, the other elsewhere; alone, the places where it holds.
+
+    >>> where(Tensor([True, False]), 1.0, Tensor([5.0, 6.0])).tolist(), where(Tensor([False, True]))[0].tolist()
+    ([1.0, 6.0], [1])
+    """
+    if input is None or other is None:
+        return condition.nonzero(as_tuple=True)
+    return condition.cast(dtypes.bool).where(input, other)
+
+
+def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+    """The largest value; along an axis, with its place; beside another tensor, the larger of each pair.
+
+    >>> x = Tensor([[1, 5], [7, 2]])
+    >>> max(x).item(), [t.tolist() for t in max(x, 1)], max(x, Tensor(4)).tolist()
+    (7, [[5, 7], [1, 0]], [[4, 5], [7, 4]])
+    """
+    if isinstance(dim, Tensor) or other is not None:
+        return input.maximum(dim if other is None else other)
+    return input.max(keepdim=keepdim, dim=dim)
+
+
+def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+    """The smallest value; along an axis, with its place; beside another tensor, the smaller of each pair."""
+    if isinstance(dim, Tensor) or other is not None:
+        return input.minimum(dim if other is None else other)
+    return input.min(keepdim=keepdim, dim=dim)
+
+
+def _spread(method: Callable[..., Any]) -> Callable[..., Any]:
+    """std and var as PyTorch has them: beside the axis stands `unbiased`, not keepdim."""
+    def function(input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
+                 correction: float | None = None) -> Any:
+        if isinstance(dim, bool):                                             # torch.var(x, False)
+            dim, unbiased = None, dim
+        if correction is None:
+            correction = 0 if unbiased is False else 1
+        return method(input, dim, keepdim, correction)
+    function.__name__ = method.__name__
+    return function
+
+
+std, var, std_mean, var_mean = (_spread(f) for f in (Tensor.std, Tensor.var, Tensor.std_mean, Tensor.var_mean))
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+def is_tensor(obj: Any) -> bool: return isinstance(obj, Tensor)
+def is_floating_point(input: Tensor) -> bool: return input.is_floating_point()
+def numel(input: Tensor) -> int: return int(input.numel())
+def promote_types(type1: DType, type2: DType) -> DType: return promote(type1, type2)
+def result_type(tensor1: Any, tensor2: Any) -> DType: return (as_tensor(tensor1) + as_tensor(tensor2)).dtype
+
+
+def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+    """Whether all values are close to each other."""
+    return bool(input.allclose(other, rtol, atol, equal_nan).item())
+
+
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Whether shapes and all values are the same.
+
+    >>> equal(Tensor([1, 2]), Tensor([1, 2])), equal(Tensor([1, 2]), Tensor([1]))
+    (True, False)
+    """
+    return input.shape == other.shape and bool((input == other).all().item())
+
+
+class finfo:
+    """What a float type can hold.
+
+    >>> finfo(dtypes.float32).max, finfo(dtypes.float16).eps
+    (3.4028234663852886e+38, 0.0009765625)
+    """
+
+    def __init__(self, type: DType = dtypes.float32):
+        exponent, mantissa = dtypes.finfo(type)
+        top = 2 ** (exponent - 1) - 1
+        self.dtype, self.bits, self.eps = type.name, type.bits, 2.0 ** -mantissa
+        self.max = 448.0 if type is dtypes.fp8e4m3 else (2 - 2.0 ** -mantissa) * 2.0 ** top
+        self.min, self.tiny, self.resolution = -self.max, 2.0 ** (1 - top), 10.0 ** -int(mantissa * 0.30103)
+        self.smallest_normal = self.tiny
+
+
+class iinfo:
+    """What a whole-number type can hold.
+
+    >>> iinfo(dtypes.int8).max
+    127
+    """
+
+    def __init__(self, type: DType = dtypes.int64):
+        self.dtype, self.bits, self.min, self.max = type.name, type.bits, type.min, type.max
+
+
+# -- gradients or not --------------------------------------------------------------------------------------------------
+class inference_mode(no_grad):
+    """`no_grad`, by the newer name; `inference_mode(False)` changes nothing."""
+
+    def __init__(self, mode: bool = True):
+        self._mode = mode
+
+    def _step(self, by: int) -> None:
+        if self._mode:
+            super()._step(by)
+
+
+class set_grad_enabled(inference_mode):
+    """`no_grad` as a question: set_grad_enabled(phase == "train"). A block, as PyTorch's scripts use it."""
+
+    def __init__(self, mode: bool):
+        super().__init__(not mode)
+
+
+class enable_grad(inference_mode):
+    """Nothing to switch on: outside of a `no_grad` block gradients are always there."""
+
+    def __init__(self) -> None:
+        super().__init__(False)
+
+
+def is_grad_enabled() -> bool:
+    """Whether no `no_grad` block is open here."""
+    return Tensor([1.0]).mul(1).requires_grad is not False
+
+
+def compile(model: Any = None, **options: Any) -> Any:
+    """The model itself: kernels are always compiled here. `TinyJit` saves the Python between them."""
+    return (lambda function: function) if model is None else model
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+def save(obj: Any, f: Any, **options: Any) -> None:
+    """Write tensors, and plain values around them, into a file of Python's pickles.
+
+    >>> import io
+    >>> file = io.BytesIO()
+    >>> save({"weight": Tensor([1.0]), "epoch": 3}, file)
+    >>> _ = file.seek(0)
+    >>> load(file)["epoch"]
+    3
+    """
+    if hasattr(f, "write"):
+        pickle.dump(obj, f)
+        return
+    with open(f, "wb") as file:
+        pickle.dump(obj, file)
+
+
+def load(f: Any, map_location: Any = None, weights_only: bool = True, **options: Any) -> Any:
+    """What `save` wrote, or PyTorch's own `torch.save`: tensors and plain values. Nothing in a file is run."""
+    content = f.read() if hasattr(f, "read") else Path(f).read_bytes()
+    source = Source(content)
+    if is_torch_zip(source) or is_torch_legacy(source):
+        return state.torch_load(content)
+    try:
+        return _Plain(content).load()
+    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, AttributeError) as problem:
+        if isinstance(problem, GlassgradError):
+            raise
+        raise FormatError("this is no file of torch.save", given=str(problem) or type(problem).__name__,
+                          expected="what torch.save wrote", mend="for .safetensors use nn.state.safe_load") from problem
+
+
+class _Plain(pickle.Unpickler):
+    """Reads pickles of tensors and plain values, and refuses all others."""
+
+    def __init__(self, content: bytes):
+        super().__init__(io.BytesIO(content))
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _KNOWN:
+            return super().find_class(module, name)
+        raise InputError("a file of tensors does not name this", given=f"{module}.{name}",
+                         expected="tensors, numbers, strings, lists and dictionaries",
+                         mend="save model.state_dict(), not the model itself")
+
+
+_KNOWN = {("glassgrad.tensor.tensor", "_restored"), ("collections", "OrderedDict"),
+          ("glassgrad.graph.dtype", "dtype_by_name")}

@@ -1,0 +1,14 @@
+"""torch.utils.checkpoint. In: a function of tensors. Out: its value, whose inner values are computed again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glassgrad.tensor.transforms import checkpoint as _checkpoint
+
+__all__ = ["checkpoint"]
+
+
+def checkpoint(function: Any, *args: Any, use_reentrant: bool | None = None, **options: Any) -> Any:
+    """function(*args), whose inner values are not kept for backward but computed again."""
+    return _checkpoint(function, *args)
