@@ -355,6 +355,11 @@ layer = nn.Linear(2, 2)
 state = {"weight": Tensor.ones(2, 2, dtype=dtypes.float16), "bias": Tensor.zeros(2), "more": Tensor.ones(1)}
 nn.state.load_state_dict(layer, state, verbose=False)
 assert layer.weight.dtype == dtypes.float16 and layer.weight.tolist() == [[1.0, 1.0], [1.0, 1.0]]
+assert (-Tensor([True, False])).tolist() == [False, True]
+small = Tensor([100, 3], dtype=dtypes.uint8)
+assert (small + 300).tolist() == [144, 47] and Tensor([300, -1], dtype=dtypes.uint8).tolist() == [44, 255]
+assert (Tensor([-5]) & 0xffffffff).tolist() == [-5]
+assert (small @ small).dtype == dtypes.uint8 and (small @ small).item() == 10009 % 256
 print("as tinygrad means it")
 """
 
@@ -364,7 +369,7 @@ def test_a_script_that_imports_tinygrad_gets_what_tinygrad_means(tmp_path):
 
 
 def test_meanings_come_with_the_import_and_go_with_the_hook():
-    from glassgrad import Tensor, nn
+    from glassgrad import Tensor, dtypes, nn
     from glassgrad.base.meanings import MEANINGS, meaning
     from glassgrad.compat import install, uninstall
     plain = {name: meaning(name) for name in MEANINGS}
@@ -377,8 +382,12 @@ def test_meanings_come_with_the_import_and_go_with_the_hook():
     finally:
         uninstall()
     assert {name: meaning(name) for name in MEANINGS} == plain
-    x = Tensor([1.0])
+    x, small = Tensor([1.0]), Tensor([100, 3], dtype=dtypes.uint8)
     assert x.gelu().item() == x.gelu("none").item() != x.gelu("tanh").item()
+    assert (small @ small).item() == 10009
+    for mistake in (lambda: -Tensor([True]), lambda: small + 300, lambda: Tensor([300], dtype=dtypes.uint8)):
+        with pytest.raises(RuntimeError, match="no negative|does not fit into uint8"):
+            mistake()
     with pytest.raises(ValueError, match="1 not in the model"):
         nn.state.load_state_dict({"a": Tensor([1.0])}, {"a": Tensor([1.0]), "b": Tensor([1.0])})
 
@@ -387,7 +396,7 @@ def test_the_page_lists_every_meaning():
     from glassgrad.base.meanings import MEANINGS
     page = (ROOT / "docs" / "from_tinygrad.md").read_text()
     for row in MEANINGS.values():
-        assert f"| `{row.call}` | {row.tinygrad} | {row.ours} | {row.why} |" in page, row.call
+        assert f"| {row.call} | {row.tinygrad} | {row.ours} | {row.why} |" in page, row.call
 
 
 def test_where_both_libraries_agree_so_do_we(torch, rng):

@@ -283,7 +283,7 @@ cannot assign a value of another shape
     "assign of another type": (lambda: Tensor([1]).assign(Tensor([1.0])), DTypeError, """
 cannot assign a value of another type
   given:    float32 to int32
-  expected: int32 values
+  expected: values that widen to int32
   mend:     cast the value first: value.cast(dtypes.int32)"""),
     "ragged": (lambda: Tensor([[1, 2], [3]]), ShapeError, """
 cannot make a tensor of lists of different lengths

@@ -14,7 +14,7 @@ __all__ = ["MEANINGS", "Meaning", "follow", "meaning"]
 
 class Meaning(NamedTuple):
     """A call that the two libraries take differently."""
-    call: str           # as a user writes it
+    call: str           # as a page shows it
     ours: str
     tinygrad: str
     why: str            # what is gained by ours, when nobody says `import tinygrad`
@@ -22,20 +22,29 @@ class Meaning(NamedTuple):
 
 MEANINGS: dict[str, Meaning] = {
     "gelu": Meaning(
-        "x.gelu()", ours="none", tinygrad="tanh",
+        "`x.gelu()`", ours="none", tinygrad="tanh",
         why="models that come from PyTorch give the numbers they gave there"),
+    "negative truth": Meaning(
+        "`-x` of truth values", ours="refuse", tinygrad="the opposite",
+        why="NumPy and PyTorch refuse it too: the opposite is `~x`, the number `-x.int()`"),
+    "numbers beyond a type": Meaning(
+        "`x + 300` of uint8, and `Tensor([300], dtype=dtypes.uint8)`", ours="refuse", tinygrad="wrap",
+        why="a number that silently becomes another is a mistake more often than not"),
+    "products of small whole numbers": Meaning(
+        "`x @ y` of int8, uint8, int16 or uint16", ours="in 32 bits", tinygrad="in the factors' type",
+        why="sums of products of int8 do not fit into int8, and processors sum them in 32 bits"),
     "step outside training": Meaning(
-        "optimizer.step() while Tensor.training is False", ours="step", tinygrad="refuse",
+        "`optimizer.step()` while `Tensor.training` is False", ours="step", tinygrad="refuse",
         why="PyTorch's optimizers know nothing of modes; tinygrad's refusal finds a forgotten Tensor.training"),
     "names the model lacks": Meaning(
-        "load_state_dict(model, state) of a state with more names", ours="refuse", tinygrad="leave out",
+        "`load_state_dict(model, state)` of a state with more names", ours="refuse", tinygrad="leave out",
         why="a name that is loaded nowhere is a mistake more often than not"),
     "types of a loaded state": Meaning(
-        "load_state_dict(model, state) of a state of other types", ours="the model's", tinygrad="the state's",
+        "`load_state_dict(model, state)` of a state of other types", ours="the model's", tinygrad="the state's",
         why="what a model computes in does not depend on the file that it was loaded from"),
     "gradients on the way": Meaning(
-        "y.grad of a tensor on the way to a loss, or of a clone", ours="None", tinygrad="its gradient",
-        why="as in PyTorch: what is not asked for is not kept; y.requires_grad = True asks"),
+        "`y.grad` of a tensor on the way to a loss, or of a clone", ours="None", tinygrad="its gradient",
+        why="as in PyTorch: what is not asked for is not kept; `y.requires_grad = True` asks"),
 }
 
 followed: Literal["glassgrad", "tinygrad"] = "glassgrad"

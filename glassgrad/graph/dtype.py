@@ -142,8 +142,8 @@ class dtypes:
 
     @staticmethod
     def fields() -> dict[str, DType]:
-        """The types by their names, short ones included."""
-        return dict(_by_name)
+        """The types by tinygrad's names, short ones included."""
+        return {name: dtype for name, dtype in _by_name.items() if not name.startswith("float8") and name != "index"}
 
     @staticmethod
     def from_py(value: Any) -> DType:
@@ -259,6 +259,16 @@ def largest(dtype: DType) -> float:
 
 _UNPACKABLE = (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)
 _FLOAT32, _FLOAT16 = struct.Struct("<f"), struct.Struct("<e")
+
+
+def wrapped(number: int, dtype: DType) -> int:
+    """A whole number as a type of fewer bits has it: the same modulo 2^bits.
+
+    >>> wrapped(300, dtypes.uint8), wrapped(0xffffffff, dtypes.int32)
+    (44, -1)
+    """
+    least = int(dtype.min)
+    return (number - least) % (1 << dtype.bits) + least
 
 
 def dtype_by_name(name: Any) -> DType:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError
+from glassgrad.base.meanings import meaning
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import dtypes, promote
 from glassgrad.graph.ops import Op
@@ -200,6 +201,8 @@ class Arithmetic(Casts):
         [-1, 2]
         """
         if self.uop.dtype is _bool:
+            if meaning("negative truth") == "the opposite":
+                return ~self
             raise DTypeError("truth values have no negative", given="-x on bool", expected="numbers",
                              mend="use ~x for the opposite, or cast: -x.int()")
         return self._unary(o.NEG)

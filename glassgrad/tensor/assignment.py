@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError, ShapeError
-from glassgrad.graph.dtype import dtypes
+from glassgrad.graph.dtype import dtypes, promote
 from glassgrad.tensor import running
 from glassgrad.tensor.core import Core
 from glassgrad.tensor.disk import on_disk, write
@@ -32,7 +32,7 @@ class Assignment(Interop):
     __slots__ = ()
 
     def assign(self, value: Any) -> Self:
-        """This tensor takes a new value of its own shape and type. Tensors computed before keep the old one; but a
+        """This tensor takes a new value, in its own shape and type. Tensors computed before keep the old one; but a
         part of a tensor, such as `x[1:3]`, writes into x.
 
         >>> x = Tensor([1, 2]); y = x * 10
@@ -50,9 +50,12 @@ class Assignment(Interop):
                                  mend="reshape the value first")
             new = new.expand(self.shape)
         if new.dtype is not self.dtype:
-            raise DTypeError("cannot assign a value of another type", given=f"{new.dtype.name} to {self.dtype.name}",
-                             expected=f"{self.dtype.name} values",
-                             mend=f"cast the value first: value.cast({self.dtype!r})")
+            if promote(new.dtype, self.dtype) is not self.dtype:
+                raise DTypeError("cannot assign a value of another type",
+                                 given=f"{new.dtype.name} to {self.dtype.name}",
+                                 expected=f"values that widen to {self.dtype.name}",
+                                 mend=f"cast the value first: value.cast({self.dtype!r})")
+            new = new.cast(self.dtype)
         if on_disk(self.uop.device):
             write(self.uop, running.bytes_of(new.uop, new.device))
             return self

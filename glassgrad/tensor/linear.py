@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.base.meanings import meaning
 from glassgrad.graph.dtype import DType, dtype_by_name, promote
 from glassgrad.graph.uop import UOp
 from glassgrad.tensor.meeting import broadcast_shape, working_axis
@@ -51,7 +52,7 @@ class Linear(Random):
             raise ShapeError("cannot multiply these matrices", given=f"{x.shape} @ {y.shape}",
                              expected=f"columns of the left ({x.shape[-1]}) == rows of the right ({inner})",
                              mend="transpose one side, or check the layer's in_features")
-        out = dtype_by_name(dtype) if dtype is not None else sum_dtype(promote(x.dtype, y.dtype))
+        out = dtype_by_name(dtype) if dtype is not None else _product_dtype(promote(x.dtype, y.dtype))
         made = left._with(_product(x, y, out))
         made._device = place
         return made
@@ -204,6 +205,12 @@ class Linear(Random):
         """
         product = (batch1 @ batch2).sum(0)
         return (self if beta == 1 else self * beta) + (product if alpha == 1 else product * alpha)
+
+
+def _product_dtype(factors: DType) -> DType:
+    """The type a matrix product comes out in."""
+    own = meaning("products of small whole numbers") == "in the factors' type"
+    return factors if own else sum_dtype(factors)
 
 
 def _product(x: UOp, y: UOp, out: DType) -> UOp:
