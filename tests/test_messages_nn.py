@@ -101,7 +101,7 @@ extra would come back changed
   expected: what JSON gives back as it was: lists, and dicts with texts as keys
   mend:     write [..] for (..), and texts for keys"""),
     "convolution, stride": (lambda: nn.Conv2d(1, 1, 3, stride=0), """
-stride does not fit a convolution over 2 axes
+stride does not fit the space axes
   given:    stride=0
   expected: a whole number of 1 or more, or 2 of them
   mend:     write stride=1, for example"""),

@@ -76,7 +76,7 @@ the C source has no such function
     "stride": (lambda: Tensor.ones(1, 1, 3, 3).conv2d(Tensor.ones(1, 1, 2, 2), stride=0), """
 stride does not fit the space axes
   given:    stride=0
-  expected: one int of 1 or more, or 2 of them
+  expected: a whole number of 1 or more, or 2 of them
   mend:     write stride=1, for example"""),
     "padding of a convolution": (lambda: Tensor.ones(1, 1, 3, 3).conv2d(Tensor.ones(1, 1, 2, 2), padding=(1, 2, 3)), """
 the padding does not fit the space axes

@@ -7,29 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.nn.layer import Layer
 from glassgrad.nn.new_parameters import fan_in_uniform
-from glassgrad.tensor.meeting import whole
+from glassgrad.tensor.convolution import each
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
 Sizes = int | tuple[int, ...]
-
-
-def _per_axis(value: Any, rank: int, what: str, least: int) -> tuple[int, ...]:
-    """One whole number per space axis."""
-    one = whole(value)
-    sizes = (one,) * rank if one is not None else \
-        tuple(whole(n) for n in value) if isinstance(value, (tuple, list)) else ()
-    if len(sizes) != rank or any(n is None or n < least for n in sizes):
-        raise InputError(f"{what} does not fit a convolution over {rank} axes", given=f"{what}={value!r}",
-                         expected=f"a whole number of {least} or more, or {rank} of them",
-                         mend=f"write {what}={least}, for example")
-    return sizes  # type: ignore[return-value]
 
 
 class _Convolution(Layer):
@@ -41,9 +28,9 @@ class _Convolution(Layer):
                  groups: int):
         if not isinstance(kernel_size, int) and type(self).rank_is_free and len(kernel_size) in (1, 2, 3):
             self.rank = len(kernel_size)
-        self.kernel_size = _per_axis(kernel_size, self.rank, "kernel_size", 1)
-        self.stride = _per_axis(stride, self.rank, "stride", 1)
-        self.dilation = _per_axis(dilation, self.rank, "dilation", 1)
+        self.kernel_size = each(kernel_size, self.rank, "kernel_size", 1)
+        self.stride = each(stride, self.rank, "stride", 1)
+        self.dilation = each(dilation, self.rank, "dilation", 1)
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise InputError("the channels cannot be divided into these groups",
                              given=f"in_channels={in_channels}, out_channels={out_channels}, groups={groups}",
@@ -103,7 +90,7 @@ class Conv2d(_Convolution):
                              mend="check the spelling")
         if not isinstance(padding, int) and len(padding) == 2 * self.rank and self.rank > 1:
             return tuple(padding)
-        return tuple(n for p in reversed(_per_axis(padding, self.rank, "padding", 0)) for n in (p, p))
+        return tuple(n for p in reversed(each(padding, self.rank, "padding", 0)) for n in (p, p))
 
     def forward(self, x: Tensor) -> Tensor:
         seen, pads = self._batched(x), self.pads
@@ -151,8 +138,8 @@ class ConvTranspose2d(_Convolution):
         if padding_mode != "zeros":
             raise InputError("a transposed convolution cannot be padded so", given=f"padding_mode={padding_mode!r}",
                              expected='"zeros"', mend="leave padding_mode out")
-        self.padding = _per_axis(padding, self.rank, "padding", 0)
-        self.output_padding = _per_axis(output_padding, self.rank, "output_padding", 0)
+        self.padding = each(padding, self.rank, "padding", 0)
+        self.output_padding = each(output_padding, self.rank, "output_padding", 0)
         if any(o >= max(s, d) for o, s, d in zip(self.output_padding, self.stride, self.dilation)):
             raise InputError("output_padding is larger than what a stride leaves open",
                              given=f"output_padding={output_padding}",

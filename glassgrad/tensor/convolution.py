@@ -32,7 +32,7 @@ def each(value: Any, rank: int, what: str, least: int = 1) -> tuple[int, ...]:
         tuple(whole(n) for n in value) if isinstance(value, (tuple, list)) else ()
     if len(sizes) != rank or any(n is None or n < least for n in sizes):
         raise InputError(f"{what} does not fit the space axes", given=f"{what}={value!r}",
-                         expected=f"one int of {least} or more, or {rank} of them",
+                         expected=f"a whole number of {least} or more, or {rank} of them",
                          mend=f"write {what}={least}, for example")
     return sizes  # type: ignore[return-value]
 
