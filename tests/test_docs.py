@@ -28,7 +28,7 @@ PACKAGE = ROOT / "glassgrad"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FOLDERS = ["base", "graph", "schedule", "lower", "optimize", "render", "runtime", "engine", "tensor", "nn"]
-BESIDE = ["jit", "compat", "renderer", "cli"]
+BESIDE = sorted(p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name not in [*FOLDERS, "__pycache__"])
 BEGIN, END = "<!-- files: written by tests/test_docs.py -->\n", "<!-- end of files -->\n"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
