@@ -34,44 +34,46 @@ PYTORCH = {
         argsort argwhere asin asin_ asinh asinh_ atan atan2 atan2_ atan_ atanh atanh_ backward baddbmm baddbmm_
         bernoulli_ bfloat16 bincount bitwise_and bitwise_and_ bitwise_left_shift bitwise_left_shift_ bitwise_not
         bitwise_not_ bitwise_or bitwise_or_ bitwise_right_shift bitwise_right_shift_ bitwise_xor bitwise_xor_
-        bmm bool broadcast_to byte cauchy_ ceil ceil_ char chunk clamp clamp_ clamp_max clamp_max_ clamp_min
-        clamp_min_ clip clip_ clone contiguous copy_ copysign copysign_ corrcoef cos cos_ cosh cosh_
-        count_nonzero cov cpu cross cummax cummin cumprod cumprod_ cumsum cumsum_ deg2rad deg2rad_ det detach
-        detach_ device diag diag_embed diagflat diagonal diff digamma digamma_ dim dist div div_ divide divide_
-        double dtype element_size eq eq_ equal erf erf_ erfc erfc_ erfinv erfinv_ exp exp2 exp2_ exp_ expand
-        expand_as expm1 expm1_ exponential_ fill_ fill_diagonal_ fix fix_ flatten flip fliplr flipud float
-        float_power floor floor_ floor_divide floor_divide_ fmax fmin fmod fmod_ frac frac_ gather gcd gcd_ ge
-        ge_ geometric_ ger grad greater greater_ greater_equal greater_equal_ gt gt_ half hardshrink heaviside
-        heaviside_ histc hsplit hypot hypot_ index_add index_add_ index_copy index_copy_ index_fill index_fill_
-        index_put index_put_ index_select inner int inverse is_floating_point isclose isfinite isinf isnan
-        isneginf isposinf item kron kthvalue lcm lcm_ ldexp ldexp_ le le_ lerp lerp_ less less_ less_equal
+        bmm bool broadcast_to byte cauchy_ ceil ceil_ char cholesky_inverse cholesky_solve chunk clamp clamp_
+        clamp_max clamp_max_ clamp_min clamp_min_ clip clip_ clone contiguous copy_ copysign copysign_ corrcoef
+        cos cos_ cosh cosh_ count_nonzero cov cpu cross cummax cummin cumprod cumprod_ cumsum cumsum_ deg2rad
+        deg2rad_ det detach detach_ device diag diag_embed diagflat diagonal diff digamma digamma_ dim dist div
+        div_ divide divide_ double dtype element_size eq eq_ equal erf erf_ erfc erfc_ erfinv erfinv_ exp exp2
+        exp2_ exp_ expand expand_as expm1 expm1_ exponential_ fill_ fill_diagonal_ fix fix_ flatten flip fliplr
+        flipud float float_power floor floor_ floor_divide floor_divide_ fmax fmin fmod fmod_ frac frac_ gather
+        gcd gcd_ ge ge_ geometric_ ger grad greater greater_ greater_equal greater_equal_ gt gt_ half hardshrink
+        heaviside heaviside_ histc hsplit hypot hypot_ index_add index_add_ index_copy index_copy_ index_fill
+        index_fill_ index_put index_put_ index_select inner int inverse is_floating_point isclose isfinite isinf
+        isnan isneginf isposinf item kron kthvalue lcm lcm_ ldexp ldexp_ le le_ lerp lerp_ less less_ less_equal
         less_equal_ lgamma lgamma_ log log10 log10_ log1p log1p_ log2 log2_ log_ log_normal_ log_softmax
         logaddexp logaddexp2 logcumsumexp logdet logical_and logical_and_ logical_not logical_not_ logical_or
         logical_or_ logical_xor logical_xor_ logit logit_ logsumexp long lt lt_ mT masked_fill masked_fill_
-        masked_scatter masked_scatter_ masked_select matmul max maximum mean median min minimum mm mode moveaxis
-        movedim msort mul mul_ multinomial multiply multiply_ mv nan_to_num nan_to_num_ nanmean nanmedian nansum
-        narrow nbytes ndim ndimension ne ne_ neg neg_ negative negative_ nelement new_empty new_full new_ones
-        new_tensor new_zeros nonzero norm normal_ not_equal not_equal_ numel numpy outer permute pinverse
-        positive pow pow_ prelu prod put put_ quantile rad2deg rad2deg_ random_ ravel reciprocal reciprocal_
-        relu relu_ remainder remainder_ repeat repeat_interleave requires_grad requires_grad_ reshape reshape_as
-        roll rot90 round round_ rsqrt rsqrt_ scatter scatter_ scatter_add scatter_add_ scatter_reduce
-        scatter_reduce_ select select_scatter sgn sgn_ shape short sigmoid sigmoid_ sign sign_ signbit sin sin_
-        sinc sinc_ sinh sinh_ size slice_scatter slogdet softmax sort split split_with_sizes sqrt sqrt_ square
-        square_ squeeze squeeze_ std sub sub_ subtract subtract_ sum sum_to_size swapaxes swapaxes_ swapdims
-        swapdims_ t t_ take take_along_dim tan tan_ tanh tanh_ tensor_split tile to tolist topk trace transpose
-        transpose_ tril tril_ triu triu_ true_divide true_divide_ trunc trunc_ type type_as unbind unflatten
-        unfold uniform_ unique unique_consecutive unsqueeze unsqueeze_ var vdot view view_as vsplit where xlogy
-        xlogy_ zero_
+        masked_scatter masked_scatter_ masked_select matmul matrix_exp max maximum mean median min minimum mm
+        mode moveaxis movedim msort mul mul_ multinomial multiply multiply_ mv nan_to_num nan_to_num_ nanmean
+        nanmedian nansum narrow nbytes ndim ndimension ne ne_ neg neg_ negative negative_ nelement new_empty
+        new_full new_ones new_tensor new_zeros nonzero norm normal_ not_equal not_equal_ numel numpy outer
+        permute pinverse positive pow pow_ prelu prod put put_ quantile rad2deg rad2deg_ random_ ravel
+        reciprocal reciprocal_ relu relu_ remainder remainder_ repeat repeat_interleave requires_grad
+        requires_grad_ reshape reshape_as roll rot90 round round_ rsqrt rsqrt_ scatter scatter_ scatter_add
+        scatter_add_ scatter_reduce scatter_reduce_ select select_scatter sgn sgn_ shape short sigmoid sigmoid_
+        sign sign_ signbit sin sin_ sinc sinc_ sinh sinh_ size slice_scatter slogdet softmax sort split
+        split_with_sizes sqrt sqrt_ square square_ squeeze squeeze_ std sub sub_ subtract subtract_ sum
+        sum_to_size swapaxes swapaxes_ swapdims swapdims_ t t_ take take_along_dim tan tan_ tanh tanh_
+        tensor_split tile to tolist topk trace transpose transpose_ tril tril_ triu triu_ true_divide
+        true_divide_ trunc trunc_ type type_as unbind unflatten unfold uniform_ unique unique_consecutive
+        unsqueeze unsqueeze_ var vdot view view_as vsplit where xlogy xlogy_ zero_
     """.split()},
     **{name: f"torch.{name}" for name in """
         adaptive_avg_pool1d adaptive_max_pool1d arange bernoulli binary_cross_entropy_with_logits cat cdist celu
-        cosine_similarity einsum empty empty_like eye from_dlpack from_numpy full full_like hinge_embedding_loss
-        hstack kl_div linspace logspace manual_seed meshgrid normal ones ones_like pairwise_distance
-        poisson_nll_loss rand rand_like randint randn randn_like randperm searchsorted selu stack std_mean
-        tensordot threshold tril_indices triu_indices var_mean vstack zeros zeros_like
+        cond cosine_similarity einsum empty empty_like eye from_dlpack from_numpy full full_like
+        hinge_embedding_loss hstack kl_div linspace logspace manual_seed matrix_rank meshgrid normal ones
+        ones_like pairwise_distance poisson_nll_loss rand rand_like randint randn randn_like randperm
+        searchsorted selu stack std_mean tensordot threshold tril_indices triu_indices vander var_mean vstack
+        zeros zeros_like
     """.split()},
     **{name: f"linalg.{name}" for name in """
-        cholesky inv lstsq matrix_power pinv qr solve svd
+        cholesky eigh eigvalsh inv lstsq matrix_norm matrix_power multi_dot pinv qr solve solve_triangular svd
+        svdvals tensorinv tensorsolve vecdot vector_norm
     """.split()},
     **{name: f"F.{name}" for name in """
         adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d affine_grid

@@ -358,6 +358,21 @@ there is no such qr
   given:    mode='full'
   expected: "complete" or "reduced"
   mend:     write x.qr("reduced")"""),
+    "eigh": (lambda: Tensor.eye(2).eigh("lower"), """
+a symmetric matrix is told by one of its triangles
+  given:    UPLO='lower'
+  expected: "L" or "U"
+  mend:     leave it out: the lower triangle is read"""),
+    "matrix_norm": (lambda: x23().matrix_norm(3), """
+this is no norm of a matrix
+  given:    ord=3 of shape (2, 3)
+  expected: "fro", "nuc", inf, -inf, 1, -1, 2 or -2, of 2 axes or more
+  mend:     write x.vector_norm(ord) for a vector"""),
+    "multi_dot": (lambda: Tensor.multi_dot([x23()]), """
+a chain is of two matrices or more
+  given:    shapes [(2, 3)]
+  expected: matrices; the first and last may be vectors
+  mend:     use @ for stacks of them"""),
     "lstsq": (lambda: x23().lstsq(Tensor.ones(2, 1)), """
 lstsq needs at least as many rows as columns
   given:    shape (2, 3)

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from glassgrad.tensor.linalg import LinearAlgebra
+from glassgrad.tensor.norms import Norms
 
 __all__ = ["Synonyms"]
 
 
-class Synonyms(LinearAlgebra):
+class Synonyms(Norms):
     """PyTorch's second names."""
     __slots__ = ()
 
-    absolute = LinearAlgebra.abs
-    arccos = LinearAlgebra.acos
-    arccosh = LinearAlgebra.acosh
-    arcsin = LinearAlgebra.asin
-    arcsinh = LinearAlgebra.asinh
-    arctan = LinearAlgebra.atan
-    arctan2 = LinearAlgebra.atan2
-    arctanh = LinearAlgebra.atanh
-    multiply = LinearAlgebra.mul
-    subtract = LinearAlgebra.sub
-    divide = LinearAlgebra.div
-    true_divide = LinearAlgebra.div
-    greater = LinearAlgebra.gt
-    greater_equal = LinearAlgebra.ge
-    less = LinearAlgebra.lt
-    less_equal = LinearAlgebra.le
-    not_equal = LinearAlgebra.ne
-    bitwise_left_shift = LinearAlgebra.lshift
-    bitwise_right_shift = LinearAlgebra.rshift
-    sgn = LinearAlgebra.sign
-    fix = LinearAlgebra.trunc
-    moveaxis = LinearAlgebra.movedim
-    swapdims = LinearAlgebra.transpose
-    ger = LinearAlgebra.outer
-    nelement = LinearAlgebra.numel
-    ndimension = LinearAlgebra.dim
-    split_with_sizes = LinearAlgebra.split
-    pinverse = LinearAlgebra.pinv
+    absolute = Norms.abs
+    arccos = Norms.acos
+    arccosh = Norms.acosh
+    arcsin = Norms.asin
+    arcsinh = Norms.asinh
+    arctan = Norms.atan
+    arctan2 = Norms.atan2
+    arctanh = Norms.atanh
+    multiply = Norms.mul
+    subtract = Norms.sub
+    divide = Norms.div
+    true_divide = Norms.div
+    greater = Norms.gt
+    greater_equal = Norms.ge
+    less = Norms.lt
+    less_equal = Norms.le
+    not_equal = Norms.ne
+    bitwise_left_shift = Norms.lshift
+    bitwise_right_shift = Norms.rshift
+    sgn = Norms.sign
+    fix = Norms.trunc
+    moveaxis = Norms.movedim
+    swapdims = Norms.transpose
+    ger = Norms.outer
+    nelement = Norms.numel
+    ndimension = Norms.dim
+    split_with_sizes = Norms.split
+    pinverse = Norms.pinv
