@@ -259,7 +259,6 @@ def test_vmap_says_what_is_wrong():
 
 
 # -- checkpoint -------------------------------------------------------------------------------------------------------
-@pytest.mark.slow_on("PYTHON")
 def test_checkpoint_gives_the_same_and_takes_less_memory():
     weights = [Tensor(seeded(i).normal(size=(16, 16)).astype("float32") / 8) for i in range(4)]
     x = Tensor(seeded("x").normal(size=(512, 16)).astype("float32"))

@@ -47,7 +47,6 @@ def test_decoder_layer(rng, options):
     compare(ours, theirs, x, memory, atol=2e-5, tgt_mask=CAUSAL, memory_key_padding_mask=padding(4, 4, 2, 1))
 
 
-@pytest.mark.slow_on("PYTHON")
 def test_stacks_are_copies_of_one_layer(rng):
     make = lambda n: n.TransformerEncoder(n.TransformerEncoderLayer(8, 2, 16, dropout=0.0), 2, n.LayerNorm(8))
     ours, theirs = make(nn), make(T)
@@ -58,7 +57,6 @@ def test_stacks_are_copies_of_one_layer(rng):
     assert ours.layers[0].linear1.weight.grad.tolist() != ours.layers[1].linear1.weight.grad.tolist()
 
 
-@pytest.mark.slow_on("PYTHON")
 def test_encoder_and_decoder_together(rng):
     make = lambda n: n.Transformer(8, 2, 1, 2, 16, dropout=0.0)
     ours, theirs = make(nn), make(T)

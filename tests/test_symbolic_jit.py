@@ -149,7 +149,6 @@ def test_decoding_with_a_cache_is_attention(device: str) -> None:
     captured_once(step)
 
 
-@pytest.mark.slow_on("PYTHON")
 def test_cost_grows_with_the_length() -> None:
     """Ten rows of 4,096 must not cost what all of them do."""
     import time

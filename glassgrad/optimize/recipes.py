@@ -221,10 +221,11 @@ def nest(loops: list[For], body: list[Statement], total: int, target: Target, de
          apart: bool = True) -> list[Statement]:
     """Put the outer loops back around the body, the outermost of them as tasks of a worthwhile size. Where these are
     few, the body's own first loop is handed out too, if it can be done apart from the rest."""
-    grain, most = (1, total) if target.free_tasks else (GRAIN, MOST_TASKS)
-    wanted = decisions.ask(Tasks(max(1, min(most, total // grain))),
-                           lambda c: f"at most {most} tasks" if c.count > max(most, 1) else None).count
     rows = math.prod(f.range.arg.size for f in loops)
+    pieces = rows * (body[0].range.arg.size if apart and body and isinstance(body[0], For) else 1)
+    most, own = (pieces, pieces) if target.free_tasks else (MOST_TASKS, min(MOST_TASKS, total // GRAIN))
+    wanted = decisions.ask(Tasks(max(1, own)),
+                           lambda c: f"at most {most} tasks" if c.count > max(1, most) else None).count
     if apart and wanted > 1 and rows < 16 and len(body) > 0:
         body = moves.spread(body, max(1, wanted // max(rows, 1)))
     done = 1

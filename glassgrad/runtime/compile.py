@@ -33,10 +33,13 @@ class Built(NamedTuple):
 
 def kernel_of(ast: UOp, target: Target, contract: bool = True, say: bool = False,
               moves: Sequence[str] | None = None) -> Kernel:
-    """The optimized loop tree of a kernel's graph (the plain one under NOOPT=1), by the recipe or by the given moves;
-    `say` shows the way at DEBUG=4."""
+    """The optimized loop tree of a kernel's graph (the plain one under NOOPT=1, as one task unless tasks are free), by
+    the recipe or by the given moves; `say` shows the way at DEBUG=4."""
     plain = lower(ast, keep_bytes=target.row_bytes)
-    kernel = unoptimized(plain) if settings.NOOPT else optimize(plain, target, contract, moves)
+    if settings.NOOPT:
+        kernel = plain if target.free_tasks else unoptimized(plain)
+    else:
+        kernel = optimize(plain, target, contract, moves)
     if say and settings.DEBUG >= 4:
         print(f"--- after loop analysis\n{show(plain)}\n--- optimized: {', '.join(kernel.moves) or 'as it was'}\n"
               f"{show(kernel)}\n--- linearized\n{linear(kernel)}")
