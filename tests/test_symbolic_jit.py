@@ -315,3 +315,16 @@ def test_two_caches_of_which_the_result_alone_is_realized(device: str) -> None:
     before = GlobalCounters.kernel_count
     step(Tensor(new, device=device))
     assert GlobalCounters.kernel_count - before == 1 + 2 * 2 + 1        # the product runs once, not for each cache
+
+
+def test_a_length_as_a_number_beside_tensors_under_the_jit() -> None:
+    v, x = Variable("v", 1, 10), Tensor(DATA[0]).realize()
+    for number in (lambda t, n: n * t, lambda t, n: n - t, lambda t, n: n / (t * t + 1),
+                   lambda t, n: Tensor.full((3,), n).sum() + t,
+                   lambda t, n: Tensor.arange(n, n + 3, dtype="float32").sum() * t):
+        jitted = TinyJit(number)
+        for i in (2, 3, 9, 1):
+            near(jitted(x, v.bind(i)), number(x, i).numpy())
+        captured_once(jitted)
+    with pytest.raises(InputError, match="300"):
+        Tensor.full((2,), Variable("n", 1, 300).bind(5), dtype="uint8")

@@ -6,7 +6,7 @@ import enum
 from types import SimpleNamespace
 from typing import Any
 
-from glassgrad.graph.length import Variable
+from glassgrad.graph.length import Length, Variable
 from glassgrad.graph.uop import UOp as Node, const
 from glassgrad.tensor.user_kernel import Program, group as _group, loop, register
 
@@ -27,7 +27,7 @@ class AddrSpace(enum.Enum):
 
 class _Nodes(type):
     def __instancecheck__(cls, thing: object) -> bool:
-        return isinstance(thing, Node)
+        return isinstance(thing, (Node, Length))         # there, variables and lengths are nodes, too
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return Node(*args, **kwargs)
@@ -38,6 +38,8 @@ class UOp(metaclass=_Nodes):
 
     >>> isinstance(Tensor([1]).uop, UOp), UOp.const(dtypes.float32, 2).arg
     (True, 2.0)
+    >>> isinstance(UOp.variable("n", 1, 8).bind(3), UOp), isinstance(3, UOp)
+    (True, False)
     """
     range = staticmethod(loop)
     placeholder = staticmethod(register)

@@ -147,7 +147,9 @@ class Length:
     def __rmod__(self, other: int) -> int:
         return other if 0 <= other < self.min else other % self._read(f"{other} % {self}")
 
-    def __truediv__(self, other: Any) -> float: return self._read(f"{self} / {other}") / other
+    def __truediv__(self, other: Any) -> Any:
+        return NotImplemented if hasattr(other, "uop") else self._read(f"{self} / {other}") / other
+
     def __rtruediv__(self, other: Any) -> float: return other / self._read(f"{other} / {self}")  # type: ignore[no-any-return]
     def __pow__(self, other: Any) -> Any: return self._read(f"{self} ** {other}") ** other
     def __rpow__(self, other: Any) -> Any: return other ** self._read(f"{other} ** {self}")
@@ -351,7 +353,10 @@ def _bounds(monomial: Monomial, k: int) -> tuple[int, int]:
 def _terms(value: Any) -> Terms | None:
     if isinstance(value, Length):
         return dict(value.terms)
-    return {(): value} if isinstance(value, int) else {(): value.__index__()} if hasattr(value, "__index__") else None
+    if isinstance(value, int):
+        return {(): value}
+    # a tensor of one number is an index as well, and knows itself what to do beside a length
+    return {(): value.__index__()} if hasattr(value, "__index__") and not hasattr(value, "uop") else None
 
 
 def _plain(terms: Terms) -> Any:

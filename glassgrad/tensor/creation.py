@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
-from glassgrad.graph.length import Length
+from glassgrad.graph.length import Length, most
 from glassgrad.graph.uop import UOp, const, full
 from glassgrad.tensor import running
 from glassgrad.tensor.disk import on_disk, opened
@@ -211,7 +211,7 @@ class Creation(Reduce):
         if stop is None:
             start, stop = 0, start
         start, stop, step = (plain_number(n, "in arange") for n in (start, stop, step))
-        if not all(math.isfinite(n) for n in (start, stop, step)):
+        if not all(isinstance(n, Length) or math.isfinite(n) for n in (start, stop, step)):
             raise InputError("arange needs an end", given=f"start={start}, stop={stop}, step={step}",
                              expected="finite numbers", mend="check how the limits are computed")
         if step == 0:
@@ -397,6 +397,7 @@ class Creation(Reduce):
 
 def _refuse_overflow(value: Any, kind: DType) -> None:
     if kind.kind in "iu":
+        value = most(value)
         number(int(value) if math.isfinite(value) else kind.max + 1, kind, o.WHERE)
 
 

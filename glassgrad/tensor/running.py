@@ -130,6 +130,11 @@ class Step(Item):
     """A kernel of a plan."""
     purpose: Purpose = field(repr=False, kw_only=True)
 
+    @property
+    def bufs(self) -> tuple[Buffer, ...]:
+        """The memory that the plan reads, as far as it is known: results get theirs when it runs."""
+        return tuple(node.arg for root in self.purpose.nodes for node in root.toposort() if node.op is o.BUFFER)
+
     def run(self, *_options: Any, **_more: Any) -> None:
         """Run the plan. Its kernels are launched by one call, so the first of them that is asked to run brings all, and
         the others find it done. (tinygrad's options, `wait` and the like, change nothing.)"""
