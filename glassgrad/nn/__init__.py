@@ -2,6 +2,10 @@
 
 A model is any object whose attributes are layers, tensors, or lists and dictionaries of them. Names and shapes of
 parameters are PyTorch's, so state dictionaries pass both ways.
+
+Layers are in rooms by theme; most call the method of Tensor that has the formula, in the room of the same name there.
+What they share is in `layer` and `module`. `optim` trains models, `state` and `formats` write and read them, `datasets`
+has something to learn, and `functional` is PyTorch's F.
 """
 
 from importlib import import_module
