@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from glassgrad import GlobalCounters, Tensor
+from glassgrad.base.errors import GradientError
 
 
 def test_leaves_get_a_gradient_without_asking():
@@ -249,3 +250,40 @@ def test_backward_again_with_pytorchs_word_for_it() -> None:
     loss.backward(retain_graph=True)
     loss.backward()
     assert x.grad.tolist() == [4.0, 8.0]
+
+
+# -- new values between a computation and its gradient -------------------------------------------------------------
+def _set_first(w: Tensor) -> None:
+    w[0] = 5.0
+
+
+def _add_one(w: Tensor) -> None:
+    w += 1.0
+
+
+@pytest.mark.parametrize("change", [lambda w: w.assign(w + 1), lambda w: w.assign(w * 0.5).realize(),
+                                    lambda w: w.replace(w.detach() + 1), _set_first, _add_one],
+                         ids=["assign", "realized", "replace", "setitem", "+="])
+def test_a_new_value_between_a_computation_and_its_gradient(change) -> None:
+    """The gradient of the value that is gone would be dropped, and that of the other leaf would be there."""
+    w, v = Tensor.ones(3, requires_grad=True), Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    loss = (w * w * v).sum()
+    change(w)
+    with pytest.raises(GradientError) as raised:
+        loss.backward()
+    for part in ("a tensor got a new value between a computation and its backward()",
+                 "a tensor of shape (3,) with requires_grad=True", "backward() before the tensor is assigned to",
+                 "move the assignment behind backward(), or compute the loss anew"):
+        assert part in str(raised.value)
+    assert w.grad is None and v.grad is None
+    (w * v).sum().backward()                     # a new value made from the old one is a leaf as any other
+    assert w.grad.tolist() == v.tolist() and v.grad.tolist() == w.tolist()
+
+
+def test_a_leaf_that_is_computed_between_a_computation_and_its_gradient() -> None:
+    w, v = Tensor.ones(3, requires_grad=True) * 1, Tensor([1.0, 2.0, 3.0])
+    leaf = Tensor.full((3,), 2.0, requires_grad=True)
+    loss = (leaf * leaf * v * w).sum()
+    leaf.realize()
+    loss.backward()
+    assert leaf.grad.tolist() == [4.0, 8.0, 12.0]

@@ -38,7 +38,7 @@ from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.graph.dtype import DType
 from glassgrad.graph.length import Symbol
-from glassgrad.jit.agreement import Work, difference, refusal
+from glassgrad.jit.agreement import Work, difference, narrow, refusal
 from glassgrad.jit.captured import STALE, Captured
 from glassgrad.jit.exchange import Names
 from glassgrad.jit.methods import Bound, Methods
@@ -283,7 +283,7 @@ class _Combination:
                 raise JitError("a replay of this function would not do what it does", given=traced.faults[0],
                                expected="a function that only computes tensors: later calls replay its kernels, not "
                                "its Python", mend="do that outside, keep it in a tensor, or leave the jit off")
-            traces.pop(differences.index(""))
+            narrow(work, traces.pop(differences.index("")))
             self._keep(Captured(traced))
         elif len(traces) + 1 >= _MOST_TRACES:
             traces.clear()

@@ -20,7 +20,7 @@ from glassgrad.jit.places import PLAIN
 from glassgrad.jit.tracing import Source, Traced
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Work", "difference", "refusal"]
+__all__ = ["Work", "difference", "narrow", "refusal"]
 
 
 class Work:
@@ -69,6 +69,13 @@ def difference(traced: Traced, mine: Work, theirs: Work) -> str:
     if mine.outcome != theirs.outcome:
         return "its values go elsewhere"
     return ""
+
+
+def narrow(mine: Work, theirs: Work) -> None:
+    """Of the ways in which a buffer came to two traces that agree, leave those that were open to both."""
+    for now, then in zip(mine.sources, theirs.sources):
+        if isinstance(now, Source) and isinstance(then, Source):
+            now.narrow(then)
 
 
 def _outcome(traced: Traced) -> tuple[list[weakref.ref[Tensor]], list[Any]]:

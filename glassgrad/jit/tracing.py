@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from glassgrad.base.errors import Bug, JitError
@@ -36,27 +36,28 @@ __all__ = ["Source", "Traced", "shows_another"]
 
 class Source:
     """Where a buffer comes from at each call: tensors that hold it, or whose gradient does. `visible` are the ids of
-    those that the function can see where they stay, `states` what it finds where tensors come and go: what there is of
-    these, in that order, counts alone."""
+    those that the function can see where they stay, `states` what it finds where tensors come and go."""
 
     def __init__(self, tensors: list[Tensor], owners: list[Tensor], visible: Set[int], states: Mapping[int, State]):
         found = [states[id(t)] for t in tensors if id(t) in states]
-        self.states = {state.key for state in found}
-        self._visible = [weakref.ref(t) for t in tensors if id(t) in visible]
-        others = [] if found else [weakref.ref(t) for t in tensors if id(t) not in visible]
-        self.tensors: list[Reference] = [*self._visible, *found, *others]
+        stays = [weakref.ref(t) for t in tensors if id(t) in visible]
+        others = [weakref.ref(t) for t in tensors if id(t) not in visible and id(t) not in states]
+        self.tensors: list[Reference] = [*stays, *found, *others]
         self.owners = [weakref.ref(t) for t in owners]
+        self._in_sight = len(stays) + len(found)
 
     def may_be(self, earlier: Source) -> bool:
         """Whether another trace found its buffer in the same place: with the same tensors, or at least with one that
         the function sees. The others then are somebody's who held the value at the time (`before = w.detach()`)."""
-        seen = _living(earlier._visible)
-        if self.states or earlier.states:
-            return self.states == earlier.states and seen == _living(self._visible)
-        return any(id(t) in seen for t in (r() for r in self._visible) if t is not None) or all(
-            mine == theirs and len(mine) == len(now) == len(then)        # one that died may have had the id of another
-            for now, then in ((self.tensors, earlier.tensors), (self.owners, earlier.owners))
-            for mine, theirs in [(_living(now), _living(then))])
+        mine, theirs = _names(self.tensors[:self._in_sight]), _names(earlier.tensors[:earlier._in_sight])
+        return not mine.isdisjoint(theirs) or all(
+            _names(now) == _names(then) and len(_names(now)) == len(now) == len(then)     # none of them died
+            for now, then in ((self.tensors, earlier.tensors), (self.owners, earlier.owners)))
+
+    def narrow(self, earlier: Source) -> None:
+        """Rely only on what both traces found."""
+        theirs = _names(earlier.tensors)
+        self.tensors = [reference for reference in self.tensors if not theirs.isdisjoint(_names([reference]))]
 
     def nodes(self) -> list[UOp]:
         """The nodes of those that are alive: one value, or somebody replaced one of them."""
@@ -64,8 +65,10 @@ class Source:
         return found + [t.grad.uop for t in (r() for r in self.owners) if t is not None and t.grad is not None]
 
 
-def _living(references: Iterable[Reference]) -> set[int]:
-    return {id(t) for t in (r() for r in references) if t is not None}
+def _names(references: Sequence[Reference]) -> set[Any]:
+    """What tells these from others: a state its place, a tensor its id, while it lives."""
+    named: set[Any] = {r.key for r in references if isinstance(r, State)}
+    return named | {id(t) for t in (r() for r in references if not isinstance(r, State)) if t is not None}
 
 
 class Traced:

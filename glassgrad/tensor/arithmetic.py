@@ -17,7 +17,7 @@ from glassgrad.graph.uop import UOp, const
 from glassgrad.tensor.casts import Casts
 from glassgrad.tensor.core import Core
 from glassgrad.tensor.formulas import elementary, remainders
-from glassgrad.tensor.leaves import assigned, hold, is_held
+from glassgrad.tensor.leaves import assigned, has_another_value, hold, is_held
 from glassgrad.tensor.meeting import VERBS, broadcast_shape, meet, meet_many, number, plain_number
 
 if TYPE_CHECKING:
@@ -109,11 +109,12 @@ class Arithmetic(Casts):
 
     def _rebind(self, value: Self) -> Self:
         """x += y: this tensor takes the new value; others that were computed from the old one keep it."""
-        leaf = is_held(self)
+        leaf, earlier = is_held(self), self.uop
         self.uop, self._device = value.uop, value._device
         if leaf:
             hold(self)
             assigned(self)
+        has_another_value(self, earlier)
         return self
 
     def _divide(self, other: Any, swapped: bool) -> Self:

@@ -17,7 +17,7 @@ from glassgrad.tensor.core import Core
 from glassgrad.tensor.disk import on_disk, write
 from glassgrad.tensor.indexing import VIEWS, again, replaced_part
 from glassgrad.tensor.interop import Interop
-from glassgrad.tensor.leaves import assigned, distinct, hold, holders
+from glassgrad.tensor.leaves import assigned, distinct, has_another_value, hold, holders
 from glassgrad.tensor.meeting import working_axis
 from glassgrad.tensor.no_gradient import is_cut, uncut
 
@@ -106,8 +106,9 @@ class Assignment(Interop):
         >>> Tensor([1, 2]).replace(Tensor([3.0])).tolist()
         [3.0]
         """
-        self.uop, self._device = value.uop, value._device
+        earlier, self.uop, self._device = self.uop, value.uop, value._device
         hold(self)
+        has_another_value(self, earlier)
         return self
 
     # -- with an underscore ----------------------------------------------------------------------------------

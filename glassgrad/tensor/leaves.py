@@ -22,9 +22,10 @@ from glassgrad.graph.node import toposort
 from glassgrad.graph.ops import Kind
 from glassgrad.graph.uop import UOp
 
-__all__ = ["RESET", "Leaf", "assigned", "assigned_within", "computed_among", "cut_off", "distinct", "hold",
-           "hold_alone", "holders", "is_cut_off", "is_held", "leaves_among", "refuse_cut_off", "remember",
-           "started_from", "still_a_leaf", "take_started", "written_with"]
+__all__ = ["RESET", "Leaf", "assigned", "assigned_within", "computed_among", "cut_off", "distinct",
+           "has_another_value", "hold", "hold_alone", "holders", "is_cut_off", "is_held", "leaves_among",
+           "refuse_cut_off", "refuse_replaced", "remember", "started_from", "still_a_leaf", "take_started",
+           "written_with"]
 
 
 class Leaf:
@@ -79,6 +80,28 @@ def still_a_leaf(tensor: Any, earlier: UOp) -> None:
     """The tensor was given a new value as a layer's own business (a table whose rows were shortened): gradients of what
     was computed from the earlier one are still its own."""
     earlier.cached("was", lambda _: []).append(weakref.ref(tensor))
+
+
+def has_another_value(tensor: Any, earlier: UOp) -> None:
+    """The tensor was given a new value: what was computed from the earlier one knows the tensor no more."""
+    if tensor.requires_grad is True and tensor.uop is not earlier and any(
+            h() is tensor for h in (earlier._cache or {}).get("holders", ())):
+        earlier.cached("replaced", lambda _: []).append(weakref.ref(tensor))
+
+
+def refuse_replaced(root: UOp, order: Sequence[UOp]) -> None:
+    """A gradient for the value that a tensor had before has nowhere to go: neither dropping it nor adding it to that of
+    the new value is what is meant. `order` are the nodes below the root."""
+    lost = {node: t for node in order if node._cache is not None
+            for t in (h() for h in node._cache.get("replaced", ())) if t is not None and t.uop is not node}
+    if lost:
+        # a new value that is not computed yet may have been made from the old one: no gradient passes a leaf
+        for node in toposort([root], lambda n: () if n is not root and holders((n,)) else passes_to(n)):
+            if node in lost and node.dtype.kind == "f":
+                raise GradientError("a tensor got a new value between a computation and its backward()",
+                                    given=f"a tensor of shape {lost[node].shape} with requires_grad=True",
+                                    expected="backward() before the tensor is assigned to",
+                                    mend="move the assignment behind backward(), or compute the loss anew")
 
 
 def leaves_among(nodes: Sequence[UOp]) -> list[tuple[UOp, Any]]:

@@ -28,9 +28,12 @@ from glassgrad.tensor.leaves import (
     distinct,
     hold,
     holders,
+    is_held,
     leaves_among,
     refuse_cut_off,
+    refuse_replaced,
     started_from,
+    still_a_leaf,
     written_with,
 )
 from glassgrad.tensor.meeting import resolve_axis
@@ -73,8 +76,11 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
             # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
             wants = t._requires_grad is not False
+            earlier, leaf = t.uop, wants and is_held(t)
             t.uop = distinct(node) if wants and any(other is not t for other in holders((node,))) else node
             hold(t)
+            if leaf and t.uop is not earlier:
+                still_a_leaf(t, earlier)         # it is the same value
         return self
 
     def schedule(self, *others: Tensor) -> running.Planned:
@@ -235,6 +241,7 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         seed = self._seed(gradient)
         refuse_cut_off(self.uop)
         order = toposort([self.uop])
+        refuse_replaced(self.uop, order)
         leaves = [(n, t) for n, t in leaves_among(order) if t.dtype.kind == "f" and t.requires_grad is not False]
         if not leaves:
             raise GradientError("nothing here has a gradient",
