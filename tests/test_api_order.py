@@ -223,7 +223,7 @@ def test_scatter_gradient_and_numbers():
     )
     check(lambda x: x.scatter(1, Tensor(unique) if isinstance(x, Tensor) else torch.from_numpy(unique), 7.0), (2, 4))
     assert Tensor([1.0, 2.0]).scatter(0, Tensor([1], dtype="int64"), 9, reduce="multiply").tolist() == [1.0, 18.0]
-    assert Tensor([1, 2]).scatter(0, Tensor([-1]), 9).tolist() == [1, 9]
+    assert Tensor([1, 2]).scatter(0, Tensor([1]), 9).tolist() == [1, 9]
     assert Tensor([1, 2]).scatter(0, Tensor([], dtype="int32"), Tensor([], dtype="int32")).tolist() == [1, 2]
 
 

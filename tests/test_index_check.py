@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glassgrad import Context, GlobalCounters, IndexRangeError, Tensor, Variable, checkpoint, vmap
+from glassgrad import Context, GlobalCounters, IndexRangeError, Tensor, Variable, checkpoint, nn, vmap
 from glassgrad.jit import TinyJit
 from glassgrad.tensor import index_check
 from glassgrad.tensor.index_check import limits
@@ -39,6 +39,52 @@ def test_indices_of_several_axes_are_looked_at(use, jitted):
     with pytest.raises(IndexRangeError, match=r"index 4 on axis [01] of .*, at \[2, (0, )?0\] of the index") as error:
         call(x, Tensor(MATRIX).realize()).numpy()
     assert "test_index_check.py" in str(error.value)
+
+
+MINUS = {           # as in PyTorch: who takes -1 for the last place, and who takes it for a mistake
+    "getitem": lambda T, x, i: x[i], "take": lambda T, x, i: x.take(i), "put": lambda T, x, i: x.put(i, T.ones(2)),
+    "take_along_dim": lambda T, x, i: x.take_along_dim(i.reshape(1, 2), 1),
+    "take_along_dim, flat": lambda T, x, i: x.take_along_dim(i),
+    "index_put": lambda T, x, i: x.index_put((i,), T.ones(())), "index_fill": lambda T, x, i: x.index_fill(0, i, 9.0),
+    "gather": lambda T, x, i: x.gather(1, i.reshape(1, 2)),
+    "scatter": lambda T, x, i: x.scatter(1, i.reshape(1, 2), 9.0),
+    "multiply": lambda T, x, i: x.scatter(1, i.reshape(1, 2), 9.0, reduce="multiply"),
+    "scatter_add": lambda T, x, i: x.scatter_add(1, i.reshape(1, 2), T.ones(1, 2)),
+    "scatter_reduce": lambda T, x, i: x.scatter_reduce(1, i.reshape(1, 2), T.ones(1, 2), "amin"),
+    "index_select": lambda T, x, i: x.index_select(1, i), "index_add": lambda T, x, i: x.index_add(0, i, T.ones(2, 4)),
+    "index_copy": lambda T, x, i: x.index_copy(0, i, T.ones(2, 4)),
+}
+
+
+@pytest.mark.parametrize("name", MINUS)
+def test_minus_one_is_what_it_is_in_pytorch(name):
+    torch = pytest.importorskip("torch")
+    x = np.arange(12, dtype="float32").reshape(3, 4)
+    for index in ([0, 1], [0, -1], [-4, 0], [-3, 2]):
+        try:
+            expected = MINUS[name](torch, torch.tensor(x), torch.tensor(index)).tolist()
+        except (IndexError, RuntimeError):
+            expected = None
+        for i in (Tensor(index), unknown(index)):
+            if expected is None:
+                with pytest.raises(IndexRangeError):
+                    MINUS[name](Tensor, Tensor(x), i).tolist()
+            else:
+                assert MINUS[name](Tensor, Tensor(x), i).tolist() == expected
+
+
+@pytest.mark.parametrize("index", [lambda: Tensor([0, -1]), lambda: unknown([0, -1])], ids=["stored", "computed"])
+def test_a_table_has_no_row_minus_one(index):
+    with pytest.raises(IndexRangeError) as error:
+        nn.Embedding(5, 2)(index()).numpy()
+    assert str(error.value).partition("\n  at: ")[0] == """\
+the index is out of bounds
+  given:    index -1 on axis 0 of (5, 2), at [1] of the index tensor
+  expected: an index from 0 to 4; only x[index], take and put count from the end
+  mend:     check how the index is computed; CHECK_INDEX=0 clamps it silently"""
+    with pytest.raises(IndexRangeError, match="an index from 0 to 4\n"):
+        nn.Embedding(5, 2)(Tensor([7])).numpy()
+    assert nn.Embedding(5, 2)(Tensor([0, 4]).cast("uint8")).shape == (2, 2)
 
 
 def test_one_index_into_two_tensors_is_looked_at_for_both():

@@ -39,7 +39,8 @@ class Pick(NamedTuple):
     places: UOp
     size: int
     axis: int
-    from_end: bool = True          # whether -1 is the last place; there is no class -1
+    from_end: bool = True          # whether -1 is the last place
+    of_classes: bool = False       # whether what it names is a class
 
     @property
     def least(self) -> int:
@@ -131,7 +132,7 @@ def watch_classes(compared: UOp, target: UOp, size: int, axis: int, shape: tuple
     if ignored is not None and not target.dtype.min <= ignored <= target.dtype.max:
         ignored = None                               # of unsigned numbers none is -100
     linear = target if ignored is None else target.ne(ignored).where(target, 0)
-    _watch(linear, Watched((Pick(target, size, axis, from_end=False),), shape, size, ignored))
+    _watch(linear, Watched((Pick(target, size, axis, False, of_classes=True),), shape, size, ignored))
     watch_for(compared, linear, size)
 
 
@@ -334,17 +335,20 @@ class Flag:
             value = int(values.reshape(-1)[place])
             if not pick.least <= value < pick.size:
                 at, where = _position(place, values.shape), str(line_of(self.line) or "")
-                return out_of_range(value, pick.axis, self.shape, at, where) if pick.from_end else \
-                    _no_such_class(value, pick, self.shape, at, where)
+                return _no_such_class(value, pick, self.shape, at, where) if pick.of_classes else \
+                    out_of_range(value, pick.axis, self.shape, at, pick.from_end, where)
         raise Bug(f"place {place} of an index into {self.shape} was reported, but no part of it is outside")
 
 
-def out_of_range(value: int, axis: int, shape: tuple[int, ...], at: list[int], where: str = "") -> IndexRangeError:
+def out_of_range(value: int, axis: int, shape: tuple[int, ...], at: list[int], from_end: bool,
+                 where: str = "") -> IndexRangeError:
     """The error for an element of an index tensor."""
     size = shape[axis]
+    counted = "" if from_end or not -size <= value < 0 else "; only x[index], take and put count from the end"
     return IndexRangeError(
         "the index is out of bounds", given=f"index {value} on axis {axis} of {shape}, at {at} of the index tensor",
-        expected=f"an index from {-size} to {size - 1}" if size else "an axis that has elements",
+        expected=f"an index from {-size if from_end else 0} to {size - 1}{counted}" if size else
+        "an axis that has elements",
         mend="check how the index is computed; CHECK_INDEX=0 clamps it silently", where=where)
 
 
@@ -357,11 +361,11 @@ def _no_such_class(value: int, pick: Pick, shape: tuple[int, ...], at: list[int]
         where=where)
 
 
-def refuse_stored(index: UOp, numbers: Sequence[int], axis: int, shape: tuple[int, ...]) -> None:
+def refuse_stored(index: UOp, numbers: Sequence[int], axis: int, shape: tuple[int, ...], from_end: bool) -> None:
     """Raise for an index whose numbers are known already, where one of them is out of range."""
     for place, value in enumerate(numbers):
-        if not -shape[axis] <= value < shape[axis]:
-            raise out_of_range(value, axis, shape, _position(place, index.shape))
+        if not (-shape[axis] if from_end else 0) <= value < shape[axis]:
+            raise out_of_range(value, axis, shape, _position(place, index.shape), from_end)
 
 
 def _position(place: int, shape: tuple[int, ...]) -> list[int]:

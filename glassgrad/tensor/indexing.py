@@ -156,7 +156,7 @@ class Indexing(Linear):
                 shape.append(-(-(stop - start) // abs(step)))
             else:
                 if settings.CHECK_INDEX:
-                    index_check.refuse_stored(p.uop, running.few_numbers(p.uop), axis, self.shape)
+                    index_check.refuse_stored(p.uop, running.few_numbers(p.uop), axis, self.shape, from_end=True)
                 picks.append((len(shape), p))
                 bounds.append((0, n))
                 strides.append(1)
@@ -209,10 +209,14 @@ class Indexing(Linear):
     # -- looking up by name ----------------------------------------------------------------------------------
     def gather(self, dim: int, index: Self) -> Self:
         """out[i, j] = x[index[i, j], j] for dim 0, and so on: along an axis, the elements an index of equal rank names.
+        As in PyTorch, nothing is counted from the end here: -1 is no place.
 
         >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[0], [1]])).tolist()
         [[1], [4]]
         """
+        return self._gathered(dim, index, from_end=False)
+
+    def _gathered(self, dim: int, index: Self, from_end: bool) -> Self:
         axis = resolve_axis(dim, self.ndim, "gather")
         if index.ndim != self.ndim or any(i > n for a, (i, n) in enumerate(zip(index.shape, self.shape)) if a != axis):
             raise ShapeError("the index does not fit the tensor",
@@ -224,10 +228,11 @@ class Indexing(Linear):
         for a, n in enumerate(index.shape):
             count = counting(n, dtypes.int64).reshape((1,) * a + (n,) + (1,) * (index.ndim - a - 1))
             picks.append((a, index if a == axis else self._with(count.expand(index.shape))))
-        return self._with(_pick(x, picks)) if self.ndim else self.reshape(index.shape)
+        return self._with(_pick(x, picks, from_end)) if self.ndim else self.reshape(index.shape)
 
     def take_along_dim(self, indices: Self, dim: int | None = None) -> Self:
-        """`gather` with this and the places broadcast to each other; without an axis, of the flattened tensor.
+        """`gather` with this and the places broadcast to each other; without an axis, of the flattened tensor. Along an
+        axis -1 is the last place.
 
         >>> Tensor([[3, 1]]).take_along_dim(Tensor([[1], [0]]), 1).tolist()
         [[1], [3]]
@@ -241,7 +246,7 @@ class Indexing(Linear):
         wide = [max(n, m) if 0 not in (n, m) else 0 for n, m in zip(self.shape, indices.shape)]
         own = [self.shape[a] if a == axis else n for a, n in enumerate(wide)]
         its = [indices.shape[a] if a == axis else n for a, n in enumerate(wide)]
-        return self.expand(own).gather(axis, indices.expand(its))
+        return self.expand(own)._gathered(axis, indices.expand(its), from_end=True)
 
     def index_select(self, dim: int, index: Self) -> Self:
         """The slices along one axis that a vector of places names.
@@ -250,7 +255,15 @@ class Indexing(Linear):
         [[2, 2], [4, 4]]
         """
         axis = resolve_axis(dim, self.ndim, "index_select")
-        return self[(slice(None),) * axis + (index,)]
+        return self._slices_at(axis, index)
+
+    def _slices_at(self, axis: int, index: Self) -> Self:
+        """x[:, .., index], where -1 is no place: rows of a table, or of another axis."""
+        if index.dtype.kind not in "iu":
+            return self[(slice(None),) * axis + (index,)]
+        if settings.CHECK_INDEX:
+            index_check.refuse_stored(index.uop, running.few_numbers(index.uop), axis, self.shape, from_end=False)
+        return self._with(_pick(self.uop, [(axis, index)], from_end=False))
 
     def repeat_interleave(self, repeats: Any, dim: int | None = None) -> Self:
         """Each element several times in a row, along one axis or flattened: as often as a number says, or as a vector
@@ -320,13 +333,14 @@ def _every(x: UOp, axis: int, step: int) -> UOp:
         (*before, count, *after))
 
 
-def _pick(x: UOp, picks: list[tuple[int, Indexing]]) -> UOp:
-    """Look up: one GATHER of the picked axes, brought to the front and made one, under the linear index."""
+def _pick(x: UOp, picks: list[tuple[int, Indexing]], from_end: bool = True) -> UOp:
+    """Look up: one GATHER of the picked axes, brought to the front and made one, under the linear index. `from_end`: -1
+    is the last place."""
     single = [(axis, index) for axis, index in picks if not index.shape]
     if 0 < len(single) < len(picks):        # a tensor of one number is a number: its axis goes, and parts no neighbours
         gone = [axis for axis, _ in single]
         others = [(axis - sum(g < axis for g in gone), index) for axis, index in picks if index.shape]
-        return _pick(_pick(x, single), others)
+        return _pick(_pick(x, single, from_end), others, from_end)
     axes = [a for a, _ in picks]
     shape: tuple[int, ...] = ()
     for _, index in picks:
@@ -336,7 +350,7 @@ def _pick(x: UOp, picks: list[tuple[int, Indexing]]) -> UOp:
     for axis, index in picks:
         n = x.shape[axis]
         place = index.uop.cast(dtypes.int64) if len(picks) > 1 or index.dtype.bits < 32 else index.uop
-        if place.dtype.kind == "i":
+        if place.dtype.kind == "i" and from_end:
             place = (place < 0).where(place + n, place)
         place = place.broadcast(shape)
         if len(picks) > 1 and settings.CHECK_INDEX:     # a bad place stays bad in the linear index, for who looks there
@@ -349,8 +363,8 @@ def _pick(x: UOp, picks: list[tuple[int, Indexing]]) -> UOp:
     if outside is not None:
         linear = outside.where(-1, linear)
     rows_count = math.prod(x.shape[a] for a in axes)
-    index_check.watch(linear, [index_check.Pick(index.uop, x.shape[axis], axis) for axis, index in picks], x.shape,
-                      rows_count)
+    watched = [index_check.Pick(index.uop, x.shape[axis], axis, from_end) for axis, index in picks]
+    index_check.watch(linear, watched, x.shape, rows_count)
     rest = [a for a in range(len(x.shape)) if a not in axes]
     rows = x.permute(axes + rest)
     tail = tuple(x.shape[a] for a in rest)

@@ -51,7 +51,6 @@ class Scattering(Sorting):
         if not self.ndim:
             return axis, place.reshape((1,))
         n = self.shape[axis]
-        place = (place < 0).where(place + n, place)
         outside = index_check.outside(place, n)
         if not settings.CHECK_INDEX:
             place = index_check.nearest(place, n)
@@ -63,7 +62,7 @@ class Scattering(Sorting):
         if settings.CHECK_INDEX:
             linear = outside.where(-1, linear)          # a bad place must stay bad, where it is looked for
         linear = linear.reshape((linear.elements,))
-        index_check.watch(linear, [index_check.Pick(index.uop, n, axis)], self.shape, self.numel())
+        index_check.watch(linear, [index_check.Pick(index.uop, n, axis, from_end=False)], self.shape, self.numel())
         return axis, linear
 
     def _source(self, src: Any, index: Self, what: str) -> UOp:
@@ -86,7 +85,7 @@ class Scattering(Sorting):
 
     def scatter(self, dim: int, index: Self, src: Any, reduce: str | None = None) -> Self:
         """This tensor with src[i, j] written to [index[i, j], j] for dim 0, and so on; reduce "add" or "multiply"
-        combines with what is there.
+        combines with what is there. As in PyTorch, nothing is counted from the end: -1 is no place.
 
         >>> Tensor([1, 2, 3]).scatter(0, Tensor([2, 0]), Tensor([7, 8])).tolist()
         [8, 2, 7]
@@ -155,7 +154,6 @@ class Scattering(Sorting):
         ones = full(self.shape, 1, self.dtype)
         key = index._rows(axis).uop.cast(dtypes.int64)
         n = self.shape[axis]
-        key = (key < 0).where(key + n, key)
         order = self._with(order_of(key.cast(dtypes.uint32), max(1, (n - 1).bit_length())))
         rows, count = key.shape
         names = self._with(key)._known_places(-1, order)
@@ -201,9 +199,9 @@ class Scattering(Sorting):
         axis = resolve_axis(dim, self.ndim, "index_fill")
         shape = tuple(index.numel() if a == axis else n for a, n in enumerate(self.shape))
         source = self.ufix(value).cast(self.dtype).expand(shape)
-        return self._by_slices(dim, index, source, "set", "index_fill")
+        return self._by_slices(dim, index, source, "set", "index_fill", from_end=True)
 
-    def _by_slices(self, dim: int, index: Self, source: Self, mode: str, what: str) -> Self:
+    def _by_slices(self, dim: int, index: Self, source: Self, mode: str, what: str, from_end: bool = False) -> Self:
         axis = working_axis(dim, self.ndim, what)
         expected = tuple(index.numel() if a == axis else n for a, n in enumerate(self.shape))
         if index.ndim > 1 or source.shape != expected:
@@ -211,8 +209,9 @@ class Scattering(Sorting):
                              expected=f"a vector as index and a source of shape {expected}", mend="check the shapes")
         x, slices = self.movedim(axis, 0), source.cast(self.dtype).movedim(axis, 0)
         place = index.uop.reshape((index.numel(),)).cast(dtypes.int64)
-        place = (place < 0).where(place + x.shape[0], place)
-        index_check.watch(place, [index_check.Pick(index.uop, x.shape[0], axis)], self.shape, x.shape[0])
+        if from_end:
+            place = (place < 0).where(place + x.shape[0], place)
+        index_check.watch(place, [index_check.Pick(index.uop, x.shape[0], axis, from_end)], self.shape, x.shape[0])
         node = UOp(o.SCATTER, self.dtype, (x.uop, place, slices.uop), How(mode))
         return self._with(node).movedim(0, axis)
 
