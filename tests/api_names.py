@@ -28,48 +28,51 @@ TINYGRAD = frozenset("""
 # where PyTorch has the same; a bare name is a method of torch.Tensor
 PYTORCH = {
     **{name: name for name in """
-        T abs abs_ absolute absolute_ acos acos_ acosh acosh_ add add_ addbmm addbmm_ addcdiv addcdiv_ addcmul
-        addcmul_ addmm addmm_ addmv addmv_ addr addr_ all allclose amax amin aminmax any arccos arccos_ arccosh
-        arccosh_ arcsin arcsin_ arcsinh arcsinh_ arctan arctan2 arctan2_ arctan_ arctanh arctanh_ argmax argmin
-        argsort argwhere asin asin_ asinh asinh_ atan atan2 atan2_ atan_ atanh atanh_ backward baddbmm baddbmm_
-        bernoulli_ bfloat16 bincount bitwise_and bitwise_and_ bitwise_left_shift bitwise_left_shift_ bitwise_not
-        bitwise_not_ bitwise_or bitwise_or_ bitwise_right_shift bitwise_right_shift_ bitwise_xor bitwise_xor_
-        bmm bool broadcast_to byte cauchy_ ceil ceil_ char cholesky_inverse cholesky_solve chunk clamp clamp_
-        clamp_max clamp_max_ clamp_min clamp_min_ clip clip_ clone contiguous copy_ copysign copysign_ corrcoef
-        cos cos_ cosh cosh_ count_nonzero cov cpu cross cummax cummin cumprod cumprod_ cumsum cumsum_ deg2rad
-        deg2rad_ det detach detach_ device diag diag_embed diagflat diagonal diff digamma digamma_ dim dist div
-        div_ divide divide_ double dtype element_size eq eq_ equal erf erf_ erfc erfc_ erfinv erfinv_ exp exp2
-        exp2_ exp_ expand expand_as expm1 expm1_ exponential_ fill_ fill_diagonal_ fix fix_ flatten flip fliplr
-        flipud float float_power floor floor_ floor_divide floor_divide_ fmax fmin fmod fmod_ frac frac_ gather
-        gcd gcd_ ge ge_ geometric_ ger grad greater greater_ greater_equal greater_equal_ gt gt_ half hardshrink
-        heaviside heaviside_ histc hsplit hypot hypot_ index_add index_add_ index_copy index_copy_ index_fill
-        index_fill_ index_put index_put_ index_select inner int inverse is_floating_point isclose isfinite isinf
-        isnan isneginf isposinf item kron kthvalue lcm lcm_ ldexp ldexp_ le le_ lerp lerp_ less less_ less_equal
-        less_equal_ lgamma lgamma_ log log10 log10_ log1p log1p_ log2 log2_ log_ log_normal_ log_softmax
-        logaddexp logaddexp2 logcumsumexp logdet logical_and logical_and_ logical_not logical_not_ logical_or
-        logical_or_ logical_xor logical_xor_ logit logit_ logsumexp long lt lt_ mT masked_fill masked_fill_
-        masked_scatter masked_scatter_ masked_select matmul matrix_exp max maximum mean median min minimum mm
-        mode moveaxis movedim msort mul mul_ multinomial multiply multiply_ mv nan_to_num nan_to_num_ nanmean
-        nanmedian nansum narrow nbytes ndim ndimension ne ne_ neg neg_ negative negative_ nelement new_empty
-        new_full new_ones new_tensor new_zeros nonzero norm normal_ not_equal not_equal_ numel numpy outer
-        permute pinverse positive pow pow_ prelu prod put put_ quantile rad2deg rad2deg_ random_ ravel
-        reciprocal reciprocal_ relu relu_ remainder remainder_ repeat repeat_interleave requires_grad
-        requires_grad_ reshape reshape_as roll rot90 round round_ rsqrt rsqrt_ scatter scatter_ scatter_add
-        scatter_add_ scatter_reduce scatter_reduce_ select select_scatter sgn sgn_ shape short sigmoid sigmoid_
-        sign sign_ signbit sin sin_ sinc sinc_ sinh sinh_ size slice_scatter slogdet softmax sort split
-        split_with_sizes sqrt sqrt_ square square_ squeeze squeeze_ std sub sub_ subtract subtract_ sum
-        sum_to_size swapaxes swapaxes_ swapdims swapdims_ t t_ take take_along_dim tan tan_ tanh tanh_
-        tensor_split tile to tolist topk trace transpose transpose_ tril tril_ triu triu_ true_divide
-        true_divide_ trunc trunc_ type type_as unbind unflatten unfold uniform_ unique unique_consecutive
-        unsqueeze unsqueeze_ var vdot view view_as vsplit where xlogy xlogy_ zero_
+        H T abs abs_ absolute absolute_ acos acos_ acosh acosh_ add add_ addbmm addbmm_ addcdiv addcdiv_ addcmul
+        addcmul_ addmm addmm_ addmv addmv_ addr addr_ adjoint all allclose amax amin aminmax any arccos arccos_
+        arccosh arccosh_ arcsin arcsin_ arcsinh arcsinh_ arctan arctan2 arctan2_ arctan_ arctanh arctanh_ argmax
+        argmin argsort argwhere asin asin_ asinh asinh_ atan atan2 atan2_ atan_ atanh atanh_ backward baddbmm
+        baddbmm_ bernoulli_ bfloat16 bincount bitwise_and bitwise_and_ bitwise_left_shift bitwise_left_shift_
+        bitwise_not bitwise_not_ bitwise_or bitwise_or_ bitwise_right_shift bitwise_right_shift_ bitwise_xor
+        bitwise_xor_ bmm bool broadcast_to byte cauchy_ ceil ceil_ char cholesky_inverse cholesky_solve chunk
+        clamp clamp_ clamp_max clamp_max_ clamp_min clamp_min_ clip clip_ clone conj contiguous copy_ copysign
+        copysign_ corrcoef cos cos_ cosh cosh_ count_nonzero cov cpu cross cummax cummin cumprod cumprod_ cumsum
+        cumsum_ data deg2rad deg2rad_ det detach detach_ device diag diag_embed diagflat diagonal diff digamma
+        digamma_ dim dist div div_ divide divide_ double dsplit dtype element_size eq eq_ equal erf erf_ erfc
+        erfc_ erfinv erfinv_ exp exp2 exp2_ exp_ expand expand_as expm1 expm1_ exponential_ fill_ fill_diagonal_
+        fix fix_ flatten flip fliplr flipud float float_power floor floor_ floor_divide floor_divide_ fmax fmin
+        fmod fmod_ frac frac_ gather gcd gcd_ ge ge_ geometric_ ger grad greater greater_ greater_equal
+        greater_equal_ gt gt_ half hardshrink heaviside heaviside_ histc hsplit hypot hypot_ index_add
+        index_add_ index_copy index_copy_ index_fill index_fill_ index_put index_put_ index_select inner int
+        inverse is_complex is_contiguous is_cpu is_floating_point is_nonzero is_same_size is_signed isclose
+        isfinite isinf isnan isneginf isposinf isreal item itemsize kron kthvalue lcm lcm_ ldexp ldexp_ le le_
+        lerp lerp_ less less_ less_equal less_equal_ lgamma lgamma_ log log10 log10_ log1p log1p_ log2 log2_
+        log_ log_normal_ log_softmax logaddexp logaddexp2 logcumsumexp logdet logical_and logical_and_
+        logical_not logical_not_ logical_or logical_or_ logical_xor logical_xor_ logit logit_ logsumexp long lt
+        lt_ mH mT masked_fill masked_fill_ masked_scatter masked_scatter_ masked_select matmul matrix_exp max
+        maximum mean median min minimum mm mode moveaxis movedim msort mul mul_ multinomial multiply multiply_
+        mv nan_to_num nan_to_num_ nanmean nanmedian nanquantile nansum narrow nbytes ndim ndimension ne ne_ neg
+        neg_ negative negative_ nelement new_empty new_full new_ones new_tensor new_zeros nonzero norm normal_
+        not_equal not_equal_ numel numpy outer permute pinverse positive pow pow_ prelu prod put put_ quantile
+        rad2deg rad2deg_ random_ ravel reciprocal reciprocal_ relu relu_ remainder remainder_ renorm renorm_
+        repeat repeat_interleave requires_grad requires_grad_ reshape reshape_as roll rot90 round round_ rsqrt
+        rsqrt_ scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ select select_scatter
+        sgn sgn_ shape short sigmoid sigmoid_ sign sign_ signbit sin sin_ sinc sinc_ sinh sinh_ size
+        slice_scatter slogdet softmax sort split split_with_sizes sqrt sqrt_ square square_ squeeze squeeze_ std
+        stride sub sub_ subtract subtract_ sum sum_to_size swapaxes swapaxes_ swapdims swapdims_ t t_ take
+        take_along_dim tan tan_ tanh tanh_ tensor_split tile to tolist topk trace transpose transpose_ tril
+        tril_ triu triu_ true_divide true_divide_ trunc trunc_ type type_as unbind unflatten unfold uniform_
+        unique unique_consecutive unsqueeze unsqueeze_ var vdot view view_as vsplit where xlogy xlogy_ zero_
     """.split()},
     **{name: f"torch.{name}" for name in """
-        adaptive_avg_pool1d adaptive_max_pool1d arange bernoulli binary_cross_entropy_with_logits cat cdist celu
-        cond cosine_similarity einsum empty empty_like eye from_dlpack from_numpy full full_like
-        hinge_embedding_loss hstack kl_div linspace logspace manual_seed matrix_rank meshgrid normal ones
-        ones_like pairwise_distance poisson_nll_loss rand rand_like randint randn randn_like randperm
-        searchsorted selu stack std_mean tensordot threshold tril_indices triu_indices vander var_mean vstack
-        zeros zeros_like
+        adaptive_avg_pool1d adaptive_max_pool1d arange atleast_1d atleast_2d atleast_3d bernoulli
+        binary_cross_entropy_with_logits block_diag broadcast_tensors bucketize cartesian_prod cat cdist celu
+        column_stack combinations concat concatenate cond cosine_similarity cumulative_trapezoid dstack einsum
+        empty empty_like eye from_dlpack from_numpy full full_like hinge_embedding_loss hstack isin kl_div
+        linspace logspace manual_seed matrix_rank meshgrid normal ones ones_like pairwise_distance
+        poisson_nll_loss rand rand_like randint randn randn_like randperm row_stack searchsorted selu stack
+        std_mean tensordot threshold trapezoid trapz tril_indices triu_indices vander var_mean vstack zeros
+        zeros_like
     """.split()},
     **{name: f"linalg.{name}" for name in """
         cholesky eigh eigvalsh inv lstsq matrix_norm matrix_power multi_dot pinv qr solve solve_triangular svd
@@ -168,6 +171,41 @@ DIFFERENCES = {
 
 # what tinygrad's Tensor has and this one does not
 ABSENT: dict[str, str] = {}
+
+# what PyTorch's Tensor, torch.nn, torch.optim and torch.linalg have and this has not: why, or what instead
+NOT_FROM_PYTORCH: dict[str, str] = {
+    "no complex numbers": """angle cdouble cfloat chalf conj_physical conj_physical_ eig eigvals imag is_conj istft real
+        resolve_conj stft""",
+    "no sparse layouts: gradients and tensors are dense": """SparseAdam ccol_indices coalesce col_indices crow_indices
+        dense_dim indices is_coalesced is_sparse is_sparse_csr resize_as_sparse_ row_indices smm sparse_dim sparse_mask
+        sparse_resize_ sparse_resize_and_clear_ sspaddmm to_dense to_sparse to_sparse_bsc to_sparse_bsr to_sparse_coo
+        to_sparse_csc to_sparse_csr values""",
+    "no quantized types; `gguf_load` unpacks quantized files": """dequantize int_repr is_quantized q_per_channel_axis
+        q_per_channel_scales q_per_channel_zero_points q_scale q_zero_point qscheme""",
+    "no storage that several tensors see: tensors are values; `clone`, `assign`, indexing": """as_strided as_strided_
+        as_strided_scatter const_data_ptr data_ptr dim_order is_set_to is_shared layout new new_empty_strided pin_memory
+        is_pinned resize resize_ resize_as resize_as_ set_ share_memory_ storage storage_offset storage_type
+        untyped_storage""",
+    "the graph is the expression itself: no tape to ask or hook into; `gradient`, `custom_gradient`": """grad_dtype
+        grad_fn is_inference is_leaf module_load output_nr register_hook register_post_accumulate_grad_hook reinforce
+        retain_grad retains_grad volatile""",
+    "no such device, or one process: `to`, `device`": """DataParallel SyncBatchNorm cuda get_device ipu is_cuda
+        is_distributed is_ipu is_maia is_meta is_mkldnn is_mps is_mtia is_vulkan is_xla is_xpu mtia record_stream
+        to_mkldnn xpu""",
+    "Python runs once, not for each element: write the formula": "apply_ map2_ map_",
+    "internal, or removed there": """Buffer Container LinAlgError LinearCrossEntropyOptions NLLLoss2d RNNBase
+        RNNCellBase UninitializedBuffer UninitializedParameter as_subclass common_notes hash_tensor index
+        is_neg is_nested name resolve_neg slice_inverse symeig to_padded_tensor
+        unsafe_chunk unsafe_split unsafe_split_with_sizes""",
+    "LAPACK's packed factors; `solve`, `inv`, `det`, `qr`, `eigh` give what they are for": """geqrf householder_product
+        ldl_factor ldl_factor_ex ldl_solve lu lu_factor lu_factor_ex lu_solve orgqr ormqr""",
+    "NaN says that there is no answer: `cholesky`, `inv`, `solve`": "cholesky_ex inv_ex solve_ex",
+    "`solve_triangular`": "triangular_solve", "`LocalResponseNorm`": "CrossMapLRN2d", "`narrow`": "narrow_copy",
+    "`CrossEntropyLoss` after `Linear`": "LinearCrossEntropyLoss", "`float_power`": "float_power_",
+    "`scatter_reduce`": "index_reduce index_reduce_", "`histc`": "histogram", "`nonzero`": "nonzero_static",
+    "not there yet": """FractionalMaxPool2d FractionalMaxPool3d diagonal_scatter frexp i0 i0_ igamma igamma_ igammac
+        igammac_ mvlgamma mvlgamma_ nextafter nextafter_ polygamma polygamma_""",
+}
 
 # -- modules: names that tinygrad has too, what PyTorch calls the others, and what differs ---------------------
 IN_TINYGRAD = frozenset("""

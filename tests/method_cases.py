@@ -222,6 +222,21 @@ x.cpu()
 """
 
 REDUCTIONS = """
+x.nanquantile(0.3)
+x.nanquantile(0.7, 1, keepdim=True)
+(b.where(x, float("nan"))).nanquantile(0.4, 0) = torch.where(b, x, float("nan")).nanquantile(0.4, 0)
+x.isin(y) = torch.isin(x, y)
+n.isin(k, invert=True) = torch.isin(n, k, invert=True)
+x.bucketize(v.sort()[0]) = torch.bucketize(x, v.sort()[0])
+n.bucketize(j.sort()[0], right=True) = torch.bucketize(n, j.sort()[0], right=True)
+x.trapezoid() = torch.trapezoid(x)
+x.trapezoid(w, dim=1) = torch.trapezoid(x, w, dim=1)
+x.trapezoid(y, dim=0) = torch.trapezoid(x, y, dim=0)
+x.trapz(dx=0.5) = torch.trapz(x, dx=0.5)
+x.cumulative_trapezoid(dx=2.0, dim=0) = torch.cumulative_trapezoid(x, dx=2.0, dim=0)
+x.cumulative_trapezoid(w) = torch.cumulative_trapezoid(x, w)
+a.renorm(2, 1, 1.5)
+x.renorm(1, 0, 1.0)
 b.all()
 b.all(1)
 b.any()
@@ -310,6 +325,29 @@ x.dist(y, 2)
 """
 
 MOVEMENT = """
+a.mH
+x.H
+a.adjoint()
+x.conj()
+x.isreal()
+x.atleast_1d() = torch.atleast_1d(x)
+v.atleast_2d() = torch.atleast_2d(v)
+x.atleast_3d() = torch.atleast_3d(x)
+v.atleast_3d() = torch.atleast_3d(v)
+x.broadcast_tensors(v) = torch.broadcast_tensors(x, v)
+Tensor.broadcast_tensors([v, e[:, :1]]) = torch.broadcast_tensors(v, e[:, :1])
+Tensor.row_stack([v, x]) = torch.row_stack([v, x])
+Tensor.hstack([x, y]) = torch.hstack([x, y])
+x.dstack(y) = torch.dstack([x, y])
+v.dstack(w) = torch.dstack([v, w])
+v.column_stack(m, w) = torch.column_stack([v, m, w])
+a.dsplit([1, 3])
+x.block_diag(v, m) = torch.block_diag(x, v, m)
+v.cartesian_prod(w, j) = torch.cartesian_prod(v, w, j.double())
+v.combinations() = torch.combinations(v)
+v.combinations(3, with_replacement=True) = torch.combinations(v, 3, with_replacement=True)
+Tensor.concat([x, y], dim=1) = torch.concat([x, y], 1)
+x.concatenate(y) = torch.concatenate([x, y])
 x.T
 a.mT
 x.t()
@@ -590,6 +628,16 @@ x.empty_like().shape = torch.empty_like(x).shape
 x.new_empty((2, 2)).shape
 Tensor.empty(2, 3).shape = torch.empty(2, 3).shape
 x.dim()
+x.is_complex()
+x.is_signed()
+b.is_signed()
+x.sum().is_nonzero()
+x.is_same_size(v)
+x.is_contiguous() = True
+x.stride() = torch.ones(x.shape).stride()
+a.stride(1) = 5
+k.itemsize
+x.is_cpu
 x.ndimension()
 x.ndim
 x.numel()
@@ -604,6 +652,7 @@ x.tolist()
 """
 
 IN_PLACE = """
+x.renorm_(2, 0, 1.0)
 x.absolute_()
 p.acos_()
 r.acosh_()

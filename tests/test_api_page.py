@@ -8,12 +8,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from api_names import (
     ABSENT,
     DIFFERENCES,
     IN_PYTORCH,
     IN_TINYGRAD,
     MODULE_DIFFERENCES,
+    NOT_FROM_PYTORCH,
     PLAIN,
     PYTORCH,
     TINYGRAD,
@@ -133,7 +135,12 @@ def page() -> str:
     if ABSENT:
         lines += ["## What tinygrad's Tensor has and this one does not", "", "| name | instead |", "|---|---|"]
         lines += [*[f"| `{name}` | {instead} |" for name, instead in sorted(ABSENT.items())], ""]
-    lines += ["## Modules of tinygrad that resolve", "", ", ".join(f"`{m}`" for m in sorted(MODULES)), ""]
+    lines += ["## What PyTorch has and this has not", "",
+              "Of `torch.Tensor`, `torch.nn`, `torch.optim` and `torch.linalg`; a test compares with PyTorch.", "",
+              "| why, or what instead | names |", "|---|---|"]
+    lines += [f"| {why} | {', '.join(f'`{name}`' for name in sorted(names.split()))} |"
+              for why, names in NOT_FROM_PYTORCH.items()]
+    lines += ["", "## Modules of tinygrad that resolve", "", ", ".join(f"`{m}`" for m in sorted(MODULES)), ""]
     return "\n".join(lines)
 
 
@@ -147,10 +154,22 @@ def test_nothing_of_tinygrad_is_missing_without_a_word():
     assert not [n for n in ABSENT if hasattr(Tensor, n)]
 
 
+def test_nothing_of_pytorch_is_missing_without_a_word():
+    torch = pytest.importorskip("torch", reason="PyTorch, whose names these are, is not installed")
+    public = lambda room, kind: {n for n in dir(room) if not n.startswith("_") and kind(getattr(room, n))}
+    theirs = [(torch.Tensor, Tensor, lambda thing: True), (torch.nn, nn, inspect.isclass),
+              (torch.optim, nn.optim, inspect.isclass), (torch.linalg, Tensor, callable)]
+    absent = set().union(*({n for n in public(room, kind) if not hasattr(ours, n)} for room, ours, kind in theirs))
+    told = set(" ".join(NOT_FROM_PYTORCH.values()).split())
+    assert not absent - told, f"neither there nor explained: {sorted(absent - told)}"
+    assert not {n for n in told if hasattr(Tensor, n)}, "they are there"
+
+
 def test_every_method_is_in_a_test():
     """By its name, in a file of tests other than the lists of names and messages."""
     lists = ("test_messages", "test_junk", "test_api_page")
-    tests = [p for p in Path(__file__).parent.glob("test_*.py") if not p.name.startswith(lists)]
+    tests = [p for p in Path(__file__).parent.glob("*.py") if p.name.startswith("test_") or p.name == "method_cases.py"]
+    tests = [p for p in tests if not p.name.startswith(lists)]
     words = set(re.findall(r"[A-Za-z]\w*", "\n".join(p.read_text() for p in tests)))
     missing = [n for n in dir(Tensor) if not n.startswith("_") and not {n, n.rstrip("_")} & words]
     assert not missing, f"in no test: {missing}"

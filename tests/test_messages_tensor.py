@@ -358,6 +358,21 @@ there is no such qr
   given:    mode='full'
   expected: "complete" or "reduced"
   mend:     write x.qr("reduced")"""),
+    "block_diag": (lambda: Tensor.ones(1, 1, 1).block_diag(x23()), """
+blocks are matrices
+  given:    shapes [(1, 1, 1), (2, 3)]
+  expected: at most 2 axes each
+  mend:     reshape them, or stack the results"""),
+    "combinations": (lambda: x23().combinations(), """
+combinations are of a vector's values
+  given:    shape (2, 3)
+  expected: 1 axis
+  mend:     flatten it first: x.flatten()"""),
+    "is_nonzero": (lambda: x23().is_nonzero(), """
+several values are not one truth
+  given:    a tensor of shape (2, 3)
+  expected: 1 element
+  mend:     ask x.any() or x.all()"""),
     "eigh": (lambda: Tensor.eye(2).eigh("lower"), """
 a symmetric matrix is told by one of its triangles
   given:    UPLO='lower'

@@ -30,7 +30,7 @@ _TWO_TENSORS = """add arctan2 atan2 copysign div divide eq floor_divide fmod ge 
 _KEEPING_SHAPE = {
     **dict.fromkeys(_ONE_TENSOR, ""), **dict.fromkeys(_TWO_TENSORS, "Tensor([2.0])"),
     "clamp": "0, 1", "clip": "0, 1", "clamp_min": "0", "clamp_max": "0", "cumprod": "0", "cumsum": "0",
-    "lerp": "Tensor([2.0]), 0.5", "addcmul": "Tensor([2.0]), Tensor([2.0])",
+    "renorm": "2, 0, 1.0", "lerp": "Tensor([2.0]), 0.5", "addcmul": "Tensor([2.0]), Tensor([2.0])",
     "addcdiv": "Tensor([2.0]), Tensor([2.0])",
     "masked_fill": "Tensor([True]), 0", "masked_scatter": "Tensor([True]), Tensor([5.0])",
     "index_add": "0, Tensor([0]), Tensor([5.0])",

@@ -16,7 +16,7 @@ from glassgrad.tensor.movement import joined
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Joining"]
+__all__ = ["Joining", "several"]
 
 
 class Joining(Creation):
@@ -29,7 +29,7 @@ class Joining(Creation):
         >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
         [1, 2, 3]
         """
-        tensors = _all(self, others, "cat")
+        tensors = several(self, others, "cat")
         first = tensors[0]
         axis = resolve_axis(dim, first.ndim, "cat")
         dtype, place = first.dtype, first._device
@@ -54,7 +54,7 @@ class Joining(Creation):
         >>> Tensor([1, 2]).stack(Tensor([3, 4])).tolist()
         [[1, 2], [3, 4]]
         """
-        tensors = _all(self, others, "stack")
+        tensors = several(self, others, "stack")
         for i, t in enumerate(tensors):
             if t.shape != tensors[0].shape:
                 raise ShapeError("cannot stack tensors of different shapes",
@@ -188,7 +188,7 @@ class Joining(Creation):
         return self._with(square.pad(((down, right), (right, down))))
 
 
-def _all(first: Joining | Sequence[Joining], others: Sequence[Joining], what: str) -> list:  # type: ignore[type-arg]
+def several(first: Joining | Sequence[Joining], others: Sequence[Joining], what: str) -> list:  # type: ignore[type-arg]
     """The tensors of f(a, b, c) or of f([a, b, c]), as PyTorch writes it."""
     if isinstance(first, (list, tuple)) and any(isinstance(t, Joining) for t in others):
         raise InputError(f"{what} takes tensors, or one list of them", given="a list, and tensors beside it",

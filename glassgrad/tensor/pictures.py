@@ -13,8 +13,8 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph.dtype import dtypes
 from glassgrad.tensor.convolution import each
 from glassgrad.tensor.meeting import whole
+from glassgrad.tensor.questions import Questions
 from glassgrad.tensor.sequence import counting
-from glassgrad.tensor.statistics import Statistics
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -24,7 +24,7 @@ __all__ = ["Pictures"]
 Sizes = int | Sequence[int]
 
 
-class Pictures(Statistics):
+class Pictures(Questions):
     """Picture elements."""
     __slots__ = ()
 

@@ -103,24 +103,6 @@ class Shapes(Distances):
             return self
         return self.flip(second).transpose(first, second) if k % 4 == 1 else self.transpose(first, second).flip(second)
 
-    def hstack(self, *others: Self) -> Self:
-        """Joined along the second axis (vectors: the only one).
-
-        >>> Tensor([1]).hstack(Tensor([2])).tolist()
-        [1, 2]
-        """
-        joined = [t.reshape(1) if t.ndim == 0 else t for t in (self, *others)]
-        return joined[0].cat(*joined[1:], dim=0 if self.ndim <= 1 else 1)
-
-    def vstack(self, *others: Self) -> Self:
-        """Joined along the first axis; vectors count as rows.
-
-        >>> Tensor([1, 2]).vstack(Tensor([3, 4])).tolist()
-        [[1, 2], [3, 4]]
-        """
-        rows = [t.reshape(1, -1) if t.ndim <= 1 else t for t in (self, *others)]
-        return rows[0].cat(*rows[1:], dim=0)
-
     def tensor_split(self, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
         """So many pieces as equal as can be (the first ones longer), or cut before the places given.
 

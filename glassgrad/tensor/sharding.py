@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DeviceError
 from glassgrad.tensor.running import canonical_device
-from glassgrad.tensor.shapes import Shapes
+from glassgrad.tensor.stacking import Stacking
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Sharding"]
 
 
-class Sharding(Shapes):
+class Sharding(Stacking):
     """Where a tensor is, by other libraries' names."""
     __slots__ = ()
 

@@ -190,6 +190,18 @@ class Sorting(Functional):
         >>> Tensor([1.0, 2.0, 3.0, 4.0]).quantile(0.5).item()
         2.5
         """
+        return self._quantile(q, dim, keepdim, interpolation, False)
+
+    def nanquantile(self, q: Any, dim: int | None = None, keepdim: bool = False,
+                    interpolation: str = "linear") -> Self:
+        """`quantile` of the values that are not NaN.
+
+        >>> Tensor([1.0, float("nan"), 3.0]).nanquantile(0.5).item()
+        2.0
+        """
+        return self._quantile(q, dim, keepdim, interpolation, True)
+
+    def _quantile(self, q: Any, dim: int | None, keepdim: bool, interpolation: str, leave_out_nan: bool) -> Self:
         if interpolation not in ("linear", "lower", "higher", "midpoint", "nearest"):
             raise InputError("there is no such interpolation", given=repr(interpolation),
                              expected='"linear", "lower", "higher", "midpoint" or "nearest"', mend="check the spelling")
@@ -206,9 +218,10 @@ class Sorting(Functional):
         x = self.flatten() if dim is None else self
         axis = 0 if dim is None else resolve_axis(dim, rank, "quantile")
         rows = x._rows(axis)
-        n = rows.shape[-1]
-        ordered = rows.sort(-1)[0]
-        at = shares.reshape(1, -1).cast(x.dtype) * (n - 1)
+        ordered = rows.sort(-1)[0]                          # NaN comes last
+        is_nan = rows.isnan()
+        last: Any = (~is_nan).sum(-1, keepdim=True).cast(x.dtype) - 1 if leave_out_nan else rows.shape[-1] - 1
+        at = shares.reshape(1, -1).cast(x.dtype) * (last.maximum(0) if leave_out_nan else last)
         low, high = at.floor(), at.ceil()
         if interpolation != "linear":
             part = {"lower": low, "higher": high, "midpoint": (low + high) / 2, "nearest": at.round()}[interpolation]
@@ -216,7 +229,7 @@ class Sorting(Functional):
         shape = (rows.shape[0], shares.numel())
         below, above = (ordered._known_places(-1, place.int().expand(shape)) for place in (low, high))
         found = below.lerp(above, at - low)
-        found = rows.isnan().any(-1, keepdim=True).where(math.nan, found)
+        found = (is_nan.all(-1, keepdim=True) if leave_out_nan else is_nan.any(-1, keepdim=True)).where(math.nan, found)
         lead = tuple(shares.shape)
         others = () if dim is None else x.shape[:axis] + x.shape[axis + 1:]
         kept = (1,) * rank if dim is None else x.shape[:axis] + (1,) + x.shape[axis + 1:]

@@ -93,6 +93,68 @@ class Statistics(Synonyms):
         counted = self._with(counting(bins)).reshape(bins, 1) == place.reshape(1, -1)
         return counted.cast(x._float_node().dtype).sum(1)
 
+    def isin(self, test_elements: Any, *, invert: bool = False) -> Self:
+        """Whether each value is among others (or is not, with `invert`).
+
+        >>> Tensor([1, 2, 3]).isin(Tensor([3, 1])).tolist()
+        [True, False, True]
+        """
+        others = test_elements if isinstance(test_elements, Statistics) else \
+            self.__class__(test_elements, device=self.device)
+        found = (self.unsqueeze(-1) == others.flatten()).any(-1)
+        return ~found if invert else found
+
+    def bucketize(self, boundaries: Self, *, right: bool = False) -> Self:
+        """Between which boundaries, which are in order, each value lies: the number of those below it (with `right`
+        also those equal to it).
+
+        >>> Tensor([0, 3, 5]).bucketize(Tensor([1, 3])).tolist()
+        [0, 1, 2]
+        """
+        return boundaries.searchsorted(self, right=right)
+
+    # -- areas -----------------------------------------------------------------------------------------------
+    def _trapezoids(self, x: Any, dx: float, dim: int) -> Self:
+        """The area between each two neighbours and 0, along an axis."""
+        axis = working_axis(dim, self.ndim, "trapezoid")
+        n = self.shape[axis]
+        middle = (self.narrow(axis, 1, n - 1) + self.narrow(axis, 0, n - 1)) / 2 if n > 1 else self.narrow(axis, 0, 0)
+        if x is None:
+            return middle * dx
+        apart = x.diff(dim=axis if x.ndim == self.ndim else -1)
+        if apart.ndim == 1 and self.ndim > 1:
+            apart = apart.reshape([-1 if a == axis else 1 for a in range(self.ndim)])
+        return middle * apart
+
+    def trapezoid(self, x: Self | None = None, *, dx: float = 1.0, dim: int = -1) -> Self:
+        """The integral along an axis by straight lines between values, which are dx apart, or at places x.
+
+        >>> Tensor([1.0, 2.0, 4.0]).trapezoid().item()
+        4.5
+        """
+        return self._trapezoids(x, dx, dim).sum(dim)
+
+    trapz = trapezoid
+
+    def cumulative_trapezoid(self, x: Self | None = None, *, dx: float = 1.0, dim: int = -1) -> Self:
+        """The same up to each value but the first.
+
+        >>> Tensor([1.0, 2.0, 4.0]).cumulative_trapezoid().tolist()
+        [1.5, 4.5]
+        """
+        return self._trapezoids(x, dx, dim).cumsum(dim)
+
+    def renorm(self, p: float, dim: int, maxnorm: float) -> Self:
+        """Every slice along an axis with a p-norm above maxnorm made that long.
+
+        >>> Tensor([[3.0, 4.0], [0.0, 1.0]]).renorm(2, 0, 1.0).numpy().round(4)
+        array([[0.6, 0.8],
+               [0. , 1. ]], dtype=float32)
+        """
+        axis = working_axis(dim, self.ndim, "renorm")
+        sizes = self.norm(p, tuple(a for a in range(self.ndim) if a != axis), keepdim=True)
+        return (sizes > maxnorm).where(self * (maxnorm / (sizes + 1e-7)), self)
+
     def cov(self, correction: int = 1) -> Self:
         """The covariance of variables (rows) over their observations (columns).
 

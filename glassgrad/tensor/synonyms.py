@@ -39,3 +39,5 @@ class Synonyms(Norms):
     ndimension = Norms.dim
     split_with_sizes = Norms.split
     pinverse = Norms.pinv
+    concat = Norms.cat
+    concatenate = Norms.cat
