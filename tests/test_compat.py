@@ -360,6 +360,15 @@ small = Tensor([100, 3], dtype=dtypes.uint8)
 assert (small + 300).tolist() == [144, 47] and Tensor([300, -1], dtype=dtypes.uint8).tolist() == [44, 255]
 assert (Tensor([-5]) & 0xffffffff).tolist() == [-5]
 assert (small @ small).dtype == dtypes.uint8 and (small @ small).item() == 10009 % 256
+vector, slope = Tensor([3.0, 4.0]), np.array([0.6, 0.8])
+with Tensor.train():
+    muon = nn.optim.Muon([vector], lr=1.0, weight_decay=0.0)
+    (vector * Tensor(slope.astype(np.float32))).sum().backward()
+    muon.step()
+size = 1.0
+for _ in range(5):
+    size = 3.4445 * size - 4.775 * size ** 3 + 2.0315 * size ** 5
+np.testing.assert_allclose(vector.numpy(), [3.0, 4.0] - size * slope, rtol=1e-5)
 print("as tinygrad means it")
 """
 

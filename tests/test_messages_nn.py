@@ -263,7 +263,7 @@ Muon optimizes matrices
     "Muon, scale": (lambda: optim.Muon([weight()], adjust_lr_fn="none"), """
 there is no such scale
   given:    adjust_lr_fn='none'
-  expected: None, "original" or "match_rms_adamw"
+  expected: None, "unscaled", "original" or "match_rms_adamw"
   mend:     check the spelling"""),
     "Rprop": (lambda: optim.Rprop([weight()], etas=(1.2, 0.5)), """
 etas are what shrinks a step and what lengthens it

@@ -36,6 +36,10 @@ MEANINGS: dict[str, Meaning] = {
     "step outside training": Meaning(
         "`optimizer.step()` while `Tensor.training` is False", ours="step", tinygrad="refuse",
         why="PyTorch's optimizers know nothing of modes; tinygrad's refusal finds a forgotten Tensor.training"),
+    "Muon": Meaning(
+        "`nn.optim.Muon(parameters)`", ours="bfloat16, scaled, matrices only",
+        tinygrad="float32, not scaled, vectors too",
+        why="the steps of `torch.optim.Muon`, which rounds the iteration and scales by the matrix's sides"),
     "names the model lacks": Meaning(
         "`load_state_dict(model, state)` of a state with more names", ours="refuse", tinygrad="leave out",
         why="a name that is loaded nowhere is a mistake more often than not"),

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import InputError
+from glassgrad.base.meanings import meaning
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.nn.optim.base import Optimizer, Parameters
 from glassgrad.nn.optim.group import Group
@@ -45,7 +46,8 @@ class Muon(Optimizer):
 
     The scale is sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, columns)) with adjust_lr_fn="match_rms_adamw".
     For biases and embeddings use AdamW, and join the two with OptimizerGroup. The matrices of the iteration are
-    rounded to bfloat16, as PyTorch's are; `ns_dtype=dtypes.float32` is the paper's formula without that.
+    rounded to bfloat16, as PyTorch's are; `ns_dtype=dtypes.float32` is the paper's formula without that. A script that
+    imports tinygrad means that formula, and adjust_lr_fn="unscaled": a scale of 1, and vectors are columns.
 
     >>> w = Tensor([[1.0, 0.0], [0.0, 1.0]])
     >>> optimizer = Muon([w], lr=0.1, weight_decay=0.0)
@@ -59,8 +61,11 @@ class Muon(Optimizer):
     def __init__(self, params: Parameters, lr: float | Tensor = 0.001, momentum: float = 0.95,
                  weight_decay: float = 0.1, ns_steps: int = 5, ns_coefficients: Coefficients = COEFFICIENTS,
                  nesterov: bool = True, *, eps: float = 1e-7, adjust_lr_fn: str | None = None,
-                 ns_dtype: DType = dtypes.bfloat16, maximize: bool = False, foreach: Any = None, fused: Any = None,
+                 ns_dtype: DType | None = None, maximize: bool = False, foreach: Any = None, fused: Any = None,
                  master_weights: bool = True):
+        plain = meaning("Muon") == "float32, not scaled, vectors too"
+        adjust_lr_fn = "unscaled" if plain and adjust_lr_fn is None else adjust_lr_fn
+        ns_dtype = ns_dtype or (dtypes.float32 if plain else dtypes.bfloat16)
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "ns_steps": ns_steps,
                                   "ns_coefficients": tuple(ns_coefficients), "nesterov": nesterov, "eps": eps,
                                   "adjust_lr_fn": adjust_lr_fn, "ns_dtype": ns_dtype, "maximize": maximize},
@@ -69,13 +74,13 @@ class Muon(Optimizer):
     def check(self, group: Group) -> None:
         super().check(group)
         flat = next((p for p in group["params"] if p.ndim < 2), None)
-        if flat is not None:
+        if flat is not None and group["adjust_lr_fn"] != "unscaled":
             raise InputError("Muon optimizes matrices", given=f"a parameter of shape {flat.shape}",
                              expected="2 axes or more",
                              mend="give biases to another optimizer: OptimizerGroup(Muon(matrices), AdamW(rest))")
-        if group["adjust_lr_fn"] not in (None, "original", "match_rms_adamw"):
+        if group["adjust_lr_fn"] not in (None, "unscaled", "original", "match_rms_adamw"):
             raise InputError("there is no such scale", given=f"adjust_lr_fn={group['adjust_lr_fn']!r}",
-                             expected='None, "original" or "match_rms_adamw"', mend="check the spelling")
+                             expected='None, "unscaled", "original" or "match_rms_adamw"', mend="check the spelling")
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
         lr, momentum, b = group.number("lr"), group.number("momentum"), self.kept("b", i, group)
@@ -84,8 +89,8 @@ class Muon(Optimizer):
         rows, columns = value.shape[0], math.prod(value.shape[1:])
         made = orthogonal(step.reshape(rows, columns), group["ns_steps"], group["ns_coefficients"], group["eps"],
                           group["ns_dtype"])
-        scale = 0.2 * math.sqrt(max(rows, columns)) if group["adjust_lr_fn"] == "match_rms_adamw" \
-            else math.sqrt(max(1, rows / columns))
+        scale = {"unscaled": 1.0, "match_rms_adamw": 0.2 * math.sqrt(max(rows, columns))}.get(
+            group["adjust_lr_fn"], math.sqrt(max(1, rows / columns)))
         if group["weight_decay"]:
             value = value * (1.0 - lr * group.number("weight_decay"))
         return value - lr * scale * made.reshape(value.shape)
