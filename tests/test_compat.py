@@ -206,6 +206,8 @@ def test_a_schedule_runs_as_a_whole_or_by_its_kernels():
             run(plan)
             assert y.uop.is_realized and y.schedule() == [] and GlobalCounters.kernel_count == len(plan)
             assert y.numpy().shape == y.shape and GlobalCounters.kernel_count == len(plan), "computed once"
+    x = Tensor([1.0, 2.0]).realize()
+    assert [item.bufs for item in (x + 1).schedule()] == [(x.uop.realized,)]
     y = lazy()
     run_schedule(create_schedule([y.lazydata]))
     assert y.lazydata.realized is not None
