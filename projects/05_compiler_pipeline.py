@@ -16,6 +16,8 @@ from glassgrad import Context, Device, Tensor
 from glassgrad.lower.show import text
 from glassgrad.schedule.kernels import describe
 
+LARGE = 256 if Device.DEFAULT == "PYTHON" else 1024      # an interpreter would take minutes
+
 
 def random(*shape: int) -> Tensor:
     return Tensor.rand(*shape).realize()
@@ -126,16 +128,16 @@ def show_counts() -> None:
 
 
 def show_matmul() -> None:
-    chapter("A matrix product of 1024, and the tile it gets")
+    chapter(f"A matrix product of {LARGE}, and the tile it gets")
     tell("A core can multiply far faster than it can load. The recipe keeps a tile of the result in registers, "
          "walks the inner axis "
          "once, and packs the factors into panels that stay in cache.")
-    a, b = random(1024, 1024), random(1024, 1024)
+    a, b = random(LARGE, LARGE), random(LARGE, LARGE)
     moves = Device[Device.DEFAULT].loop_tree((a @ b).schedule()[0].ast).moves
     print(f"  moves: {', '.join(moves)}")
     assert any("rows=" in move for move in moves) or Device.DEFAULT != "CPU"
     for name, size, knobs in (("plain loops (NOOPT=1)", 256, {"NOOPT": 1}), ("the recipe", 256, {}),
-                              ("the recipe", 1024, {})):
+                              ("the recipe", LARGE, {})):
         a, b = random(size, size), random(size, size)
         want = a.numpy() @ b.numpy()
         with Context(**knobs):
@@ -154,7 +156,7 @@ def show_search() -> None:
     tell("The recipe computes its tile from the number of registers and the size of the caches. BEAM=2 starts from it, "
          "changes one number at a time, and measures, in a process of its own. A candidate must give the same "
          "bits, and must be clearly faster in the end; otherwise the recipe stays.")
-    a, b = random(1024, 1024), random(1024, 1024)
+    a, b = random(LARGE, LARGE), random(LARGE, LARGE)
     plain = (a @ b).numpy()
     device = Device[Device.DEFAULT]
     ast = (a @ b).schedule()[0].ast

@@ -58,6 +58,9 @@ def order(root: UOp, is_leaf: Callable[[UOp], bool]) -> list[UOp]:
 
 def is_pure(node: UOp) -> bool:
     """Whether a value is made of counters, scalars and constants alone; iterative, so depth is no limit."""
+    known = _known_pure(node)
+    if known is not None:
+        return known
     stack = [node]
     while stack:
         top = stack[-1]

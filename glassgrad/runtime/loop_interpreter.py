@@ -45,7 +45,7 @@ from glassgrad.lower.loops import (
 )
 from glassgrad.runtime import loop_facts as facts
 from glassgrad.runtime.interpreter_memory import Memory, Watch, poisoned
-from glassgrad.runtime.wide_arrays import Array, Axes, Axis, Wide, any_over, binary, fold, last
+from glassgrad.runtime.wide_arrays import Array, Axes, Axis, Wide, any_over, binary, constant, fold, last
 
 AT_ONCE = 1 << 22       # elements of index space that are computed together: bounds the memory used
 TASKS = "tasks"         # the axis of all tasks; every other axis is a RANGE
@@ -95,7 +95,7 @@ class _PhaseRun:
         self.private = list(dict.fromkeys(s.memory for s in walk(body) if isinstance(s, Store)
                                           and s.memory.op is o.LOCAL and s.memory.arg.home == "worker"))
         self.as_axes = {s for s in loops if s.kind == LOOP and facts.is_axis(s) and self._stores_apart(s)}
-        self.plans: dict[UOp, list[UOp]] = {}
+        self.plans: dict[UOp, list[tuple[UOp, bool]]] = {}      # what to compute in order, and what of it is fixed
         self.axes = Axes()
         # while running
         self.first_task = 0
@@ -203,7 +203,7 @@ class _PhaseRun:
         value = self._spread(self._typed(register, s.value, mask), [*self._spread_over(s.value), *self.along])
         if mask is not None:
             self._no_stray(mask, [*own, *value.axes], f"accumulates into register {register.arg}")
-            value = self.axes.select(mask, value, Wide(_constant(identity(s.combine, register.dtype))))
+            value = self.axes.select(mask, value, constant(identity(s.combine, register.dtype)))
         step = binary(s.combine, register.dtype)
         value = self._fold(value, step, [a for a in value.axes if a not in (*own, *self.along)])
         if self.along:                         # one after another, as the loop would
@@ -254,9 +254,9 @@ class _PhaseRun:
         done: dict[UOp, Wide] = {}
         plan = self.plans.get(root)
         if plan is None:
-            plan = self.plans[root] = facts.order(root, self._is_fixed)
-        for node in plan:
-            if not self._is_fixed(node):
+            plan = self.plans[root] = [(node, self._is_fixed(node)) for node in facts.order(root, self._is_fixed)]
+        for node, fixed in plan:
+            if not fixed:
                 done[node] = self._node(node, [done[s] for s in facts.operands(node)], mask)
                 continue
             if node not in self.fixed:
@@ -276,7 +276,7 @@ class _PhaseRun:
         if op in ELEMENTWISE:
             return self._apply(node, sources)
         if op is o.CONST:
-            return Wide(_constant(node))
+            return constant(node)
         if op is o.RANGE:
             if node not in self.counters:
                 raise Bug(f"{self.title} uses {node.arg.name}, whose loop is not open")
@@ -397,7 +397,3 @@ class _PhaseRun:
             who = "several tasks" if other < 0 else f"task {self._task_name(other)}"
             return Bug(f"{self.title} {what}: {memory.name}[{index[at]}], at {place(at)}; the other is {who}")
         return fail
-
-
-def _constant(node: UOp) -> Array:
-    return np.asarray(node.arg, array_type(node.dtype))

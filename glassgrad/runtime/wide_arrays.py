@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from glassgrad.graph.dtype import DType
-from glassgrad.graph.interpret import evaluate
+from glassgrad.graph.interpret import array_type, evaluate
 from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import UOp, identity
 
@@ -99,6 +99,11 @@ def fold(value: Wide, node: UOp, tiles: Sequence[Axis], lanes: Sequence[Axis]) -
                 rows = [evaluate(np, node, p) if len(p) == 2 else p[0] for p in pair(rows)]
             value = Wide(np.asarray(rows[0]), rest)
     return value
+
+
+def constant(node: UOp) -> Wide:
+    """A CONST's value: one for all iterations."""
+    return Wide(np.asarray(node.arg, array_type(node.dtype)))
 
 
 def binary(combine: Op, dtype: DType) -> UOp:
