@@ -117,6 +117,8 @@ PYTORCH = {
 # what a reader of the other library's texts should know
 DIFFERENCES = {
     "gelu": "exact by default, as PyTorch; tanh in scripts that import tinygrad",
+    "var": "the second argument is keepdim, as in tinygrad; PyTorch's `x.var(1, False)` is `x.var(1, unbiased=False)`",
+    "std": "the second argument is keepdim, as in tinygrad; PyTorch's `x.std(1, False)` is `x.std(1, unbiased=False)`",
     "qr": "complete by default, as tinygrad; PyTorch's default is reduced",
     "cummax": "places are int32, the latest of equal ones (PyTorch: int64; tinygrad before 0.12: values only)",
     "cummin": "places are int32, the latest of equal ones (PyTorch: int64; tinygrad before 0.12: values only)",

@@ -212,6 +212,9 @@ x.long()
 x.short()
 x.cast("int32") = x.to(torch.int32)
 x.type_as(k)
+x.to(k.dtype, copy=True)
+x.float().view(dtype=k.int().dtype) = x.float().view(torch.int32)
+x.clone(memory_format=None) = x.clone()
 x.float().bitcast("int32") = x.float().view(torch.int32)
 x.contiguous()
 x.clone()
@@ -223,6 +226,15 @@ x.cpu()
 
 REDUCTIONS = """
 x.nanquantile(0.3)
+k.cumsum(1, dtype=x.dtype)
+k.cumprod(0, dtype=x.dtype)
+k.mean(1, dtype=x.dtype)
+x.std(1, unbiased=False)
+x.var(dim=0, unbiased=False, keepdim=True)
+x.norm("nuc")
+x.norm(2, 1, dtype=x.dtype)
+x.diff(prepend=y)
+x.diff(2, 0, append=y)
 x.nanquantile(0.7, 1, keepdim=True)
 (b.where(x, float("nan"))).nanquantile(0.4, 0) = torch.where(b, x, float("nan")).nanquantile(0.4, 0)
 x.isin(y) = torch.isin(x, y)
@@ -806,7 +818,6 @@ ELSEWHERE: dict[str, str] = {name: file for file, names in {
     "test_engine.py": "assign realize",
     "test_every_method.py": "is_param_ replace shard_",
     "test_drawing.py": "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ random_",
-    "test_graph_dtype.py": "dtype",
     "test_graph_rules.py": "alu",
     "test_graph_uop.py": "uop",
     "test_interop.py": "data from_blob from_dlpack from_torch numpy torch",

@@ -44,7 +44,10 @@ def test_draws_keep_the_type() -> None:
     for dtype in (dtypes.float64, dtypes.float16, dtypes.int32, dtypes.bool):
         x = Tensor.zeros(500, dtype=dtype).contiguous().realize()
         assert x.random_().dtype is dtype and len(set(x.tolist())) > 1
+    drawn = Tensor.randint(3, 5, (2, 300))
+    assert drawn.shape == (2, 300) and set(drawn.flatten().tolist()) == {3, 4}
     chances = Tensor([0.0, 1.0, 0.0])
+    assert chances.bernoulli().tolist() == Tensor.bernoulli(chances).tolist() == [0.0, 1.0, 0.0]
     assert Tensor.ones(3).contiguous().bernoulli_(chances).tolist() == [0.0, 1.0, 0.0]
     with pytest.raises(InputError, match="there is no number to draw"):
         Tensor.zeros(3).random_(5, 5)

@@ -251,13 +251,17 @@ class Core:
         read_as = reread_in_place if on_disk(self.uop.device) else reread
         return self._with(read_as(self.uop, dtype_by_name(dtype)))
 
-    def to(self, device: str | DType | Self | None, dtype: DType | str | None = None) -> Self:
-        """The same values on another device (itself, when it is there already); as PyTorch has it, also in another
-        type, or where and as another tensor is. A device may be a file, "disk:/path".
+    def to(self, device: str | DType | Self | None = None, dtype: DType | str | None = None, *,
+           copy: bool = False) -> Self:
+        """The same values on another device (itself, when it is there already, unless `copy`); as PyTorch has it, also
+        in another type, or where and as another tensor is. A device may be a file, "disk:/path".
 
         >>> Tensor([1, 2]).to(Device.DEFAULT).tolist(), Tensor([1, 2]).to(dtypes.float32).tolist()
         ([1, 2], [1.0, 2.0])
         """
+        if copy:
+            moved = self.to(device, dtype)
+            return moved._with(running.copied(moved.uop, moved.device)) if moved is self else moved
         if isinstance(device, Core):
             return self.cast(device.dtype).to(device.device, dtype)
         if isinstance(device, DType):

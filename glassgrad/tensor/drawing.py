@@ -92,14 +92,13 @@ class Drawing(Pictures):
             found = (rows == 0).where(-math.inf, clocks).topk(num_samples, 1)[1]
         return found.cast(dtypes.default_int).reshape(*self.shape[:-1], num_samples)
 
-    @classmethod
-    def bernoulli(cls, p: Self) -> Self:
-        """1 with probability p, else 0, element by element.
+    def bernoulli(self) -> Self:
+        """1 with the probability that this is, else 0, element by element.
 
         >>> Tensor.bernoulli(Tensor([1.0, 0.0])).tolist()
         [1.0, 0.0]
         """
-        return (cls.rand(*p.shape, device=p.device) < p).cast(p.dtype)
+        return (self.__class__.rand(*self.shape, device=self.device) < self).cast(self.dtype)
 
     @classmethod
     def exponential(cls, *shape: Any, lambd: float = 1.0, **kwargs: Any) -> Self:

@@ -53,7 +53,7 @@ _SAME: tuple[frozenset[str], ...] = tuple(frozenset(names.split()) for names in 
     "repeats dims",
 ))
 # PyTorch's words for how to do a thing that give the same values: copies wait for nobody, every order is stable
-_WITHOUT_EFFECT = frozenset(("non_blocking", "stable", "sparse_grad"))
+_WITHOUT_EFFECT = frozenset(("non_blocking", "stable", "sparse_grad", "memory_format", "force"))
 
 
 def translated(signature: inspect.Signature, args: tuple[Any, ...],

@@ -60,7 +60,7 @@ class Movement(Operators):
                              mend="check the sizes you wrote, or print(x.shape) before this line")
         return tuple(count // known if n == -1 else n for n in sizes)
 
-    def view(self, *shape: Any) -> Self:
+    def view(self, *shape: Any, dtype: DType | None = None) -> Self:
         """The same as `reshape`, which never copies here; with a type, the same as `bitcast`.
 
         >>> Tensor([1, 2, 3, 4]).view(2, 2).tolist(), Tensor([1]).view(dtypes.uint8).tolist()
@@ -68,6 +68,8 @@ class Movement(Operators):
         """
         if len(shape) == 1 and isinstance(shape[0], DType):
             return self.bitcast(shape[0])
+        if dtype is not None and not shape:
+            return self.bitcast(dtype)
         return self.reshape(*shape)
 
     def view_as(self, other: Self) -> Self:

@@ -21,6 +21,15 @@ class Norms(Eigen):
     """Norms and chains of matrices."""
     __slots__ = ()
 
+    def norm(self, p: float | str = 2, dim: Any = None, keepdim: bool = False, dtype: DType | None = None) -> Self:
+        """The length of a vector: (sum |x|^p)^(1/p); p may be infinite, or "fro" or "nuc", the sizes of a matrix.
+
+        >>> Tensor([3.0, 4.0]).norm().item(), Tensor([[3.0, 0.0], [0.0, 4.0]]).norm("nuc").item()
+        (5.0, 7.0)
+        """
+        x = self if dtype is None else self.cast(dtype)
+        return x.matrix_norm(p, dim or (-2, -1), keepdim) if p == "nuc" else super(Norms, x).norm(p, dim, keepdim)
+
     def vector_norm(self, ord: float = 2, dim: Any = None, keepdim: bool = False, *,
                     dtype: DType | None = None) -> Self:
         """(sum |x|^ord)^(1 / ord) along axes, of all values if none are given; ord may be infinite, and 0 counts what

@@ -216,8 +216,8 @@ class Numerics(Pooling):
         """
         return self.nansum(axis, keepdim) / (~self.isnan()).cast(self.dtype).sum(axis, keepdim)
 
-    def diff(self, n: int = 1, dim: int = -1) -> Self:
-        """Each element less the one before it, n times over.
+    def diff(self, n: int = 1, dim: int = -1, prepend: Self | None = None, append: Self | None = None) -> Self:
+        """Each element less the one before it, n times over; of an axis that may be longer by others at its ends.
 
         >>> Tensor([1, 4, 9]).diff().tolist()
         [3, 5]
@@ -226,8 +226,9 @@ class Numerics(Pooling):
         if n < 0:
             raise InputError("differences are taken so many times", given=f"n={n}", expected="0 or more",
                              mend="write x.diff(), or cumsum for the opposite")
-        x = self
-        for _ in range(min(n, self.shape[axis])):      # then nothing is left
+        parts = [part for part in (prepend, self, append) if part is not None]
+        x = parts[0].cat(*parts[1:], dim=axis)
+        for _ in range(min(n, x.shape[axis])):      # then nothing is left
             size = x.shape[axis]
             cut = [(0, m) for m in x.shape]
             later, earlier = list(cut), list(cut)

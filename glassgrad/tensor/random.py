@@ -134,11 +134,13 @@ class Random(Joining):
     @classmethod
     def randint(cls, *shape: Any, low: int = 0, high: int = 10, device: str | None = None,
                 dtype: DType | str | None = None, requires_grad: bool | None = None) -> Self:
-        """Whole numbers from low up to, not including, high.
+        """Whole numbers from low up to, not including, high; also in PyTorch's order: low, high and a tuple of sizes.
 
         >>> set(Tensor.randint(100, low=3, high=5).tolist()) <= {3, 4}
         True
         """
+        if len(shape) in (2, 3) and isinstance(shape[-1], (tuple, list)):
+            low, high, shape = shape[0] if len(shape) == 3 else 0, shape[-2], tuple(shape[-1])
         kind = dtype_by_name(dtype) if dtype is not None else dtypes.default_int
         if kind.kind not in "iu":
             raise InputError("randint makes whole numbers", given=f"dtype={kind.name}", expected="an integer dtype",

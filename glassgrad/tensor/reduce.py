@@ -84,18 +84,20 @@ class Reduce(Trigonometry):
         out = dtype_by_name(dtype) if dtype is not None else exact(sum_dtype(self.uop.dtype))
         return self._reduce(o.PROD, axis, keepdim, out)
 
-    def mean(self, axis: Axis = None, keepdim: bool = False) -> Self:
-        """The average; of whole numbers a float32, of no numbers NaN.
+    def mean(self, axis: Axis = None, keepdim: bool = False, *, dtype: DType | str | None = None) -> Self:
+        """The average; of whole numbers a float32, of no numbers NaN; of the values in another type, if one is given.
 
         >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).mean(axis=0).tolist()
         [2.0, 3.0]
         """
-        x = self if self.uop.dtype.kind == "f" else self.cast(dtypes.default_float)
+        x = self if dtype is None else self.cast(dtype)
+        x = x if x.uop.dtype.kind == "f" else x.cast(dtypes.default_float)
         wide = x.uop.dtype.accumulator
         return (x.cast(wide)._reduce(o.SUM, axis, keepdim) / x._count(axis, "mean")).cast(exact(x.dtype))
 
-    def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
-        """The variance: the mean of squared distances from the mean, over n - correction.
+    def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
+            unbiased: bool | None = None) -> Self:
+        """The variance: the mean of squared distances from the mean, over n - correction (1, or 0 if not `unbiased`).
 
         >>> Tensor([1.0, 2.0, 3.0]).var().item()
         1.0
@@ -103,7 +105,7 @@ class Reduce(Trigonometry):
         x = self if self.uop.dtype.kind == "f" else self.cast(dtypes.default_float)
         wide = x.cast(x.uop.dtype.accumulator)
         squares = (wide - wide.mean(axis, keepdim=True)).square().sum(axis, keepdim)
-        left = x._count(axis, "var") - correction
+        left = x._count(axis, "var") - (correction if unbiased is None else int(unbiased))
         left = left if isinstance(left, Length) else max(0, left)      # one value less than none: nan, as for none
         return (squares / left).cast(x.dtype)
 
@@ -115,13 +117,14 @@ class Reduce(Trigonometry):
         """
         return self.var(axis, keepdim, correction), self.mean(axis, keepdim)
 
-    def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
+    def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1, *,
+            unbiased: bool | None = None) -> Self:
         """The standard deviation: the square root of the variance.
 
         >>> Tensor([1.0, 2.0, 3.0]).std().item()
         1.0
         """
-        variance = self.var(axis, keepdim, correction)
+        variance = self.var(axis, keepdim, correction, unbiased=unbiased)
         flat = variance.eq(0)              # equal values: the root is too steep there, and the gradient is 0
         return flat.where(0.0, flat.where(1.0, variance).sqrt())
 
@@ -255,21 +258,23 @@ class Reduce(Trigonometry):
             return self._with(x)
         return self._with(UOp(o.SCAN, dtype.accumulator, (x.cast(dtype.accumulator),), Scan(at, op)).cast(dtype))
 
-    def cumsum(self, axis: int = 0) -> Self:
-        """The sum of each value and those before it.
+    def cumsum(self, axis: int = 0, *, dtype: DType | str | None = None) -> Self:
+        """The sum of each value and those before it; of the values in another type, if one is given.
 
         >>> Tensor([1, 2, 3]).cumsum().tolist()
         [1, 3, 6]
         """
-        return self._scan(o.ADD, axis, sum_dtype(self.uop.dtype))
+        x = self if dtype is None else self.cast(dtype)
+        return x._scan(o.ADD, axis, sum_dtype(x.uop.dtype))
 
-    def cumprod(self, axis: int = 0) -> Self:
-        """The product of each value and those before it.
+    def cumprod(self, axis: int = 0, *, dtype: DType | str | None = None) -> Self:
+        """The product of each value and those before it; of the values in another type, if one is given.
 
         >>> Tensor([1, 2, 3]).cumprod().tolist()
         [1, 2, 6]
         """
-        return self._scan(o.MUL, axis, sum_dtype(self.uop.dtype))
+        x = self if dtype is None else self.cast(dtype)
+        return x._scan(o.MUL, axis, sum_dtype(x.uop.dtype))
 
     def cummax(self, axis: int = 0) -> Found:
         """The largest so far, and where it stands (of equal ones the latest).

@@ -30,7 +30,7 @@ def _how(size_average: Old, reduce: Old, reduction: str) -> str:
 
 
 def _reduced(each: Tensor, reduction: str) -> Tensor:
-    return {"mean": each.mean, "sum": each.sum}[reduction]() if reduction != "none" else each
+    return getattr(each, {"mean": "mean", "sum": "sum"}[reduction])() if reduction != "none" else each
 
 
 def _weighted(each: Tensor, weight: Tensor | None, reduction: str) -> Tensor:
