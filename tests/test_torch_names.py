@@ -212,6 +212,48 @@ def test_a_view_passes_on_what_is_written_to_it(change: str) -> None:
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("unbiased", [True, False])
+def test_unbiased_is_a_correction(unbiased: bool) -> None:
+    x = ours.tensor([1.0, 2.0, 4.0])
+    judge = theirs.tensor([1.0, 2.0, 4.0])
+    assert x.var(unbiased=unbiased).item() == pytest.approx(judge.var(unbiased=unbiased).item())
+    assert x.std(0, unbiased=unbiased).item() == pytest.approx(judge.std(0, unbiased=unbiased).item())
+
+
+def test_a_value_that_was_kept_comes_back() -> None:
+    p = Tensor([1.0], requires_grad=True)
+    kept, p.data = p.data, Tensor([5.0])
+    assert p.tolist() == [5]
+    p.data = kept
+    assert p.tolist() == [1]
+
+
+def test_a_script_that_imports_torch_gets_what_pytorch_means() -> None:
+    from glassgrad.base.meanings import OF_PYTORCH, follow, meaning
+    page = (Path(__file__).resolve().parent.parent / "docs" / "from_pytorch.md").read_text()
+    for row in OF_PYTORCH.values():
+        assert f"| {row.call} | {row.pytorch} | {row.ours} | {row.why} |" in page
+    x, drop = Tensor([[1.0, 5.0], [7.0, 2.0]]), nn.Sequential(nn.Dropout(1.0))
+    assert x.max(1).tolist() == [5, 7] and drop(x).tolist() == x.tolist()
+    try:
+        follow("pytorch")
+        assert {name: meaning(name) for name in OF_PYTORCH} == {n: row.pytorch for n, row in OF_PYTORCH.items()}
+        values, places = x.max(1)
+        assert values.tolist() == [5, 7] and places.tolist() == [1, 0] and x.min(0)[0].tolist() == [1, 2]
+        assert drop(x).sum().item() == 0 and drop.eval()(x).tolist() == x.tolist()
+        assert x.softmax(1).sum().item() == pytest.approx(2) and x.amax(1).tolist() == [5, 7]
+    finally:
+        follow("glassgrad")
+
+
+def test_a_buffer_that_is_not_persistent() -> None:
+    for base, make in ((nn.Module, Tensor), (theirs.nn.Module, theirs.tensor)):
+        model = base()
+        model.register_buffer("kept", make([1.0]))
+        model.register_buffer("passing", make([2.0]), persistent=False)
+        assert list(model.state_dict()) == ["kept"] and [n for n, _ in model.named_buffers()] == ["kept", "passing"]
+
+
 def test_in_place_keeps_shape_and_type() -> None:
     x = Tensor([1.0])
     with pytest.raises(ShapeError, match="an operation in place keeps the shape"):

@@ -1,15 +1,15 @@
-"""Calls that mean one thing here, mostly PyTorch's, and another in tinygrad. In: whom to follow. Out: what is meant.
+"""Calls that mean one thing here, and another in tinygrad or PyTorch. In: whom to follow. Out: what is meant.
 
-A script that says `import tinygrad` (see `glassgrad/compat`) was written against tinygrad's
-numbers, so from that import on tinygrad is followed. The code that a row is about asks `meaning`, and no other does:
-what glassgrad computes for itself, it asks for in full (`x.gelu("none")`).
+A script that says `import tinygrad`, or under `--torch` `import torch` (see `glassgrad/compat`), was written against
+that library's numbers, so from that import on it is followed. The code that a row is about asks `meaning`, and no
+other does: what glassgrad computes for itself, it asks for in full (`x.gelu("none")`, `x.amax(1)`).
 """
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["MEANINGS", "Meaning", "follow", "meaning"]
+__all__ = ["MEANINGS", "OF_PYTORCH", "Library", "Meaning", "PyTorchMeaning", "follow", "meaning"]
 
 
 class Meaning(NamedTuple):
@@ -51,7 +51,27 @@ MEANINGS: dict[str, Meaning] = {
         why="as in PyTorch: what is not asked for is not kept; `y.requires_grad = True` asks"),
 }
 
-followed: Literal["glassgrad", "tinygrad"] = "glassgrad"
+
+
+class PyTorchMeaning(NamedTuple):
+    """A call that PyTorch takes differently, and tinygrad as we do."""
+    call: str
+    ours: str
+    pytorch: str
+    why: str
+
+
+OF_PYTORCH: dict[str, PyTorchMeaning] = {
+    "one axis of max": PyTorchMeaning(
+        "`x.max(1)`, `x.min(1)`", ours="values", pytorch="values and places",
+        why="as in tinygrad; `x.max(dim=1)` is PyTorch's pair in any case"),
+    "a new layer": PyTorchMeaning(
+        "`nn.Dropout(0.5)(x)` before `train()` or `eval()`", ours="as `Tensor.training` says", pytorch="trains",
+        why="as in tinygrad: one switch for all layers that nobody told"),
+}
+
+Library = Literal["glassgrad", "tinygrad", "pytorch"]
+followed: Library = "glassgrad"
 
 
 def meaning(name: str) -> str:
@@ -60,11 +80,13 @@ def meaning(name: str) -> str:
     >>> meaning("gelu")
     'none'
     """
+    if name in OF_PYTORCH:
+        return OF_PYTORCH[name].pytorch if followed == "pytorch" else OF_PYTORCH[name].ours
     row = MEANINGS[name]
     return row.tinygrad if followed == "tinygrad" else row.ours
 
 
-def follow(library: Literal["glassgrad", "tinygrad"]) -> None:
+def follow(library: Library) -> None:
     """Take the calls of the table as this library does, from now on.
 
     >>> follow("tinygrad"); meaning("gelu")

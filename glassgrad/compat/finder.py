@@ -65,8 +65,8 @@ class LibraryFinder(MetaPathFinder, Loader):
         return ModuleSpec(name, self, origin="glassgrad.compat", is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        if self.library == "tinygrad":
-            follow("tinygrad")   # now, not at `install`: importing parts of this folder changes no numbers
+        # now, not at `install`: importing parts of this folder changes no numbers
+        follow("tinygrad" if self.library == "tinygrad" else "pytorch")
         return Alias(spec.name, f"{spec.name}, answered by glassgrad.")
 
     def exec_module(self, module: ModuleType) -> None:
@@ -97,5 +97,5 @@ def uninstall(library: str = "tinygrad") -> None:
         sys.meta_path.remove(_finders[library])
         if library == "tinygrad":
             remove_methods()
-            follow("glassgrad")
+        follow("glassgrad")
         _forget(library)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from glassgrad.base.errors import InputError
+from glassgrad.base.meanings import meaning
 from glassgrad.base.settings import Context, settings
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.nn.object_tree import Place, walk
@@ -60,6 +61,7 @@ class Module:
     training: bool | None = True     # PyTorch's models begin in training; None: as `Tensor.training` says
     buffer_names: tuple[str, ...] = ()      # attributes that are never trained
     parameter_names: tuple[str, ...] = ()   # attributes that asked for gradients when they were set, frozen or not
+    temporary_names: tuple[str, ...] = ()   # buffers that no file holds
     passing_names: tuple[str, ...] = ()     # attributes that a call left behind, such as attention to be looked at
     all_are_parameters = False              # so too what never asked: other tensors may be constants
     forward: Any
@@ -90,9 +92,12 @@ class Module:
         """Call `forward`; dropout and batchnorm inside do as the model was told, if it was told."""
         _calls.open.append(self)
         try:
-            if self.training is None or self.training == bool(settings.TRAINING):
+            mode = self.training
+            if mode is None and len(_calls.open) == 1 and meaning("a new layer") == "trains":
+                mode = True
+            if mode is None or mode == bool(settings.TRAINING):
                 return self.forward(*inputs, **options)
-            with Context(TRAINING=int(self.training)):
+            with Context(TRAINING=int(mode)):
                 return self.forward(*inputs, **options)
         finally:
             _calls.open.pop()
@@ -159,8 +164,10 @@ class Module:
         return self
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """An attribute that is never trained."""
+        """An attribute that is never trained; if not persistent, it is not in the state dictionary either."""
         self.buffer_names = (*self.buffer_names, name)
+        if not persistent:
+            self.temporary_names = (*self.temporary_names, name)
         setattr(self, name, None if tensor is None else tensor.requires_grad_(False))
 
     def register_parameter(self, name: str, param: Tensor | None) -> None:
@@ -198,7 +205,7 @@ class Module:
         """Its tensors on another device, or its float tensors in another type."""
         if isinstance(device, DType):
             device, dtype = None, device
-        for tensor in {id(t): t for t in self.state_dict().values()}.values():
+        for tensor in [*self.parameters(), *self.buffers()]:
             if dtype is not None and tensor.dtype in dtypes.floats:
                 tensor.replace(tensor.cast(dtype))
             if device is not None:

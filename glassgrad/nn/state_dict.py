@@ -37,6 +37,8 @@ def get_state_dict(obj: Any, prefix: str = "", tensor_type: type = Tensor) -> di
     """
     found: dict[str, Any] = {}
     for place in walk(obj, prefix, lambda value: isinstance(value, tensor_type)):
+        if place.key in getattr(place.holder, "temporary_names", ()):
+            continue
         if found.setdefault(place.name, place.value) is not place.value:
             raise InputError("two tensors of the model have the same name", given=repr(place.name),
                              expected="a name for each", mend="rename an attribute or a key: names are joined by dots")

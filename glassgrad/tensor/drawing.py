@@ -83,7 +83,7 @@ class Drawing(Pictures):
             drawn = self._with(uniform((count, num_samples), rows.dtype)) * heights[:, -1:]
             places = (heights.unsqueeze(1) <= drawn.unsqueeze(2)).cast(dtypes.int32).sum(2)
             last = (
-                (rows > 0).where(self._with(counting(n)), 0).max(1, keepdim=True)
+                (rows > 0).where(self._with(counting(n)), 0).amax(1, keepdim=True)
             )  # rounding cannot pass the last weight
             found = places.minimum(last)
         else:

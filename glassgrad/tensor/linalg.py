@@ -198,7 +198,7 @@ class LinearAlgebra(Sharding):
         [[0.5, 0.0]]
         """
         u, s, v = self.svd(False)
-        limit = s.max(-1, keepdim=True) * (
+        limit = s.amax(-1, keepdim=True) * (
             max(self.shape[-2:]) * 2.0**-(self.dtype.mantissa) if rtol is None else rtol
         )
         kept = s > limit

@@ -58,12 +58,12 @@ class Norms(Eigen):
             return x.norm(2, (row, column), keepdim)
         if ord in ("nuc", 2, -2):
             s = x.movedim((row, column), (-2, -1)).svdvals()
-            found = s.sum(-1) if ord == "nuc" else s.max(-1) if ord == 2 else s.min(-1)
+            found = s.sum(-1) if ord == "nuc" else s.amax(-1) if ord == 2 else s.amin(-1)
         else:
             sums = x.abs().sum(column if ord in (math.inf, -math.inf) else row, keepdim=True)
             largest = ord in (1, math.inf)
             found = sums.sum((row, column)) if largest and not sums.numel() else \
-                sums.max((row, column)) if largest else sums.min((row, column))
+                sums.amax((row, column)) if largest else sums.amin((row, column))
         return found.unsqueeze(min(row, column)).unsqueeze(max(row, column)) if keepdim else found
 
     def svdvals(self) -> Self:
@@ -93,7 +93,7 @@ class Norms(Eigen):
         """
         sizes = self.eigvalsh().abs() if hermitian else self.svdvals()
         share = rtol if rtol is not None else 0.0 if atol else max(self.shape[-2:]) * 2.0 ** -self.dtype.mantissa
-        return (sizes > (sizes.max(-1, keepdim=True) * share).maximum(atol or 0.0)).sum(-1)
+        return (sizes > (sizes.amax(-1, keepdim=True) * share).maximum(atol or 0.0)).sum(-1)
 
     # -- products --------------------------------------------------------------------------------------------
     def vecdot(self, other: Self, dim: int = -1) -> Self:

@@ -9,6 +9,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.graph.dtype import dtypes
 from glassgrad.tensor import running
 from glassgrad.tensor.meeting import resolve_axis, working_axis
+from glassgrad.tensor.reduce import Found
 from glassgrad.tensor.sequence import counting
 from glassgrad.tensor.synonyms import Synonyms
 
@@ -28,16 +29,16 @@ class Statistics(Synonyms):
         >>> [t.item() for t in Tensor([3, 1, 2]).aminmax()]
         [1, 3]
         """
-        return self.min(dim, keepdim), self.max(dim, keepdim)
+        return self.amin(dim, keepdim), self.amax(dim, keepdim)
 
-    def mode(self, dim: int = -1, keepdim: bool = False) -> tuple[Self, Self]:
+    def mode(self, dim: int = -1, keepdim: bool = False) -> Found:
         """The most frequent value along an axis (of equally frequent ones the smallest), and its last place.
 
         >>> [t.tolist() for t in Tensor([1, 3, 3, 2]).mode()]
         [3, 2]
         """
         if not self.ndim:
-            return self, self.zeros_like(dtype=dtypes.int32)
+            return Found(self, self.zeros_like(dtype=dtypes.int32))
         axis = working_axis(dim, self.ndim, "mode")
         n = self.shape[axis]
         if not n:
@@ -53,7 +54,7 @@ class Statistics(Synonyms):
         best = length.argmax(-1, keepdim=True)                 # the end of the longest run, the earliest of them
         found = [t.gather(-1, best) for t in (values, places)]
         kept = found if keepdim else [t.squeeze(-1) for t in found]
-        return tuple(t.movedim(-1, axis) if keepdim else t for t in kept)  # type: ignore[return-value]
+        return Found(*(t.movedim(-1, axis) if keepdim else t for t in kept))
 
     def nanmedian(self, dim: int | None = None, keepdim: bool = False) -> Any:
         """The lower of the middle values that are not NaN; along an axis also its place.
@@ -65,7 +66,7 @@ class Statistics(Synonyms):
             return self.flatten().nanmedian(0)[0]
         axis = resolve_axis(dim, self.ndim, "nanmedian")
         if not self.ndim:
-            return self, self.zeros_like(dtype=dtypes.int32)
+            return Found(self, self.zeros_like(dtype=dtypes.int32))
         values, places = self.sort(axis)                       # NaN stand last
         count = (~self.isnan()).cast(dtypes.int32).sum(axis, keepdim=True)
         at = ((count - 1) // 2).maximum(0)

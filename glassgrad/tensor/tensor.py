@@ -134,7 +134,7 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
 
     @data.setter
     def data(self, value: Tensor) -> None:
-        if isinstance(value, Values) and value._owner is self:      # x.data += 1 has written already
+        if value.uop is ended(self.uop):                            # x.data += 1 has written already
             return
         self.replace(value.detach())
         assigned(self)

@@ -21,7 +21,7 @@ def _several(value: Any) -> list[Any]:
 
 def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool | None = None,
          create_graph: bool = False, allow_unused: bool | None = None, is_grads_batched: bool = False,
-         materialize_grads: bool = False) -> tuple[Any, ...]:
+         materialize_grads: bool = False, only_inputs: bool = True) -> tuple[Any, ...]:
     """The gradient of outputs for each input; of several outputs, their sum. Gradients are expressions themselves, so
     there is no graph to create or retain; without `create_graph` they are cut off, as PyTorch's are.
 

@@ -71,7 +71,7 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
 def _rows_together(rows: Tensor, counts: Tensor, mode: str) -> Tensor:
     """The sum or maximum along axis 1 of (bags, in each, size), of what counts."""
     kept = _neutral(rows, counts, mode)
-    return kept.max(1) if mode == "max" else kept.sum(1)
+    return kept.amax(1) if mode == "max" else kept.sum(1)
 
 
 def _bags_together(rows: Tensor, counts: Tensor, bag: Tensor, bags: int, mode: str) -> Tensor:
@@ -94,7 +94,7 @@ def _shorten(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -
                          mend="leave max_norm out: rows are of any length then")
     places, old = index.flatten(), weight.uop
     rows = weight.detach()._slices_at(0, places)
-    lengths = rows.abs().max(-1, keepdim=True) if norm_type == float("inf") else \
+    lengths = rows.abs().amax(-1, keepdim=True) if norm_type == float("inf") else \
         (rows.abs() ** norm_type).sum(-1, keepdim=True) ** (1 / norm_type)
     table = weight.detach()
     table[places] = (lengths > max_norm).where(rows * (max_norm / (lengths + 1e-7)), rows)
