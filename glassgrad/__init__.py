@@ -20,6 +20,7 @@ from glassgrad.base.errors import (
     GradientError,
     IndexKindError,
     IndexRangeError,
+    IndexShapeError,
     InputError,
     JitError,
     MemoryLimitError,
@@ -38,10 +39,10 @@ from glassgrad.tensor.tensor import Tensor
 __version__ = "0.1.0"
 
 __all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "Variable", "TinyJit", "jit", "nn",
-           "optim", "Function", "custom_gradient", "c_kernel", "checkpoint", "grad", "no_grad", "value_and_grad", "jvp",
-           "vmap", "GlassgradError", "ShapeError", "NoAxesError", "DTypeError", "AxisError", "DeviceError",
-           "GradientError", "InputError", "ModeError", "IndexKindError", "IndexRangeError", "DTypeNameError",
-           "MemoryLimitError", "FormatError", "JitError", "Bug"]
+           "optim", "Function", "custom_gradient", "c_kernel", "checkpoint", "grad", "no_grad", "value_and_grad",
+           "jvp", "vmap", "GlassgradError", "ShapeError", "NoAxesError", "DTypeError", "AxisError", "DeviceError",
+           "GradientError", "InputError", "ModeError", "IndexKindError", "IndexShapeError", "IndexRangeError",
+           "DTypeNameError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
 
 # Loaded when they are first asked for, so that `import glassgrad` stays quick.
 _TRANSFORMS = ("checkpoint", "grad", "jvp", "value_and_grad", "vmap")

@@ -435,7 +435,8 @@ def test_where_both_libraries_agree_so_do_we(torch, rng):
     ones = Tensor.ones(1, 1, 1, 1, dtype=dtypes.int32)
     assert Tensor.arange(16).reshape(1, 1, 4, 4).conv2d(ones, padding=-1).tolist() == [[[[5, 6], [9, 10]]]]
     for kind, mistake in ((NotImplementedError, lambda: x.pad((1, 1), mode="typo")), (IndexError, lambda: x[1.5]),
-                          (IndexError, lambda: x[x]), (IndexError, lambda: x[..., ...]),
+                          (IndexError, lambda: x[x]), (IndexError, lambda: x[[True, False]]),
+                          (IndexError, lambda: x[..., ...]),
                           (AttributeError, lambda: x.sum(dtype="typo"))):
         with pytest.raises(kind):
             mistake()

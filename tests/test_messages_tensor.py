@@ -723,6 +723,11 @@ linspace counts in numbers
   given:    dtype=dtypes.bool
   expected: floats or whole numbers
   mend:     compare the numbers: Tensor.linspace(0, 1, 5) > 0.5"""),
+    "cat of numbers": (lambda: Tensor(1.0).cat(Tensor(2.0)), """
+single numbers have no axis to be put along
+  given:    cat of shape ()
+  expected: at least 1 axis
+  mend:     use Tensor.stack, which makes one"""),
     "a list and more": (lambda: Tensor.stack([x23(), x23()], x23()), """
 stack takes tensors, or one list of them
   given:    a list, and tensors beside it

@@ -353,7 +353,7 @@ cannot use this value beside a tensor
     "cat": (lambda: x23().cat(Tensor([[1.0]])), ShapeError, """
 cannot put these tensors one after another
   given:    shape (2, 3) first, shape (1, 1) at place 1, along axis 0
-  expected: the same number of axes (at least 1) and the same sizes, except along that axis
+  expected: the same number of axes and the same sizes, except along that axis
   mend:     check the shapes, or use Tensor.stack for a new axis"""),
     "stack": (lambda: x23().stack(Tensor([[1.0]])), ShapeError, """
 cannot stack tensors of different shapes

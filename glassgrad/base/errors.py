@@ -8,8 +8,8 @@ from __future__ import annotations
 from glassgrad.base.lines import user_line
 
 __all__ = ["GlassgradError", "ShapeError", "NoAxesError", "DTypeError", "AxisError", "DeviceError", "GradientError",
-           "InputError", "ModeError", "IndexKindError", "IndexRangeError", "DTypeNameError", "MemoryLimitError",
-           "FormatError", "JitError", "Bug"]
+           "InputError", "ModeError", "IndexKindError", "IndexShapeError", "IndexRangeError", "DTypeNameError",
+           "MemoryLimitError", "FormatError", "JitError", "Bug"]
 
 
 class GlassgradError(RuntimeError):
@@ -77,6 +77,10 @@ class ModeError(InputError, NotImplementedError):
 
 class IndexKindError(InputError, IndexError):
     """Something that cannot be an index, whatever the tensor."""
+
+
+class IndexShapeError(ShapeError, IndexError):
+    """An index whose shape does not fit the tensor: a mask of other sizes."""
 
 
 class DTypeNameError(DTypeError, AttributeError):

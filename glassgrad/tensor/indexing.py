@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.errors import IndexKindError, IndexRangeError, InputError, ShapeError
+from glassgrad.base.errors import IndexKindError, IndexRangeError, IndexShapeError, InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.graph import ops as o
 from glassgrad.graph.arguments import Scatter
@@ -126,9 +126,10 @@ class Indexing(Linear):
         if len(parts) == 1 and isinstance(parts[0], Indexing) and parts[0].dtype is dtypes.bool:
             mask = parts[0]
             if mask.shape != self.shape[:mask.ndim]:
-                raise ShapeError("the mask does not fit the tensor", given=f"a mask of {mask.shape} for {self.shape}",
-                                 expected=f"a mask of shape {self.shape[:max(mask.ndim, 1)]}",
-                                 mend="compare along these axes")
+                raise IndexShapeError("the mask does not fit the tensor",
+                                      given=f"a mask of {mask.shape} for {self.shape}",
+                                      expected=f"a mask of shape {self.shape[:max(mask.ndim, 1)]}",
+                                      mend="compare along these axes")
             if not mask.ndim:           # one truth value: all of the tensor, or nothing, along a new axis
                 some = int(running.array_of(mask.uop, mask.device).item())
                 return self.uop.reshape((1, *self.shape)).shrink(((0, some), *((0, n) for n in self.shape))), []

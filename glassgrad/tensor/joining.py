@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.base.errors import AxisError, InputError, ShapeError
 from glassgrad.graph.dtype import promote
 from glassgrad.graph.uop import full
 from glassgrad.tensor.creation import Creation
@@ -31,14 +31,17 @@ class Joining(Creation):
         """
         tensors = several(self, others, "cat")
         first = tensors[0]
+        if not first.ndim:
+            raise AxisError("single numbers have no axis to be put along", given="cat of shape ()",
+                            expected="at least 1 axis", mend="use Tensor.stack, which makes one")
         axis = resolve_axis(dim, first.ndim, "cat")
         dtype, place = first.dtype, first._device
         for i, t in enumerate(tensors):
-            if t.ndim != first.ndim or t.ndim == 0 or any(
+            if t.ndim != first.ndim or any(
                     a != b for k, (a, b) in enumerate(zip(t.shape, first.shape)) if k != axis):
                 raise ShapeError("cannot put these tensors one after another",
                                  given=f"shape {first.shape} first, shape {t.shape} at place {i}, along axis {axis}",
-                                 expected="the same number of axes (at least 1) and the same sizes, except along "
+                                 expected="the same number of axes and the same sizes, except along "
                                           "that axis",
                                  mend="check the shapes, or use Tensor.stack for a new axis")
             dtype = promote(dtype, t.dtype)
