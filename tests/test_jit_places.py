@@ -3,6 +3,7 @@ is run jitted and plain; results, what is left where, and what the caller kept m
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -493,7 +494,7 @@ class _Hidden:
     """Out of sight: what is behind a class of the standard library's is not looked at."""
 
     def __init__(self) -> None:
-        import threading
+
         self.local = threading.local()
         self.local.kept = []
 
@@ -567,3 +568,40 @@ def test_a_gradient_does_not_end_silently_at_what_a_jitted_call_made() -> None:
     step(numbers(3))
     with pytest.raises(GradientError):              # plain, the gradient would go back through all calls
         step(numbers(3))
+
+
+def test_what_other_threads_change_is_no_part_of_a_trace() -> None:
+    """A trace looks at all tensors there are; it must tell those that it changed from those that changed meanwhile."""
+    mine, theirs = SimpleNamespace(w=numbers(3)), numbers(3)
+    theirs.grad = None
+    begun, done = threading.Event(), threading.Event()
+
+    def other() -> None:
+        for _ in range(2):
+            begun.wait(10)
+            begun.clear()
+            theirs.assign(theirs + 1).realize()
+            theirs.grad = theirs * 2                    # lazy: not this trace's to drop
+            done.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+
+    def step(x: Tensor) -> Tensor:
+        mine.w.assign(mine.w * 0.5 + x)
+        if thread.is_alive():
+            begun.set()
+            done.wait(10)
+            done.clear()
+        return mine.w * 2
+    jitted = TinyJit(step)
+    for _ in range(2):
+        jitted(numbers(3))
+        assert theirs.grad is not None
+    thread.join(10)
+    assert jitted.captured
+    after, weight = theirs.tolist(), mine.w.numpy()
+    assert theirs.grad.tolist() == [2 * value for value in after]
+    jitted(numbers(3))
+    np.testing.assert_allclose(mine.w.numpy(), weight * 0.5 + numbers(3).numpy(), rtol=1e-6)
+    assert theirs.tolist() == after

@@ -42,6 +42,7 @@ class Trace:
     flags: list[Flag] = field(default_factory=list)
     variables: frozenset[str] = frozenset()      # names of those whose values each call brings
     answers: dict[Comparison, None] = field(default_factory=dict)      # what was asked of those values
+    touched: set[int] = field(default_factory=set)     # the ids of tensors that this thread gave a value or a gradient
     values: dict[UOp, UOp] = field(default_factory=dict)      # what nodes were found to be in it; a replay finds others
 
 
@@ -67,6 +68,12 @@ def record(variables: Iterable[str] = ()) -> Iterator[Trace]:
         yield trace
     finally:
         _current.trace = before
+
+
+def touch(tensor: Any) -> None:
+    """This thread gives a tensor a value or a gradient: a trace that another thread takes has no part in it."""
+    if _current.trace is not None:
+        _current.trace.touched.add(id(tensor))
 
 
 def refuse_reading(what: str) -> None:

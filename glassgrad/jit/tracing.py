@@ -9,6 +9,7 @@ sees by itself (`step(model.weight)`) is no argument but a weight: what becomes 
 from __future__ import annotations
 
 import random
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
@@ -78,6 +79,7 @@ class Traced:
                  symbols: Sequence[Symbol] = (), passing: Set[tuple[int, Any]] = frozenset()):
         """`passing` are the keys of places where tensors come and go."""
         self.symbols = list(symbols)             # the variables that the arguments bring
+        self._alone = threading.active_count() == 1
         surroundings = Surroundings(function, objects, passing)
         visible = {id(t) for t in surroundings.tensors}
         self.guests = Guests(surroundings.guests, visible)
@@ -155,8 +157,7 @@ class Traced:
         self.bound = [p for p in self.surroundings.guests if p.key in replaced]
         self._find_updates(views)
         self.left_behind = self._left_behind(live)
-        self.grads = [(t, t.grad) for t in live if self._was_there(t) and id(t) not in self.places
-                      and t.grad is not self.before[id(t)][2]]
+        self.grads = [(t, t.grad) for t in live if self._has_new_gradient(t) and id(t) not in self.places]
         self.sources = self._sources(visible)
         self._refuse_shared(originals)
         self.faults = [*self._faults(surroundings, dice, result), *[
@@ -200,7 +201,16 @@ class Traced:
 
     def _changed(self, tensor: Tensor) -> bool:
         known = self.before.get(id(tensor))
-        return known is None or known[0] is not tensor or known[1] is not tensor.uop
+        return known is None or known[1] is not tensor.uop and self._is_ours(tensor)
+
+    def _has_new_gradient(self, tensor: Tensor) -> bool:
+        """Whether a tensor that was there has another gradient than before."""
+        known = self.before.get(id(tensor))
+        return known is not None and tensor.grad is not known[2] and self._is_ours(tensor)
+
+    def _is_ours(self, tensor: Tensor) -> bool:
+        """Whether this call, and not another thread, changed a tensor that was there before."""
+        return self._alone or id(tensor) in self.trace.touched
 
     def _was_there(self, tensor: Tensor) -> bool:
         return id(tensor) in self.before
@@ -210,7 +220,7 @@ class Traced:
         hold or that hang on its arguments. Left unrealized they would follow the wrong call for ever."""
         made = {r for rec in self.trace.records for r in rec.results} | set(self.argument_nodes)
         near = {id(t) for t in [*self.returned, *reachable]}
-        near |= {id(t.grad) for t in live if self._was_there(t) and t.grad is not self.before[id(t)][2]}
+        near |= {id(t.grad) for t in live if self._has_new_gradient(t)}
         changed = [t for t in live if self._changed(t) and t.uop.base.op is not o.BUFFER]
         lazy = [t for t in self.returned if t.uop.base.op is not o.BUFFER]
         return [t for t in dict.fromkeys([*lazy, *changed]) if self._was_there(t) or id(t) in near
@@ -230,7 +240,7 @@ class Traced:
         for tensor in living.now():
             grad = tensor.grad
             old = self.before[id(tensor)][2] if self._was_there(tensor) else None
-            if grad is not None and grad is not old and grad.uop.base.op is not o.BUFFER \
+            if grad is not None and grad is not old and self._is_ours(tensor) and grad.uop.base.op is not o.BUFFER \
                     and tensor.requires_grad is not True:
                 tensor.grad = old
 

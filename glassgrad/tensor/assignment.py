@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError, ShapeError
+from glassgrad.engine.capture import touch
 from glassgrad.graph.dtype import dtypes, promote
 from glassgrad.tensor import running
 from glassgrad.tensor.core import Core
@@ -85,6 +86,7 @@ class Assignment(Interop):
                     assigned(owner)
                 view = again(seen, node, written)
                 self.uop, self._device = view, new._device
+                touch(self)
                 return True
         return False
 

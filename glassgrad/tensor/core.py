@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base import meanings
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
+from glassgrad.engine.capture import touch
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.graph.length import Length
@@ -222,6 +223,7 @@ class Core:
     @grad.setter
     def grad(self, value: Self | None) -> None:
         self._grad = RESET if value is None and self._grad is not None else value
+        touch(self)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Set `requires_grad` and return the tensor itself.

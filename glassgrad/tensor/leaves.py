@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import GradientError
+from glassgrad.engine.capture import touch
 from glassgrad.graph import ops as o
 from glassgrad.graph.gradient import passes_to, reached_from
 from glassgrad.graph.node import toposort
@@ -46,6 +47,7 @@ def distinct(node: UOp) -> UOp:
 
 def hold(tensor: Any) -> None:
     """Remember, without keeping it alive, that this tensor is a leaf."""
+    touch(tensor)
     held: list[weakref.ref[Any]] = tensor.uop.cached("holders", lambda _: [])
     if held:
         held[:] = [h for h in held if h() is not None and h() is not tensor]
@@ -84,6 +86,7 @@ def still_a_leaf(tensor: Any, earlier: UOp) -> None:
 
 def has_another_value(tensor: Any, earlier: UOp) -> None:
     """The tensor was given a new value: what was computed from the earlier one knows the tensor no more."""
+    touch(tensor)
     if tensor.requires_grad is True and tensor.uop is not earlier and any(
             h() is tensor for h in (earlier._cache or {}).get("holders", ())):
         earlier.cached("replaced", lambda _: []).append(weakref.ref(tensor))
