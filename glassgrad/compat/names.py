@@ -164,7 +164,7 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
     "torch.nn.parameter": (("glassgrad.nn",), {}),
     "torch.nn.modules": (("glassgrad.nn",), {}),
     **{f"torch.nn.{name}": ((f"glassgrad.nn.{place}",), {}) for name, place in (
-        ("functional", "functional"), ("init", "init"), ("utils", "optim.clip"))},
+        ("functional", "functional"), ("init", "init"), ("utils", "utils"))},
     "torch.optim": (("glassgrad.nn.optim",), {}),
     "torch.optim.lr_scheduler": (("glassgrad.nn.optim.lr_scheduler",), {}),
     "torch.amp": (("glassgrad.nn.optim.mixed_precision",), {}),

@@ -160,8 +160,6 @@ from glassgrad.nn.transformer import (
 
 def __getattr__(name: str) -> ModuleType:
     """Loaded by whoever asks: `nn.datasets` brings NumPy and archive readers along, `nn.functional` many functions."""
-    if name in ("datasets", "functional", "init"):
+    if name in ("datasets", "functional", "init", "utils"):
         return import_module(f"glassgrad.nn.{name}")
-    if name == "utils":                          # where PyTorch's scripts look for clip_grad_norm_
-        return import_module("glassgrad.nn.optim.clip")
     raise AttributeError(f"glassgrad.nn has no {name!r}")

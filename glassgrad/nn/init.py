@@ -16,8 +16,8 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.tensor.mistakes import explaining
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["calculate_gain", "constant_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_",
-           "orthogonal_", "trunc_normal_", "uniform_", "xavier_normal_", "xavier_uniform_", "zeros_"]
+__all__ = ["calculate_gain", "constant_", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_",
+           "orthogonal_", "sparse_", "trunc_normal_", "uniform_", "xavier_normal_", "xavier_uniform_", "zeros_"]
 
 _explained = partial(explaining, room="nn.init")
 _GAINS = {"tanh": 5 / 3, "relu": math.sqrt(2), "selu": 3 / 4}
@@ -177,4 +177,43 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
         size = min(rows, columns)
         q = q[:, :size] * r[:size, :size].diagonal().sign()      # so that every rotation is as likely
         return ((q if rows >= columns else q.T) * gain).reshape(shape)
+    return _filled(tensor, made)
+
+
+# -- mostly zeros ----------------------------------------------------------------------------------------------------
+@_explained
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
+    """A convolution's weight that passes its input on, in each group: ones in the middle of the windows of channels
+    that go to themselves.
+
+    >>> dirac_(Tensor.zeros(2, 2, 3))[:, :, 1].tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    if isinstance(tensor, Tensor) and (tensor.ndim not in (3, 4, 5) or tensor.shape[0] % groups):
+        raise ShapeError("dirac_ fills the weight of a convolution", given=f"shape {tensor.shape}, groups={groups}",
+                         expected="(out, in, ...window) of 3 to 5 axes, groups that divide out",
+                         mend="use eye_ for a matrix")
+
+    def made(shape: tuple[int, ...]) -> Tensor:
+        rows = shape[0] // groups
+        passed = Tensor.eye(rows, shape[1])
+        weight = passed.cat(*[passed] * (groups - 1)).reshape(*shape[:2], *(1,) * (len(shape) - 2))
+        return weight.pad(((0, 0), (0, 0), *((n // 2, n - 1 - n // 2) for n in shape[2:])))
+    return _filled(tensor, made)
+
+
+@_explained
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
+    """Normally distributed numbers, a share of each column zeros (Martens, 2010).
+
+    >>> (sparse_(Tensor.ones(10, 4), 0.3) == 0).sum(0).tolist()
+    [3, 3, 3, 3]
+    """
+    if isinstance(tensor, Tensor) and tensor.ndim != 2:
+        raise ShapeError("sparse_ fills a matrix", given=f"shape {tensor.shape}", expected="2 axes",
+                         mend="reshape the weight first")
+
+    def made(shape: tuple[int, ...]) -> Tensor:
+        place = Tensor.rand(*shape).argsort(0).argsort(0)              # an order of each column's rows
+        return (place < math.ceil(sparsity * shape[0])).where(0.0, Tensor.randn(*shape) * std)
     return _filled(tensor, made)
