@@ -65,11 +65,11 @@ this nonlinearity has no gain
   given:    'swish'
   expected: tanh, relu, selu, linear, sigmoid, conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d, leaky_relu
   mend:     choose the nearest of these"""),
-    "start values of a method": (lambda: nn.init.zeros_(weight().data), """
+    "start values of an array": (lambda: nn.init.zeros_(weight().numpy()), """
 only a tensor can be given values
-  given:    a method
+  given:    a ndarray
   expected: a tensor
-  mend:     write layer.weight, not layer.weight.data: data() is a method, as in tinygrad"""),
+  mend:     hand in the weight itself: nn.init.zeros_(layer.weight)"""),
     "inputs and outputs of a vector": (lambda: nn.init.xavier_uniform_(Tensor([1.0])), """
 inputs and outputs are counted by two axes
   given:    a tensor of shape (1,)
