@@ -165,7 +165,7 @@ SGD has no such setting
   given:    speed
   expected: one of maximize, lr, momentum, dampening, weight_decay, nesterov, classic
   mend:     check the spelling"""),
-    "two devices": (lambda: optim.SGD([weight(), weight().to("PYTHON")], lr=0.1), """
+    "two devices": (lambda: optim.SGD([weight().to("CPU"), weight().to("PYTHON")], lr=0.1), """
 the parameters of a group live on different devices
   given:    CPU and PYTHON
   expected: one device per group
