@@ -105,6 +105,8 @@ torch.linalg.solve(s, x.T)
 torch.linalg.cholesky(s)
 torch.linalg.svd(x, full_matrices=False).S
 torch.linalg.matrix_rank(x)
+[t.shape for t in torch.svd(x)], torch.svd(s)[2].abs()
+[list(t.shape) for t in torch.qr(x.T)]
 torch.linalg.multi_dot([x, x.T, x])
 torch.linalg.slogdet(s).logabsdet
 torch.linalg.solve_triangular(s, x.T, upper=False)

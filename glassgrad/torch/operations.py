@@ -24,8 +24,8 @@ from glassgrad.torch.creation import as_tensor
 __all__ = ["Tensor", "allclose", "broadcast_shapes", "broadcast_tensors", "cat", "column_stack", "compile", "concat",
            "concatenate", "dstack", "einsum", "enable_grad", "equal", "finfo", "hstack", "iinfo", "inference_mode",
            "is_floating_point", "is_grad_enabled", "is_tensor", "load", "max", "min", "no_grad", "numel",
-           "promote_types", "result_type", "save", "set_grad_enabled", "stack", "std", "std_mean", "var", "var_mean",
-           "vstack", "where"]
+           "promote_types", "qr", "result_type", "save", "set_grad_enabled", "stack", "std", "std_mean", "svd", "var",
+           "var_mean", "vstack", "where"]
 
 
 # -- joining -----------------------------------------------------------------------------------------------------------
@@ -138,6 +138,22 @@ def _spread(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 std, var, std_mean, var_mean = (_spread(f) for f in (Tensor.std, Tensor.var, Tensor.std_mean, Tensor.var_mean))
+
+
+def svd(input: Tensor, some: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """U, S and V, not its transpose: `torch.linalg.svd` and the tensor's own method give that.
+
+    >>> u, s, v = svd(Tensor([[3.0, 0.0], [0.0, 2.0], [0.0, 0.0]]))
+    >>> (u @ s.diag() @ v.T).round().tolist(), u.shape
+    ([[3.0, 0.0], [0.0, 2.0], [0.0, 0.0]], (3, 2))
+    """
+    u, s, vh = input.svd(not some)
+    return u, s, vh.transpose(-2, -1)
+
+
+def qr(input: Tensor, some: bool = True) -> tuple[Tensor, Tensor]:
+    """Q and R, reduced unless all is asked for."""
+    return input.qr("reduced" if some else "complete")
 
 
 # -- questions ---------------------------------------------------------------------------------------------------------
