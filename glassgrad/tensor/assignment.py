@@ -146,7 +146,7 @@ class Assignment(Interop):
 
     # -- parts replaced --------------------------------------------------------------------------------------
     def _replaced(self, index: tuple[Any, ...], source: Self) -> Self:
-        copy = self._with(self.uop)
+        copy = self._with(self.uop.contiguous())         # no view: a view would pass the part on to its tensor
         copy[index] = source
         return copy
 
