@@ -101,7 +101,8 @@ def test_operators(name: str) -> None:
 LAYERS = sorted(n for n, v in vars(nn).items() if inspect.isclass(v) and issubclass(v, nn.Layer) and v is not nn.Layer)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow_on("PYTHON")] * (n == "Transformer"))
+                                  for n in LAYERS])
 def test_layers(name: str) -> None:
     made = getattr(nn, name)
     wrong = complaints(name, made, [], name, 10)
