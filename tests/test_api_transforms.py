@@ -120,6 +120,7 @@ ROWS = """void row_sums(double *out, const double *x, long long columns, long lo
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None and shutil.which("clang") is None, reason="no C compiler")
+@pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")
 def test_a_kernel_in_c():
     power = c_kernel(POWER, "power", backward=lambda g, y, x: g * 3 * x * x)
     x = Tensor([1.0, 2.0]) + 1
@@ -133,6 +134,7 @@ def test_a_kernel_in_c():
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None and shutil.which("clang") is None, reason="no C compiler")
+@pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")
 def test_a_kernel_in_c_says_what_is_wrong():
     with pytest.raises(InputError, match="does not compile"):
         c_kernel("void f( {", "f")(Tensor([1.0]))

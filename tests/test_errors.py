@@ -270,9 +270,9 @@ def test_a_c_kernel_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceError) as error:
         c_kernel("", "f")(Tensor([1.0], device="CPU"))
     assert text(error) == """\
-a C kernel runs on the processor
+a kernel of your own runs on the processor or with CUDA
   given:    a tensor on CPU
-  expected: a device that shares the host's memory
+  expected: a device whose memory has addresses
   mend:     move it: x.to("CPU")"""
 
 

@@ -16,10 +16,11 @@ STAGES = ["base", "graph", "schedule", "lower", "optimize", "render", "runtime",
 PURE = ["graph", "schedule", "lower", "optimize", "render"]
 
 # Imports inside functions: what is heavy, or of one system only, is loaded when it is needed.
-HEAVY = {"numpy", "llvmlite", "tqdm", "fcntl", "resource", "importlib.metadata", "urllib"}
+HEAVY = {"numpy", "llvmlite", "pyopencl", "tqdm", "fcntl", "resource", "importlib.metadata", "urllib"}
 OPENED_WHEN_NEEDED = {
     "runtime/device.py": "devices are opened by name",
     "runtime/native.py": "a warm process takes its kernels from the disk cache and never loads the compiler",
+    "runtime/gpu.py": "a warm process finds its kernels on disk, and loads no compiler",
     "runtime/toolchain.py": "what writes and compiles C is loaded where somebody wants C",
     "runtime/tuning.py": "only a file that somebody brings along is checked against the kinds of moves",
     "runtime/workers.py": "only where llvmlite is missing is the pool compiled from C",
@@ -114,8 +115,10 @@ def test_no_import_circles() -> None:
 
 
 def test_nobody_imports_what_is_not_declared() -> None:
-    """At run time: the standard library, ourselves, and the three packages that pyproject.toml names."""
+    """At run time: the standard library, ourselves, the three packages that pyproject.toml names, and what an extra
+    brings, where it is used."""
     declared = {"glassgrad", "numpy", "llvmlite", "tqdm", "typing_extensions", "tinygrad_lite"}
+    declared |= {"pyopencl"} if all(f.file == "runtime/opencl.py" for f in ALL if f.module == "pyopencl") else set()
     known = declared | set(sys.stdlib_module_names)
     wrong = [str(f) for f in ALL if f.module.split(".")[0] not in known]
     only_typing = [str(f) for f in ALL if f.module == "typing_extensions" and not f.typing]

@@ -229,6 +229,7 @@ def test_a_good_index_is_checked_once():
     assert GlobalCounters.kernel_count == 1
 
 
+@pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")
 def test_what_cannot_be_wrong_costs_nothing():
     x = Tensor([1, 2, 3]).realize()
     for index in (
@@ -247,6 +248,7 @@ def test_what_cannot_be_wrong_costs_nothing():
     assert len(index_check._watched) == before
 
 
+@pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")
 def test_limits():
     assert limits(Tensor.arange(10).uop) == (0, 9)
     assert limits((Tensor.arange(10) * 2 - 3).uop) == (-3, 15)
@@ -413,6 +415,7 @@ def test_a_replay_finds_a_target_that_is_no_class() -> None:
     assert loss(x, Tensor([1, 0])).item() > 0, "and goes on"
 
 
+@pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")
 def test_classes_in_memory_cost_nothing() -> None:
     x, y = Tensor(np.ones((2, 3), np.float32)).realize(), Tensor([0, 2]).realize()
     GlobalCounters.reset()

@@ -18,9 +18,10 @@ from loop_kernels import AVX2, AVX512, NEON, SIZES, TARGETS, Inputs, check
 
 from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
-from glassgrad.graph.arguments import Param
+from glassgrad.graph.arguments import Measure, Param
 from glassgrad.graph.dtype import dtypes
 from glassgrad.graph.index import add, index, multiply
+from glassgrad.graph.length import Symbol
 from glassgrad.graph.uop import UOp, const, identity
 from glassgrad.lower.loops import (
     LANE,
@@ -192,6 +193,18 @@ def test_spread_runs_the_rest_once(n: int, count: int, rng: np.random.Generator)
     assert run([*params, more], [moves.spread([loop, *rest], count)], zeros)[2].tolist() == [0.0, 5.0, 0.0]
 
 
+@pytest.mark.parametrize("length", [0, 1, 2, 5])
+@pytest.mark.parametrize("count", [2, 3, 16])
+def test_spread_runs_the_rest_where_the_loop_ends_at_once(length: int, count: int, rng: np.random.Generator) -> None:
+    (out, x), loop = elementwise(5)
+    n, more = UOp(o.PARAM, dtypes.int64, (), Measure(2, Symbol("n", 0, 5))), param(3, 3)
+    ended = For(loop.range, loop.kind, loop.body, n)
+    after = moves.spread([ended, Store(more, index(1), const(5.0))], count)
+    memory = [np.zeros(5, "float32"), np.ones(5, "float32"), length, np.zeros(3, "float32")]
+    run_kernel(Kernel("k", [out, x, n, more], [Phase(after)], (0, 3)), memory)
+    assert np.count_nonzero(memory[0]) == length and memory[3].tolist() == [0.0, 5.0, 0.0]
+
+
 @pytest.mark.parametrize("n", RAGGED)
 @pytest.mark.parametrize("chunk", [1, 7, 16, 100])
 @pytest.mark.parametrize("rows", [1, 3])
@@ -211,16 +224,15 @@ def test_group(n: int, chunk: int, rows: int, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("rows, columns", [(331, 3), (331, 7), (127, 5)])
-def test_lanes_do_not_go_along_groups_of_which_one_is_shorter(rows: int, columns: int, rng: np.random.Generator,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lanes_do_not_go_along_groups_of_which_one_is_shorter(
+        rows: int, columns: int, rng: np.random.Generator) -> None:
     """A vector's lanes end together: a loop that ends where the counter of the groups says cannot be inside them."""
-    monkeypatch.setattr(recipes, "GRAIN", 32)
     x, out, i, k = param(1, rows * columns), param(0, 1), counter("k0", rows), counter("k1", columns)
     total = register("acc", FLOAT)
     body: list[Statement] = [Assign(total, const(0.0)), For(i, LOOP, [For(k, LOOP, [
         Accumulate(total, o.ADD, load(x, add(i, multiply(k, rows))))])]), Store(out, index(0), total)]
     plain = Kernel("sum", [out, x], [Phase(body)], (0,))
-    after = optimize(plain, AVX512)
+    after = optimize(plain, replace(AVX512, task_steps=32, cut_steps=128))
     assert after.moves[0].startswith("group(loop=k0, chunk=") and rows % int(after.moves[0][:-1].split("=")[-1]), \
         f"the last group is not shorter: {after.moves}"
     compare([out, x], body, [phase.body for phase in after.phases], rng)
@@ -394,7 +406,6 @@ def test_convolution_and_its_gradients(image: tuple[int, int], kernel: tuple[int
 def test_rows_columns_and_everything(shape: tuple[int, int], axis: int, rng: np.random.Generator,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """With small grains, so that small shapes are grouped, chunked and spread over tasks as large ones are."""
-    monkeypatch.setattr(recipes, "GRAIN", 64)
     monkeypatch.setattr(recipes, "ADDS", 16)
     values, log = Inputs(), []
     x = values.leaf(rng.uniform(0.1, 1, shape).astype("float32"))
@@ -402,7 +413,7 @@ def test_rows_columns_and_everything(shape: tuple[int, int], axis: int, rng: np.
     e = (x - top.expand(shape)).exp2()
     softmax = e / e.sum([axis]).expand(shape)
     transposed = x.permute((1, 0)).flip([0])
-    for target in (AVX512, NEON):
+    for target in (replace(t, task_steps=64, cut_steps=256) for t in (AVX512, NEON)):
         for sinks in ([x.sum([axis])], [top], [softmax], [x.sum([0, 1]), x.reduce(o.AMIN, [0, 1])],
                       [transposed.sum([axis])], [transposed * 3.0]):
             check(sinks, values, compiler(target, log), f"{shape} along {axis}")
@@ -448,11 +459,12 @@ def test_unoptimized_is_one_task_of_plain_loops() -> None:
 
 
 def test_tasks_are_worth_their_while() -> None:
-    """Small work is one task; large work is at most MOST_TASKS of at least about GRAIN steps."""
-    for n, expected in ((100, 1), (recipes.GRAIN, 1)):
+    """Small work is one task; large work is at most `most_tasks` of at least about `task_steps` steps."""
+    steps, most = AVX512.task_steps, AVX512.most_tasks
+    for n, expected in ((100, 1), (steps, 1)):
         assert _tasks_of(n) == expected
-    assert 8 <= _tasks_of(100 * recipes.GRAIN) <= recipes.MOST_TASKS
-    assert _tasks_of(100_000 * recipes.GRAIN) <= recipes.MOST_TASKS
+    assert 8 <= _tasks_of(100 * steps) <= most
+    assert _tasks_of(100_000 * steps) <= most
 
 
 def test_where_tasks_are_free_every_independent_loop_is_one() -> None:
@@ -461,7 +473,7 @@ def test_where_tasks_are_free_every_independent_loop_is_one() -> None:
     ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, value.shape)), value)),))
     tasks = {}
     for free in (False, True):
-        loops, _ = task_loops(optimize(lower(ast), replace(AVX512, free_tasks=free)).phases[0].body)
+        loops, _ = task_loops(optimize(lower(ast), replace(AVX512, task_steps=1) if free else AVX512).phases[0].body)
         tasks[free] = math.prod(loop.range.arg.size for loop in loops)
     assert tasks == {False: 1, True: 3 * 4 * 5}
 

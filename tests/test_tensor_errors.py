@@ -125,12 +125,12 @@ the index is out of bounds
   given:    index -4 on axis 1 of (2, 3)
   expected: an index from -3 to 2
   mend:     check the tensor's shape: print(x.shape)"""),
-    "a list with a bad index": (lambda: x23()[[0, 5]], IndexRangeError, """
+    "a list with a bad index": (lambda: x23()[[0, 5]].tolist(), IndexRangeError, """
 the index is out of bounds
   given:    index 5 on axis 0 of (2, 3), at [1] of the index tensor
   expected: an index from -2 to 1
   mend:     check how the index is computed; CHECK_INDEX=0 clamps it silently"""),
-    "a tensor with a bad index": (lambda: x23()[:, Tensor([0, -4])], IndexRangeError, """
+    "a tensor with a bad index": (lambda: x23()[:, Tensor([0, -4])].tolist(), IndexRangeError, """
 the index is out of bounds
   given:    index -4 on axis 1 of (2, 3), at [1] of the index tensor
   expected: an index from -3 to 2

@@ -19,7 +19,6 @@ from glassgrad.graph.axes import start_of_piece
 from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp
 from glassgrad.runtime.device import Device
-from glassgrad.runtime.memory import HostMemory
 from glassgrad.schedule.updates import replacement
 
 _OF_THE_NODE = ("holders", "was")             # what is kept with a node and is not derived from its value
@@ -70,7 +69,7 @@ def written(source: UOp) -> UOp:
 
 def _may_write(buffer: Buffer) -> bool:
     """Whether a buffer is memory of ours that kernels can write a piece of."""
-    return buffer._block is not None and isinstance(Device[buffer.device].memory, HostMemory) and not settings.CHECK
+    return buffer._block is not None and Device[buffer.device].memory.in_parts and not settings.CHECK
 
 
 def piece_of(sink: UOp) -> tuple[UOp, Buffer] | None:

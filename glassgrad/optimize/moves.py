@@ -201,6 +201,8 @@ def spread(body: list[Statement], count: int) -> list[Statement]:
     if split.kind != TASK:
         return body
     if len(body) > 1:
+        if split.stop is not None:         # the rest is done even where the loop has nothing to do
+            split = For(split.range, TASK, [If(less(split.range, split.stop), split.body)])
         last = less(index(split.range.arg.size - 2), split.range)
         split.body = [*split.body, If(last, body[1:])]
     return [split]

@@ -37,6 +37,7 @@ from glassgrad.optimize.blocks import in_blocks
 from glassgrad.optimize.choices import Choice, Decisions, Refused, read, settled
 from glassgrad.optimize.contraction import contraction
 from glassgrad.optimize.far import past_caches
+from glassgrad.optimize.group_tiles import group_tiles
 from glassgrad.optimize.matrix_unit import on_matrix_unit
 from glassgrad.optimize.residues import residues
 from glassgrad.optimize.streams import along_slices, rows_at_once, turned
@@ -44,8 +45,6 @@ from glassgrad.optimize.target import Target
 
 __all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # the moves' readers know all kinds from here
 
-GRAIN = 32 * 1024       # element steps that are worth handing to a worker
-MOST_TASKS = 256
 ADDS = 128              # adds per lane before a partial sum is folded: equal values round one way, so float32 wants few
 FOLD_COST = 8.0         # of one horizontal fold, in vector instructions
 MOST_VECTORS = 16       # in flight at once: more only make the code longer
@@ -95,11 +94,16 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, contract: bool 
     products = False
     for phase in kernel.phases:
         for body in [b for part in residues(phase.body) for b in in_blocks(moves.merge_all(part))]:
+            tiled = group_tiles(body, target, decisions) if target.groups else None
+            if tiled is not None:
+                rest = plain(tiled.rest, target, decisions) if tiled.rest is not None else []
+                phases += [Phase(b) for b in [*tiled.phases, *rest]]
+                continue
             contracted = (on_matrix_unit(body, target, decisions) or contraction(body, target, decisions)) \
                 if contract else None
             phases += [Phase(b) for b in (plain(body, target, decisions) if contracted is None else contracted)]
             products = products or contracted is not None
-    past = () if products else past_caches([phase.body for phase in phases], target, decisions)
+    past = () if products or target.groups else past_caches([phase.body for phase in phases], target, decisions)
     phases = [Phase(rare.branch(phase.body)) for phase in phases]
     return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, past)
 
@@ -134,8 +138,8 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     if columns:
         across = free[_lane_loop(free, inner)].range.arg.size
         apart = apart // across * -(-across // (tile * lanes))
-    if total >= 4 * GRAIN and apart < 8:
-        parts = grouped(loops, inner, total, decisions)
+    if total >= target.cut_steps and apart < target.few_tasks:
+        parts = grouped(loops, inner, total, target, decisions)
         if parts is not None:
             return [b for part in parts for b in plain(part, target, decisions)]
     if columns:
@@ -172,14 +176,14 @@ def _ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes
     return decisions.ask(Lanes(names[at], tile, lanes), refuses, lambda: [Lanes(n, tile, lanes) for n in names])
 
 
-def grouped(loops: list[For], inner: list[Statement], total: int, decisions: Decisions) \
+def grouped(loops: list[For], inner: list[Statement], total: int, target: Target, decisions: Decisions) \
         -> tuple[list[Statement], list[Statement]] | None:
     """Partial results over chunks of the reduced axis, then their combination; the chunks are fixed by the shape."""
     reduced = next((s for s in inner if isinstance(s, For)), None)
     if reduced is None or reduced.kind != LOOP or any(f.stop is not None for f in (*loops, reduced)):
         return None
     n = reduced.range.arg.size
-    chunk = _chunk(n, max(16, GRAIN * n // max(total, 1)), most=64)
+    chunk = _chunk(n, max(16, target.cut_steps // 4 * n // max(total, 1)), most=8 * target.few_tasks)
     parts = sum_moves.group(inner, [f.range for f in loops], chunk) if chunk < n else None
     if parts is None:
         return None
@@ -223,8 +227,8 @@ def nest(loops: list[For], body: list[Statement], total: int, target: Target, de
     few, the body's own first loop is handed out too, if it can be done apart from the rest."""
     rows = math.prod(f.range.arg.size for f in loops)
     pieces = rows * (body[0].range.arg.size if apart and body and isinstance(body[0], For) else 1)
-    most, own = (pieces, pieces) if target.free_tasks else (MOST_TASKS, min(MOST_TASKS, total // GRAIN))
-    wanted = decisions.ask(Tasks(max(1, own)),
+    most = pieces if target.free_tasks else target.most_tasks
+    wanted = decisions.ask(Tasks(max(1, min(most, total // target.task_steps))),
                            lambda c: f"at most {most} tasks" if c.count > max(1, most) else None).count
     if apart and wanted > 1 and rows < 16 and len(body) > 0:
         body = moves.spread(body, max(1, wanted // max(rows, 1)))

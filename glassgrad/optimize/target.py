@@ -22,8 +22,12 @@ class Target:
     l1_bytes: int = 32 << 10                  # data cache of one core
     l2_bytes: int = 1 << 20
     row_bytes: int = 256 << 10                # the longest row of values that a task may keep to itself
-    free_tasks: bool = False                  # a task costs nothing, however little it does
+    groups: bool = False                      # a vector is a group of threads, which share memory
     units: tuple[MatrixUnit, ...] = ()        # products of small matrices in one instruction
+    task_steps: int = 32 << 10                # element steps that are worth handing to a worker
+    most_tasks: int = 256                     # of one loop nest
+    few_tasks: int = 8                        # fewer leave workers idle: a sum is cut into parts then,
+    cut_steps: int = 128 << 10                # if it is this long
 
     @staticmethod
     def of(host: Any) -> Target:
@@ -31,6 +35,11 @@ class Target:
         return host if isinstance(host, Target) else Target(
             host.arch, host.vector_bytes, host.vector_registers, host.features, host.l1_bytes, host.l2_bytes,
             units=units_of(host.features))
+
+    @property
+    def free_tasks(self) -> bool:
+        """Whether a task costs nothing, however little it does."""
+        return self.task_steps == 1
 
     def lanes(self, itemsize: int) -> int:
         """How many elements of a size fit one vector register."""
@@ -55,3 +64,8 @@ class Target:
     def has_masks(self) -> bool:
         """Whether loads and stores of some lanes only are one instruction for every element size."""
         return "avx512bw" in self.features and "avx512vl" in self.features
+
+
+# A group of 256 threads is a vector of 256 floats; two groups on each of an H200's 132 processors keep it busy.
+GPU = Target("gpu", 1024, 64, l1_bytes=128 << 10, row_bytes=40 << 10, task_steps=1 << 10, most_tasks=1 << 20,
+             few_tasks=264, groups=True)

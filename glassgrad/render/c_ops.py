@@ -73,6 +73,8 @@ def number(value: float | int | bool, dtype: DType) -> str:
 class CArithmetic:
     """Ops on CValues. `helpers` collects the definitions that the text needs, in order."""
     helpers: dict[str, str]
+    spelled: dict[str, str] = SPELLED
+    inline: str = "static inline"          # what stands before a helper
 
     # -- types ---------------------------------------------------------------------------------------------------
     def type(self, dtype: DType, lanes: int = 0) -> str:
@@ -81,7 +83,8 @@ class CArithmetic:
             dtype = MASK
         base = NAMES[kept(dtype)]
         if base not in self.helpers:
-            self.helpers[base] = f"typedef {SPELLED[base]} {base};"
+            spelled = self.spelled[base]
+            self.helpers[base] = f"typedef {spelled} {base};" if spelled != base else ""
         if not lanes:
             return base
         name = f"{base}x{lanes}"
@@ -94,7 +97,7 @@ class CArithmetic:
         """A helper function, written once."""
         if name not in self.helpers:
             lines = "\n".join(f"  {line}" for line in body)
-            self.helpers[name] = f"static inline {result} {name}({arguments}) {{\n{lines}\n}}"
+            self.helpers[name] = f"{self.inline} {result} {name}({arguments}) {{\n{lines}\n}}"
         return name
 
     def call(self, name: str, dtype: DType, lanes: int, *arguments: CValue) -> CValue:

@@ -34,7 +34,7 @@ def render_c(kernel: Kernel, target: Target) -> str:
     functions = [CFunction(places, target, jam(phase, legalize), function_name(kernel, p), helpers).text()
                  for p, phase in enumerate(kernel.phases)]
     types = [text for text in helpers.values() if text.startswith("typedef")]
-    inline = [text for text in helpers.values() if not text.startswith("typedef")]
+    inline = [text for text in helpers.values() if text and not text.startswith("typedef")]
     return "\n".join([*types, *inline, "", "\n\n".join(functions), ""])
 
 

@@ -93,6 +93,9 @@ class Walker:
 
     def prefetch(self, statement: Prefetch) -> None: raise NotImplementedError
 
+    def before(self, statement: Statement) -> None:
+        """What must be written before a statement; usually nothing."""
+
     def together(self, body: list[Statement], at: int) -> list[Store]:
         """The stores from body[at] on that are written as one; usually that one alone."""
         return [body[at]]  # type: ignore[list-item]
@@ -108,6 +111,7 @@ class Walker:
             self.scope = self.scopes[-1]
             if at < done:
                 continue
+            self.before(statement)
             if isinstance(statement, For):
                 if statement.kind in (LANE, UNIT):     # a change of type, not of control
                     self.run(statement.body)

@@ -37,7 +37,7 @@ def kernel_of(ast: UOp, target: Target, contract: bool = True, say: bool = False
     the recipe or by the given moves; `say` shows the way at DEBUG=4."""
     plain = lower(ast, keep_bytes=target.row_bytes)
     if settings.NOOPT:
-        kernel = plain if target.free_tasks else unoptimized(plain)
+        kernel = plain if target.free_tasks or target.groups else unoptimized(plain)
     else:
         kernel = optimize(plain, target, contract, moves)
     if say and settings.DEBUG >= 4:

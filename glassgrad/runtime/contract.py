@@ -20,6 +20,7 @@ __all__ = ["DeviceMemory", "DevicePlan", "DeviceProgram", "OpenDevice"]
 class DeviceMemory(Protocol):
     """Blocks of bytes."""
     on_host: bool           # whether an address is one of the host's, so that NumPy and files can share it
+    in_parts: bool          # whether a kernel can be given an address inside a block, and write from there
 
     def allocate(self, nbytes: int) -> Block:
         """A block whose contents are whatever they were."""

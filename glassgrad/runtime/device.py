@@ -47,6 +47,16 @@ def _open_python(name: str = "PYTHON") -> OpenDevice:
     return PythonDevice(name)
 
 
+def _open_cuda() -> OpenDevice:
+    from glassgrad.runtime.cuda import open_cuda
+    return open_cuda()
+
+
+def _open_opencl() -> OpenDevice:
+    from glassgrad.runtime.opencl import open_opencl
+    return open_opencl()
+
+
 class _Makers(dict[str, Callable[..., Any]]):
     """Name: a class or function that opens a device. A name given anew forgets the device that was open under it."""
 
@@ -73,7 +83,8 @@ class _Devices:
     def __init__(self) -> None:
         self._opened: dict[str, OpenDevice] = {}
         self._devices: dict[str, Callable[..., OpenDevice]] = _Makers(     # a newcomer's device is one more entry
-            {"CPU": _open_cpu, "CLANG": _open_clang, "PYTHON": _open_python}, self._forget)
+            {"CPU": _open_cpu, "CLANG": _open_clang, "PYTHON": _open_python, "CUDA": _open_cuda,
+             "OPENCL": _open_opencl}, self._forget)
         self._default: str | None = None
         self._chosen: tuple[State | None, str] = (None, "")      # by settings, while they stay as they are
         self.registered = 0       # how often a name came to mean another device

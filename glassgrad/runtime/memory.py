@@ -88,7 +88,7 @@ class HostMemory:
     >>> memory.stats()
     Stats(live=0, pooled=0, peak=1024)
     """
-    on_host = True
+    on_host = in_parts = True
 
     def __init__(self, describe: Callable[[], str] | None = None):
         self.describe = describe                # says what the memory holds, for the message that it is full

@@ -101,7 +101,7 @@ class CStyleLanguage:
 # -- memory by numbers ---------------------------------------------------------------------------------------
 class Handles:
     """Allocations by the numbers the engine knows them by."""
-    on_host = False
+    on_host = in_parts = False
 
     def __init__(self, allocator: Any, first: int):
         self.allocator, self.next = allocator, first

@@ -27,7 +27,7 @@ from glassgrad.runtime.native import NativeDevice
 from glassgrad.runtime.plan import StepwisePlan
 from glassgrad.runtime.renderer_facts import RendererFacts
 
-WIDE = Target(arch="python", vector_bytes=8192, vector_registers=32, free_tasks=True)
+WIDE = Target(arch="python", vector_bytes=8192, vector_registers=32, task_steps=1, most_tasks=1 << 62)
 
 
 @dataclass(eq=False)

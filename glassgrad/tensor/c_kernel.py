@@ -1,4 +1,4 @@
-"""A kernel of your own, in C, as an operation. In: C source, and a backward. Out: a function of tensors.
+"""A kernel of your own, in C or CUDA, as an operation. In: its source, and a backward. Out: a function of tensors.
 
     double_it = c_kernel('''void double_it(float *out, const float *x, long long n) {
         for (long long i = 0; i < n; i++) out[i] = 2 * x[i];
@@ -7,6 +7,14 @@
 The function gets a pointer to the result, then the arguments in order (a tensor: a pointer to its elements row by row;
 an int: long long; a float: double), then the number of the result's elements. It is compiled when first used, by the
 system's C compiler, and runs at once: the compiler cannot see into it, so nothing is fused with it.
+
+On the device CUDA the source is CUDA, and the function a kernel that is started with a thread for each element of the
+result, in groups of 256, the last of which has some to spare:
+
+    extern "C" __global__ void double_it(float *out, const float *x, long long n) {
+        long long i = blockIdx.x * 256ll + threadIdx.x;
+        if (i < n) out[i] = 2 * x[i];
+    }
 """
 
 from __future__ import annotations
@@ -26,6 +34,7 @@ from glassgrad.graph.dtype import DType, dtype_by_name
 from glassgrad.graph.uop import UOp
 from glassgrad.runtime.ccompiler import find_compiler
 from glassgrad.runtime.device import Device
+from glassgrad.runtime.gpu import GpuDevice, Rejected
 from glassgrad.tensor import running
 from glassgrad.tensor.function import custom_gradient
 from glassgrad.tensor.tensor import Tensor
@@ -51,7 +60,7 @@ def c_kernel(
     >>> add_one(Tensor([1.0, 2.0])).tolist()
     [2.0, 3.0]
     """
-    compiled: list[Any] = []
+    compiled: dict[str, Any] = {}
 
     def run(*args: Any) -> Tensor:
         tensors = [a for a in args if isinstance(a, Tensor)]
@@ -62,11 +71,8 @@ def c_kernel(
             )
         refuse_reading(f"the C kernel {name}, which runs outside the captured kernels,")
         place = tensors[0].device
-        if not Device[place].memory.on_host:
-            raise DeviceError("a C kernel runs on the processor", given=f"a tensor on {place}",
-                              expected="a device that shares the host's memory", mend='move it: x.to("CPU")')
-        if not compiled:
-            compiled.append(load(source, name))
+        if place not in compiled:
+            compiled[place] = _function(source, name, place, args)
         sizes = tensors[0].shape if shape is None else tuple(shape(*args) if callable(shape) else shape)
         kind = tensors[0].dtype if dtype is None else dtype_by_name(dtype)
         result = Buffer(sizes, kind, place)
@@ -74,12 +80,31 @@ def c_kernel(
         buffers = iter([running.value_of(n, place) for n in nodes])
         given = [_argument(a, buffers, name) for a in args]
         if result.nbytes:
-            count = ctypes.c_longlong(result.nbytes // kind.itemsize)
-            compiled[0](ctypes.c_void_p(result.address), *given, count)
+            compiled[place](ctypes.c_void_p(result.address), *given, ctypes.c_longlong(result.nbytes // kind.itemsize))
         return tensors[0]._with(UOp(o.BUFFER, kind, (), result))
 
     run.__name__, run.__doc__ = name, f"The C kernel {name}."
     return custom_gradient(backward)(run) if backward is not None else run
+
+
+def _function(source: str, name: str, place: str, args: Sequence[Any]) -> Callable[..., Any]:
+    """The compiled source, to be called with ctypes values: the result, the arguments, the number of elements."""
+    device = Device[place]
+    if device.memory.on_host:
+        return load(source, name)  # type: ignore[no-any-return]
+    if not isinstance(device, GpuDevice) or device.driver.dialect.by_handle:
+        raise DeviceError("a kernel of your own runs on the processor or with CUDA", given=f"a tensor on {place}",
+                          expected="a device whose memory has addresses", mend='move it: x.to("CPU")')
+    numbers = [False, *[not isinstance(a, Tensor) for a in args], True]
+    try:
+        kernel = device.user_kernel(source, name, numbers)
+    except Rejected as error:
+        raise InputError(f"the source of {name} does not compile", given=str(error).strip(), mend="correct the source",
+                         expected='CUDA, with extern "C" __global__ before the kernel') from None
+
+    def call(*values: Any) -> None:
+        kernel([ctypes.addressof(v) if number else v.value for v, number in zip(values, numbers)], values[-1].value)
+    return call
 
 
 def _argument(value: Any, buffers: Any, name: str) -> Any:
