@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pytest
 
-from glassgrad import GlobalCounters, Tensor
+from glassgrad import GlobalCounters, Tensor, nn
 from glassgrad.base.errors import GradientError
 
 
@@ -278,6 +278,18 @@ def test_a_new_value_between_a_computation_and_its_gradient(change) -> None:
     assert w.grad is None and v.grad is None
     (w * v).sum().backward()                     # a new value made from the old one is a leaf as any other
     assert w.grad.tolist() == v.tolist() and v.grad.tolist() == w.tolist()
+
+
+def test_a_copy_that_gets_another_value_takes_nobodys_gradient() -> None:
+    """A target network is loaded from the trained one, and follows it: the trained one's gradients are its own."""
+    trained, target = nn.Linear(2, 2), nn.Linear(2, 2)
+    target.load_state_dict(trained.state_dict())
+    for _ in range(2):
+        q = trained(Tensor.ones(3, 2))
+        target.load_state_dict({name: value * 0.5 for name, value in target.state_dict().items()})
+        trained.weight.grad = None
+        q.sum().backward()
+        assert trained.weight.grad.tolist() == [[3.0, 3.0], [3.0, 3.0]]
 
 
 def test_a_leaf_that_is_computed_between_a_computation_and_its_gradient() -> None:

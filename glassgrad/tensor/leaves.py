@@ -100,7 +100,7 @@ def refuse_replaced(root: UOp, order: Sequence[UOp]) -> None:
     if lost:
         # a new value that is not computed yet may have been made from the old one: no gradient passes a leaf
         for node in toposort([root], lambda n: () if n is not root and holders((n,)) else passes_to(n)):
-            if node in lost and node.dtype.kind == "f":
+            if node in lost and node.dtype.kind == "f" and not holders((node,)):      # of equal values, one may go on
                 raise GradientError("a tensor got a new value between a computation and its backward()",
                                     given=f"a tensor of shape {lost[node].shape} with requires_grad=True",
                                     expected="backward() before the tensor is assigned to",
