@@ -283,13 +283,16 @@ def test_a_new_value_between_a_computation_and_its_gradient(change) -> None:
 def test_a_copy_that_gets_another_value_takes_nobodys_gradient() -> None:
     """A target network is loaded from the trained one, and follows it: the trained one's gradients are its own."""
     trained, target = nn.Linear(2, 2), nn.Linear(2, 2)
+    optimizer = nn.optim.SGD(trained.parameters(), lr=0.1)
     target.load_state_dict(trained.state_dict())
-    for _ in range(2):
-        q = trained(Tensor.ones(3, 2))
-        target.load_state_dict({name: value * 0.5 for name, value in target.state_dict().items()})
-        trained.weight.grad = None
-        q.sum().backward()
+    for _ in range(3):
+        loss = trained(Tensor.ones(3, 2)).sum()
+        optimizer.zero_grad()
+        loss.backward()
         assert trained.weight.grad.tolist() == [[3.0, 3.0], [3.0, 3.0]]
+        optimizer.step()
+        followed, leading = target.state_dict(), trained.state_dict()
+        target.load_state_dict({name: leading[name] * 0.5 + followed[name] * 0.5 for name in leading})
 
 
 def test_a_leaf_that_is_computed_between_a_computation_and_its_gradient() -> None:
