@@ -38,6 +38,11 @@ this type's bits have no name in Python
   given:    dtypes.bfloat16
   expected: a type of struct's: float16, float32, float64 or whole numbers
   mend:     use Tensor.bitcast, which has all types"""),
+    'a probability of success lies between 0 and 1': (lambda: Tensor.zeros(2).geometric_(1.5), """\
+a probability of success lies between 0 and 1
+  given:    p=1.5
+  expected: 0 < p < 1
+  mend:     pass a number such as 0.5"""),
     'only floats have an exponent': (lambda: dtypes.finfo(dtypes.int32), """\
 only floats have an exponent
   given:    dtypes.int32

@@ -121,6 +121,9 @@ class InPlace(Assignment):
         >>> Tensor.zeros(2).geometric_(1 - 1e-12).tolist()
         [1.0, 1.0]
         """
+        if not 0 < p < 1:
+            raise InputError("a probability of success lies between 0 and 1", given=f"p={p}", expected="0 < p < 1",
+                             mend="pass a number such as 0.5")
         tries = (-self.__class__.rand(*self.shape, device=self.device)).log1p() / math.log1p(-p)
         return self.assign(tries.ceil().maximum(1).cast(self.dtype))
 

@@ -149,11 +149,11 @@ class Norms(Eigen):
         [[4, 2, 1], [9, 3, 1]]
         """
         count = self.shape[-1] if N is None else N
-        powers = [self.ones_like()]
-        for _ in range(count - 1):
-            powers.append(powers[-1] * self)
-        ordered = powers[:count] if increasing else powers[:count][::-1]
-        return ordered[0].stack(*ordered[1:], dim=-1) if ordered else self.unsqueeze(-1)[..., :0]
+        if count < 1:
+            return self.unsqueeze(-1)[..., :0]
+        base = self.unsqueeze(-1)
+        powers = base.ones_like().cat(base.expand(*self.shape, count - 1), dim=-1).cumprod(-1)
+        return powers if increasing else powers.flip(-1)
 
 
 def _multiplied(chain: list[Any], start: int, stop: int, known: Any) -> tuple[int, Any]:
