@@ -104,7 +104,7 @@ def test_equal_values_that_are_other_objects_are_no_change_and_are_not_compiled_
     compiled = []
     monkeypatch.setattr("glassgrad.jit.surroundings.same_objects", lambda p: compiled.append(1) or same_objects(p))
     box = _box()
-    box.nan = float("nan")
+    box.nan, box.big = float("nan"), 10 ** 30
     seen = Surroundings(lambda: box, [])
     for _ in range(10):
         assert seen.change() == ""

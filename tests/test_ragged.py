@@ -27,7 +27,7 @@ from glassgrad.lower.loops import Kernel
 from glassgrad.lower.lower import lower
 from glassgrad.optimize.choices import Choice
 from glassgrad.optimize.recipes import optimize
-from glassgrad.optimize.target import Target
+from glassgrad.optimize.target import GPU, Target
 
 Make = Callable[..., Tensor]
 Shapes = Callable[[int], tuple[tuple[int, ...], ...]]
@@ -48,6 +48,7 @@ GRAPHS: dict[str, list[tuple[Target, Make, Shapes]]] = {
     "taps": [(AVX512, lambda x, w: x.conv2d(w, groups=3, padding=1).square().sum().gradient(w)[0],
               lambda n: ((n, 3, 7, 17), (3, 1, 3, 3)))],
     "past": [(SMALL, lambda x, y: x * y + 1, lambda n: ((n, 41), (41,)))],
+    "staged": [(GPU, lambda a, b: a @ b, lambda n: ((n + 16, 37), (37, n + 19)))],
     "unit": [(AMX, lambda a, b: a.cast("bfloat16") @ b.cast("bfloat16"), lambda n: ((n, 67), (67, n + 5)))],
     "rows": [(AVX512, lambda x, y: (x * y).sum(1), lambda n: ((n, 37), (37,)))],
     "slices": [(SMALL, lambda x, y: y @ x, lambda n: ((n + 64, 96), (1, n + 64)))],

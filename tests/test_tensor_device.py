@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from glassgrad import Device, Tensor
+from glassgrad.engine.normal import normalise
+from glassgrad.engine.realize import _schedule
+from glassgrad.graph import ops as o
 
 
 @pytest.fixture
@@ -51,3 +55,34 @@ def test_the_default_can_be_assigned(default):
     assert Tensor([1]).device == Tensor.zeros(2).device == "PYTHON" and (Tensor([1]) + 1).tolist() == [2]
     Device.DEFAULT = default
     assert Tensor([1]).device == default
+
+
+# -- what has no device of its own -----------------------------------------------------------------------------------
+def _homes(*tensors):
+    """The kernels that computing these takes: (device, devices of what it reads and writes), copies as such."""
+    normal = normalise([t.uop.contiguous() for t in tensors])
+    planned = _schedule(normal, (), tensors[0].device)
+    lying = [p.device for p in normal.buffers]
+    return [("copy" if item.ast.op is o.COPY else item.device, {planned.slots[s].device for s in item.slots
+                                                               if s >= planned.inputs or s < len(lying)})
+            for item in planned.items]
+
+
+def test_random_numbers_are_made_where_they_are_read():
+    """Its own kernel reads from memory, so it must lie where that kernel runs, wherever the result goes."""
+    numbers = Tensor.rand(64, device="PYTHON").cumsum(0)
+    chosen = numbers[Tensor([3, 1], device="PYTHON").realize()].to("CPU") * Tensor([1.0, 2.0], device="CPU").realize()
+    kernels = _homes(chosen)
+    assert all(lies == {device} for device, lies in kernels if device != "copy")
+    assert ("copy", {"CPU", "PYTHON"}) in kernels and chosen.device == "CPU"
+    np.testing.assert_allclose(chosen.tolist()[1] / 2, numbers.to("CPU").tolist()[1], rtol=1e-6)
+
+
+def test_what_two_devices_read_is_copied():
+    counts = Tensor.arange(64).cumsum(0)
+    parts = [counts[Tensor([3, 1], device=device).realize()] for device in ("CPU", "PYTHON")]
+    kernels = _homes(*parts)
+    assert all(lies == {device} for device, lies in kernels if device != "copy")
+    assert [device for device, _ in kernels].count("copy") == 1
+    parts[0].realize(parts[1])
+    assert [(p.device, p.tolist()) for p in parts] == [("CPU", [6, 1]), ("PYTHON", [6, 1])]

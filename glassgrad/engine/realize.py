@@ -36,6 +36,7 @@ from glassgrad.graph.rules import ALGEBRA
 from glassgrad.graph.sums import join_sums
 from glassgrad.graph.uop import UOp
 from glassgrad.runtime.device import Device
+from glassgrad.schedule.homes import settle_devices
 from glassgrad.schedule.kernels import Item, Schedule, describe, schedule
 
 _VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH)
@@ -195,10 +196,7 @@ def _schedule(normal: Normal, scalars: Sequence[int], device: str) -> Schedule:
     unique = list(dict.fromkeys(asked))
     planned = schedule(unique, params)
     planned.sinks = [planned.results[s] for s in asked]
-    for slot in planned.slots:
-        slot.device = slot.device or device
-    for item in planned.items:
-        item.device = item.device or device
+    settle_devices(planned, device)
     return planned
 
 

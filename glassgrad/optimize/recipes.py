@@ -100,7 +100,7 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, contract: bool 
                 phases += [Phase(b) for b in [*tiled.phases, *rest]]
                 continue
             contracted = (on_matrix_unit(body, target, decisions) or contraction(body, target, decisions)) \
-                if contract else None
+                if contract and not target.groups else None
             phases += [Phase(b) for b in (plain(body, target, decisions) if contracted is None else contracted)]
             products = products or contracted is not None
     past = () if products or target.groups else past_caches([phase.body for phase in phases], target, decisions)

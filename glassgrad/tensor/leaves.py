@@ -96,7 +96,8 @@ def refuse_replaced(root: UOp, order: Sequence[UOp]) -> None:
     """A gradient for the value that a tensor had before has nowhere to go: neither dropping it nor adding it to that of
     the new value is what is meant. `order` are the nodes below the root."""
     lost = {node: t for node in order if node._cache is not None
-            for t in (h() for h in node._cache.get("replaced", ())) if t is not None and t.uop is not node}
+            for t in (h() for h in node._cache.get("replaced", ())) if t is not None and t.uop is not node
+            and all(still() is not t for still in node._cache.get("was", ()))}
     if lost:
         # a new value that is not computed yet may have been made from the old one: no gradient passes a leaf
         for node in toposort([root], lambda n: () if n is not root and holders((n,)) else passes_to(n)):

@@ -18,6 +18,7 @@ from glassgrad.engine.realize import is_result, memory_of, realize as compute, s
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType
 from glassgrad.graph.length import sizes_now
+from glassgrad.graph.node import toposort
 from glassgrad.graph.uop import UOp
 from glassgrad.runtime.device import Device
 from glassgrad.runtime.files import on_disk
@@ -218,12 +219,11 @@ def _remember(node: UOp, value: UOp) -> None:
 
 def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
     """The roots with every node that remembers its value replaced by it. What has no device of its own (random numbers,
-    counts) may have been read on another one; there it is computed anew."""
+    counts) may have been read on another one; there, and where values go from device to device, it is computed anew."""
     trace = recording()
     if not (_some_values_known if trace is None else trace.values):
         return list(roots)
-    homes = {r.device or device for r in roots}
-    home = homes.pop() if len(homes) == 1 else None
+    home: list[str | None] = []
     new: dict[UOp, UOp] = {}
     stack = [(r, False) for r in roots]
     while stack:
@@ -233,7 +233,10 @@ def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
             new[node] = node.over(src)
         elif node not in new:
             known = _known(node)
-            if known is not None and known.device == (node.device or home):
+            if known is not None and node.device is None and not home:
+                homes = {n.device for n in toposort(roots)} - {None} | {r.device or device for r in roots}
+                home.append(homes.pop() if len(homes) == 1 else None)
+            if known is not None and known.device == (node.device or home[0]):
                 new[node] = known.reshape(node.shape)
             else:
                 stack.append((node, True))
