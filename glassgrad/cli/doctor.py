@@ -18,6 +18,7 @@ from glassgrad.base.settings import SETTINGS, settings
 from glassgrad.nn.datasets.files import CIFAR_10, FASHION_MNIST, MNIST, whereabouts
 from glassgrad.runtime import ccompiler, diskcache, host, llvm
 from glassgrad.runtime.device import Device
+from glassgrad.runtime.gpu import GpuDevice
 from glassgrad.tensor.tensor import Tensor
 
 
@@ -39,6 +40,9 @@ def describe(name: str) -> str:
                     f"compiled by {llvm.compiler_version()}")
         if name == "CLANG":
             return f"the same processor, compiled by {ccompiler.compiler_version()}"
+        device = Device[name]
+        if isinstance(device, GpuDevice):
+            return device.driver.description
     except (DeviceError, ImportError) as problem:
         why = f"{problem.given}; {problem.mend}" if isinstance(problem, DeviceError) else str(problem)
         return f"not here: {why}"

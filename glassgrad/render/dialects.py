@@ -35,6 +35,8 @@ CUDA = Dialect(
 #define __builtin_nan(text) __longlong_as_double(0x7ff8000000000000ll)
 #define __builtin_inff() __int_as_float(0x7f800000)
 #define __builtin_inf() __longlong_as_double(0x7ff0000000000000ll)
+#define __builtin_fmaf fmaf
+#define __builtin_fma fma
 #define __builtin_fabsf fabsf
 #define __builtin_fabs fabs
 #define __builtin_sqrtf sqrtf
@@ -60,13 +62,15 @@ OPENCL = Dialect(
 #define __builtin_nan(text) as_double(0x7ff8000000000000l)
 #define __builtin_inff() INFINITY
 #define __builtin_inf() ((double)INFINITY)
+#define __builtin_fmaf fma
+#define __builtin_fma fma
 #define __builtin_fabsf fabs
 #define __builtin_fabs fabs
 #define __builtin_sqrtf sqrt
 #define __builtin_sqrt sqrt
 #define __builtin_truncf trunc
 #define __builtin_trunc trunc
-#pragma OPENCL FP_CONTRACT ON
+#pragma OPENCL FP_CONTRACT OFF
 """,
     kernel="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void",
     helper="static inline",

@@ -19,7 +19,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.graph import ops as o
 from glassgrad.graph.dtype import DType, dtypes
 from glassgrad.graph.uop import UOp, identity
-from glassgrad.lower.loops import Kernel, Prefetch, Statement, Store, ranges_of, shared_locals
+from glassgrad.lower.loops import Accumulate, Kernel, Prefetch, Statement, Store, ranges_of, shared_locals
 from glassgrad.lower.narrow import legalizer
 from glassgrad.optimize.target import Target
 from glassgrad.render.c_ops import CValue, number
@@ -230,7 +230,23 @@ class GpuFunction(CFunction):
     def _expression(self, node: UOp) -> CValue:
         if node.op is o.PARAM:
             return CValue(f"*(const {self._unit(node)} *)&cell{node.arg.slot}", node.dtype)
+        if node.op is o.MULACC and node.dtype.kind == "f":
+            return self.fused(node.dtype, *[self.operand(s) for s in node.src])
         return super()._expression(node)
+
+    def accumulate(self, statement: Accumulate) -> None:
+        register, value = statement.register, statement.value
+        if statement.combine is o.ADD and value.op is o.MUL and register.dtype.kind == "f":
+            total = self.register(register)
+            made = self.fused(register.dtype, *[self.operand(s) for s in value.src], total)
+            self.line(f"{total.text} = {made.text};")
+        else:
+            super().accumulate(statement)
+
+    def fused(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
+        """x * y + z, rounded once. It is written where it is meant: what a compiler would fuse of its own accord depends
+        on what else is in a kernel."""
+        return self.call(f"__builtin_fma{'f' if dtype is dtypes.float32 else ''}", dtype, 0, x, y, z)
 
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> CValue:
         found = super().load(memory, index, gate, 0)

@@ -105,6 +105,9 @@ class CudaDriver:
         major, minor = (self._attribute(device, a) for a in (_MAJOR, _MINOR))
         self.architecture = f"sm_{major}{minor}"
         self.machine = f"{self.architecture} {nvrtc_version()}"
+        name = ctypes.create_string_buffer(100)
+        self.check("cuDeviceGetName", library.cuDeviceGetName(name, len(name), device))
+        self.description = f"{name.value.decode()}, {self.architecture}, compiled by {nvrtc_version()}"
         self.memory = CudaMemory(self)
         self.events = [ctypes.c_void_p(), ctypes.c_void_p()]
         for event in self.events:

@@ -51,6 +51,7 @@ class Driver(Protocol):
     dialect: Dialect
     memory: Any
     machine: str              # what a compiled kernel depends on: processor, driver, compiler
+    description: str          # what it is, for people
 
     def compile(self, source: str) -> bytes:
         """Source to what `load` takes; raises `Rejected`."""

@@ -69,7 +69,7 @@ def compile_cuda(source: str, architecture: str) -> bytes:
     library, program = _library(), ctypes.c_void_p()
     _call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
     try:
-        options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
+        options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17", b"--fmad=false"]
         result = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
         if result:
             raise Rejected(_text(program, "nvrtcGetProgramLog"))

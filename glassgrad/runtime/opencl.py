@@ -97,6 +97,7 @@ class OpenclDriver:
         self.queue = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
         self.memory = OpenclMemory(cl, self.context)
         self.machine = f"{device.platform.name} {device.name} {device.driver_version}"
+        self.description = f"{device.name}, compiled by {device.platform.name} {device.driver_version}"
 
     def compile(self, source: str) -> bytes:
         try:
