@@ -72,6 +72,7 @@ def test_blocks_are_unpacked_on_any_device(device, rng):
 
 @pytest.mark.parametrize("kind, dtype", [(0, "float32"), (1, "float16"), (24, "int8"), (25, "int16"), (26, "int32"),
                                          (27, "int64"), (28, "float64"), (30, "bfloat16")])
+@pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")
 def test_plain_tensors_are_the_files_own_memory(kind, dtype, tmp_path):
     like = Tensor(np.arange(6).reshape(2, 3)).cast(dtype)
     data = like.bitcast({1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}[like.dtype.itemsize]).numpy().tobytes()

@@ -231,21 +231,22 @@ class GpuFunction(CFunction):
         if node.op is o.PARAM:
             return CValue(f"*(const {self._unit(node)} *)&cell{node.arg.slot}", node.dtype)
         if node.op is o.MULACC and node.dtype.kind == "f":
-            return self.fused(node.dtype, *[self.operand(s) for s in node.src])
+            x, y, z = (self.operand(s) for s in node.src)
+            return self.fused(node.dtype, x, y, z)
         return super()._expression(node)
 
     def accumulate(self, statement: Accumulate) -> None:
         register, value = statement.register, statement.value
         if statement.combine is o.ADD and value.op is o.MUL and register.dtype.kind == "f":
             total = self.register(register)
-            made = self.fused(register.dtype, *[self.operand(s) for s in value.src], total)
-            self.line(f"{total.text} = {made.text};")
+            x, y = (self.operand(s) for s in value.src)
+            self.line(f"{total.text} = {self.fused(register.dtype, x, y, total).text};")
         else:
             super().accumulate(statement)
 
     def fused(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
-        """x * y + z, rounded once. It is written where it is meant: what a compiler would fuse of its own accord depends
-        on what else is in a kernel."""
+        """x * y + z, rounded once. It is written where it is meant: what a compiler fuses of its own accord depends on
+        what else is in a kernel."""
         return self.call(f"__builtin_fma{'f' if dtype is dtypes.float32 else ''}", dtype, 0, x, y, z)
 
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> CValue:
