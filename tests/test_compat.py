@@ -178,6 +178,18 @@ def test_hook_comes_and_goes():
     assert "tinygrad" not in sys.modules
 
 
+def test_the_context_of_old_texts_says_what_to_write_instead():
+    from glassgrad import InputError, Tensor
+    from glassgrad.compat import install, uninstall
+    try:
+        install()
+        from tinygrad.tensor import Context
+        with pytest.raises(InputError, match="does not record operations for backward"):
+            Context([Tensor([1.0])], lambda g: g)
+    finally:
+        uninstall()
+
+
 def test_every_name_of_the_table_leads_somewhere():
     from importlib import import_module
 

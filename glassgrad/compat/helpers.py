@@ -84,8 +84,8 @@ class Context(contextlib.ContextDecorator):
     """
     own: dict[str, Any] = {}
 
-    def __init__(self, **knobs: Any):
-        self.ours = _Context(**{k: v for k, v in knobs.items() if k in SETTINGS})
+    def __init__(self, *wrong: Any, **knobs: Any):
+        self.ours = _Context(*wrong, **{k: v for k, v in knobs.items() if k in SETTINGS})
         self.theirs = {k: v for k, v in knobs.items() if k not in SETTINGS}
         self.saved: list[dict[str, Any]] = []
 

@@ -67,7 +67,7 @@ _MIXIN: Names = {"ReductionStr": "glassgrad.compat.older:ReductionStr"}
 _WEB: Names = {name: f"glassgrad.compat.web:{name}" for name in ("HTTPRequestHandler", "TCPServerWithReuse")}
 _TENSOR: Names = {"Tensor": "glassgrad.tensor.tensor:Tensor", "Function": "glassgrad.tensor.function:Function",
                   **{k: _DTYPE[k] for k in ("dtypes", "DType")}, "Device": "glassgrad.runtime.device:Device",
-                  "TRAINING": "glassgrad.compat.helpers:TRAINING",
+                  "TRAINING": "glassgrad.compat.helpers:TRAINING", "Context": "glassgrad.compat.helpers:Context",
                   **{k: _DTYPE[k] for k in ("_to_np_dtype", "_from_np_dtype")}, **_elsewhere("_METADATA"),
                   "is_numpy_ndarray": "glassgrad.compat.small:is_numpy_ndarray", **_MIXIN,
                   "_broadcast_shape": _OPS["_broadcast_shape"]}
