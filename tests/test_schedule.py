@@ -19,6 +19,8 @@ from glassgrad.graph.node import toposort
 from glassgrad.schedule.fuse import DEEP_ENOUGH, DEEPEST, LARGEST, fuse
 from glassgrad.schedule.kernels import Schedule, schedule
 
+ANOTHER = "CPU" if Device.DEFAULT == "PYTHON" else "PYTHON"       # than the one that everything else here runs on
+
 
 def ready(*shape: int) -> Tensor:
     """A tensor whose values are in memory."""
@@ -180,8 +182,8 @@ def _deep(x: Tensor) -> Tensor:
 REASONS: dict[str, Callable[[Tensor], Any]] = {
     "asked for": lambda x: x + 1,
     "contiguous() asks for memory": lambda x: (x + 1).T.contiguous().sum(1),
-    "copied to another device": lambda x: (x + 1).to("PYTHON"),
-    "read by copy": lambda x: (x + 1).to("PYTHON"),
+    "copied to another device": lambda x: (x + 1).to(ANOTHER),
+    "read by copy": lambda x: (x + 1).to(ANOTHER),
     "scan writes memory": lambda x: x.cumsum(0) + 1,
     "read by scan": lambda x: x.sum(0).cumsum(0),
     "read by index: any row, any number of times": lambda x: (x * 2)[Tensor([1, 2, 3]).realize()],
