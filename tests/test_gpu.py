@@ -94,7 +94,12 @@ KERNELS: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
     "narrow floats": (lambda x: (x.half() * 3).bfloat16().exp(), ((3, 300),)),
     "a cut": (lambda x: x[:, ::3].pad(((1, 1), (0, 2))), ((6, 100),)),
     "bits": (lambda x: (x * 1000).int() % 7 // 2, ((3, 300),)),
+    "numbers that wrap": (lambda x: _wraps((x * 2e9).int()) + _wraps((x * 9e18).long()), ((3, 300),)),
 }
+
+
+def _wraps(x: Tensor) -> Tensor:
+    return (x + x).maximum(x * 3 - 5).sum(1) + (-x).sum(1) * (x << 3).max(1) + x.abs().sum(1)
 
 
 def graph(name: str) -> tuple[UOp, Inputs]:
@@ -250,7 +255,8 @@ ON = [pytest.param("OPENCL", marks=needs_opencl), pytest.param("CUDA", marks=nee
 
 
 @pytest.mark.parametrize("device", ON)
-@pytest.mark.parametrize("name", ["rows", "everything", "a deep product", "a convolution", "a long row", "bits"])
+@pytest.mark.parametrize("name", ["rows", "everything", "a deep product", "a convolution", "a long row", "bits",
+                                  "numbers that wrap"])
 def test_devices_give_what_the_interpreter_gives(device: str, name: str) -> None:
     make, shapes = KERNELS[name]
     rng = np.random.default_rng(len(name))

@@ -240,7 +240,7 @@ class CFunction(CMatrices):
         ranked = sorted(terms, key=lambda a: (self.widths[a], self.home(a).depth, ix.order_key(a)))
         for atom, k in [(a, terms[a]) for a in ranked]:
             value = self.operand(atom)
-            times = CValue(number(_wrapped(abs(k)), dtypes.index), dtypes.index)
+            times = CValue(number(wrapped(abs(k)), dtypes.index), dtypes.index)
             term = value if abs(k) == 1 else self.infix("*", value, times, dtypes.index)
             if total is None:
                 if abs(k) == 1:
@@ -249,7 +249,7 @@ class CFunction(CMatrices):
             else:
                 text = f"{total.text} {'+' if k > 0 else '-'} {term.inside if abs(k) == 1 else term.text}"
                 total = CValue(text, dtypes.index, max(total.lanes, term.lanes), False)
-        constant = _wrapped(constant)
+        constant = wrapped(constant)
         rest = CValue(number(abs(constant) if constant > -(1 << 63) else constant, dtypes.index), dtypes.index)
         if total is None:
             return self.wide(CValue(number(constant, dtypes.index), dtypes.index), lanes)
@@ -376,5 +376,6 @@ def _is_name(text: str) -> bool:
     return text.replace("_", "a").isalnum()
 
 
-def _wrapped(value: int) -> int:
+def wrapped(value: int) -> int:
+    """A number as 64 bits hold it."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -16,14 +16,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glassgrad.base.errors import Bug
-from glassgrad.graph import ops as o
+from glassgrad.graph import index as ix, ops as o
 from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.graph.node import toposort
+from glassgrad.graph.ops import Op
 from glassgrad.graph.uop import UOp, identity
 from glassgrad.lower.loops import Accumulate, Kernel, Prefetch, Statement, Store, ranges_of, shared_locals
-from glassgrad.lower.narrow import legalizer
+from glassgrad.lower.narrow import carrier, legalizer
 from glassgrad.optimize.target import Target
 from glassgrad.render.c_ops import CValue, number
-from glassgrad.render.c_source import CFunction
+from glassgrad.render.c_source import CFunction, wrapped
 from glassgrad.render.dialects import Dialect
 from glassgrad.render.fences import fences
 from glassgrad.render.jam import Jammed, jam
@@ -181,7 +183,7 @@ class GpuFunction(CFunction):
         self.line(f"{self.type(node.dtype)} {name} = {fold}({text}, area, thread);")
         return CValue(name, node.dtype)
 
-    def _folded(self, combine: o.Op, dtype: DType) -> str:
+    def _folded(self, combine: Op, dtype: DType) -> str:
         """The helper that combines the values of all threads, in an order that never changes; all get the result."""
         d, kind = self.dialect, self.type(dtype)
         name = f"fold_{combine.name.lower()}_{kind}_{self.threads}"
@@ -241,8 +243,48 @@ class GpuFunction(CFunction):
             total = self.register(register)
             x, y = (self.operand(s) for s in value.src)
             self.line(f"{total.text} = {self.fused(register.dtype, x, y, total).text};")
+        elif statement.combine is o.ADD and register.dtype.kind == "i":
+            total = self.register(register)
+            self.line(f"{total.text} = {self.binary(o.ADD, register.dtype, total, self.operand(value)).text};")
         else:
             super().accumulate(statement)
+
+    # -- whole numbers, which wrap: in these languages signed ones may not, and a compiler counts on it ------------
+    def wrapping(self, dtype: DType, sign: str, x: CValue, y: CValue) -> CValue:
+        """x sign y by way of unsigned numbers."""
+        kind, bits = self.type(dtype), self.type(carrier(dtype))
+        return CValue(f"({kind})(({bits}){x.inside} {sign} ({bits}){y.inside})", dtype)
+
+    def binary(self, op: Op, dtype: DType, x: CValue, y: CValue, low: int | None = None) -> CValue:
+        if dtype.kind == "i" and dtype.bits >= 32 and op in _WRAP:
+            return self.wrapping(dtype, _WRAP[op], x, y)
+        return super().binary(op, dtype, x, y, low)
+
+    def sum(self, constant: int, terms: ix.Terms, lanes: int) -> CValue:
+        """constant + sum of k * atom; of counters, which never grow too large, as one would write it."""
+        if all(n.op not in (o.LOAD, o.REGISTER) for n in toposort(list(terms))):
+            return super().sum(constant, terms, lanes)
+        total = CValue(number(wrapped(constant), dtypes.index), dtypes.index)
+        for atom, k in terms.items():
+            times = CValue(number(wrapped(k), dtypes.index), dtypes.index)
+            value = self.operand(atom)
+            term = value if k == 1 else self.wrapping(dtypes.index, "*", value, times)
+            total = term if total.text == "0" else self.wrapping(dtypes.index, "+", total, term)
+        return total
+
+    def unary(self, op: Op, dtype: DType, x: CValue) -> CValue:
+        if dtype.kind == "i" and dtype.bits >= 32 and op in (o.NEG, o.ABS):
+            opposite = self.wrapping(dtype, "-", CValue("0", dtype), x)
+            return opposite if op is o.NEG else \
+                CValue(f"{x.inside} < 0 ? {opposite.inside} : {x.inside}", dtype, 0, False)
+        return super().unary(op, dtype, x)
+
+    def _shift(self, sign: str, dtype: DType, x: CValue, y: CValue) -> CValue:
+        if sign == "<<" and dtype.kind == "i" and dtype.bits >= 32:
+            bits = carrier(dtype)
+            shifted = super()._shift(sign, bits, CValue(f"({self.type(bits)}){x.inside}", bits), y)
+            return CValue(f"({self.type(dtype)}){shifted.inside}", dtype)
+        return super()._shift(sign, dtype, x, y)
 
     def fused(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
         """x * y + z, rounded once. It is written where it is meant: what a compiler fuses of its own accord depends on
@@ -280,6 +322,9 @@ class GpuFunction(CFunction):
         name = self.define(f"{to}_bits_{source}", to, f"{source} x", f"union {{ {source} from; {to} to; }} bits;",
                            "bits.from = x;", "return bits.to;")
         return self.call(name, dtype, 0, x)
+
+
+_WRAP = {o.ADD: "+", o.SUB: "-", o.MUL: "*"}
 
 
 def _threads(jammed: Jammed) -> int:
