@@ -58,14 +58,7 @@ class CFunction(CMatrices):
     def text(self) -> str:
         self.type(dtypes.int64)
         head = f"void {self.name}(void **args, i64 task, void *scratch) {{"
-        left = "task"
-        for number_, range_ in reversed(list(enumerate(self.tasks))):
-            if range_.arg.size == 1:
-                continue
-            outer = any(r.arg.size > 1 for r in self.tasks[:number_])
-            value = f"{left} % {range_.arg.size}" if outer else left
-            self.line(f"i64 {self.named(range_, range_.arg.name)} = {value};")
-            left = f"{left} / {range_.arg.size}"
+        self.take_apart_task()
         self.run(self.body)
         variables: dict[str, list[str]] = {}
         for register, name in self.registers.items():
@@ -74,6 +67,17 @@ class CFunction(CMatrices):
         declared = [f"  {kind} {', '.join(names)};" for kind, names in variables.items()]
         return "\n".join([head, *["  " + line for line in self.pointers], *declared,
                           *["  " + line for line in self.scopes[0].lines], "}"])
+
+    def take_apart_task(self) -> None:
+        """The counters of the TASK loops, from the number of the task."""
+        left = "task"
+        for at, range_ in reversed(list(enumerate(self.tasks))):
+            if range_.arg.size == 1:
+                continue
+            outer = any(r.arg.size > 1 for r in self.tasks[:at])
+            value = f"{left} % {range_.arg.size}" if outer else left
+            self.line(f"i64 {self.named(range_, range_.arg.name)} = {value};")
+            left = f"{left} / {range_.arg.size}"
 
     # -- names ---------------------------------------------------------------------------------------------------
     def named(self, key: Any, wish: str) -> str:

@@ -93,16 +93,9 @@ class GpuFunction(CFunction):
     def text(self) -> str:
         self.type(dtypes.int64), self.type(dtypes.uint64)
         d, far = self.dialect, self.scratch_bytes > NEAR_BYTES
-        left, around = "task", len(self.scopes[0].lines)
-        for at, range_ in reversed(list(enumerate(self.tasks))):
-            if range_.arg.size == 1:
-                continue
-            outer = any(r.arg.size > 1 for r in self.tasks[:at])
-            value = f"{left} % {range_.arg.size}" if outer else left
-            self.line(f"i64 {self.named(range_, range_.arg.name)} = {value};")
-            left = f"{left} / {range_.arg.size}"
+        self.take_apart_task()
         self.run(self.body)
-        lines = self.scopes[0].lines[around:]
+        lines = self.scopes[0].lines
         if far:
             head, foot = [f"for (i64 task = {d.group}; task < {self.task_count}; task += {d.groups}) {{"], ["}"]
             lines = [*["  " + line for line in lines], f"  {d.wait}"]

@@ -1,20 +1,39 @@
-"""torch.cuda on a machine that has none. In: the questions scripts ask. Out: no, none, nothing to wait for."""
+"""torch.cuda: the questions scripts ask. In: nothing. Out: whether the device CUDA opens, and waiting for it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from glassgrad.base.errors import DeviceError
 from glassgrad.nn.optim import mixed_precision as amp
+from glassgrad.runtime.device import Device
 
 __all__ = ["amp", "current_device", "device_count", "empty_cache", "is_available", "manual_seed", "manual_seed_all",
            "max_memory_allocated", "memory_allocated", "reset_peak_memory_stats", "synchronize"]
 
 
-def is_available() -> bool: return False
-def device_count() -> int: return 0
+def is_available() -> bool:
+    """Whether there is a processor of NVIDIA's, with its driver and compiler."""
+    try:
+        return Device["CUDA"] is not None
+    except DeviceError:
+        return False
+
+
+def empty_cache() -> None:
+    """Give memory that is kept for later back to the driver."""
+    if is_available():
+        Device["CUDA"].empty_cache()
+
+
+def synchronize(device: Any = None) -> None:
+    """Everything that was started has run. (Reading a value waits for it in any case.)"""
+    if is_available():
+        Device["CUDA"].synchronize()
+
+
+def device_count() -> int: return int(is_available())
 def current_device() -> int: return 0
-def empty_cache() -> None: """Nothing is kept that could be freed."""
-def synchronize(device: Any = None) -> None: """Nothing runs behind anybody's back: reading a value waits for it."""
 def manual_seed(seed: int) -> None: """`torch.manual_seed` starts the one stream there is."""
 def manual_seed_all(seed: int) -> None: """`torch.manual_seed` starts the one stream there is."""
 def memory_allocated(device: Any = None) -> int: return 0
