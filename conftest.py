@@ -1,4 +1,4 @@
-"""What every test and docstring example begins with: the names it may use, knobs as the user has set them, a device.
+"""What every test and docstring example begins with: the names it may use, settings as the user has set them, a device.
 
 The suite runs on the default device, so `DEVICE=CLANG ./dev test` runs it on another one. Two markers say what that
 leaves out, each skip with its reason:

@@ -42,9 +42,9 @@ out:
 
 def measure_barrier(commands: int = COMMANDS, lists: int = LISTS) -> dict[str, float]:
     """Seconds per barrier, and among how many workers."""
-    from glassgrad.runtime import llvm
-    from glassgrad.runtime.elf import Image
-    from glassgrad.runtime.workers import CommandList, worker_pool
+    from glassgrad.runtime.cpu import llvm_compiler as llvm
+    from glassgrad.runtime.cpu.elf_loader import Image
+    from glassgrad.runtime.cpu.worker_pool import CommandList, worker_pool
     pool = worker_pool()
     if pool.threads == 1:
         return {"workers": 1, "seconds": 0.0}       # one worker waits for nobody

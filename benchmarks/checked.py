@@ -1,4 +1,4 @@
-"""A workload of ours, every kernel judged: `python -m benchmarks.checked NAME`. In: a name. Out: JSON. Times nothing.
+"""A workload of ours, every kernel checked: `python -m benchmarks.checked NAME`. In: a name. Out: JSON. Times nothing.
 
 Under CHECK=1 each kernel's results are compared with the graph interpreter's, so what is timed elsewhere is known to
 be right kernel by kernel, not only where the losses of a few steps would show it. Nothing is replayed meanwhile: a
@@ -37,7 +37,7 @@ def main(name: str) -> None:
     from benchmarks.workloads import TABLE
     from glassgrad.base.settings import settings
     from glassgrad.engine.counters import GlobalCounters
-    assert settings.CHECK, "nothing is judged without CHECK=1"
+    assert settings.CHECK, "nothing is checked without CHECK=1"
     module = importlib.import_module(FRAMEWORKS[OURS].module)
     step = module.build(TABLE[name], TABLE[name].data())
     GlobalCounters.reset()

@@ -1,7 +1,8 @@
 """A matrix product made fast in five steps, each a few moves on the loop tree. In: a size, a target. Out: `Step`s.
 
-Every step is the same kernel, edited by the optimizer's own moves (glassgrad/optimize). The fourth and fifth are what
-the recipe makes of any sum of products. docs/performance.md tells the story; benchmarks/performance.py measures it.
+Every step is the same kernel, edited by the optimizer's own moves (glassgrad/compiler/optimize). The fourth and fifth
+are what the recipe makes of any sum of products. docs/performance.md tells the story; benchmarks/performance.py
+measures it.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from glassgrad import Tensor
-from glassgrad.lower.loops import LOOP, TASK, For, If, Kernel, Phase, Statement
-from glassgrad.lower.lower import lower
-from glassgrad.optimize.choices import read
-from glassgrad.optimize.moves import wide
-from glassgrad.optimize.recipes import optimize, unoptimized
-from glassgrad.optimize.target import Target
-from glassgrad.optimize.tiles import Contract
+from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Kernel, Phase, Statement
+from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.optimize.decisions import read
+from glassgrad.compiler.optimize.moves.loop_moves import wide
+from glassgrad.compiler.optimize.product.tiling import Contract
+from glassgrad.compiler.optimize.recipes import optimize, unoptimized
+from glassgrad.compiler.optimize.targets.target import Target
 
 __all__ = ["Step", "contract_of", "other_tiles", "plain_kernel", "steps"]
 

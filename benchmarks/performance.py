@@ -22,21 +22,34 @@ from benchmarks.bars import bars
 from benchmarks.machine import busy, describe
 from benchmarks.matmul_steps import Step, other_tiles, steps
 from glassgrad import Context
-from glassgrad.graph import ops as o
-from glassgrad.graph.arguments import Param
-from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.index import add, multiply
-from glassgrad.graph.uop import UOp, const
-from glassgrad.lower.loops import LANE, LOOP, TASK, TILE, Assign, For, Kernel, Phase, Store, counter, load, register
-from glassgrad.lower.show import show
-from glassgrad.optimize.target import Target
-from glassgrad.render.launch import launch_info
-from glassgrad.render.llvm_ir import render_llvm
-from glassgrad.runtime.elf import Image
-from glassgrad.runtime.host import host_description
-from glassgrad.runtime.llvm import compile_ir
-from glassgrad.runtime.native import NativePlan, Program
-from glassgrad.runtime.workers import worker_pool
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Param
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.index_algebra import add, multiply
+from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.lower.loops import (
+    LANE,
+    LOOP,
+    TASK,
+    TILE,
+    Assign,
+    For,
+    Kernel,
+    Phase,
+    Store,
+    counter,
+    load,
+    register,
+)
+from glassgrad.compiler.lower.printing import show
+from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.render.launch import launch_info
+from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
+from glassgrad.runtime.cpu.elf_loader import Image
+from glassgrad.runtime.cpu.llvm_compiler import compile_ir
+from glassgrad.runtime.cpu.native_device import NativePlan, Program
+from glassgrad.runtime.cpu.processor import host_description
+from glassgrad.runtime.cpu.worker_pool import worker_pool
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 PLOT = PAGE.parent / "img" / "matmul_steps.svg"

@@ -9,7 +9,7 @@ import argparse
 import os
 from pathlib import Path
 
-from glassgrad.cli.loop import add_training_options, at_least_one, train
+from glassgrad.cli.training_loop import add_training_options, at_least_one, train
 from glassgrad.nn.datasets.download import download
 from glassgrad.nn.datasets.files import cache_folder
 

@@ -136,7 +136,7 @@ def load_gpt2(path: Path) -> tuple[GPT, Tokenizer]:
     if "wte.weight" not in weights:
         raise InputError("these are not GPT-2's weights", given=f"{path} with {', '.join(list(found)[:3])}, ...",
                          expected="wte.weight, wpe.weight, h.0.attn.c_attn.weight, ...",
-                         mend="take model.safetensors of gpt2")
+                         fix="take model.safetensors of gpt2")
     (words, width), length = weights["wte.weight"].shape, weights["wpe.weight"].shape[0]
     layers = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("h."))
     model = GPT(Config(words, length, layers, width // 64, width))
@@ -153,7 +153,7 @@ class Tokenizer:
         if missing:
             raise InputError("GPT-2's tokens are missing", given=f"no {' and no '.join(missing)} in {folder}",
                              expected="both files beside the weights",
-                             mend="fetch them from where the weights came from")
+                             fix="fetch them from where the weights came from")
         self.number: dict[str, int] = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
         lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
         self.rank = {tuple(line.split()): i for i, line in enumerate(lines) if line and not line.startswith("#")}
@@ -218,7 +218,7 @@ def train_characters(plays: Plays, options: Any) -> GPT:
         return loss
 
     @TinyJit
-    def judge(starts: Tensor) -> Tensor:
+    def reference(starts: Tensor) -> Tensor:
         return loss_of(plays.held_out, starts)
 
     def step(number: int) -> Tensor:
@@ -230,7 +230,7 @@ def train_characters(plays: Plays, options: Any) -> GPT:
     def validation(pieces: int = 512) -> float:
         """The loss on pieces spread evenly over the held-out text."""
         starts = np.linspace(0, len(plays.held_out) - length - 1, pieces).astype(np.int32).reshape(-1, 64)
-        return float(np.mean([judge(Tensor(row)).item() for row in starts]))
+        return float(np.mean([reference(Tensor(row)).item() for row in starts]))
 
     print(f"{sum(p.numel() for p in get_parameters(model)):,} parameters, {len(plays.characters)} characters")
     seconds = train(options, model, optimizer, step, lambda: f"validation {validation():.4f}", 250)

@@ -136,7 +136,7 @@ def load_llama2c(path: Path, tokenizer: Path | None) -> tuple[Llama, Tokenizer]:
     data = path.read_bytes()
     if len(data) < 28:
         raise InputError("not a llama2.c checkpoint", given=f"{path} of {len(data)} bytes",
-                         expected="a header of 28 bytes", mend="check the path")
+                         expected="a header of 28 bytes", fix="check the path")
     width, hidden, layers, heads, groups, words, length = struct.unpack("<7i", data[:28])
     shared, words = words > 0, abs(words)
     c = Config(width, hidden, layers, heads, groups, words, length)
@@ -149,7 +149,7 @@ def load_llama2c(path: Path, tokenizer: Path | None) -> tuple[Llama, Tokenizer]:
         count = int(np.prod(shape))
         if at + count > len(numbers):
             raise InputError("the checkpoint ends too early", given=f"{path} of {len(data):,} bytes",
-                             expected=f"{count:,} numbers for {name}", mend="fetch it again")
+                             expected=f"{count:,} numbers for {name}", fix="fetch it again")
         part = numbers[at:at + count].reshape(shape)
         at += count
         if "*" in name:
@@ -177,7 +177,7 @@ def load_llama2c(path: Path, tokenizer: Path | None) -> tuple[Llama, Tokenizer]:
     load_state_dict(model, weights, verbose=False)
     if tokenizer is None:
         raise InputError("a llama2.c checkpoint comes with a tokenizer", given="no --tokenizer", expected="a .bin file",
-                         mend="name it: --tokenizer tok512.bin")
+                         fix="name it: --tokenizer tok512.bin")
     return model, Tokenizer.from_llama2c(tokenizer, words)
 
 
@@ -192,7 +192,7 @@ def load_gguf(path: Path) -> tuple[Llama, Tokenizer]:
     facts, tensors = gguf_load(path)
     if facts.get("general.architecture") != "llama":
         raise InputError("not a Llama", given=f"{path}: {facts.get('general.architecture')}", expected="llama",
-                         mend="take another GGUF file")
+                         fix="take another GGUF file")
 
     def fact(name: str) -> Any: return facts[f"llama.{name}"]
 

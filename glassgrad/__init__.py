@@ -29,11 +29,11 @@ from glassgrad.base.errors import (
     ShapeError,
 )
 from glassgrad.base.settings import Context
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.symbolic import Variable
 from glassgrad.engine.counters import GlobalCounters
-from glassgrad.graph.dtype import DType, dtypes
-from glassgrad.graph.length import Variable
-from glassgrad.runtime.device import Device
-from glassgrad.tensor.no_gradient import no_grad
+from glassgrad.runtime.devices import Device
+from glassgrad.tensor.autograd.no_grad import no_grad
 from glassgrad.tensor.tensor import Tensor
 
 __version__ = "0.1.0"
@@ -48,9 +48,9 @@ __all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "
 _TRANSFORMS = ("checkpoint", "grad", "jvp", "value_and_grad", "vmap")
 _LATER = {"nn": ("glassgrad.nn", None), "optim": ("glassgrad.nn.optim", None),
           "jit": ("glassgrad.jit", None), "TinyJit": ("glassgrad.jit", "TinyJit"),
-          **{name: ("glassgrad.tensor.function", name) for name in ("Function", "custom_gradient")},
-          "c_kernel": ("glassgrad.tensor.c_kernel", "c_kernel"),
-          **{name: ("glassgrad.tensor.transforms", name) for name in _TRANSFORMS}}
+          **{name: ("glassgrad.tensor.autograd.function", name) for name in ("Function", "custom_gradient")},
+          "c_kernel": ("glassgrad.tensor.kernels.c_kernel", "c_kernel"),
+          **{name: ("glassgrad.tensor.autograd.transforms", name) for name in _TRANSFORMS}}
 
 
 def __getattr__(name: str) -> Any:

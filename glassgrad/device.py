@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from glassgrad.engine.buffer import Buffer
-from glassgrad.runtime.device import Device
-from glassgrad.runtime.plugin import Allocator, Compiled, CompileError, Compiler, MallocAllocator, Runner
+from glassgrad.runtime.devices import Device
+from glassgrad.runtime.user_device import Allocator, Compiled, CompileError, Compiler, MallocAllocator, Runner
 
 LRUAllocator = Allocator
 

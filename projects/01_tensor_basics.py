@@ -27,7 +27,7 @@ def factories() -> None:
     for text, x in made.items():
         print(f"  {text:<32} shape {x.shape!s:<8} {x.dtype.name:<8} {x.tolist()}")
     assert made["Tensor([1, 2, 3])"].dtype is dtypes.int32 and made["Tensor([1.0, 2.0])"].dtype is dtypes.float32
-    tell("Whole numbers become int32 and others float32. Where two types meet, a float wins over a whole "
+    tell("Integers become int32 and others float32. Where two types meet, a float wins over a whole "
          "number, and "
          "the wider over the narrower:")
     mixed = Tensor([1, 2]) + Tensor([0.5, 0.5])

@@ -12,7 +12,7 @@ import numpy as np
 from telling import body_of, chapter, kernels_of, kernels_run, plain_source, tell, tree
 
 from glassgrad import Context, Device, GlobalCounters, Tensor
-from glassgrad.graph.ops import Kind
+from glassgrad.compiler.graph.ops import Kind
 
 ROWS, COLUMNS = 4, 6
 

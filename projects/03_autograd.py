@@ -12,8 +12,8 @@ import numpy as np
 from telling import SHORT, chapter, tell, tree
 
 from glassgrad import Tensor, dtypes, nn
-from glassgrad.graph import ops
-from glassgrad.graph.gradient import GRADIENTS
+from glassgrad.compiler.graph import ops
+from glassgrad.compiler.graph.gradient import GRADIENTS
 from glassgrad.nn.optim import SGD
 
 
@@ -46,9 +46,8 @@ def by_hand() -> None:
 
 def rules() -> None:
     chapter("Three backward rules, from the source")
-    tell("Every op has one entry in glassgrad/graph/gradient.py: a function of g (the gradient of its result), "
-         "the result, and "
-         "its sources. It gives one gradient per source, as ordinary graph nodes.")
+    tell("Every op has one entry in glassgrad/compiler/graph/gradient.py: a function of g (the gradient of its "
+         "result), the result, and its sources. It gives one gradient per source, as ordinary graph nodes.")
     for op, why in (
             (ops.MUL, "d(x y) = y dx + x dy: what each factor receives is scaled by the other one."),
             (ops.SUM, "every term counts once in a sum, so every term receives all of g: expand reverses sum."),

@@ -103,27 +103,27 @@ def profile(step: TinyJit, rows: Tensor) -> None:
          "are the optimizer and everything elementwise. The line is the one in this script that asked for it.")
 
 
-def kernel_times(step: Callable[[Tensor], object], rows: Tensor, **knobs: float) -> dict[tuple[str, str], float]:
+def kernel_times(step: Callable[[Tensor], object], rows: Tensor, **settings: float) -> dict[tuple[str, str], float]:
     """Microseconds of each kernel of a step, by its name and line, under these settings."""
-    with Context(**knobs), profiled() as ran:
+    with Context(**settings), profiled() as ran:
         step(rows)
     return {(row.name, row.line): row.nanoseconds / 1000 for row in ran.rows}
 
 
 def search(step: TinyJit, model: Net, rows: Tensor, digits: Digits) -> None:
     """Every kernel of the step with and without BEAM=2: the same numbers, in less time or the same."""
-    knobs = {"BEAM": 2, "BEAM_SECONDS": 0.1 if SHORT else 10.0}
+    settings = {"BEAM": 2, "BEAM_SECONDS": 0.1 if SHORT else 10.0}
 
     def forward(rows: Tensor) -> np.ndarray:
         return model(digits.x_train[rows].float() / 255).numpy()
 
     work: Callable[[Tensor], object] = forward if SHORT else step.function
     started, same = time.perf_counter(), forward(rows)
-    with Context(**knobs):
+    with Context(**settings):
         assert (forward(rows) == same).all(), "a search changes the time, and not one bit"
         work(rows)                                          # finds a way for each kernel, or knows it from last time
     print(f"  searched for {time.perf_counter() - started:.0f} s" + " (the forward pass only)" * SHORT)
-    turns = [(kernel_times(work, rows), kernel_times(work, rows, **knobs)) for _ in range(7)]
+    turns = [(kernel_times(work, rows), kernel_times(work, rows, **settings)) for _ in range(7)]
     before, after = ({kernel: min(turn[way][kernel] for turn in turns) for kernel in turns[0][way]} for way in (0, 1))
     assert before.keys() == after.keys()
     print(f"  {len(before)} different kernels: {sum(before.values()) / 1000:.1f} ms by the recipes, "
@@ -163,7 +163,7 @@ def main() -> None:
               f"{time.perf_counter() - start:.0f} s so far", flush=True)
     final = digits.accuracy(model)
     if SHORT:
-        print("  (GLASSGRAD_SHORT: a few batches, judged by the loss and 1,000 test images)")
+        print("  (GLASSGRAD_SHORT: a few batches, checked against the loss and 1,000 test images)")
         assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:5]) and final > 0.7
     else:
         assert final > 0.98 or epochs < EPOCHS, f"{final:.2%} is not over 98%"

@@ -13,8 +13,8 @@ import numpy as np
 from telling import SHORT, best_ms, chapter, kernels, kernels_of, tell
 
 from glassgrad import Context, Device, Tensor
-from glassgrad.lower.show import text
-from glassgrad.schedule.kernels import describe
+from glassgrad.compiler.lower.printing import text
+from glassgrad.compiler.schedule.kernels import describe
 
 LARGE = 256 if Device.DEFAULT == "PYTHON" else 1024      # an interpreter would take minutes
 
@@ -76,13 +76,13 @@ def show_passes() -> None:
     assert "kept0" in found["after loop analysis"] and found["after loop analysis"].count("loop k") == 2
     tell("exp is no instruction: it is a polynomial and a shift of the exponent's bits, written out in the same "
          "language as "
-         "everything else (glassgrad/lower/transcendental.py).")
+         "everything else (glassgrad/compiler/lower/transcendental.py).")
 
 
 def show_algebra() -> None:
     chapter("Algebra, on and off")
-    tell("Rules are data: a pattern, what it becomes, and why that is right (glassgrad/graph/rules.py). NOOPT=1 "
-         "leaves them out.")
+    tell("Rules are data: a pattern, what it becomes, and why that is right "
+         "(glassgrad/compiler/graph/rules/algebra.py). NOOPT=1 leaves them out.")
     x, n = random(4), Tensor([1, 2, 3, 4])
     examples: list[tuple[str, Callable[[], Tensor], int, int]] = [
         ("x * 1 + 0", lambda: x * 1 + 0, 0, 2),
@@ -102,7 +102,7 @@ def show_algebra() -> None:
         assert counts == [on, off], f"{written}: {counts}"
     tell("log(exp(x)) = x is true of numbers, but not of floats: exp overflows above 88. Such rules are marked "
          "inexact. "
-         "Whole numbers n can be added in any order; floats x round at each step, so x + 2 + 3 stays as it was "
+         "Integers n can be added in any order; floats x round at each step, so x + 2 + 3 stays as it was "
          "written.")
 
 
@@ -136,12 +136,12 @@ def show_matmul() -> None:
     moves = Device[Device.DEFAULT].loop_tree((a @ b).schedule()[0].ast).moves
     print(f"  moves: {', '.join(moves)}")
     assert any("rows=" in move for move in moves) or Device.DEFAULT != "CPU"
-    for name, size, knobs in (("plain loops (NOOPT=1)", 256, {"NOOPT": 1}), ("the recipe", 256, {}),
+    for name, size, settings in (("plain loops (NOOPT=1)", 256, {"NOOPT": 1}), ("the recipe", 256, {}),
                               ("the recipe", LARGE, {})):
         a, b = random(size, size), random(size, size)
         want = a.numpy() @ b.numpy()
-        with Context(**knobs):
-            show_speed(name, a, b, times=2 if knobs else 5)
+        with Context(**settings):
+            show_speed(name, a, b, times=2 if settings else 5)
             assert np.allclose((a @ b).numpy(), want, rtol=1e-3)
 
 

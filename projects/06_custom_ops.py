@@ -1,6 +1,6 @@
 """Project 6: activations, norms and attention from primitives. Run it: python projects/06_custom_ops.py
 
-Its page is docs/guide/06_custom_ops.md. Every op is judged twice: by PyTorch, where it is installed, and by finite
+Its page is docs/guide/06_custom_ops.md. Every op is checked twice: by PyTorch, where it is installed, and by finite
 differences.
 """
 
@@ -104,7 +104,7 @@ def tiled_attention(x: Tensor, block: int = 4) -> Tensor:
     return out / total
 
 
-def judge(name: str, op: Callable[[Tensor], Tensor], theirs: Any, shape: tuple[int, ...]) -> None:
+def reference(name: str, op: Callable[[Tensor], Tensor], theirs: Any, shape: tuple[int, ...]) -> None:
     """One row: the difference to PyTorch in value and gradient, and to finite differences in gradient."""
     rng = np.random.default_rng(6)
     data, weight = rng.normal(size=shape).astype(np.float32), rng.normal(size=op(Tensor.zeros(*shape)).shape)
@@ -131,7 +131,7 @@ def their_attention(x: Any) -> Any:
 
 
 def ops() -> list[tuple[str, Callable[[Tensor], Tensor], Any, tuple[int, ...], tuple[int, ...]]]:
-    """Name, op, PyTorch's, a small shape to judge it on, a large one to time it on."""
+    """Name, op, PyTorch's, a small shape to reference it on, a large one to time it on."""
     F = torch.nn.functional if torch is not None else None
     return [
         ("GELU", gelu, F and (lambda x: F.gelu(x, approximate="tanh")), (3, 6), (1024, 1024)),
@@ -146,11 +146,11 @@ def ops() -> list[tuple[str, Callable[[Tensor], Tensor], Any, tuple[int, ...], t
 
 
 def correctness() -> None:
-    chapter("Each op from primitives, judged")
+    chapter("Each op from primitives, checked")
     if torch is None:
-        print("  (PyTorch is not installed: finite differences judge alone)")
+        print("  (PyTorch is not installed: finite differences reference alone)")
     for name, op, theirs, small, _ in ops():
-        judge(name, op, theirs, small)
+        reference(name, op, theirs, small)
 
 
 def fusion() -> None:
@@ -212,7 +212,7 @@ quantize = Quantize.apply
 def custom_gradient() -> None:
     chapter("A gradient of one's own")
     tell("Rounding is flat: its gradient is 0 almost everywhere, and a network behind it would never learn. The "
-         "usual mend is the "
+         "usual fix is the "
          "straight-through estimator: round on the way forward, and pretend on the way back that nothing happened.")
     x = Tensor([0.1, 0.4, 0.6])
     plain = (x * 4).round() / 4

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad import Context, GlobalCounters, Tensor
-from glassgrad.graph.uop import UOp
+from glassgrad.compiler.graph.uop import UOp
 
 SHORT = os.environ.get("GLASSGRAD_SHORT", "0") not in ("", "0")
 _chapters = 0

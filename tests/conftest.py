@@ -1,10 +1,10 @@
-"""What every test may ask for: a seeded `rng`, `torch` as a judge, and the real `mnist_folder`.
+"""What every test may ask for: a seeded `rng`, `torch` as a reference, and the real `mnist_folder`.
 
-Tests judged by PyTorch take the fixture `torch`, or begin with
+Tests checked against PyTorch take the fixture `torch`, or begin with
 
-    torch = pytest.importorskip("torch", reason="PyTorch, the judge of gradients, is not installed")
+    torch = pytest.importorskip("torch", reason="PyTorch, the reference of gradients, is not installed")
 
-so that without it they skip with that reason, and the tests judged by NumPy still run.
+so that without it they skip with that reason, and the tests checked against NumPy still run.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if "PYTEST_XDIST_WORKER" in os.environ:             # one worker per core: each 
     for library in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(library, "1")
 
-NO_TORCH = "PyTorch, the judge of gradients and layers, is not installed (./dev test installs torch==2.13.0)"
+NO_TORCH = "PyTorch, the reference of gradients and layers, is not installed (./dev test installs torch==2.13.0)"
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """One line on top of the report: which judges are present."""
+    """One line on top of the report: which references are present."""
     try:
         import torch
-        return f"judges: numpy {np.__version__}, torch {torch.__version__}"
+        return f"references: numpy {np.__version__}, torch {torch.__version__}"
     except ImportError:
-        return f"judges: numpy {np.__version__}; {NO_TORCH}, so its tests skip"
+        return f"references: numpy {np.__version__}; {NO_TORCH}, so its tests skip"
 
 
 @pytest.fixture

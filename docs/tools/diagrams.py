@@ -1,6 +1,6 @@
 """The drawings of the documentation, from real graphs, schedules and loop trees. Out: docs/img/*.svg.
 
-    python docs/tools/diagrams.py        draw them anew; tests/test_site.py compares them with what is committed
+    python docs/tools/diagrams.py        draw them anew; tests/project/test_site.py compares them with what is committed
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from draw import Box, Nest, graph, grids, nests  # noqa: E402 - runs as a script
 
 from benchmarks.matmul_steps import steps  # noqa: E402
 from glassgrad import Tensor  # noqa: E402
-from glassgrad.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE  # noqa: E402
-from glassgrad.graph.uop import UOp  # noqa: E402
-from glassgrad.lower.loops import For, If, Kernel, Phase, Statement  # noqa: E402
-from glassgrad.lower.show import show  # noqa: E402
-from glassgrad.optimize.target import Target  # noqa: E402
+from glassgrad.compiler.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE  # noqa: E402
+from glassgrad.compiler.graph.uop import UOp  # noqa: E402
+from glassgrad.compiler.lower.loops import For, If, Kernel, Phase, Statement  # noqa: E402
+from glassgrad.compiler.lower.printing import show  # noqa: E402
+from glassgrad.compiler.optimize.targets.target import Target  # noqa: E402
 
 IMAGES = ROOT / "docs" / "img"
 AVX2 = Target("x86_64", vector_bytes=32, vector_registers=16, features=frozenset({"avx2", "fma"}))

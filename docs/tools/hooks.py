@@ -1,7 +1,7 @@
 """What MkDocs calls while it builds the site. In: the pages of docs/. Out: those, an API reference, and the source.
 
-Pages link to files of the repository (`../glassgrad/graph/ops.py`), which works where the repository is browsed. The
-site has a page for each such file, and the links are turned to it.
+Pages link to files of the repository (`../glassgrad/compiler/graph/ops.py`), which works where the repository is
+browsed. The site has a page for each such file, and the links are turned to it.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 def turned(markdown: str, page: str) -> str:
     """The text of a page of the site with its links outside docs/ turned to pages of the site.
 
-    >>> turned("[ops](../glassgrad/graph/ops.py)", "settings.md")
-    '[ops](source/glassgrad/graph/ops.py.md)'
+    >>> turned("[ops](../glassgrad/compiler/graph/ops.py)", "settings.md")
+    '[ops](source/glassgrad/compiler/graph/ops.py.md)'
     >>> turned("[projects](../../projects), [a page](02_op_types.md)", "guide/01_tensor_basics.md")
     '[projects](../source/projects/index.md), [a page](02_op_types.md)'
     """

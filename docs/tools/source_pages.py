@@ -18,8 +18,8 @@ LANGUAGES = {".py": "python", ".c": "c", ".sh": "sh", ".toml": "toml", ".json": 
 def page_of(place: str, is_folder: bool = False) -> str:
     """The page that shows a file or folder of the repository.
 
-    >>> page_of("glassgrad/graph/ops.py"), page_of("projects", True), page_of("CHANGELOG.md")
-    ('source/glassgrad/graph/ops.py.md', 'source/projects/index.md', 'about/changelog.md')
+    >>> page_of("glassgrad/compiler/graph/ops.py"), page_of("projects", True), page_of("CHANGELOG.md")
+    ('source/glassgrad/compiler/graph/ops.py.md', 'source/projects/index.md', 'about/changelog.md')
     """
     return TEXTS.get(place) or f"source/{place}{'/index' if is_folder else ''}.md"
 

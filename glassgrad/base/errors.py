@@ -1,11 +1,11 @@
-"""What can go wrong, as types. A user's mistake says given / expected / mend; our own fault is a `Bug`.
+"""What can go wrong, as types. A user's mistake says given / expected / fix; our own fault is a `Bug`.
 
 In: what the user gave. Out: exceptions whose text is the whole help a user needs, down to the user's line.
 """
 
 from __future__ import annotations
 
-from glassgrad.base.lines import user_line
+from glassgrad.base.source_lines import user_line
 
 __all__ = ["GlassgradError", "ShapeError", "NoAxesError", "DTypeError", "AxisError", "DeviceError", "GradientError",
            "InputError", "ModeError", "IndexKindError", "IndexShapeError", "IndexRangeError", "DTypeNameError",
@@ -13,28 +13,28 @@ __all__ = ["GlassgradError", "ShapeError", "NoAxesError", "DTypeError", "AxisErr
 
 
 class GlassgradError(RuntimeError):
-    """A mistake in the user's program, said so that it can be mended. A RuntimeError too, as most of PyTorch's and
+    """A mistake in the user's program, said so that it can be fixed. A RuntimeError too, as most of PyTorch's and
     tinygrad's are, so that programs which catch those go on.
 
     >>> error = ShapeError("cannot add these shapes", given="(2,) + (3,)", expected="equal sizes",
-    ...                    mend="reshape one", where="train.py:12")
+    ...                    fix="reshape one", where="train.py:12")
     >>> print(error)
     cannot add these shapes
       given:    (2,) + (3,)
       expected: equal sizes
-      mend:     reshape one
+      fix:      reshape one
       at:       train.py:12
     """
 
-    def __init__(self, what: str, given: str = "", expected: str = "", mend: str = "", where: str = ""):
-        self.what, self.given, self.expected, self.mend = what, given, expected, mend
+    def __init__(self, what: str, given: str = "", expected: str = "", fix: str = "", where: str = ""):
+        self.what, self.given, self.expected, self.fix = what, given, expected, fix
         self.where = where or str(user_line() or "")
-        super().__init__(self._table(given=given, expected=expected, mend=mend, at=self.where))
+        super().__init__(self._table(given=given, expected=expected, fix=fix, at=self.where))
 
     @property
     def advice(self) -> str:
         """The text without the line: what a command prints, whose user typed no line of Python."""
-        return self._table(given=self.given, expected=self.expected, mend=self.mend)
+        return self._table(given=self.given, expected=self.expected, fix=self.fix)
 
     def _table(self, **rows: str) -> str:
         width = 10

@@ -30,7 +30,7 @@ MEANINGS: dict[str, Meaning] = {
     "numbers beyond a type": Meaning(
         "`x + 300` of uint8, and `Tensor([300], dtype=dtypes.uint8)`", ours="refuse", tinygrad="wrap",
         why="a number that silently becomes another is a mistake more often than not"),
-    "products of small whole numbers": Meaning(
+    "products of small integers": Meaning(
         "`x @ y` of int8, uint8, int16 or uint16", ours="in 32 bits", tinygrad="in the factors' type",
         why="sums of products of int8 do not fit into int8, and processors sum them in 32 bits"),
     "step outside training": Meaning(

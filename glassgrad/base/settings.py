@@ -1,6 +1,6 @@
-"""Every knob, typed, in one place. In: environment variables and `Context`. Out: `settings.NAME`.
+"""Every setting, typed, in one place. In: environment variables and `Context`. Out: `settings.NAME`.
 
-A knob's value is, in this order: the innermost `Context` that names it, the environment variable of the same
+A setting's value is, in this order: the innermost `Context` that names it, the environment variable of the same
 name (read when it is asked for, so a script may set `os.environ` after the import), the default below.
 `docs/settings.md` describes each of them, and a test compares the two.
 """
@@ -18,7 +18,7 @@ from glassgrad.base.errors import InputError
 
 @dataclass(frozen=True)
 class Setting:
-    """One knob: its type is its default's type; `doc` is one sentence."""
+    """One setting: its type is its default's type; `doc` is one sentence."""
     name: str
     default: int | float | str
     doc: str
@@ -63,7 +63,7 @@ DEVICE_FLAGS: dict[str, str] = {
 
 
 class State:
-    """What decided every knob at one moment. Equal circumstances are one object, to be compared with `is`."""
+    """What decided every setting at one moment. Equal circumstances are one object, to be compared with `is`."""
     __slots__ = ("overrides", "variables", "kernel_mode")
 
     def __init__(self, overrides: dict[str, Any], variables: dict[Any, Any]):
@@ -87,20 +87,20 @@ def _parse(setting: Setting, text: str) -> Any:
     except ValueError:
         raise InputError(f"the setting {setting.name} has a value that cannot be read", given=f"{setting.name}={text}",
                          expected=f"a value of type {kind.__name__}, such as {setting.name}={setting.default}",
-                         mend="correct the environment variable") from None
-    _check_least(setting, value, given=f"{setting.name}={text}", mend="correct the environment variable")
+                         fix="correct the environment variable") from None
+    _check_least(setting, value, given=f"{setting.name}={text}", fix="correct the environment variable")
     return value
 
 
-def _check_least(setting: Setting, value: Any, given: str, mend: str) -> None:
+def _check_least(setting: Setting, value: Any, given: str, fix: str) -> None:
     least = LEAST.get(setting.name)
     if least is not None and not value >= least:        # so written that nan is refused too
         raise InputError(f"the setting {setting.name} cannot be that small", given=given,
-                         expected=f"{least} or more. {setting.doc}", mend=mend)
+                         expected=f"{least} or more. {setting.doc}", fix=fix)
 
 
 class Settings:
-    """Reads knobs: `settings.DEBUG`. See `SETTINGS` for the list.
+    """Reads settings: `settings.DEBUG`. See `SETTINGS` for the list.
 
     >>> with Context(DEBUG=2):
     ...     settings.DEBUG
@@ -133,7 +133,7 @@ settings = Settings()
 
 
 def current_state() -> State:
-    """The same object as long as every knob is what it was: what follows from knobs is kept beside it, and they
+    """The same object as long as every setting is what it was: what follows from settings is kept beside it, and they
     need not be read again.
 
     >>> before = current_state()
@@ -174,7 +174,7 @@ def kernel_mode() -> tuple[Any, ...]:
 
 
 class Context:
-    """Sets knobs for a block or a function: `with Context(DEBUG=2, NOOPT=1): ...`
+    """Sets settings for a block or a function: `with Context(DEBUG=2, NOOPT=1): ...`
 
     >>> @Context(NOOPT=1)
     ... def plain(): return settings.NOOPT
@@ -182,31 +182,31 @@ class Context:
     (1, 0)
     """
 
-    def __init__(self, *wrong: Any, **knobs: Any):
+    def __init__(self, *wrong: Any, **settings: Any):
         if wrong:
-            raise InputError("Context sets knobs; it does not record operations for backward",
+            raise InputError("Context sets settings; it does not record operations for backward",
                              given=f"Context({', '.join(type(w).__name__ for w in wrong)})",
                              expected="keyword arguments, such as Context(DEBUG=2)",
-                             mend="for a custom gradient write a subclass of glassgrad.Function "
+                             fix="for a custom gradient write a subclass of glassgrad.Function "
                                   "with forward and backward")
-        for name, value in knobs.items():
+        for name, value in settings.items():
             if name not in SETTINGS:
-                raise InputError("Context was given a knob that does not exist", given=f"{name}={value!r}",
-                                 expected=f"one of {', '.join(SETTINGS)}", mend="check the spelling")
+                raise InputError("Context was given a setting that does not exist", given=f"{name}={value!r}",
+                                 expected=f"one of {', '.join(SETTINGS)}", fix="check the spelling")
             kind = type(SETTINGS[name].default)
             if not (isinstance(value, kind) or (kind is not str and isinstance(value, (bool, int, float)))):
                 raise InputError("Context was given a value of the wrong type", given=f"{name}={value!r}",
                                  expected=f"a value of type {kind.__name__}",
-                                 mend=f"write {name}={SETTINGS[name].default!r}")
-            knobs[name] = kind(value)
-            _check_least(SETTINGS[name], knobs[name], given=f"Context({name}={value!r})",
-                         mend=f"write {name}={SETTINGS[name].default!r}, the default, or more")
-        self.knobs = knobs
+                                 fix=f"write {name}={SETTINGS[name].default!r}")
+            settings[name] = kind(value)
+            _check_least(SETTINGS[name], settings[name], given=f"Context({name}={value!r})",
+                         fix=f"write {name}={SETTINGS[name].default!r}, the default, or more")
+        self.settings = settings
         self.saved: list[dict[str, Any]] = []
 
     def __enter__(self) -> Context:
         self.saved.append(_overrides.values)
-        _overrides.values = {**_overrides.values, **self.knobs}
+        _overrides.values = {**_overrides.values, **self.settings}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -214,7 +214,7 @@ class Context:
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def within(*args: Any, **kwargs: Any) -> Any:
-            with Context(**self.knobs):
+            with Context(**self.settings):
                 return function(*args, **kwargs)
         within.__name__, within.__doc__ = function.__name__, function.__doc__
         return within

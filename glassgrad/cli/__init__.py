@@ -94,6 +94,6 @@ def bench(arguments: Sequence[str]) -> int:
     checkout = Path(__file__).resolve().parents[2]
     if not (checkout / "benchmarks" / "__main__.py").exists():
         print("the benchmarks are not part of the installed package\n"
-              "  mend:     clone the repository, and run ./dev bench in it", file=sys.stderr)
+              "  fix:      clone the repository, and run ./dev bench in it", file=sys.stderr)
         return 1
     return subprocess.run([sys.executable, "-m", "benchmarks", *arguments], cwd=checkout, check=False).returncode

@@ -52,7 +52,7 @@ def load_digits() -> tuple[str, Arrays]:
     try:
         name, most, (x_train, y_train, x_test, y_test) = "MNIST", 255, mnist_arrays()
     except DataMissingError as problem:
-        print(f"{problem.what}; to have it, {problem.mend}.\n"
+        print(f"{problem.what}; to have it, {problem.fix}.\n"
               "Going on with the 8x8 digits that ship with glassgrad.\n", file=sys.stderr)
         name, most, (x_train, y_train, x_test, y_test) = "8x8 digits", 16, digits_arrays()
 

@@ -1,7 +1,7 @@
 """Is this machine well? `glassgrad doctor` and `glassgrad devices`. In: the machine. Out: text, and an exit status.
 
 Says what glassgrad runs on, what each device lacks and how to get it, where compiled kernels and data are kept, and
-computes something on every device that is there, judged by NumPy.
+computes something on every device that is there, checked against NumPy.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import numpy as np
 from glassgrad.base.errors import DeviceError, GlassgradError
 from glassgrad.base.settings import SETTINGS, settings
 from glassgrad.nn.datasets.files import CIFAR_10, FASHION_MNIST, MNIST, whereabouts
-from glassgrad.runtime import ccompiler, diskcache, host, llvm
-from glassgrad.runtime.device import Device
-from glassgrad.runtime.gpu import GpuDevice
+from glassgrad.runtime import disk_cache as diskcache
+from glassgrad.runtime.cpu import c_compiler as ccompiler, llvm_compiler as llvm, processor as host
+from glassgrad.runtime.devices import Device
+from glassgrad.runtime.gpu.gpu_device import GpuDevice
 from glassgrad.tensor.tensor import Tensor
 
 
@@ -44,7 +45,7 @@ def describe(name: str) -> str:
         if isinstance(device, GpuDevice):
             return device.driver.description
     except (DeviceError, ImportError) as problem:
-        why = f"{problem.given}; {problem.mend}" if isinstance(problem, DeviceError) else str(problem)
+        why = f"{problem.given}; {problem.fix}" if isinstance(problem, DeviceError) else str(problem)
         return f"not here: {why}"
     return "an interpreter: slow, and needs nothing" if name == "PYTHON" else f"here: {type(Device[name]).__name__}"
 

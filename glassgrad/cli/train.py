@@ -17,8 +17,8 @@ import numpy as np
 
 from glassgrad import nn
 from glassgrad.base.errors import GlassgradError
-from glassgrad.cli.loop import add_training_options, at_least_one, train
-from glassgrad.graph.dtype import dtypes
+from glassgrad.cli.training_loop import add_training_options, at_least_one, train
+from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.jit import TinyJit
 from glassgrad.nn import datasets
 from glassgrad.nn.datasets.download import download
@@ -167,7 +167,7 @@ def train_on_text(options: argparse.Namespace) -> None:
         optimizer.step()
         return loss
 
-    judge = TinyJit(lambda starts: loss_of(held_out, starts))
+    reference = TinyJit(lambda starts: loss_of(held_out, starts))
     scores = TinyJit(lambda window: model(window).reshape(model.length, -1))
 
     def batch(number: int) -> Tensor:
@@ -176,7 +176,7 @@ def train_on_text(options: argparse.Namespace) -> None:
 
     def validation() -> str:
         starts = np.linspace(0, len(held_out) - model.length - 1, 512).astype(np.int32).reshape(8, 64)
-        return f"validation loss {np.mean([judge(Tensor(row)).item() for row in starts]):.4f}"
+        return f"validation loss {np.mean([reference(Tensor(row)).item() for row in starts]):.4f}"
 
     print(f"shakespeare: {len(text):,} characters; {sum(p.numel() for p in optimizer.params):,} parameters")
     train(options, model, optimizer, batch, validation, 100)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from glassgrad.runtime import tuning
+from glassgrad.runtime.search import tuning_results as tuning
 
 EXAMPLES = """examples:
   BEAM=2 python train.py                  search: ten seconds for each kernel at most (BEAM_SECONDS=10), once

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from glassgrad.graph.uop import UOp
-from glassgrad.tensor.leaves import assigned, holders
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor.autograd.leaves import assigned, holders
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["METHODS", "Write", "add_methods", "remove_methods"]

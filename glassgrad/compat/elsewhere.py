@@ -18,7 +18,7 @@ class _Elsewhere:
 
     def __init__(self, *args: Any, **kwargs: Any):
         raise InputError(f"glassgrad has no {type(self).__name__}", given="an attempt to make one",
-                         expected=f"to do without: {self.reason}", mend="docs/from_tinygrad.md says where things are")
+                         expected=f"to do without: {self.reason}", fix="docs/from_tinygrad.md says where things are")
 
 
 def _class(name: str, reason: str) -> Any:
@@ -29,7 +29,7 @@ PTXRenderer = _class("PTXRenderer", "no device here is programmed in PTX")
 NIRRenderer = _class("NIRRenderer", "no device here is programmed in NIR")
 CUDARenderer = _class("CUDARenderer", "no device here is programmed in CUDA C")
 WGSLRenderer = _class("WGSLRenderer", "no device here is programmed in WGSL")
-LLVMRenderer = _class("LLVMRenderer", "LLVM IR is written by glassgrad.render.llvm_ir")
+LLVMRenderer = _class("LLVMRenderer", "LLVM IR is written by glassgrad.compiler.render.llvm.llvm_ir")
 ImageDType = _class("ImageDType", "tensors lie in plain memory, never in textures")
 PtrDType = _class("PtrDType", "kernels are loop trees, whose memory has no type of its own")
 GraphRunner = _class("GraphRunner", "a captured function is one list of commands; see glassgrad.jit.captured")

@@ -84,9 +84,9 @@ class Context(contextlib.ContextDecorator):
     """
     own: dict[str, Any] = {}
 
-    def __init__(self, *wrong: Any, **knobs: Any):
-        self.ours = _Context(*wrong, **{k: v for k, v in knobs.items() if k in SETTINGS})
-        self.theirs = {k: v for k, v in knobs.items() if k not in SETTINGS}
+    def __init__(self, *wrong: Any, **settings_: Any):
+        self.ours = _Context(*wrong, **{k: v for k, v in settings_.items() if k in SETTINGS})
+        self.theirs = {k: v for k, v in settings_.items() if k not in SETTINGS}
         self.saved: list[dict[str, Any]] = []
 
     def __enter__(self) -> Context:

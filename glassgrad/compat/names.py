@@ -14,33 +14,34 @@ _JIT: Names = {"TinyJit": "glassgrad.jit:TinyJit", "JIT": "glassgrad.compat.help
                "JitError": "glassgrad.base.errors:JitError"}
 _OPS: Names = {name: f"glassgrad.compat.older:{name}" for name in (
     "UnaryOps", "BinaryOps", "TernaryOps", "ReduceOps", "MovementOps", "LoadOps", "MetaOps", "BufferOps", "GroupOp")}
-_OPS |= {"Ops": "glassgrad.graph.ops:Ops", "UOp": "glassgrad.compat.nodes:UOp",
+_OPS |= {"Ops": "glassgrad.compiler.graph.ops:Ops", "UOp": "glassgrad.compat.nodes:UOp",
          "KernelInfo": "glassgrad.compat.nodes:KernelInfo", "AxisType": "glassgrad.compat.nodes:AxisType",
-         "LazyOp": "glassgrad.graph.uop:UOp",
-         "Variable": "glassgrad.graph.length:Variable", "Compiled": "glassgrad.device:Compiled",
-         "Device": "glassgrad.runtime.device:Device", "sint": "glassgrad.compat.older:sint",
+         "LazyOp": "glassgrad.compiler.graph.uop:UOp",
+         "Variable": "glassgrad.compiler.graph.symbolic:Variable", "Compiled": "glassgrad.device:Compiled",
+         "Device": "glassgrad.runtime.devices:Device", "sint": "glassgrad.compat.older:sint",
          "sym_infer": "glassgrad.compat.older:sym_infer", "resolve": "glassgrad.compat.older:resolve",
          "_broadcast_shape": "glassgrad.compat.older:_broadcast_shape",
          "smax": "glassgrad.compat.older:smax", "smin": "glassgrad.compat.older:smin"}
 _DEVICE: Names = {name: f"glassgrad.device:{name}" for name in (
     "Compiled", "Allocator", "LRUAllocator", "MallocAllocator", "Compiler", "Runner", "CompileError", "Buffer")}
 _DEVICE |= {
-    "Device": "glassgrad.runtime.device:Device",
+    "Device": "glassgrad.runtime.devices:Device",
     "is_dtype_supported": "glassgrad.compat.older:is_dtype_supported",
     "canonicalize_device": "glassgrad.compat.older:canonicalize_device",
 }
-_LAZY: Names = {"LazyBuffer": "glassgrad.graph.uop:UOp", "create_schedule": "glassgrad.compat.older:create_schedule"}
+_LAZY: Names = {"LazyBuffer": "glassgrad.compiler.graph.uop:UOp",
+                "create_schedule": "glassgrad.compat.older:create_schedule"}
 _DTYPE: Names = {
-    "dtypes": "glassgrad.graph.dtype:dtypes",
-    "DType": "glassgrad.graph.dtype:DType",
+    "dtypes": "glassgrad.compiler.graph.dtype:dtypes",
+    "DType": "glassgrad.compiler.graph.dtype:DType",
     "least_upper_dtype": "glassgrad.compat.older:least_upper_dtype",
     "least_upper_float": "glassgrad.compat.older:least_upper_float",
-    "to_dtype": "glassgrad.graph.dtype:dtype_by_name",
+    "to_dtype": "glassgrad.compiler.graph.dtype:dtype_by_name",
     "DTypeLike": "glassgrad.compat.older:DTypeLike",
     "ConstType": "glassgrad.compat.older:ConstType",
     "AddrSpace": "glassgrad.compat.nodes:AddrSpace",
     "DTYPES_DICT": "glassgrad.compat.older:DTYPES_DICT",
-    "sum_acc_dtype": "glassgrad.tensor.reduce:sum_dtype",
+    "sum_acc_dtype": "glassgrad.tensor.methods.reduce:sum_dtype",
     "_to_np_dtype": "glassgrad.compat.older:_to_np_dtype",
     "_from_np_dtype": "glassgrad.compat.older:_from_np_dtype",
     **{name: f"glassgrad.compat.elsewhere:{name}" for name in ("ImageDType", "PtrDType")},
@@ -55,8 +56,10 @@ _SCHEDULE: Names = {"create_schedule": _LAZY["create_schedule"], "run_schedule":
                     "run_linear": "glassgrad.compat.older:run_linear",
                     "lower_schedule": "glassgrad.compat.older:lower_schedule",
                     "lower_schedule_item": "glassgrad.compat.older:lower_schedule_item",
-                    "ScheduleItem": "glassgrad.schedule.kernels:Item", "ExecItem": "glassgrad.compat.older:ExecItem"}
-_SHAPE: Names = {"ShapeTracker": "glassgrad.graph.view:ShapeTracker", "View": "glassgrad.graph.view:View"}
+                    "ScheduleItem": "glassgrad.compiler.schedule.kernels:Item",
+                    "ExecItem": "glassgrad.compat.older:ExecItem"}
+_SHAPE: Names = {"ShapeTracker": "glassgrad.compiler.graph.view:ShapeTracker",
+                 "View": "glassgrad.compiler.graph.view:View"}
 _RENDER: Names = {
     "CStyleLanguage": "glassgrad.renderer.cstyle:CStyleLanguage",
     "ClangRenderer": "glassgrad.renderer.cstyle:ClangRenderer",
@@ -65,8 +68,8 @@ _RENDER: Names = {
 }
 _MIXIN: Names = {"ReductionStr": "glassgrad.compat.older:ReductionStr"}
 _WEB: Names = {name: f"glassgrad.compat.web:{name}" for name in ("HTTPRequestHandler", "TCPServerWithReuse")}
-_TENSOR: Names = {"Tensor": "glassgrad.tensor.tensor:Tensor", "Function": "glassgrad.tensor.function:Function",
-                  **{k: _DTYPE[k] for k in ("dtypes", "DType")}, "Device": "glassgrad.runtime.device:Device",
+_TENSOR: Names = {"Tensor": "glassgrad.tensor.tensor:Tensor", "Function": "glassgrad.tensor.autograd.function:Function",
+                  **{k: _DTYPE[k] for k in ("dtypes", "DType")}, "Device": "glassgrad.runtime.devices:Device",
                   "TRAINING": "glassgrad.compat.helpers:TRAINING", "Context": "glassgrad.compat.helpers:Context",
                   **{k: _DTYPE[k] for k in ("_to_np_dtype", "_from_np_dtype")}, **_elsewhere("_METADATA"),
                   "is_numpy_ndarray": "glassgrad.compat.small:is_numpy_ndarray", **_MIXIN,
@@ -78,25 +81,25 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
         (),
         {
             "Tensor": "glassgrad.tensor.tensor:Tensor",
-            "dtypes": "glassgrad.graph.dtype:dtypes",
+            "dtypes": "glassgrad.compiler.graph.dtype:dtypes",
             "TinyJit": "glassgrad.jit:TinyJit",
-            "Device": "glassgrad.runtime.device:Device",
+            "Device": "glassgrad.runtime.devices:Device",
             "GlobalCounters": "glassgrad.engine.counters:GlobalCounters",
             "Context": f"{_HELPERS}:Context",
             "getenv": f"{_HELPERS}:getenv",
             "fetch": f"{_HELPERS}:fetch",
-            "Variable": "glassgrad.graph.length:Variable",
+            "Variable": "glassgrad.compiler.graph.symbolic:Variable",
             "UOp": "glassgrad.compat.nodes:UOp",
             "function": "glassgrad.compat.older:function",
         },
     ),
     "tinygrad.tensor": ((), _TENSOR),
-    "tinygrad.dtype": (("glassgrad.compat.numbers", "glassgrad.compat.knobs"), _DTYPE),
+    "tinygrad.dtype": (("glassgrad.compat.numbers", "glassgrad.compat.setting_objects"), _DTYPE),
     "tinygrad.helpers": (
-        (_HELPERS, "glassgrad.compat.small", "glassgrad.compat.knobs"),
+        (_HELPERS, "glassgrad.compat.small", "glassgrad.compat.setting_objects"),
         {
-            "dtypes": "glassgrad.graph.dtype:dtypes",
-            "DType": "glassgrad.graph.dtype:DType",
+            "dtypes": "glassgrad.compiler.graph.dtype:dtypes",
+            "DType": "glassgrad.compiler.graph.dtype:DType",
             "GlobalCounters": "glassgrad.engine.counters:GlobalCounters",
             **_elsewhere("_METADATA"),
             **_WEB,
@@ -107,8 +110,8 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
     "tinygrad.uop": ((), _OPS),
     "tinygrad.uop.ops": ((), _OPS),
     "tinygrad.lazy": ((), {**_LAZY, **_OPS}),
-    "tinygrad.mlops": ((), {"Function": "glassgrad.tensor.function:Function"}),
-    "tinygrad.function": ((), {"Function": "glassgrad.tensor.function:Function"}),
+    "tinygrad.mlops": ((), {"Function": "glassgrad.tensor.autograd.function:Function"}),
+    "tinygrad.function": ((), {"Function": "glassgrad.tensor.autograd.function:Function"}),
     "tinygrad.jit": ((), _JIT),
     "tinygrad.features": ((), {}),
     "tinygrad.features.jit": ((), _JIT),
@@ -135,7 +138,7 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
     "tinygrad.shape.view": ((), _SHAPE),
     "tinygrad.shape.symbolic": (
         (),
-        {"Variable": "glassgrad.graph.length:Variable", "sint": "glassgrad.compat.older:sint"},
+        {"Variable": "glassgrad.compiler.graph.symbolic:Variable", "sint": "glassgrad.compat.older:sint"},
     ),
     "tinygrad.renderer": ((), _RENDER),
     "tinygrad.renderer.cstyle": ((), _RENDER),

@@ -6,9 +6,9 @@ import enum
 from types import SimpleNamespace
 from typing import Any
 
-from glassgrad.graph.length import Length, Variable
-from glassgrad.graph.uop import UOp as Node, const
-from glassgrad.tensor.user_kernel import Program, group as _group, loop, register
+from glassgrad.compiler.graph.symbolic import Length, Variable
+from glassgrad.compiler.graph.uop import UOp as Node, const
+from glassgrad.tensor.kernels.placeholder_kernel import Program, group as _group, loop, register
 
 __all__ = ["AddrSpace", "AxisType", "KernelInfo", "UOp"]
 

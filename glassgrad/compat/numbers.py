@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import DTypeError
-from glassgrad.graph.dtype import ALL, DType, convert, dtypes, promote
+from glassgrad.compiler.graph.dtype import ALL, DType, convert, dtypes, promote
 
 DTYPES_DICT: dict[str, DType] = {d.name: d for d in ALL}
 INVERSE_DTYPES_DICT: dict[str, str] = {d.name: d.name for d in ALL}
@@ -113,8 +113,8 @@ def bitcast(x: Any, in_dtype: DType, out_dtype: DType) -> Any:
     for kind in (in_dtype, out_dtype):
         if kind in (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2):
             raise DTypeError("this type's bits have no name in Python", given=repr(kind),
-                             expected="a type of struct's: float16, float32, float64 or whole numbers",
-                             mend="use Tensor.bitcast, which has all types")
+                             expected="a type of struct's: float16, float32, float64 or integers",
+                             fix="use Tensor.bitcast, which has all types")
     return struct.unpack(out_dtype.format, struct.pack(in_dtype.format, x))[0]
 
 
@@ -154,5 +154,5 @@ def _from_torch_dtype(kind: Any) -> DType:
     found = next((d for d in ALL if _TORCH.get(d, d.name) == name), None)
     if found is None:
         raise DTypeError("this PyTorch type has no counterpart", given=str(kind),
-                         expected="numbers or truth values", mend="convert it first: t.float()")
+                         expected="numbers or truth values", fix="convert it first: t.float()")
     return found

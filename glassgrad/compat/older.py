@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from glassgrad.base.errors import InputError
-from glassgrad.graph import ops as o
-from glassgrad.graph.dtype import DType, dtypes, promote
-from glassgrad.graph.length import Length, replaced
-from glassgrad.graph.ops import Op, Ops
-from glassgrad.graph.uop import UOp
-from glassgrad.runtime.device import Device
-from glassgrad.tensor.host import numpy_dtype
-from glassgrad.tensor.meeting import broadcast_shape
-from glassgrad.tensor.running import Planned, Step, schedule
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtypes, promote
+from glassgrad.compiler.graph.ops import Op, Ops
+from glassgrad.compiler.graph.symbolic import Length, replaced
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.runtime.devices import Device
+from glassgrad.tensor.broadcast import broadcast_shape
+from glassgrad.tensor.evaluate import Planned, Step, schedule
+from glassgrad.tensor.memory.host_values import numpy_dtype
 
 sint = int | Length
 DTypeLike = Any
@@ -195,7 +195,7 @@ def _from_np_dtype(kind: Any) -> DType:
     if found is None:
         raise InputError(
             "this NumPy type has no counterpart", given=str(kind), expected="numbers or truth values",
-            mend='convert it first: array.astype("float32")'
+            fix='convert it first: array.astype("float32")'
         )
     return found
 

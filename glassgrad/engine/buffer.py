@@ -1,7 +1,7 @@
 """Values in memory. In: a shape, a type, a device. Out: `Buffer`, which owns its memory and gives it back.
 
 A buffer is a value: as long as anybody knows it it does not change, so graphs may hold it without fear of aliasing. (A
-part may be written where nobody else does: in_place.py, and standing.py for replays.) Its memory comes
+part may be written where nobody else does: in_place.py, and in_place_results.py for replays.) Its memory comes
 from the device's pool and returns there when the last graph and tensor that know it are gone.
 """
 
@@ -15,21 +15,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.lines import Place, line_of, user_place
+from glassgrad.base.source_lines import Place, line_of, user_place
+from glassgrad.compiler.graph.arguments import Shape
+from glassgrad.compiler.graph.dtype import DType
 from glassgrad.engine.counters import GlobalCounters
-from glassgrad.graph.arguments import Shape
-from glassgrad.graph.dtype import DType
-from glassgrad.runtime.device import Device
-from glassgrad.runtime.memory import Block, HostMemory, readable
+from glassgrad.runtime.devices import Device
+from glassgrad.runtime.host_memory import Block, HostMemory, readable
 
 if TYPE_CHECKING:
-    from glassgrad.runtime.contract import DeviceMemory
+    from glassgrad.runtime.backend import DeviceMemory
 
 
 class Buffer:
     """A row-major value on a device.
 
-    >>> from glassgrad.graph.dtype import dtypes
+    >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> b = Buffer((2,), dtypes.int32, "CPU")
     >>> b.copy_in(b"\\x01\\0\\0\\0\\x02\\0\\0\\0")
     >>> list(memoryview(b.copy_out()).cast("i"))

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from glassgrad.base.errors import JitError
-from glassgrad.engine.normal import Normal
-from glassgrad.engine.ready import Ready
-from glassgrad.graph.length import Comparison, Symbol, on_binding, on_comparing, on_reading
-from glassgrad.graph.uop import UOp
+from glassgrad.compiler.graph.symbolic import Comparison, Symbol, on_binding, on_comparing, on_reading
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.engine.executable import Ready
+from glassgrad.engine.schedule_key import Normal
 
 
 class Flag(Protocol):
@@ -23,7 +23,7 @@ class Flag(Protocol):
     def over(self, change: Callable[[UOp], UOp]) -> Flag:
         """The same of values over other buffers."""
 
-    def judge(self, read: Callable[[UOp], Any]) -> None:
+    def verify(self, read: Callable[[UOp], Any]) -> None:
         """Raise if it did not; `read` gives a node's values as an array."""
 
 
@@ -81,7 +81,7 @@ def refuse_reading(what: str) -> None:
     if _current.trace is not None:
         raise JitError("a value is read inside a jitted function", given=what,
                        expected="a function that only computes tensors: later calls replay its kernels, not its Python",
-                       mend="return the tensor and read it outside, or leave the jit off this function")
+                       fix="return the tensor and read it outside, or leave the jit off this function")
 
 
 def note_answer(comparison: Comparison) -> None:
@@ -99,7 +99,7 @@ def refuse_binding(symbol: Symbol) -> None:
     if _current.trace is not None and symbol.name in _current.trace.variables:
         raise JitError("a variable is bound again inside a jitted function", given=f"{symbol.name} = {symbol.value}",
                        expected=f"the value of {symbol.name} that the call was given",
-                       mend="use the bound variable that was handed in, or a Variable of another name")
+                       fix="use the bound variable that was handed in, or a Variable of another name")
 
 
 on_comparing.append(note_answer)

@@ -13,13 +13,13 @@ from sys import getrefcount
 from typing import Any
 
 from glassgrad.base.settings import settings
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.axes import start_of_piece
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.schedule.partial_updates import replacement
 from glassgrad.engine.buffer import Buffer
-from glassgrad.graph import ops as o
-from glassgrad.graph.axes import start_of_piece
-from glassgrad.graph.node import toposort
-from glassgrad.graph.uop import UOp
-from glassgrad.runtime.device import Device
-from glassgrad.schedule.updates import replacement
+from glassgrad.runtime.devices import Device
 
 _OF_THE_NODE = ("holders", "was")             # what is kept with a node and is not derived from its value
 _ALIGNED = 64                 # bytes: stores that go past the caches need it,

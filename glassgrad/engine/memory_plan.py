@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from glassgrad.runtime.memory import readable
+from glassgrad.runtime.host_memory import readable
 
 ALIGNMENT = 64
 MANY = 1000

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from glassgrad.schedule.kernels import Item
+from glassgrad.compiler.schedule.kernels import Item
 
 if TYPE_CHECKING:
-    from glassgrad.runtime.contract import DeviceProgram
+    from glassgrad.runtime.backend import DeviceProgram
 
 __all__ = ["KernelRow", "Profile", "profile", "profiling"]
 

@@ -2,12 +2,12 @@
 
 The whole way of a graph, pass by pass:
     normalise    lift buffers and numbers out of the graph; the rest is the key of the schedule cache
-    fold         algebra: rules as data, glassgrad/graph/rules.py            (not under NOOPT=1)
-    schedule     which nodes live in memory, and the kernels between them    glassgrad/schedule
-    compile      each distinct kernel once                                   glassgrad/runtime/compile.py
+    fold         algebra: rules as data, glassgrad/compiler/graph/rules/algebra.py            (not under NOOPT=1)
+    schedule     which nodes live in memory, and the kernels between them    glassgrad/compiler/schedule
+    compile      each distinct kernel once                                   glassgrad/runtime/compile_kernel.py
     plan         one arena for everything in between                         glassgrad/engine/memory_plan.py
     in place     a part replaced of what nobody else knows is written there  glassgrad/engine/in_place.py
-    run          bind addresses, one foreign call                            glassgrad/engine/ready.py
+    run          bind addresses, one foreign call                            glassgrad/engine/executable.py
 A graph of known structure starts at the last line.
 """
 
@@ -20,24 +20,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassgrad.base.settings import kernel_mode, settings
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Shape
+from glassgrad.compiler.graph.ops import Kind
+from glassgrad.compiler.graph.rules.algebra import ALGEBRA
+from glassgrad.compiler.graph.rules.invariant_axes import narrow
+from glassgrad.compiler.graph.rules.nested_sums import join_sums
+from glassgrad.compiler.graph.rules.rewrite import rewrite
+from glassgrad.compiler.graph.symbolic import most
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.schedule.device_placement import settle_devices
+from glassgrad.compiler.schedule.kernels import Item, Schedule, describe, schedule
 from glassgrad.engine.capture import Record, recording
 from glassgrad.engine.counters import GlobalCounters
+from glassgrad.engine.executable import Ready
 from glassgrad.engine.in_place import dead_sources, piece_of, written
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.engine.normal import Normal, normalise, scalar_bytes, with_params
-from glassgrad.engine.ready import Ready
-from glassgrad.graph import ops as o
-from glassgrad.graph.arguments import Shape
-from glassgrad.graph.length import most
-from glassgrad.graph.narrow import narrow
-from glassgrad.graph.ops import Kind
-from glassgrad.graph.rewrite import rewrite
-from glassgrad.graph.rules import ALGEBRA
-from glassgrad.graph.sums import join_sums
-from glassgrad.graph.uop import UOp
-from glassgrad.runtime.device import Device
-from glassgrad.schedule.homes import settle_devices
-from glassgrad.schedule.kernels import Item, Schedule, describe, schedule
+from glassgrad.engine.schedule_key import Normal, normalise, scalar_bytes, with_params
+from glassgrad.runtime.devices import Device
 
 _VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH)
 _MOST_SCHEDULES = 1024

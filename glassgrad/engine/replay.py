@@ -14,21 +14,21 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from glassgrad.base.settings import settings
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Cell
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.symbolic import Symbol
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.schedule.kernels import Item
+from glassgrad.compiler.schedule.partial_updates import rewrites
 from glassgrad.engine.capture import Flag, Trace
-from glassgrad.engine.copies import CopyPlan
 from glassgrad.engine.counters import GlobalCounters
+from glassgrad.engine.device_copies import CopyPlan
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.engine.normal import scalar_bytes
 from glassgrad.engine.profile import Profile, profiling
 from glassgrad.engine.report import report_kernel, report_run, show_source
-from glassgrad.graph import ops as o
-from glassgrad.graph.arguments import Cell
-from glassgrad.graph.dtype import DType
-from glassgrad.graph.length import Symbol
-from glassgrad.graph.uop import UOp
-from glassgrad.runtime.device import Device
-from glassgrad.schedule.kernels import Item
-from glassgrad.schedule.updates import rewrites
+from glassgrad.engine.schedule_key import scalar_bytes
+from glassgrad.runtime.devices import Device
 
 Write = tuple[Any, int, int]       # an array of addresses, a position in it, and the address to write there
 

@@ -9,15 +9,15 @@ from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.base.settings import settings
+from glassgrad.compiler.check.graph_interpreter import array_type, from_storage, interpret
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.node import concrete
+from glassgrad.compiler.graph.symbolic import most
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.schedule.kernels import Item, describe
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.graph import ops as o
-from glassgrad.graph.interpret import array_type, from_storage, interpret
-from glassgrad.graph.length import most
-from glassgrad.graph.node import concrete
-from glassgrad.graph.uop import UOp
-from glassgrad.runtime.device import Device
-from glassgrad.schedule.kernels import Item, describe
+from glassgrad.runtime.devices import Device
 
 TOLERANCE = {"float16": 2e-2, "bfloat16": 6e-2, "fp8e4m3": 0.3, "fp8e5m2": 0.5, "float32": 2e-4, "float64": 1e-9}
 
@@ -71,15 +71,15 @@ def check_kernel(item: Item, before: list[bytes], after: list[bytes]) -> None:
               in zip(interpret([now.src[1] for _, now in stores], given), stores)]
     places = [tuple(slice(start, stop) for start, stop in now.src[0].arg.bounds) if now.src[0].op is o.SHRINK
               else tuple(slice(n) for n in now.shape) for _, now in stores]
-    judged = [(store, place, want) for (store, _), place, want in zip(stores, places, wanted)]
-    for number, (row, raw) in enumerate(zip(judged, after)):
+    checked = [(store, place, want) for (store, _), place, want in zip(stores, places, wanted)]
+    for number, (row, raw) in enumerate(zip(checked, after)):
         where, got, expected = _difference(*row, raw)
         if where is not None and not row[0].dtype.is_float:      # a comparison of sums: rounding may have decided it
             sure = _sure(stores[number][1].src[1], given, row[2])
-            judged[number] = row = (*row[:2], np.where(sure, row[2], _written(row[0], row[1], raw)))
+            checked[number] = row = (*row[:2], np.where(sure, row[2], _written(row[0], row[1], raw)))
             where, got, expected = _difference(*row, raw)
         if where is not None:
-            raise Bug(f"CHECK: {_guilty(item, before, judged)}: a kernel differs from the interpreter at {where} "
+            raise Bug(f"CHECK: {_guilty(item, before, checked)}: a kernel differs from the interpreter at {where} "
                       f"of result {number}: got {got}, expected {expected}\n"
                       f"  at: {', '.join(map(str, item.lines)) or 'unknown'}\n{describe(item)}")
 
@@ -115,7 +115,7 @@ def _written(store: UOp, place: Any, raw: bytes) -> Any:
 
 
 def _sure(node: UOp, given: dict[UOp, Any], want: Any) -> Any:
-    """Where a whole number or a truth value stays what it is when the floats it follows from are a little different."""
+    """Where an integer or a truth value stays what it is when the floats it follows from are a little different."""
     import numpy as np
     sure = np.ones(np.shape(want), bool)
     for turn in (1, -1):
@@ -148,13 +148,13 @@ def _difference(store: UOp, place: Any, want: Any, raw: bytes) -> tuple[Any, Any
     return where, np.atleast_1d(got)[where], np.atleast_1d(want)[where]
 
 
-def _guilty(item: Item, before: list[bytes], judged: list[tuple[UOp, Any, Any]]) -> str:
+def _guilty(item: Item, before: list[bytes], checked: list[tuple[UOp, Any, Any]]) -> str:
     """The first pass after which the kernel is wrong, found by interpreting its loop tree."""
     import numpy as np
 
-    from glassgrad.lower.lower import lower
-    from glassgrad.optimize.recipes import unoptimized
-    from glassgrad.runtime.loop_interpreter import run_kernel
+    from glassgrad.compiler.check.loop_interpreter import run_kernel
+    from glassgrad.compiler.lower.lower import lower
+    from glassgrad.compiler.optimize.recipes import unoptimized
     trees = {"lower": lambda: unoptimized(lower(item.ast)),
              "optimize": lambda: Device[item.device or ""].loop_tree(item.ast)}
     for name, tree in trees.items():
@@ -168,7 +168,7 @@ def _guilty(item: Item, before: list[bytes], judged: list[tuple[UOp, Any, Any]])
             run_kernel(kernel, arguments)
         except Bug as wrong:
             return f"the pass {name} is wrong ({str(wrong).splitlines()[0]})"
-        for i, row in enumerate(judged):
+        for i, row in enumerate(checked):
             if _difference(*row, arguments[i].tobytes())[0] is not None:
                 return f"the pass {name} is wrong"
     return "the loop tree is right, so render, the compiler or the launch is wrong"

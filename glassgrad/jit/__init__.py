@@ -4,13 +4,13 @@ A JIT that cannot lie:
 - The first calls run as they are and are traced; two traces must launch the same work, or the function is refused with
   the line that differs. Only then are calls replayed.
 - A call is replayed only if its arguments' shapes, types, devices and plain values, whatever it sees in its closure,
-  its globals and its objects (surroundings.py), and the settings are those of the trace, and whatever it asked of its
+  its globals and its objects (guards.py), and the settings are those of the trace, and whatever it asked of its
   symbolic lengths (`if n > 5`) has the same answer; otherwise it is traced anew.
   A function that is traced anew again and again, because something in sight always changes, says so once.
 - Tensors it reads without being handed them (weights) are looked up at each call; tensors it leaves changed (weights,
   gradients, running means) are changed by a replay in the same way. Results are the caller's to keep.
 - Where tensors come and go (`self.hidden = cell(x, self.hidden)`, or a user who puts another one there), a replay reads
-  what is there when it begins, and puts a new one there as the function does (states.py).
+  what is there when it begins, and puts a new one there as the function does (replaced_state.py).
 - A call that fails at a bad index leaves all tensors as they were; only rows of a large cache (`cache[n] = row`) may
   hold what it wrote before it looked.
 - A tensor that is handed in twice, or that the function also sees by itself, is one tensor: such a call has a capture
@@ -34,20 +34,20 @@ from typing import Any
 
 from glassgrad.base.errors import JitError
 from glassgrad.base.settings import State, current_state, kernel_mode, settings
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.graph.dtype import DType
-from glassgrad.graph.length import Symbol
-from glassgrad.jit.agreement import Work, difference, narrow, refusal
+from glassgrad.jit.buffer_substitution import Names
 from glassgrad.jit.captured import STALE, Captured
-from glassgrad.jit.exchange import Names
+from glassgrad.jit.compare_traces import Work, difference, narrow, refusal
 from glassgrad.jit.methods import Bound, Methods
-from glassgrad.jit.places import Content, Place
-from glassgrad.jit.states import describe
+from glassgrad.jit.object_paths import Content, Place
+from glassgrad.jit.replaced_state import describe
 from glassgrad.jit.tracing import Traced
-from glassgrad.runtime.device import Device
-from glassgrad.tensor import precision
-from glassgrad.tensor.no_gradient import inside
+from glassgrad.runtime.devices import Device
+from glassgrad.tensor.autograd import autocast as precision
+from glassgrad.tensor.autograd.no_grad import inside
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["TinyJit", "jit"]
@@ -85,7 +85,7 @@ class TinyJit:
     def __init__(self, function: Callable[..., Any], prune: bool = True, optimize: bool = True):
         if not callable(function):
             raise JitError("TinyJit wraps a function", given=repr(function), expected="something that can be called",
-                           mend="write @TinyJit above a def")
+                           fix="write @TinyJit above a def")
         self.function = self.__wrapped__ = function
         self.__name__ = getattr(function, "__name__", "function")
         self.__qualname__ = getattr(function, "__qualname__", self.__name__)
@@ -178,7 +178,7 @@ class TinyJit:
             else:
                 combination = self._find(form, objects)
             replays = combination.replays
-            if replays and not circumstances.check:        # CHECK judges kernel by kernel, in a trace
+            if replays and not circumstances.check:        # CHECK references kernel by kernel, in a trace
                 number = circumstances.number
                 for replay in replays:
                     result = replay.call(tensors, ids, symbols, number)
@@ -282,7 +282,7 @@ class _Combination:
                 traces.clear()
                 raise JitError("a replay of this function would not do what it does", given=traced.faults[0],
                                expected="a function that only computes tensors: later calls replay its kernels, not "
-                               "its Python", mend="do that outside, keep it in a tensor, or leave the jit off")
+                               "its Python", fix="do that outside, keep it in a tensor, or leave the jit off")
             narrow(work, traces.pop(differences.index("")))
             self._keep(Captured(traced))
         elif len(traces) + 1 >= _MOST_TRACES:

@@ -12,22 +12,22 @@ import weakref
 from collections.abc import Collection, Set
 from typing import Any
 
-from glassgrad.engine.normal import scalar_bytes
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.symbolic import Symbol, value_of
+from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.replay import Replay
-from glassgrad.graph import ops as o
-from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.length import Symbol, value_of
-from glassgrad.graph.uop import UOp
-from glassgrad.jit.exchange import Names, exchanged, moved, same_view, symbol_of
-from glassgrad.jit.frames import Frame
-from glassgrad.jit.places import same_attributes
-from glassgrad.jit.standing import Row, Standing, Weight
-from glassgrad.jit.states import Form, Reference, as_buffer, of_trace
+from glassgrad.engine.schedule_key import scalar_bytes
+from glassgrad.jit.buffer_substitution import Names, exchanged, moved, same_view, symbol_of
+from glassgrad.jit.in_place_results import Row, Standing, Weight
+from glassgrad.jit.object_paths import same_attributes
+from glassgrad.jit.replaced_state import Form, Reference, as_buffer, of_trace
+from glassgrad.jit.result_memory import Frame
 from glassgrad.jit.tracing import Source, Traced, shows_another
-from glassgrad.runtime.device import Device
-from glassgrad.tensor.leaves import RESET
-from glassgrad.tensor.random import _streams
-from glassgrad.tensor.running import computed_array
+from glassgrad.runtime.devices import Device
+from glassgrad.tensor.autograd.leaves import RESET
+from glassgrad.tensor.evaluate import computed_array
+from glassgrad.tensor.methods.random import _streams
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["STALE", "Captured"]
@@ -216,13 +216,13 @@ class Captured:
             return None
         return others
 
-    def _judge(self, arguments: list[UOp], made: dict[UOp, UOp]) -> None:
+    def _verify(self, arguments: list[UOp], made: dict[UOp, UOp]) -> None:
         """Raise if the run met an index out of range, naming it."""
         present = {**dict(zip(self.inputs, arguments)),
                    **{w.symbol: w.source.nodes()[0].base for w in (*self.single, *self.shared)},
                    **{row.symbol: row.node for row in self.standing.rows if row.node is not None}, **made}
         for flag in self.flags:
-            flag.judge(lambda node: computed_array(exchanged(node, present, self.names), Device.DEFAULT))
+            flag.verify(lambda node: computed_array(exchanged(node, present, self.names), Device.DEFAULT))
 
     # -- replaying -------------------------------------------------------------------------------------------
     def call(self, tensors: list[Tensor], ids: Set[int], symbols: Collection[Symbol], circumstances: int) -> Any:
@@ -287,7 +287,7 @@ class Captured:
         for symbol, address in self.sizes:
             ctypes.memmove(address, scalar_bytes(self.names[symbol].value, dtypes.index), 8)
         if self.replay.run() or self.flags and not self.replay.pause:
-            self._judge(arguments, frame.made)
+            self._verify(arguments, frame.made)
         self.standing.end()
         self.other, self.frame = self.frame, frame
         return frame.hand_out(self, tensors, arguments, shown)

@@ -52,7 +52,7 @@ class Methods:
         except TypeError:
             raise JitError("a jitted method needs an object that can be referred to weakly",
                            given=f"a {type(instance).__name__}", expected="an object with __weakref__",
-                           mend='add "__weakref__" to its __slots__, or jit a function instead') from None
+                           fix='add "__weakref__" to its __slots__, or jit a function instead') from None
         table, key = self._known, id(instance)
         self._known[key] = (weakref.ref(instance, lambda _: table.pop(key, None)), lambda: made)
         return made

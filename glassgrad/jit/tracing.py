@@ -15,21 +15,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from glassgrad.base.errors import Bug, JitError
-from glassgrad.base.lines import line_of
+from glassgrad.base.source_lines import line_of
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.gradient import passes_to
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.symbolic import Symbol, lengths_in, most, replaced
+from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import record
-from glassgrad.graph import ops as o
-from glassgrad.graph.gradient import passes_to
-from glassgrad.graph.length import Symbol, lengths_in, most, replaced
-from glassgrad.graph.node import toposort
-from glassgrad.graph.uop import UOp
-from glassgrad.jit.living import Living
-from glassgrad.jit.places import PLAIN, Place
-from glassgrad.jit.states import Guests, Reference, State, as_buffer, is_nest, mapped, of_trace, tensors_of
-from glassgrad.jit.surroundings import Surroundings
-from glassgrad.tensor.indexing import VIEWS
-from glassgrad.tensor.leaves import cut_off, hold, holders, is_cut_off, is_held
-from glassgrad.tensor.random import _streams
+from glassgrad.jit.guards import Surroundings
+from glassgrad.jit.live_tensors import Living
+from glassgrad.jit.object_paths import PLAIN, Place
+from glassgrad.jit.replaced_state import Guests, Reference, State, as_buffer, is_nest, mapped, of_trace, tensors_of
+from glassgrad.tensor.autograd.leaves import cut_off, hold, holders, is_cut_off, is_held
+from glassgrad.tensor.methods.random import _streams
+from glassgrad.tensor.methods.shape.indexing import VIEWS
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Source", "Traced", "shows_another"]
@@ -236,7 +236,7 @@ class Traced:
                     "a gradient ends at the edge of this function",
                     given=f"argument {i} of shape {shape}, computed from what is trained; backward() ran inside",
                     expected="arguments that gradients need not pass",
-                    mend="compute it inside the function, or hand in x.detach(); this call went without that gradient")
+                    fix="compute it inside the function, or hand in x.detach(); this call went without that gradient")
         for tensor in living.now():
             grad = tensor.grad
             old = self.before[id(tensor)][2] if self._was_there(tensor) else None
@@ -274,7 +274,7 @@ class Traced:
                 raise JitError("a jitted function changes a tensor that it is handed and that is not the argument's "
                                "alone", given=given, expected="arguments that share nothing with what it changes, or "
                                "tensors that it sees in its closure, its globals or its objects",
-                               mend="hand in a copy (x.clone()), or leave the jit off this function")
+                               fix="hand in a copy (x.clone()), or leave the jit off this function")
 
     def _faults(self, before: Surroundings, dice: Any, result: Any) -> Iterator[str]:
         """What a replay, which runs no Python, would leave undone."""

@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 
 from glassgrad.nn import optim as optim, state as state
-from glassgrad.nn.activations import (
+from glassgrad.nn.layers.activations import (
     CELU,
     ELU,
     GELU,
@@ -43,29 +43,12 @@ from glassgrad.nn.activations import (
     Tanhshrink,
     Threshold,
 )
-from glassgrad.nn.adaptive_softmax import AdaptiveLogSoftmaxWithLoss
-from glassgrad.nn.attention import MultiHeadAttention, MultiheadAttention
-from glassgrad.nn.batch_normalization import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
-from glassgrad.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from glassgrad.nn.distances import (
-    CosineEmbeddingLoss,
-    CosineSimilarity,
-    GaussianNLLLoss,
-    HingeEmbeddingLoss,
-    MarginRankingLoss,
-    MultiLabelMarginLoss,
-    MultiLabelSoftMarginLoss,
-    MultiMarginLoss,
-    PairwiseDistance,
-    PoissonNLLLoss,
-    SoftMarginLoss,
-    TripletMarginLoss,
-    TripletMarginWithDistanceLoss,
-)
-from glassgrad.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
-from glassgrad.nn.embedding import Embedding, EmbeddingBag
-from glassgrad.nn.layer import Layer
-from glassgrad.nn.layer_normalization import (
+from glassgrad.nn.layers.attention import MultiHeadAttention, MultiheadAttention
+from glassgrad.nn.layers.batch_normalization import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
+from glassgrad.nn.layers.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from glassgrad.nn.layers.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
+from glassgrad.nn.layers.embedding import Embedding, EmbeddingBag
+from glassgrad.nn.layers.layer_normalization import (
     GroupNorm,
     InstanceNorm,
     InstanceNorm1d,
@@ -76,7 +59,7 @@ from glassgrad.nn.layer_normalization import (
     LocalResponseNorm,
     RMSNorm,
 )
-from glassgrad.nn.lazy import (
+from glassgrad.nn.layers.lazy import (
     LazyBatchNorm1d,
     LazyBatchNorm2d,
     LazyBatchNorm3d,
@@ -91,21 +74,8 @@ from glassgrad.nn.lazy import (
     LazyInstanceNorm3d,
     LazyLinear,
 )
-from glassgrad.nn.linear import Bilinear, Identity, Linear
-from glassgrad.nn.losses import (
-    BCELoss,
-    BCEWithLogitsLoss,
-    CrossEntropyLoss,
-    CTCLoss,
-    HuberLoss,
-    KLDivLoss,
-    L1Loss,
-    MSELoss,
-    NLLLoss,
-    SmoothL1Loss,
-)
-from glassgrad.nn.module import Module, ModuleDict, ModuleList, Parameter, ParameterDict, ParameterList
-from glassgrad.nn.padding import (
+from glassgrad.nn.layers.linear import Bilinear, Identity, Linear
+from glassgrad.nn.layers.padding import (
     CircularPad1d,
     CircularPad2d,
     CircularPad3d,
@@ -122,7 +92,7 @@ from glassgrad.nn.padding import (
     ZeroPad2d,
     ZeroPad3d,
 )
-from glassgrad.nn.pooling import (
+from glassgrad.nn.layers.pooling import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
     AdaptiveAvgPool3d,
@@ -145,17 +115,55 @@ from glassgrad.nn.pooling import (
     UpsamplingBilinear2d,
     UpsamplingNearest2d,
 )
-from glassgrad.nn.rearranging import ChannelShuffle, Flatten, Fold, PixelShuffle, PixelUnshuffle, Unflatten, Unfold
-from glassgrad.nn.recurrent_cells import GRUCell, LSTMCell, RNNCell
-from glassgrad.nn.recurrent_layers import GRU, LSTM, RNN
-from glassgrad.nn.sequential import Sequential
-from glassgrad.nn.transformer import (
+from glassgrad.nn.layers.rearranging import (
+    ChannelShuffle,
+    Flatten,
+    Fold,
+    PixelShuffle,
+    PixelUnshuffle,
+    Unflatten,
+    Unfold,
+)
+from glassgrad.nn.layers.recurrent_cells import GRUCell, LSTMCell, RNNCell
+from glassgrad.nn.layers.recurrent_layers import GRU, LSTM, RNN
+from glassgrad.nn.layers.sequential import Sequential
+from glassgrad.nn.layers.transformer import (
     Transformer,
     TransformerDecoder,
     TransformerDecoderLayer,
     TransformerEncoder,
     TransformerEncoderLayer,
 )
+from glassgrad.nn.losses.adaptive_softmax import AdaptiveLogSoftmaxWithLoss
+from glassgrad.nn.losses.distances import (
+    CosineEmbeddingLoss,
+    CosineSimilarity,
+    GaussianNLLLoss,
+    HingeEmbeddingLoss,
+    MarginRankingLoss,
+    MultiLabelMarginLoss,
+    MultiLabelSoftMarginLoss,
+    MultiMarginLoss,
+    PairwiseDistance,
+    PoissonNLLLoss,
+    SoftMarginLoss,
+    TripletMarginLoss,
+    TripletMarginWithDistanceLoss,
+)
+from glassgrad.nn.losses.losses import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    CTCLoss,
+    HuberLoss,
+    KLDivLoss,
+    L1Loss,
+    MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
+)
+from glassgrad.nn.modules.layer import Layer
+from glassgrad.nn.modules.module import Module, ModuleDict, ModuleList, Parameter, ParameterDict, ParameterList
 
 
 def __getattr__(name: str) -> ModuleType:

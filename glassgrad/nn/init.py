@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.tensor.mistakes import explaining
+from glassgrad.tensor.argument_checks import explaining
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["calculate_gain", "constant_", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_",
@@ -36,7 +36,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
         return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
     if nonlinearity not in _GAINS:
         raise InputError("this nonlinearity has no gain", given=repr(nonlinearity),
-                         expected=", ".join([*_GAINS, "leaky_relu"]), mend="choose the nearest of these")
+                         expected=", ".join([*_GAINS, "leaky_relu"]), fix="choose the nearest of these")
     return _GAINS[nonlinearity]
 
 
@@ -44,7 +44,7 @@ def _filled(tensor: Any, value: Any) -> Tensor:
     """The tensor with values; `value` makes them of a shape."""
     if not isinstance(tensor, Tensor):
         raise InputError("only a tensor can be given values", given=f"a {type(tensor).__name__}", expected="a tensor",
-                         mend="hand in the weight itself: nn.init.zeros_(layer.weight)")
+                         fix="hand in the weight itself: nn.init.zeros_(layer.weight)")
     return tensor.assign(value(tensor.shape).to(tensor.device).cast(tensor.dtype))
 
 
@@ -52,7 +52,7 @@ def _inputs_and_outputs(tensor: Any) -> tuple[int, int]:
     shape = getattr(tensor, "shape", None)
     if isinstance(tensor, Tensor) and tensor.ndim < 2:
         raise ShapeError("inputs and outputs are counted by two axes", given=f"a tensor of shape {shape}",
-                         expected="(outputs, inputs, ...)", mend="fill a bias with zeros_ or uniform_")
+                         expected="(outputs, inputs, ...)", fix="fill a bias with zeros_ or uniform_")
     if shape is None:
         return 1, 1              # `_filled` says what is wrong with it
     window = math.prod(shape[2:])
@@ -139,7 +139,7 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 def _kaiming_deviation(tensor: Any, a: float, mode: str, nonlinearity: str) -> float:
     if mode not in ("fan_in", "fan_out"):
         raise InputError("a weight is scaled by its inputs or its outputs", given=f"mode={mode!r}",
-                         expected="'fan_in' or 'fan_out'", mend="leave mode out: it is 'fan_in'")
+                         expected="'fan_in' or 'fan_out'", fix="leave mode out: it is 'fan_in'")
     count = _inputs_and_outputs(tensor)[mode == "fan_out"]
     return calculate_gain(nonlinearity, a) / math.sqrt(max(count, 1))
 
@@ -192,7 +192,7 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     if isinstance(tensor, Tensor) and (tensor.ndim not in (3, 4, 5) or tensor.shape[0] % groups):
         raise ShapeError("dirac_ fills the weight of a convolution", given=f"shape {tensor.shape}, groups={groups}",
                          expected="(out, in, ...window) of 3 to 5 axes, groups that divide out",
-                         mend="use eye_ for a matrix")
+                         fix="use eye_ for a matrix")
 
     def made(shape: tuple[int, ...]) -> Tensor:
         rows = shape[0] // groups
@@ -211,7 +211,7 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
     """
     if isinstance(tensor, Tensor) and tensor.ndim != 2:
         raise ShapeError("sparse_ fills a matrix", given=f"shape {tensor.shape}", expected="2 axes",
-                         mend="reshape the weight first")
+                         fix="reshape the weight first")
 
     def made(shape: tuple[int, ...]) -> Tensor:
         place = Tensor.rand(*shape).argsort(0).argsort(0)              # an order of each column's rows

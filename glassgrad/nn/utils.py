@@ -24,7 +24,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     flat = [p.flatten() for p in parameters]
     if not flat:
         raise InputError("there are no parameters to make a vector of", given="none", expected="one or more tensors",
-                         mend="hand in model.parameters()")
+                         fix="hand in model.parameters()")
     return flat[0].cat(*flat[1:])
 
 
@@ -40,7 +40,7 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     if vec.shape != (count,):
         raise ShapeError("the vector does not fit the parameters", given=f"a vector of shape {vec.shape}",
                          expected=f"({count},), as many values as the parameters have",
-                         mend="make it with parameters_to_vector")
+                         fix="make it with parameters_to_vector")
     start = 0
     for p in held:
         p.assign(vec.detach()[start:start + p.numel()].reshape(p.shape).cast(p.dtype).contiguous())
@@ -57,7 +57,7 @@ def pad_sequence(sequences: Sequence[Tensor], batch_first: bool = False, padding
     if not sequences or padding_side not in ("left", "right"):
         raise InputError("these sequences cannot be padded",
                          given=f"{len(sequences)} sequences, padding_side={padding_side!r}",
-                         expected='one or more, and "left" or "right"', mend="leave padding_side out")
+                         expected='one or more, and "left" or "right"', fix="leave padding_side out")
     longest = max(each.shape[0] for each in sequences)
     same = []
     for each in sequences:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from glassgrad.runtime.plugin import CStyleLanguage
+from glassgrad.runtime.user_device import CStyleLanguage
 
 __all__ = ["CStyleLanguage", "ClangRenderer"]
 

@@ -9,22 +9,24 @@ import hashlib
 import os
 from functools import lru_cache
 
-from glassgrad.base.lines import PACKAGE
 from glassgrad.base.settings import settings
-from glassgrad.graph import ops as o
-from glassgrad.graph.node import toposort
-from glassgrad.graph.uop import UOp
+from glassgrad.base.source_lines import PACKAGE
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
 
 
 @lru_cache(maxsize=1)
 def source_digest() -> str:
     """A digest of the compiler's own source: a changed compiler finds nothing in an old cache."""
     digest = hashlib.sha256()
-    for folder in ("graph", "lower", "optimize", "render", "runtime"):
-        for file in sorted(os.listdir(PACKAGE + folder)):
-            if file.endswith(".py"):
-                with open(os.path.join(PACKAGE, folder, file), "rb") as f:
-                    digest.update(file.encode() + f.read())
+    for stage in ("compiler", "runtime"):
+        for folder, inner, files in os.walk(PACKAGE + stage):
+            inner.sort()
+            for file in sorted(files):
+                if file.endswith(".py"):
+                    with open(os.path.join(folder, file), "rb") as f:
+                        digest.update(file.encode() + f.read())
     return digest.hexdigest()
 
 

@@ -18,18 +18,18 @@ from copy import copy
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import Bug, IndexRangeError
-from glassgrad.base.lines import line_of
 from glassgrad.base.settings import settings
+from glassgrad.base.source_lines import line_of
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.capture import recording
-from glassgrad.graph import ops as o
-from glassgrad.graph.dtype import DType
-from glassgrad.graph.node import toposort
-from glassgrad.graph.uop import UOp, full
-from glassgrad.runtime.device import Device
-from glassgrad.tensor.sequence import counting
+from glassgrad.runtime.devices import Device
+from glassgrad.tensor.formulas.counting import counting
 
 __all__ = ["watch", "watch_classes", "watch_for", "watched_by", "outside", "nearest", "trusted", "sinks",
-           "judge", "limits", "refuse_stored", "Flag"]
+           "verify", "limits", "refuse_stored", "Flag"]
 
 Limits = tuple[int, int]
 
@@ -151,7 +151,7 @@ def _watch(linear: UOp, wish: Watched) -> None:
 
 # -- what values an index can have ---------------------------------------------------------------------------
 def limits(node: UOp) -> Limits | None:
-    """The least and greatest a node of whole numbers can be, as far as its formula tells.
+    """The least and greatest a node of integers can be, as far as its formula tells.
 
     >>> limits(counting(5) % 3)
     (0, 2)
@@ -289,13 +289,13 @@ def _first_bad(index: UOp, size: int) -> UOp:
         if flat.size > 1 else bad.where(counting(1), 1).contiguous()
 
 
-def judge(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[UOp], Any]) -> None:
+def verify(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[UOp], Any]) -> None:
     """Look at what was computed; a place that is out of range is an error, at the user's line. `read` gives a node's
     values as an array."""
     trace = recording()
     for check, result in zip(checks, results):
         flag = Flag(check, result)
-        flag.judge(read)
+        flag.verify(read)
         if trace is not None:
             trace.flags.append(flag)
         if any("shared" in (below._cache or ()) for below in toposort([check.places])):
@@ -322,7 +322,7 @@ class Flag:
         made.picks = [pick._replace(places=change(pick.places)) for pick in self.picks]
         return made
 
-    def judge(self, read: Callable[[UOp], Any]) -> None:
+    def verify(self, read: Callable[[UOp], Any]) -> None:
         """Raise if the last run met an index out of range; `read` gives values of that run."""
         place = self._place.value if self._place is not None \
             else int.from_bytes(self.buffer.copy_out()[:4], "little", signed=True)
@@ -349,7 +349,7 @@ def out_of_range(value: int, axis: int, shape: tuple[int, ...], at: list[int], f
         "the index is out of bounds", given=f"index {value} on axis {axis} of {shape}, at {at} of the index tensor",
         expected=f"an index from {-size if from_end else 0} to {size - 1}{counted}" if size else
         "an axis that has elements",
-        mend="check how the index is computed; CHECK_INDEX=0 clamps it silently", where=where)
+        fix="check how the index is computed; CHECK_INDEX=0 clamps it silently", where=where)
 
 
 def _no_such_class(value: int, pick: Pick, shape: tuple[int, ...], at: list[int], where: str) -> IndexRangeError:
@@ -357,7 +357,7 @@ def _no_such_class(value: int, pick: Pick, shape: tuple[int, ...], at: list[int]
         "a target names a class that the predictions do not have",
         given=f"class {value}, at {at} of the targets; predictions {shape} with classes on axis {pick.axis}",
         expected=f"a class from 0 to {pick.size - 1}, or ignore_index",
-        mend="count classes from 0, and check the size of the last layer; CHECK_INDEX=0 gives such targets a loss of 0",
+        fix="count classes from 0, and check the size of the last layer; CHECK_INDEX=0 gives such targets a loss of 0",
         where=where)
 
 

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError, GradientError, NoAxesError, ShapeError
 from glassgrad.base.meanings import meaning
-from glassgrad.graph.dtype import dtype_by_name
-from glassgrad.graph.gradient import gradients
-from glassgrad.graph.length import sizes_now
-from glassgrad.graph.node import toposort
-from glassgrad.graph.uop import UOp, full
-from glassgrad.tensor import running
-from glassgrad.tensor.formulas.bits import refuse_bits
-from glassgrad.tensor.host import HostValue, nest
-from glassgrad.tensor.leaves import (
+from glassgrad.compiler.graph.dtype import dtype_by_name
+from glassgrad.compiler.graph.gradient import gradients
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.symbolic import sizes_now
+from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.tensor import evaluate as running
+from glassgrad.tensor.argument_checks import explained
+from glassgrad.tensor.autograd.leaves import (
     RESET,
     assigned,
     computed_among,
@@ -36,11 +35,12 @@ from glassgrad.tensor.leaves import (
     still_a_leaf,
     written_with,
 )
-from glassgrad.tensor.meeting import resolve_axis
-from glassgrad.tensor.mistakes import explained
-from glassgrad.tensor.no_gradient import ended
+from glassgrad.tensor.autograd.no_grad import ended
+from glassgrad.tensor.autograd.training import Training, TrainingSwitch
+from glassgrad.tensor.broadcast import resolve_axis
+from glassgrad.tensor.formulas.bits import refuse_bits
+from glassgrad.tensor.memory.host_values import HostValue, nest
 from glassgrad.tensor.tinygrad_names import TinygradNames
-from glassgrad.tensor.training import Training, TrainingSwitch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -143,7 +143,7 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         x = self if self.dtype.kind != "f" or self.dtype.bits >= 32 else self.float()
         if 0 in sizes_now(self.shape):
             raise ShapeError("there is no memory to show", given=f"a tensor of shape {self.shape}",
-                             expected="at least one element", mend="use .numpy() or .tolist(), which can be empty")
+                             expected="at least one element", fix="use .numpy() or .tolist(), which can be empty")
         data = running.bytes_of(x.uop, x.device)
         return data.cast("B").cast(x.dtype.format, sizes_now(self.shape))  # type: ignore[call-overload,no-any-return]
 
@@ -166,7 +166,7 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         if math.prod(sizes_now(self.shape)) != 1:
             raise ShapeError("item() is for a tensor with one element",
                              given=f"shape {self.shape}, {self.numel()} elements", expected="1 element",
-                             mend="use .tolist() or .numpy(), or reduce it first: x.sum().item()")
+                             fix="use .tolist() or .numpy(), or reduce it first: x.sum().item()")
         x = self if self.dtype.kind != "f" or self.dtype.bits >= 32 else self.float()
         return running.number_in(x.uop, x.device)
 
@@ -189,7 +189,7 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
     def __len__(self) -> int:
         if not self.shape:
             raise NoAxesError("a tensor without axes has no length", given="shape ()", expected="at least 1 axis",
-                             mend="use .item() for its value")
+                             fix="use .item() for its value")
         return int(self.shape[0])
 
     def __iter__(self) -> Iterator[Self]:
@@ -201,7 +201,7 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
     def __bool__(self) -> bool:
         if self.numel() != 1:
             raise ShapeError("a tensor with several elements is neither true nor false", given=f"shape {self.shape}",
-                             expected="1 element", mend="use .any() or .all(): if (x > 0).all(): ...")
+                             expected="1 element", fix="use .any() or .all(): if (x > 0).all(): ...")
         return bool(self.item())
 
     def __float__(self) -> float: return float(self.item())
@@ -209,8 +209,8 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
 
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
-            raise DTypeError("only whole numbers can be an index", given=f"a tensor of {self.dtype.name}",
-                             expected="an integer tensor with 1 element", mend="cast it first: x.int()")
+            raise DTypeError("only integers can be an index", given=f"a tensor of {self.dtype.name}",
+                             expected="an integer tensor with 1 element", fix="cast it first: x.int()")
         return int(self.item())
 
     def __reduce__(self) -> Any:
@@ -247,7 +247,7 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
             raise GradientError("nothing here has a gradient",
                                 given="a value computed from no float tensor that wants one",
                                 expected="at least one float tensor whose requires_grad is not False, still alive",
-                                mend="compute the value from float tensors, or set x.requires_grad = True")
+                                fix="compute the value from float tensors, or set x.requires_grad = True")
         anew = any(t._grad is RESET for _, t in leaves)
         parts = gradients(self.uop, seed, [n for n, _ in leaves])
         nothing = all(part is None for part in parts)
@@ -292,7 +292,7 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
                     raise GradientError("the value does not depend on this tensor",
                                         given=f"target {i} of shape {target.shape}, {target.dtype.name}",
                                         expected="a float tensor that the value was computed from",
-                                        mend="check the order of targets; or pass materialize_grads=True for zeros")
+                                        fix="check the order of targets; or pass materialize_grads=True for zeros")
                 node = full(target.shape, 0, target.dtype)
             result.append(target._with(node))
         return result
@@ -301,16 +301,16 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         """What backward starts from: ones for a single value, else what the caller gave."""
         if self.dtype.kind != "f":
             raise GradientError("only float values have gradients", given=f"backward() of {self.dtype.name}",
-                                expected="a float value, such as a loss", mend="cast the inputs: x.float()")
+                                expected="a float value, such as a loss", fix="cast the inputs: x.float()")
         if gradient is None:
             if self.numel() != 1:
                 raise GradientError("backward() needs a single value to start from", given=f"shape {self.shape}",
-                                    expected="1 element", mend="reduce it: x.sum().backward(), or pass the gradient "
+                                    expected="1 element", fix="reduce it: x.sum().backward(), or pass the gradient "
                                     "of this value: x.backward(gradient)")
             return full(self.shape, 1.0, self.dtype)
         if gradient.shape != self.shape:
             raise GradientError("the gradient given does not fit", given=f"a gradient of shape {gradient.shape}",
-                                expected=f"the value's shape, {self.shape}", mend="reshape or expand it")
+                                expected=f"the value's shape, {self.shape}", fix="reshape or expand it")
         return gradient.uop.cast(self.dtype)
 
     # -- modes -----------------------------------------------------------------------------------------------

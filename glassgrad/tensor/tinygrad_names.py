@@ -13,17 +13,17 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DeviceError, GlassgradError, InputError, ShapeError
-from glassgrad.graph import ops as o
-from glassgrad.graph.arguments import Param
-from glassgrad.graph.dtype import DType, dtypes
-from glassgrad.graph.length import sizes_now
-from glassgrad.graph.node import substitute, toposort
-from glassgrad.graph.ops import Kind, Op
-from glassgrad.graph.uop import UOp
-from glassgrad.tensor import running
-from glassgrad.tensor.core import Core
-from glassgrad.tensor.in_place import InPlace
-from glassgrad.tensor.own_gradient import own_gradient
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Param
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.node import substitute, toposort
+from glassgrad.compiler.graph.ops import Kind, Op
+from glassgrad.compiler.graph.symbolic import sizes_now
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor import evaluate as running
+from glassgrad.tensor.autograd.custom_gradient import own_gradient
+from glassgrad.tensor.base import Core
+from glassgrad.tensor.methods.in_place import InPlace
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -64,11 +64,11 @@ class TinygradNames(InPlace):
                 if slot >= len(given):
                     raise InputError("the function asks for more than it is given",
                                      given=f"{len(given)} tensors", expected=f"one for as_param({slot})",
-                                     mend="hand in a tensor for each placeholder")
+                                     fix="hand in a tensor for each placeholder")
                 if given[slot].shape != node.shape or given[slot].dtype is not node.dtype:
                     raise ShapeError("an argument does not fit its placeholder",
                                      given=f"{given[slot].dtype.name} {given[slot].shape} for as_param({slot})",
-                                     expected=f"{node.dtype.name} {node.shape}", mend="reshape or cast it")
+                                     expected=f"{node.dtype.name} {node.shape}", fix="reshape or cast it")
                 exchanged[node] = given[slot].uop
         value = substitute([body], exchanged)[0]
         if grad_fxn is not None:
@@ -93,14 +93,16 @@ class TinygradNames(InPlace):
         """A kernel of your own over these tensors, each of which comes back as the kernel left it. `fxn` describes it
         on placeholders: elements are read and written by index, inside loops. For C source see `c_kernel`.
 
-        >>> from glassgrad.tensor.user_kernel import loop
+        >>> from glassgrad.tensor.kernels.placeholder_kernel import loop
         >>> def add_one(out, x):
         ...     i = loop(x.numel())
         ...     return out[i].store(x[i] + 1).end(i).sink()
         >>> Tensor.empty(3).custom_kernel(Tensor([1.0, 2.0, 3.0]), fxn=add_one)[0].tolist()
         [2.0, 3.0, 4.0]
         """
-        from glassgrad.tensor.user_kernel import run_kernel  # a C compiler and processes, which few ever need
+        from glassgrad.tensor.kernels.placeholder_kernel import (
+            run_kernel,  # a C compiler and processes, which few ever need
+        )
         return run_kernel((self, *lst), fxn, grad_fxn)     # type: ignore[return-value,arg-type]
 
     # -- schedules -------------------------------------------------------------------------------------------
@@ -197,14 +199,14 @@ class TinygradNames(InPlace):
     def alu(self, op: Op, *src: Self) -> Self:
         """One operation of the graph by its name, on this and others of one shape and type.
 
-        >>> from glassgrad.graph.ops import Ops
+        >>> from glassgrad.compiler.graph.ops import Ops
         >>> Tensor([1, 2]).alu(Ops.ADD, Tensor([3, 4])).tolist()
         [4, 6]
         """
         if not isinstance(op, Op) or op.kind not in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
             raise InputError("alu takes an operation on elements", given=repr(op),
                              expected="an op of one, two or three operands, such as Ops.ADD",
-                             mend="write the operation itself: x + y")
+                             fix="write the operation itself: x + y")
         if op.kind is Kind.TERNARY:
             return self.where(*src)
         return self._unary(op) if op.kind is Kind.UNARY else self._binary(op, src[0])
@@ -281,7 +283,7 @@ class TinygradNames(InPlace):
                 str(getattr(problem, "reason", problem))
             raise InputError("this address gave no data", given=f"{url!r}: {code}",
                              expected="an address that answers" + (" with gzip data" if gunzip else ""),
-                             mend="check the address and the network, or read a file: Tensor(open(name, 'rb').read())"
+                             fix="check the address and the network, or read a file: Tensor(open(name, 'rb').read())"
                              ) from problem
 
     # -- images ----------------------------------------------------------------------------------------------
@@ -329,7 +331,7 @@ class TinygradNames(InPlace):
         """
         raise DeviceError("no device here decodes video", given=f"an HEVC frame of shape {tuple(shape)}",
                           expected="a device with a video decoder",
-                          mend="decode the file with PyAV or ffmpeg, and make tensors of its frames")
+                          fix="decode the file with PyAV or ffmpeg, and make tensors of its frames")
 
     def fs_load(self, size: int) -> Self:
         """Not here: tinygrad's own storage service.
@@ -352,4 +354,4 @@ class TinygradNames(InPlace):
 
 def _no_storage(given: str) -> DeviceError:
     return DeviceError("there is no TINYFS here", given=given, expected="a file",
-                       mend="use nn.state.safe_save and safe_load")
+                       fix="use nn.state.safe_save and safe_load")

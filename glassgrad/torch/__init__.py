@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from glassgrad.base.errors import MemoryLimitError as OutOfMemoryError  # noqa: F401
-from glassgrad.graph.dtype import DType as dtype, dtypes  # noqa: F401
+from glassgrad.compiler.graph.dtype import DType as dtype, dtypes  # noqa: F401
 from glassgrad.nn import functional as _functional
 from glassgrad.tensor.tensor import Tensor
 from glassgrad.torch import creation, machine, operations

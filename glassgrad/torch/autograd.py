@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from glassgrad.tensor.function import Function
-from glassgrad.tensor.no_gradient import no_grad
+from glassgrad.tensor.autograd.function import Function
+from glassgrad.tensor.autograd.no_grad import no_grad
 from glassgrad.tensor.tensor import Tensor
 from glassgrad.torch import autograd_functional as functional
 from glassgrad.torch.operations import enable_grad, inference_mode, set_grad_enabled

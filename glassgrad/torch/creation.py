@@ -1,6 +1,6 @@
 """What makes tensors in PyTorch: its names, its parameters, its order, its types. In: numbers. Out: tensors.
 
-Whole numbers are int64 here, as PyTorch makes them, and nothing wants gradients before it is told to.
+Integers are int64 here, as PyTorch makes them, and nothing wants gradients before it is told to.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["arange", "as_tensor", "asarray", "bernoulli", "default_generator", "empty", "empty_like", "eye",
@@ -216,7 +216,7 @@ def randn_like(input: Tensor, **options: Any) -> Tensor: return Tensor.randn(inp
 
 
 def randint(low: int, high: Any = None, size: Any = None, **options: Any) -> Tensor:
-    """Whole numbers from low (0, where one number is given) up to, and without, high.
+    """Integers from low (0, where one number is given) up to, and without, high.
 
     >>> randint(5, (3,)).shape, randint(2, 5, (3,)).dtype
     ((3,), dtypes.int64)
@@ -225,14 +225,14 @@ def randint(low: int, high: Any = None, size: Any = None, **options: Any) -> Ten
         low, high, size = (0, low, high) if not isinstance(high, int) else (low, high, size)
     if size is None:
         raise InputError("randint needs a shape", given=f"randint({low}, {high})", expected="a size, such as (3,)",
-                         mend="write torch.randint(0, 10, (3,))")
+                         fix="write torch.randint(0, 10, (3,))")
     if high is None:
         low, high = 0, low
     return Tensor.randint(*size, low=low, high=high, **{"dtype": dtypes.int64, **_options(options)})
 
 
 def randint_like(input: Tensor, low: int, high: int | None = None, **options: Any) -> Tensor:
-    """Whole numbers, in another tensor's shape and type."""
+    """Integers, in another tensor's shape and type."""
     low, high = (0, low) if high is None else (low, high)
     return randint(low, high, input.shape).cast(options.get("dtype") or input.dtype)
 

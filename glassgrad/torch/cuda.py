@@ -6,7 +6,7 @@ from typing import Any
 
 from glassgrad.base.errors import DeviceError
 from glassgrad.nn.optim import mixed_precision as amp
-from glassgrad.runtime.device import Device
+from glassgrad.runtime.devices import Device
 
 __all__ = ["amp", "current_device", "device_count", "empty_cache", "is_available", "manual_seed", "manual_seed_all",
            "max_memory_allocated", "memory_allocated", "reset_peak_memory_stats", "synchronize"]

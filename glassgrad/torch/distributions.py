@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.graph.dtype import dtypes
+from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.tensor.tensor import Tensor
 from glassgrad.torch.creation import as_tensor
 
@@ -35,7 +35,7 @@ class Distribution:
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """A value through which gradients reach the parameters."""
         raise InputError(f"{type(self).__name__} cannot pass gradients through a sample", given="rsample()",
-                         expected="a distribution of floats", mend="use sample() and log_prob")
+                         expected="a distribution of floats", fix="use sample() and log_prob")
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """A value."""
@@ -47,7 +47,7 @@ class Distribution:
     def log_prob(self, value: Any) -> Tensor:
         """The logarithm of how likely a value is."""
         raise InputError(f"{type(self).__name__} has no log_prob", given="log_prob()", expected="a density",
-                         mend="write it in your subclass")
+                         fix="write it in your subclass")
 
     @property
     def stddev(self) -> Tensor:
@@ -173,7 +173,7 @@ class Bernoulli(Distribution):
 def _one_of(probs: Any, logits: Any) -> None:
     if (probs is None) == (logits is None):
         raise InputError("chances are given once", given="both probs and logits" if probs is not None else "neither",
-                         expected="probs or logits", mend="name it: Categorical(logits=x)")
+                         expected="probs or logits", fix="name it: Categorical(logits=x)")
 
 
 class Categorical(Distribution):
@@ -216,7 +216,7 @@ class MultivariateNormal(Distribution):
         if sum(x is not None for x in (covariance_matrix, precision_matrix, scale_tril)) != 1:
             raise InputError("how the numbers vary together is given once", given="none, or several, of the matrices",
                              expected="covariance_matrix, precision_matrix or scale_tril",
-                             mend="write MultivariateNormal(mean, covariance_matrix=c)")
+                             fix="write MultivariateNormal(mean, covariance_matrix=c)")
         covariance = precision_matrix.inv() if precision_matrix is not None else covariance_matrix
         self.loc = loc
         self.scale_tril = scale_tril if scale_tril is not None else covariance.cholesky()  # type: ignore[union-attr]
@@ -285,5 +285,5 @@ def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
     if formula is None:
         raise InputError("no formula for these two", given=f"{type(p).__name__} and {type(q).__name__}",
                          expected=", ".join(f"{a.__name__} and {b.__name__}" for a, b in _APART),
-                         mend="estimate it: (p.log_prob(x) - q.log_prob(x)).mean() over samples x of p")
+                         fix="estimate it: (p.log_prob(x) - q.log_prob(x)).mean() over samples x of p")
     return formula(p, q)

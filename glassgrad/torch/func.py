@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from glassgrad.tensor.transforms import grad, jvp, value_and_grad, vmap as _vmap
+from glassgrad.tensor.autograd.transforms import grad, jvp, value_and_grad, vmap as _vmap
 
 __all__ = ["grad", "grad_and_value", "jvp", "vmap"]
 

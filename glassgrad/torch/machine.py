@@ -6,7 +6,7 @@ from typing import Any
 
 from glassgrad.base.errors import DeviceError
 from glassgrad.base.settings import settings
-from glassgrad.runtime.device import Device
+from glassgrad.runtime.devices import Device
 
 __all__ = ["cudnn", "device", "get_num_threads", "mkldnn", "mps", "set_float32_matmul_precision",
            "set_num_threads", "set_printoptions", "use_deterministic_algorithms"]
@@ -26,7 +26,7 @@ class device(str):
         if kind in ("cuda", "mps", "xpu"):
             raise DeviceError(f"there is no {kind} here", given=f'torch.device("{type}")',
                               expected=f"one of {', '.join(sorted(Device._devices))}",
-                              mend='ask first: torch.device("cuda" if torch.cuda.is_available() else "cpu")')
+                              fix='ask first: torch.device("cuda" if torch.cuda.is_available() else "cpu")')
         made = super().__new__(cls, kind)
         made.type, made.index = kind, int(number) if number else index
         return made

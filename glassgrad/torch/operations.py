@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from glassgrad.base.errors import FormatError, GlassgradError, InputError
-from glassgrad.graph.dtype import DType, dtypes, promote
+from glassgrad.compiler.graph.dtype import DType, dtypes, promote
 from glassgrad.nn import state
-from glassgrad.nn.formats.source import Source
-from glassgrad.nn.formats.torch_legacy import is_torch_legacy
-from glassgrad.nn.formats.torch_zip import is_torch_zip
-from glassgrad.tensor.no_gradient import no_grad
+from glassgrad.nn.state.formats.source import Source
+from glassgrad.nn.state.formats.torch_legacy import is_torch_legacy
+from glassgrad.nn.state.formats.torch_zip import is_torch_zip
+from glassgrad.tensor.autograd.no_grad import no_grad
 from glassgrad.tensor.tensor import Tensor
 from glassgrad.torch.creation import as_tensor
 
@@ -271,7 +271,7 @@ def load(f: Any, map_location: Any = None, weights_only: bool = True, **options:
         if isinstance(problem, GlassgradError):
             raise
         raise FormatError("this is no file of torch.save", given=str(problem) or type(problem).__name__,
-                          expected="what torch.save wrote", mend="for .safetensors use nn.state.safe_load") from problem
+                          expected="what torch.save wrote", fix="for .safetensors use nn.state.safe_load") from problem
 
 
 class _Plain(pickle.Unpickler):
@@ -285,8 +285,8 @@ class _Plain(pickle.Unpickler):
             return super().find_class(module, name)
         raise InputError("a file of tensors does not name this", given=f"{module}.{name}",
                          expected="tensors, numbers, strings, lists and dictionaries",
-                         mend="save model.state_dict(), not the model itself")
+                         fix="save model.state_dict(), not the model itself")
 
 
 _KNOWN = {("glassgrad.tensor.tensor", "_restored"), ("collections", "OrderedDict"),
-          ("glassgrad.graph.dtype", "dtype_by_name")}
+          ("glassgrad.compiler.graph.dtype", "dtype_by_name")}

@@ -71,7 +71,7 @@ def download(addresses: Sequence[str], target: Path, checksum: str) -> Path:
                     break
     raise DownloadError(f"{target.name} could not be downloaded", given="\n".join(failures),
                         expected=f"a file with SHA-256 {checksum}",
-                        mend="check the network connection, or put the file there yourself: " + str(target))
+                        fix="check the network connection, or put the file there yourself: " + str(target))
 
 
 class _CutShort(OSError):
@@ -97,7 +97,7 @@ def _transfer(address: str, part: Path) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as problem:
-        if problem.code == 416 and have:                        # nothing after what we have: the checksum will judge
+        if problem.code == 416 and have:                        # nothing after what we have: the checksum will tell
             return
         raise
     with response:

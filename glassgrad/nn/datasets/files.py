@@ -208,7 +208,7 @@ def load(dataset: DataSet, allow_download: bool = True) -> dict[str, bytes]:
     raise DataMissingError(
         f"{dataset.title} is not on this machine" + (" and could not be downloaded" if allow_download else ""),
         given="\n".join(looked), expected=", ".join(file.name for file in dataset.files),
-        mend=f"connect to the network, or put these files into a folder {dataset.folder}/ and set GLASSGRAD_DATA "
+        fix=f"connect to the network, or put these files into a folder {dataset.folder}/ and set GLASSGRAD_DATA "
              "to the folder that holds it")
 
 
@@ -247,7 +247,7 @@ def read_checked(path: Path, file: DataFile) -> bytes:
         else f"{len(data):,} bytes with SHA-256 {hashlib.sha256(data).hexdigest()}"
     raise FormatError(f"{path} is not the published file", given=fault,
                       expected=f"{file.size:,} bytes" + (f" with SHA-256 {file.sha256}" if file.sha256 else ""),
-                      mend="remove it, so that it is fetched again")
+                      fix="remove it, so that it is fetched again")
 
 
 def _fetch(dataset: DataSet, folder: Path) -> None:

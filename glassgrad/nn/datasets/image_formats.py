@@ -33,7 +33,7 @@ def unpack(data: bytes, name: str) -> bytes:
         return gzip.decompress(data)
     except (EOFError, OSError, zlib.error) as problem:
         raise FormatError(f"{name} cannot be decompressed", given=f"{len(data):,} bytes of gzip: {problem}",
-                          expected="a whole gzip file", mend="remove it, so that it is fetched again") from None
+                          expected="a whole gzip file", fix="remove it, so that it is fetched again") from None
 
 
 def parse_idx(data: bytes, name: str) -> np.ndarray:
@@ -44,7 +44,7 @@ def parse_idx(data: bytes, name: str) -> np.ndarray:
     """
     def wrong(given: str, expected: str) -> FormatError:
         return FormatError(f"{name} is not a well-formed idx file", given=given, expected=expected,
-                           mend="remove it, so that it is fetched again, or check what wrote it")
+                           fix="remove it, so that it is fetched again, or check what wrote it")
 
     if len(data) < 4:
         raise wrong(f"a truncated header: {len(data)} bytes", "at least 4 bytes of magic number")
@@ -70,11 +70,11 @@ def parse_labelled_images(images: bytes, labels: bytes, names: tuple[str, str]) 
         if array.ndim != rank or array.dtype != np.uint8:
             raise FormatError(f"{name} holds another kind of data", given=f"{array.dtype} of shape {array.shape}",
                               expected=f"uint8 with {rank} {'axis' if rank == 1 else 'axes'}",
-                              mend="check that images and labels are not swapped")
+                              fix="check that images and labels are not swapped")
     if len(x) != len(y):
         raise FormatError("images and labels are not equally many", given=f"{len(x):,} images in {names[0]}, "
                           f"{len(y):,} labels in {names[1]}", expected="one label for each image",
-                          mend="take both files from the same data set, training or test")
+                          fix="take both files from the same data set, training or test")
     return x[:, np.newaxis], y
 
 
@@ -83,11 +83,11 @@ def parse_cifar(data: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
     if not data or len(data) % CIFAR_RECORD:
         raise FormatError(f"{name} is not a CIFAR-10 batch", given=f"{len(data):,} bytes",
                           expected=f"a multiple of {CIFAR_RECORD:,} bytes: a label and 3 x 32 x 32 pixels each",
-                          mend="remove it, so that it is fetched again")
+                          fix="remove it, so that it is fetched again")
     records = np.frombuffer(data, np.uint8).reshape(-1, CIFAR_RECORD)
     labels = records[:, 0].copy()
     if labels.max() >= CIFAR_CLASSES:
         raise FormatError(f"{name} is not a CIFAR-10 batch", given=f"a label of {labels.max()}",
                           expected=f"labels from 0 to {CIFAR_CLASSES - 1}",
-                          mend="take the binary version of CIFAR-10, not of CIFAR-100")
+                          fix="take the binary version of CIFAR-10, not of CIFAR-100")
     return records[:, 1:].reshape(-1, *CIFAR_IMAGE), labels

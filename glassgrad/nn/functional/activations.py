@@ -6,7 +6,7 @@ The formulas are in the tensor's methods of the same names.
 from __future__ import annotations
 
 from glassgrad.base.settings import Context
-from glassgrad.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["alpha_dropout", "celu", "celu_", "dropout", "dropout1d", "dropout2d", "dropout3d", "elu", "elu_",

@@ -8,7 +8,7 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.base.settings import Context
-from glassgrad.graph.dtype import dtypes
+from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["affine_grid", "batch_norm", "bilinear", "channel_shuffle", "conv1d", "conv2d", "conv3d",
@@ -56,7 +56,7 @@ def _padding(padding: Any, weight: Tensor, stride: Any, dilation: Any) -> Any:
     if padding != "same" or any(n != 1 for n in (stride if isinstance(stride, (tuple, list)) else (stride,))):
         raise InputError("there is no such padding", given=f"padding={padding!r} with stride={stride!r}",
                          expected='"valid", or "same" with a stride of 1, or numbers',
-                         mend="write padding=1, for example")
+                         fix="write padding=1, for example")
     space = weight.shape[2:]
     apart = dilation if isinstance(dilation, (tuple, list)) else (dilation,) * len(space)
     total = [d * (k - 1) for d, k in zip(apart, space)]
@@ -132,7 +132,7 @@ def _last(input: Tensor, normalized_shape: Sizes) -> tuple[int, ...]:
     sizes = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
     if not sizes or tuple(input.shape[-len(sizes):]) != sizes:
         raise InputError("the last axes do not have these sizes", given=f"shape {input.shape}, {normalized_shape=}",
-                         expected="the sizes of the last axes", mend=f"write normalized_shape={input.shape[-1:]}")
+                         expected="the sizes of the last axes", fix=f"write normalized_shape={input.shape[-1:]}")
     return tuple(range(-len(sizes), 0))
 
 
@@ -206,7 +206,7 @@ def interpolate(input: Tensor, size: Any = None, scale_factor: Any = None, mode:
     """Space resized."""
     if antialias:
         raise InputError("interpolate does not smooth", given="antialias=True", expected="antialias=False",
-                         mend="average first: avg_pool2d")
+                         fix="average first: avg_pool2d")
     if recompute_scale_factor and scale_factor is not None:       # places are counted by the size, not the factor
         each = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * (input.ndim - 2)
         size, scale_factor = tuple(math.floor(n * f) for n, f in zip(input.shape[2:], each)), None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import ShapeError
-from glassgrad.graph.dtype import dtypes
+from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cosine_similarity",
@@ -91,7 +91,7 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, size_average: Old = No
     """
     if input.shape != target.shape or input.ndim not in (1, 2):
         raise ShapeError("the targets of multilabel_margin_loss do not fit", given=f"{input.shape} and {target.shape}",
-                         expected="(batch, classes) both, or (classes,)", mend="fill the rows up with -1")
+                         expected="(batch, classes) both, or (classes,)", fix="fill the rows up with -1")
     counts = (target < 0).cast(dtypes.int32).cumsum(-1) == 0
     place = counts.where(target, 0)
     classes = Tensor.arange(input.shape[-1], dtype=target.dtype, device=target.device)

@@ -1,13 +1,13 @@
-"""torch.nn.functional's tables: rows looked up by number. In: whole numbers and a table. Out: rows, sums of rows."""
+"""torch.nn.functional's tables: rows looked up by number. In: integers and a table. Out: rows, sums of rows."""
 
 from __future__ import annotations
 
 import math
 
 from glassgrad.base.errors import InputError
-from glassgrad.nn import pending
-from glassgrad.tensor.function import custom_gradient
-from glassgrad.tensor.leaves import still_a_leaf
+from glassgrad.nn.modules import running_statistics as pending
+from glassgrad.tensor.autograd.function import custom_gradient
+from glassgrad.tensor.autograd.leaves import still_a_leaf
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["embedding", "embedding_bag"]
@@ -51,7 +51,7 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
                          f"{'given' if offsets is not None else 'left out'}, mode={mode!r}"
                          f"{', with per_sample_weights' if per_sample_weights is not None else ''}",
                          expected='a bag in each row, or one row and offsets; "sum", "mean" or "max", weights in sums',
-                         mend='write embedding_bag(rows, table, mode="sum")')
+                         fix='write embedding_bag(rows, table, mode="sum")')
     rows = embedding(input, weight, None, max_norm, norm_type, scale_grad_by_freq)
     counts = (input == input) if padding_idx is None else input != padding_idx % weight.shape[0]
     if per_sample_weights is not None:
@@ -91,7 +91,7 @@ def _shorten(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -
     before has its gradient too."""
     if max_norm < 0:
         raise InputError("no row is so short", given=f"max_norm={max_norm}", expected="0 or more",
-                         mend="leave max_norm out: rows are of any length then")
+                         fix="leave max_norm out: rows are of any length then")
     places, old = index.flatten(), weight.uop
     rows = weight.detach()._slices_at(0, places)
     lengths = rows.abs().amax(-1, keepdim=True) if norm_type == float("inf") else \

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from glassgrad.base.errors import GradientError
-from glassgrad.tensor.mistakes import explaining
+from glassgrad.tensor.argument_checks import explaining
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "total_norm"]
@@ -59,7 +59,7 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
     if error_if_nonfinite and not math.isfinite(length.item()):
         raise GradientError("the gradients are not finite", given=f"a common length of {length.item()}",
                             expected="a finite length",
-                            mend="lower the learning rate, or look for a division by 0")
+                            fix="lower the learning rate, or look for a division by 0")
     factor = (max_norm / (length + 1e-6)).minimum(1.0)
     for p in held:
         assert p.grad is not None

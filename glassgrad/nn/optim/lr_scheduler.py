@@ -1,8 +1,8 @@
 """All schedules under PyTorch's name of the room: `from glassgrad.nn.optim.lr_scheduler import StepLR`."""
 
-from glassgrad.nn.optim.cycles import CosineAnnealingLR, CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
-from glassgrad.nn.optim.plateau import ReduceLROnPlateau
-from glassgrad.nn.optim.schedule import (
+from glassgrad.nn.optim.schedules.cycles import CosineAnnealingLR, CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
+from glassgrad.nn.optim.schedules.plateau import ReduceLROnPlateau
+from glassgrad.nn.optim.schedules.schedule import (
     ChainedScheduler,
     ConstantLR,
     ExponentialLR,

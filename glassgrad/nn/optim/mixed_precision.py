@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from glassgrad.base.errors import GradientError, InputError
-from glassgrad.graph.dtype import DType, dtype_by_name, dtypes
-from glassgrad.nn.optim.base import Optimizer
-from glassgrad.tensor import precision
+from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
+from glassgrad.nn.optim.optimizer import Optimizer
+from glassgrad.tensor.autograd import autocast as precision
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["autocast", "GradScaler"]
@@ -46,7 +46,7 @@ class autocast:
         if chosen not in (dtypes.float16, dtypes.bfloat16, dtypes.float32):
             raise InputError("autocast computes in a float type of 16 bits", given=f"dtype={chosen.name}",
                              expected="dtypes.float16 or dtypes.bfloat16",
-                             mend="write autocast(dtype=dtypes.bfloat16)")
+                             fix="write autocast(dtype=dtypes.bfloat16)")
         self.dtype = chosen if enabled and chosen is not dtypes.float32 else None
         self._before: list[DType | None] = []
 
@@ -91,7 +91,7 @@ class GradScaler:
                                    f"backoff_factor={backoff_factor}, "
                                    f"growth_interval={growth_interval}",
                              expected="a scale above 0, growth above 1, backoff between 0 and 1, an interval from 1",
-                             mend="leave them at their defaults")
+                             fix="leave them at their defaults")
         self.growth_factor, self.backoff_factor, self.growth_interval = growth_factor, backoff_factor, growth_interval
         self.enabled = enabled
         # PyTorch's "cuda" is whatever accelerator there is: the default device
@@ -123,7 +123,7 @@ class GradScaler:
             return
         if id(optimizer) in self._finite:
             raise GradientError("these gradients were divided by the scale already", given="unscale_() twice",
-                                expected="once between two updates", mend="call update() after step()")
+                                expected="once between two updates", fix="call update() after step()")
         finite: Tensor | None = None
         for p in optimizer.params:
             if p.grad is None:
@@ -137,7 +137,7 @@ class GradScaler:
             raise GradientError("there are no gradients to divide by the scale",
                                 given="parameters whose grad is None",
                                 expected="at least one parameter with a gradient",
-                                mend="call scaler.scale(loss).backward() first")
+                                fix="call scaler.scale(loss).backward() first")
         self._finite[id(optimizer)] = finite
 
     def step(self, optimizer: Optimizer) -> None:
@@ -161,7 +161,7 @@ class GradScaler:
         elif not self._stepped:
             raise GradientError("there was no step to learn from", given="update() without step()",
                                 expected="a step before it",
-                                mend="call scaler.step(optimizer) first")
+                                fix="call scaler.step(optimizer) first")
         else:
             finite = self._stepped[0]
             for other in self._stepped[1:]:
@@ -189,7 +189,7 @@ class GradScaler:
         if not saved:
             raise InputError("the saved GradScaler was off", given="an empty state",
                              expected="the state of one that was on",
-                             mend="save it with enabled=True, or make this one with enabled=False")
+                             fix="save it with enabled=True, or make this one with enabled=False")
         self.growth_factor, self.backoff_factor = saved["growth_factor"], saved["backoff_factor"]
         self.growth_interval = saved["growth_interval"]
         self._scale.assign(Tensor([saved["scale"]], device=self._scale.device))

@@ -12,13 +12,13 @@ import operator
 from collections.abc import Sequence
 
 from glassgrad.base.errors import DTypeError, GradientError, ShapeError
-from glassgrad.graph import ops as o
-from glassgrad.graph.arguments import OwnGradient
-from glassgrad.graph.dtype import DType, dtypes
-from glassgrad.graph.gradient import reached_from
-from glassgrad.graph.uop import UOp
-from glassgrad.tensor.own_gradient import own_gradient
-from glassgrad.tensor.sequence import counting
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import OwnGradient
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.gradient import reached_from
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor.autograd.custom_gradient import own_gradient
+from glassgrad.tensor.formulas.counting import counting
 
 __all__ = ["refuse_bits", "reread"]
 
@@ -29,7 +29,7 @@ WORDS = {word.itemsize: word for word in dtypes.uints}
 def reread(x: UOp, dtype: DType) -> UOp:
     """The bits of x as elements of `dtype`; the last axis grows or shrinks with the size of an element.
 
-    >>> from glassgrad.graph.uop import full
+    >>> from glassgrad.compiler.graph.uop import full
     >>> reread(full((2, 6), 1.0, dtypes.float32), dtypes.int8).shape
     (2, 24)
     """
@@ -50,7 +50,7 @@ def _reread(x: UOp, dtype: DType) -> UOp:
     if not x.shape:
         raise DTypeError("a single number keeps its size under bitcast", given=_sizes(x.dtype, dtype),
                          expected="a last axis whose size can change, or two types of the same size",
-                         mend="give it an axis first: x.reshape(1); or use cast to convert values")
+                         fix="give it an axis first: x.reshape(1); or use cast to convert values")
     if wanted < given:
         return _as_values(_cut(_as_words(x), WORDS[wanted]), dtype)
     count, last = wanted // given, x.shape[-1]
@@ -58,7 +58,7 @@ def _reread(x: UOp, dtype: DType) -> UOp:
         raise ShapeError("the last axis does not divide into elements of this size",
                          given=f"shape {x.shape}, {_sizes(x.dtype, dtype)}",
                          expected=f"a last axis whose size is a multiple of {count}",
-                         mend="cut the last axis to such a size, x[..., :size], or pad it")
+                         fix="cut the last axis to such a size, x[..., :size], or pad it")
     return _as_values(_join(_as_words(x), WORDS[wanted]), dtype)
 
 
@@ -77,7 +77,7 @@ def refuse_bits(root: UOp, targets: Sequence[UOp]) -> None:
             raise GradientError("bits have no gradient",
                                 given=f"a gradient through bitcast from {node.src[1].dtype.name} to {node.dtype.name}",
                                 expected="a value that changes smoothly with its input",
-                                mend="use cast to convert values; or x.detach() before bitcast, where no gradient is "
+                                fix="use cast to convert values; or x.detach() before bitcast, where no gradient is "
                                      "meant")
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.graph import ops as o
-from glassgrad.graph.arguments import Cell
-from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.uop import UOp, const, full
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Cell
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.tensor.autograd.custom_gradient import own_gradient
+from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.elementary import exp, log
-from glassgrad.tensor.movement import joined
-from glassgrad.tensor.own_gradient import own_gradient
-from glassgrad.tensor.sequence import counting
+from glassgrad.tensor.methods.shape.movement import joined
 
 __all__ = ["losses"]
 

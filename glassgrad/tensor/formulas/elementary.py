@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from glassgrad.graph import ops as o
-from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.ops import Op
-from glassgrad.graph.uop import UOp, const
-from glassgrad.tensor.own_gradient import own_gradient
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.tensor.autograd.custom_gradient import own_gradient
 
 LOG2_E, LN_2 = math.log2(math.e), math.log(2.0)
 HALF_PI = math.pi / 2
@@ -270,8 +270,8 @@ def whole_power(x: UOp, n: int) -> UOp:
     return result
 
 
-def whole_number_power(x: UOp, n: UOp) -> UOp:
-    """x^n for whole numbers: beyond n = 63 every base but 0, 1 and -1 has long overflowed."""
+def integer_power(x: UOp, n: UOp) -> UOp:
+    """x^n for integers: beyond n = 63 every base but 0, 1 and -1 has long overflowed."""
     result = const(1, x.dtype)
     for bit in range(6):
         result = (n & (1 << bit)).ne(0).where(result * x, result)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.graph import ops as o
-from glassgrad.graph.arguments import Cell
-from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.uop import UOp, const, full
-from glassgrad.tensor import running
-from glassgrad.tensor.sequence import counting
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Cell
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.tensor import evaluate as running
+from glassgrad.tensor.formulas.counting import counting
 
 __all__ = ["eliminate", "cholesky", "householder", "jacobi", "parity"]
 

@@ -8,12 +8,12 @@ digit's place is a scalar argument, so every pass runs the same two kernels.
 
 from __future__ import annotations
 
-from glassgrad.graph import ops as o
-from glassgrad.graph.arguments import Cell, Scan, Scatter
-from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.length import most
-from glassgrad.graph.uop import UOp, const, full
-from glassgrad.tensor.sequence import counting
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Cell, Scan, Scatter
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.symbolic import most
+from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.tensor.formulas.counting import counting
 
 __all__ = ["key_of", "order_of", "largest_of"]
 

@@ -1,6 +1,6 @@
-"""Quotients of floats rounded to whole numbers, and what remains. In: float UOps of one type. Out: UOps.
+"""Quotients of floats rounded to integers, and what remains. In: float UOps of one type. Out: UOps.
 
-As in C and in PyTorch a remainder is exact: it is what is left after the whole number of times, not after a rounded
+As in C and in PyTorch a remainder is exact: it is what is left after the integer of times, not after a rounded
 product of a rounded quotient. So 1.0 // 0.1 is 9, because the float 0.1 is a little more than a tenth. Exact up to
 quotients of 2^46 in float32 and 2^104 in float64.
 """
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.uop import UOp, const
-from glassgrad.tensor.own_gradient import own_gradient
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.tensor.autograd.custom_gradient import own_gradient
 
 __all__ = ["toward_zero", "floored", "floor_quotient"]
 
@@ -31,7 +31,7 @@ def floor_quotient(x: UOp, y: UOp) -> UOp:
     """x / y rounded down; flat everywhere."""
     rest = _rest(x, y)
     plain = x / y
-    near = (x - rest) / y                              # a whole number, but for the rounding of its last place
+    near = (x - rest) / y                              # an integer, but for the rounding of its last place
     whole = _nearest(_turned(rest, y).where(near - 1.0, near))
     signed = whole.eq(0.0).where(plain * 0.0, whole)   # -0.0 where the quotient is a little below 0
     beyond = y.eq(0.0) | (plain.abs().eq(math.inf) & (x.abs() < math.inf))

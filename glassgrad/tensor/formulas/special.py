@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from glassgrad.graph.dtype import dtypes
-from glassgrad.graph.uop import UOp, const
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.formulas.elementary import erf, exp, log, polynomial, tan
-from glassgrad.tensor.own_gradient import own_gradient
 
 __all__ = ["digamma", "erfinv", "lgamma"]
 
@@ -51,7 +51,7 @@ def lgamma(x: UOp) -> UOp:
         total = total + c / (z + float(k))
     t = z + 7.5
     value = log(t) * (z + 0.5) - t + log(total) + 0.5 * math.log(2 * math.pi)
-    turn = x - x.trunc()  # sin(pi x) from the fraction, exactly 0 at whole numbers
+    turn = x - x.trunc()  # sin(pi x) from the fraction, exactly 0 at integers
     reflected = math.log(math.pi) - log((turn * math.pi).sin().abs()) - value
     value = below.where(reflected, value)
     value = (x.eq(1.0) | x.eq(2.0)).where(0.0, value)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from glassgrad.graph import ops as o
-from glassgrad.graph.uop import UOp
-from glassgrad.tensor.sequence import counting
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor.formulas.counting import counting
 
 __all__ = ["FirstTakesAll", "Windows"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from glassgrad.tensor.transforms import checkpoint as _checkpoint
+from glassgrad.tensor.autograd.transforms import checkpoint as _checkpoint
 
 __all__ = ["checkpoint"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.graph.dtype import dtypes
+from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.tensor.tensor import Tensor
 from glassgrad.torch.creation import Generator, tensor
 
@@ -28,7 +28,7 @@ class Dataset:
 
     def __getitem__(self, index: Any) -> Any:
         raise InputError("this data set gives no examples", given=type(self).__name__,
-                         expected="a method __getitem__(self, index)", mend="write it in your subclass")
+                         expected="a method __getitem__(self, index)", fix="write it in your subclass")
 
     def __add__(self, other: Any) -> ConcatDataset:
         return ConcatDataset([self, other])
@@ -48,7 +48,7 @@ class TensorDataset(Dataset):
     def __init__(self, *tensors: Tensor):
         if len({t.shape[0] for t in tensors}) > 1:
             raise InputError("these tensors do not hold the same examples", given=f"{[t.shape for t in tensors]}",
-                             expected="one size of the first axis", mend="check the order of the axes")
+                             expected="one size of the first axis", fix="check the order of the axes")
         self.tensors = tensors
 
     def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
@@ -105,7 +105,7 @@ def random_split(dataset: Any, lengths: Sequence[float], generator: Generator | 
     if sum(sizes) != total:
         raise InputError("these parts do not make up the data", given=f"{list(lengths)} of {total} examples",
                          expected=f"lengths whose sum is {total}, or fractions whose sum is 1",
-                         mend="compute the last one: [n, len(data) - n]")
+                         fix="compute the last one: [n, len(data) - n]")
     order = _shuffled(total, generator)
     return [Subset(dataset, order[sum(sizes[:i]):sum(sizes[:i + 1])]) for i in range(len(sizes))]
 
@@ -229,7 +229,7 @@ class DataLoader:
                  multiprocessing_context: Any = None, generator: Generator | None = None, **options: Any):
         if shuffle and sampler is not None:
             raise InputError("a sampler says the order already", given="shuffle=True and a sampler",
-                             expected="one of them", mend="leave shuffle away")
+                             expected="one of them", fix="leave shuffle away")
         self.dataset, self.batch_size, self.drop_last, self.collate_fn = dataset, batch_size, drop_last, collate_fn
         self.streams = isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__")
         if self.streams:

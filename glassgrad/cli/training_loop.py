@@ -1,0 +1,72 @@
+"""The loop of every training that is started from a terminal. In: a step to call. Out: progress, and a checkpoint.
+
+Progress is a bar in a terminal, and lines elsewhere. With `--checkpoint` a training that was stopped goes on where it
+was. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from glassgrad.nn.state import load_checkpoint, save_checkpoint
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["add_training_options", "at_least_one", "train"]
+
+
+def add_training_options(parser: argparse.ArgumentParser, steps: int | None,
+                         default: str = "") -> argparse.ArgumentParser:
+    """The options that every training has; `default` says what `steps` is, where that depends."""
+    parser.add_argument("--steps", type=at_least_one, default=steps,
+                        help=f"training steps in all (default: {default or steps})")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE",
+                        help="save the training here, and go on from it when it is there")
+    parser.add_argument("--save-every", type=at_least_one, default=200, metavar="N",
+                        help="steps between saves (default: 200)")
+    parser.add_argument("--seed", type=int, default=1337, help="of all random numbers (default: 1337)")
+    return parser
+
+
+def at_least_one(text: str) -> int:
+    """An integer above 0, for argparse.
+
+    >>> at_least_one("3")
+    3
+    """
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+at_least_one.__name__ = "integer"          # argparse says "invalid integer value: 'x'"
+
+
+def train(options: argparse.Namespace, model: Any, optimizer: Any, step: Callable[[int], Tensor],
+          report: Callable[[], str] | None = None, report_every: int = 200) -> float:
+    """Call `step` until `options.steps`, from the checkpoint if there is one; the seconds it took.
+
+    `step(number)` does one step and gives its loss; `report()` says more, every `report_every` steps and at the end.
+    """
+    first = 0
+    if options.checkpoint and options.checkpoint.exists():
+        first = load_checkpoint(options.checkpoint, model, optimizer).step
+        print(f"going on from step {first} in {options.checkpoint}")
+    start, total, count = time.perf_counter(), 0.0, 0
+    with tqdm(total=options.steps, initial=first, desc="training", unit="step", disable=None) as bar:
+        for done in range(first + 1, options.steps + 1):
+            total, count = total + step(done - 1).item(), count + 1
+            bar.update()
+            if done % report_every == 0 or done == options.steps:
+                said = f"step {done}: loss {total / count:.4f}" + (f", {report()}" if report else "")
+                total, count = 0.0, 0
+                tqdm.write(f"{said}, {time.perf_counter() - start:.0f} s")
+            if options.checkpoint and (done % options.save_every == 0 or done == options.steps):
+                save_checkpoint(options.checkpoint, model, optimizer, step=done)
+    return time.perf_counter() - start

@@ -1,0 +1,130 @@
+"""Memory that watches who uses it. In: flat arrays and indices. Out: values; or a `Bug` that names what went wrong.
+
+What the kernel interpreter loads from and stores to: the kernel's buffers, memory shared by its tasks, and memory
+private to a task. Indices are checked, and so is the promise that tasks are independent: within one phase no task may
+touch what another stores. Fresh LOCAL memory is poisoned (NaN, or a telling pattern), so that reading it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.check.graph_interpreter import evaluate, from_storage, to_storage
+from glassgrad.compiler.check.named_axes import Array, binary
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.ops import Op
+
+Place = Callable[[int], str]       # where in the program the n-th element of an access is: "task i=3, k=2"
+
+NOBODY, SEVERAL = -1, -2           # instead of a task's number
+
+
+def poisoned(dtype: DType, shape: tuple[int, ...]) -> Array:
+    """An array in which every element is NaN, or 0x5A in every byte where the type has no NaN."""
+    if dtype.is_float:
+        return np.full(shape, to_storage(np.array(np.nan, np.float32), dtype), np.dtype(dtype.format))
+    if dtype.kind == "b":
+        return np.ones(shape, np.bool_)
+    return np.full(shape, 0x5A, np.uint8).repeat(dtype.itemsize, -1).view(np.dtype(dtype.format))
+
+
+class Watch:
+    """Which task stored or loaded each element of one array in the present phase."""
+
+    def __init__(self, size: int):
+        self.writers, self.readers = np.full(size, NOBODY), np.full(size, NOBODY)
+
+    def load(self, index: Array, tasks: Array, fail: Callable[[int, int, str], Bug]) -> None:
+        writers = self.writers[index]
+        foreign = (writers != NOBODY) & (writers != tasks)
+        if foreign.any():
+            at = int(foreign.argmax())
+            raise fail(at, int(writers[at]), "loads what another task stored in the same phase")
+        old = self.readers[index]
+        new = np.where((old == NOBODY) | (old == tasks), tasks, SEVERAL)
+        self.readers[index] = new
+        self.readers[index[self.readers[index] != new]] = SEVERAL      # several tasks in this one access
+
+    def store(self, index: Array, tasks: Array, fail: Callable[[int, int, str], Bug]) -> None:
+        for users, what in ((self.writers[index], "stores where another task stored in the same phase"),
+                            (self.readers[index], "stores what another task loads in the same phase")):
+            foreign = (users != NOBODY) & (users != tasks)
+            if foreign.any():
+                at = int(foreign.argmax())
+                raise fail(at, int(users[at]), what)
+        self.writers[index] = tasks
+        writers = self.writers[index]
+        if (writers != tasks).any():
+            at = int((writers != tasks).argmax())
+            raise fail(at, int(writers[at]), "stores where another task stored in the same phase")
+
+
+class Memory:
+    """One buffer or LOCAL memory. `array` is flat; of private memory it has a row for each task that runs now."""
+
+    def __init__(self, name: str, dtype: DType, array: Array, private: bool = False):
+        self.name, self.dtype, self.array, self.private = name, dtype, array, private
+        self.size: int = array.shape[-1]
+        self.address: int = array.__array_interface__["data"][0]
+        self.watch: Watch | None = None
+
+    def check(self, index: Array, active: Array, what: str, place: Place) -> None:
+        """Every active index must lie inside; arrays of one shape."""
+        outside = ((index < 0) | (index >= self.size)) & active
+        if outside.any():
+            at = int(outside.argmax())
+            raise Bug(f"{what} {self.name}[{index.flat[at]}], outside its {self.size} elements, at {place(at)}")
+
+    def load(self, index: Array, rows: Array) -> Array:
+        """The elements at indices inside or outside: those outside (gated off, checked before) are arbitrary."""
+        if not self.size:
+            return from_storage(np.zeros(np.broadcast_shapes(index.shape, rows.shape), self.array.dtype), self.dtype)
+        safe = np.clip(index, 0, self.size - 1)
+        return from_storage(self.array[rows, safe] if self.private else self.array[safe], self.dtype)
+
+    def store(self, index: Array, rows: Array, values: Array, moments: Array | None, combine: Op | None, what: str,
+              place: Place) -> None:
+        """values[n] into element index[n] (of row rows[n]), one after another; all of one length. Those of one moment
+        are of independent iterations, which must agree; moments never decrease (None: there is but one)."""
+        spots = rows * self.size + index if self.private else index
+        codes = to_storage(values, self.dtype)
+        flat = self.array.reshape(-1)
+        if (spots[1:] > spots[:-1]).all():                   # all apart, as most are
+            rounds = [np.arange(len(spots))]
+        elif combine is None:
+            self._agree(spots if moments is None else moments * flat.size + spots, index, codes, what, place)
+            _, backwards = np.unique(spots[::-1], return_index=True)
+            rounds = [len(spots) - 1 - backwards]            # the last value for each spot
+        else:
+            rounds = _in_turn(spots)
+        for now in rounds:
+            if combine is not None:
+                old = from_storage(flat[spots[now]], self.dtype)
+                codes[now] = to_storage(evaluate(np, binary(combine, self.dtype), [old, values[now]]), self.dtype)
+            flat[spots[now]] = codes[now]
+
+    def _agree(self, spots: Array, index: Array, codes: Array, what: str, place: Place) -> None:
+        """Values that go to one spot must be one value."""
+        _, first, group = np.unique(spots, return_index=True, return_inverse=True)
+        bits = codes.view(f"u{codes.dtype.itemsize}")
+        other = bits != bits[first][group]
+        if other.any():
+            at = int(other.argmax())
+            raise Bug(f"{what} {self.name}[{index[at]}] different values from independent iterations, "
+                      f"at {place(int(first[group[at]]))} and at {place(at)}")
+
+
+def _in_turn(spots: Array) -> list[Array]:
+    """All positions in rounds: the first for each spot, then the second for each that has one, and so on.
+
+    >>> [now.tolist() for now in _in_turn(np.array([7, 5, 7, 7, 5]))]
+    [[0, 1], [2, 4], [3]]
+    """
+    order = np.argsort(spots, kind="stable")
+    begins = np.flatnonzero(np.diff(spots[order], prepend=-1))          # of each spot's positions, in that order
+    turn = np.empty_like(order)
+    turn[order] = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
+    return np.split(np.argsort(turn, kind="stable"), np.cumsum(np.bincount(turn))[:-1])

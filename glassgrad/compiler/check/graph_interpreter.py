@@ -1,0 +1,429 @@
+"""The reference: what a graph means, by NumPy. In: UOps and arrays for their leaves. Out: arrays. Knows nothing of
+kernels.
+
+Every element type has an array type that holds its values: its own, except that bfloat16 and the two fp8 types, which
+NumPy does not have, are held as float32 and rounded to their grid after every op. `to_storage` and `from_storage`
+translate between those values and the bits in memory. Arithmetic on floats narrower than float32 is done in float32
+and rounded once, reductions at their end. NumPy is loaded when a function here first runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.check.numpy_products import once, seen, sum_of_products
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, convert, dtypes
+from glassgrad.compiler.graph.node import concrete, toposort
+from glassgrad.compiler.graph.ops import ELEMENTWISE, REDUCE, Op
+from glassgrad.compiler.graph.symbolic import value_of
+from glassgrad.compiler.graph.uop import UOp, identity
+
+Array = Any    # numpy.ndarray; NumPy is not loaded with this file
+
+_AXIS_BY_AXIS = ELEMENTWISE | {o.PAD, o.UNWINDOW}    # what does not change along an axis still does not, after these
+_NOT_IN_NUMPY = (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)
+
+
+def interpret(roots: Sequence[UOp], values: Mapping[UOp, Array]) -> list[Array]:
+    """The values of the roots. `values` gives arrays for the leaves, and may give any other node's value too. Symbolic
+    sizes are those of the variables' values.
+
+    >>> import numpy as np
+    >>> from glassgrad.compiler.graph.uop import const
+    >>> x = const(3.0)
+    >>> interpret([x * x + 1.0, x < 2.0], {})
+    [array(10., dtype=float32), array(False)]
+    """
+    import numpy as np
+    if any(r.symbolic for r in roots):
+        plain = concrete(roots, value_of)
+        roots, values = [plain[r] for r in roots], {plain.get(node, node): a for node, a in values.items()}
+    order = toposort(roots)
+    needed = set(roots)
+    for node in reversed(order):
+        if node in needed and node not in values:
+            needed.update(node.src)
+    uses = Counter(roots)
+    for node in needed:
+        if node not in values:
+            uses.update(node.src)
+    inside = {node: _large_parts(node, uses, values) for node in needed if node.op in REDUCE and node not in values}
+    within = {part for parts in inside.values() for part in parts}
+    done: dict[UOp, Array] = {}
+    with np.errstate(all="ignore"):
+        for node in order:
+            if node not in needed or node in within:
+                continue
+            if node in values:
+                result = np.asarray(values[node])
+            else:
+                parts = inside.get(node)
+                sources = [done[s] for s in node.src if s not in within]
+                result = _in_pieces(np, node, parts, done) if parts else _value(np, node, sources)
+                for s in [s for n in (node, *(parts or ())) for s in n.src if s not in within]:
+                    uses[s] -= 1
+                    if not uses[s]:                    # nobody will ask again: long graphs stay small
+                        del done[s]
+            if result.shape != node.shape or result.dtype != array_type(node.dtype):
+                raise Bug(f"{node} has the value of an array of {result.dtype}{list(result.shape)}")
+            done[node] = result
+    return [done[r] for r in roots]
+
+
+# -- reductions of what is too large to be made at once: the products of a matrix product of 2048 are 32 GiB -----
+_LARGE = 1 << 20    # elements: what is made at once stays near the processor, too
+
+
+def _large_parts(node: UOp, uses: Mapping[UOp, int], values: Mapping[UOp, Array]) -> list[UOp]:
+    """Of a reduction's large source: the elementwise nodes that nobody else needs, sources first. None of them where
+    no axis is left to cut along."""
+    if all(n == 1 for n in node.shape):
+        return []
+    found, waiting = [], [node.src[0]]
+    while waiting:
+        part = waiting.pop()
+        if part.op in ELEMENTWISE and part.size > _LARGE and uses[part] == 1 and part not in values:
+            found.append(part)
+            waiting.extend(part.src)
+    return found[::-1]
+
+
+def _in_pieces(np: Any, node: UOp, parts: Sequence[UOp], done: Mapping[UOp, Array]) -> Array:
+    """A reduction of what is too large to be made: a sum of products as a matrix product, or else cut along the longest
+    axis that it keeps: the same sums, where NumPy may add in another order."""
+    product = _as_product(np, node, parts, done)
+    if product is not None:
+        return product
+    axis = max(range(len(node.shape)), key=node.shape.__getitem__)
+    count = node.shape[axis]
+    step = max(1, count * _LARGE // node.src[0].size)
+    result = np.empty(node.shape, array_type(node.dtype))
+    for start in range(0, count, step):
+        cut = (slice(None),) * axis + (slice(start, start + step),)
+        here: dict[UOp, Array] = {}
+        for part in parts:
+            here[part] = _value(np, part, [here[s] if s in here else done[s][cut if s.shape else ()]
+                                           for s in part.src])
+        result[cut] = evaluate(np, node, [here[node.src[0]]])
+    return result
+
+
+def _as_product(np: Any, node: UOp, parts: Sequence[UOp], done: Mapping[UOp, Array]) -> Array | None:
+    """A sum of products whose factors are smaller than the products; None where it is not one."""
+    if node.op is not o.SUM or node.dtype not in (dtypes.float32, dtypes.float64) or parts[-1].op is not o.MUL:
+        return None
+    products, factors = {parts[-1]}, list[UOp]()
+    for part in reversed(parts):                       # readers first: products of products are one
+        for s in part.src if part in products else ():
+            (products.add if s.op is o.MUL and s in parts else factors.append)(s)
+    here = dict(done)
+    for part in [part for part in parts if part not in products]:
+        sources = [here[s] for s in part.src]
+        if math.prod(n for n, used in zip(part.shape, _changing(part, sources)) if used) > node.src[0].size // 4:
+            return None
+        here[part] = _value(np, part, sources)
+    return sum_of_products(np, [here[f] for f in factors], node.src[0].shape, node.arg.axes)
+
+
+def _value(np: Any, node: UOp, sources: list[Array]) -> Array:
+    """A node's value. What goes element by element is made once along the axes that no source changes along."""
+    if node.op not in _AXIS_BY_AXIS:
+        return evaluate(np, node, sources)
+    full = np.broadcast_shapes(*(x.shape for x in sources))
+    axes = _changing(node, sources)
+    if all(used or n <= 1 for used, n in zip(axes, full)):
+        return evaluate(np, node, sources)
+    result = evaluate(np, node, [once(x, axes) for x in sources])
+    return np.broadcast_to(result, [n if used else whole for n, used, whole in zip(result.shape, axes, full)])
+
+
+def _changing(node: UOp, sources: list[Array]) -> tuple[bool, ...]:
+    """The axes along which some source changes, or which the node works along."""
+    working = [a for a, ends in enumerate(node.arg.padding) if any(ends)] if node.op is o.PAD else \
+        [node.arg.axis, len(node.shape) - 1] if node.op is o.UNWINDOW else []
+    along = [seen(x) for x in sources if x.shape]
+    return tuple(a in working or any(axes[a] for axes in along) for a in range(len(node.shape)))
+
+
+def evaluate(np: Any, node: UOp, sources: list[Array]) -> Array:
+    """One node's value from its sources' values; the kernel interpreter gives it arrays that broadcast."""
+    op = node.op
+    if op in ELEMENTWISE and op.meaning is not None:
+        wide = [_widen(np, x, s.dtype) for x, s in zip(sources, node.src)]
+        return _settle(np, op.meaning(np, *wide), node.dtype)
+    if op in REDUCE:
+        return _reduce(np, node, sources[0])
+    rule = _EVALUATE.get(op)
+    if rule is None:
+        raise Bug(f"the interpreter needs a value for {node}" if op in (o.BUFFER, o.PARAM)
+                  else f"{op} means nothing outside a kernel")
+    return rule(np, node, *sources)
+
+
+def _widen(np: Any, x: Array, dtype: DType) -> Array:
+    return x.astype(np.float32) if dtype is dtypes.float16 else x
+
+
+def _settle(np: Any, x: Array, dtype: DType) -> Array:
+    """A result as an array of its type: rounded where the arithmetic was wider."""
+    x = np.asarray(x)
+    if dtype is dtypes.float16:
+        return x.astype(np.float16)
+    return from_storage(to_storage(x, dtype), dtype) if dtype in _NOT_IN_NUMPY else x
+
+
+_EVALUATE: dict[Op, Callable[..., Array]] = {}
+
+
+def _means(*ops: Op) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    def declare(evaluate: Callable[..., Array]) -> Callable[..., Array]:
+        _EVALUATE.update(dict.fromkeys(ops, evaluate))
+        return evaluate
+    return declare
+
+
+# -- leaves and memory ---------------------------------------------------------------------------------------
+@_means(o.CONST)
+def _(np: Any, node: UOp) -> Array:
+    return np.asarray(node.arg, array_type(node.dtype))
+
+
+@_means(o.SCALAR)
+def _(np: Any, node: UOp) -> Array:
+    return np.asarray(convert(node.arg.value, node.dtype), array_type(node.dtype))
+
+
+@_means(o.LENGTH)
+def _(np: Any, node: UOp) -> Array:
+    return np.asarray(node.arg.length, array_type(node.dtype))
+
+
+@_means(o.CONTIGUOUS, o.COPY, o.DETACH)
+def _(np: Any, node: UOp, x: Array, *inputs: Array) -> Array:
+    return x    # a DETACH may have more sources: they matter to gradients only
+
+
+# -- conversion ----------------------------------------------------------------------------------------------
+@_means(o.CAST)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    return cast_array(x, node.dtype)
+
+
+@_means(o.BITCAST)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    return from_storage(to_storage(x, node.src[0].dtype).view(storage_type(node.dtype)), node.dtype)
+
+
+def array_type(dtype: DType) -> Any:
+    """The NumPy type of arrays that hold values of `dtype`."""
+    import numpy as np
+    return np.dtype(np.float32 if dtype in _NOT_IN_NUMPY else dtype.name)
+
+
+def storage_type(dtype: DType) -> Any:
+    """The NumPy type of arrays that hold the bits of `dtype` as they lie in memory."""
+    import numpy as np
+    return np.dtype(f"uint{dtype.bits}" if dtype in _NOT_IN_NUMPY else dtype.name)
+
+
+def cast_array(x: Array, dtype: DType) -> Array:
+    """Values as another type, as PyTorch on x86 converts them (see `dtype.convert`, which does one value)."""
+    import numpy as np
+    with np.errstate(all="ignore"):
+        if dtype.kind == "b":
+            return np.asarray(x != 0)
+        if dtype.kind == "f":
+            narrow = dtype.bits < 32
+            return _settle(np, x.astype(np.float32 if narrow else dtype.name), dtype)
+        return _truncate(np, x.astype(np.float64), dtype) if x.dtype.kind == "f" else x.astype(dtype.name)
+
+
+def _truncate(np: Any, x: Array, dtype: DType) -> Array:
+    lowest = -(1 << 31) if dtype.bits < 32 or dtype is dtypes.int32 else -(1 << 63)
+    fits = (x > lowest - 1) & (x < -lowest)            # false for NaN
+    whole = np.where(fits, np.where(fits, x, 0.0).astype(np.int64), np.int64(lowest))
+    if dtype is dtypes.uint64:
+        above = (x >= 2.0 ** 63) & (x < 2.0 ** 64)
+        upper = np.where(above, x - 2.0 ** 63, 0.0).astype(np.uint64) + np.uint64(1 << 63)
+        return np.where(x >= 2.0 ** 63, np.where(above, upper, np.uint64(0)), whole.astype(np.uint64))
+    return whole.astype(dtype.name)
+
+
+# -- values and the bits in memory ---------------------------------------------------------------------------
+def to_storage(values: Array, dtype: DType) -> Array:
+    """Values as they lie in memory: the array itself, or the codes of types that NumPy lacks, rounded to nearest even.
+
+    >>> import numpy as np
+    >>> [hex(code) for code in to_storage(np.array([1.0, 3.14159], np.float32), dtypes.bfloat16)]
+    ['0x3f80', '0x4049']
+    """
+    import numpy as np
+    values = np.asarray(values)
+    if dtype not in _NOT_IN_NUMPY:
+        return values.astype(dtype.name, copy=False)
+    values = values.astype(np.float32, copy=False)
+    if dtype is dtypes.bfloat16:
+        bits = values.view(np.uint32)
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        return np.asarray(np.where(np.isnan(values), np.uint32(0x7FC0), rounded), np.uint16)
+    mantissa, smallest = dtype.mantissa, 2 - (1 << (dtype.exponent - 1))
+    greatest = 0x7E if dtype is dtypes.fp8e4m3 else 0x7C            # 448 there, infinity here
+    size = np.abs(np.where(np.isfinite(values), values, np.float32(0)).astype(np.float64))
+    power = np.where(size > 0, np.maximum(np.frexp(size)[1] - 1, smallest), smallest)
+    codes = np.rint(np.ldexp(size, mantissa - power)).astype(np.int64) + ((power - smallest) << mantissa)
+    codes = np.where(np.isinf(values), greatest, np.minimum(codes, greatest))
+    codes = np.where(np.isnan(values), 0x7F, codes) | (np.signbit(values) << 7)
+    return np.asarray(codes, np.uint8)
+
+
+def from_storage(codes: Array | bytes | memoryview, dtype: DType) -> Array:
+    """The values behind what lies in memory: an array of codes, or raw bytes (one axis).
+
+    >>> from_storage(bytes([0x49, 0x40]), dtypes.bfloat16)
+    array([3.140625], dtype=float32)
+    """
+    import numpy as np
+    if not isinstance(codes, np.ndarray):
+        codes = np.frombuffer(codes, storage_type(dtype))
+    if dtype is dtypes.bfloat16:
+        return np.asarray(codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    if dtype not in _NOT_IN_NUMPY:
+        return codes
+    return np.asarray(_fp8_values(np, dtype)[codes])
+
+
+def _fp8_values(np: Any, dtype: DType) -> Array:
+    """All 256 values of an fp8 type, by code."""
+    codes = np.arange(256)
+    power, fraction = (codes & 0x7F) >> dtype.mantissa, codes & ((1 << dtype.mantissa) - 1)
+    smallest = 2 - (1 << (dtype.exponent - 1))
+    significand = np.where(power > 0, fraction + (1 << dtype.mantissa), fraction).astype(np.float64)
+    values = np.ldexp(significand, np.maximum(power - 1, 0) + smallest - dtype.mantissa)
+    if dtype is dtypes.fp8e5m2:
+        values[codes & 0x7F == 0x7C] = np.inf
+        values[codes & 0x7F > 0x7C] = np.nan
+    values[codes & 0x7F == 0x7F] = np.nan
+    return np.where(codes >> 7, -values, values).astype(np.float32)
+
+
+# -- reductions and scans ------------------------------------------------------------------------------------
+def _reduce(np: Any, node: UOp, x: Array) -> Array:
+    axes = node.arg.axes
+    if any(x.shape[a] == 0 for a in axes):             # the fold of nothing is where the fold starts
+        assert node.op.combine is not None
+        return np.full(node.shape, identity(node.op.combine, node.dtype).arg, array_type(node.dtype))
+    assert node.op.meaning is not None
+    return _settle(np, node.op.meaning(np, _widen(np, x, node.dtype), axes), node.dtype)
+
+
+@_means(o.SCAN)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    combine = {o.ADD: np.add, o.MUL: np.multiply, o.MAX: np.maximum, o.MIN: np.minimum}[node.arg.combine]
+    wide = _widen(np, x, node.dtype)
+    return _settle(np, combine.accumulate(wide, axis=node.arg.axis, dtype=wide.dtype), node.dtype)
+
+
+# -- movement ------------------------------------------------------------------------------------------------
+@_means(o.RESHAPE)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    return x.reshape(node.arg.shape)
+
+
+@_means(o.PERMUTE)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    return x.transpose(node.arg.order)
+
+
+@_means(o.EXPAND)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    return np.broadcast_to(x, node.arg.shape)
+
+
+@_means(o.PAD)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    return np.pad(x, node.arg.padding)
+
+
+@_means(o.SHRINK)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    return x[tuple(slice(start, stop) for start, stop in node.arg.bounds)]
+
+
+@_means(o.FLIP)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    return np.flip(x, node.arg.axes)
+
+
+@_means(o.WINDOW)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    axis, size, stride, dilation = node.arg
+    span = (size - 1) * dilation + 1
+    if not 0 < span <= x.shape[axis]:
+        return np.zeros(node.shape, x.dtype)           # no window fits, or each is empty
+    windows = np.lib.stride_tricks.sliding_window_view(x, span, axis)      # a view: no window is copied
+    return windows[(slice(None),) * axis + (slice(None, None, stride),)][..., ::dilation]
+
+
+@_means(o.UNWINDOW)
+def _(np: Any, node: UOp, x: Array) -> Array:
+    axis, stride, dilation, length = node.arg
+    out = np.zeros((*x.shape[:axis], length, *x.shape[axis + 1:]), x.dtype)
+    source, target = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
+    for k in range(x.shape[-1]):                       # x[o, k] goes to place o*stride + k*dilation, where there is one
+        start = k * dilation
+        count = min(len(source), max(-(-(length - start) // stride), 0))
+        target[start:start + count * stride:stride, ..., k] = source[:count, ..., k]
+    return out
+
+
+# -- the four that cannot honestly be composed ---------------------------------------------------------------
+@_means(o.GATHER)
+def _(np: Any, node: UOp, rows: Array, index: Array) -> Array:
+    if not len(rows):
+        return np.zeros(node.shape, rows.dtype)
+    return rows[np.clip(index, 0, len(rows) - 1)]
+
+
+@_means(o.SCATTER)
+def _(np: Any, node: UOp, base: Array, index: Array, value: Array) -> Array:
+    if not len(base):
+        return base
+    out = _widen(np, base, node.dtype).copy()
+    index = np.clip(index, 0, len(base) - 1).ravel()
+    value = np.broadcast_to(_widen(np, value, node.dtype), node.src[1].shape + base.shape[1:])
+    value = value.reshape(index.shape + base.shape[1:])
+    if node.arg.mode == "set":                         # of several values for one place the last stays
+        out[index] = value
+    else:
+        {"add": np.add, "max": np.maximum}[node.arg.mode].at(out, index, value)
+    return _settle(np, out, node.dtype)
+
+
+@_means(o.IOTA)
+def _(np: Any, node: UOp) -> Array:
+    return np.arange(node.size).astype(array_type(node.dtype))
+
+
+@_means(o.RANDOM)
+def _(np: Any, node: UOp, seed: Array, stream: Array) -> Array:
+    count = np.arange(node.size, dtype=np.uint64) & np.uint64(0xFFFFFFFF)
+    first, second = philox(count, stream, seed)
+    return (first | second << np.uint64(32)).reshape(node.shape)
+
+
+def philox(low: Array, high: Array, key: Array) -> tuple[Array, Array]:
+    """Philox2x32 of ten rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): two random 32-bit
+    words, as uint64, for each counter (low, high) under a key."""
+    import numpy as np
+    multiplier, weyl, mask = np.uint64(0xD256D193), np.uint64(0x9E3779B9), np.uint64(0xFFFFFFFF)
+    low, high, key = (np.asarray(word).astype(np.uint64) & mask for word in (low, high, key))
+    for _ in range(10):
+        product = low * multiplier
+        low, high = (product >> np.uint64(32)) ^ key ^ high, product & mask
+        key = (key + weyl) & mask
+    return low, high

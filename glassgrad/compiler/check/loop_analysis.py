@@ -1,0 +1,90 @@
+"""What the kernel interpreter knows of a tree before it runs. In: statements and expressions. Out: facts about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import WIDE, Accumulate, For, If, Prefetch, Statement, Store, expressions, walk
+
+SUMS = (o.ADD, o.MUL, o.MAX, o.MIN)       # what a loop can accumulate as an axis
+
+
+def is_axis(loop: For) -> bool:
+    """Whether a LOOP does nothing but accumulate and store, and no iteration needs what another did, but for stores
+    that read the sums so far: then it can run as an axis, each statement for all iterations before the next.
+    (That it loads nothing that it stores is seen where it runs: two memories may be one.)"""
+    inner = [s for s in walk(loop.body) if not isinstance(s, Prefetch)]
+    sums = [s for s in inner if isinstance(s, Accumulate)]
+    if not all(isinstance(s, (Accumulate, Store)) or isinstance(s, For) and s.kind in WIDE for s in inner):
+        return False
+    if any(s.combine not in SUMS or s.register.dtype.kind == "b" or s.register.dtype.accumulator is not s.register.dtype
+           for s in sums):                # narrow floats are rounded at every step
+        return False
+    growing = {s.register for s in sums}
+    if len(growing) < len(sums):
+        return False                      # x * a + b, again and again, is not a product and a sum
+    grown: set[UOp] = set()               # stores may read these
+    for s in inner:
+        read = {n for n in toposort(expressions(s)) if n.op is o.REGISTER} & growing
+        if not read <= (grown if isinstance(s, Store) else set()):
+            return False
+        if isinstance(s, Accumulate):
+            grown.add(s.register)
+    return True
+
+
+def memories(loop: For) -> tuple[list[UOp], list[UOp]]:
+    """What a loop stores to, once for each store, and what it loads from."""
+    inner = list(walk([loop]))
+    loads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
+    return [s.memory for s in inner if isinstance(s, Store)], list(dict.fromkeys(n.src[0] for n in loads))
+
+
+def operands(node: UOp) -> tuple[UOp, ...]:
+    """The sources whose values a node takes: not memories, nor the ranges that only name axes."""
+    if node.op is o.LOAD:
+        return node.src[1:]
+    return () if node.op in (o.REGISTER, o.FOLD) else node.src
+
+
+def order(root: UOp, is_leaf: Callable[[UOp], bool]) -> list[UOp]:
+    """What must be computed for an expression, operands first; leaves stand for all that is under them."""
+    return toposort([root], lambda node: () if is_leaf(node) else operands(node))
+
+
+def is_pure(node: UOp) -> bool:
+    """Whether a value is made of counters, scalars and constants alone; iterative, so depth is no limit."""
+    known = _known_pure(node)
+    if known is not None:
+        return known
+    stack = [node]
+    while stack:
+        top = stack[-1]
+        waiting = [s for s in top.src if _known_pure(s) is None]
+        if waiting:
+            stack.extend(waiting)
+            continue
+        stack.pop()
+        pure = top.op not in (o.LOAD, o.REGISTER, o.FOLD, o.LOCAL) and all(_known_pure(s) for s in top.src)
+        top.cached("pure", lambda _, p=pure: p)
+    return bool(_known_pure(node))
+
+
+def _known_pure(node: UOp) -> bool | None:
+    return None if node._cache is None else node._cache.get("pure")
+
+
+def width(body: Iterable[Statement]) -> int:
+    """How many elements the widest statement computes for one task."""
+    widest = 1
+    for s in body:
+        folds = [n for n in toposort(expressions(s)) if n.op is o.FOLD]
+        widest = max([widest, *[math.prod(r.arg.size for r in n.src[1:]) for n in folds]])
+        if isinstance(s, (For, If)):
+            times = s.range.arg.size if isinstance(s, For) and s.kind in WIDE else 1
+            widest = max(widest, times * width(s.body))
+    return widest

@@ -1,0 +1,128 @@
+"""What an op is told besides its sources. In: nothing. Out: one small named tuple per op that has an argument.
+
+Named tuples, because they hash in C, which interning lives on, and `node.arg.axis` says what `arg[0]` does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.symbolic import Symbol
+
+Dimension = Any    # int | Length: see symbolic.py
+Shape = tuple      # of Dimension
+
+
+class Reshape(NamedTuple):
+    shape: Shape
+
+
+class Permute(NamedTuple):
+    order: tuple[int, ...]
+
+
+class Expand(NamedTuple):
+    shape: Shape
+
+
+class Pad(NamedTuple):
+    padding: tuple[tuple[int, int], ...]     # (before, after) per axis
+
+
+class Shrink(NamedTuple):
+    bounds: tuple[tuple[int, int], ...]      # (start, stop) per axis
+
+
+class Flip(NamedTuple):
+    axes: tuple[int, ...]
+
+
+class Window(NamedTuple):
+    axis: int
+    size: int
+    stride: int
+    dilation: int
+
+
+class Unwindow(NamedTuple):
+    axis: int
+    stride: int
+    dilation: int
+    length: int                              # of the axis in the result
+
+
+class Axes(NamedTuple):
+    axes: tuple[int, ...]
+
+
+class Scatter(NamedTuple):
+    mode: str                                # set, add or max
+
+
+class Scan(NamedTuple):
+    axis: int
+    combine: Op
+
+
+class Random(NamedTuple):
+    shape: Shape
+
+
+class Iota(NamedTuple):
+    shape: Shape                             # (n,)
+
+
+class Place(NamedTuple):
+    device: str
+
+
+class OwnGradient(NamedTuple):
+    """Of a DETACH with sources (value, *inputs): the gradients of the inputs are what `backward` says."""
+    backward: Any                            # (gradient, output, *inputs) -> one UOp or None per input
+
+
+class Param(NamedTuple):
+    slot: int
+    shape: Shape
+    scalar: bool = False                     # a Cell's value, not memory
+    device: str | None = None                # set while scheduling, not inside kernels
+
+
+class Measure(NamedTuple):
+    """Of a PARAM that holds the value of a variable."""
+    slot: int
+    symbol: Symbol
+    shape: Shape = ()
+    scalar: bool = True
+    device: str | None = None
+
+
+class Count(NamedTuple):
+    length: Dimension
+
+
+class Range(NamedTuple):
+    name: str
+    size: int
+
+
+class Local(NamedTuple):
+    name: str
+    size: int
+    home: str                                # worker: private to a task; shared: seen by all tasks of the launch
+
+
+class Fold(NamedTuple):
+    combine: Op
+
+
+class Cell:
+    """A scalar whose value is read when a kernel runs: random streams, learning rates. Compared by identity."""
+    __slots__ = ("value", "__weakref__")
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Cell({self.value!r})"

@@ -1,0 +1,118 @@
+"""Which axes matter, followed through movement ops. In: shapes, nodes, sets of axes. Out: sets of axes.
+
+A value that does not change along an axis can be computed once for all of it; fusion and contraction both ask this.
+"""
+
+from __future__ import annotations
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Shape
+from glassgrad.compiler.graph.ops import Kind
+from glassgrad.compiler.graph.symbolic import most
+from glassgrad.compiler.graph.uop import UOp
+
+AxisSet = frozenset[int]
+Run = tuple[int, int, int, int]     # axes [i, left) of one shape hold the same elements as [j, right) of the other
+
+
+def runs(shape: Shape, source: Shape) -> list[Run]:
+    """Two shapes of one size cut into the shortest runs of axes with equal products.
+
+    >>> runs((6, 4), (2, 3, 4))
+    [(0, 1, 0, 2), (1, 2, 2, 3)]
+    """
+    out: list[Run] = []
+    i = j = 0
+    while i < len(shape) or j < len(source):
+        left, right = i, j
+        size_left = size_right = whole_left = whole_right = 1       # the greatest sizes say how to go on
+        while whole_left != whole_right or (left == i and right == j):
+            if (size_left <= size_right and left < len(shape)) or right == len(source):
+                if left == len(shape):
+                    break
+                size_left *= most(shape[left])
+                whole_left *= shape[left]
+                left += 1
+            else:
+                size_right *= most(source[right])
+                whole_right *= source[right]
+                right += 1
+        out.append((i, left, j, right))
+        i, j = left, right
+    return out
+
+
+def nontrivial(shape: Shape) -> AxisSet:
+    return frozenset(a for a, n in enumerate(shape) if n != 1)
+
+
+def carried(node: UOp, axes: AxisSet, exact: bool) -> AxisSet | None:
+    """Axes of `node.src[0]` as axes of a movement or reduce node.
+
+    Where a reshape mixes axes inside and outside the set there is no answer: None if `exact`, else all of the mix.
+    """
+    op, arg, source = node.op, node.arg, node.src[0].shape
+    if op is o.PERMUTE:
+        return frozenset(arg.order.index(a) for a in axes)
+    if op is o.RESHAPE:
+        out: set[int] = set()
+        for i, left, j, right in runs(node.shape, source):
+            inside = {a for a in range(j, right) if source[a] != 1}
+            if not inside & axes:
+                continue
+            if exact and not inside <= axes:
+                return None
+            out |= {a for a in range(i, left) if node.shape[a] != 1}
+        return frozenset(out)
+    if op is o.WINDOW or op is o.UNWINDOW:
+        return axes | {len(node.shape) - 1} if arg.axis in axes else axes
+    if op in o.REDUCE:
+        return axes - frozenset(arg.axes)
+    return axes
+
+
+def start_of_piece(node: UOp) -> int | None:
+    """Which element of its source a SHRINK begins with, if what it takes lies there in one piece; else None.
+
+    >>> from glassgrad.compiler.graph.dtype import dtypes
+    >>> from glassgrad.compiler.graph.uop import full
+    >>> x = full((4, 3, 2), 0.0, dtypes.float32)
+    >>> [start_of_piece(x.shrink(bounds)) for bounds in (((1, 3), (0, 3), (0, 2)), ((2, 3), (1, 2), (0, 2)))]
+    [6, 14]
+    >>> start_of_piece(x.shrink(((0, 4), (0, 1), (0, 2))))
+    """
+    if node.symbolic:
+        return None
+    begin, step, whole = 0, 1, True
+    for (start, stop), size in zip(reversed(node.arg.bounds), reversed(node.src[0].shape)):
+        if not whole and stop - start != 1:
+            return None
+        whole = whole and (start, stop) == (0, size)
+        begin += start * step
+        step *= size
+    return begin
+
+
+def varies(order: list[UOp], known: dict[UOp, AxisSet] | None = None) -> dict[UOp, AxisSet]:
+    """For every node (given sources first), the axes along which its value may change; added to those that are `known`
+    of nodes below."""
+    found: dict[UOp, AxisSet] = {} if known is None else known
+    for node in order:
+        kind = node.op.kind
+        if kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
+            inner = [found[s] for s in node.src if s.shape != ()]
+            found[node] = frozenset().union(*inner) if node.shape else frozenset()
+        elif kind in (Kind.MOVEMENT, Kind.REDUCE):
+            found[node] = (carried(node, found[node.src[0]], exact=False) or frozenset()) | _edges(node)
+        elif node.op in (o.CONTIGUOUS, o.DETACH, o.COPY):
+            found[node] = found[node.src[0]]
+        else:
+            found[node] = nontrivial(node.shape)
+    return found
+
+
+def _edges(node: UOp) -> AxisSet:
+    """Axes along which a node changes because zeros begin, whatever its source does."""
+    if node.op is o.PAD:
+        return frozenset(a for a, zeros in enumerate(node.arg.padding) if zeros != (0, 0))
+    return frozenset((node.arg.axis, len(node.shape) - 1)) if node.op is o.UNWINDOW else frozenset()

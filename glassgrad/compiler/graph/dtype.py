@@ -1,0 +1,283 @@
+"""Element types and how they meet. In: nothing. Out: `DType`, `dtypes`, `promote`. Knows nothing of graphs or NumPy."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+from glassgrad.base.errors import DTypeError, DTypeNameError
+
+
+class DType:
+    """One element type, compared by identity. `kind` is one of b(ool) i(nt) u(int) f(loat)."""
+    __slots__ = ("name", "itemsize", "kind", "rank", "format", "bits", "exponent", "mantissa")
+
+    def __init__(self, name: str, itemsize: int, kind: str, rank: int, format: str,
+                 exponent: int = 0, mantissa: int = 0):
+        self.name, self.itemsize, self.kind, self.rank, self.format = name, itemsize, kind, rank, format
+        self.bits, self.exponent, self.mantissa = itemsize * 8, exponent, mantissa
+
+    def __repr__(self) -> str:
+        return f"dtypes.{self.name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (dtype_by_name, (self.name,))
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "f"
+
+    @property
+    def is_int(self) -> bool:
+        return self.kind in "iu"
+
+    @property
+    def is_signed(self) -> bool:
+        return self.kind in "if"
+
+    @property
+    def min(self) -> int | float | bool:
+        if self.kind == "f":
+            return -float("inf")
+        return False if self.kind == "b" else (-(1 << (self.bits - 1)) if self.kind == "i" else 0)
+
+    @property
+    def max(self) -> int | float | bool:
+        if self.kind == "f":
+            return float("inf")
+        return True if self.kind == "b" else ((1 << (self.bits - 1)) - 1 if self.kind == "i" else (1 << self.bits) - 1)
+
+    @property
+    def bitsize(self) -> int:
+        """tinygrad's word for `bits`."""
+        return self.bits
+
+    @property
+    def accumulator(self) -> DType:
+        """The type a sum of this type is carried in: narrow floats in float32."""
+        return dtypes.float32 if self.kind == "f" and self.bits < 32 else self
+
+
+class dtypes:
+    """All element types, with the short names that PyTorch and tinygrad use.
+
+    >>> dtypes.float is dtypes.float32, dtypes.half.itemsize
+    (True, 2)
+    """
+    bool = DType("bool", 1, "b", 0, "?")
+    int8 = char = DType("int8", 1, "i", 1, "b")
+    uint8 = uchar = DType("uint8", 1, "u", 2, "B")
+    int16 = short = DType("int16", 2, "i", 3, "h")
+    uint16 = ushort = DType("uint16", 2, "u", 4, "H")
+    int32 = int = DType("int32", 4, "i", 5, "i")
+    uint32 = uint = DType("uint32", 4, "u", 6, "I")
+    int64 = long = DType("int64", 8, "i", 7, "q")
+    uint64 = ulong = DType("uint64", 8, "u", 8, "Q")
+    fp8e4m3 = float8_e4m3fn = DType("fp8e4m3", 1, "f", 9, "B", 4, 3)
+    fp8e5m2 = float8_e5m2 = DType("fp8e5m2", 1, "f", 10, "B", 5, 2)
+    float16 = half = DType("float16", 2, "f", 11, "e", 5, 10)
+    bfloat16 = DType("bfloat16", 2, "f", 12, "H", 8, 7)
+    float32 = float = DType("float32", 4, "f", 13, "f", 8, 23)
+    float64 = double = DType("float64", 8, "f", 14, "d", 11, 52)
+
+    default_float: DType = float32
+    default_int: DType = int32
+    index: DType = int64  # what addresses are computed in
+
+    fp8s = (fp8e4m3, fp8e5m2)
+    floats = (*fp8s, float16, bfloat16, float32, float64)
+    uints = (uint8, uint16, uint32, uint64)
+    sints = (int8, int16, int32, int64)
+    ints = (*uints, *sints)
+    int8s, int16s, int32s, int64s = ((small, large) for small, large in zip(uints, sints))
+    all = (*floats, *ints, bool)
+
+    @staticmethod
+    def is_float(dtype: DType) -> bool:  # type: ignore[valid-type]
+        return dtype.kind == "f"
+
+    @staticmethod
+    def is_int(dtype: DType) -> bool:  # type: ignore[valid-type]
+        return dtype.kind in "iu"
+
+    @staticmethod
+    def is_unsigned(dtype: DType) -> bool:  # type: ignore[valid-type]
+        return dtype.kind == "u"
+
+    @staticmethod
+    def is_bool(dtype: DType) -> bool:  # type: ignore[valid-type]
+        return dtype.kind == "b"
+
+    @staticmethod
+    def min(dtype: DType) -> Any:
+        """The least value of a type; minus infinity for floats."""
+        return dtype.min
+
+    @staticmethod
+    def max(dtype: DType) -> Any:
+        """The greatest value of a type; infinity for floats."""
+        return dtype.max
+
+    @staticmethod
+    def finfo(dtype: DType) -> tuple[Any, Any]:
+        """How many bits a float type has for the exponent and for the fraction.
+
+        >>> dtypes.finfo(dtypes.float16)
+        (5, 10)
+        """
+        if dtype.kind != "f":
+            raise DTypeError("only floats have an exponent", given=repr(dtype), expected="a float type",
+                             fix="ask dtypes.is_float(dtype) first")
+        return dtype.exponent, dtype.mantissa
+
+    @staticmethod
+    def as_const(value: Any, dtype: DType) -> Any:
+        """A number as the Python type that stands for an element type, unrounded.
+
+        >>> dtypes.as_const(3.7, dtypes.int32), dtypes.as_const(2, dtypes.float32)
+        (3, 2.0)
+        """
+        return {"f": float_type, "b": bool_type}.get(dtype.kind, int_type)(value)
+
+    @staticmethod
+    def fields() -> dict[str, DType]:
+        """The types by tinygrad's names, short ones included."""
+        return {name: dtype for name, dtype in _by_name.items() if not name.startswith("float8") and name != "index"}
+
+    @staticmethod
+    def from_py(value: Any) -> DType:
+        """The type a plain Python value takes: bool, default int or default float."""
+        if value is True or value is False:
+            return dtypes.bool
+        return dtypes.default_int if isinstance(value, int_type) else dtypes.default_float
+
+
+int_type, float_type, bool_type = int, float, bool
+
+ALL: tuple[DType, ...] = tuple(sorted({id(d): d for d in vars(dtypes).values() if isinstance(d, DType)}.values(),
+                                      key=lambda d: d.rank))
+_by_name = {name: d for name, d in vars(dtypes).items() if isinstance(d, DType) and not name.startswith("default_")}
+
+# Each type and the narrowest types that hold all of it, as JAX and tinygrad have it. A type meets another at the
+# lowest-ranked type that both reach.
+_WIDER: dict[DType, tuple[DType, ...]] = {
+    dtypes.bool: (dtypes.int8, dtypes.uint8), dtypes.int8: (dtypes.int16,), dtypes.int16: (dtypes.int32,),
+    dtypes.int32: (dtypes.int64,), dtypes.int64: (dtypes.fp8e4m3, dtypes.fp8e5m2),
+    dtypes.uint8: (dtypes.int16, dtypes.uint16), dtypes.uint16: (dtypes.int32, dtypes.uint32),
+    dtypes.uint32: (dtypes.int64, dtypes.uint64), dtypes.uint64: (dtypes.fp8e4m3, dtypes.fp8e5m2),
+    dtypes.fp8e4m3: (dtypes.float16, dtypes.bfloat16), dtypes.fp8e5m2: (dtypes.float16, dtypes.bfloat16),
+    dtypes.float16: (dtypes.float32,), dtypes.bfloat16: (dtypes.float32,), dtypes.float32: (dtypes.float64,),
+    dtypes.float64: (),
+}
+_meets: dict[tuple[DType, DType], DType] = {}
+
+
+def _reach(dtype: DType) -> set[DType]:
+    return {dtype}.union(*(_reach(w) for w in _WIDER[dtype]))
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The type of an operation between two tensors.
+
+    >>> promote(dtypes.int32, dtypes.float16), promote(dtypes.uint8, dtypes.int8)
+    (dtypes.float16, dtypes.int16)
+    """
+    if a is b:
+        return a
+    meet = _meets.get((a, b))
+    if meet is None:
+        meet = min(_reach(a) & _reach(b), key=lambda d: d.rank)
+        if meet.is_float and not (a.is_float or b.is_float):   # uint64 and a signed type: no integer holds both
+            meet = dtypes.float32
+        _meets[a, b] = meet
+    return meet
+
+
+# -- one value's conversion: what CAST means, for constants --------------------------------------------------
+def convert(value: Any, dtype: DType) -> bool | int | float:
+    """A Python number as `dtype` holds it: floats rounded to the type's grid, integers wrapped, as CAST does.
+
+    >>> convert(0.1, dtypes.float16), convert(300, dtypes.uint8), convert(3e9, dtypes.int32)
+    (0.0999755859375, 44, -2147483648)
+    """
+    if dtype.kind == "f":
+        return round_float(value, dtype)
+    if dtype.kind == "b":
+        return bool(value)
+    if isinstance(value, float):
+        value = _truncate(value, dtype)
+    value = int(value) & ((1 << dtype.bits) - 1)
+    return value - (1 << dtype.bits) if dtype.kind == "i" and value >> (dtype.bits - 1) else value
+
+
+def _truncate(value: float, dtype: DType) -> int:
+    """A float to an integer as x86 and PyTorch do: out of the conversion's range gives that register's lowest value.
+
+    Up to int32 the register has 32 bits, above it 64; the wrap to `dtype` comes after. uint64 has 2**63 more room.
+    """
+    lowest = -(1 << 31) if dtype.bits < 32 or dtype is dtypes.int32 else -(1 << 63)
+    if value != value:
+        return lowest
+    if dtype is dtypes.uint64 and value >= 2.0 ** 63:
+        return int(value) if value < 2.0 ** 64 else 0
+    return int(value) if lowest - 1 < value < -lowest else lowest
+
+
+def round_float(value: Any, dtype: DType) -> float:
+    """A number rounded to the nearest one of a float type, ties to even; types below float32 by way of float32.
+
+    Too large a number becomes infinite, but 448 in fp8e4m3, which has no infinities.
+    """
+    if isinstance(value, int) and dtype is not dtypes.float64 and abs(value) >> 53:
+        spare = abs(value).bit_length() - 40           # keep 40 bits and whether any bit was lost: then round once
+        value = ((value >> spare) | ((value & ((1 << spare) - 1)) != 0)) << spare
+    try:
+        value = float(value)
+        if dtype is not dtypes.float64:
+            value = _FLOAT32.unpack(_FLOAT32.pack(value))[0]
+            if dtype is dtypes.float16:
+                value = _FLOAT16.unpack(_FLOAT16.pack(value))[0]
+    except OverflowError:
+        value = math.inf if value > 0 else -math.inf
+    if dtype in _UNPACKABLE and value != 0 and value == value:
+        if not math.isinf(value):
+            smallest = 2 - (1 << (dtype.exponent - 1))     # the exponent of the smallest normal number
+            step = max(math.frexp(value)[1] - 1, smallest) - dtype.mantissa
+            value = math.copysign(math.ldexp(round(math.ldexp(value, -step)), step), value)
+        if abs(value) > largest(dtype):
+            value = math.copysign(largest(dtype) if dtype is dtypes.fp8e4m3 else math.inf, value)
+    return value  # type: ignore[no-any-return]
+
+
+def largest(dtype: DType) -> float:
+    """The greatest finite value of a float type."""
+    if dtype is dtypes.fp8e4m3:                        # the one without infinities: its topmost code is NaN
+        return 448.0
+    return (2.0 - 2.0 ** -dtype.mantissa) * 2.0 ** ((1 << (dtype.exponent - 1)) - 1)
+
+
+_UNPACKABLE = (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)
+_FLOAT32, _FLOAT16 = struct.Struct("<f"), struct.Struct("<e")
+
+
+def wrapped(number: int, dtype: DType) -> int:
+    """An integer as a type of fewer bits has it: the same modulo 2^bits.
+
+    >>> wrapped(300, dtypes.uint8), wrapped(0xffffffff, dtypes.int32)
+    (44, -1)
+    """
+    least = int(dtype.min)
+    return (number - least) % (1 << dtype.bits) + least
+
+
+def dtype_by_name(name: Any) -> DType:
+    """A type from its name ("float32", "half") or itself; wrong names raise at the user's line."""
+    if isinstance(name, DType):
+        return name
+    found = _by_name.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise DTypeNameError("there is no such element type", given=repr(name),
+                             expected=f"one of {', '.join(d.name for d in ALL)}",
+                             fix="write dtypes.float32, for example")
+    return found

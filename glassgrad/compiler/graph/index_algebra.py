@@ -1,0 +1,357 @@
+"""Index arithmetic in one canonical form: constant + sum of coefficient * atom. In: index UOps. Out: simpler ones.
+
+An atom is a RANGE, or anything these functions cannot see through (a load, a division that does not come out).
+Equal expressions become the same node, because terms are sorted and interned. Division and modulo are simplified by
+one function each, from the bounds of what is left over, not by a soup of rules.
+
+Users' int64 numbers are of the same type, and wrap around. Sums stay right whatever wraps; a comparison, a quotient or
+a remainder is simplified only where `exact` says that nothing does.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Measure
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.symbolic import Length, Quotient, Size, Symbol
+from glassgrad.compiler.graph.uop import UOp, const
+
+Terms = dict[UOp, int]
+
+
+def index(value: int) -> UOp:
+    return const(value, dtypes.index)
+
+
+def size_index(n: Size, values: Mapping[Symbol, UOp]) -> UOp:
+    """A size as an index expression over the values of its variables."""
+    if not isinstance(n, Length):
+        return index(n)
+    total = index(0)
+    for monomial, k in n.terms:
+        term = index(k)
+        for atom in monomial:
+            factor = divide(size_index(atom.length, values), atom.divisor) if isinstance(atom, Quotient) \
+                else values[atom]
+            constant, terms = linear(term)
+            term = multiply(factor, constant) if not terms else UOp(o.MUL, dtypes.index, (term, factor))
+        total = add(total, term)
+    return total
+
+
+def bounds(node: UOp) -> tuple[int, int]:
+    """The least and greatest value an index expression (or bool) can take; of a sum, as if it could not wrap around."""
+    return node.cached("bounds", _bounds)  # type: ignore[no-any-return]
+
+
+def exact(node: UOp) -> bool:
+    """Whether an expression of integers can not wrap around."""
+    low, high = bounds(node)
+    return bool(node.dtype.min <= low and high <= node.dtype.max)
+
+
+def span(node: UOp) -> tuple[int, int]:
+    """Bounds that hold for the number as computed: where the exact result may wrap around, those of the type."""
+    return bounds(node) if node.dtype.kind == "f" or exact(node) else (int(node.dtype.min), int(node.dtype.max))
+
+
+def _bounds(node: UOp) -> tuple[int, int]:
+    op = node.op
+    if op is o.CONST:
+        return int(node.arg), int(node.arg)
+    if op is o.RANGE:
+        return 0, max(node.arg.size - 1, 0)
+    if op is o.PARAM and isinstance(node.arg, Measure):
+        return node.arg.symbol.low, node.arg.symbol.high
+    if op in (o.ADD, o.SUB, o.MUL):
+        (a, b), (c, d) = bounds(node.src[0]), bounds(node.src[1])
+        if op is o.ADD:
+            return a + c, b + d
+        if op is o.SUB:
+            return a - d, b - c
+        corners = (a * c, a * d, b * c, b * d)
+        return min(corners), max(corners)
+    if op in (o.IDIV, o.MOD, o.MAX, o.MIN):
+        (a, b), (c, d) = span(node.src[0]), span(node.src[1])
+        if op is o.IDIV and c > 0:
+            return (a // d if a >= 0 else a // c), (b // c if b >= 0 else b // d)
+        if op is o.MOD and c == d and c > 0:
+            return (a % c, b % c) if a // c == b // c else (0, c - 1)
+        if op is o.MOD and c > 0:
+            return 0, (min(b, d - 1) if a >= 0 else d - 1)
+        if op is o.MAX:
+            return max(a, c), max(b, d)
+        if op is o.MIN:
+            return min(a, c), min(b, d)
+    if op is o.WHERE:
+        (a, b), (c, d) = span(node.src[1]), span(node.src[2])
+        return min(a, c), max(b, d)
+    if op is o.CAST and node.dtype.kind in "iu" and node.src[0].dtype.kind in "iub":
+        (a, b) = span(node.src[0])
+        if node.dtype.min <= a and b <= node.dtype.max:
+            return a, b
+    return int(node.dtype.min if node.dtype.kind != "f" else -(1 << 62)), \
+        int(node.dtype.max if node.dtype.kind != "f" else 1 << 62)
+
+
+def linear(node: UOp) -> tuple[int, Terms]:
+    """The canonical form of an index expression: (constant, {atom: coefficient})."""
+    return node.cached("linear", _linear)  # type: ignore[no-any-return]
+
+
+def _linear(node: UOp) -> tuple[int, Terms]:
+    if node.op is o.CONST:
+        return int(node.arg), {}
+    if node.op in (o.ADD, o.SUB):
+        sign = 1 if node.op is o.ADD else -1
+        (c, terms), (d, more) = linear(node.src[0]), linear(node.src[1])
+        out = dict(terms)
+        for atom, k in more.items():
+            out[atom] = out.get(atom, 0) + sign * k
+        return c + sign * d, {a: k for a, k in out.items() if k}
+    if node.op is o.MUL:
+        (c, terms), (d, more) = linear(node.src[0]), linear(node.src[1])
+        if not more:
+            return c * d, {a: k * d for a, k in terms.items()} if d else {}
+        if not terms:
+            return c * d, {a: k * c for a, k in more.items()} if c else {}
+    return 0, {node: 1}
+
+
+def order_key(atom: UOp) -> str:
+    """A name for sorting that depends on structure alone, so that equal kernels come out as equal text."""
+    return atom.cached("order", _order_key)  # type: ignore[no-any-return]
+
+
+def _order_key(atom: UOp) -> str:
+    if atom.op is o.RANGE:
+        return f"a{atom.arg.name}"
+    inner = ",".join(order_key(s) for s in atom.src)
+    text = f"b{atom.op.name}{atom.arg!r}({inner})"
+    return text if len(text) < 300 else f"c{zlib.crc32(text.encode()):08x}{len(text)}"
+
+
+def build(constant: int, terms: Terms) -> UOp:
+    """The node of a canonical form."""
+    constant, terms = _rejoin(constant, terms)
+    total: UOp | None = None
+    for atom in sorted(terms, key=order_key):
+        k = terms[atom]
+        term = atom if k == 1 else UOp(o.MUL, dtypes.index, (atom, index(k)))
+        total = term if total is None else UOp(o.ADD, dtypes.index, (total, term))
+    if total is None:
+        return index(constant)
+    return UOp(o.ADD, dtypes.index, (total, index(constant))) if constant else total
+
+
+def _rejoin(constant: int, terms: Terms) -> tuple[int, Terms]:
+    """k*c*(x // c) + k*(x % c)  ->  k*x"""
+    for atom, k in terms.items():
+        if atom.op is o.MOD and atom.src[1].op is o.CONST:
+            x, c = atom.src
+            quotient = divide(x, c.arg)
+            (extra, parts) = linear(quotient)
+            if extra == 0 and len(parts) == 1 and next(iter(parts.values())) == 1:
+                (whole,) = parts
+                if terms.get(whole) == k * c.arg:
+                    rest = {a: n for a, n in terms.items() if a is not atom and a is not whole}
+                    shift, more = linear(x)
+                    for a, n in more.items():
+                        rest[a] = rest.get(a, 0) + k * n
+                    return _rejoin(constant + k * shift, {a: n for a, n in rest.items() if n})
+    return constant, terms
+
+
+def add(x: UOp, y: UOp) -> UOp:
+    (c, terms), (d, more) = linear(x), linear(y)
+    out = dict(terms)
+    for atom, k in more.items():
+        out[atom] = out.get(atom, 0) + k
+    return build(c + d, {a: k for a, k in out.items() if k})
+
+
+def multiply(x: UOp, factor: int) -> UOp:
+    c, terms = linear(x)
+    return build(c * factor, {a: k * factor for a, k in terms.items()} if factor else {})
+
+
+def divide(x: UOp, divisor: int) -> UOp:
+    """x // divisor (rounding down), for a positive divisor."""
+    if divisor == 1:
+        return x
+    if not exact(x):
+        return UOp(o.IDIV, dtypes.index, (x, index(divisor)))
+    c, terms = linear(x)
+    low, high = bounds(x)
+    if low // divisor == high // divisor:
+        return index(low // divisor)
+    whole = {a: k // divisor for a, k in terms.items() if k % divisor == 0}
+    rest = {a: k for a, k in terms.items() if k % divisor}
+    remainder = c % divisor
+    if not rest:
+        return build(c // divisor, whole)
+    left = build(remainder, rest)
+    low, high = bounds(left)
+    if low // divisor == high // divisor:
+        return build(c // divisor + low // divisor, whole)
+    if any(not 0 < k < divisor for k in rest.values()):   # (5*i) // 4 == i + i // 4, as modulo() splits it
+        for a, k in rest.items():
+            whole[a] = whole.get(a, 0) + k // divisor
+        rest = {a: k % divisor for a, k in rest.items()}
+        whole = {a: k for a, k in whole.items() if k}
+        left = build(remainder, rest)
+        if not exact(left):
+            return UOp(o.IDIV, dtypes.index, (x, index(divisor)))
+        low, high = bounds(left)
+        if low // divisor == high // divisor:
+            return build(c // divisor + low // divisor, whole)
+    g = _common_step(divisor, remainder, rest)
+    if g > 1:                                          # (g*y + r) // (g*d) == y // d for 0 <= r < g
+        inner = divide(build(remainder // g, {a: k // g for a, k in rest.items() if k % g == 0}), divisor // g)
+    elif len(rest) == 1 and remainder == 0 and (atom := next(iter(rest))).op is o.IDIV and rest[atom] == 1 \
+            and atom.src[1].op is o.CONST and atom.src[1].arg * divisor <= dtypes.index.max:
+        # (y // a) // b == y // (a*b)
+        inner = divide(atom.src[0], atom.src[1].arg * divisor)
+    else:
+        inner = UOp(o.IDIV, dtypes.index, (left, index(divisor)))
+    return add(build(c // divisor, whole), inner)
+
+
+def _common_step(divisor: int, constant: int, terms: Terms) -> int:
+    """The largest g dividing the divisor such that terms g does not divide stay within [0, g): 16*i + lane has 16."""
+    steps = {math.gcd(divisor, k) for k in terms.values()} | {math.gcd(divisor, *terms.values())}
+    for g in sorted(steps, reverse=True):
+        low, high = bounds(build(constant % g, {a: k for a, k in terms.items() if k % g}))
+        if 0 <= low and high < g:
+            return g
+    return 1
+
+
+def modulo(x: UOp, divisor: int) -> UOp:
+    """x % divisor (never negative), for a positive divisor."""
+    if divisor == 1:
+        return index(0)
+    if not exact(x):
+        return UOp(o.MOD, dtypes.index, (x, index(divisor)))
+    c, terms = linear(x)
+    low, high = bounds(x)
+    if low // divisor == high // divisor:
+        return build(c - low // divisor * divisor, terms)
+    rest = {a: k % divisor for a, k in terms.items() if k % divisor}
+    left = build(c % divisor, rest)
+    if not exact(left):
+        return UOp(o.MOD, dtypes.index, (x, index(divisor)))
+    low, high = bounds(left)
+    if low // divisor == high // divisor:
+        return build(c % divisor - low // divisor * divisor, rest)
+    remainder = c % divisor
+    g = _common_step(divisor, remainder, rest)
+    if g > 1:                                          # (g*y + r) % (g*d) == g * (y % d) + r for 0 <= r < g
+        inner = modulo(build(remainder // g, {a: k // g for a, k in rest.items() if k % g == 0}), divisor // g)
+        return add(multiply(inner, g), build(remainder % g, {a: k for a, k in rest.items() if k % g}))
+    return UOp(o.MOD, dtypes.index, (left, index(divisor)))
+
+
+def less(x: UOp, y: UOp) -> UOp:
+    """x < y, decided at once where the bounds decide it."""
+    difference = add(x, multiply(y, -1))
+    if not (exact(x) and exact(y) and exact(difference)):
+        return UOp(o.CMPLT, dtypes.bool, (x, y))
+    low, high = bounds(difference)
+    if high < 0:
+        return const(True, dtypes.bool)
+    if low >= 0:
+        return const(False, dtypes.bool)
+    c, terms = linear(difference)                      # keep constants on the right: a + 3 < 0 is a < -3
+    g = math.gcd(*terms.values())
+    if g > 1:                                          # g*y < -c  is  y < ceil(-c / g)
+        return UOp(o.CMPLT, dtypes.bool, (build(0, {a: k // g for a, k in terms.items()}), index(-(c // g))))
+    return UOp(o.CMPLT, dtypes.bool, (build(0, terms), index(-c)))
+
+
+def both(x: UOp | None, y: UOp | None) -> UOp | None:
+    """x and y, where None and True stand for "always"."""
+    for a, b in ((x, y), (y, x)):
+        if a is None or (a.op is o.CONST and a.arg is True):
+            return None if b is not None and b.op is o.CONST and b.arg is True else b
+        if a.op is o.CONST:
+            return a
+    assert x is not None and y is not None
+    return x if x is y else UOp(o.AND, dtypes.bool, (x, y))
+
+
+def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp]) -> UOp:
+    """An index expression (or any scalar expression over indices) with ranges exchanged, simplified again. Sums are
+    taken apart into their terms once, not at each plus sign."""
+    found = memo.get(node)
+    if found is not None:
+        return found
+    whole = any(_is_sum(old) for old in replace)       # a part of a sum is exchanged: every plus sign counts
+    stack = [node]
+    while stack:
+        top = stack[-1]
+        if top in memo:
+            stack.pop()
+            continue
+        if top in replace:
+            memo[top] = replace[top]
+            stack.pop()
+            continue
+        terms = linear(top)[1] if not whole and _is_sum(top) else None
+        waiting = [s for s in (top.src if terms is None else terms) if s not in memo]
+        if waiting:
+            stack.extend(waiting)
+            continue
+        stack.pop()
+        if terms is not None:
+            memo[top] = top if all([memo[atom] is atom for atom in terms]) else _over(linear(top)[0], terms, memo)
+            continue
+        src = tuple([memo[s] for s in top.src])
+        memo[top] = top if src == top.src else rebuild(top, src)
+    return memo[node]
+
+
+def _is_sum(node: UOp) -> bool:
+    return node.dtype is dtypes.index and (node.op is o.ADD or node.op is o.MUL and node.src[1].op is o.CONST)
+
+
+def _over(constant: int, terms: Terms, new: Mapping[UOp, UOp]) -> UOp:
+    """A sum with each of its atoms exchanged for another expression."""
+    out: Terms = {}
+    for atom, k in terms.items():
+        c, more = linear(new[atom])
+        constant += k * c
+        for a, n in more.items():
+            out[a] = out.get(a, 0) + k * n
+    return build(constant, {a: k for a, k in out.items() if k})
+
+
+def rebuild(node: UOp, src: tuple[UOp, ...]) -> UOp:
+    """A node over other sources, simplified again where it is index arithmetic or a decided gate."""
+    if node.dtype is dtypes.index:
+        if node.op is o.ADD:
+            return add(*src)
+        if node.op is o.MUL and src[1].op is o.CONST:
+            return multiply(src[0], src[1].arg)
+        if node.op is o.IDIV and src[1].op is o.CONST and src[1].arg > 0:
+            return divide(src[0], src[1].arg)
+        if node.op is o.MOD and src[1].op is o.CONST and src[1].arg > 0:
+            return modulo(src[0], src[1].arg)
+        if node.op is o.MAX or node.op is o.MIN:
+            difference = add(src[0], multiply(src[1], -1))
+            low, high = bounds(difference)
+            if (low >= 0 or high <= 0) and all(map(exact, (*src, difference))):     # one is never the smaller one
+                return src[0] if (low >= 0) == (node.op is o.MAX) else src[1]
+    if node.op is o.CMPLT and src[0].dtype is dtypes.index:
+        return less(*src)
+    if node.op is o.AND and node.dtype is dtypes.bool:
+        return both(*src) or const(True, dtypes.bool)
+    if node.op is o.LOAD and len(src) == 3 and src[2].op is o.CONST:
+        return UOp(o.LOAD, node.dtype, src[:2]) if src[2].arg else const(0, node.dtype)
+    if node.op is o.WHERE and src[0].op is o.CONST:
+        return src[1] if src[0].arg else src[2]
+    return UOp(node.op, node.dtype, src, node.arg)

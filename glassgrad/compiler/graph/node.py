@@ -1,0 +1,257 @@
+"""What a graph is made of. In: an op, a dtype, sources, an argument. Out: interned, immutable nodes; walks over them.
+
+Equal nodes are the same object, so graphs compare with `is` and shared work is shared by construction. A node knows
+its shape, its device, and the user's line that first made it. How expressions are written is no matter of this file:
+uop.py makes `UOp`, the only class of nodes there is, by adding operators to `Node`.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import threading
+import weakref
+from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]     # as weakref.py uses it
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from glassgrad.base.source_lines import Line, line_of, user_place
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Dimension, Shape
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.ops import Kind, Op
+from glassgrad.compiler.graph.shape import device_of, shape_of
+from glassgrad.compiler.graph.symbolic import Symbol, lengths_in, most, replaced
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+N = TypeVar("N", bound="Node")
+
+_SIZED = frozenset((o.RESHAPE, o.EXPAND, o.PAD, o.SHRINK, o.UNWINDOW, o.PARAM, o.LENGTH))   # arguments that hold sizes
+_lock = threading.RLock()   # re-entrant: what the garbage collector calls while it is held may make nodes
+
+
+class _Entry(weakref.ref):  # type: ignore[type-arg]
+    __slots__ = ("remove",)
+    remove: Callable[[], Any]
+
+    def __getattr__(self, name: str) -> Any:      # interrupted before it was in the table: nothing is to be removed
+        return int
+
+
+_table: dict[Any, _Entry] = {}
+# Called when a node is gone, thousands of times in a compile. Python drops what a callback raises, and a Ctrl-C may be
+# raised at any line of Python: so none of it is Python, and an equal node that was made since stays.
+_forget = methodcaller("remove")
+
+
+class Node:
+    """`op` applied to `src`, with elements of `dtype` and a small `arg` (arguments.py)."""
+    __slots__ = ("op", "dtype", "src", "arg", "shape", "device", "symbolic", "place", "_cache", "__weakref__")
+    op: Op
+    dtype: DType
+    src: tuple[Self, ...]
+    arg: Any
+    shape: Shape
+    device: str | None
+    symbolic: bool                       # whether a Length stands in this node or under it
+    place: Any
+    _cache: dict[str, Any] | None
+
+    def __new__(cls, op: Op, dtype: DType, src: tuple[Self, ...] = (), arg: Any = None, place: Any = None) -> Self:
+        # constants are keyed by their bits: 1, 1.0 and True differ, and so do 0.0 and -0.0; a NaN equals itself
+        key = (op, dtype, src, struct.pack("d", arg) if type(arg) is float else (type(arg), arg)) if op is o.CONST \
+            else (op, dtype, src, arg)
+        known = _table.get(key)
+        if known is not None:
+            first: Self | None = known()
+            if first is not None:
+                return first
+        node = object.__new__(cls)
+        node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
+        _describe(node)
+        node.place = place or user_place()
+        node._cache = None
+        entry = _Entry(node, _forget)
+        entry.remove = partial(_remove_dead_weakref, _table, key)
+        with _lock:
+            known = _table.setdefault(key, entry)
+            if known is not entry:
+                first = known()
+                if first is not None:                   # another thread was faster
+                    return first
+                _table[key] = entry
+        return node
+
+    def __repr__(self) -> str:
+        arg = "" if self.arg is None else f" {self.arg!r}"
+        return f"UOp({self.op.name} {self.dtype.name}{list(self.shape)}{arg})"
+
+    def __reduce__(self) -> Any:
+        return (_unflatten, (type(self), _flatten(self)))
+
+    @property
+    def line(self) -> Line | None:
+        """The user's line that first made this node."""
+        return line_of(self.place)
+
+    @property
+    def size(self) -> int:
+        """How many elements it has; at most, where its shape is symbolic."""
+        return math.prod(map(most, self.shape)) if self.symbolic else math.prod(self.shape)
+
+    @property
+    def elements(self) -> Dimension:
+        """How many elements it has: a length, where its shape is symbolic."""
+        return math.prod(self.shape)
+
+    @property
+    def symbols(self) -> list[Symbol]:
+        """The variables in this node's own shape and argument (not in its sources), each once."""
+        found: dict[Symbol, None] = {}
+        for length in lengths_in((self.shape, self.arg)):
+            found.update(dict.fromkeys(length.symbols))
+        return list(found)
+
+    @property
+    def base(self) -> Self:
+        """The node below all movement ops."""
+        node = self
+        while node.op.kind == Kind.MOVEMENT or node.op is o.DETACH:
+            node = node.src[0]
+        return node
+
+    def over(self, src: tuple[Self, ...]) -> Self:
+        """This node over other sources; it keeps the user's line."""
+        return self if src == self.src else type(self)(self.op, self.dtype, src, self.arg, self.place)
+
+    def named(self, src: tuple[Self, ...], new: Callable[[Symbol], Symbol | int]) -> Self:
+        """This node over other sources, with the variables in its argument exchanged, or set to numbers."""
+        arg = replaced(self.arg, new) if self.symbolic and self.op in _SIZED else self.arg
+        return type(self)(self.op, self.dtype, src, arg, self.place)
+
+    def toposort(self) -> list[Self]:
+        return toposort([self])
+
+    def cached(self, what: str, make: Any) -> Any:
+        """A value derived from this node alone, kept with it: `node.cached("bounds", compute)`."""
+        cache = self._cache
+        if cache is None:
+            cache = self._cache = {}
+        elif what in cache:
+            return cache[what]
+        value = cache[what] = make(self)
+        return value
+
+
+_UNARY, _BINARY, _MOVEMENT, _REDUCE, _MEMORY = Kind.UNARY, Kind.BINARY, Kind.MOVEMENT, Kind.REDUCE, Kind.MEMORY
+_shapes: dict[Any, Shape] = {}      # of views and reductions, by op, argument and source's shape: the next step's too
+_MOST_SHAPES = 8192
+
+
+def _describe(node: Node) -> None:
+    """Shape, device and whether it is symbolic. Nearly all nodes have sources of one device and of sizes that are plain
+    numbers: these are told at once, the rest by the rules of shape.py."""
+    op, src, arg = node.op, node.src, node.arg
+    kind = op.kind
+    if kind is _BINARY:
+        x, y = src
+        shape, other, device = x.shape, y.shape, x.device
+        if (shape == other or not shape or not other) and (device is y.device or y.device is None) and \
+                not x.symbolic and not y.symbolic:
+            node.shape, node.device, node.symbolic = shape or other, device, False
+            return
+    elif kind is _UNARY or kind is _MOVEMENT or kind is _REDUCE or kind is _MEMORY and len(src) == 1 and \
+            op is not o.COPY:
+        x = src[0]
+        if not x.symbolic:
+            if kind is _UNARY or kind is _MEMORY:
+                node.shape, node.device, node.symbolic = x.shape, x.device, False
+                return
+            key = (op, arg, x.shape)
+            known = _shapes.get(key)
+            if known is not None:
+                node.shape, node.device, node.symbolic = known, x.device, False
+                return
+            node.symbolic = _symbolic(node)
+            node.shape, node.device = shape_of(op, src, arg), x.device
+            if not node.symbolic:
+                if len(_shapes) >= _MOST_SHAPES:
+                    _shapes.clear()
+                _shapes[key] = node.shape
+            return
+    elif op is o.BUFFER:
+        node.shape, node.device, node.symbolic = arg.shape, arg.device, False
+        return
+    node.shape = shape_of(op, src, arg)
+    node.device = device_of(op, src, arg)
+    node.symbolic = _symbolic(node)
+
+
+def _symbolic(node: Node) -> bool:
+    for s in node.src:
+        if s.symbolic:
+            return True
+    return node.op in _SIZED and any(True for _ in lengths_in(node.arg))
+
+
+def toposort(roots: Iterable[N], sources: Callable[[N], Sequence[N]] | None = None) -> list[N]:
+    """Every node under the roots, sources before users, each once; iterative, so depth is no limit.
+
+    `sources` says where to go on from a node: to all its sources, where it is not given.
+    """
+    done: set[N] = set()
+    order: list[N] = []
+    stack: list[N | None] = list(roots)
+    stack.reverse()
+    pop, push = stack.pop, stack.append
+    while stack:
+        node = pop()
+        if node is None:                    # the next one's sources are done
+            order.append(pop())             # type: ignore[arg-type]
+        elif node not in done:
+            done.add(node)
+            below = node.src if sources is None else sources(node)
+            if not below:
+                order.append(node)
+                continue
+            push(node)
+            push(None)
+            for s in below[::-1]:
+                if s not in done:
+                    push(s)
+    return order
+
+
+def substitute(roots: Sequence[N], replace: dict[N, N]) -> list[N]:
+    """The roots with some nodes exchanged (and everything above them rebuilt)."""
+    new: dict[N, N] = dict(replace)
+    for node in toposort(roots):
+        if node not in new:
+            src = tuple([new[s] for s in node.src])
+            new[node] = node.over(src)
+    return [new[r] for r in roots]
+
+
+def concrete(roots: Sequence[N], value: Callable[[Symbol], int]) -> dict[N, N]:
+    """Every node under the roots with its sizes as plain numbers, by what `value` says of the variables."""
+    new: dict[N, N] = {}
+    for node in toposort(roots):
+        new[node] = node.named(tuple([new[s] for s in node.src]), value) if node.symbolic else node
+    return new
+
+
+def _flatten(root: Node) -> list[tuple[Op, DType, tuple[int, ...], Any]]:
+    order = toposort([root])
+    place = {node: i for i, node in enumerate(order)}
+    return [(n.op, n.dtype, tuple(place[s] for s in n.src), n.arg) for n in order]
+
+
+def _unflatten(cls: type[N], rows: list[tuple[Op, DType, tuple[int, ...], Any]]) -> N:
+    nodes: list[N] = []
+    for op, dtype, src, arg in rows:
+        nodes.append(cls(op, dtype, tuple(nodes[i] for i in src), arg))
+    return nodes[-1]

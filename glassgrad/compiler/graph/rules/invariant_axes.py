@@ -1,0 +1,50 @@
+"""Reduce only what changes. In: sinks. Out: sinks whose reductions walk no axis along which their source is constant.
+
+A value repeated along an axis (a bias, a gradient of ones) need not be reduced once for every repetition:
+    sum over k of x[k, *]  ==  the same for every *, so it is computed once and repeated        (an axis that stays)
+    sum over n equal values == n times the value; their maximum is the value                    (an axis that goes)
+Which axes a value changes along is known from the graph (`axes.varies`), through any views and elementwise ops between.
+"""
+
+from __future__ import annotations
+
+import math
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.axes import nontrivial, varies
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.symbolic import least
+from glassgrad.compiler.graph.uop import UOp, const
+
+
+def narrow(sinks: list[UOp]) -> list[UOp]:
+    """The sinks with every reduction over the smallest space that gives its value."""
+    order = toposort(sinks)
+    if not any(n.op in o.REDUCE for n in order):
+        return sinks
+    changes = varies(order)
+    new: dict[UOp, UOp] = {}
+    for n in order:
+        rebuilt = n.over(tuple([new[s] for s in n.src]))
+        if n.op in o.REDUCE:
+            still = frozenset(a for a in nontrivial(n.src[0].shape) - changes[n.src[0]] if least(n.src[0].shape[a]) > 0)
+            if still and 0 not in n.src[0].shape:
+                rebuilt = _narrowed(rebuilt, still) or rebuilt
+        new[n] = rebuilt
+    return [new[s] for s in sinks]
+
+
+def _narrowed(node: UOp, still: frozenset[int]) -> UOp | None:
+    """A reduction of a source that stays the same along some axes."""
+    source, axes = node.src[0], frozenset(node.arg.axes)
+    gone = still & axes
+    if gone and (node.op is o.PROD or (node.op is o.SUM and not node.dtype.is_float)):
+        still, gone = still - gone, frozenset()      # powers, and integer sums that wrap, are left as they are
+        if not still:
+            return None
+    one = source.shrink([(0, 1) if a in still else (0, n) for a, n in enumerate(source.shape)])
+    rest = tuple(sorted(axes - gone))
+    value = UOp(node.op, node.dtype, (one,), node.arg._replace(axes=rest), node.place) if rest else one
+    if gone and node.op is o.SUM:
+        value = value * const(math.prod(source.shape[a] for a in gone), value.dtype)
+    return value.expand(node.shape)

@@ -1,0 +1,172 @@
+"""Join sums of sums of products. In: sinks. Out: sinks, where a product is summed once over all its axes.
+
+The gradient of a convolution by its input comes out of the chain rule as: sum over channels, then for each space axis
+move (UNWINDOW) and sum over the window. Computed so, the first sum is larger than the answer by the window's size. But
+    movement(sum over R of a * b) == sum over R of movement(a) * movement(b)     a movement does not see the axes of R
+    sum over A of sum over R == sum over A and R
+so it is one sum of products over channels and window, which the contraction recipe makes fast. A factor that does not
+change along the moved axis needs no mask: the other one's zeros are enough.
+"""
+
+from __future__ import annotations
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Unwindow
+from glassgrad.compiler.graph.axes import AxisSet, runs, varies
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+
+_THROUGH = (o.RESHAPE, o.PERMUTE, o.PAD, o.SHRINK, o.FLIP, o.UNWINDOW)
+
+
+def join_sums(sinks: list[UOp]) -> list[UOp]:
+    """The sinks with every sum of a moved sum of products joined into one."""
+    order = toposort(sinks)
+    if not any(n.op is o.UNWINDOW for n in order):
+        return sinks                     # only windows' gradients are worth it
+    readers: dict[UOp, int] = {}
+    for n in order:
+        for s in n.src:
+            readers[s] = readers.get(s, 0) + 1
+    new: dict[UOp, UOp] = {}
+    varying = _Varying()
+    for n in order:
+        rebuilt = n.over(tuple([new[s] for s in n.src]))
+        if n.op is o.SUM and _alone(n, readers):
+            rebuilt = _joined(rebuilt, varying) or rebuilt
+        new[n] = rebuilt
+    return [new[s] for s in sinks]
+
+
+def _alone(node: UOp, readers: dict[UOp, int]) -> bool:
+    """Whether nobody else reads the sum below: joining would compute it twice."""
+    inner = node.src[0]
+    while inner.op in _THROUGH and readers.get(inner, 0) == 1:
+        inner = inner.src[0]
+    return readers.get(inner, 0) == 1
+
+
+class _Varying:
+    """Along which axes values change; each node is looked at once, however many sums stand above it."""
+
+    def __init__(self) -> None:
+        self.known: dict[UOp, AxisSet] = {}
+
+    def of(self, node: UOp) -> AxisSet:
+        known = self.known
+        if node not in known:
+            varies(toposort([node], lambda n: [s for s in n.src if s not in known]), known)
+        return known[node]
+
+
+def _joined(node: UOp, varying: _Varying) -> UOp | None:
+    moves: list[UOp] = []
+    inner = node.src[0]
+    while inner.op in _THROUGH:
+        moves.append(inner)
+        inner = inner.src[0]
+    product = inner.src[0] if inner.op is o.SUM else inner           # each channel by itself: nothing is summed inside
+    if product.op is not o.MUL or not any(m.op is o.UNWINDOW for m in moves):
+        return None
+    left, right = product.src
+    if left.shape != right.shape:
+        return None
+    axes = inner.arg.axes if inner is not product else ()
+    others = tuple(a for a in range(len(inner.shape)) if a not in axes)
+    sizes = tuple(left.shape[a] for a in axes)
+    # the summed axes in front, where movements of the rest do not touch them
+    factors = [f.permute((*axes, *others)).reshape((*sizes, *inner.shape)) for f in (left, right)]
+    for move in reversed(moves):
+        factors = _moved(move, factors, len(sizes), varying)
+    rank = len(sizes)
+    summed = tuple(range(rank)) + tuple(a + rank for a in node.arg.axes)
+    total = UOp(o.SUM, node.dtype, (factors[0] * factors[1],), node.arg._replace(axes=summed), node.place)
+    return total.reshape(node.shape)
+
+
+def _moved(move: UOp, factors: list[UOp], lead: int, varying: _Varying) -> list[UOp]:
+    """A movement applied to both factors of a product, behind `lead` axes that it does not see."""
+    op, arg = move.op, move.arg
+    front = tuple(factors[0].shape[:lead])
+    if op is o.RESHAPE:
+        return [f.reshape((*front, *arg.shape)) for f in factors]
+    if op is o.PERMUTE:
+        return [f.permute((*range(lead), *[lead + a for a in arg.order])) for f in factors]
+    if op is o.SHRINK:
+        return [f.shrink((*[(0, n) for n in front], *arg.bounds)) for f in factors]
+    if op is o.FLIP:
+        return [f.flip([lead + a for a in arg.axes]) for f in factors]
+    if op is o.PAD:
+        return [f.pad((*[(0, 0)] * lead, *arg.padding)) for f in factors]
+    axis, last = lead + arg.axis, len(factors[0].shape) - 1
+    out: list[UOp] = []
+    masked = False
+    for f in sorted(factors, key=lambda f: axis not in varying.of(f)):   # the one that changes along the axis first
+        changes = varying.of(f)
+        if axis not in changes and masked:
+            still = tuple(arg.length if a == axis else n for a, n in enumerate(f.shape))
+            out.append(f.shrink([(0, 1) if a == axis else (0, n) for a, n in enumerate(f.shape)]).expand(still))
+        elif last not in changes:
+            spread = _as_window if arg.stride == 1 else _within
+            out.append(spread(f, axis, arg))
+            masked = True
+        else:
+            out.append(f.unwindow(axis, arg.stride, arg.dilation, arg.length))
+            masked = True
+    return out
+
+
+def _as_window(node: UOp, axis: int, arg: Unwindow) -> UOp:
+    """UNWINDOW of stride 1 of a value that is the same for every tap: the window of the padded value, taps reversed."""
+    last = len(node.shape) - 1
+    taps = node.shape[last]
+    wide = padded(_one_tap(node), axis, arg.dilation * (taps - 1), arg.length - node.shape[axis])
+    return wide.window(axis, taps, 1, arg.dilation).flip([last])
+
+
+def _within(node: UOp, axis: int, arg: Unwindow) -> UOp:
+    """UNWINDOW with a stride of a value that is the same for every tap: that of the padded value, where no tap lies
+    outside. What is left to ask is whether the stride divides, which compiler/optimize/moves/split_by_remainder.py
+    answers."""
+    taps, stride = node.shape[-1], arg.stride
+    before = -(-arg.dilation * (taps - 1) // stride)
+    after = max(0, -(-(arg.length - 1) // stride) + 1 - node.shape[axis])
+    wide = padded(_one_tap(node), axis, before, after)
+    wide = wide.reshape((*wide.shape, 1)).expand((*wide.shape, taps))
+    spread = wide.unwindow(axis, stride, arg.dilation, arg.length + before * stride)
+    bounds = [(before * stride, n) if a == axis else (0, n) for a, n in enumerate(spread.shape)]
+    return spread.shrink(bounds)
+
+
+def _one_tap(node: UOp) -> UOp:
+    """A value that is the same for every tap, without the taps."""
+    last = len(node.shape) - 1
+    one = node.shrink([(0, 1) if a == last else (0, n) for a, n in enumerate(node.shape)])
+    return one.reshape(one.shape[:-1])
+
+
+def padded(node: UOp, axis: int, before: int, after: int) -> UOp:
+    """The node padded along one axis, the padding pushed down to where the value is smallest."""
+    op, arg = node.op, node.arg
+    if op is o.PERMUTE:
+        return padded(node.src[0], arg.order[axis], before, after).permute(arg.order)
+    if op is o.EXPAND and node.src[0].shape[axis] == node.shape[axis]:
+        inner = padded(node.src[0], axis, before, after)
+        return inner.expand(node.shape[:axis] + (inner.shape[axis],) + node.shape[axis + 1:])
+    if op in (o.WINDOW, o.UNWINDOW) and axis not in (arg.axis, len(node.shape) - 1):
+        inner = padded(node.src[0], axis, before, after)
+        return inner.window(*arg) if op is o.WINDOW else inner.unwindow(*arg)
+    if op is o.FLIP and axis not in arg.axes:
+        return padded(node.src[0], axis, before, after).flip(arg.axes)
+    if op is o.SHRINK and node.src[0].shape[axis] == node.shape[axis]:
+        inner = padded(node.src[0], axis, before, after)
+        return inner.shrink([(0, inner.shape[a]) if a == axis else b for a, b in enumerate(arg.bounds)])
+    if op is o.RESHAPE:
+        for i, left, j, right in runs(node.shape, node.src[0].shape):
+            if i <= axis < left and left - i == 1 and right - j == 1:
+                inner = padded(node.src[0], j, before, after)
+                return inner.reshape(node.shape[:axis] + (inner.shape[j],) + node.shape[axis + 1:])
+    if op is o.PAD:
+        pairs = [(b + before, a + after) if n == axis else (b, a) for n, (b, a) in enumerate(arg.padding)]
+        return node.src[0].pad(pairs)
+    return node.pad([(before, after) if a == axis else (0, 0) for a in range(len(node.shape))])

@@ -1,0 +1,346 @@
+"""The rewrite engine: rules are data. In: UOps and rules. Out: UOps that mean the same. Knows no particular rule.
+
+A rule's left side is written with holes and operators, `(x // c) // d`, and matches nodes of that form in any order of
+commutative operands; its right side is written the same way, or is a function of what the holes caught. Rules are
+looked up by a node's op and its sources' ops, so a node that no rule can match costs one dictionary lookup.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glassgrad.base.errors import Bug, InputError
+from glassgrad.base.settings import settings
+from glassgrad.base.source_lines import one_place
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.uop import UOp, const
+
+MOST_REPLACEMENTS = 200    # of one node, one inside the other: more means that rules undo each other
+
+
+# -- patterns: expressions with holes ------------------------------------------------------------------------
+class Pattern:
+    """Anything that can stand in a pattern; operators on patterns make larger ones."""
+    __slots__ = ()
+
+    def __add__(self, y: Any) -> Node: return node(o.ADD, self, y)
+    def __radd__(self, y: Any) -> Node: return node(o.ADD, y, self)
+    def __sub__(self, y: Any) -> Node: return node(o.SUB, self, y)
+    def __rsub__(self, y: Any) -> Node: return node(o.SUB, y, self)
+    def __mul__(self, y: Any) -> Node: return node(o.MUL, self, y)
+    def __rmul__(self, y: Any) -> Node: return node(o.MUL, y, self)
+    def __truediv__(self, y: Any) -> Node: return node(o.DIV, self, y)
+    def __rtruediv__(self, y: Any) -> Node: return node(o.DIV, y, self)
+    def __floordiv__(self, y: Any) -> Node: return node(o.IDIV, self, y)
+    def __mod__(self, y: Any) -> Node: return node(o.MOD, self, y)
+    def __and__(self, y: Any) -> Node: return node(o.AND, self, y)
+    def __or__(self, y: Any) -> Node: return node(o.OR, self, y)
+    def __xor__(self, y: Any) -> Node: return node(o.XOR, self, y)
+    def __lshift__(self, y: Any) -> Node: return node(o.SHL, self, y)
+    def __rshift__(self, y: Any) -> Node: return node(o.SHR, self, y)
+    def __lt__(self, y: Any) -> Node: return node(o.CMPLT, self, y)
+    def __gt__(self, y: Any) -> Node: return node(o.CMPLT, y, self)
+    def __neg__(self) -> Node: return node(o.NEG, self)
+    def __invert__(self) -> Node: return node(o.NOT, self)
+    def eq(self, y: Any) -> Node: return node(o.CMPEQ, self, y)
+    def ne(self, y: Any) -> Node: return node(o.CMPNE, self, y)
+    def maximum(self, y: Any) -> Node: return node(o.MAX, self, y)
+    def minimum(self, y: Any) -> Node: return node(o.MIN, self, y)
+    def where(self, x: Any, y: Any) -> Node: return node(o.WHERE, self, x, y)
+    def abs(self) -> Node: return node(o.ABS, self)
+    def recip(self) -> Node: return node(o.RECIP, self)
+    def sqrt(self) -> Node: return node(o.SQRT, self)
+    def exp2(self) -> Node: return node(o.EXP2, self)
+    def log2(self) -> Node: return node(o.LOG2, self)
+    def trunc(self) -> Node: return node(o.TRUNC, self)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Hole(Pattern):
+    """Catches one node: any, or only of some kinds of type (b, i, u, f), or only constants. One name, one node."""
+    name: str
+    kinds: str = "biuf"
+    constant: bool = False
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Literal(Pattern):
+    """A number: catches a CONST that equals it, whatever its type (0 catches 0, 0.0, -0.0 and False)."""
+    value: bool | int | float
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Node(Pattern):
+    """Catches a node whose op is one of `ops` and whose sources match: one by one, or all (`each`), or one (`some`)."""
+    ops: tuple[Op, ...]
+    sources: tuple[Pattern, ...] = ()
+    quantity: str = "list"
+    name: str | None = None
+
+    def __repr__(self) -> str:
+        ops = self.ops[0].name if len(self.ops) == 1 else f"{self.ops[0].name}|.."
+        inner = ", ".join(map(repr, self.sources))
+        return f"{ops}({inner if self.quantity == 'list' else f'{self.quantity} {inner}'})"
+
+
+Expression = Pattern | int | float
+
+
+def holes(names: str, kinds: str = "biuf", constant: bool = False) -> list[Hole]:
+    """Holes by name: `x, y = holes("x y")`; `c, = holes("c", constant=True)`."""
+    return [Hole(name, kinds, constant) for name in names.split()]
+
+
+def _pattern(value: Any) -> Pattern:
+    return value if isinstance(value, Pattern) else Literal(value)
+
+
+def node(ops: Op | Iterable[Op], *sources: Any, name: str | None = None) -> Node:
+    """A node of one op (or one of several) with these sources; `name` makes it known to the rule's functions."""
+    return Node((ops,) if isinstance(ops, Op) else tuple(ops), tuple(map(_pattern, sources)), "list", name)
+
+
+def each(ops: Op | Iterable[Op], source: Pattern) -> Node:
+    """A node of which every source matches."""
+    return Node((ops,) if isinstance(ops, Op) else tuple(ops), (source,), "each")
+
+
+def some(ops: Op | Iterable[Op], source: Pattern) -> Node:
+    """A node of which at least one source matches."""
+    return Node((ops,) if isinstance(ops, Op) else tuple(ops), (source,), "some")
+
+
+# -- rules ---------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Inexact:
+    """Says that a rule changes results: by how many units of the last place, and inside which domain that holds."""
+    domain: str
+    inside: Callable[[Any], Any]     # of an array that fills a float hole: which elements lie in the domain
+    ulps: float = 4
+    floor: float = 0.0               # the error is measured against this, where results are smaller
+
+
+class Rule:
+    """`pattern` may become `replacement` where `when` holds, for the reason `why`. The name can switch it off.
+
+    `when`, and `replacement` where it is a function, take the holes they name: constants as Python numbers, others as
+    nodes, and `root`, the whole node. A function may return None to decline.
+    """
+    known: dict[str, Rule] = {}
+
+    def __init__(self, name: str, pattern: Pattern, replacement: Expression | Callable[..., UOp | None],
+                 when: Callable[..., bool] | None = None, why: str = "", inexact: Inexact | None = None):
+        if not isinstance(pattern, Node) or name in Rule.known or not why:
+            raise Bug(f"the rule {name!r} needs a pattern with an op, a name of its own, and a reason")
+        self.name, self.pattern, self.when, self.why, self.inexact = name, pattern, when, why, inexact
+        self.replacement = replacement if callable(replacement) else _pattern(replacement)
+        self.variants = [variant for variant in _orders(pattern) if isinstance(variant, Node)]
+        self._constants = {h.name for h in holes_of(pattern) if h.constant}
+        self._when_names = _names_of(when) if when else ()
+        self._replacement_names = _names_of(replacement) if callable(replacement) else ()
+        Rule.known[name] = self
+
+    def __repr__(self) -> str:
+        return f"Rule({self.name}: {self.pattern!r})"
+
+    def apply(self, root: UOp, variant: Node) -> UOp | None:
+        """What the root becomes by this rule, or None."""
+        found: dict[str, UOp] = {}
+        if not _match(variant, root, found):
+            return None
+        found["root"] = root
+        if self.when is not None and not self.when(*self._given(found, self._when_names)):
+            return None
+        with one_place(root.place):            # what is made of a node keeps the user's line
+            if isinstance(self.replacement, Pattern):
+                result: UOp | None = _build(self.replacement, found, root.dtype)
+            else:
+                result = self.replacement(*self._given(found, self._replacement_names))
+            if result is None or result is root:
+                return None
+            if result.shape != root.shape and result.shape == ():
+                result = result.broadcast(root.shape)
+        if result.shape != root.shape or result.dtype is not root.dtype:
+            raise Bug(f"the rule {self.name!r} made {result} of {root}")
+        return result
+
+    def _given(self, found: dict[str, UOp], names: tuple[str, ...]) -> list[Any]:
+        return [found[n].arg if n in self._constants else found[n] for n in names]
+
+
+def holes_of(pattern: Pattern) -> list[Hole]:
+    """Every hole in a pattern."""
+    if isinstance(pattern, Node):
+        return [h for source in pattern.sources for h in holes_of(source)]
+    return [pattern] if isinstance(pattern, Hole) else []
+
+
+def _names_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
+
+
+def _orders(pattern: Pattern) -> Iterator[Pattern]:
+    """The pattern with the operands of commutative ops in every order."""
+    if not isinstance(pattern, Node):
+        yield pattern
+        return
+    seen = set()
+    for sources in itertools.product(*map(_orders, pattern.sources)):
+        turned = [sources, sources[::-1]] if pattern.quantity == "list" and all(x.commutative for x in pattern.ops) \
+            else [sources]
+        for order in turned:
+            variant = Node(pattern.ops, tuple(order), pattern.quantity, pattern.name)
+            if repr(variant) not in seen:
+                seen.add(repr(variant))
+                yield variant
+
+
+def _match(pattern: Pattern, candidate: UOp, found: dict[str, UOp]) -> bool:
+    if type(pattern) is Hole:
+        before = found.get(pattern.name)
+        if before is not None:
+            return before is candidate
+        if candidate.dtype.kind not in pattern.kinds or (pattern.constant and candidate.op is not o.CONST):
+            return False
+        found[pattern.name] = candidate
+        return True
+    if type(pattern) is Literal:
+        return candidate.op is o.CONST and candidate.arg == pattern.value
+    assert type(pattern) is Node
+    if candidate.op not in pattern.ops:
+        return False
+    if pattern.name is not None:
+        found[pattern.name] = candidate
+    if pattern.quantity == "list":
+        for inner, source in zip(pattern.sources, candidate.src):
+            if not _match(inner, source, found):
+                return False
+        return True
+    tried = (_match(pattern.sources[0], source, {}) for source in candidate.src)
+    return all(tried) if pattern.quantity == "each" else any(tried)
+
+
+def _build(pattern: Pattern, found: dict[str, UOp], dtype: DType) -> UOp:
+    """The node that an expression means; numbers take the type of what they stand beside."""
+    if isinstance(pattern, Hole):
+        return found[pattern.name]
+    if isinstance(pattern, Literal):
+        return const(pattern.value, dtype)
+    assert isinstance(pattern, Node)
+    op = pattern.ops[0]
+    first = 1 if op is o.WHERE else 0
+    beside = [_build(p, found, dtype) for p in pattern.sources[first:] if not isinstance(p, Literal)]
+    inner = beside[0].dtype if beside else dtype
+    sources = [_build(p, found, inner) for p in pattern.sources]
+    return UOp(op, dtypes.bool if op.compares else sources[-1].dtype, tuple(sources))
+
+
+# -- looking rules up and applying them ----------------------------------------------------------------------
+def _may_match(pattern: Node, op: Op, sources: Sequence[Op]) -> bool:
+    """Whether the ops of a node and of its sources allow a match at all."""
+    if op not in pattern.ops:
+        return False
+    if pattern.quantity == "list":
+        return len(sources) == len(pattern.sources) and all(map(_admits, pattern.sources, sources))
+    inner = [_admits(pattern.sources[0], source) for source in sources]
+    return all(inner) if pattern.quantity == "each" else any(inner)
+
+
+def _admits(pattern: Pattern, op: Op) -> bool:
+    if isinstance(pattern, Node):
+        return op in pattern.ops
+    return op is o.CONST if isinstance(pattern, Literal) or (isinstance(pattern, Hole) and pattern.constant) else True
+
+
+Form = tuple[Op, ...]                  # a node's op and its sources' ops
+Candidates = list[tuple[Rule, Node]]
+
+
+class RuleSet:
+    """Rules in order of preference: the first that matches a node is used."""
+
+    def __init__(self, rules: Iterable[Rule]):
+        self.rules = tuple(rules)
+        self._tables: dict[str, dict[Form, Candidates]] = {}
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self.rules)
+
+    def table(self) -> dict[Form, Candidates]:
+        """The rules that may match a form, filled as forms are met; rules that DISABLE_RULES names are left out."""
+        return self._tables.setdefault(settings.DISABLE_RULES, {})
+
+    def candidates(self, form: Form) -> Candidates:
+        disabled = {name.strip() for name in settings.DISABLE_RULES.split(",") if name.strip()}
+        unknown = disabled - Rule.known.keys()
+        if unknown:
+            raise InputError("DISABLE_RULES names rules that do not exist", given=", ".join(sorted(unknown)),
+                             expected=f"names of rules: {', '.join(Rule.known)}", fix="check the spelling")
+        return [(rule, variant) for rule in self.rules if rule.name not in disabled
+                for variant in rule.variants if _may_match(variant, form[0], form[1:])]
+
+
+def rewrite(roots: Sequence[UOp], rules: RuleSet) -> list[UOp]:
+    """The roots with every node under them replaced until no rule applies, sources first, each node once.
+
+    >>> from glassgrad.compiler.graph.rules.algebra import ALGEBRA
+    >>> from glassgrad.compiler.graph.arguments import Param
+    >>> x = UOp(o.PARAM, dtypes.float32, (), Param(0, (3,)))
+    >>> rewrite([(x * 1.0 - 0.0) * (const(2.0) + 3.0)], ALGEBRA)[0] is x * 5.0
+    True
+    """
+    table = rules.table()
+    settled: dict[UOp, UOp] = {}       # node -> what it becomes in the end
+    becomes: dict[UOp, UOp] = {}       # node -> what it was replaced by, while that is not settled itself
+    trail: deque[str] = deque(maxlen=12)
+    stack = list(roots)
+    while stack:
+        top = stack[-1]
+        if top in settled:
+            stack.pop()
+            continue
+        if top in becomes:
+            if becomes[top] not in settled:
+                raise Bug(f"rewrite rules go in a circle at {top}: {' -> '.join(trail)}")
+            settled[top] = settled[becomes.pop(top)]
+            stack.pop()
+            continue
+        waiting = [s for s in top.src if s not in settled]
+        if waiting:
+            stack += waiting
+            continue
+        sources = tuple([settled[s] for s in top.src])
+        if sources != top.src:
+            becomes[top] = top.over(sources)
+            stack.append(becomes[top])
+            continue
+        form = (top.op, *[s.op for s in sources])
+        candidates = table.get(form)
+        if candidates is None:
+            candidates = table[form] = rules.candidates(form)
+        for rule, variant in candidates:
+            result = rule.apply(top, variant)
+            if result is not None:
+                trail.append(rule.name)
+                if len(becomes) > MOST_REPLACEMENTS:
+                    raise Bug(f"rewrite rules do not come to an end at {top}: {' -> '.join(trail)}")
+                becomes[top] = result
+                stack.append(result)
+                break
+        else:
+            settled[top] = top
+            stack.pop()
+    return [settled[r] for r in roots]

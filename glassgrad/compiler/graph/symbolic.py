@@ -1,0 +1,413 @@
+"""Sizes that are known only when a kernel runs. In: variables with bounds. Out: `Length`s, which shapes hold like ints.
+
+A length is a polynomial over variables in one canonical form, so equal lengths compare equal whatever way they were
+computed, and `1024 - v + v` is the int 1024 again. Its bounds follow from those of its variables. A bound variable
+also has a value, which is no part of the structure of a graph: one kernel serves every value.
+
+Comparisons are answered by the bounds where they decide, else by the value; the jit notes such an answer, and replays a
+call only where it is the same. Where a plain number is asked for (`int(v)`, `range(v)`), the value is read; inside a
+jitted function that is refused, because a replay has other values.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Union
+
+from glassgrad.base.errors import InputError, ShapeError
+
+
+class Symbol(NamedTuple):
+    """What a variable is to a graph: a name, the values it may take, and the one it has now."""
+    name: str
+    low: int
+    high: int
+    value: int | None = None
+
+
+class Quotient(NamedTuple):
+    """A length divided by a number, rounded down, where the division does not come out."""
+    length: Length
+    divisor: int
+
+
+Atom = Union[Symbol, Quotient]        # noqa: UP007 - it is evaluated, on Python 3.10 too
+Monomial = tuple                      # of Atoms, sorted
+Terms = dict[Monomial, int]           # the constant is the term of ()
+
+SIGNS: dict[str, Callable[[int, int], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt,
+                                                ">=": operator.ge, "!=": operator.ne}
+
+
+class Comparison(NamedTuple):
+    """A length beside 0, where its bounds leave the answer open; and the answer that its value gave."""
+    length: Length
+    sign: str
+    answer: bool
+
+    def holds(self, value_of: Callable[[Symbol], int]) -> bool:
+        """Whether other values of the variables give the same answer."""
+        return SIGNS[self.sign](int(replaced(self.length, value_of)), 0) is self.answer
+
+    def __str__(self) -> str:
+        return f"whether {repr(self.length).split(' = ')[0]} {self.sign} 0"
+
+
+on_comparing: list[Callable[[Comparison], None]] = []     # told of answers that another value may change
+on_reading: list[Callable[[str], None]] = []     # told before a value is read: the jit refuses here
+on_binding: list[Callable[[Symbol], None]] = []  # told when a variable gets a value
+
+
+class Length:
+    """A size that depends on variables. `+ - * //` give lengths, or ints where the variables cancel.
+
+    >>> v = Variable("v", 1, 10).bind(3)
+    >>> 2 * v + 1, (2 * v + 1).val, v + 4 - v, (2 * v + 1).min, (2 * v + 1).max
+    (2*v + 1 = 7, 7, 4, 3, 21)
+    """
+    __slots__ = ("terms", "_hash")
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __init__(self, terms: Terms):
+        self.terms = tuple(sorted(((m, k) for m, k in terms.items() if k), key=_order))
+        self._hash = hash(self.terms)
+
+    # -- what it is ------------------------------------------------------------------------------------------
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Length) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        text = " + ".join("*".join([*([str(k)] if k != 1 or not m else []), *[_name(a) for a in m]])
+                          for m, k in sorted(self.terms, key=lambda t: not t[0])).replace("+ -", "- ")
+        return text if not self.is_bound else f"{text} = {self._evaluate()}"
+
+    @property
+    def symbols(self) -> list[Symbol]:
+        """The variables it depends on, each once."""
+        found: dict[Symbol, None] = {}
+        for monomial, _ in self.terms:
+            for atom in monomial:
+                found.update(dict.fromkeys([atom] if isinstance(atom, Symbol) else atom.length.symbols))
+        return list(found)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether every variable in it has a value."""
+        return all(s.value is not None for s in self.symbols)
+
+    @property
+    def min(self) -> int:
+        """The least value it can take."""
+        return sum(_bounds(m, k)[0] for m, k in self.terms)
+
+    @property
+    def max(self) -> int:
+        """The greatest value it can take."""
+        return sum(_bounds(m, k)[1] for m, k in self.terms)
+
+    vmin, vmax = min, max      # tinygrad's names
+
+    @property
+    def val(self) -> int:
+        """Its value now."""
+        return self._read(f"the value of {self}")
+
+    # -- arithmetic ------------------------------------------------------------------------------------------
+    def __add__(self, other: Any) -> Any: return _combined(self, other, 1)
+    def __radd__(self, other: Any) -> Any: return _combined(self, other, 1)
+    def __sub__(self, other: Any) -> Any: return _combined(self, other, -1)
+    def __rsub__(self, other: Any) -> Any: return _combined(-self, other, 1)
+    def __neg__(self) -> Length: return Length({m: -k for m, k in self.terms})
+    def __mul__(self, other: Any) -> Any: return _product(self, other)
+    def __rmul__(self, other: Any) -> Any: return _product(self, other)
+
+    def __floordiv__(self, other: Any) -> Any:
+        exact = _exact_quotient(self, other)
+        if exact is not None:
+            return exact
+        if not isinstance(other, int) or other <= 0:
+            raise ShapeError("a length cannot be divided by this", given=f"{self} // {other}",
+                             expected="a positive integer, or a length that divides it for every value",
+                             fix="divide the plain number: v.val, outside of jitted functions")
+        whole = {m: k // other for m, k in self.terms if k % other == 0 or not m}
+        rest = {m: k if m else k % other for m, k in self.terms if k % other}
+        return _plain({**whole, (Quotient(Length(rest), other),): 1} if any(rest) else whole)
+
+    def __mod__(self, other: Any) -> Any:
+        return self - self // other * other
+
+    def __rfloordiv__(self, other: int) -> int:
+        return 0 if 0 <= other < self.min else other // self._read(f"{other} // {self}")
+
+    def __rmod__(self, other: int) -> int:
+        return other if 0 <= other < self.min else other % self._read(f"{other} % {self}")
+
+    def __truediv__(self, other: Any) -> Any:
+        return NotImplemented if hasattr(other, "uop") else self._read(f"{self} / {other}") / other
+
+    def __rtruediv__(self, other: Any) -> float: return other / self._read(f"{other} / {self}")  # type: ignore[no-any-return]
+    def __pow__(self, other: Any) -> Any: return self._read(f"{self} ** {other}") ** other
+    def __rpow__(self, other: Any) -> Any: return other ** self._read(f"{other} ** {self}")
+
+    # -- reading ---------------------------------------------------------------------------------------------
+    def __lt__(self, other: Any) -> bool: return self._compare(other, "<")
+    def __le__(self, other: Any) -> bool: return self._compare(other, "<=")
+    def __gt__(self, other: Any) -> bool: return self._compare(other, ">")
+    def __ge__(self, other: Any) -> bool: return self._compare(other, ">=")
+
+    def __bool__(self) -> bool:
+        return self.min > 0 or self.max < 0 or self._beside_zero("!=")
+
+    def __index__(self) -> int: return self._read(f"{self} as a plain number")
+    def __int__(self) -> int: return self._read(f"int({self})")
+    def __float__(self) -> float: return float(self._read(f"float({self})"))
+
+    def _compare(self, other: Any, sign: str) -> bool:
+        if not isinstance(other, (int, float, Length)):
+            return NotImplemented
+        beside = math.ceil(other) if sign in ("<", ">=") and isinstance(other, float) else math.floor(other) \
+            if isinstance(other, float) else other
+        difference = self - beside
+        if not isinstance(difference, Length):
+            return SIGNS[sign](difference, 0)
+        low, high = (SIGNS[sign](bound, 0) for bound in (difference.min, difference.max))
+        return low if low == high else difference._beside_zero(sign)
+
+    def _beside_zero(self, sign: str) -> bool:
+        """A comparison that the value decides."""
+        answer = SIGNS[sign](self._evaluate(), 0)
+        for told in on_comparing:
+            told(Comparison(self, sign, answer))
+        return answer
+
+    def _announce(self, what: str) -> None:
+        for told in on_reading:
+            told(what)
+
+    def _read(self, what: str) -> int:
+        self._announce(what)
+        return self._evaluate()
+
+    def _evaluate(self) -> int:
+        return sum(k * math.prod(_value(a) for a in m) for m, k in self.terms)
+
+
+class Variable(Length):
+    """A named length from `min` to `max`; `bind` gives it a value, and tensors may have it in their shapes.
+
+    >>> start = Variable("start", 1, 8)
+    >>> x = start.bind(3)
+    >>> x, x.unbind()[1], x.unbind()[0] == start
+    (start = 3, 3, True)
+    """
+    __slots__ = ()
+
+    def __init__(self, name: str, min_val: int, max_val: int, dtype: Any = None):      # every length is an int64
+        if not isinstance(min_val, int) or not isinstance(max_val, int) or not 0 <= min_val <= max_val:
+            raise InputError("these are no bounds of a length", given=f"Variable({name!r}, {min_val}, {max_val})",
+                             expected="integers with 0 <= min <= max", fix="exchange or correct them")
+        super().__init__({(Symbol(name, min_val, max_val),): 1})
+
+    @staticmethod
+    def _of(symbol: Symbol) -> Variable:
+        made = object.__new__(Variable)
+        Length.__init__(made, {(symbol,): 1})
+        return made
+
+    @property
+    def symbol(self) -> Symbol:
+        """What it is to a graph."""
+        found: Symbol = self.terms[0][0][0]
+        return found
+
+    @property
+    def name(self) -> str:
+        """The name it was given."""
+        return self.symbol.name
+
+    expr = name                # tinygrad's name
+
+    def bind(self, value: int) -> Variable:
+        """This variable with a value.
+
+        >>> Variable("n", 1, 4).bind(2).val
+        2
+        """
+        name, low, high, before = self.symbol
+        value = value.__index__()
+        if before is not None and before != value:
+            raise InputError("this variable has a value already", given=f"{self} bound to {value}",
+                             expected="a variable without a value",
+                             fix="bind the Variable itself, not what bind() gave")
+        if not low <= value <= high:
+            raise InputError("the value is outside the variable's bounds", given=f"{name} bound to {value}",
+                             expected=f"a value from {low} to {high}",
+                             fix=f'bind another value, or widen it: Variable("{name}", {min(low, value)}, '
+                                  f"{max(high, value)})" if value >= 0 else "bind another value")
+        bound = Symbol(name, low, high, value)
+        for told in on_binding:
+            told(bound)
+        return Variable._of(bound)
+
+    def unbind(self) -> tuple[Variable, int]:
+        """The variable without its value, and the value."""
+        return Variable._of(self.symbol._replace(value=None)), self.val
+
+    def unbind_all(self) -> tuple[Variable, dict[Variable, int]]:
+        """The variable without its value, and its value by variable."""
+        plain, value = self.unbind()
+        return plain, {plain: value}
+
+
+# -- helpers that take ints too: what shapes are asked ---------------------------------------------------------
+Size = Any                     # int | Length
+
+
+def most(n: Size) -> int:
+    """The greatest a size can be: what memory and costs are reckoned by."""
+    return n.max if isinstance(n, Length) else n  # type: ignore[no-any-return]
+
+
+def least(n: Size) -> int:
+    """The least a size can be."""
+    return n.min if isinstance(n, Length) else n  # type: ignore[no-any-return]
+
+
+def sizes_now(shape: Iterable[Size]) -> tuple[int, ...]:
+    """A shape as plain numbers, by the values its variables have now."""
+    return tuple(n._evaluate() if isinstance(n, Length) else n for n in shape)
+
+
+def lengths_in(arg: Any) -> Iterator[Length]:
+    """Every length in a node's argument: shapes, bounds and paddings are tuples of sizes, or of pairs of them."""
+    if isinstance(arg, Length):
+        yield arg
+    elif isinstance(arg, tuple):
+        for part in arg:
+            yield from lengths_in(part)
+
+
+def replaced(arg: Any, new: Callable[[Symbol], Symbol | int]) -> Any:
+    """A node's argument with its variables exchanged, or set to numbers."""
+    if isinstance(arg, Length):
+        total: Any = 0
+        for monomial, k in arg.terms:
+            term: Any = k
+            for atom in monomial:
+                if isinstance(atom, Quotient):
+                    term = term * (replaced(atom.length, new) // atom.divisor)
+                else:
+                    other = new(atom)
+                    term = term * (other if isinstance(other, int) else Length({(other,): 1}))
+            total = total + term
+        return total
+    if isinstance(arg, tuple) and not isinstance(arg, Symbol):
+        parts = [replaced(part, new) for part in arg]
+        return type(arg)(*parts) if hasattr(arg, "_fields") else tuple(parts)
+    return arg
+
+
+# -- polynomials ---------------------------------------------------------------------------------------------
+def _order(term: tuple[Monomial, int]) -> str:
+    return repr(term[0])
+
+
+def _name(atom: Atom) -> str:
+    if isinstance(atom, Symbol):
+        return atom.name
+    text = repr(Length(dict(atom.length.terms))).split(" = ")[0]
+    return f"({text})//{atom.divisor}"
+
+
+def _value(atom: Atom) -> int:
+    return atom.length._evaluate() // atom.divisor if isinstance(atom, Quotient) else value_of(atom)
+
+
+def value_of(atom: Symbol) -> int:
+    """A variable's value now."""
+    if atom.value is None:
+        raise InputError("a variable has no value yet", given=f'Variable("{atom.name}", {atom.low}, {atom.high})',
+                         expected="a value when a size is asked for", fix=f"bind it: {atom.name}.bind({atom.low})")
+    return atom.value
+
+
+def _limits(atom: Atom) -> tuple[int, int]:
+    if isinstance(atom, Symbol):
+        return atom.low, atom.high
+    return atom.length.min // atom.divisor, atom.length.max // atom.divisor
+
+
+def _bounds(monomial: Monomial, k: int) -> tuple[int, int]:
+    low, high = k, k
+    for atom in monomial:
+        corners = [bound * limit for bound in (low, high) for limit in _limits(atom)]
+        low, high = min(corners), max(corners)
+    return low, high
+
+
+def _terms(value: Any) -> Terms | None:
+    if isinstance(value, Length):
+        return dict(value.terms)
+    if isinstance(value, int):
+        return {(): value}
+    # a tensor of one number is an index as well, and knows itself what to do beside a length
+    return {(): value.__index__()} if hasattr(value, "__index__") and not hasattr(value, "uop") else None
+
+
+def _plain(terms: Terms) -> Any:
+    """The length of these terms, or the int where there is no variable left."""
+    terms = {m: k for m, k in terms.items() if k}
+    return Length(terms) if any(terms) else terms.get((), 0)
+
+
+def _combined(x: Length, y: Any, sign: int) -> Any:
+    more = _terms(y)
+    if more is None:
+        return NotImplemented
+    out = dict(x.terms)
+    for monomial, k in more.items():
+        out[monomial] = out.get(monomial, 0) + sign * k
+    return _plain(out)
+
+
+def _product(x: Length, y: Any) -> Any:
+    more = _terms(y)
+    if more is None:
+        return NotImplemented
+    out: Terms = {}
+    for left, k in x.terms:
+        for right, n in more.items():
+            monomial = tuple(sorted(left + right, key=repr))
+            out[monomial] = out.get(monomial, 0) + k * n
+    return _plain(out)
+
+
+def _exact_quotient(x: Length, y: Any) -> Any:
+    """x / y where it comes out for every value of the variables, else None. One of y and the quotient has one term."""
+    more = _terms(y)
+    if not more:
+        return None
+    if len(more) > 1:
+        leading = max(more, key=len)
+        for term in x.terms:                 # the quotient's one term, if it has one
+            ratio = _exact_quotient(Length(dict([term])), Length({leading: more[leading]}))
+            if ratio is not None and _product(Length(more), ratio) == x:
+                return ratio
+        return None
+    (monomial, k), = more.items()
+    out: Terms = {}
+    for m, n in x.terms:
+        rest = list(m)
+        for atom in monomial:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if k == 0 or n % k:
+            return None
+        out[tuple(rest)] = n // k
+    return _plain(out)

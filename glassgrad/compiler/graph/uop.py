@@ -1,0 +1,234 @@
+"""The one node type, and how expressions are written with it. In: nodes, numbers. Out: `UOp`s.
+
+`x * 2 + y` on nodes is a graph of nodes. The methods here check nothing that shape.py does not, and drop what changes
+nothing; what a node is, and that equal ones are one object, is node.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from glassgrad.base.errors import InputError
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import (
+    Axes,
+    Count,
+    Dimension,
+    Expand,
+    Flip,
+    Pad,
+    Permute,
+    Place,
+    Reshape,
+    Shape,
+    Shrink,
+    Unwindow,
+    Window,
+)
+from glassgrad.compiler.graph.dtype import DType, convert, dtypes
+from glassgrad.compiler.graph.node import Node
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.symbolic import Length
+
+
+class UOp(Node):
+    """One node: `op` applied to `src`, with elements of `dtype` and a small `arg`. Build with the methods below.
+
+    >>> x = const(2.0) * 3.0
+    >>> x.op, x is const(2.0) * 3.0, x.shape
+    (Ops.MUL, True, ())
+    """
+    __slots__ = ()
+
+    # -- elementwise -----------------------------------------------------------------------------------------
+    def _wrap(self, value: Any) -> UOp:
+        return value if isinstance(value, UOp) else const(value, self.dtype)
+
+    def alu(self, op: Op, *others: UOp) -> UOp:
+        return UOp(op, dtypes.bool if op.compares else self.dtype, (self, *others))
+
+    def __add__(self, y: Any) -> UOp: return self.alu(o.ADD, self._wrap(y))
+    def __radd__(self, y: Any) -> UOp: return self._wrap(y).alu(o.ADD, self)
+    def __sub__(self, y: Any) -> UOp: return self.alu(o.SUB, self._wrap(y))
+    def __rsub__(self, y: Any) -> UOp: return self._wrap(y).alu(o.SUB, self)
+    def __mul__(self, y: Any) -> UOp: return self.alu(o.MUL, self._wrap(y))
+    def __rmul__(self, y: Any) -> UOp: return self._wrap(y).alu(o.MUL, self)
+    def __truediv__(self, y: Any) -> UOp: return self.alu(o.DIV, self._wrap(y))
+    def __rtruediv__(self, y: Any) -> UOp: return self._wrap(y).alu(o.DIV, self)
+    def __floordiv__(self, y: Any) -> UOp: return self.alu(o.IDIV, self._wrap(y))
+    def __mod__(self, y: Any) -> UOp: return self.alu(o.MOD, self._wrap(y))
+    def __and__(self, y: Any) -> UOp: return self.alu(o.AND, self._wrap(y))
+    def __or__(self, y: Any) -> UOp: return self.alu(o.OR, self._wrap(y))
+    def __xor__(self, y: Any) -> UOp: return self.alu(o.XOR, self._wrap(y))
+    def __lshift__(self, y: Any) -> UOp: return self.alu(o.SHL, self._wrap(y))
+    def __rshift__(self, y: Any) -> UOp: return self.alu(o.SHR, self._wrap(y))
+    def __lt__(self, y: Any) -> UOp: return self.alu(o.CMPLT, self._wrap(y))
+    def __gt__(self, y: Any) -> UOp: return self._wrap(y).alu(o.CMPLT, self)
+    def __neg__(self) -> UOp: return self.alu(o.NEG)
+    def __invert__(self) -> UOp: return self.alu(o.NOT)
+    def eq(self, y: Any) -> UOp: return self.alu(o.CMPEQ, self._wrap(y))
+    def ne(self, y: Any) -> UOp: return self.alu(o.CMPNE, self._wrap(y))
+    def ge(self, y: Any) -> UOp: return (self > y) | self.eq(y)   # not "not <": NaN is neither
+    def maximum(self, y: Any) -> UOp: return self.alu(o.MAX, self._wrap(y))
+    def minimum(self, y: Any) -> UOp: return self.alu(o.MIN, self._wrap(y))
+    def mulacc(self, y: Any, z: Any) -> UOp: return self.alu(o.MULACC, self._wrap(y), self._wrap(z))
+    def logical_not(self) -> UOp: return self.alu(o.NOT)
+    def abs(self) -> UOp: return self.alu(o.ABS)
+    def recip(self) -> UOp: return self.alu(o.RECIP)
+    def sqrt(self) -> UOp: return self.alu(o.SQRT)
+    def exp2(self) -> UOp: return self.alu(o.EXP2)
+    def log2(self) -> UOp: return self.alu(o.LOG2)
+    def sin(self) -> UOp: return self.alu(o.SIN)
+    def trunc(self) -> UOp: return self.alu(o.TRUNC)
+
+    def where(self, yes: Any, no: Any) -> UOp:
+        """`yes` where this (bool) holds, else `no`; plain numbers take the other side's type."""
+        if not isinstance(yes, UOp):
+            yes = no._wrap(yes)
+        return UOp(o.WHERE, yes.dtype, (self, yes, yes._wrap(no)))
+
+    def cast(self, dtype: DType) -> UOp:
+        if dtype is self.dtype:
+            return self
+        return const(self.arg, dtype) if self.op is o.CONST else UOp(o.CAST, dtype, (self,))
+
+    def bitcast(self, dtype: DType) -> UOp:
+        return self if dtype is self.dtype else UOp(o.BITCAST, dtype, (self,))
+
+    # -- reductions ------------------------------------------------------------------------------------------
+    def reduce(self, op: Op, axes: Iterable[int]) -> UOp:
+        axes = tuple(sorted(a for a in axes if self.shape[a] != 1))
+        return UOp(op, self.dtype, (self,), Axes(axes)) if axes else self
+
+    def sum(self, axes: Iterable[int]) -> UOp: return self.reduce(o.SUM, axes)
+
+    # -- movement: these check sizes, and drop what changes nothing ------------------------------------------
+    def reshape(self, shape: Sequence[Dimension]) -> UOp:
+        shape = tuple(shape)
+        if shape == self.shape:
+            return self
+        # one that a tensor stands for stays: its gradient may be asked for, and its value may be known
+        source = self.src[0] if self.op is o.RESHAPE and self._cache is None else self
+        return source if shape == source.shape else UOp(o.RESHAPE, self.dtype, (source,), Reshape(shape))
+
+    def permute(self, order: Sequence[int]) -> UOp:
+        order = tuple(order)
+        if order == tuple(range(len(order))):
+            return self
+        return UOp(o.PERMUTE, self.dtype, (self,), Permute(order))
+
+    def expand(self, shape: Sequence[Dimension]) -> UOp:
+        shape = tuple(shape)
+        return self if shape == self.shape else UOp(o.EXPAND, self.dtype, (self,), Expand(shape))
+
+    def pad(self, padding: Sequence[tuple[int, int]]) -> UOp:
+        padding = tuple((before, after) for before, after in padding)
+        return self if all(p == (0, 0) for p in padding) else UOp(o.PAD, self.dtype, (self,), Pad(padding))
+
+    def shrink(self, bounds: Sequence[tuple[int, int]]) -> UOp:
+        bounds = tuple((start, stop) for start, stop in bounds)
+        if all(b == (0, n) for b, n in zip(bounds, self.shape)):
+            return self
+        return UOp(o.SHRINK, self.dtype, (self,), Shrink(bounds))
+
+    def flip(self, axes: Iterable[int]) -> UOp:
+        axes = tuple(sorted(axes))
+        return UOp(o.FLIP, self.dtype, (self,), Flip(axes)) if axes else self
+
+    def window(self, axis: int, size: int, stride: int = 1, dilation: int = 1) -> UOp:
+        return UOp(o.WINDOW, self.dtype, (self,), Window(axis, size, stride, dilation))
+
+    def unwindow(self, axis: int, stride: int, dilation: int, length: int) -> UOp:
+        return UOp(o.UNWINDOW, self.dtype, (self,), Unwindow(axis, stride, dilation, length))
+
+    def broadcast(self, shape: Shape) -> UOp:
+        """This node at `shape`, by the usual rule: align right, repeat axes of size 1."""
+        if self.shape == shape:
+            return self
+        return self.reshape((1,) * (len(shape) - len(self.shape)) + self.shape).expand(shape)
+
+    # -- memory ----------------------------------------------------------------------------------------------
+    def contiguous(self) -> UOp:
+        return self if self.op in (o.BUFFER, o.CONTIGUOUS) else UOp(o.CONTIGUOUS, self.dtype, (self,))
+
+    def detach(self) -> UOp:
+        return self if self.op is o.DETACH and self.arg is None else UOp(o.DETACH, self.dtype, (self,))
+
+    def copy_to(self, device: str) -> UOp:
+        return UOp(o.COPY, self.dtype, (self,), Place(device))
+
+    @property
+    def st(self) -> Any:
+        """Where this node's elements lie in the memory below its movement ops: a `ShapeTracker` (tinygrad's name)."""
+        # view.py is built on this file, and few ever ask
+        from glassgrad.compiler.graph.view import ShapeTracker
+        return ShapeTracker.of(self)
+
+    @property
+    def srcs(self) -> tuple[UOp, ...]:
+        """The sources, by their older name."""
+        return self.src
+
+    @property
+    def realized(self) -> Any:
+        """The memory that holds this node's values, below its movement ops; None before it is computed. (A tensor that
+        was read keeps its history: its node then remembers where its values are.)"""
+        node = self
+        while node.op is not o.BUFFER:
+            if node._cache is not None and "value" in node._cache:
+                node = node._cache["value"].base
+            elif node.op.kind == o.Kind.MOVEMENT or node.op is o.DETACH:
+                node = node.src[0]
+            else:
+                return None
+        return node.arg
+
+    @property
+    def is_realized(self) -> bool:
+        """Whether the values below the movement ops are in memory."""
+        return self.realized is not None
+
+    @property
+    def buffer(self) -> Any:
+        """The memory that holds this node's values; a node that is not computed has none."""
+        memory = self.realized
+        if memory is None:
+            raise InputError("this node has no memory yet", given=f"{self.op.name} of shape {self.shape}",
+                             expected="a computed tensor", fix="call realize() on the tensor first")
+        return memory
+
+
+# -- making leaves -------------------------------------------------------------------------------------------
+_constants: dict[Any, UOp] = {}     # the latest constants, kept: they are small and come again with the next line
+_MOST_CONSTANTS = 1024
+
+
+def const(value: Any, dtype: DType | None = None) -> UOp:
+    """A constant of shape (), its value rounded or wrapped into the type as a cast would; or a length as a number."""
+    if isinstance(value, Length):
+        return number_of(value, dtype or dtypes.default_int)
+    if dtype is None:
+        dtype = dtypes.from_py(value)
+    key = (value, type(value), dtype) if value else (str(value), dtype)     # 0.0 and -0.0 are equal, and differ
+    known = _constants.get(key)
+    if known is None:
+        if len(_constants) >= _MOST_CONSTANTS:
+            _constants.clear()
+        known = _constants[key] = UOp(o.CONST, dtype, (), convert(value, dtype))
+    return known
+
+
+def number_of(length: Length, dtype: DType) -> UOp:
+    """A length as a number to compute with: what the variables in it say when a kernel runs."""
+    return UOp(o.LENGTH, dtypes.index, (), Count(length)).cast(dtype)
+
+
+def full(shape: Shape, value: Any, dtype: DType | None = None) -> UOp:
+    return const(value, dtype).broadcast(tuple(shape))
+
+
+def identity(op: Op, dtype: DType) -> UOp:
+    """The constant that leaves `op` unchanged: where a reduction starts."""
+    value = op.identity
+    return const(dtype.min if value == "min" else dtype.max if value == "max" else value, dtype)

@@ -1,0 +1,205 @@
+"""The loop tree: what a kernel does, in order. In: nothing. Out: the statement types and `Kernel`.
+
+Expressions are interned `UOp`s over RANGE counters, LOADs and REGISTERs. Statements are an explicit ordered tree, not
+interned: two equal loads around a store are different moments. Moves (optimize/) edit the tree, renderers walk it.
+
+The grammar, whole:
+    Kernel     = name, params, phases                       phases run one after another, each with all its tasks
+    Phase      = body                                       a list of statements; its TASK loops are spread over workers
+    Statement  = For(range, kind, body, stop) | If(condition, body)
+               | Assign(register, value) | Accumulate(register, combine, value)
+               | Store(memory, index, value, combine, gate) | Prefetch(memory, index)
+
+Kinds of loop:
+    TASK    iterations are independent and run in any order; those nested perfectly at the top of a phase on any worker
+    LOOP    one after another
+    TILE    independent iterations, jammed: every statement inside runs for all of them before the next one runs.
+            A loop inside a TILE runs once, its body for all iterations. Values that depend on a TILE range live in
+            registers, one each. (unroll-and-jam; the register tile of a matrix multiplication)
+    LANE    as TILE, but the iterations are the lanes of one vector; at most one LANE range is open at a time
+    UNIT    as TILE, but all iterations of the UNIT loops around a statement are one instruction of a matrix unit
+            (compiler/optimize/targets/matrix_units.py): a small matrix is cleared, loaded, stored, or gets a product
+            of two others added. What is added over UNIT ranges that the register does not have is summed in the unit's
+            own order
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Union
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Fold, Local, Range
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.uop import UOp, const
+
+TASK, LOOP, TILE, LANE, UNIT = "task", "loop", "tile", "lane", "unit"
+WIDE = (TILE, LANE, UNIT)
+
+
+@dataclass(eq=False)
+class For:
+    """`range` counts 0, 1, ... below its size, or below `stop` (an index expression) where that is smaller."""
+    range: UOp
+    kind: str
+    body: list[Statement]
+    stop: UOp | None = None
+
+
+@dataclass(eq=False)
+class If:
+    """Runs the body where the (scalar, not wide in lanes) condition holds."""
+    condition: UOp
+    body: list[Statement]
+
+
+@dataclass(eq=False)
+class Assign:
+    """register = value. Inside wide loops: for each iteration that register or value depend on."""
+    register: UOp
+    value: UOp
+
+
+@dataclass(eq=False)
+class Accumulate:
+    """register = combine(register, value); of a MUL value under ADD this may be one fused multiply-add."""
+    register: UOp
+    combine: Op
+    value: UOp
+
+
+@dataclass(eq=False)
+class Store:
+    """memory[index] = value, or combine(memory[index], value); nothing where the gate (bool, may be wide) is false."""
+    memory: UOp
+    index: UOp
+    value: UOp
+    combine: Op | None = None
+    gate: UOp | None = None
+
+
+@dataclass(eq=False)
+class Prefetch:
+    """A hint that memory[index] is read soon; of lanes, the first counts. It means nothing: the index may even lie
+    outside the memory."""
+    memory: UOp
+    index: UOp
+
+
+Statement = Union[For, If, Assign, Accumulate, Store, Prefetch]  # noqa: UP007 - it is evaluated, on Python 3.10 too
+
+
+@dataclass(eq=False)
+class Phase:
+    body: list[Statement]
+
+
+@dataclass(eq=False)
+class Kernel:
+    """A lowered kernel. Param slot i is args[i] of the launch; shared LOCALs follow the params as further slots."""
+    name: str
+    params: list[UOp]                 # PARAM nodes by slot: shape () with a Cell's dtype is a scalar
+    phases: list[Phase]
+    written: tuple[int, ...] = ()     # slots that are stored to
+    moves: list[str] = field(default_factory=list)   # how it was optimized, in order, printable
+    past: tuple[int, ...] = ()        # slots whose stores go past the caches, where a renderer has a way
+
+
+# -- expressions of kernels ----------------------------------------------------------------------------------
+def counter(name: str, size: int) -> UOp:
+    """A loop's counter: 0 <= counter < size."""
+    return UOp(o.RANGE, dtypes.index, (), Range(name, size))
+
+
+def load(memory: UOp, index: UOp, gate: UOp | None = None) -> UOp:
+    """memory[index]; where the gate is false the result is 0 and nothing is read."""
+    return UOp(o.LOAD, memory.dtype, (memory, index) if gate is None else (memory, index, gate))
+
+
+def register(name: str, dtype: DType, wide: Iterable[UOp] = ()) -> UOp:
+    """A mutable value named `name`: one for each combination of the given TILE, LANE and UNIT ranges."""
+    return UOp(o.REGISTER, dtype, tuple(wide), name)
+
+
+def local(name: str, dtype: DType, size: int, home: str = "worker") -> UOp:
+    """Memory for one launch: home "worker" is private to the running task, "shared" is seen by all tasks."""
+    return UOp(o.LOCAL, dtype, (), Local(name, size, home))
+
+
+def fold(value: UOp, combine: Op, wide: Iterable[UOp]) -> UOp:
+    """One value from all iterations of the wide ranges, combined in a fixed tree."""
+    wide = tuple(r for r in wide if r in ranges_of(value))
+    return UOp(o.FOLD, value.dtype, (value, *wide), Fold(combine)) if wide else value
+
+
+def ranges_of(node: UOp) -> frozenset[UOp]:
+    """The RANGEs a value depends on (a FOLD no longer depends on what it folded)."""
+    known = _known_ranges(node)
+    if known is not None:
+        return known
+    stack = [node]
+    while stack:
+        top = stack[-1]
+        waiting = [s for s in top.src if _known_ranges(s) is None]
+        if waiting:
+            stack.extend(waiting)
+            continue
+        stack.pop()
+        result = frozenset((top,)) if top.op is o.RANGE else frozenset().union(*[ranges_of(s) for s in top.src])
+        if top.op is o.FOLD:
+            result -= frozenset(top.src[1:])
+        top.cached("ranges", lambda _, r=result: r)
+    return ranges_of(node)
+
+
+def _known_ranges(node: UOp) -> frozenset[UOp] | None:
+    cache = node._cache
+    return None if cache is None else cache.get("ranges")
+
+
+def walk(body: Iterable[Statement]) -> Iterator[Statement]:
+    """Every statement, outer before inner, in order."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, (For, If)):
+            yield from walk(statement.body)
+
+
+def task_loops(body: list[Statement]) -> tuple[list[For], list[Statement]]:
+    """The perfectly nested TASK loops at the top of a body, outermost first, and what the innermost one holds."""
+    loops: list[For] = []
+    while len(body) == 1 and isinstance(body[0], For) and body[0].kind == TASK:
+        loops.append(body[0])
+        body = body[0].body
+    return loops, body
+
+
+def expressions(statement: Statement) -> list[UOp]:
+    """The expressions a statement evaluates itself (not those of statements inside it)."""
+    if isinstance(statement, For):
+        return [] if statement.stop is None else [statement.stop]
+    if isinstance(statement, If):
+        return [statement.condition]
+    if isinstance(statement, (Assign, Accumulate)):
+        return [statement.value]
+    if isinstance(statement, Prefetch):
+        return [statement.index]
+    return [e for e in (statement.index, statement.value, statement.gate) if e is not None]
+
+
+def shared_locals(kernel: Kernel) -> list[UOp]:
+    """The shared LOCALs in order of first use: the launch's slots after the params."""
+    from_stores = [s.memory for p in kernel.phases for s in walk(p.body) if isinstance(s, Store)]
+    return list(dict.fromkeys(m for m in from_stores if m.op is o.LOCAL and m.arg.home == "shared"))
+
+
+def worker_locals(kernel: Kernel) -> list[UOp]:
+    """The private LOCALs in order of first use: laid one after another into the worker's scratch, 64-byte aligned."""
+    from_stores = [s.memory for p in kernel.phases for s in walk(p.body) if isinstance(s, Store)]
+    return list(dict.fromkeys(m for m in from_stores if m.op is o.LOCAL and m.arg.home == "worker"))
+
+
+def zero(dtype: DType) -> UOp:
+    return const(0, dtype)

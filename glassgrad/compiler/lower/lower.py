@@ -1,0 +1,182 @@
+"""Turn one kernel's graph into loops. In: a SINK of STOREs over PARAMs. Out: a loop tree (`Kernel`), not yet optimized.
+
+Each output axis becomes a counter, and each result is asked for at the counters (values.py). Values that cost much and
+are asked for by several loops of one row are kept in LOCAL memory (`choose_kept`).
+"""
+
+from __future__ import annotations
+
+import math
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.index_algebra import index
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.symbolic import Length, most
+from glassgrad.compiler.graph.uop import UOp, identity
+from glassgrad.compiler.lower.loops import (
+    LOOP,
+    TASK,
+    Accumulate,
+    Assign,
+    Kernel,
+    Phase,
+    Statement,
+    Store,
+    load,
+    register,
+)
+from glassgrad.compiler.lower.movement import flatten, source_index
+from glassgrad.compiler.lower.values import Block, Values
+
+KEEP_COST = 12            # a value at least this expensive (in vector instructions) is kept rather than computed again
+KEEP_BYTES = 256 * 1024   # the longest row that is kept: on a CPU it should stay in the second-level cache
+
+
+def lower(sink: UOp, name: str = "", keep_bytes: int = KEEP_BYTES) -> Kernel:
+    """The plain loop tree of a kernel's graph; a task keeps rows of up to `keep_bytes`."""
+    kept: dict[UOp, tuple[int, ...]] = {}
+    while True:
+        lowering = _Lowering(sink, kept)
+        kernel = lowering.run(name)
+        more = lowering.choose_kept(keep_bytes)
+        if more is None:
+            return kernel
+        node, axes = more
+        kept[node] = axes
+
+
+class _Lowering(Values):
+    """One try at a kernel, with these values kept."""
+
+    def run(self, name: str) -> Kernel:
+        stores = [s for s in self.sink.src if s.op is o.STORE]
+        root = stores[0].src[1]
+        if root.op in (o.SCATTER, o.SCAN):
+            phases = self.scatter(stores[0]) if root.op is o.SCATTER else self.scan(stores[0])
+            shape = root.shape
+        else:
+            shape = max((s.src[1] for s in stores), key=lambda value: value.size).shape
+            counters = [self.counter(f"i{axis}", n) if most(n) > 1 or isinstance(n, Length) else index(0)
+                        for axis, n in enumerate(shape)]
+            for c in self.row_order(counters):
+                self.path.append(Block(c))
+                self.outputs.add(c)
+            blocks = self.path
+            for s in stores:
+                target, value = s.src
+                at = tuple(index(0) if n == 1 else c for c, n in zip(counters, value.shape))
+                result = self.ask(value, at, None)
+                depth = self.depth(at, None)
+                if target.op is o.SHRINK:                # a part of what is there already
+                    at, _ = source_index(target, at, self.size)
+                blocks[depth].statements.append(Store(target.base, flatten(at, target.base.shape), result))
+            phases = [Phase(self.close(blocks))]
+        kind = root.op.name.lower() if root.op in (o.SCATTER, o.SCAN) else "reduce" if self.reductions else "map"
+        sizes = "_".join([*[str(most(n)) for n in shape if most(n) > 1], *[f"r{most(n)}" for n in self.reduced]])
+        written = tuple(s.src[0].base.arg.slot for s in stores)
+        return Kernel(name or f"{kind}_{sizes or 1}", self.params, phases, written)
+
+    def close(self, blocks: list[Block]) -> list[Statement]:
+        """Nest the output loops: each block's statements, then the loop inside it."""
+        inside: list[Statement] = []
+        for block in reversed(blocks):
+            body = block.statements + inside
+            inside = body if block.counter is None else [self.loop(block.counter, TASK, body)]
+        return inside
+
+    def row_order(self, counters: list[UOp]) -> list[UOp]:
+        """Output counters, those that reductions depend on outermost, so that a row's reductions stand once per row."""
+        loops = [c for c in counters if c.op is o.RANGE]
+        if not self.reductions:
+            return loops
+        probe = Values(self.sink, self.kept)
+        probe.path += [Block(c) for c in loops]
+        probe.extents.update(self.extents)
+        votes = dict.fromkeys(loops, 0)
+        probe.votes = votes
+        for value in [s.src[1] for s in self.sink.src if s.op is o.STORE]:
+            probe.ask(value, tuple(index(0) if n == 1 else c for c, n in zip(counters, value.shape)), None)
+        return sorted(loops, key=lambda c: -votes[c])
+
+    def choose_kept(self, keep_bytes: int) -> tuple[UOp, tuple[int, ...]] | None:
+        """A costly value that several loops of one row ask for, each over the whole row; the outermost such node."""
+        if not self.reductions:
+            return None
+        for node in reversed(toposort([self.sink])):
+            asked = list(dict.fromkeys(self.asked.get(node, [])))
+            if len(asked) < 2 or node in self.kept or any(gate is not None for _, gate in asked):
+                continue
+            if _work(node) < KEEP_COST:
+                continue
+            varying = tuple(a for a in range(len(node.shape)) if len({at[a] for at, _ in asked}) > 1)
+            whole = all(at[a].op is o.RANGE and self.extents.get(at[a], at[a].arg.size) == node.shape[a]
+                        for at, _ in asked for a in varying)
+            apart = all(len({at[a] for a in varying}) == len(varying) for at, _ in asked)
+            size = math.prod(most(node.shape[a]) for a in varying) * node.dtype.itemsize
+            if varying and whole and apart and size <= keep_bytes:
+                return node, varying
+        return None
+
+    # -- the two that are kernels of their own ---------------------------------------------------------------
+    def scatter(self, store: UOp) -> list[Phase]:
+        """Copy the base, then place the values: one after another along the indices, apart along the rest."""
+        target, node = store.src
+        base, where, values = node.src
+        counters = tuple(self.counter(f"i{a}", n) for a, n in enumerate(base.shape))
+        self.path += [Block(c) for c in counters]
+        copied = self.ask(base, counters, None)
+        self.path[-1].statements.append(Store(target, flatten(counters, base.shape), copied))
+        first = Phase(self.close(self.path))
+        self.path = [Block(None)]
+        rest = tuple(self.counter(f"j{a}", n) for a, n in enumerate(base.shape[1:]))
+        places = tuple(self.counter(f"s{a}", n) for a, n in enumerate(where.shape))
+        outer = [Block(c) for c in rest]
+        inner = [Block(c) for c in places]
+        self.path = [Block(None), *outer, *inner]
+        row = self.ask(where, places, None).cast(dtypes.index)
+        value = self.ask(values, places + rest, None)
+        combine = {"set": None, "add": o.ADD, "max": o.MAX}[node.arg.mode]
+        spot = flatten((row.maximum(0).minimum(self.size(base.shape[0] - 1)), *rest), base.shape)
+        wide = target.dtype.accumulator
+        if combine is not None and wide is not target.dtype:     # narrow floats are combined in float32
+            value = UOp(combine, wide, (load(target, spot).cast(wide), value.cast(wide))).cast(target.dtype)
+            combine = None
+        body: list[Statement] = [Store(target, spot, value, combine)]
+        for block in reversed(inner):
+            body = [self.loop(block.counter, LOOP, block.statements + body)]
+        for block in reversed(outer):
+            body = [self.loop(block.counter, TASK, block.statements + body)]
+        return [first, Phase(body)]
+
+    def scan(self, store: UOp) -> list[Phase]:
+        """A running total along one axis, one row per task."""
+        target, node = store.src
+        source, axis, combine = node.src[0], node.arg.axis, node.arg.combine
+        at = tuple(self.counter(f"i{a}" if a != axis else "k0", n) for a, n in enumerate(source.shape))
+        outer = [Block(c) for a, c in enumerate(at) if a != axis]
+        along = Block(at[axis])
+        self.path = [Block(None), *outer, along]
+        total = register("acc", node.dtype.accumulator)
+        value = self.ask(source, at, None).cast(total.dtype)
+        along.statements += [Accumulate(total, combine, value),
+                             Store(target, flatten(at, source.shape), total.cast(node.dtype))]
+        body: list[Statement] = [Assign(total, identity(combine, total.dtype)),
+                                 self.loop(at[axis], LOOP, along.statements)]
+        for block in reversed(outer):
+            body = [self.loop(block.counter, TASK, block.statements + body)]
+        return [Phase(body)]
+
+
+def _work(node: UOp) -> int:
+    """What computing one element costs, down to the loads and reductions below."""
+    seen: set[UOp] = set()
+    stack, total = [node], 0
+    while stack:
+        n = stack.pop()
+        if n in seen or n.op in o.REDUCE:
+            continue
+        seen.add(n)
+        total += n.op.cost if n.op in o.ELEMENTWISE else 60 if n.op is o.RANDOM else 0
+        stack.extend(n.src)
+    return total

@@ -1,0 +1,146 @@
+"""Where an element comes from. In: a movement node and an index into it. Out: the index into its source, and a gate.
+
+Lowering pushes loop counters down through the movement nodes with these functions; nothing is ever copied. The gate is
+a condition outside which the element is 0 (padding).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Shape
+from glassgrad.compiler.graph.axes import runs
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.index_algebra import (
+    add,
+    both,
+    build,
+    divide,
+    index,
+    less,
+    linear,
+    modulo,
+    multiply,
+    rebuild,
+)
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.symbolic import Length, Size, most
+from glassgrad.compiler.graph.uop import UOp
+
+Index = tuple[UOp, ...]
+
+
+def source_index(node: UOp, at: Index, size: Callable[[Size], UOp] = index) -> tuple[Index, UOp | None]:
+    """The index into `node.src[0]` that element `at` of a movement node reads, and the gate where it is real. `size`
+    says what a symbolic size is."""
+    op, arg, shape = node.op, node.arg, node.src[0].shape
+    if op is o.RESHAPE:
+        return reshape_index(at, node.shape, shape, size), None
+    if op is o.PERMUTE:
+        return tuple(at[arg.order.index(i)] for i in range(len(shape))), None
+    if op is o.EXPAND:
+        return tuple(index(0) if n == 1 else i for i, n in zip(at, shape)), None
+    if op is o.SHRINK:
+        return tuple(add(i, size(start)) for i, (start, _) in zip(at, arg.bounds)), None
+    if op is o.FLIP:
+        return tuple(add(size(n - 1), multiply(i, -1)) if axis in arg.axes else i
+                     for axis, (i, n) in enumerate(zip(at, shape))), None
+    if op is o.WINDOW:
+        inner = add(multiply(at[arg.axis], arg.stride), multiply(at[-1], arg.dilation))
+        return at[:arg.axis] + (inner,) + at[arg.axis + 1:-1], None
+    if op is o.PAD:
+        gate: UOp | None = None
+        out = []
+        for i, n, (before, _) in zip(at, shape, arg.padding):
+            inner = add(i, size(-before))
+            gate = both(gate, both(less(index(-1), inner), less(inner, size(n))))
+            out.append(inner)
+        return tuple(out), gate
+    if op is o.UNWINDOW:
+        n = shape[arg.axis]
+        offset = add(at[arg.axis], multiply(at[-1], -arg.dilation))
+        gate = both(less(index(-1), offset), less(offset, size((n - 1) * arg.stride + 1)))
+        if arg.stride > 1:
+            gate = both(gate, less(modulo(offset, arg.stride), index(1)))
+        return at[:arg.axis] + (divide(offset, arg.stride),) + at[arg.axis + 1:], gate
+    raise Bug(f"{op.name} is not a movement op")
+
+
+def reshape_index(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp] = index) -> Index:
+    """Row-major index of `at` in `shape`, taken apart again in `source`; runs of axes that match are kept apart."""
+    out: list[UOp] = []
+    for i, left, j, right in runs(shape, source):
+        out += _regroup(at[i:left], shape[i:left], source[j:right], size)
+    return tuple(out)
+
+
+def _regroup(at: Index, shape: Shape, source: Shape, size_of: Callable[[Size], UOp]) -> list[UOp]:
+    if shape == source:
+        return list(at)
+    if any(isinstance(n, Length) for part in (shape, source) for n in [n for n in part if n != 1][1:]):
+        return _regroup_symbolic(at, shape, source, size_of)
+    flat = flatten(at, shape)
+    out: list[UOp] = []
+    size = math.prod(map(most, source))
+    for n in source:
+        n = most(n)
+        size = size // n if n else 0
+        out.append(index(0) if n == 1 or size == 0 else modulo(divide(flat, size), n))
+    return out
+
+
+def _regroup_symbolic(at: Index, shape: Shape, source: Shape, size: Callable[[Size], UOp]) -> list[UOp]:
+    """Where a symbolic size does not stand first, how far apart elements are is known only when the kernel runs."""
+    flat, step = index(0), 1
+    for i, n in zip(reversed(at), reversed(shape)):
+        flat = add(flat, _operation(o.MUL, i, size(step)))
+        step = step * n
+    out: list[UOp] = []
+    for n in reversed(source):
+        out.append(index(0) if n == 1 else _operation(o.MOD, flat, size(n)))
+        flat = flat if n == 1 else _operation(o.IDIV, flat, size(n))
+    return out[::-1]
+
+
+def _operation(op: Op, x: UOp, y: UOp) -> UOp:
+    return rebuild(UOp(op, dtypes.index, (x, y)), (x, y))
+
+
+def under_gate(at: UOp, gate: UOp) -> UOp:
+    """An index that is used only where the gate holds: (i + 23*k) % 24 is i - k where 0 <= i - k < 24."""
+    least: dict[frozenset[tuple[UOp, int]], int] = {}
+    below: dict[frozenset[tuple[UOp, int]], int] = {}
+    waiting = [gate]
+    while waiting:
+        condition = waiting.pop()
+        if condition.op is o.AND:
+            waiting += condition.src
+        elif condition.op is o.CMPLT and condition.src[0].dtype is dtypes.index:
+            c, terms = linear(add(condition.src[0], multiply(condition.src[1], -1)))
+            below[frozenset(terms.items())] = -c
+            least[frozenset((a, -k) for a, k in terms.items())] = c + 1
+    constant, terms = linear(at)
+    for atom, k in terms.items():
+        if atom.op is not o.MOD or atom.src[1].op is not o.CONST:
+            continue
+        n, (c, parts) = atom.src[1].arg, linear(atom.src[0])
+        for sum_ in least.keys() & below.keys():
+            known = dict(sum_)
+            periods = (least[sum_] + c) // n, (below[sum_] - 1 + c) // n
+            if periods[0] == periods[1] and all((parts.get(a, 0) - known.get(a, 0)) % n == 0
+                                                for a in (*parts, *known)):
+                rest = build(constant, {a: m for a, m in terms.items() if a is not atom})
+                return under_gate(add(rest, multiply(build(c - periods[0] * n, known), k)), gate)
+    return at
+
+
+def flatten(at: Index, shape: Shape) -> UOp:
+    """The row-major position of an index; memory has room for the longest of symbolic sizes."""
+    total, step = index(0), 1
+    for i, n in zip(reversed(at), reversed(shape)):
+        total = add(total, multiply(i, step))
+        step *= most(n)
+    return total

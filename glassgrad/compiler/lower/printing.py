@@ -1,0 +1,135 @@
+"""Kernels as text a person can read. In: a `Kernel`. Out: its loop nest, or its linear list of UOps."""
+
+from __future__ import annotations
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Accumulate, Assign, For, If, Kernel, Prefetch, Statement, Store, expressions
+
+_INFIX = {o.ADD: "+", o.SUB: "-", o.MUL: "*", o.DIV: "/", o.IDIV: "//", o.MOD: "%", o.CMPLT: "<", o.CMPNE: "!=",
+          o.CMPEQ: "==", o.AND: "&", o.OR: "|", o.XOR: "^", o.SHL: "<<", o.SHR: ">>"}
+_LONGEST = 400
+
+
+def show(kernel: Kernel) -> str:
+    """The loop nest, one statement a line.
+
+    >>> from glassgrad.compiler.lower.loops import Phase, counter, load
+    >>> from glassgrad.compiler.graph.arguments import Param
+    >>> from glassgrad.compiler.graph.dtype import dtypes
+    >>> out, x = (UOp(o.PARAM, dtypes.float32, (), Param(s, (4,))) for s in (0, 1))
+    >>> i = counter("i", 4)
+    >>> print(show(Kernel("double", [out, x], [Phase([For(i, "loop", [Store(out, i, load(x, i) + load(x, i))])])])))
+    double(a0: float32[4], a1: float32[4])
+      loop i in 4
+        a0[i] = (a1[i] + a1[i])
+    """
+    params = ", ".join(f"a{p.arg.slot}: {p.dtype.name}{list(p.shape)}" for p in kernel.params)
+    lines = [f"{kernel.name}({params})"]
+    for number, phase in enumerate(kernel.phases):
+        if len(kernel.phases) > 1:
+            lines.append(f"  phase {number}")
+        _body(phase.body, 2 if len(kernel.phases) > 1 else 1, lines)
+    return "\n".join(lines)
+
+
+def _body(body: list[Statement], depth: int, lines: list[str]) -> None:
+    pad = "  " * depth
+    for s in body:
+        if isinstance(s, For):
+            stop = "" if s.stop is None else f" while < {text(s.stop)}"
+            lines.append(f"{pad}{s.kind} {s.range.arg.name} in {s.range.arg.size}{stop}")
+            _body(s.body, depth + 1, lines)
+        elif isinstance(s, If):
+            lines.append(f"{pad}if {text(s.condition)}")
+            _body(s.body, depth + 1, lines)
+        elif isinstance(s, Assign):
+            lines.append(f"{pad}{text(s.register)} = {text(s.value)}")
+        elif isinstance(s, Accumulate):
+            lines.append(f"{pad}{text(s.register)} {_combine(s.combine)}= {text(s.value)}")
+        elif isinstance(s, Prefetch):
+            lines.append(f"{pad}prefetch {_memory(s.memory)}[{text(s.index)}]")
+        else:
+            gate = "" if s.gate is None else f" if {text(s.gate)}"
+            combine = "" if s.combine is None else _combine(s.combine)
+            lines.append(f"{pad}{_memory(s.memory)}[{text(s.index)}] {combine}= {text(s.value)}{gate}")
+
+
+def _combine(op: object) -> str:
+    return _INFIX.get(op, getattr(op, "name", "").lower())  # type: ignore[call-overload,no-any-return]
+
+
+def _memory(memory: UOp) -> str:
+    return f"a{memory.arg.slot}" if memory.op is o.PARAM else str(memory.arg.name)
+
+
+def text(node: UOp) -> str:
+    """An expression in the usual notation; very long ones are cut."""
+    def write(n: UOp, depth: int) -> str:
+        if n.op is o.CONST:
+            return str(n.arg)
+        if n.op is o.RANGE:
+            return str(n.arg.name)
+        if n.op is o.PARAM:
+            return f"a{n.arg.slot}"
+        if depth > 24:
+            return "..."
+        if n.op is o.REGISTER:
+            return str(n.arg) + (f"[{','.join(r.arg.name for r in n.src)}]" if n.src else "")
+        if n.op is o.LOAD:
+            gate = f" if {write(n.src[2], depth + 1)}" if len(n.src) > 2 else ""
+            return f"{_memory(n.src[0])}[{write(n.src[1], depth + 1)}{gate}]"
+        parts = [write(s, depth + 1) for s in n.src]
+        if n.op in _INFIX:
+            return f"({parts[0]} {_INFIX[n.op]} {parts[1]})"
+        name = n.dtype.name if n.op is o.CAST else n.op.name.lower()
+        return f"{name}({', '.join(parts)})"
+
+    out = write(node, 0)
+    return out if len(out) <= _LONGEST else out[:_LONGEST] + " ..."
+
+
+def linear(kernel: Kernel) -> str:
+    """The kernel flattened: every UOp once, in the order it is needed, with loops as RANGE and END."""
+    lines: list[str] = []
+    number: dict[UOp, int] = {}
+
+    def emit(node: UOp) -> int:
+        stack = [node]
+        while stack:
+            top = stack[-1]
+            if top in number:
+                stack.pop()
+                continue
+            waiting = [s for s in top.src if s not in number]
+            if waiting:
+                stack += reversed(waiting)
+                continue
+            number[top] = len(lines)
+            arg = "" if top.arg is None else str(getattr(top.arg, "name", top.arg))
+            lines.append(f"{len(lines):4d} {top.op.name:<9} {top.dtype.name:<9} {[number[s] for s in top.src]} {arg}")
+            stack.pop()
+        return number[node]
+
+    def walk_body(body: list[Statement]) -> None:
+        for s in body:
+            uses = [emit(e) for e in expressions(s)]
+            if isinstance(s, For):
+                lines.append(f"{len(lines):4d} FOR       {s.kind:<9} {s.range.arg.name} < {s.range.arg.size}")
+                number[s.range] = len(lines) - 1
+                walk_body(s.body)
+                lines.append(f"{len(lines):4d} END       {s.kind:<9} {s.range.arg.name}")
+            elif isinstance(s, If):
+                lines.append(f"{len(lines):4d} IF        {'':<9} {uses}")
+                walk_body(s.body)
+                lines.append(f"{len(lines):4d} END       if")
+            elif isinstance(s, Prefetch):
+                lines.append(f"{len(lines):4d} PREFETCH  {_memory(s.memory):<9} {uses}")
+            elif isinstance(s, Store):
+                lines.append(f"{len(lines):4d} STORE     {_memory(s.memory):<9} {uses}")
+            else:
+                lines.append(f"{len(lines):4d} {type(s).__name__.upper():<9} {text(s.register):<9} {uses}")
+
+    for phase in kernel.phases:
+        walk_body(phase.body)
+    return "\n".join(lines)

@@ -1,0 +1,131 @@
+"""Narrow floats in plain arithmetic. In: casts to and from float16, bfloat16 and fp8. Out: integer and float32 UOps.
+
+No target needs a library for them this way, and lanes stay lanes. The meaning is PyTorch's: every cast goes through
+float32 and rounds to nearest, ties to even; what is too large becomes infinity, or in fp8e4m3, which has none, the
+largest number.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.uop import UOp, const
+
+NARROW = frozenset((dtypes.float16, dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2))
+_NAN = {dtypes.float16: 0x7E00, dtypes.bfloat16: 0x7FC0, dtypes.fp8e4m3: 0x7F, dtypes.fp8e5m2: 0x7F,
+        dtypes.float32: 0x7FC00000, dtypes.float64: 0x7FF8000000000000}
+
+
+def carrier(dtype: DType) -> DType:
+    """The unsigned integer type that holds a float type's bits."""
+    return {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[dtype.itemsize]
+
+
+def legalizer(half: bool, rounding: bool) -> Callable[[UOp], UOp | None]:
+    """Exchanges what a target lacks: casts of narrow floats (float16 unless it has `half`), TRUNC unless `rounding`."""
+    def legalize(node: UOp) -> UOp | None:
+        if node.op is o.CAST and (node.dtype in NARROW or node.src[0].dtype in NARROW):
+            return cast(node.src[0], node.dtype, half)
+        if node.op is o.TRUNC and not rounding and node.dtype.kind == "f":
+            return truncate(node.src[0])
+        return None
+    return legalize
+
+
+def cast(x: UOp, dtype: DType, half: bool = False) -> UOp:
+    """x in another type, where one of the two types is a narrow float."""
+    if x.dtype in NARROW:
+        x = x.cast(dtypes.float32) if x.dtype is dtypes.float16 and half else widen(x)
+    if dtype not in NARROW:
+        return x.cast(dtype)
+    x = x.cast(dtypes.float32)
+    return x.cast(dtype) if dtype is dtypes.float16 and half else narrow(x, dtype)
+
+
+def widen(x: UOp) -> UOp:
+    """A narrow float as float32: its exponent and mantissa moved into place, then scaled by the difference in bias."""
+    dtype = x.dtype
+    bits = x.bitcast(carrier(dtype)).cast(dtypes.uint32)
+    shift = 23 - dtype.mantissa
+    if dtype is dtypes.bfloat16:
+        return (bits << 16).bitcast(dtypes.float32)
+    sign = (bits & (1 << (dtype.bits - 1))) << (32 - dtype.bits)
+    size = (bits & ((1 << (dtype.bits - 1)) - 1)) << shift
+    value = size.bitcast(dtypes.float32) * const(2.0 ** (127 - _bias(dtype)), dtypes.float32)
+    if dtype is dtypes.fp8e4m3:            # one pattern is NaN, none is infinite
+        value = size.eq(0x7F << shift).where(const(math.nan, dtypes.float32), value)
+    else:                                  # the largest exponent is kept for infinity and NaN
+        special = const(_infinity(dtype) - 1 << shift, dtypes.uint32) < size
+        value = special.where((size | 0x7F800000).bitcast(dtypes.float32), value)
+    return (value.bitcast(dtypes.uint32) | sign).bitcast(dtypes.float32)
+
+
+def narrow(x: UOp, dtype: DType) -> UOp:
+    """A float32 rounded to a narrow float."""
+    bits = x.bitcast(dtypes.uint32)
+    if dtype is dtypes.bfloat16:           # the upper half of a float32, rounded: exponents need no care
+        half = (bits + ((bits >> 16) & 1) + const(0x7FFF, dtypes.uint32)) >> 16
+        return x.ne(x).where(const(_NAN[dtype], dtypes.uint32), half).cast(dtypes.uint16).bitcast(dtype)
+    shift, bias = 23 - dtype.mantissa, _bias(dtype)
+    size = bits & 0x7FFFFFFF
+    sign = (bits >> (32 - dtype.bits)) & (1 << (dtype.bits - 1))
+    # half of the last place that stays, less one, plus its lowest bit: rounds to nearest, ties to even
+    rounding = ((size >> shift) & 1) + const((1 << (shift - 1)) - 1, dtypes.uint32)
+    normal = (size + rounding - ((127 - bias) << 23)) >> shift
+    result = normal.minimum(_limit(dtype))
+    # adding a number whose last place is the smallest narrow float makes the adder round for us
+    magic = (1 - bias - dtype.mantissa + 23 + 127) << 23
+    adder = const(struct.unpack("<f", struct.pack("<I", magic))[0], dtypes.float32)
+    tiny = (size.bitcast(dtypes.float32) + adder).bitcast(dtypes.uint32) - const(magic, dtypes.uint32)
+    result = (size < ((128 - bias) << 23)).where(tiny, result)
+    result = (const(0x7F800000, dtypes.uint32) < size).where(const(_NAN[dtype], dtypes.uint32), result)
+    return (result | sign).cast(carrier(dtype)).bitcast(dtype)
+
+
+def truncate(x: UOp) -> UOp:
+    """x without its fraction, by way of integers: for processors that cannot round."""
+    dtype = x.dtype
+    whole = const(2.0 ** dtype.mantissa, dtype)          # from here on floats have no fraction
+    integer = dtypes.int32 if dtype is dtypes.float32 else dtypes.int64
+    near = x.abs() < whole
+    cut = near.where(x, const(0.0, dtype)).cast(integer).cast(dtype).bitcast(carrier(dtype))
+    sign = x.bitcast(carrier(dtype)) & (1 << (dtype.bits - 1))
+    return near.where((cut | sign).bitcast(dtype), x)
+
+
+def bits_of(value: float, dtype: DType) -> int:
+    """The bits of a number in a float type.
+
+    >>> hex(bits_of(1.0, dtypes.bfloat16)), hex(bits_of(1e9, dtypes.fp8e4m3)), hex(bits_of(-0.0, dtypes.float16))
+    ('0x3f80', '0x7e', '0x8000')
+    """
+    if math.isnan(value):
+        return _NAN[dtype]
+    if dtype is dtypes.float64:
+        return int(struct.unpack("<Q", struct.pack("<d", value))[0])
+    if dtype is not dtypes.float32:        # by way of float32, as casts go
+        value = struct.unpack("<f", struct.pack("<I", bits_of(value, dtypes.float32)))[0]
+    sign = (1 << (dtype.bits - 1)) if math.copysign(1.0, value) < 0 else 0
+    if math.isinf(value):
+        return sign | _limit(dtype)
+    least = 1 - _bias(dtype)
+    exponent = max(math.frexp(value)[1] - 1, least) if value else least
+    steps = round(math.ldexp(abs(value), dtype.mantissa - exponent))      # Python rounds ties to even
+    return sign | min(((exponent - least) << dtype.mantissa) + steps, _limit(dtype))
+
+
+def _bias(dtype: DType) -> int:
+    return (1 << (dtype.exponent - 1)) - 1
+
+
+def _infinity(dtype: DType) -> int:
+    return ((1 << dtype.exponent) - 1) << dtype.mantissa
+
+
+def _limit(dtype: DType) -> int:
+    """The bits of what is too large."""
+    return 0x7E if dtype is dtypes.fp8e4m3 else _infinity(dtype)

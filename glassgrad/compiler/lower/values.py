@@ -1,0 +1,253 @@
+"""What a node's element is. In: a node and an index. Out: an expression; the loops it needs, placed in open blocks.
+
+Movement nodes only change the index, LOADs end the question, and a reduction becomes a loop of its own with a register,
+placed as far out as the index it is asked for allows. That placement is the whole of row fusion: a softmax's maximum is
+asked for at an index that knows only the row, so its loop stands once per row. What is to be kept in LOCAL memory is
+stored by the first loop that computes it, and read by those that follow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Measure
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.index_algebra import add, both, index, size_index
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.ops import Kind
+from glassgrad.compiler.graph.symbolic import Length, Size, most
+from glassgrad.compiler.graph.uop import UOp, const, identity
+from glassgrad.compiler.lower.loops import (
+    LOOP,
+    Accumulate,
+    Assign,
+    For,
+    Statement,
+    Store,
+    counter,
+    load,
+    local,
+    ranges_of,
+    register,
+)
+from glassgrad.compiler.lower.movement import Index, flatten, source_index, under_gate
+from glassgrad.compiler.lower.philox import philox
+from glassgrad.compiler.lower.transcendental import expand
+from glassgrad.compiler.schedule.fusion import counted
+
+_CURVED = (o.EXP2, o.LOG2, o.SIN)
+_PASSES = (o.CAST, o.BITCAST, o.WHERE)   # defined on narrow floats as they are
+
+Question = tuple[UOp, Index, Any]
+Answer = Generator[Question, UOp, UOp]
+
+
+@dataclass
+class Block:
+    """A loop: its counter (None outside all loops), the statements so far, and whether it stands in its parent."""
+    counter: UOp | None
+    statements: list[Statement] = field(default_factory=list)
+    closed: bool = False
+
+
+class Values:
+    """The values of one kernel's nodes: what was asked for already, and the loops that are open."""
+
+    def __init__(self, sink: UOp, kept: dict[UOp, tuple[int, ...]]):
+        self.sink, self.kept = sink, kept    # kept: nodes to keep in LOCAL memory, with the axes that index it
+        self.votes: dict[UOp, int] | None = None
+        self.memo: dict[Question, UOp] = {}
+        self.asked: dict[UOp, list[tuple[Index, Any]]] = {}
+        self.kept_at: dict[UOp, tuple[UOp, list[Block], Index]] = {}   # node: its LOCAL, the loops that fill it, where
+        self.path: list[Block] = [Block(None)]
+        self.names = 0
+        self.reduced: list[int] = []
+        nodes = toposort([sink])
+        self.params = sorted((n for n in nodes if n.op is o.PARAM), key=lambda n: n.arg.slot)
+        self.reductions = [n for n in nodes if n.op in o.REDUCE]
+        self.measures = {p.arg.symbol: p for p in self.params if isinstance(p.arg, Measure)}   # values of variables
+        self.extents: dict[UOp, Size] = {}    # counter: the size it counts to, where that is symbolic
+        self.outputs: set[UOp | None] = {None}
+        self.nesting: dict[UOp, int] = {}     # how many reductions stand one in another below a node
+        for n in nodes:
+            self.nesting[n] = max([self.nesting[s] for s in n.src], default=0) + (n.op in o.REDUCE)
+
+    # -- sizes -----------------------------------------------------------------------------------------------
+    def size(self, n: Size) -> UOp:
+        """A size as an index expression."""
+        return size_index(n, self.measures)
+
+    def counter(self, name: str, n: Size) -> UOp:
+        """A counter of an axis of this size."""
+        made = counter(name, most(n))
+        if isinstance(n, Length):
+            self.extents[made] = n
+        return made
+
+    def loop(self, range_: UOp | None, kind: str, body: list[Statement]) -> For:
+        """A loop over an axis: up to its size as it is when the kernel runs."""
+        assert range_ is not None
+        extent = self.extents.get(range_)
+        return For(range_, kind, body, None if extent is None else self.size(extent))
+
+    # -- asking for values: a recursion on an explicit stack, so that depth is no limit ----------------------
+    def ask(self, node: UOp, at: Index, gate: UOp | None) -> UOp:
+        """The value of `node` at `at`, as an expression; loops it needs are placed in open blocks."""
+        stack: list[tuple[Question, Answer]] = []
+        question: Question | None = (node, at, gate)
+        answer: UOp | None = None
+        while True:
+            if question is not None:
+                answer = self.memo.get(question)
+                if answer is None:
+                    stack.append((question, self.value(*question)))
+            if not stack:
+                assert answer is not None
+                return answer
+            try:
+                question = stack[-1][1].send(answer)  # type: ignore[arg-type]
+                answer = None
+            except StopIteration as done:
+                answer = done.value
+                self.memo[stack.pop()[0]] = answer
+                question = None
+                if not stack:
+                    return answer
+
+    def value(self, node: UOp, at: Index, gate: UOp | None) -> Answer:
+        op = node.op
+        if op.kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
+            self.asked.setdefault(node, []).append((at, gate))
+            if self.is_filled(node):
+                axes = self.kept[node]
+                spot = flatten(tuple(at[a] for a in axes), tuple(node.shape[a] for a in axes))
+                return load(self.kept_at[node][0], spot, gate)
+            # the source with the deepest reductions first: its loops are the first to need what the others share
+            src: dict[UOp, UOp] = {}
+            for s in sorted(node.src, key=lambda s: -self.nesting[s]):
+                src[s] = yield (s, at if s.shape != () else (), gate)
+            if self.is_filled(node):      # kept by a loop that a source asked for
+                return (yield (node, at, gate))
+            result = _compute(node, tuple([src[s] for s in node.src]))
+            if node in self.kept and node not in self.kept_at and self.outputs.isdisjoint(
+                    [self.path[-1].counter, *[at[a] for a in self.kept[node]]]):
+                self.keep(node, at, result)
+            return result
+        if op.kind == Kind.MOVEMENT:
+            inner, real = source_index(node, at, self.size)
+            value = yield (node.src[0], inner, both(gate, real))
+            if real is None or (value.op is o.LOAD and len(value.src) == 3) or (value.op is o.CONST and value.arg == 0):
+                return value    # a gated LOAD is 0 outside its gate already
+            return value if real.op is o.CONST and real.arg else real.where(value, const(0, value.dtype))
+        if op in o.REDUCE:
+            return (yield from self.reduction(node, at, gate))
+        if op is o.PARAM:
+            if node.arg.scalar:
+                return node
+            return _load(node, flatten(at, node.shape), gate)
+        if op is o.CONST:
+            return node
+        if op is o.LENGTH:
+            return self.size(node.arg.length).cast(node.dtype)
+        if op is o.GATHER:
+            rows, where = node.src
+            picked = yield (where, at[:len(where.shape)], gate)
+            row = picked.cast(dtypes.index).maximum(0).minimum(self.size(rows.shape[0] - 1))
+            return (yield (rows, (row, *at[len(where.shape):]), gate))
+        if op is o.IOTA:
+            return at[0].cast(node.dtype)
+        if op is o.RANDOM:
+            seed = yield (node.src[0], (), gate)
+            stream = yield (node.src[1], (), gate)
+            return philox(seed, stream, flatten(at, node.shape))
+        step = counted(node)
+        if step is not None:
+            wide = node.dtype.accumulator
+            return (add(at[node.arg.axis], index(1)).cast(wide) * step.cast(wide)).cast(node.dtype)
+        if op in (o.CONTIGUOUS, o.DETACH):
+            return (yield (node.src[0], at, gate))
+        raise Bug(f"{op.name} cannot stand inside a kernel")
+
+    # -- reductions ------------------------------------------------------------------------------------------
+    def depth(self, at: Index, gate: UOp | None) -> int:
+        """How deep in the open blocks something must stand that is asked for at this index."""
+        needed = frozenset().union(*[ranges_of(i) for i in at], ranges_of(gate) if gate is not None else ())
+        return max((d for d, block in enumerate(self.path) if block.counter in needed), default=0)
+
+    def reduction(self, node: UOp, at: Index, gate: UOp | None) -> Answer:
+        source, axes = node.src[0], node.arg.axes
+        combine = node.op.combine
+        assert combine is not None
+        carried = node.dtype.accumulator
+        if any(source.shape[a] == 0 for a in axes):
+            return identity(combine, node.dtype)
+        depth = self.depth(at, gate)
+        if self.votes is not None:
+            for block in self.path[1:]:
+                if block.counter in self.votes and any(block.counter in ranges_of(i) for i in at):
+                    self.votes[block.counter] += 1
+        counters = {a: self.counter(f"k{self.fresh()}", source.shape[a]) for a in axes}
+        self.reduced += [source.shape[a] for a in axes]
+        total = register(f"acc{self.fresh()}", carried)
+        whole_path = self.path
+        inner = [Block(counters[a]) for a in axes]
+        self.path = whole_path[:depth + 1] + inner
+        value = yield (source, tuple(counters.get(a, i) for a, i in enumerate(at)), gate)
+        self.path = whole_path
+        body: list[Statement] = [Accumulate(total, combine, value.cast(carried))]
+        for block in reversed(inner):
+            body = [self.loop(block.counter, LOOP, block.statements + body)]
+            block.closed = True
+        self.path[depth].statements += [Assign(total, identity(combine, carried)), *body]
+        return total.cast(node.dtype)
+
+    def fresh(self) -> int:
+        self.names += 1
+        return self.names - 1
+
+    # -- values kept in LOCAL memory -------------------------------------------------------------------------
+    def keep(self, node: UOp, at: Index, value: UOp) -> None:
+        """Store a just computed value for the loops that follow."""
+        inner = self.kept[node]
+        shape = tuple(node.shape[a] for a in inner)
+        memory = local(f"kept{len(self.kept_at)}", node.dtype, math.prod(map(most, shape)))
+        self.kept_at[node] = (memory, self.path, tuple(at[a] for a in inner))
+        self.path[-1].statements.append(Store(memory, flatten(tuple(at[a] for a in inner), shape), value))
+        self.memo = {q: v for q, v in self.memo.items() if q[0] is not node}
+
+    def is_filled(self, node: UOp) -> bool:
+        """Whether what is asked for here stands after the loops that keep this node. Inside them, or in a loop that is
+        placed before one of them, its memory holds only a part yet."""
+        if node not in self.kept_at:
+            return False
+        _, filling, spot = self.kept_at[node]
+        shared = sum(1 for mine, theirs in zip(self.path, filling) if mine is theirs)
+        return shared < len(filling) and filling[shared].closed and not any(b.counter in spot for b in filling[:shared])
+
+
+def _load(memory: UOp, at: UOp, gate: UOp | None) -> UOp:
+    if gate is not None and gate.op is o.CONST:
+        return load(memory, at) if gate.arg else const(0, memory.dtype)
+    return load(memory, at if gate is None else under_gate(at, gate), gate)
+
+
+def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:
+    """One elementwise op on values: narrow floats by way of float32, curves as polynomials."""
+    op, dtype = node.op, node.dtype
+    narrow: DType | None = next((s.dtype for s in src if s.dtype.kind == "f" and s.dtype.bits < 32), None)
+    if narrow is not None and op not in _PASSES:
+        wide = tuple(s.cast(dtypes.float32) if s.dtype is narrow else s for s in src)
+        result = _compute(UOp(op, dtypes.float32 if dtype is narrow else dtype, wide, node.arg), wide)
+        return result.cast(narrow) if dtype is narrow else result
+    if op is o.CAST:
+        if src[0].dtype.kind == "f" and src[0].dtype.bits < 32 and dtype is not dtypes.float32:
+            return src[0].cast(dtypes.float32).cast(dtype)       # narrow floats go through float32 ...
+        if dtype.kind == "f" and dtype.bits < 32 and src[0].dtype not in (dtypes.float32, dtypes.float64):
+            return src[0].cast(dtypes.float32).cast(dtype)       # ... both ways
+    result = UOp(op, dtype, src, node.arg)
+    return expand(result) if op in _CURVED else result

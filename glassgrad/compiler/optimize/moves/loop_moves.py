@@ -1,0 +1,272 @@
+"""The moves: small edits of the loop tree that keep what it computes. In: statements. Out: statements.
+
+Each shows before -> after, and refuses (returns None) where it does not apply. Recipes are lists of moves. Those that
+change the order of a sum are in reduction_moves.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.index_algebra import (
+    add,
+    both,
+    bounds,
+    divide,
+    index,
+    less,
+    modulo,
+    multiply,
+    substitute_index,
+)
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.lower.loops import (
+    LANE,
+    LOOP,
+    TASK,
+    TILE,
+    Accumulate,
+    Assign,
+    For,
+    If,
+    Prefetch,
+    Statement,
+    Store,
+    counter,
+    expressions,
+    load,
+    local,
+    ranges_of,
+    register,
+    walk,
+)
+
+Replace = dict[UOp, UOp]
+MOST_TASKS = 4096        # of one phase: to claim a task costs 0.05 us, and more where several claim at once
+
+
+# -- what every move is made of ------------------------------------------------------------------------------
+def rebuild(body: Iterable[Statement], replace: Replace) -> list[Statement]:
+    """A copy of the statements with counters, registers or other expressions exchanged."""
+    memo: Replace = {}
+
+    def new(e: UOp | None) -> UOp | None:
+        return None if e is None else substitute_index(e, replace, memo)
+
+    def copy(s: Statement) -> Statement:
+        if isinstance(s, For):
+            return For(s.range, s.kind, [copy(inner) for inner in s.body], new(s.stop))
+        if isinstance(s, If):
+            return If(new(s.condition), [copy(inner) for inner in s.body])  # type: ignore[arg-type]
+        if isinstance(s, Assign):
+            return Assign(new(s.register), new(s.value))  # type: ignore[arg-type]
+        if isinstance(s, Accumulate):
+            return Accumulate(new(s.register), s.combine, new(s.value))  # type: ignore[arg-type]
+        if isinstance(s, Prefetch):
+            return Prefetch(s.memory, new(s.index))  # type: ignore[arg-type]
+        return Store(s.memory, new(s.index), new(s.value), s.combine, new(s.gate))  # type: ignore[arg-type]
+
+    return [copy(s) for s in body]
+
+
+def assigned(body: Iterable[Statement]) -> list[UOp]:
+    """Registers that begin (are assigned, not only accumulated) in these statements."""
+    return list(dict.fromkeys(s.register for s in walk(body) if isinstance(s, Assign)))
+
+
+def accumulated(body: Iterable[Statement]) -> dict[UOp, Op]:
+    """Registers that are accumulated here but begin outside, with what combines them."""
+    inside = set(assigned(body))
+    return {s.register: s.combine for s in walk(body) if isinstance(s, Accumulate) and s.register not in inside}
+
+
+def _private_rows(body: list[Statement], lanes: int, lane: UOp) -> Replace:
+    """LOCAL memory written inside a wide loop becomes one copy per lane: element e of lane l at e * lanes + l."""
+    replace: Replace = {}
+    memories = {s.memory for s in walk(body) if isinstance(s, Store) and s.memory.op is o.LOCAL
+                and s.memory.arg.home == "worker"}
+    for memory in memories:
+        replace[memory] = local(memory.arg.name, memory.dtype, memory.arg.size * lanes)
+    return replace
+
+
+# -- moves ---------------------------------------------------------------------------------------------------
+def merge(outer: For) -> For | None:
+    """for i in a: for j in b: ..i..j..  ->  for m in a*b: ..m//b..m%b..      refuses: an index does not stay linear"""
+    if len(outer.body) != 1 or not isinstance(outer.body[0], For):
+        return None
+    inner = outer.body[0]
+    if inner.kind != outer.kind or inner.stop is not None:
+        return None
+    a, b = outer.range.arg.size, inner.range.arg.size
+    whole = counter(outer.range.arg.name, a * b)
+    body = rebuild(inner.body, {outer.range: divide(whole, b), inner.range: modulo(whole, b)})
+    for node in toposort(e for s in walk(body) for e in expressions(s)):
+        if node.op in (o.IDIV, o.MOD) and whole in ranges_of(node.src[0]) and node.src[0].dtype.name == "int64":
+            return None
+    return For(whole, outer.kind, body, None if outer.stop is None else multiply(outer.stop, b))
+
+
+def merge_all(body: list[Statement]) -> list[Statement]:
+    """Merge every pair of nested loops that can be merged, inside out."""
+    out: list[Statement] = []
+    for s in body:
+        if isinstance(s, For):
+            s = For(s.range, s.kind, merge_all(s.body), s.stop)
+            s = merge(s) or s
+        elif isinstance(s, If):
+            s = If(s.condition, merge_all(s.body))
+        out.append(s)
+    return out
+
+
+def wide(loop: For, tile: int, lanes: int, copies: bool = True) -> list[Statement]:
+    """for i in n: S  ->  for o in n/(t*v): TILE u in t: LANE l in v: S[i = (o*t + u)*v + l]; and the rest the same way
+
+    For loops of independent iterations. Registers that begin inside become one per (u, l), and so does LOCAL memory
+    that is written inside; without `copies`, it is indexed by i already.
+    """
+    name = loop.range.arg.name
+    out: list[Statement] = []
+    for start, count, t, v, stop in steps_of(loop, tile, lanes):
+        outer, over, lane = counter(name + "o", count), counter(name + "u", t), counter(name + "l", v)
+        at = add(start, add(multiply(one(outer, count), t * v), add(multiply(one(over, t), v), one(lane, v))))
+        axes = ([over] if t > 1 else []) + ([lane] if v > 1 else [])
+        names: Replace = {r: register(r.arg + f"_{name}", r.dtype, (*r.src, *axes)) for r in assigned(loop.body)}
+        memories = _private_rows(loop.body, t * v, lane) if copies else {}
+        body = rebuild(loop.body, {loop.range: at, **names})
+        if memories:
+            body = _spread_rows(body, memories, t * v, add(multiply(one(over, t), v), one(lane, v)))
+        if v > 1:
+            body = [For(lane, LANE, body)]
+        if t > 1:
+            body = [For(over, TILE, body)]
+        out += [For(outer, loop.kind, body, stop)] if count > 1 or stop is not None else body
+    return out
+
+
+def steps_of(loop: For, tile: int, lanes: int) -> list[tuple[UOp, int, int, int, UOp | None]]:
+    """A loop's elements as (where they start, how many times at most, vectors, lanes, how many times as it runs).
+
+    Where the end is known only when the loop runs: whole tiles, then whole vectors, then one element at a time.
+    """
+    n, stop = loop.range.arg.size, loop.stop
+    if stop is None:
+        out: list[tuple[UOp, int, int, int, UOp | None]] = []
+        start = 0
+        for count, t, v in _steps(n, tile, lanes):
+            out.append((index(start), count, t, v, None))
+            start += count * t * v
+        return out
+    stop = within(stop, n)
+    whole, vectors = divide(stop, tile * lanes), divide(stop, lanes)
+    steps = [(index(0), n // (tile * lanes), tile, lanes, whole),
+             (multiply(whole, tile * lanes), min(tile - 1, n // lanes), 1, lanes, modulo(vectors, tile)),
+             (multiply(vectors, lanes), min(lanes - 1, n), 1, 1, modulo(stop, lanes))]
+    return [step for step in steps if step[1] > 0]
+
+
+def within(stop: UOp, size: int) -> UOp:
+    """A stop that is not beyond the size, where it would not count."""
+    return stop if bounds(stop)[1] <= size else UOp(o.MIN, dtypes.index, (stop, index(size)))
+
+
+def _steps(n: int, tile: int, lanes: int) -> list[tuple[int, int, int]]:
+    """n elements as (how many times, vectors, lanes): whole tiles, the vectors left over at once, the lanes left over.
+
+    >>> _steps(1000, 4, 16)
+    [(15, 4, 16), (1, 2, 16), (1, 1, 8)]
+    """
+    tiles, rest = divmod(n, tile * lanes)
+    vectors, last = divmod(rest, lanes)
+    return [step for step in ((tiles, tile, lanes), (1, vectors, lanes), (1, 1, last)) if math.prod(step)]
+
+
+def one(range_: UOp, size: int) -> UOp:
+    """A counter, or 0 where it counts only to 1."""
+    return range_ if size > 1 else index(0)
+
+
+def _spread_rows(body: list[Statement], memories: Replace, copies: int, at: UOp) -> list[Statement]:
+    nodes = toposort(e for s in walk(body) for e in expressions(s))
+    loads = [n for n in nodes if n.op is o.LOAD and n.src[0] in memories]
+    body = rebuild(body, {n: load(memories[n.src[0]], add(multiply(n.src[1], copies), at), *n.src[2:]) for n in loads})
+    for s in walk(body):
+        if isinstance(s, Store) and s.memory in memories:
+            s.memory, s.index = memories[s.memory], add(multiply(s.index, copies), at)
+    return body
+
+
+def spread(body: list[Statement], count: int) -> list[Statement]:
+    """for i in n: S; rest  ->  TASK t in count: { for i in n/count: S; if t is the last: rest }"""
+    loop = body[0]
+    if not isinstance(loop, For) or count < 2 or loop.range.arg.size < 2 or loop.kind not in (LOOP, TASK):
+        return body
+    split = tasks(For(loop.range, LOOP, loop.body, loop.stop), count)
+    if split.kind != TASK:
+        return body
+    if len(body) > 1:
+        if split.stop is not None:         # the rest is done even where the loop has nothing to do
+            split = For(split.range, TASK, [If(less(split.range, split.stop), split.body)])
+        last = less(index(split.range.arg.size - 2), split.range)
+        split.body = [*split.body, If(last, body[1:])]
+    return [split]
+
+
+def tasks(loop: For, count: int) -> For:
+    """for i in n: S  ->  TASK o in count: for i in n/count: S[i = o*n/count + i]      (the last may be shorter)"""
+    n, name = loop.range.arg.size, loop.range.arg.name
+    if count >= n:
+        return For(loop.range, TASK, loop.body, loop.stop)
+    step = -(-n // max(count, 1))
+    count = -(-n // step)
+    if count == 1:
+        return For(loop.range, LOOP, loop.body, loop.stop)
+    if loop.stop is not None:              # dealt out in turn: every task gets its share, however many there are
+        outer, inner = counter(name + "t", count), counter(name, step)
+        body = rebuild(loop.body, {loop.range: add(multiply(inner, count), outer)})
+        left = divide(add(loop.stop, add(index(count - 1), multiply(outer, -1))), count)
+        return For(outer, TASK, [For(inner, LOOP, body, left)])
+    outer, inner = counter(name + "t", count), counter(name, step)
+    body = rebuild(loop.body, {loop.range: add(multiply(outer, step), inner)})
+    stop = None if n % step == 0 else add(index(n), multiply(outer, -step))
+    return For(outer, TASK, [For(inner, LOOP, body, stop)])
+
+
+def share_out(loops: list[UOp], body: list[Statement], most: int = MOST_TASKS) -> list[Statement]:
+    """for a: for b: S  ->  TASK a: TASK b: S      (several iterations to a task, were they more than `most`)"""
+    done, takes = 1, []
+    for r in loops:
+        takes.append(min(r.arg.size, -(-most // done)) if done < most else 1)
+        done *= r.arg.size
+    for r, take in zip(reversed(loops), reversed(takes)):
+        body = [tasks(For(r, LOOP, body), take)] if r.arg.size > 1 else body
+    return body
+
+
+def edge_gate(expression: UOp, gate: UOp | None, memo: Replace | None = None) -> UOp:
+    """The expression with every LOAD gated too: nothing is read past a ragged edge."""
+    if gate is None:
+        return expression
+    replace: Replace = {}
+    for n in toposort([expression]):
+        if n.op is o.LOAD:                        # its index may be loaded too: a gather
+            at, *gates = (substitute_index(s, replace, {}) for s in n.src[1:])
+            replace[n] = UOp(o.LOAD, n.dtype, (n.src[0], at, _and(tuple(gates), gate)))
+    return substitute_index(expression, replace, {})
+
+
+def _and(gates: tuple[UOp, ...], gate: UOp) -> UOp:
+    joined = both(gates[0] if gates else None, gate)
+    return const(True) if joined is None else joined
+
+
+def below(at: UOp, size: int) -> UOp | None:
+    """at < size, or None where it always holds."""
+    condition = less(at, index(size))
+    return None if condition.op is o.CONST and condition.arg else condition

@@ -1,0 +1,196 @@
+"""Padding as loop bounds. In: the gate of a padded factor. Out: which of its loops' iterations multiply no zeros.
+
+A padded image is 0 outside its edges, and a window that reaches over them multiplies zeros. Which taps do depends on
+the position alone, so nobody has to store the zeros or to ask at every tap:
+
+    for i: for k in taps: if 0 <= i + k - 1 < n: S        ->  for i: for k from max(0, 1 - i) below n + 1 - i: S
+
+Where neighbouring positions share a register tile, the loop is cut into runs of iterations that want the same of them:
+
+    TILE t in 4: for k in taps: if 0 <= t + k - 1: S      ->  TILE t in 4: k = 0: if 0 < t: S;  for k from 1: S
+
+The same serves a sum over positions whose results are taps: the gradient of a convolution by its weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.index_algebra import add, both, bounds, divide, index, less, linear, multiply, rebuild
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+
+
+@dataclass(frozen=True)
+class Half:
+    """One edge of an image: m_step * m + k_step * k < limit, for a loop of M (None: it has no part in it) and of K."""
+    m: UOp | None
+    k: UOp
+    m_step: int
+    k_step: int
+    limit: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """Iterations low <= k < high, which the positions first <= t < last of a register tile want."""
+    low: int
+    high: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Register tiles that are alike: `count` of them from number `start` on, and the runs of K's loop for each."""
+    start: int
+    count: int
+    runs: tuple[Run, ...]
+
+
+class Edges:
+    """The edges of a padded factor: each loop of K is bound by at most one loop of M, and each of M binds but one."""
+
+    def __init__(self, halves: list[Half]):
+        self.halves = halves
+        self._counted: dict[tuple[UOp, int], list[Piece]] = {}
+        self._inside: dict[UOp, list[tuple[int, int]]] = {}
+
+    @staticmethod
+    def of(gate: UOp, m: list[UOp], k: list[UOp]) -> Edges | None:
+        """The gate's conditions by the loops that decide them; None where one is of another form."""
+        halves: list[Half] = []
+        waiting = [gate]
+        while waiting:
+            condition = waiting.pop()
+            if condition.op is o.AND:
+                waiting += reversed(condition.src)
+                continue
+            if condition.op is not o.CMPLT or condition.src[0].dtype is not dtypes.index:
+                return None
+            limit, terms = linear(add(condition.src[0], multiply(condition.src[1], -1)))
+            outside, summed = [r for r in terms if r in m], [r for r in terms if r in k]
+            if len(outside) > 1 or len(summed) != 1 or len(outside) + 1 != len(terms):
+                return None
+            by = outside[0] if outside else None
+            halves.append(Half(by, summed[0], terms[by] if by is not None else 0, terms[summed[0]], -limit))
+        pairs = {(h.m, h.k) for h in halves}
+        apart = len({k for _, k in pairs}) == len(pairs) == len({m if m is not None else k for m, k in pairs})
+        return Edges(halves) if apart else None
+
+    @cached_property
+    def bound(self) -> dict[UOp, UOp | None]:
+        """The loops of K that are bound, with the loop of M that binds each."""
+        return {h.k: h.m for h in self.halves}
+
+    def taps_first(self, k: list[UOp], steps: dict[UOp, int]) -> list[UOp]:
+        """The loops of K in an order that suits their cutting: taps outside, those of neighbouring numbers outermost,
+        so that a run of taps is a loop nest of its own."""
+        taps = [r for r in k if (m := self.bound.get(r)) is not None and r.arg.size <= m.arg.size]
+        return [*sorted(taps, key=lambda r: abs(steps[r])), *[r for r in k if r not in taps]]
+
+    def interval(self, k: UOp, place: UOp) -> tuple[UOp, UOp]:
+        """Where the loop begins and ends that is bound at this place of its loop of M."""
+        low, high = index(0), index(k.arg.size)
+        for h in self.halves:
+            if h.k is not k:
+                continue
+            left = add(index(h.limit), multiply(place, -h.m_step))        # k_step * k < left
+            if h.k_step > 0:
+                high = decided(o.MIN, high, divide(add(left, index(h.k_step - 1)), h.k_step))
+            else:
+                low = decided(o.MAX, low, add(divide(multiply(left, -1), -h.k_step), index(1)))
+        return low, high
+
+    def share(self, k: UOp) -> float:
+        """The share of a bound loop's iterations that multiply no zeros."""
+        m = self.bound[k]
+        if m is None:
+            low, high = self.interval(k, index(0))
+            return max(0, high.arg - low.arg) / k.arg.size
+        return sum([high - low for low, high in self._intervals(k)]) / (m.arg.size * k.arg.size)
+
+    def pieces(self, k: UOp, tile: int) -> list[Piece]:
+        """The tiles of so many neighbours along the loop of M, alike ones together; the last one starts early."""
+        found = self._counted.get((k, tile))
+        if found is not None:
+            return found
+        m = self.bound[k]
+        assert m is not None
+        size = m.arg.size
+        out: list[Piece] = []
+        for number in range(-(-size // tile)):
+            runs = self._runs(k, min(number * tile, size - tile), tile)
+            if out and out[-1].runs == runs:
+                out[-1] = Piece(out[-1].start, out[-1].count + 1, runs)
+            else:
+                out.append(Piece(number, 1, runs))
+        self._counted[k, tile] = out
+        return out
+
+    def _runs(self, k: UOp, start: int, tile: int) -> tuple[Run, ...]:
+        places = self._intervals(k)[start:start + tile]
+        marks = sorted({mark for place in places for mark in place})
+        out: list[Run] = []
+        for low, high in zip(marks, marks[1:]):
+            wanted = [t for t, (first, last) in enumerate(places) if first <= low < last]
+            if not wanted:
+                continue
+            run = Run(low, high, wanted[0], wanted[-1] + 1)
+            if out and (out[-1].high, out[-1].first, out[-1].last) == (low, run.first, run.last):
+                run = Run(out.pop().low, high, run.first, run.last)
+            out.append(run)
+        return tuple(out)
+
+    def _intervals(self, k: UOp) -> list[tuple[int, int]]:
+        """The iterations of a bound loop that multiply no zeros, for each place of the loop of M that binds it."""
+        found = self._inside.get(k)
+        if found is None:
+            m = self.bound[k]
+            assert m is not None
+            found = self._inside[k] = [self._interval(k, place) for place in range(m.arg.size)]
+        return found
+
+    def _interval(self, k: UOp, place: int) -> tuple[int, int]:
+        """`interval` at a place that is known."""
+        low, high = 0, k.arg.size
+        for h in self.halves:
+            if h.k is k:
+                left = h.limit - h.m_step * place
+                low, high = (low, min(high, -(-left // h.k_step))) if h.k_step > 0 else \
+                    (max(low, -left // -h.k_step + 1), high)
+        return low, max(low, high)
+
+
+def between(low: UOp, at: UOp, high: UOp) -> UOp | None:
+    """low <= at < high; None where that always holds."""
+    return both(less(low, add(at, index(1))), less(at, high))
+
+
+def bounded(k: UOp, low: UOp, high: UOp, body: list[Statement]) -> list[Statement]:
+    """for k: S  ->  for k from low below high: S"""
+    if low is index(0) and high is index(k.arg.size):
+        return [For(k, LOOP, body)]
+    trips = add(high, multiply(low, -1))
+    most = min(k.arg.size, bounds(trips)[1])
+    inner = counter(k.arg.name, most)
+    if trips is index(1):
+        return moves.rebuild(body, {k: low})
+    return [For(inner, LOOP, moves.rebuild(body, {k: add(low, inner)}), None if trips is index(most) else trips)] \
+        if most > 0 else []
+
+
+def within(low: UOp, high: UOp, start: UOp, size: int) -> tuple[UOp, UOp]:
+    """An interval seen from `start`, as far as it lies in the next `size` iterations."""
+    back = multiply(start, -1)
+    return decided(o.MAX, add(low, back), index(0)), decided(o.MIN, add(high, back), index(size))
+
+
+def decided(op: Op, x: UOp, y: UOp) -> UOp:
+    """The larger or the smaller of two indices, at once where their bounds tell."""
+    return rebuild(UOp(op, dtypes.index, (x, y)), (x, y))

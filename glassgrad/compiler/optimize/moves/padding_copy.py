@@ -1,0 +1,150 @@
+"""Padding with its zeros stored. In: a product of a padded factor. Out: a phase that copies it, and what is left then.
+
+Where a recipe reads an image in vectors it cannot stop at the image's edges (as padding.py does for one that reads it
+number by number), and to ask at every tap costs more than the copy:
+
+    TASK i: for k: r += x[i + k - 1 if 0 <= i + k - 1 < n] * w[k]
+    ->  phase 1   TASK u in n + 2: padded[u] = x[u - 1 if 0 <= u - 1 < n]
+        phase 2   TASK i: for k: r += padded[i + k] * w[k]
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.index_algebra import Terms, add, both, bounds, build, index, less, linear, multiply
+from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, Store, counter, load, local, ranges_of
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.product.contraction_axes import stride_along
+from glassgrad.compiler.optimize.product.recognize import Product
+
+REREAD = 2          # times that a window reads each number of the copy, at least
+
+
+@dataclass
+class _Axis:
+    """An axis of the padded image: the sum of loops that walks along it, and its step in memory."""
+    terms: Terms
+    step: int
+
+    def __post_init__(self) -> None:
+        self.low, high = bounds(build(0, self.terms))
+        self.size = high - self.low + 1
+
+
+def with_zeros(product: Product, lanes: int) -> tuple[list[list[Statement]], Product] | None:
+    """The phases that copy, and the product that reads the copies; None where no factor is a padded window. One that is
+    of a narrower type is copied into its own: it is cast once, not at every tap."""
+    phases: list[list[Statement]] = []
+    factors: list[UOp] = []
+    for name, factor in (("padded_left", product.left), ("padded_right", product.right)):
+        copy = _copy(name, factor, lanes)
+        phases += [copy[0]] if copy is not None else []
+        factors.append(copy[1] if copy is not None else factor)
+    return (phases, replace(product, left=factors[0], right=factors[1])) if phases else None
+
+
+def _copy(name: str, factor: UOp, lanes: int) -> tuple[list[Statement], UOp] | None:
+    image, dtypes_above = _image(factor)
+    if image.op is not o.LOAD or len(image.src) == 2 and not dtypes_above:
+        return None
+    source, at, *gates = image.src
+    gate = gates[0] if gates else const(True)
+    loops = ranges_of(image)
+    axes = _axes(at, gate, loops)
+    if axes is None or REREAD * math.prod(a.size for a in axes) > math.prod(r.arg.size for r in loops):
+        return None
+    memory = local(name, factor.dtype, math.prod(a.size for a in axes), "shared")
+    counters = [counter(f"x{number}", axis.size) for number, axis in enumerate(axes)]
+    place, there, inside = index(0), index(0), index(linear(at)[0])
+    for axis, u in zip(axes, counters):
+        along = add(u, index(axis.low)) if axis.size > 1 else index(axis.low)
+        place = add(multiply(place, axis.size), u if axis.size > 1 else index(0))
+        there = add(multiply(there, axis.size), build(-axis.low, axis.terms))
+        inside = add(inside, multiply(along, axis.step))
+    wanted: UOp | None = None
+    for limit, terms in _conditions(gate) or ():
+        axis, u = next((a, u) for a, u in zip(axes, counters) if _multiple(terms, a.terms))
+        along = add(u, index(axis.low)) if axis.size > 1 else index(axis.low)
+        wanted = both(wanted, less(multiply(along, _multiple(terms, axis.terms) or 0), index(limit)))
+    *outer, last = [u for u in counters if u.arg.size > 1]
+    value = load(source, inside, wanted)
+    for dtype in dtypes_above:
+        value = value.cast(dtype)
+    body: list[Statement] = moves.wide(For(last, LOOP, [Store(memory, place, value)]), 1, lanes)
+    for u in reversed(outer):
+        body = [For(u, TASK, body)]
+    return body, load(memory, there)
+
+
+def _image(factor: UOp) -> tuple[UOp, list[DType]]:
+    """What a factor reads, and the types it is cast to, first to last. (A load is 0 where its gate is false, so a
+    choice between it and 0 that the gate decides too is the load.)"""
+    chosen: UOp | None = None
+    if factor.op is o.WHERE and factor.src[2].op is o.CONST and factor.src[2].arg == 0:
+        chosen, factor, _ = factor.src
+    casts: list[DType] = []
+    while factor.op is o.CAST:
+        casts.insert(0, factor.dtype)
+        factor = factor.src[0]
+    if chosen is not None and (len(factor.src) != 3 or not _parts(chosen) <= _parts(factor.src[2])):
+        return const(0, factor.dtype), []
+    return factor, casts
+
+
+def _parts(gate: UOp) -> frozenset[UOp]:
+    return _parts(gate.src[0]) | _parts(gate.src[1]) if gate.op is o.AND else frozenset((gate,))
+
+
+def _conditions(gate: UOp) -> list[tuple[int, Terms]] | None:
+    """The gate as sums that stay below limits; None where one is of another form."""
+    if gate.op is o.CONST and gate.arg:
+        return []
+    if gate.op is o.AND:
+        left, right = (_conditions(part) for part in gate.src)
+        return None if left is None or right is None else left + right
+    if gate.op is not o.CMPLT or gate.src[0].dtype is not dtypes.index:
+        return None
+    constant, terms = linear(add(gate.src[0], multiply(gate.src[1], -1)))
+    return [(-constant, terms)]
+
+
+def _multiple(terms: Terms, of: Terms) -> int | None:
+    """The integer that makes one sum of the other; None where there is none."""
+    first = next(iter(of))
+    times = terms.get(first, 0) // of[first]
+    return times if times and terms == {r: times * k for r, k in of.items()} else None
+
+
+def _axes(at: UOp, gate: UOp, loops: frozenset[UOp]) -> list[_Axis] | None:
+    """The axes of the image, outermost first: those the gate speaks of, and the rest of the address by its steps."""
+    steps = {r: stride_along(at, r) for r in loops}
+    conditions = _conditions(gate)
+    if conditions is None or None in steps.values():
+        return None
+    if any(not terms or not loops.issuperset(terms) for _, terms in conditions):
+        return None                       # it asks for something else than a place: a remainder, say
+    axes: list[_Axis] = []
+    taken: set[UOp] = set()
+    for _, terms in conditions:
+        if any(_multiple(terms, a.terms) for a in axes):
+            continue
+        common = math.gcd(*terms.values())
+        step = next((steps[r] or 0) // (k // common) for r, k in terms.items())
+        if not step or taken & set(terms) or any(steps[r] != step * (k // common) for r, k in terms.items()):
+            return None
+        sign = 1 if step > 0 else -1
+        axes.append(_Axis({r: sign * k // common for r, k in terms.items()}, abs(step)))
+        taken |= set(terms)
+    rest: list[_Axis] = []
+    for step, r in sorted([(steps[r] or 0, r) for r in loops - taken if steps[r]], key=lambda s: (abs(s[0]), s[1].arg)):
+        near = rest[-1] if rest else None
+        if near is not None and abs(step) < near.step * near.size and step % near.step == 0:
+            rest[-1] = _Axis({**near.terms, r: step // near.step}, near.step)      # a window that has no padding
+        else:
+            rest.append(_Axis({r: 1 if step > 0 else -1}, abs(step)))
+    return sorted([*axes, *rest], key=lambda a: -a.step)

@@ -1,0 +1,244 @@
+"""Reductions as fast as memory. In: the loops of a reduction. Out: the same, reading along several rows at once.
+
+Data that comes from far is limited by how many lines are on their way at a time, and a processor fetches ahead only
+within a page. So a sum over rows (lanes along k) takes several rows together, each a stream of its own; and a sum over
+columns (lanes along n) walks along whole rows, a few at once, and keeps its sums in LOCAL memory meanwhile.
+
+    for i: r = 0; for k: r += x[i, k]; S        ->  for i by 8: TILE 8: r = 0; for k: r += x[i, k]; S
+    for j in 2: for i: .. r += x[i, k] * y[j, k]..  ->  for i by 8: TILE 8: TILE j: .. the same
+    for n: r = 0; for k: r += x[k, n]; S        ->  for slices of n: m = 0; for k by 8: for n: m[n] += x[k, n] + ..; S
+
+And what is read along one axis and stored along another goes in square blocks, which renderers turn in registers.
+
+    for i: for j: y[i, j] = x[j, i]             ->  for i by 16: for j by 16: TILE j: LANE i: y[i, j] = x[j, i]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.index_algebra import add, index, multiply
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp, identity
+from glassgrad.compiler.lower.loops import (
+    LANE,
+    LOOP,
+    TILE,
+    Accumulate,
+    Assign,
+    For,
+    Statement,
+    Store,
+    counter,
+    expressions,
+    load,
+    local,
+)
+from glassgrad.compiler.optimize.decisions import Choice, Decisions, settled
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.product.contraction_axes import stride_along
+from glassgrad.compiler.optimize.product.recognize import Product
+from glassgrad.compiler.optimize.targets.target import Target
+
+ROWS = 8               # read at once
+FEW = 8                # rows of the other factor that meet each of them
+LEAST_ROW = 64         # elements of a row that are worth a stream
+LONGEST = 1024         # sums of ROWS products each that one place in LOCAL memory adds up: more would be inaccurate
+SLICE = 1024           # elements of a row that one task walks along: a page of float32
+LEAST_SLICE = 256
+
+
+@dataclass(frozen=True)
+class Rows(Choice):
+    """Rows of a reduction that are read at once."""
+    count: int
+
+
+@dataclass(frozen=True)
+class Slices(Choice):
+    """A sum over columns that walks along the rows: the width of a slice, and rows added at once."""
+    loop: str = settled()
+    width: int = settled()
+    rows: int = settled()
+
+
+@dataclass(frozen=True)
+class Turn(Choice):
+    """Square blocks: vectors along the loop that is read in order, as many along the one that is stored in order."""
+    loop: str
+    lanes: int
+
+
+@dataclass
+class Reduction:
+    """One sum (or maximum, ..): registers that begin, the loop that accumulates them, what is done with them."""
+    begins: list[Assign]
+    loop: For
+    rest: list[Statement]
+
+    @staticmethod
+    def of(body: list[Statement]) -> Reduction | None:
+        """A body of this form and nothing else; None for anything else."""
+        begins = [s for s in body if isinstance(s, Assign)]
+        loops = [s for s in body if isinstance(s, For)]
+        rest = [s for s in body if isinstance(s, Store)]
+        if len(loops) != 1 or body != [*begins, *loops, *rest] or loops[0].kind != LOOP or loops[0].stop is not None:
+            return None
+        if not all(isinstance(s, Accumulate) for s in loops[0].body) or not begins:
+            return None
+        if set(moves.accumulated(loops[0].body)) != {s.register for s in begins}:
+            return None
+        reads = {n for s in loops[0].body for n in toposort(expressions(s)) if n.op is o.REGISTER}
+        return None if reads else Reduction(begins, loops[0], [*rest])
+
+
+def rows_at_once(loops: list[For], inner: list[Statement], target: Target) -> RowsAtOnce | None:
+    """The rows of a reduction that are read at once, and what of the others reads the same rows; None for rows that are
+    short, few, or not read from memory along k."""
+    reduction = Reduction.of(inner)
+    if reduction is None or reduction.loop.range.arg.size < LEAST_ROW:
+        return None
+    k, fixed = reduction.loop.range, [f for f in loops if f.stop is None]
+    for row in [f for f in reversed(fixed) if f.range.arg.size >= 2 * ROWS]:
+        along_k = [at for at in _reads(reduction) if stride_along(at, k) == 1 and stride_along(at, row.range)]
+        if along_k:
+            same = [f for f in fixed if f is not row and 1 < f.range.arg.size <= FEW
+                    and all(stride_along(at, f.range) == 0 for at in along_k)]
+            few = same[-1] if same else None
+            width = few.range.arg.size if few is not None else 1
+            return RowsAtOnce(row, min(ROWS, target.vector_registers // (2 * max(width, 2))), few, width)
+    return None
+
+
+@dataclass
+class RowsAtOnce:
+    """`count` rows of the loop `row`, each for all `width` iterations of `few`."""
+    row: For
+    count: int
+    few: For | None
+    width: int
+
+    def together(self, wide: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
+        """for row: for few: S  ->  for rows by count: TILE count: TILE few: S      (S is the reduction, with lanes)"""
+        most = target.vector_registers // 2
+        chosen = decisions.ask(Rows(self.count), lambda c: f"at most {most} rows" if c.count > most else None)
+        if self.few is not None:
+            wide = moves.wide(For(self.few.range, LOOP, wide), self.width, 1)
+        return moves.wide(For(self.row.range, LOOP, wide), chosen.count, 1)
+
+
+def few_rows(p: Product) -> bool:
+    """Whether a factor of a product, both along k, has so few rows that turning the other one would take longer."""
+    factors = ((p.left, p.m), (p.right, p.n))
+    if len(p.k) != 1 or p.k_stop is not None or p.k[0].arg.size < LEAST_ROW or not all(
+            f.op is o.LOAD and len(f.src) == 2 and stride_along(f.src[1], p.k[0]) == 1 for f, _ in factors):
+        return False
+    return any(len(few) == 1 and few[0].arg.size <= FEW and any(r.arg.size >= 2 * ROWS for r in many)
+               for (_, few), (_, many) in (factors, factors[::-1]))
+
+
+def along_slices(loop: For, inner: list[Statement], tile: int, lanes: int, target: Target, decisions: Decisions) \
+        -> tuple[For, list[Statement]] | None:
+    """A sum over columns as (loop over slices, the walk along one slice). Refuses (None) what is small or of another
+    form."""
+    reduction = Reduction.of(inner)
+    if reduction is None or loop.stop is not None:
+        return None
+    size, k = loop.range.arg.size, reduction.loop.range
+    depth = k.arg.size
+    nearest = [w for w in range(min(SLICE, size // 4), LEAST_SLICE - 1, -1) if size % w == 0]
+    far = [at for at in _reads(reduction) if stride_along(at, loop.range) == 1 and (stride_along(at, k) or 0) >= size]
+    if not nearest or not far or depth < 8 * ROWS or depth > LONGEST * ROWS or size * depth * 4 < target.l2_bytes:
+        return None
+    chosen = decisions.ask(Slices(loop.range.arg.name, nearest[0], ROWS), lambda c: None)
+    return _slices(loop, reduction, chosen.width, chosen.rows, tile, lanes)
+
+
+def turned(loops: list[For], inner: list[Statement], lanes: int, decisions: Decisions) \
+        -> tuple[list[For], list[Statement]] | None:
+    """A copy across, as (loops, blocks); refuses (None) where something lies along the loop that is stored in order."""
+    if not all(isinstance(s, Store) and s.gate is None and s.combine is None for s in inner) or lanes < 4:
+        return None
+    stored = [f for f in loops if f.stop is None and all(stride_along(s.index, f.range) == 1 for s in inner
+                                                         if isinstance(s, Store))]
+    places = [n.src[1] for s in inner for n in toposort(expressions(s)) if n.op is o.LOAD]
+    if not stored or stored[-1].range.arg.size < lanes:
+        return None
+    along = stored[-1]
+    read = [f for f in loops if f is not along and f.stop is None and f.range.arg.size >= lanes
+            and any(stride_along(at, f.range) == 1 for at in places)
+            and all(stride_along(at, f.range) in (0, 1) and stride_along(at, along.range) != 1 for at in places)]
+    if not read:
+        return None
+    names = [f.range.arg.name for f in read]
+
+    def refuses(c: Turn) -> str | None:
+        if c.loop not in names:
+            return f"the loops are {', '.join(names)}"
+        return None if c.lanes <= lanes and c.lanes & (c.lanes - 1) == 0 else f"a vector has 1, 2, 4 .. {lanes} lanes"
+
+    chosen = decisions.ask(Turn(names[-1], lanes), refuses)
+    across = read[names.index(chosen.loop)]
+    # the loop read in order is outside: each row of a block is then written on where it was left
+    body = moves.wide(For(along.range, LOOP, inner), chosen.lanes, 1)
+    return [f for f in loops if f not in (along, across)], _within(across, body, chosen.lanes)
+
+
+def _within(loop: For, body: list[Statement], lanes: int) -> list[Statement]:
+    """for i in n: for jo: TILE j: S  ->  for io: for jo: TILE j: LANE i: S"""
+    def lane_inside(s: Statement, lane: UOp) -> Statement:
+        if isinstance(s, For) and s.kind in (LOOP, TILE):
+            return For(s.range, s.kind, [lane_inside(x, lane) for x in s.body], s.stop)
+        return For(lane, LANE, [s])
+
+    out: list[Statement] = []
+    size, start = loop.range.arg.size, 0
+    for count, width in ((size // lanes, lanes), (1, size % lanes)):
+        if not count or not width:
+            continue
+        outer, lane = counter(loop.range.arg.name + "o", count), counter(loop.range.arg.name + "l", width)
+        at = add(index(start), add(multiply(_one(outer), lanes), _one(lane)))
+        block = moves.rebuild(body, {loop.range: at})
+        block = [lane_inside(s, lane) for s in block] if width > 1 else block
+        out += [For(outer, LOOP, block)] if count > 1 else block
+        start += count * lanes
+    return out
+
+
+def _slices(loop: For, reduction: Reduction, width: int, rows: int, tile: int, lanes: int) \
+        -> tuple[For, list[Statement]]:
+    name, k = loop.range.arg.name, reduction.loop.range
+    outer, inner = counter(name + "s", loop.range.arg.size // width), counter(name, width)
+    place = {loop.range: add(multiply(outer, width), inner)}
+    combines = moves.accumulated(reduction.loop.body)
+    sums = {r: local(f"sum_{r.arg}", r.dtype, width) for r in combines}
+
+    def along(statements: list[Statement]) -> list[Statement]:
+        return moves.wide(For(inner, LOOP, moves.rebuild(statements, place)), tile, lanes, copies=False)
+
+    body = along([Store(sums[r], inner, identity(c, r.dtype)) for r, c in combines.items()])
+    start = 0
+    for count, together in ((k.arg.size // rows, rows), (1, k.arg.size % rows)):
+        if not count or not together:
+            continue
+        block, step = counter(k.arg.name + "b", count), counter(k.arg.name + "u", together)
+        at = add(index(start), add(multiply(_one(block), rows), _one(step)))
+        products = moves.rebuild(reduction.loop.body, {k: at})
+        part = along([*[Assign(r, identity(c, r.dtype)) for r, c in combines.items()],
+                      *([For(step, TILE, products)] if together > 1 else products),
+                      *[Store(sums[r], inner, r, c) for r, c in combines.items()]])
+        body += [For(block, LOOP, part)] if count > 1 else part
+        start += count * rows
+    totals: dict[UOp, UOp] = {r: load(m, inner) for r, m in sums.items()}
+    body += along(moves.rebuild(reduction.rest, totals))
+    return For(outer, loop.kind, []), body
+
+
+def _one(range_: UOp) -> UOp:
+    return range_ if range_.arg.size > 1 else index(0)
+
+
+def _reads(reduction: Reduction) -> list[UOp]:
+    """Where the reduction reads memory."""
+    return [n.src[1] for s in reduction.loop.body for n in toposort(expressions(s)) if n.op is o.LOAD]

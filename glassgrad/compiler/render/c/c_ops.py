@@ -1,0 +1,366 @@
+"""Arithmetic in C with vector extensions. In: operands as `CValue`s. Out: expressions, and the helpers they call.
+
+Written for GCC 12, Clang and their `vector_size` types, with -fwrapv. A vector of n lanes lies in one of the next power
+of two. Booleans are 0 and 1; of vectors, 0 and -1 in 32 bits. Narrow floats are the integers that hold their bits.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import NamedTuple
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.lower.reduced_precision import NARROW, bits_of, carrier
+
+NAMES = {dtypes.bool: "bool", dtypes.int8: "i8", dtypes.uint8: "u8", dtypes.int16: "i16", dtypes.uint16: "u16",
+         dtypes.int32: "i32", dtypes.uint32: "u32", dtypes.int64: "i64", dtypes.uint64: "u64", dtypes.float32: "f32",
+         dtypes.float64: "f64"}
+SPELLED = {"bool": "_Bool", "i8": "signed char", "u8": "unsigned char", "i16": "short", "u16": "unsigned short",
+           "i32": "int", "u32": "unsigned int", "i64": "long long", "u64": "unsigned long long", "f32": "float",
+           "f64": "double"}
+SIGNED = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
+MASK = dtypes.int32
+
+
+class CValue(NamedTuple):
+    """An expression: its text, element type and lanes (0 for a scalar). `simple` needs no parentheses."""
+    text: str
+    dtype: DType
+    lanes: int = 0
+    simple: bool = True
+
+    @property
+    def inside(self) -> str:
+        """The text as an operand of something else."""
+        return self.text if self.simple else f"({self.text})"
+
+
+def kept(dtype: DType) -> DType:
+    """The type a value is carried in."""
+    return carrier(dtype) if dtype in NARROW else dtype
+
+
+def number(value: float | int | bool, dtype: DType) -> str:
+    """A literal."""
+    if dtype in NARROW:
+        value, dtype = bits_of(float(value), dtype), carrier(dtype)
+    if dtype.kind == "b":
+        return "1" if value else "0"
+    if dtype.kind != "f":
+        end = {dtypes.uint32: "u", dtypes.uint64: "ull", dtypes.int64: "ll"}.get(dtype, "")
+        if dtype is dtypes.int64 and -(1 << 31) < value < 1 << 31:
+            end = ""
+        text = f"{value}{end}" if value > dtype.min or not value else f"(-{-(value + 1)}{end} - 1)"
+        return f"({text})" if value < 0 and text[0] != "(" else text
+    end = "f" if dtype is dtypes.float32 else ""
+    if math.isnan(value):
+        return f'__builtin_nan{end}("")'
+    if dtype is dtypes.float32:
+        value = struct.unpack("<f", struct.pack("<I", bits_of(value, dtype)))[0]
+    if math.isinf(value):
+        return f"{'-' if value < 0 else ''}__builtin_inf{end}()"
+    text = repr(value)
+    if end:       # the shortest that is the same float32
+        text = next(t for p in range(1, 10) if bits_of(float(t := f"{value:.{p}g}"), dtype) == bits_of(value, dtype))
+    text = text if any(c in text for c in ".en") else text + ".0"
+    return f"({text}{end})" if text[0] == "-" else text + end
+
+
+class CArithmetic:
+    """Ops on CValues. `helpers` collects the definitions that the text needs, in order."""
+    helpers: dict[str, str]
+    spelled: dict[str, str] = SPELLED
+    inline: str = "static inline"          # what stands before a helper
+
+    # -- types ---------------------------------------------------------------------------------------------------
+    def type(self, dtype: DType, lanes: int = 0) -> str:
+        """The C name of a type, defined when first used."""
+        if lanes and dtype is dtypes.bool:
+            dtype = MASK
+        base = NAMES[kept(dtype)]
+        if base not in self.helpers:
+            spelled = self.spelled[base]
+            self.helpers[base] = f"typedef {spelled} {base};" if spelled != base else ""
+        if not lanes:
+            return base
+        name = f"{base}x{lanes}"
+        if name not in self.helpers:
+            whole = width(lanes) * kept(dtype).itemsize
+            self.helpers[name] = f"typedef {base} {name} __attribute__((vector_size({whole})));"
+        return name
+
+    def define(self, name: str, result: str, arguments: str, *body: str) -> str:
+        """A helper function, written once."""
+        if name not in self.helpers:
+            lines = "\n".join(f"  {line}" for line in body)
+            self.helpers[name] = f"{self.inline} {result} {name}({arguments}) {{\n{lines}\n}}"
+        return name
+
+    def call(self, name: str, dtype: DType, lanes: int, *arguments: CValue) -> CValue:
+        return CValue(f"{name}({', '.join([a.text for a in arguments])})", dtype, lanes)
+
+    def wide(self, x: CValue, lanes: int) -> CValue:
+        """A value repeated in all lanes, those beyond the last one included: C divides there, too."""
+        if x.lanes == lanes:
+            return x
+        if x.lanes:
+            raise Bug(f"a vector of {x.lanes} lanes is used where {lanes or 'a scalar'} is asked for")
+        full = self.type(x.dtype, lanes)
+        if x.text in ("0", "0.0", "0.0f"):
+            return CValue(f"({full}){{0}}", x.dtype, lanes)
+        # truth values are masks of the integers' type: the same type, another meaning, another name
+        value, name = ("-x", "mask") if x.dtype is dtypes.bool else ("x", "all")
+        name = self.define(f"{name}_{full}", full, f"{self.type(x.dtype)} x",
+                           f"return ({full}){{{', '.join([value] * width(lanes))}}};")
+        return self.call(name, x.dtype, lanes, x)
+
+    def select(self, condition: CValue, yes: CValue, no: CValue) -> CValue:
+        lanes, dtype = yes.lanes, yes.dtype
+        if not condition.lanes:
+            return CValue(f"{condition.inside} ? {yes.inside} : {no.inside}", dtype, lanes, False)
+        if dtype is dtypes.bool:
+            test = condition.inside
+            return CValue(f"({test} & {yes.inside}) | (~{test} & {no.inside})", dtype, lanes, False)
+        full, bits = self.type(dtype, lanes), self.type(SIGNED[kept(dtype).itemsize], lanes)
+        name = self.define(f"select_{full}", full, f"{bits} where, {full} x, {full} y",
+                           f"return ({full})((where & ({bits})x) | (~where & ({bits})y));")
+        return self.call(name, dtype, lanes, self.mask(condition, kept(dtype).itemsize), yes, no)
+
+    def mask(self, condition: CValue, itemsize: int) -> CValue:
+        """A vector of booleans in lanes of another size."""
+        if itemsize == MASK.itemsize:
+            return condition
+        full = self.type(SIGNED[itemsize], condition.lanes)
+        return CValue(f"__builtin_convertvector({condition.text}, {full})", SIGNED[itemsize], condition.lanes)
+
+    def lanewise(self, name: str, dtype: DType, expression: str, *arguments: CValue) -> CValue:
+        """A helper that computes lane by lane what `expression` says of x and y; compilers vectorize it."""
+        lanes = arguments[0].lanes
+        full = self.type(dtype, lanes)
+        names = "xyz"[:len(arguments)]
+        takes = ", ".join(f"{self.type(a.dtype, lanes)} {n}" for a, n in zip(arguments, names))
+        for n in names:
+            expression = expression.replace(f"${n}", f"{n}[i]")
+        self.define(f"{name}_{full}", full, takes, f"{full} r;",
+                    f"for (int i = 0; i < {width(lanes)}; i++) r[i] = {expression};", "return r;")
+        return self.call(f"{name}_{full}", dtype, lanes, *arguments)
+
+    # -- ops -----------------------------------------------------------------------------------------------------
+    def infix(self, sign: str, x: CValue, y: CValue, dtype: DType) -> CValue:
+        """x sign y. The compiler repeats a scalar beside a vector, if it is wide enough not to be promoted."""
+        lanes = max(x.lanes, y.lanes)
+        if lanes and (x.dtype.bits < 32 or x.dtype is dtypes.bool):
+            x, y = self.wide(x, lanes), self.wide(y, lanes)
+        text = f"{x.inside} {sign} {y.inside}"
+        if not lanes and dtype.bits < 32 and dtype is not dtypes.bool:      # C computes in int
+            return CValue(f"({self.type(dtype)})({text})", dtype)
+        return CValue(text, dtype, lanes, False)
+
+    def unary(self, op: Op, dtype: DType, x: CValue) -> CValue:
+        kind, lanes = dtype.kind, x.lanes
+        end = "f" if dtype is dtypes.float32 else ""
+        if op is o.NEG:
+            back = f"({self.type(dtype)})" if not lanes and dtype.bits < 32 else ""
+            return CValue(f"{back}-{x.inside}", dtype, lanes, False)
+        if op is o.NOT:
+            if kind == "b" and not lanes:
+                return CValue(f"!{x.inside}", dtype)
+            back = f"({self.type(dtype)})" if not lanes and dtype.bits < 32 else ""
+            return CValue(f"{back}~{x.inside}", dtype, lanes)
+        if op is o.RECIP:
+            return self.infix("/", CValue(number(1.0, dtype), dtype), x, dtype)
+        if op is o.ABS and kind == "u" or op is o.TRUNC and kind != "f":
+            return x
+        if op is o.ABS and kind == "i":
+            if lanes:
+                return self.lanewise("abs", dtype, "$x < 0 ? -$x : $x", x)
+            return CValue(f"({self.type(dtype)})({x.inside} < 0 ? -{x.inside} : {x.inside})", dtype)
+        name = {o.ABS: "fabs", o.SQRT: "sqrt", o.TRUNC: "trunc"}.get(op)
+        if name and kind == "f" and dtype.bits >= 32:
+            if lanes:
+                return self.lanewise(name, dtype, f"__builtin_{name}{end}($x)", x)
+            return self.call(f"__builtin_{name}{end}", dtype, 0, x)
+        raise Bug(f"{op.name} of {dtype.name} reached the C renderer; it must be lowered before")
+
+    def binary(self, op: Op, dtype: DType, x: CValue, y: CValue, low: int | None = None) -> CValue:
+        """x op y, both of `dtype`; `low` is the least value x can have, where that is known."""
+        kind, lanes = dtype.kind, max(x.lanes, y.lanes)
+        if kind == "f" and dtype.bits < 32:
+            raise Bug(f"{op.name} of {dtype.name} reached the C renderer; it must be computed in float32")
+        if kind == "b":
+            return self._logic(op, x, y)
+        if op in _SIGNS:
+            return self.infix(_SIGNS[op], x, y, dtype)
+        if op in _COMPARES:
+            return self.compare(_COMPARES[op], x, y)
+        if op is o.MAX or op is o.MIN:
+            return self._extreme(op, dtype, self.wide(x, lanes), self.wide(y, lanes))
+        if op is o.DIV and kind == "f":
+            return self.infix("/", x, y, dtype)
+        if kind in "iu" and op in (o.SHL, o.SHR):
+            return self._shift("<<" if op is o.SHL else ">>", dtype, x, y)
+        if kind in "iu" and op in (o.IDIV, o.MOD):
+            return self._divide(op, dtype, x, y, low)
+        raise Bug(f"{op.name} of {dtype.name} reached the C renderer; it must be lowered before")
+
+    def compare(self, sign: str, x: CValue, y: CValue) -> CValue:
+        """x sign y as booleans."""
+        lanes, itemsize = max(x.lanes, y.lanes), kept(x.dtype).itemsize
+        if not lanes:
+            return CValue(f"{x.inside} {sign} {y.inside}", dtypes.bool, 0, False)
+        result = self.infix(sign, x, y, dtypes.bool)
+        if itemsize == MASK.itemsize:
+            return CValue(result.text, dtypes.bool, lanes, False)
+        return CValue(f"__builtin_convertvector({result.text}, {self.type(dtypes.bool, lanes)})", dtypes.bool, lanes)
+
+    def _logic(self, op: Op, x: CValue, y: CValue) -> CValue:
+        lanes = max(x.lanes, y.lanes)
+        x, y = self.wide(x, lanes), self.wide(y, lanes)
+        sign = _LOGIC.get(op)
+        if sign:
+            return CValue(f"{x.inside} {sign} {y.inside}", dtypes.bool, lanes, False)
+        no = "~" if lanes else "!"
+        if op is o.CMPLT:
+            return CValue(f"{no}{x.inside} & {y.inside}", dtypes.bool, lanes, False)
+        if op is o.CMPEQ:
+            return CValue(f"{no}({x.inside} ^ {y.inside})", dtypes.bool, lanes)
+        raise Bug(f"{op.name} of bool reached the C renderer; it must be lowered before")
+
+    def _extreme(self, op: Op, dtype: DType, x: CValue, y: CValue) -> CValue:
+        sign, name = (">", "max") if op is o.MAX else ("<", "min")
+        full = self.type(dtype, x.lanes)
+        if not x.lanes:      # a NaN in y is the answer because no comparison with it holds
+            test = f"x {sign} y || x != x" if dtype.kind == "f" else f"x {sign} y"
+            self.define(f"{name}_{full}", full, f"{full} x, {full} y", f"return {test} ? x : y;")
+        else:
+            bits = self.type(SIGNED[dtype.itemsize], x.lanes)
+            test = f"(x {sign} y) | (x != x)" if dtype.kind == "f" else f"x {sign} y"
+            self.define(f"{name}_{full}", full, f"{full} x, {full} y", f"{bits} where = {test};",
+                        f"return ({full})((where & ({bits})x) | (~where & ({bits})y));")
+        return self.call(f"{name}_{full}", dtype, x.lanes, x, y)
+
+    def _shift(self, sign: str, dtype: DType, x: CValue, y: CValue) -> CValue:
+        amount = literal_int(y)
+        if amount is not None:
+            if not 0 <= amount < dtype.bits:
+                return self.wide(CValue("0", dtype), x.lanes)
+            whole = f"({self.type(dtype)}){x.inside}" if literal_int(x) is not None else x.inside   # C's 16 is an int
+            shifted = f"{whole} {sign} {amount}"
+            return CValue(shifted, dtype, x.lanes, False) if x.lanes or dtype.bits >= 32 else \
+                CValue(f"({self.type(dtype)})({shifted})", dtype)
+        lanes = max(x.lanes, y.lanes)
+        x, y = self.wide(x, lanes), self.wide(y, lanes)
+        name = "left" if sign == "<<" else "right"
+        scalar = self.type(dtype)
+        self.define(f"{name}_{scalar}", scalar, f"{scalar} x, {scalar} y",
+                    f"return y < 0 || y >= {dtype.bits} ? 0 : x {sign} y;")
+        if lanes:
+            return self.lanewise(name, dtype, f"{name}_{scalar}($x, $y)", x, y)
+        return self.call(f"{name}_{scalar}", dtype, 0, x, y)
+
+    def _divide(self, op: Op, dtype: DType, x: CValue, y: CValue, low: int | None) -> CValue:
+        by, scalar = literal_int(y), self.type(dtype)
+        sign, name = ("/", "divide") if op is o.IDIV else ("%", "modulo")
+        lanes = max(x.lanes, y.lanes)
+        if by is not None and by > 0 and (dtype.kind == "u" or low is not None and low >= 0):
+            y = CValue(number(by, dtype), dtype)
+            return self.infix(sign, x, y if dtype.bits >= 32 else self.wide(y, lanes), dtype)
+        x, y = self.wide(x, lanes), self.wide(y, lanes)
+        if dtype.kind == "u":
+            self.define(f"{name}_{scalar}", scalar, f"{scalar} x, {scalar} y", f"return y == 0 ? 0 : x {sign} y;")
+        elif op is o.IDIV:      # rounds down; by 0 is 0, and by -1 never overflows
+            self.define(f"{name}_{scalar}", scalar, f"{scalar} x, {scalar} y",
+                        "if (y == 0 || y == -1) return y == 0 ? 0 : -x;", f"{scalar} q = x / y, r = x % y;",
+                        "return r != 0 && (r ^ y) < 0 ? q - 1 : q;")
+        else:
+            self.define(f"{name}_{scalar}", scalar, f"{scalar} x, {scalar} y", "if (y == 0 || y == -1) return 0;",
+                        f"{scalar} r = x % y;", "return r != 0 && (r ^ y) < 0 ? r + y : r;")
+        if lanes:
+            return self.lanewise(name, dtype, f"{name}_{scalar}($x, $y)", x, y)
+        return self.call(f"{name}_{scalar}", dtype, 0, x, y)
+
+    def fold(self, combine: Op, dtype: DType, x: CValue) -> CValue:
+        """All lanes combined: upper half with lower half, again and again; an odd lane joins at the end."""
+        scalar, full = self.type(dtype), self.type(dtype, x.lanes)
+        name = f"fold_{combine.name.lower()}_{'bool_' if dtype is dtypes.bool else ''}{full}"
+        body = [f"{scalar} {', '.join(f't{i} = v[{i}]' for i in range(x.lanes))};"]
+
+        def one(a: str, b: str) -> str:
+            return self.binary(combine, dtype, CValue(a, dtype), CValue(b, dtype)).text
+
+        def tree(lanes: int) -> str:
+            if lanes == 1:
+                return "t0"
+            half = lanes // 2
+            if lanes % 2:
+                body.append(f"{scalar} last{lanes} = t{lanes - 1};")
+            body.append(" ".join(f"t{i} = {one(f't{i}', f't{half + i}')};" for i in range(half)))
+            rest = tree(half)
+            return one(rest, f"last{lanes}") if lanes % 2 else rest
+        answer = tree(x.lanes)
+        self.define(name, scalar, f"{full} v", *body, f"return {answer};")
+        return self.call(name, dtype, 0, x)
+
+    # -- conversions ---------------------------------------------------------------------------------------------
+    def cast(self, x: CValue, dtype: DType) -> CValue:
+        """The value in another type. float -> int as x86 does it: towards zero, the least integer if it cannot fit."""
+        source, lanes = x.dtype, x.lanes
+        if source is dtype:
+            return x
+        if dtype.kind == "b":
+            return self.compare("!=", x, self.wide(CValue("0", source), lanes))
+        full = self.type(dtype, lanes)
+        if source.kind == "b" and lanes:
+            integer = SIGNED[dtype.itemsize]
+            ones = self.mask(x, dtype.itemsize)
+            ones = CValue(f"{ones.inside} & {self.wide(CValue('1', integer), lanes).text}", integer, lanes, False)
+            return ones if dtype is integer else self.cast(ones, dtype)
+        if source.kind == "f" and dtype.kind in "iu":
+            return self._to_integer(x, dtype)
+        if not lanes:
+            return CValue(f"({full}){x.inside}", dtype)
+        if source.kind != "f" and dtype.kind != "f" and source.bits == dtype.bits:
+            return CValue(f"({full}){x.inside}", dtype, lanes)
+        return CValue(f"__builtin_convertvector({x.text}, {full})", dtype, lanes)
+
+    def _to_integer(self, x: CValue, dtype: DType) -> CValue:
+        source = x.dtype
+        bits, signed = max(32, dtype.bits), dtypes.int64 if dtype.bits == 64 else dtypes.int32
+        result, scalar, name = self.type(dtype), self.type(source), f"to_{self.type(dtype)}_{self.type(source)}"
+        limit, least = number(2.0 ** (bits - 1), source), number(signed.min, signed)
+        body = f"x >= -{limit} && x < {limit} ? ({self.type(signed)})x : {least}"
+        if dtype in (dtypes.uint32, dtypes.uint64):       # the upper half of the range is reached by a detour
+            near = self.type(signed)
+            low = self.define(f"to_{near}_{scalar}", near, f"{scalar} x", f"return {body};")
+            body = f"x >= {limit} ? ({result}){low}(x - {limit}) ^ ({result}){least} : ({result}){low}(x)"
+        self.define(name, result, f"{scalar} x", f"return ({result})({body});")
+        return self.lanewise(name, dtype, f"{name}($x)", x) if x.lanes else self.call(name, dtype, 0, x)
+
+    def bitcast(self, x: CValue, dtype: DType) -> CValue:
+        to, source = self.type(dtype, x.lanes), self.type(x.dtype, x.lanes)
+        if to == source:
+            return CValue(x.text, dtype, x.lanes, x.simple)
+        if x.lanes or kept(dtype).kind != "f" and kept(x.dtype).kind != "f":
+            return CValue(f"({to}){x.inside}", dtype, x.lanes)
+        name = self.define(f"{to}_bits_{source}", to, f"{source} x", f"{to} r;", "__builtin_memcpy(&r, &x, sizeof r);",
+                           "return r;")
+        return self.call(name, dtype, 0, x)
+
+
+def width(lanes: int) -> int:
+    """The lanes of the vector type that holds so many."""
+    return 1 << (lanes - 1).bit_length()
+
+
+def literal_int(value: CValue) -> int | None:
+    text = value.text.strip("()").rstrip("ul")
+    return int(text) if text.lstrip("-").isdigit() else None
+
+
+_SIGNS = {o.ADD: "+", o.SUB: "-", o.MUL: "*", o.AND: "&", o.OR: "|", o.XOR: "^"}
+_LOGIC = {o.ADD: "|", o.MUL: "&", o.AND: "&", o.OR: "|", o.XOR: "^", o.MAX: "|", o.MIN: "&", o.CMPNE: "^"}
+_COMPARES = {o.CMPLT: "<", o.CMPNE: "!=", o.CMPEQ: "=="}

@@ -1,0 +1,385 @@
+"""C of a kernel. In: a `Kernel`, a `Target`. Out: C source for GCC or Clang, written to be read as well.
+
+Loops are loops, registers are variables, an expression used once stands where it is used; one used again has a name, in
+the scope that `walk` chose for it. Spelling of arithmetic is in `c_ops`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import index_algebra as ix, ops as o
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Prefetch, Statement, Store
+from glassgrad.compiler.lower.reduced_precision import legalizer
+from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.render.c.c_matrix_units import CMatrices
+from glassgrad.compiler.render.c.c_ops import CValue, number, width
+from glassgrad.compiler.render.launch import Places, function_name
+from glassgrad.compiler.render.unroll_and_jam import Jammed, jam
+from glassgrad.compiler.render.value_order import READS, SUMS, Flow, Walker
+
+LONGEST = 72       # characters of an expression before it gets a name
+
+
+def render_c(kernel: Kernel, target: Target) -> str:
+    """A kernel as C, with one function per phase."""
+    helpers: dict[str, str] = {}
+    target = Target.of(target)
+    legalize = legalizer(half=False, rounding=target.has_round)
+    places = Places(kernel)
+    functions = [CFunction(places, target, jam(phase, legalize), function_name(kernel, p), helpers).text()
+                 for p, phase in enumerate(kernel.phases)]
+    types = [text for text in helpers.values() if text.startswith("typedef")]
+    inline = [text for text in helpers.values() if text and not text.startswith("typedef")]
+    return "\n".join([*types, *inline, "", "\n\n".join(functions), ""])
+
+
+class CFunction(CMatrices):
+    """One phase of a kernel as one C function."""
+
+    def __init__(self, places: Places, target: Target, jammed: Jammed, name: str, helpers: dict[str, str]):
+        Walker.__init__(self, jammed)
+        self.helpers, self.name, self.tasks, self.matrix_units = helpers, name, jammed.tasks, target.units
+        self.offsets, self.slots = places.offsets, places.slots
+        self.taken: set[str] = {"args", "task", "scratch", *_KEYWORDS}
+        self.given: dict[Any, str] = {}
+        self.registers: dict[UOp, str] = {}
+        self.values_named = 0
+        self.pointers: list[str] = []
+        self.uses: dict[UOp, int] = {}
+        roots = self.roots
+        for node in [*roots, *[s for n in toposort(roots) for s in self.needs(n)]]:
+            self.uses[node] = self.uses.get(node, 0) + 1
+
+    def text(self) -> str:
+        self.type(dtypes.int64)
+        head = f"void {self.name}(void **args, i64 task, void *scratch) {{"
+        self.take_apart_task()
+        self.run(self.body)
+        variables: dict[str, list[str]] = {}
+        for register, name in self.registers.items():
+            variables.setdefault(self.type(register.dtype, self.widths[register]), []).append(
+                name + self.dimensions(register))
+        declared = [f"  {kind} {', '.join(names)};" for kind, names in variables.items()]
+        return "\n".join([head, *["  " + line for line in self.pointers], *declared,
+                          *["  " + line for line in self.scopes[0].lines], "}"])
+
+    def take_apart_task(self) -> None:
+        """The counters of the TASK loops, from the number of the task."""
+        left = "task"
+        for at, range_ in reversed(list(enumerate(self.tasks))):
+            if range_.arg.size == 1:
+                continue
+            outer = any(r.arg.size > 1 for r in self.tasks[:at])
+            value = f"{left} % {range_.arg.size}" if outer else left
+            self.line(f"i64 {self.named(range_, range_.arg.name)} = {value};")
+            left = f"{left} / {range_.arg.size}"
+
+    # -- names ---------------------------------------------------------------------------------------------------
+    def named(self, key: Any, wish: str) -> str:
+        """A name for a loop, register or value: the wished one, or with a number behind it if that is taken."""
+        found = self.given.get(key)
+        if found is None:
+            wish = "".join(c if c.isalnum() else "_" for c in wish)
+            wish = wish if wish[:1].isalpha() else "v" + wish
+            found, n = wish, 1
+            while found in self.taken:
+                n += 1
+                found = f"{wish}_{n}"
+            self.taken.add(found)
+            self.given[key] = found
+        return found
+
+    def line(self, text: str) -> None:
+        self.scope.lines.append(text)
+
+    def base(self, memory: UOp) -> str:
+        """The pointer to a param's or LOCAL's first element, declared on top."""
+        if ("base", memory) in self.given:
+            return self.given["base", memory]
+        kind = self.type(dtypes.uint8 if memory.dtype is dtypes.bool else memory.dtype)
+        kind = kind if memory in self.stored else f"const {kind}"
+        if memory in self.offsets:
+            name = self.named(("base", memory), memory.arg.name)
+            value = f"({kind} *)((char *)scratch + {self.offsets[memory]})"
+        elif memory.op is o.PARAM:
+            name = self.named(("base", memory), f"data{memory.arg.slot}")
+            value = f"args[{memory.arg.slot}]"
+        elif memory in self.slots:
+            name = self.named(("base", memory), memory.arg.name)
+            value = f"args[{self.slots[memory]}]"
+        else:
+            raise Bug(f"the LOCAL {memory.arg.name} is read but never written")
+        self.pointers.append(f"{kind} *{name} = {value};")
+        return name
+
+    # -- control -------------------------------------------------------------------------------------------------
+    def loop(self, statement: For, flow: Flow) -> None:
+        range_, stop = statement.range, statement.stop
+        limit = str(range_.arg.size)
+        if stop is not None:
+            value = self.operand(stop)
+            high = ix.bounds(stop)[1]
+            end = value.inside
+            limit = end if high <= range_.arg.size else f"({end} < {limit} ? {end} : {limit})"
+        name = self.named(range_, range_.arg.name)
+        self._nested(f"for (i64 {name} = 0; {name} < {limit}; {name}++) {{", statement.body, flow, range_,
+                     stop is not None and ix.bounds(stop)[0] <= 0)
+
+    def branch(self, condition: UOp, body: list[Statement], flow: Flow) -> None:
+        self._nested(f"if ({self.operand(condition).text}) {{", body, flow, None, True)
+
+    def _nested(self, head: str, body: list[Statement], flow: Flow, range_: UOp | None, guard: bool) -> None:
+        around = self.scopes[-1]
+        self.enter(flow, "", range_, guard)
+        self.run(body)
+        lines = self.scopes[-1].lines
+        self.leave()
+        around.lines += [head, *["  " + line for line in lines], "}"]
+
+    # -- registers and values ------------------------------------------------------------------------------------
+    def register(self, node: UOp) -> CValue:
+        name = self.registers.get(node)
+        if name is None:
+            places = [str(s.arg) for s in node.src if s.op is o.CONST]
+            name = self.registers[node] = self.named(node, "_".join([node.arg, *places]))
+        return CValue(name, node.dtype, self.widths[node])
+
+    def assign(self, statement: Assign) -> None:
+        if self.is_matrix(statement.register):
+            self.assign_matrix(statement)
+            return
+        lanes = self.widths[statement.register]
+        if self.widths[statement.value] and not lanes:
+            raise Bug(f"the register {statement.register.arg} is narrower than the value assigned to it")
+        self.line(f"{self.register(statement.register).text} = {self.wide(self.operand(statement.value), lanes).text};")
+
+    def accumulate(self, statement: Accumulate) -> None:
+        if self.is_matrix(statement.register):
+            self.accumulate_matrix(statement)
+            return
+        register, combine, value = statement.register, statement.combine, statement.value
+        target, lanes = self.register(register), self.widths[register]
+        if combine is o.ADD and value.op is o.MUL and register.dtype.kind == "f":
+            x, y = self.operand(value.src[0]), self.operand(value.src[1])      # one fused instruction
+            both = self.infix("*", x, y, register.dtype)
+            self.line(f"{target.text} += {both.text if lanes == both.lanes else self.wide(both, lanes).text};")
+            return
+        more = self.wide(self.operand(value), lanes)
+        if combine is o.ADD and register.dtype.bits >= 32:
+            self.line(f"{target.text} += {more.text};")
+        else:
+            self.line(f"{target.text} = {self.binary(combine, register.dtype, more, target).text};")
+
+    def operand(self, node: UOp) -> CValue:
+        """The value of a node: a scalar or as wide as the node is."""
+        op = node.op
+        if op is o.CONST:
+            return CValue(number(node.arg, node.dtype), node.dtype)
+        if op is o.REGISTER:
+            return self.register(node)
+        if op is o.RANGE:
+            return self._counter(node)
+        found = self.home(node).values.get(node)
+        if found is None:
+            self.evaluate(node)
+            found = self.home(node).values[node]
+        return found  # type: ignore[no-any-return]
+
+    def _counter(self, node: UOp) -> CValue:
+        if node not in self.lanes:
+            return CValue(self.named(node, node.arg.name), node.dtype)
+        full = self.type(node.dtype, node.arg.size)
+        return CValue(f"({full}){{{', '.join(str(i) for i in range(node.arg.size))}}}", node.dtype, node.arg.size)
+
+    def make(self, node: UOp) -> CValue:
+        value = self._expression(node)
+        if node.op is o.PARAM:
+            name = self.named(node, f"scalar{node.arg.slot}")
+        elif self.uses.get(node, 1) > 1 and not _is_name(value.text) and not self._is_index(node) \
+                or len(value.text) > LONGEST or self.scope is not self.scopes[-1] and READS in self.reads[node]:
+            self.values_named += 1
+            name = self.named(("value", self.values_named), f"v{self.values_named}")
+        else:
+            return value
+        self.line(f"{self.type(node.dtype, value.lanes)} {name} = {value.text};")
+        return CValue(name, node.dtype, value.lanes)
+
+    def _is_index(self, node: UOp) -> bool:
+        """Whether a node is a plain sum of counters, which reads best where it is used."""
+        return node.dtype is dtypes.index and not self.widths[node] and node.op in SUMS \
+            and all(a.op is o.RANGE for a in ix.linear(node)[1])
+
+    def _expression(self, node: UOp) -> CValue:
+        op, dtype, src, lanes = node.op, node.dtype, node.src, self.widths[node]
+        if op is o.LOAD:
+            return self.load(src[0], src[1], src[2] if len(src) == 3 else None, lanes)
+        if op is o.PARAM:
+            return CValue(f"*{self.base(node)}", dtype)
+        if op is o.FOLD:
+            return self.fold(node.arg.combine, dtype, self.wide(self.operand(src[0]), self.lanes[src[1]]))
+        if op in SUMS and dtype is dtypes.index and node not in ix.linear(node)[1]:
+            return self.sum(*ix.linear(node), lanes)
+        values = [self.operand(s) for s in src]
+        if op is o.CAST:
+            return self.cast(values[0], dtype)
+        if op is o.BITCAST:
+            return self.bitcast(values[0], dtype)
+        if op is o.WHERE:
+            return self.select(values[0], self.wide(values[1], lanes), self.wide(values[2], lanes))
+        if op is o.MULACC:
+            return self.binary(o.ADD, dtype, self.binary(o.MUL, dtype, values[0], values[1]), values[2])
+        if len(src) == 1:
+            return self.unary(op, dtype, values[0])
+        low = ix.span(src[0])[0] if src[0].dtype is dtypes.index else -1
+        return self.binary(op, src[0].dtype, values[0], values[1], low)
+
+    def sum(self, constant: int, terms: dict[UOp, int], lanes: int) -> CValue:
+        """constant + sum of k * atom, as one would write it."""
+        total: CValue | None = None
+        ranked = sorted(terms, key=lambda a: (self.widths[a], self.home(a).depth, ix.order_key(a)))
+        for atom, k in [(a, terms[a]) for a in ranked]:
+            value = self.operand(atom)
+            times = CValue(number(wrapped(abs(k)), dtypes.index), dtypes.index)
+            term = value if abs(k) == 1 else self.infix("*", value, times, dtypes.index)
+            if total is None:
+                if abs(k) == 1:
+                    term = CValue(term.inside, dtypes.index, term.lanes)
+                total = term if k > 0 else CValue(f"-{term.inside}", dtypes.index, term.lanes, False)
+            else:
+                text = f"{total.text} {'+' if k > 0 else '-'} {term.inside if abs(k) == 1 else term.text}"
+                total = CValue(text, dtypes.index, max(total.lanes, term.lanes), False)
+        constant = wrapped(constant)
+        rest = CValue(number(abs(constant) if constant > -(1 << 63) else constant, dtypes.index), dtypes.index)
+        if total is None:
+            return self.wide(CValue(number(constant, dtypes.index), dtypes.index), lanes)
+        if constant:
+            sign = "-" if -(1 << 63) < constant < 0 else "+"
+            total = CValue(f"{total.text} {sign} {rest.text}", dtypes.index, total.lanes, False)
+        return self.wide(total, lanes)
+
+    # -- memory --------------------------------------------------------------------------------------------------
+    def split(self, index: UOp) -> tuple[CValue, UOp | None, int | None]:
+        """An index as (its scalar part, what lanes add, the step from lane to lane or None)."""
+        constant, terms = ix.linear(index)
+        same = {a: k for a, k in terms.items() if not self.widths[a]}
+        wide = {a: k for a, k in terms.items() if a not in same}
+        scalar = self.sum(constant, same, 0)
+        if not wide:
+            return scalar, None, 0
+        if len(wide) == 1 and (lane := next(iter(wide))) in self.lanes:
+            return scalar, lane, wide[lane]
+        offsets = ix.build(0, wide)
+        self.note((offsets,))
+        return scalar, offsets, None
+
+    def place(self, memory: UOp, scalar: CValue) -> str:
+        return self.base(memory) if scalar.text == "0" else f"{self.base(memory)} + {scalar.text}"
+
+    def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> CValue:
+        dtype = memory.dtype
+        scalar, wide, step = self.split(index)
+        test = None if gate is None else self.operand(gate)
+        if not lanes:
+            text = f"{self.base(memory)}[{scalar.text}]"
+            if test is not None:
+                return CValue(f"{test.inside} ? {text} : 0", dtype, 0, False)
+            return CValue(text, dtype)
+        kind, full = self._unit(memory), self._vector(memory, lanes)
+        place = self.place(memory, scalar)
+        masked = test is not None and test.lanes > 0
+        takes, check, more, suffix = "", "", "", full
+        if test is not None and masked:
+            takes, check = f", {self.type(dtypes.bool, lanes)} where", "if (where[i]) "
+            more, suffix = f", {test.text}", f"{full}_where"
+        if step == 1 and not masked and lanes == width(lanes):
+            name = self.define(f"load_{full}", full, f"const {kind} *p", self._unaligned(memory, full),
+                               "return *(const any *)p;")
+            text = f"{name}({place})"
+        elif step is not None:
+            name = self.define(f"load_{suffix}_step", full, f"const {kind} *p, i64 step{takes}", f"{full} r = {{0}};",
+                               f"for (int i = 0; i < {lanes}; i++) {check}r[i] = p[i * step];", "return r;")
+            text = f"{name}({place}, {step}{more})"
+        else:
+            assert wide is not None
+            name = self.define(f"gather_{suffix}", full, f"const {kind} *p, {self.type(dtypes.index, lanes)} at{takes}",
+                               f"{full} r = {{0}};", f"for (int i = 0; i < {lanes}; i++) {check}r[i] = p[at[i]];",
+                               "return r;")
+            text = f"{name}({place}, {self.operand(wide).text}{more})"
+        if test is not None and not masked:
+            text = f"({test.inside} ? {text} : ({full}){{0}})"
+        if dtype is dtypes.bool:
+            return self.cast(CValue(text, dtypes.uint8, lanes), dtypes.bool)
+        return CValue(text, dtype, lanes)
+
+    def prefetch(self, statement: Prefetch) -> None:
+        self.line(f"__builtin_prefetch({self.place(statement.memory, self.split(statement.index)[0])}, 0, 2);")
+
+    def store(self, statement: Store) -> None:
+        if statement.value.op is o.REGISTER and self.is_matrix(statement.value):
+            self.store_matrix(statement)
+            return
+        memory, combine = statement.memory, statement.combine
+        dtype = memory.dtype
+        scalar, wide, step = self.split(statement.index)
+        lanes = self.widths[statement.index]
+        if self.widths[statement.value] > lanes or statement.gate is not None and not lanes:
+            raise Bug("lanes would overwrite each other in one place")
+        value = self.wide(self.operand(statement.value), lanes)
+        if combine is not None:
+            if step is None:
+                raise Bug("lanes may meet in one place: they cannot be combined in parallel")
+            value = self.binary(combine, dtype, self.load(memory, statement.index, statement.gate, lanes), value)
+        if not lanes:
+            self.line(f"{self.base(memory)}[{scalar.text}] = {value.text};")
+            return
+        if dtype is dtypes.bool:
+            value = self.cast(value, dtypes.uint8)
+        kind, full, place = self._unit(memory), self._vector(memory, lanes), self.place(memory, scalar)
+        takes, check, more = "", "", ""
+        if statement.gate is not None:
+            takes, check = f", {self.type(dtypes.bool, lanes)} where", "if (where[i]) "
+            more = f", {self.wide(self.operand(statement.gate), lanes).text}"
+        suffix = f"{full}{'_where' if takes else ''}"
+        if step == 1 and not takes and lanes == width(lanes):
+            name = self.define(f"store_{full}", "void", f"{kind} *p, {full} v",
+                               self._unaligned(memory, full), "*(any *)p = v;")
+            self.line(f"{name}({place}, {value.text});")
+        elif step is not None:
+            name = self.define(f"store_{suffix}_step", "void", f"{kind} *p, i64 step, {full} v{takes}",
+                               f"for (int i = 0; i < {lanes}; i++) {check}p[i * step] = v[i];")
+            self.line(f"{name}({place}, {step}, {value.text}{more});")
+        else:
+            assert wide is not None
+            name = self.define(f"scatter_{suffix}", "void",
+                               f"{kind} *p, {self.type(dtypes.index, lanes)} at, {full} v{takes}",
+                               f"for (int i = 0; i < {lanes}; i++) {check}p[at[i]] = v[i];")
+            self.line(f"{name}({place}, {self.operand(wide).text}, {value.text}{more});")
+
+    @staticmethod
+    def _unaligned(memory: UOp, full: str) -> str:
+        return f"typedef {full} any __attribute__((aligned({memory.dtype.itemsize}), may_alias));"
+
+    def _unit(self, memory: UOp) -> str:
+        return self.type(dtypes.uint8 if memory.dtype is dtypes.bool else memory.dtype)
+
+    def _vector(self, memory: UOp, lanes: int) -> str:
+        return self.type(dtypes.uint8 if memory.dtype is dtypes.bool else memory.dtype, lanes)
+
+
+_KEYWORDS = ("auto", "break", "case", "char", "const", "default", "do", "double", "else", "float", "for", "if", "int",
+             "long", "register", "return", "short", "signed", "static", "switch", "union", "unsigned", "void", "while",
+             "inline", "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
+
+
+def _is_name(text: str) -> bool:
+    return text.replace("_", "a").isalnum()
+
+
+def wrapped(value: int) -> int:
+    """A number as 64 bits hold it."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)

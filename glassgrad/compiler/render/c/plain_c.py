@@ -1,0 +1,70 @@
+"""A kernel as one plain C function. In: a `Kernel`. Out: C source that any C compiler takes, with ordinary pointers.
+
+    void name(float *data0, const float *data1, char *scratch)
+
+For devices that somebody plugs in: no vectors, no tasks, no table of arguments. All phases run one after another.
+"""
+
+from __future__ import annotations
+
+from glassgrad.compiler.lower.loops import Kernel, shared_locals
+from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.render.c.c_source import render_c
+from glassgrad.compiler.render.launch import LaunchInfo, launch_info
+
+__all__ = ["PLAIN", "render_plain_c", "plain_launch"]
+
+PLAIN = Target("plain", 8, 16)      # a processor of which nothing is known: registers of one number
+_TYPES = {
+    "bool": "unsigned char",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "int16": "short",
+    "uint16": "unsigned short",
+    "int32": "int",
+    "uint32": "unsigned",
+    "int64": "long long",
+    "uint64": "unsigned long long",
+    "float32": "float",
+    "float64": "double",
+    "float16": "unsigned short",
+    "bfloat16": "unsigned short",
+    "fp8e4m3": "unsigned char",
+    "fp8e5m2": "unsigned char",
+}      # narrow floats travel as bits
+
+
+def plain_launch(kernel: Kernel) -> LaunchInfo:
+    """What a launch brings along: memory shared by the phases, and scratch, each as one more pointer."""
+    info = launch_info(kernel)
+    scratch = (info.scratch_bytes,) if info.scratch_bytes else ()
+    return LaunchInfo(info.phases, (*info.shared, *scratch), 0)
+
+
+def render_plain_c(kernel: Kernel, prefix: str = "", qualifier: str = "") -> str:
+    """The phases as static functions, and the kernel itself, which calls them. `prefix` stands before everything,
+    `qualifier` before the kernel (`extern "C"`, for example)."""
+    info = launch_info(kernel)
+    phases = render_c(kernel, PLAIN)
+    for name, _ in info.phases:
+        phases = phases.replace(f"void {name}(", f"static void {name}(")
+    slots = sorted(kernel.params, key=lambda p: p.arg.slot)
+    parameters = [
+        f"{'' if p.arg.slot in kernel.written else 'const '}{_TYPES[p.dtype.name]} *data{p.arg.slot}" for p in slots
+    ]
+    pointers = [f"(void *)data{p.arg.slot}" for p in slots]
+    for i, _ in enumerate(shared_locals(kernel)):
+        parameters.append(f"void *shared{i}")
+        pointers.append(f"shared{i}")
+    scratch = "0"
+    if info.scratch_bytes:
+        parameters.append("void *scratch")
+        scratch = "scratch"
+    body = [f"  void *args[] = {{{', '.join(pointers)}}};"]
+    for name, tasks in info.phases:
+        call = f"{name}(args, task, {scratch});"
+        body.append(f"  for (long long task = 0; task < {tasks}; task++) {call}" if tasks != 1 else
+                    f"  {name}(args, 0, {scratch});")
+    head = f"{qualifier + ' ' if qualifier else ''}void {kernel.name}({', '.join(parameters)}) {{"
+    return "\n".join([*([prefix] if prefix else []), phases, head, *body, "}", ""])
+

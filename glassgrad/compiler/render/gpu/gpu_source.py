@@ -1,0 +1,326 @@
+"""A kernel for a GPU. In: a `Kernel` whose vectors are very wide. Out: source, one function per phase.
+
+A group of threads is a vector: LANE ranges count threads, TASK ranges count groups, and a value with lanes is a
+variable that every thread has for itself. So the tree that a CPU runs with 16 lanes a GPU runs with 256, and all that
+differs is written here:
+
+    a value without lanes    every thread computes it, alike
+    a store without lanes    the first thread does it
+    fewer lanes than threads the rest neither read nor write
+    FOLD over lanes          threads hand their values to each other
+    LOCAL memory             lies with the group, and threads wait for each other where it changes hands (barriers.py)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import index_algebra as ix, ops as o
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.uop import UOp, identity
+from glassgrad.compiler.lower.loops import Accumulate, Kernel, Prefetch, Statement, Store, ranges_of, shared_locals
+from glassgrad.compiler.lower.reduced_precision import carrier, legalizer
+from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.render.c.c_ops import CValue, number
+from glassgrad.compiler.render.c.c_source import CFunction, wrapped
+from glassgrad.compiler.render.gpu.barriers import fences
+from glassgrad.compiler.render.gpu.dialects import Dialect
+from glassgrad.compiler.render.launch import LaunchInfo, Places, function_name, launch_info
+from glassgrad.compiler.render.unroll_and_jam import Jammed, jam
+from glassgrad.compiler.render.value_order import Flow
+
+__all__ = ["GpuLaunch", "gpu_launch", "render_gpu"]
+
+WARP = 32                   # groups are whole multiples of it
+UNROLL = 4
+NEAR_BYTES = 40 << 10       # of LOCAL memory lie with the group; more goes to the device's memory
+GROUPS = 1056               # that run at once where each needs memory of its own on the device: 8 for each of 132
+
+
+@dataclass(frozen=True)
+class GpuLaunch:
+    """How a kernel's functions are launched, one after another."""
+    phases: tuple[tuple[str, int, int], ...]     # function, groups, threads of each
+    near: int                                    # bytes that a group shares
+    info: LaunchInfo                             # memory of the device that a launch brings along
+
+
+def gpu_launch(kernel: Kernel) -> GpuLaunch:
+    """What running a kernel takes."""
+    info = launch_info(kernel)
+    threads = [_threads(jam(phase, lambda _: None)) for phase in kernel.phases]
+    far = info.scratch_bytes > NEAR_BYTES
+    phases = tuple((name, min(tasks, GROUPS) if far else tasks, t) for (name, tasks), t in zip(info.phases, threads))
+    most = max((groups for _, groups, _ in phases), default=1)
+    shared = (*info.shared, most * info.scratch_bytes) if far else info.shared
+    return GpuLaunch(phases, 0 if far else info.scratch_bytes, LaunchInfo(info.phases, shared, 0))
+
+
+def render_gpu(kernel: Kernel, target: Target, dialect: Dialect) -> str:
+    """The source of all phases of a kernel."""
+    helpers: dict[str, str] = {}
+    legalize = legalizer(half=False, rounding=True)
+    places, info = Places(kernel), launch_info(kernel)
+    functions = []
+    for number_, phase in enumerate(kernel.phases):
+        function = GpuFunction(kernel, places, target, jam(phase, legalize), function_name(kernel, number_), helpers,
+                               dialect, info.phases[number_][1], info.scratch_bytes)
+        functions.append(function.text())
+    types = [text for text in helpers.values() if text.startswith("typedef")]
+    inline = [text for text in helpers.values() if text and not text.startswith("typedef")]
+    return "\n".join([dialect.prelude, *types, *inline, "", "\n\n".join(functions), ""])
+
+
+class GpuFunction(CFunction):
+    """One phase as one function that every thread of every group runs."""
+
+    def __init__(self, kernel: Kernel, places: Places, target: Target, jammed: Jammed, name: str,
+                 helpers: dict[str, str], dialect: Dialect, tasks: int, scratch: int):
+        self.dialect, self.kernel, self.scratch_bytes, self.task_count = dialect, kernel, scratch, tasks
+        self.spelled = {**CFunction.spelled, **dict(dialect.types)}
+        self.inline = dialect.helper
+        self.threads, self.thread_ranges = _threads(jammed), frozenset(jammed.lanes)
+        self.fences = fences(jammed.body)
+        self.folds: set[int] = set()                     # bytes of the values that threads hand to each other
+        super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, helpers)
+        self.open.update(dict.fromkeys(jammed.lanes, 0))
+        self.taken |= {"thread", "area"}
+
+    # -- the function ----------------------------------------------------------------------------------------
+    def text(self) -> str:
+        self.type(dtypes.int64), self.type(dtypes.uint64)
+        d, far = self.dialect, self.scratch_bytes > NEAR_BYTES
+        self.take_apart_task()
+        self.run(self.body)
+        lines = self.scopes[0].lines
+        if far:
+            head, foot = [f"for (i64 task = {d.group}; task < {self.task_count}; task += {d.groups}) {{"], ["}"]
+            lines = [*["  " + line for line in lines], f"  {d.wait}"]
+        else:
+            head, foot = [f"i64 task = {d.group};"], []
+        variables: dict[str, list[str]] = {}
+        for register, name in self.registers.items():
+            variables.setdefault(self.type(register.dtype), []).append(name)
+        declared = [f"{kind} {', '.join(names)};" for kind, names in variables.items()]
+        parameters = self._parameters(far)
+        near = self._near(far)
+        body = [f"i64 thread = {d.thread};", *near, *self.pointers, *declared, *head, *lines, *foot]
+        return "\n".join([f"{d.kernel.format(threads=self.threads)} {self.name}({parameters}) {{",
+                          *["  " + line for line in body], "}"])
+
+    def _parameters(self, far: bool) -> str:
+        """The arguments: numbers as the eight bytes of their cell, memory as its dialect knows it."""
+        out = [f"u64 cell{p.arg.slot}" if p.arg.scalar else self._memory(f"data{p.arg.slot}", self._unit(p))
+               for p in sorted(self.kernel.params, key=lambda p: p.arg.slot)]
+        out += [self._memory(f"shared{i}", "char") for i, _ in enumerate(shared_locals(self.kernel))]
+        if far:
+            out.append(self._memory("all_scratch", "char"))
+        elif self.scratch_bytes and self.dialect.by_handle:
+            out.append(f"{self.dialect.near}char *scratch")
+        return ", ".join(out)
+
+    def _memory(self, name: str, kind: str) -> str:
+        d = self.dialect
+        if not d.by_handle:
+            return f"{kind} *{name}"
+        self.pointers.insert(0, f"{d.pointer}{kind} *{name} = ({d.pointer}{kind} *)({name}_block + {name}_at);")
+        return f"{d.pointer}char *{name}_block, u64 {name}_at"
+
+    def _near(self, far: bool) -> list[str]:
+        """Declarations of the memory that a group shares."""
+        d, out = self.dialect, []
+        if far:
+            out.append(f"{d.pointer}char *scratch = all_scratch + {d.group} * {self.scratch_bytes};")
+        elif self.scratch_bytes and not d.by_handle:
+            out.append("extern __shared__ __align__(16) char scratch[];")
+        if self.folds:
+            kind = "__shared__" if not d.near else d.near.strip()
+            out.append(f"{kind} i64 area[{max(self.folds)}];")
+        return out
+
+    def before(self, statement: Statement) -> None:
+        if id(statement) in self.fences:
+            self.line(self.dialect.wait)
+
+    def _nested(self, head: str, body: list[Statement], flow: Flow, range_: UOp | None, guard: bool) -> None:
+        """Innermost loops that only sum go four rounds at a time: what they read is on its way together."""
+        super()._nested(head, body, flow, range_, guard)
+        sums = not flow.loops and all(what.op is o.REGISTER for what in flow.writes)
+        if range_ is not None and range_.arg.size >= UNROLL and sums:
+            lines = self.scopes[-1].lines
+            lines.insert(len(lines) - 1 - lines[::-1].index(head), f"#pragma unroll {UNROLL}")
+
+    # -- threads -----------------------------------------------------------------------------------------------
+    def _counter(self, node: UOp) -> CValue:
+        return CValue("thread", node.dtype) if node in self.thread_ranges else super()._counter(node)
+
+    def takes_part(self, index: UOp) -> str:
+        """The condition under which this thread has a lane that an index depends on; empty: it always has."""
+        sizes = {r.arg.size for r in ranges_of(index) if r in self.thread_ranges}
+        least = min(sizes, default=self.threads)
+        return f"thread < {least}" if least < self.threads else ""
+
+    def make(self, node: UOp) -> CValue:
+        if node.op is not o.FOLD:
+            return super().make(node)
+        value = self.operand(node.src[0])
+        self.values_named += 1
+        name = self.named(("value", self.values_named), f"v{self.values_named}")
+        lanes = next(r.arg.size for r in node.src[1:] if r in self.thread_ranges)
+        start = number(identity(node.arg.combine, node.dtype).arg, node.dtype)
+        text = f"thread < {lanes} ? {value.inside} : {start}" if lanes < self.threads else value.text
+        fold = self._folded(node.arg.combine, node.dtype)
+        self.line(f"{self.type(node.dtype)} {name} = {fold}({text}, area, thread);")
+        return CValue(name, node.dtype)
+
+    def _folded(self, combine: Op, dtype: DType) -> str:
+        """The helper that combines the values of all threads, in an order that never changes; all get the result."""
+        d, kind = self.dialect, self.type(dtype)
+        name = f"fold_{combine.name.lower()}_{kind}_{self.threads}"
+        near = f"{d.near}i64 *area, i64 thread"
+
+        def both(x: str, y: str) -> str:
+            return self.binary(combine, dtype, CValue(x, dtype), CValue(y, dtype)).text
+        if d.warp:
+            self.folds.add(self.threads // d.warp)
+            far = [f"for (int step = {d.warp // 2}; step; step /= 2) {{",
+                   f"  {kind} other = __shfl_down_sync(0xffffffffu, x, step);", f"  x = {both('x', 'other')};", "}"]
+            count, mine, place = self.threads // d.warp, f"thread % {d.warp} == 0", f"thread / {d.warp}"
+        else:
+            self.folds.add(self.threads)
+            far, count, mine, place = [], self.threads, "", "thread"
+        store = f"(({d.near}{kind} *)area)[{place}] = x;"
+        tree = [f"for (int i = 1; i < {count}; i++) x = {both('x', f'(({d.near}{kind} *)area)[i]')};"]
+        if not d.warp:       # halve the number of values again and again
+            half = 1 << (count - 1).bit_length() - 1
+            one = f"(({d.near}{kind} *)area)"
+            tree = [f"for (int gap = {half}; gap; gap /= 2) {{",
+                    f"  if (thread < gap && thread + gap < {count}) "
+                    f"{one}[thread] = {both(f'{one}[thread]', f'{one}[thread + gap]')};", f"  {d.wait}", "}",
+                    f"x = {one}[0];"]
+        return self.define(name, kind, f"{kind} x, {near}", *far, d.wait, f"if ({mine}) {store}" if mine else store,
+                           d.wait, *([f"x = (({d.near}{kind} *)area)[0];"] if d.warp else []), *tree, "return x;")
+
+    # -- memory --------------------------------------------------------------------------------------------------
+    def base(self, memory: UOp) -> str:
+        if ("base", memory) in self.given:
+            return self.given["base", memory]
+        kind, d = self._unit(memory), self.dialect
+        if memory.op is o.PARAM:
+            return self.named(("base", memory), f"data{memory.arg.slot}")
+        name = self.named(("base", memory), memory.arg.name)
+        if memory in self.offsets:
+            space = d.pointer if self.scratch_bytes > NEAR_BYTES else d.near
+            self.pointers.append(f"{space}{kind} *{name} = ({space}{kind} *)(scratch + {self.offsets[memory]});")
+        elif memory in self.slots:
+            which = self.slots[memory] - len(self.kernel.params)
+            self.pointers.append(f"{d.pointer}{kind} *{name} = ({d.pointer}{kind} *)shared{which};")
+        else:
+            raise Bug(f"the LOCAL {memory.arg.name} is read but never written")
+        return name
+
+    def _expression(self, node: UOp) -> CValue:
+        if node.op is o.PARAM:
+            return CValue(f"*(const {self._unit(node)} *)&cell{node.arg.slot}", node.dtype)
+        if node.op is o.MULACC and node.dtype.kind == "f":
+            x, y, z = (self.operand(s) for s in node.src)
+            return self.fused(node.dtype, x, y, z)
+        return super()._expression(node)
+
+    def accumulate(self, statement: Accumulate) -> None:
+        register, value = statement.register, statement.value
+        if statement.combine is o.ADD and value.op is o.MUL and register.dtype.kind == "f":
+            total = self.register(register)
+            x, y = (self.operand(s) for s in value.src)
+            self.line(f"{total.text} = {self.fused(register.dtype, x, y, total).text};")
+        elif statement.combine is o.ADD and register.dtype.kind == "i":
+            total = self.register(register)
+            self.line(f"{total.text} = {self.binary(o.ADD, register.dtype, total, self.operand(value)).text};")
+        else:
+            super().accumulate(statement)
+
+    # -- integers, which wrap: in these languages signed ones may not, and a compiler counts on it ------------
+    def wrapping(self, dtype: DType, sign: str, x: CValue, y: CValue) -> CValue:
+        """x sign y by way of unsigned numbers."""
+        kind, bits = self.type(dtype), self.type(carrier(dtype))
+        return CValue(f"({kind})(({bits}){x.inside} {sign} ({bits}){y.inside})", dtype)
+
+    def binary(self, op: Op, dtype: DType, x: CValue, y: CValue, low: int | None = None) -> CValue:
+        if dtype.kind == "i" and dtype.bits >= 32 and op in _WRAP:
+            return self.wrapping(dtype, _WRAP[op], x, y)
+        return super().binary(op, dtype, x, y, low)
+
+    def sum(self, constant: int, terms: ix.Terms, lanes: int) -> CValue:
+        """constant + sum of k * atom; of counters, which never grow too large, as one would write it."""
+        if all(n.op not in (o.LOAD, o.REGISTER) for n in toposort(list(terms))):
+            return super().sum(constant, terms, lanes)
+        total = CValue(number(wrapped(constant), dtypes.index), dtypes.index)
+        for atom, k in terms.items():
+            times = CValue(number(wrapped(k), dtypes.index), dtypes.index)
+            value = self.operand(atom)
+            term = value if k == 1 else self.wrapping(dtypes.index, "*", value, times)
+            total = term if total.text == "0" else self.wrapping(dtypes.index, "+", total, term)
+        return total
+
+    def unary(self, op: Op, dtype: DType, x: CValue) -> CValue:
+        if dtype.kind == "i" and dtype.bits >= 32 and op in (o.NEG, o.ABS):
+            opposite = self.wrapping(dtype, "-", CValue("0", dtype), x)
+            return opposite if op is o.NEG else \
+                CValue(f"{x.inside} < 0 ? {opposite.inside} : {x.inside}", dtype, 0, False)
+        return super().unary(op, dtype, x)
+
+    def _shift(self, sign: str, dtype: DType, x: CValue, y: CValue) -> CValue:
+        if sign == "<<" and dtype.kind == "i" and dtype.bits >= 32:
+            bits = carrier(dtype)
+            shifted = super()._shift(sign, bits, CValue(f"({self.type(bits)}){x.inside}", bits), y)
+            return CValue(f"({self.type(dtype)}){shifted.inside}", dtype)
+        return super()._shift(sign, dtype, x, y)
+
+    def fused(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
+        """x * y + z, rounded once. It is written where it is meant: what a compiler fuses of its own accord depends on
+        what else is in a kernel."""
+        return self.call(f"__builtin_fma{'f' if dtype is dtypes.float32 else ''}", dtype, 0, x, y, z)
+
+    def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> CValue:
+        found = super().load(memory, index, gate, 0)
+        test = self.takes_part(index)
+        return CValue(f"{test} ? {found.inside} : 0", found.dtype, 0, False) if test else found
+
+    def store(self, statement: Store) -> None:
+        memory, index, combine = statement.memory, statement.index, statement.combine
+        alone = self.thread_ranges.isdisjoint(ranges_of(index))
+        if alone and not self.thread_ranges.isdisjoint(ranges_of(statement.value)):
+            raise Bug("threads would overwrite each other in one place")
+        tests = ["thread == 0" if alone else self.takes_part(index)]
+        tests.append("" if statement.gate is None else self.operand(statement.gate).inside)
+        value = self.operand(statement.value)
+        if combine is not None:
+            value = self.binary(combine, memory.dtype, self.load(memory, index, statement.gate, 0), value)
+        test = " && ".join(t for t in tests if t)
+        place = self.split(index)[0]
+        self.line(f"{f'if ({test}) ' if test else ''}{self.base(memory)}[{place.text}] = {value.text};")
+
+    def prefetch(self, statement: Prefetch) -> None:
+        """Other threads run while one waits for memory."""
+
+    def bitcast(self, x: CValue, dtype: DType) -> CValue:
+        to, source = self.type(dtype), self.type(x.dtype)
+        if to == source:
+            return CValue(x.text, dtype, 0, x.simple)
+        if dtype.itemsize != x.dtype.itemsize or "f" not in (to[0], source[0]):
+            return CValue(f"({to}){x.inside}", dtype)
+        name = self.define(f"{to}_bits_{source}", to, f"{source} x", f"union {{ {source} from; {to} to; }} bits;",
+                           "bits.from = x;", "return bits.to;")
+        return self.call(name, dtype, 0, x)
+
+
+_WRAP = {o.ADD: "+", o.SUB: "-", o.MUL: "*"}
+
+
+def _threads(jammed: Jammed) -> int:
+    """How many threads a group needs for its widest vector."""
+    most = max((r.arg.size for r in jammed.lanes), default=1)
+    return -(-most // WARP) * WARP

@@ -1,0 +1,109 @@
+"""Matrix units in LLVM IR: Intel's AMX. In: statements inside UNIT loops. Out: instructions on tile registers.
+
+A register of a unit is an SSA value like any other, of type x86_amx: LLVM chooses among the eight tiles, loads their
+shapes where a function first uses them and releases them where it ends. (The operating system must have been asked
+for them: runtime/cpu/processor.py.)
+"""
+
+from __future__ import annotations
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import index_algebra as ix, ops as o
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Accumulate, Assign, Statement, Store, ranges_of
+from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
+from glassgrad.compiler.render.llvm.llvm_memory import Memory
+from glassgrad.compiler.render.llvm.llvm_ops import Value
+from glassgrad.compiler.render.matrix_unit_steps import Rows, Step, is_matrix, matrix_axes, rows_at, step_of
+
+TILE_TYPE = "x86_amx"
+
+
+class Matrices(Memory):
+    """What a `Function` does with small matrices."""
+    registers: dict[UOp, Value]
+    matrix_terms: dict[tuple[tuple[UOp, int], ...], ix.Terms]      # equal terms are one: addresses are kept by it
+
+    def is_matrix(self, register: UOp) -> bool:
+        return is_matrix(register, self.units)
+
+    def assign_matrix(self, statement: Assign) -> None:
+        """A matrix cleared, or taken from memory."""
+        register, value = statement.register, statement.value
+        if value.op is o.CONST and value.arg == 0:
+            shape = self._shape(register)
+            self.declare(TILE_TYPE, "@llvm.x86.tilezero.internal", "i16, i16")
+            result = self.put(f"call {TILE_TYPE} @llvm.x86.tilezero.internal({shape})", TILE_TYPE, 0)
+        elif value.op is o.LOAD:
+            rows = rows_at(value.src[0], value.src[1], value, register, self.units)
+            result = self._load_tile(rows, self._shape(register))
+        else:
+            raise Bug("a matrix begins as zeros or comes from memory")
+        self.registers[register] = result
+
+    def run(self, body: list[Statement]) -> None:
+        """All matrices that some products read, then the products: none waits for a tile register to be free again."""
+        for statement in body:
+            if isinstance(statement, Accumulate) and self.is_matrix(statement.register):
+                self.scope = self.scopes[-1]
+                self._operands(step_of(statement, self.units, self.target.units))
+        super().run(body)
+
+    def accumulate_matrix(self, statement: Accumulate) -> None:
+        """total += left * right, as one instruction."""
+        step = step_of(statement, self.units, self.target.units)
+        unit, register = step.unit, statement.register
+        left, right = self._operands(step)
+        name = f"@llvm.x86.{unit.name}.internal"
+        self.declare(TILE_TYPE, name, f"i16, i16, i16, {TILE_TYPE}, {TILE_TYPE}, {TILE_TYPE}")
+        given = ", ".join(v.typed for v in (self.registers[register], left, right))
+        self.registers[register] = self.put(
+            f"call {TILE_TYPE} {name}({self._shape(register)}, i16 {_deep(unit)}, {given})", TILE_TYPE, 0)
+
+    def store_matrix(self, statement: Store) -> None:
+        """A matrix to memory."""
+        register = statement.value
+        if statement.combine is not None or statement.gate is not None:
+            raise Bug("a matrix goes to memory whole")
+        rows = rows_at(statement.memory, statement.index, statement.index, register, self.units)
+        place, step = self._place(rows)
+        self.declare("void", "@llvm.x86.tilestored64.internal", f"i16, i16, ptr, i64, {TILE_TYPE}")
+        self.line(f"call void @llvm.x86.tilestored64.internal({self._shape(register)}, {place.typed}, i64 {step}, "
+                  f"{self.registers[register].typed})")
+
+    # -- tiles ---------------------------------------------------------------------------------------------------
+    def _shape(self, register: UOp) -> str:
+        row, column = matrix_axes(register, self.units)
+        return f"i16 {row.arg.size}, i16 {column.arg.size * register.dtype.itemsize}"
+
+    def _operands(self, step: Step) -> tuple[Value, Value]:
+        unit = step.unit
+        return (self._kept_tile(step.left, f"i16 {unit.rows}, i16 {_deep(unit)}"),
+                self._kept_tile(step.right, f"i16 {unit.words}, i16 {unit.columns * WORD.itemsize}"))
+
+    def _kept_tile(self, rows: Rows, shape: str) -> Value:
+        """A matrix from memory, read once for all the products of a step that it is part of."""
+        here, key = self.scopes[-1], ("tile", rows.source)
+        found = here.values.get(key)
+        if found is None:
+            # what the loop around the steps moves on passes by; it must not push out what stays for its next turn
+            passes = any(self.open[r] == here.depth - 1 for r in ranges_of(rows.source)) and here.depth > 1
+            found = self.keep(here, key, self.reads[rows.source], self._load_tile(rows, shape, passes))
+        return found  # type: ignore[no-any-return]
+
+    def _load_tile(self, rows: Rows, shape: str, passes: bool = False) -> Value:
+        """A matrix from memory: one that `passes` is kept out of the first-level cache."""
+        place, step = self._place(rows)
+        name = f"@llvm.x86.{'tileloaddt164' if passes else 'tileloadd64'}.internal"
+        self.declare(TILE_TYPE, name, "i16, i16, ptr, i64")
+        return self.put(f"call {TILE_TYPE} {name}({shape}, {place.typed}, i64 {step})", TILE_TYPE, 0)
+
+    def _place(self, rows: Rows) -> tuple[Value, int]:
+        """A matrix's first element, and the bytes from row to row."""
+        terms = self.matrix_terms.setdefault(tuple(rows.terms.items()), rows.terms)
+        return self.address(rows.memory, rows.constant, terms), rows.step * rows.memory.dtype.itemsize
+
+
+def _deep(unit: MatrixUnit) -> int:
+    """Bytes of a row of the left matrix."""
+    return unit.depth * unit.left.itemsize

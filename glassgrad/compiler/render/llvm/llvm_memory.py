@@ -1,0 +1,350 @@
+"""Memory access in LLVM IR. In: LOADs and Stores. Out: the best instruction for the way their index meets the lanes.
+
+An index is split into constant + scalar terms + what the lanes add. Where neighbouring lanes read neighbours it is one
+vector access, backwards one access and a shuffle, in small steps a few accesses and a shuffle, else a gather. Gates
+become masks; for a single element, a safe index and a select. Stores whose lanes step over each other's places are
+turned in registers, and stored along memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import index_algebra as ix, ops as o
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Prefetch, Statement, Store, ranges_of
+from glassgrad.compiler.render.llvm.llvm_ops import SHORT, TYPES, Arithmetic, Value, list_of, literal
+from glassgrad.compiler.render.value_order import NOTHING, Walker
+
+GATHER = None     # the step of an index that has none
+PAST = "!0 = !{i32 1}"     # what `!nontemporal !0` refers to
+
+
+class Memory(Arithmetic, Walker):
+    """Loads and stores of a `Function`."""
+    slots: dict[UOp, int]       # where in `args` shared LOCALs are
+    offsets: dict[UOp, int]     # where in the scratch worker LOCALs are
+    splits: dict[int, tuple[ix.Terms, ix.Terms, UOp | None, int | None]]
+    past: tuple[int, ...]       # slots whose stores go past the caches
+    went_past: bool             # whether one did
+
+    def operand(self, node: UOp, lanes: int = 0, type_: str | None = None) -> Value: raise NotImplementedError
+    def total(self, constant: int, terms: ix.Terms) -> Value: raise NotImplementedError
+
+    # -- addresses -----------------------------------------------------------------------------------------------
+    def base(self, memory: UOp) -> Value:
+        """The pointer to a param's or LOCAL's first element, read once at the function's start."""
+        start = self.scopes[0]
+        found = start.values.get(("base", memory))
+        if found is None:
+            resume, self.scope = self.scope, start
+            if memory in self.offsets:
+                found = self.put(f"getelementptr i8, ptr %scratch, i64 {self.offsets[memory]}", "ptr", 0)
+            else:
+                if memory.op is o.PARAM:
+                    slot = memory.arg.slot
+                elif memory in self.slots:
+                    slot = self.slots[memory]
+                else:
+                    raise Bug(f"the LOCAL {memory.arg.name} is read but never written")
+                place = self.put(f"getelementptr ptr, ptr %args, i64 {slot}", "ptr", 0)
+                found = self.put(f"load ptr, ptr {place.text}, align 8", "ptr", 0)
+            self.keep(start, ("base", memory), NOTHING, found)
+            self.scope = resume
+        return found  # type: ignore[no-any-return]
+
+    def cell(self, param: UOp) -> Value:
+        """A scalar argument."""
+        return self.in_register(self.read(self.base(param), param, 0), param)
+
+    def address(self, memory: UOp, constant: int, terms: ix.Terms) -> Value:
+        """The pointer to memory[constant + terms]: one step per loop level, the constant last, for nothing."""
+        short = ("at", memory, id(terms))     # `splits` keeps the terms, so equal ids are the same terms
+        here = self.scopes[-1]
+        pointer = here.values.get(short)
+        unit = _unit(memory)
+        if pointer is None:
+            pointer = self._step(memory, unit, terms)
+            self.keep(here, short, NOTHING.union(*[self.reads[a] for a in terms]), pointer)
+        return self.put(f"getelementptr {unit}, ptr {pointer.text}, i64 {constant}", "ptr", 0) if constant else pointer
+
+    def _step(self, memory: UOp, unit: str, terms: ix.Terms) -> Value:
+        pointer = self.base(memory)
+        levels: dict[int, ix.Terms] = {}
+        for atom, k in terms.items():
+            levels.setdefault(self.home(atom).depth, {})[atom] = k
+        key: tuple[Any, ...] = ("at", memory)
+        reads = NOTHING
+        resume = self.scope
+        for depth in sorted(levels):
+            key = (*key, *sorted(levels[depth].items(), key=lambda item: ix.order_key(item[0])))
+            reads = reads.union(*[self.reads[a] for a in levels[depth]])
+            self.scope = self.scopes[depth]
+            found = self.scope.values.get(key)
+            if found is None:
+                offset = self.total(0, levels[depth])
+                found = self.put(f"getelementptr {unit}, {pointer.typed}, {offset.typed}", "ptr", 0)
+                self.keep(self.scope, key, reads, found)
+            pointer = found
+        self.scope = resume
+        return pointer
+
+    def split(self, index: UOp) -> tuple[int, ix.Terms, UOp | None, int | None]:
+        """An index as (constant, scalar terms, what lanes add, the step from lane to lane or GATHER)."""
+        constant, terms = ix.linear(index)
+        known = self.splits.get(id(terms))    # indices that differ by a constant share their terms
+        if known is None:
+            known = self.splits[id(terms)] = (terms, *self._split(terms))
+        return constant, *known[1:]
+
+    def _split(self, terms: ix.Terms) -> tuple[ix.Terms, UOp | None, int | None]:
+        same = {a: k for a, k in terms.items() if not self.widths[a]}
+        if len(same) == len(terms):
+            return same, None, 0
+        wide = {a: k for a, k in terms.items() if a not in same}
+        if len(wide) == 1 and (lane := next(iter(wide))) in self.lanes:
+            return same, lane, wide[lane]
+        offsets = ix.build(0, wide)
+        self.note((offsets,))
+        return same, offsets, GATHER
+
+    def pointers(self, memory: UOp, constant: int, same: ix.Terms, wide: UOp | None, step: int | None,
+                 lanes: int) -> Value:
+        """One pointer per lane."""
+        base = self.address(memory, constant, same)
+        if step is not GATHER:
+            offsets = list_of([str(step * i) for i in range(lanes)], "i64")
+        else:
+            assert wide is not None
+            offsets = self.operand(wide, lanes)    # sign-extended from 32 bits, which gathers understand
+        return self.put(f"getelementptr {_unit(memory)}, {base.typed}, {offsets.typed}", "ptr", lanes)
+
+    # -- loads ---------------------------------------------------------------------------------------------------
+    def load(self, node: UOp) -> Value:
+        memory, index = node.src[:2]
+        gate = node.src[2] if len(node.src) == 3 else None
+        return self.in_register(self._load(memory, index, gate, self.widths[node]), node)
+
+    def _load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> Value:
+        constant, same, wide, step = self.split(index)
+        if not lanes:
+            if gate is None:
+                return self.read(self.address(memory, constant, same), memory, 0)
+            test = self.operand(gate)
+            safe = self.select(test, self.total(constant, same), literal(0, dtypes.index))
+            place = self.put(f"getelementptr {_unit(memory)}, {self.base(memory).typed}, {safe.typed}", "ptr", 0)
+            value = self.read(place, memory, 0)
+            return self.select(test, value, _zero(value))
+        mask = None if gate is None else self.operand(gate, lanes)
+        if step == 1 or step == -1:
+            place = self.address(memory, constant - (lanes - 1 if step == -1 else 0), same)
+            if mask is None:
+                value = self.read(place, memory, lanes)
+            else:
+                mask = mask if step == 1 else self.shuffle(mask, list(range(lanes))[::-1])
+                value = self._masked_load("llvm.masked.load", place, mask, memory, lanes)
+            return value if step == 1 else self.shuffle(value, list(range(lanes))[::-1])
+        if mask is None and step is not GATHER and 2 <= step <= 4:
+            return self._strided(memory, constant, same, step, lanes)
+        places = self.pointers(memory, constant, same, wide, step, lanes)
+        if mask is None:
+            mask = list_of(["true"] * lanes, "i1")
+        return self._masked_load("llvm.masked.gather", places, mask, memory, lanes)
+
+    def read(self, place: Value, memory: UOp, lanes: int) -> Value:
+        unit = _unit(memory)
+        whole = self.whole(lanes)
+        if whole != lanes:
+            value = self._masked_load("llvm.masked.load", place, _first(lanes, whole), memory, whole)
+            return self.shuffle(value, list(range(lanes)))
+        full = f"<{lanes} x {unit}>" if lanes else unit
+        return self.put(f"load {full}, {place.typed}, align {memory.dtype.itemsize}", unit, lanes)
+
+    def whole(self, lanes: int) -> int:
+        """How many lanes an access of so many has: where masks cost nothing, some lanes of a whole vector are better
+        than several smaller vectors."""
+        odd = lanes > 2 and lanes & (lanes - 1) and self.target.has_masks
+        return 1 << lanes.bit_length() if odd else lanes
+
+    def _masked_load(self, name: str, place: Value, mask: Value, memory: UOp, lanes: int) -> Value:
+        unit, align = _unit(memory), memory.dtype.itemsize
+        full = f"<{lanes} x {unit}>"
+        mangled = f"@{name}.v{lanes}{SHORT.get(unit, unit)}.{'v' + str(lanes) if place.lanes else ''}p0"
+        self.declare(full, mangled, f"{place.full}, i32, {mask.full}, {full}")
+        return self.put(f"call {full} {mangled}({place.typed}, i32 {align}, {mask.typed}, {full} zeroinitializer)",
+                        unit, lanes)
+
+    def _strided(self, memory: UOp, constant: int, same: ix.Terms, step: int, lanes: int) -> Value:
+        """Every 2nd to 4th element: whole vectors that start so that the last one ends with the last element."""
+        starts = [min(i * lanes, (lanes - 1) * step + 1 - lanes) for i in range(step)]
+        parts = [self.read(self.address(memory, constant + s, same), memory, lanes) for s in starts]
+        owners = [min(i for i, s in enumerate(starts) if s <= lane * step < s + lanes) for lane in range(lanes)]
+        result = parts[0]
+        for i in range(1, step):      # part i brings its lanes to those that are in place already
+            order = [lanes + lane * step - starts[i] if owner == i else lane * step if owner == 0 and i == 1 else lane
+                     for lane, owner in enumerate(owners)]
+            picked = ", ".join([f"i32 {x}" for x in order])
+            result = self.put(f"shufflevector {result.typed}, {parts[i].typed}, <{lanes} x i32> <{picked}>",
+                              result.type, lanes)
+        return result
+
+    def in_register(self, value: Value, like: UOp) -> Value:
+        """A value from memory: booleans are bytes there."""
+        return self.compare("ne", value, _zero(value)) if like.dtype is dtypes.bool else value
+
+    # -- stores --------------------------------------------------------------------------------------------------
+    def store(self, statement: Store) -> None:
+        memory, combine = statement.memory, statement.combine
+        constant, same, wide, step = self.split(statement.index)
+        lanes = self.widths[statement.index]
+        if self.widths[statement.value] > lanes or statement.gate is not None and not lanes:
+            raise Bug("lanes would overwrite each other in one place")
+        value = self.operand(statement.value, lanes)
+        if combine is not None:
+            if step is GATHER:
+                raise Bug("lanes may meet in one place: they cannot be combined in parallel")
+            # reading again what is already loaded is right: the memory's kept values end with this store
+            old = self.in_register(self._load(memory, statement.index, statement.gate, lanes), memory)
+            value = self.binary(combine, memory.dtype, old, value)
+        if memory.dtype is dtypes.bool:
+            value = self.convert("zext", value, "i8")
+        align = memory.dtype.itemsize
+        alone = None if statement.gate is None or step is GATHER else self._only_lane(statement.gate, lanes)
+        if alone is not None:
+            place = self.address(memory, constant + alone * (step or 0), same)
+            element = self.put(f"extractelement {value.typed}, i64 {alone}", value.type, 0)
+            self.line(f"store {element.typed}, {place.typed}, align {align}")
+            return
+        mask = None if statement.gate is None else self.operand(statement.gate, lanes)
+        if not lanes or step == 1 or step == -1:
+            place = self.address(memory, constant - (lanes - 1 if step == -1 else 0), same)
+            if step == -1:
+                value = self.shuffle(value, list(range(lanes))[::-1])
+                mask = None if mask is None else self.shuffle(mask, list(range(lanes))[::-1])
+            if mask is None and self.whole(lanes) != lanes:
+                mask = _first(lanes, self.whole(lanes))
+                value = self.shuffle(value, [*range(lanes), *[lanes] * (mask.lanes - lanes)])
+                lanes = mask.lanes
+            if mask is None:
+                self.line(f"store {value.typed}, {place.typed}, {self._manner(memory, constant, same, lanes)}")
+                return
+            name = f"@llvm.masked.store.v{lanes}{SHORT.get(value.type, value.type)}.p0"
+        else:
+            place = self.pointers(memory, constant, same, wide, step, lanes)
+            mask = mask or list_of(["true"] * lanes, "i1")
+            name = f"@llvm.masked.scatter.v{lanes}{SHORT.get(value.type, value.type)}.v{lanes}p0"
+        self.declare("void", name, f"{value.full}, {place.full}, i32, {mask.full}")
+        self.line(f"call void {name}({value.typed}, {place.typed}, i32 {align}, {mask.typed})")
+
+    def _only_lane(self, gate: UOp, lanes: int) -> int | None:
+        """The one lane that a gate lets through, where it is known before the kernel runs; else None. Asked for because
+        LLVM 22 stores such a lane as wide as it was before its conversion to a narrower integer, over its neighbour
+        (llvm-project issue 179489)."""
+        counters = ranges_of(gate)
+        if len(counters) != 1 or not counters <= self.lanes.keys() or any(n.op is o.LOAD for n in toposort([gate])):
+            return None
+        [lane] = counters
+        passes = [ix.substitute_index(gate, {lane: ix.index(i)}, {}) for i in range(lanes)]
+        if any(p.op is not o.CONST for p in passes) or sum(bool(p.arg) for p in passes) != 1:
+            return None
+        return [bool(p.arg) for p in passes].index(True)
+
+    def _manner(self, memory: UOp, constant: int, same: ix.Terms, lanes: int) -> str:
+        """How a vector is stored: past the caches, if so wished, where it is sure to be an integer of vectors away
+        from the memory's beginning (which is at a multiple of 64 bytes, as all that kernels write)."""
+        nbytes = lanes * memory.dtype.itemsize
+        if memory.op is not o.PARAM or memory.arg.slot not in self.past or nbytes not in (16, 32, 64) or \
+                any(k % lanes for k in (constant, *same.values())):
+            return f"align {memory.dtype.itemsize}"
+        self.went_past = True
+        return f"align {nbytes}, !nontemporal !0"
+
+    def prefetch(self, statement: Prefetch) -> None:
+        constant, same, wide, _ = self.split(statement.index)
+        if wide is not None:
+            raise Bug("a prefetch is for one place, not for lanes")
+        self.declare("void", "@llvm.prefetch.p0", "ptr, i32, i32, i32")
+        place = self.address(statement.memory, constant, same)
+        self.line(f"call void @llvm.prefetch.p0({place.typed}, i32 0, i32 2, i32 1)")     # to read; second level; data
+
+    def together(self, body: list[Statement], at: int) -> list[Store]:
+        """Stores side by side, each with its lanes a step apart: the columns of a block that is stored by rows.
+
+            for l in lane 4:  m[l*3] = a[l];  m[l*3 + 1] = b[l];  m[l*3 + 2] = c[l]
+        ->  m[0:3] = a[0], b[0], c[0];  m[3:6] = a[1], b[1], c[1];  ...
+        """
+        group: list[Store] = []
+        memory, lanes, terms, first = None, 0, None, 0
+        for s in body[at:]:
+            if not isinstance(s, Store) or s.gate is not None or s.combine is not None or len(group) == lanes > 0:
+                break
+            constant, same, wide, step = self.split(s.index)
+            width = self.widths[s.index]
+            if not group:
+                memory, lanes, terms, first = s.memory, width, same, constant
+                if not _turns(lanes) or step is GATHER or step < 2:
+                    return [s]
+            if s.memory is not memory or width != lanes or same != terms or constant != first + len(group) or \
+                    len(group) == step or self.widths[s.value] != lanes or memory in self.reads[s.value]:
+                break
+            group.append(s)
+        return group if 2 * len(group) > lanes else [body[at]]  # type: ignore[list-item]
+
+    def store_together(self, stores: list[Store]) -> None:
+        memory, lanes = stores[0].memory, self.widths[stores[0].index]
+        constant, same, _, step = self.split(stores[0].index)
+        values = [self.operand(s.value, lanes) for s in stores]
+        if memory.dtype is dtypes.bool:
+            values = [self.convert("zext", v, "i8") for v in values]
+        rows = self.turned(values)
+        mask = _first(len(stores), lanes)
+        unit = values[0].type
+        name = f"@llvm.masked.store.v{lanes}{SHORT.get(unit, unit)}.p0"
+        for lane, row in enumerate(rows):
+            place = self.address(memory, constant + lane * (step or 0), same)
+            if len(stores) == lanes:
+                manner = self._manner(memory, constant + lane * (step or 0), same, lanes)
+                self.line(f"store {row.typed}, {place.typed}, {manner}")
+            else:
+                self.declare("void", name, f"{row.full}, ptr, i32, {mask.full}")
+                self.line(f"call void {name}({row.typed}, {place.typed}, i32 {memory.dtype.itemsize}, {mask.typed})")
+
+    def turned(self, columns: list[Value]) -> list[Value]:
+        """Vectors as a block, turned: row i holds element i of every column. Halves change places, then quarters of
+        halves, and so on: one shuffle for each vector at every halving."""
+        lanes = columns[0].lanes
+        block = columns + [Value("poison", columns[0].type, lanes)] * (lanes - len(columns))
+        apart = lanes // 2
+        while apart:
+            for i in range(lanes):
+                if i & apart:
+                    continue
+                a, b = block[i], block[i + apart]
+                low = [j - apart + lanes if j & apart else j for j in range(lanes)]
+                high = [j + lanes if j & apart else j + apart for j in range(lanes)]
+                block[i], block[i + apart] = self.shuffle(a, low, b), self.shuffle(a, high, b)
+            apart //= 2
+        return block
+
+
+def _turns(lanes: int) -> bool:
+    """Whether a block of so many lanes can be turned by halves."""
+    return lanes >= 4 and lanes & (lanes - 1) == 0
+
+
+def _first(count: int, lanes: int) -> Value:
+    """A mask of the first lanes."""
+    return list_of(["true" if i < count else "false" for i in range(lanes)], "i1")
+
+
+def _unit(memory: UOp) -> str:
+    """The element type in memory."""
+    return "i8" if memory.dtype is dtypes.bool else TYPES[memory.dtype]
+
+
+def _zero(value: Value) -> Value:
+    text = "zeroinitializer" if value.lanes else "0x0000000000000000" if value.type in ("float", "double") else "0"
+    return Value(text, value.type, value.lanes)

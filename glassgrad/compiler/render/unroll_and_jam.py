@@ -1,0 +1,295 @@
+"""Take TILE loops away. In: a phase. Out: the same program in LOOPs, LANEs, Ifs and single statements.
+
+    for i in tile 2:                      acc[0] += x[k]
+        acc[i] += x[k + i]        ->      acc[1] += x[k + 1]
+
+A statement inside TILE loops is written out once for each combination of the tile values it depends on, all of them
+before the next statement. Bound tile values fold into the index arithmetic, so addresses end up as base + constant,
+and gates that the value decides disappear. Loops of one iteration are tiles too. Folds over tiles become trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import product
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import index_algebra as ix, ops as o
+from glassgrad.compiler.graph.arguments import Fold
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.index_algebra import rebuild
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import (
+    LANE,
+    LOOP,
+    TILE,
+    UNIT,
+    WIDE,
+    Accumulate,
+    Assign,
+    For,
+    If,
+    Phase,
+    Prefetch,
+    Statement,
+    Store,
+    ranges_of,
+    task_loops,
+    walk,
+)
+
+Binding = dict[UOp, UOp]      # tile range -> its value, a CONST
+
+
+@dataclass
+class Jammed:
+    """A phase without TILE loops: `tasks` are spread over workers, `body` is what one of them runs."""
+    tasks: list[UOp]          # the ranges that the task number stands for, outermost first
+    body: list[Statement]
+    lanes: list[UOp]          # the ranges that are vectors
+    units: list[UOp]          # the ranges inside one instruction of a matrix unit
+
+
+def jam(phase: Phase, legalize: Callable[[UOp], UOp | None]) -> Jammed:
+    """The phase written out. `legalize` exchanges a node (its sources are done) for what the target can do, or None."""
+    loops, body = task_loops(phase.body)
+    wide = {kind: {s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == kind} for kind in (LANE, UNIT)}
+    writer = _Jam(legalize, wide[LANE], wide[UNIT])
+    for loop in reversed(loops):
+        if loop.stop is not None:      # a task past the stop does nothing
+            body = [If(ix.less(loop.range, loop.stop), body)]
+    for loop in loops:
+        if loop.range.arg.size == 1:
+            writer.open[loop.range] = 1
+    out: list[Statement] = []
+    writer.write(body, {}, out)
+    tasks = [loop.range for loop in loops]
+    return Jammed(tasks, out, sorted(writer.lanes, key=ix.order_key), sorted(writer.units, key=ix.order_key))
+
+
+class _Jam:
+    def __init__(self, legalize: Callable[[UOp], UOp | None], lanes: set[UOp], units: set[UOp]):
+        self.legalize, self.units = legalize, units
+        self.lanes = {r for r in lanes if r.arg.size > 1}
+        self.open: dict[UOp, int] = {}                              # TILE ranges around this statement -> iterations
+        self.prepared: dict[UOp, UOp] = {}
+        self.plans: dict[tuple[UOp, tuple[UOp, ...]], list[_Step]] = {}
+        self.bound: dict[tuple[UOp | tuple[UOp, ...], ...], UOp] = {}   # (node, its ranges, their values) -> bound
+
+    # -- statements ----------------------------------------------------------------------------------------------
+    def write(self, body: Iterable[Statement], binding: Binding, out: list[Statement]) -> None:
+        for statement in body:
+            if isinstance(statement, For):
+                self.loop(statement, binding, out)
+            elif isinstance(statement, If):
+                condition = self.prepare(statement.condition)
+                for each in self.combinations((condition,), binding):
+                    test = self.bind(condition, each)
+                    inner: list[Statement] = []
+                    if test.op is not o.CONST or test.arg:
+                        self.write(statement.body, each, inner)
+                    if inner:
+                        out.extend(inner) if test.op is o.CONST else out.append(If(test, inner))
+            elif isinstance(statement, (Assign, Accumulate)):
+                register, value = statement.register, self.prepare(statement.value)
+                if isinstance(statement, Accumulate):
+                    value = self.folded(value, statement.combine, register)
+                for each in self.combinations((register, value), binding):
+                    target, source = self.bind(register, each), self.bind(value, each)
+                    out.append(Assign(target, source) if isinstance(statement, Assign)
+                               else Accumulate(target, statement.combine, source))
+            elif isinstance(statement, Prefetch):
+                place = self.bind(self.prepare(statement.index), dict.fromkeys(self.lanes, ix.index(0)))
+                for each in self.combinations((place,), binding):
+                    out.append(Prefetch(statement.memory, self.bind(place, each)))
+            else:
+                self.store(statement, binding, out)
+
+    def loop(self, statement: For, binding: Binding, out: list[Statement]) -> None:
+        range_, kind, stop = statement.range, statement.kind, statement.stop
+        stop = None if stop is None else self.prepare(stop)
+        for each in self.combinations(() if stop is None else (stop,), binding):
+            limit = None if stop is None else self.bind(stop, each)
+            size: int = range_.arg.size
+            if limit is not None and ix.bounds(limit)[0] >= size:
+                limit = None
+            if limit is not None and limit.op is o.CONST:
+                size, limit = int(limit.arg), None
+            if size <= 0:
+                continue
+            if limit is not None and kind in WIDE or kind in (LANE, UNIT) and size != range_.arg.size:
+                raise Bug(f"the {kind} loop {range_.arg.name} has a stop; wide loops are cut by gates")
+            if kind == TILE or size == 1 and limit is None and kind != UNIT:
+                self.open[range_] = size
+                self.write(statement.body, each, out)
+                del self.open[range_]
+            else:
+                inner: list[Statement] = []
+                self.write(statement.body, each, inner)
+                if inner:
+                    shorter = ix.index(size) if limit is None and size < range_.arg.size else limit
+                    out.append(For(range_, kind if kind in (LANE, UNIT) else LOOP, inner, shorter))
+
+    def store(self, statement: Store, binding: Binding, out: list[Statement]) -> None:
+        index, value = self.prepare(statement.index), self.prepare(statement.value)
+        if statement.combine is not None:
+            value = self.folded(value, statement.combine, index)
+        gate = None if statement.gate is None else self.prepare(statement.gate)
+        for each in self.combinations((index, value) if gate is None else (index, value, gate), binding):
+            test = None if gate is None else self.bind(gate, each)
+            if test is not None and test.op is o.CONST:
+                if not test.arg:
+                    continue
+                test = None
+            same, some = self.split_gate(test)
+            one = Store(statement.memory, self.bind(index, each), self.bind(value, each), statement.combine, some)
+            last = out[-1] if out else None
+            if same is None:
+                out.append(one)
+            elif isinstance(last, If) and last.condition is same and not _changes(same):
+                last.body.append(one)
+            else:
+                out.append(If(same, [one]))
+
+    def folded(self, value: UOp, combine: Op, target: UOp) -> UOp:
+        """All lanes of a value as one, where the target they are combined into is the same for all of them."""
+        lanes = tuple([r for r in self.lanes if r in ranges_of(value) and r not in ranges_of(target)])
+        return UOp(o.FOLD, value.dtype, (value, *lanes), Fold(combine)) if lanes else value
+
+    def split_gate(self, gate: UOp | None) -> tuple[UOp | None, UOp | None]:
+        """A gate as (the part that is the same for all lanes, the part that is not): a branch and a mask."""
+        if gate is None or not self.lanes & ranges_of(gate):
+            return gate, None
+        if gate.op is o.AND:
+            (a, b), (c, d) = self.split_gate(gate.src[0]), self.split_gate(gate.src[1])
+            return ix.both(a, c), ix.both(b, d)
+        return None, gate
+
+    # -- expressions ---------------------------------------------------------------------------------------------
+    def combinations(self, expressions: tuple[UOp, ...], binding: Binding) -> Iterable[Binding]:
+        """The binding extended by every combination of the open tile values that the expressions depend on."""
+        free = [r for r in self.open if r not in binding and any(r in ranges_of(e) for e in expressions)]
+        if not free:
+            return (binding,)
+        choices = [[ix.index(v) for v in range(self.open[r])] for r in free]
+        return [{**binding, **dict(zip(free, values))} for values in product(*choices)]
+
+    def bind(self, root: UOp, binding: Binding) -> UOp:
+        """The expression with tile ranges replaced by their values and simplified again."""
+        wide = ranges_of(root)
+        if not binding or wide.isdisjoint(binding):
+            return root
+        places = tuple([r for r in binding if r in wide])
+        plan = self.plans.get((root, places))
+        if plan is None:
+            plan = self.plans[root, places] = _plan(root, places)
+        bound = self.bound
+        key: tuple[UOp | tuple[UOp, ...], ...] = ()
+        for step in plan:
+            key = (step.node, step.places, *[binding[r] for r in step.places])
+            if key not in bound:
+                bound[key] = self._bind(step, binding)
+        return bound[key]
+
+    def _bind(self, step: _Step, binding: Binding) -> UOp:
+        if step.rest is not None:
+            constant = step.constant + sum([k * binding[r].arg for r, k in step.tiles])
+            if not step.terms:
+                return ix.index(constant)
+            if not constant:
+                return step.rest
+            node = UOp(o.ADD, dtypes.index, (step.rest, ix.index(constant)))
+            node.cached("linear", lambda _: (constant, step.terms))
+            return node
+        bound = self.bound
+        return rebuild(step.node, tuple([bound[(s, places, *[binding[r] for r in places])] if places else s
+                                         for s, places in step.sources]))
+
+    def prepare(self, root: UOp) -> UOp:
+        """The expression with its folds over tiles written out, and in terms the target has."""
+        done = self.prepared
+        found = done.get(root)
+        if found is not None:
+            return found
+        for node in toposort((root,)):
+            if node in done:
+                continue
+            src = tuple([done[s] for s in node.src])
+            new = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+            if new.op is o.FOLD:
+                new = self.unfold(new)
+            elif self.units.isdisjoint(ranges_of(new)):        # what a matrix unit computes it computes as it is
+                new = self.legalize(new) or new
+            done[node] = new
+        return done[root]
+
+    def unfold(self, node: UOp) -> UOp:
+        value, *wide = node.src
+        tiles = [r for r in wide if r not in self.lanes]
+        lanes = tuple(r for r in wide if r in self.lanes)
+        if tiles:
+            choices = [[ix.index(v) for v in range(r.arg.size)] for r in tiles]
+            value = tree(node.arg.combine, [self.bind(value, dict(zip(tiles, c))) for c in product(*choices)])
+        return UOp(o.FOLD, node.dtype, (value, *lanes), node.arg) if lanes else value
+
+
+def tree(combine: Op, values: list[UOp]) -> UOp:
+    """The values combined in pairs, the pairs in pairs, and so on: short chains, always in the same order."""
+    while len(values) > 1:
+        pairs = [UOp(combine, values[0].dtype, (a, b)) for a, b in zip(values[::2], values[1::2])]
+        values = pairs + values[len(pairs) * 2:]
+    return values[0]
+
+
+@dataclass
+class _Step:
+    """How to bind one node: as a sum in which tile ranges are plain terms (`rest`), or over bound `sources`."""
+    node: UOp
+    places: tuple[UOp, ...]                                 # the tile ranges under it
+    sources: list[tuple[UOp, tuple[UOp, ...]]]
+    rest: UOp | None = None                                 # the sum without its constant and the tile ranges
+    terms: ix.Terms = field(default_factory=dict)           # and its canonical form
+    tiles: list[tuple[UOp, int]] = field(default_factory=list)
+    constant: int = 0
+
+
+def _plan(root: UOp, places: tuple[UOp, ...]) -> list[_Step]:
+    """The steps that bind an expression, sources first. Sums are bound as a whole: their tile values are constants."""
+    steps: dict[UOp, _Step | None] = {}
+    order: list[_Step] = []
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if node not in steps:
+            steps[node] = None
+            step = _Step(node, _within(node, places), [])
+            constant, terms = ix.linear(node) if node.dtype is dtypes.index else (0, {node: 1})
+            if node.op is o.RANGE or node not in terms and all(
+                    a.op is o.RANGE or ranges_of(a).isdisjoint(places) for a in terms):
+                step.constant, step.tiles = constant, [(a, k) for a, k in terms.items() if a in places]
+                step.terms = {a: k for a, k in terms.items() if a not in places}
+                step.rest = ix.build(0, step.terms)
+            else:
+                step.sources = [(s, _within(s, places)) for s in node.src]
+            steps[node] = step
+            stack.extend([s for s, inside in step.sources if inside and s not in steps])
+        else:
+            stack.pop()
+            found = steps[node]
+            if found is not None:
+                order.append(found)
+                steps[node] = None
+    return order
+
+
+def _within(node: UOp, places: tuple[UOp, ...]) -> tuple[UOp, ...]:
+    found = ranges_of(node)
+    return tuple([r for r in places if r in found])
+
+
+def _changes(node: UOp) -> bool:
+    """Whether a value can differ from one moment to the next."""
+    return any(n.op in (o.LOAD, o.REGISTER) for n in toposort((node,)))

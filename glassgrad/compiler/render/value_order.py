@@ -1,0 +1,288 @@
+"""Decide where and in which order values are computed. In: a jammed phase. Out: calls to a renderer's small methods.
+
+Renderers emit text without optimization passes behind them, so the good order is found here. A value is computed in
+the outermost open scope where everything it reads is settled: the ranges it depends on are open, and no loop or branch
+inside that scope changes a register or memory it reads. It is kept there until one of those is written. A scope is a
+list of lines; while a loop is open, the end of its parent's list lies right before the loop: that is where hoisted
+values go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.index_algebra import bounds, linear
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import (
+    LANE,
+    UNIT,
+    Accumulate,
+    Assign,
+    For,
+    If,
+    Prefetch,
+    Statement,
+    Store,
+    expressions,
+    ranges_of,
+    walk,
+)
+from glassgrad.compiler.render.unroll_and_jam import Jammed
+
+READS = "reads"     # what a load without a gate depends on, besides its memory: the branches that make it safe
+NOTHING: frozenset[Any] = frozenset()
+SUMS = (o.ADD, o.SUB, o.MUL)
+SETTLED = (o.CONST, o.REGISTER, o.RANGE, o.LOCAL)     # have a value without being computed
+
+
+class Scope:
+    """An open loop or branch: its lines so far, and the values that are computed in it."""
+    __slots__ = ("block", "dependents", "depth", "homes", "lines", "values")
+
+    def __init__(self, depth: int, block: str):
+        self.depth, self.block = depth, block             # block: name of the straight piece of code the lines end in
+        self.lines: list[str] = []
+        self.values: dict[Any, Any] = {}
+        self.dependents: dict[Any, list[Any]] = {}        # register or memory -> keys of values that go stale with it
+        self.homes: dict[UOp, int] = {}                   # node -> depth of its scope, while this scope is innermost
+
+
+class Flow:
+    """What a piece of program does to registers and memory."""
+    __slots__ = ("assigned", "exposed", "loops", "writes")
+
+    def __init__(self) -> None:
+        self.writes: dict[UOp, None] = {}      # registers and memories that change (dicts: they keep an order)
+        self.exposed: dict[UOp, None] = {}     # registers read before they are assigned
+        self.assigned: dict[UOp, None] = {}    # registers assigned whatever happens
+        self.loops = False                     # whether there are loops in it
+
+
+class Walker:
+    """Walks a jammed phase. Subclasses say how each thing is written, in a Value type of their own."""
+
+    def __init__(self, jammed: Jammed):
+        self.lanes = {r: r.arg.size for r in jammed.lanes}
+        self.units, self.body = frozenset(jammed.units), jammed.body
+        statements = list(walk(jammed.body))
+        self.stored = {s.memory for s in statements if isinstance(s, Store)}
+        self.reads: dict[UOp, frozenset[Any]] = {}        # node -> registers and written memories under it, and READS
+        self.widths: dict[UOp, int] = {}                  # node -> lanes, 0 for scalars
+        self.roots = [e for s in statements for e in expressions(s)]
+        self.note([*self.roots, *[s.register for s in statements if isinstance(s, (Assign, Accumulate))]])
+        self.flows: dict[Statement, Flow] = {}
+        self._flow(jammed.body)
+        self.scopes = [Scope(0, "entry")]
+        self.open: dict[UOp, int] = dict.fromkeys(self.lanes, 0)     # range -> depth of its scope
+        self.open.update(dict.fromkeys((*jammed.tasks, *jammed.units), 0))
+        self.changing: dict[Any, int] = {}                # register, memory or READS -> depth of its innermost change
+        self.scope = self.scopes[0]                       # where lines go now
+
+    # -- what subclasses provide ---------------------------------------------------------------------------------
+    def make(self, node: UOp) -> Any: raise NotImplementedError
+    def loop(self, statement: For, flow: Flow) -> None: raise NotImplementedError
+    def branch(self, condition: UOp, body: list[Statement], flow: Flow) -> None: raise NotImplementedError
+    def assign(self, statement: Assign) -> None: raise NotImplementedError
+    def accumulate(self, statement: Accumulate) -> None: raise NotImplementedError
+    def store(self, statement: Store) -> None: raise NotImplementedError
+
+    def prefetch(self, statement: Prefetch) -> None: raise NotImplementedError
+
+    def before(self, statement: Statement) -> None:
+        """What must be written before a statement; usually nothing."""
+
+    def together(self, body: list[Statement], at: int) -> list[Store]:
+        """The stores from body[at] on that are written as one; usually that one alone."""
+        return [body[at]]  # type: ignore[list-item]
+
+    def store_together(self, stores: list[Store]) -> None:
+        raise NotImplementedError
+
+    # -- statements ----------------------------------------------------------------------------------------------
+    def run(self, body: list[Statement]) -> None:
+        """Every statement of a body, in order, in the innermost scope."""
+        done = 0
+        for at, statement in enumerate(body):
+            self.scope = self.scopes[-1]
+            if at < done:
+                continue
+            self.before(statement)
+            if isinstance(statement, For):
+                if statement.kind in (LANE, UNIT):     # a change of type, not of control
+                    self.run(statement.body)
+                else:
+                    self.loop(statement, self.flows[statement])
+            elif isinstance(statement, If):
+                self.branch(statement.condition, statement.body, self.flows[statement])
+            elif isinstance(statement, Assign):
+                self.assign(statement)
+                self.changed(statement.register)
+            elif isinstance(statement, Accumulate):
+                self.accumulate(statement)
+                self.changed(statement.register)
+            elif isinstance(statement, Prefetch):
+                self.prefetch(statement)
+            else:
+                group = self.together(body, at)
+                self.store(statement) if len(group) == 1 else self.store_together(group)
+                done = at + len(group)
+                self.changed(statement.memory)
+
+    def enter(self, flow: Flow, block: str, range_: UOp | None = None, guard: bool = False) -> Scope:
+        """Opens a scope, one that may run zero times if `guard`; what it changes is stale in the scope around it."""
+        around = self.scopes[-1]
+        scope = Scope(around.depth + 1, block)
+        undo = {}
+        changes: Iterable[Any] = (*flow.writes, READS) if guard else flow.writes
+        for what in changes:
+            if what is not READS:
+                self._forget(around, what)
+            undo[what] = self.changing.get(what, 0)
+            self.changing[what] = scope.depth
+        scope.values[READS] = (undo, range_)
+        if range_ is not None:
+            self.open[range_] = scope.depth
+        self.scopes.append(scope)
+        self.scope = scope
+        return scope
+
+    def leave(self) -> None:
+        undo, range_ = self.scopes.pop().values[READS]
+        self.changing.update(undo)
+        if range_ is not None:
+            del self.open[range_]
+        self.scope = self.scopes[-1]
+
+    def changed(self, what: UOp) -> None:
+        """A register or memory was written: values that read it are computed anew."""
+        self._forget(self.scopes[-1], what)
+
+    def _forget(self, scope: Scope, what: Any) -> None:
+        for key in scope.dependents.pop(what, ()):
+            scope.values.pop(key, None)
+
+    # -- values --------------------------------------------------------------------------------------------------
+    def home(self, node: UOp) -> Scope:
+        """The scope in which a node is computed."""
+        homes = self.scopes[-1].homes
+        depth = homes.get(node)
+        if depth is None:
+            try:
+                depth = max([self.open[r] for r in ranges_of(node)], default=0)
+            except KeyError:
+                missing = [r.arg.name for r in ranges_of(node) if r not in self.open]
+                raise Bug(f"{node} reads the ranges {missing}, whose loops are not open here") from None
+            reads = self.reads.get(node)
+            if reads is None:
+                reads = self.note((node,))
+            for what in reads:
+                if what is not READS:
+                    depth = max(depth, self.changing.get(what, 0))
+            if READS in reads and depth < self.changing.get(READS, 0):
+                # read inside a branch that may be what makes it safe; but an earlier reading outside still serves
+                for scope in self.scopes[depth:self.changing[READS]]:
+                    if node in scope.values:
+                        return scope
+                return self.scopes[self.changing[READS]]
+            homes[node] = depth
+        return self.scopes[depth]
+
+    def needs(self, node: UOp) -> Iterable[UOp]:
+        """What must be there before a node is made. Sums of indices are made as a whole, of their atoms."""
+        op = node.op
+        if op is o.LOAD:
+            return [*linear(node.src[1])[1], *node.src[2:]]
+        if op in SUMS and node.dtype is dtypes.index:
+            atoms = linear(node)[1]
+            return node.src if node in atoms else atoms
+        if op is o.CMPLT and node.src[0].dtype is dtypes.index and self.widths[node]:
+            return [*linear(node.src[0])[1], *linear(node.src[1])[1]]
+        return node.src[:1] if op is o.FOLD else node.src
+
+    def evaluate(self, root: UOp) -> None:
+        """Computes a node and everything under it that is not there yet; iterative, so depth is no limit."""
+        stack = [root]
+        resume = self.scope
+        while stack:
+            top = stack[-1]
+            if top.op in SETTLED or top in self.home(top).values:
+                stack.pop()
+                continue
+            waiting = [s for s in self.needs(top) if s.op not in SETTLED and s not in self.home(s).values]
+            if waiting:
+                stack.extend(reversed(waiting))
+                continue
+            stack.pop()
+            home = self.home(top)
+            self.scope = home
+            self.keep(home, top, self.reads[top], self.make(top))
+        self.scope = resume
+
+    def keep(self, scope: Scope, key: Any, reads: frozenset[Any], value: Any) -> Any:
+        """Remembers a value in its scope until something it reads is written."""
+        scope.values[key] = value
+        for what in reads:
+            if what is not READS:
+                scope.dependents.setdefault(what, []).append(key)
+        return value
+
+    # -- facts ---------------------------------------------------------------------------------------------------
+    def note(self, roots: Iterable[UOp]) -> frozenset[Any]:
+        """Finds what every node under the roots reads, and how wide it is; answers for the last node."""
+        reads, widths, lanes = self.reads, self.widths, self.lanes
+        result = NOTHING
+        for node in toposort(roots):
+            result = reads.get(node, None)  # type: ignore[assignment]
+            if result is not None:
+                continue
+            result = NOTHING
+            for s in node.src:
+                if reads[s] and reads[s] is not result:
+                    result = result | reads[s] if result else reads[s]
+            if node.op is o.REGISTER:
+                result = frozenset((node,))
+            elif node.op is o.LOAD:
+                more = [node.src[0]] if node.src[0] in self.stored else []
+                if len(node.src) == 2:
+                    more.append(READS)  # type: ignore[arg-type]
+                result = result.union(more) if more else result
+            reads[node] = result
+            wide = [lanes[r] for r in ranges_of(node) if r in lanes] if lanes else []
+            if len(wide) > 1:
+                raise Bug(f"{node} depends on two LANE ranges at once")
+            widths[node] = wide[0] if wide else 0
+        return result
+
+    def _flow(self, body: list[Statement]) -> Flow:
+        flow = Flow()
+        for s in body:
+            for e in expressions(s):
+                for what in sorted((r for r in self.reads[e] if isinstance(r, UOp) and r.op is o.REGISTER),
+                                   key=_register_name):
+                    if what not in flow.assigned:
+                        flow.exposed[what] = None
+            if isinstance(s, (For, If)):
+                inner = self.flows[s] = self._flow(s.body)
+                flow.writes.update(inner.writes)
+                flow.loops |= inner.loops or isinstance(s, For) and s.kind not in (LANE, UNIT)
+                flow.exposed.update((r, None) for r in inner.exposed if r not in flow.assigned)
+                if isinstance(s, For) and (s.stop is None or bounds(s.stop)[0] > 0):
+                    flow.assigned.update(inner.assigned)
+            elif isinstance(s, Store):
+                flow.writes[s.memory] = None
+            elif not isinstance(s, Prefetch):
+                flow.writes[s.register] = None
+                if isinstance(s, Assign):
+                    flow.assigned[s.register] = None
+                elif s.register not in flow.assigned:
+                    flow.exposed[s.register] = None
+        return flow
+
+
+def _register_name(register: UOp) -> tuple[str, ...]:
+    return (register.arg, *[str(s.arg) for s in register.src])

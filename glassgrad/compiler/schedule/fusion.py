@@ -1,0 +1,371 @@
+"""Decide which nodes live in memory. In: the sinks' graph. Out: {node: reason}. Knows nothing of loops or devices.
+
+Everything else is computed where it is used. One walk down the graph keeps, for every node, what is inlined in it: its
+cost, and the reductions inside together with the axes they vary along (`Inlined`). A node gets memory when a rule
+below says so; the rule's words are kept as the reason, for DEBUG and the visualizer.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.axes import AxisSet, carried, nontrivial, varies
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.ops import Kind
+from glassgrad.compiler.graph.symbolic import most
+from glassgrad.compiler.graph.uop import UOp
+
+COSTLY = 12            # vector instructions above which a value is stored rather than computed twice
+MANY_INPUTS = 3        # as many loads to compute a value again cost more than to load it
+SMALL = 16 * 1024      # elements: below, one kernel that does it all beats two
+LARGEST = 1000         # operations in one kernel: compile time grows faster than what fusing more would save
+DEEPEST = 8            # reductions in a row in one kernel: each walks what all before it made once more
+FEWER = 8              # a value this many times smaller than its reader costs next to nothing to keep and to load
+_SEEN_THROUGH = (o.WINDOW, o.UNWINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
+_FEEDS = (*_SEEN_THROUGH, o.MUL, o.CAST)
+LONG_ENOUGH = f"a kernel of {LARGEST} operations is long enough"
+DEEP_ENOUGH = f"a kernel of {DEEPEST} reductions, each of what the one before it left, is deep enough"
+LEAVES = (o.BUFFER, o.PARAM, o.CONST, o.SCALAR)
+
+
+def counted(node: UOp) -> UOp | None:
+    """The constant that a SCAN adds up: then element i is (i + 1) times it, and needs no scan. None otherwise."""
+    if node.op is not o.SCAN or node.arg.combine is not o.ADD or node.dtype.kind == "b":
+        return None
+    source = node.src[0]
+    while source.op in (o.RESHAPE, o.EXPAND):
+        source = source.src[0]
+    return source if source.op is o.CONST else None
+
+
+class Inlined(NamedTuple):
+    """What is computed inside a node that has no memory."""
+    cost: int                      # of one element, in vector instructions
+    inputs: int                    # values loaded for one element
+    rows: AxisSet | None           # axes of this node along which the reductions inside vary; None: no reductions
+    contraction: bool              # one of them is a sum of products with reuse
+    elements: int                  # the largest space that is walked for it
+    only: UOp | None = None        # the reduction inside, where there is one alone
+    depth: int = 0                 # how many reductions inside follow upon one another
+
+
+NOTHING = Inlined(0, 1, None, False, 0)
+CONSTANT = Inlined(0, 0, None, False, 0)
+
+
+def fuse(sinks: list[UOp]) -> dict[UOp, str]:
+    """Every node that gets memory, sources before users, with the reason.
+
+    A first walk may find out late that a mean or a maximum is needed by several kernels, after its early readers were
+    given memory because of the reduction inside them. So there is a second, which knows of such values from the start.
+    """
+    order = toposort(sinks)
+    plan = _Plan(order, {})
+    plan.walk(order, set(sinks))
+    if plan.few:
+        plan = _Plan(order, plan.few)
+        plan.walk(order, set(sinks))
+    return {node: plan.reasons[node] for node in order if node in plan.reasons}
+
+
+class _Plan:
+    def __init__(self, order: list[UOp], known: dict[UOp, str]):
+        self.inlined: dict[UOp, Inlined] = {}
+        self.reasons: dict[UOp, str] = {}
+        self.known = known                      # what gets memory whatever else is found
+        self.few: dict[UOp, str] = {}           # what got memory and is few values for many that are reduced
+        self.varies = varies(order)
+        self.number = {node: i for i, node in enumerate(order)}
+        self.readers: dict[UOp, list[UOp]] = {}
+        for node in order:
+            for s in node.src:
+                self.readers.setdefault(s, []).append(node)
+
+    def walk(self, order: list[UOp], wanted: set[UOp]) -> None:
+        for node in order:
+            self.visit(node)
+            if node.op not in LEAVES:
+                if node in wanted:
+                    self.store(node, "asked for")
+                elif node in self.known and self.inlined[node].rows is not None:
+                    self.store(node, self.known[node])
+        self.separate_shared(order)
+
+    def store(self, node: UOp, reason: str) -> None:
+        """Give memory to a node: the value below its outermost movement ops, where that is not larger."""
+        base = node
+        while base.op in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH) and base not in self.reasons:
+            base = base.src[0]
+        if base.op in LEAVES or reason == "asked for":
+            base = node
+        if base.op not in LEAVES:
+            self._note(base, reason)
+            while node is not base:          # views of memory read it
+                self.inlined[node] = NOTHING
+                node = node.src[0]
+            self.inlined[base] = NOTHING
+
+    def _note(self, node: UOp, reason: str) -> None:
+        inside = self.inlined[node]
+        if inside.rows is not None and not inside.contraction and node.size * FEWER <= inside.elements:
+            self.few.setdefault(node, reason)
+        self.reasons.setdefault(node, reason)
+
+    # -- what each kind of node does with what is inlined in its sources -------------------------------------
+    def visit(self, node: UOp) -> None:
+        kind = node.op.kind
+        if node.op in LEAVES:
+            self.inlined[node] = CONSTANT if node.op in (o.CONST, o.SCALAR) else NOTHING
+        elif kind == Kind.MOVEMENT:
+            self.inlined[node] = self.movement(node)
+        elif kind == Kind.REDUCE:
+            self.inlined[node] = self.reduction(node)
+        elif kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
+            self.inlined[node] = self.elementwise(node)
+        elif node.op is o.DETACH:
+            self.inlined[node] = self.inlined[node.src[0]]
+        elif node.op in (o.IOTA, o.LENGTH):
+            self.inlined[node] = CONSTANT
+        elif node.op is o.RANDOM:
+            self.inlined[node] = Inlined(60, 0, None, False, node.size)
+        elif counted(node) is not None:
+            self.inlined[node] = Inlined(2, 0, None, False, node.size)
+        elif node.op is o.GATHER:
+            rows, where = node.src
+            self.settle(rows, "read by index: any row, any number of times")
+            self.settle(where, "an index with a reduction inside") if self.inlined[where].rows is not None else None
+            self.inlined[node] = Inlined(4 + self.inlined[where].cost, 2, None, False, node.size)
+        else:                                # CONTIGUOUS, COPY, SCATTER, SCAN
+            for s in node.src:
+                if node.op is o.COPY and s.op is not o.PARAM:      # as it is, a view too: a copy moves whole memory
+                    self.reasons.setdefault(s, "read by copy")
+                    self.inlined[s] = NOTHING
+                elif node.op not in (o.COPY, o.CONTIGUOUS) and self.inlined[s].rows is not None:
+                    self.settle(s, f"read by {node.op.name.lower()}")
+            self.inlined[node] = NOTHING
+            if node.op is not o.CONTIGUOUS or node.src[0].op not in LEAVES:
+                self.store(node, {o.CONTIGUOUS: "contiguous() asks for memory", o.COPY: "copied to another device"}
+                           .get(node.op, f"{node.op.name.lower()} writes memory"))
+
+    def settle(self, node: UOp, reason: str) -> None:
+        """Make sure a source is memory, or a view of it, or costs nothing."""
+        inside = self.inlined[node]
+        if inside.rows is not None or inside.cost > 0:
+            self.store(node, reason)
+
+    def elementwise(self, node: UOp) -> Inlined:
+        rows: AxisSet | None = None
+        contraction = False
+        only: UOp | None = None
+        inner = [s for s in node.src if self.inlined[s].rows is not None]
+        for s in sorted(inner, key=self._weight, reverse=True) if len(inner) > 1 else inner:   # the lightest get memory
+            inside = self.inlined[s]
+            if rows is None:
+                rows, contraction, only = inside.rows, inside.contraction, inside.only
+            elif inside.rows != rows:
+                self.cut(s, "its rows differ from those it meets")
+            elif inside.only is None or inside.only is not only:
+                if inside.contraction or contraction:
+                    self.cut(s, "a sum of products shares its kernel with no other reduction")
+                else:
+                    only = None
+        distinct = set(node.src)
+        cost = min(node.op.cost + sum(self.inlined[s].cost for s in distinct), 1 << 20)
+        found = Inlined(cost, min(sum(self.inlined[s].inputs for s in distinct), 1 << 20), rows, contraction,
+                        max([node.size] + [self.inlined[s].elements for s in node.src]), only,
+                        max([self.inlined[s].depth for s in inner], default=0))
+        if cost > LARGEST:
+            self.inlined[node] = found
+            cost = self.exact_cost(node)
+            if cost > LARGEST:
+                self.store(node, LONG_ENOUGH)
+                return NOTHING
+            found = found._replace(cost=cost)
+        return found
+
+    def _weight(self, node: UOp) -> tuple[int, int]:
+        """How large the reductions inside a node are: their rows, then what they walk."""
+        inside = self.inlined[node]
+        return math.prod(most(node.shape[a]) for a in inside.rows or ()), inside.elements
+
+    def exact_cost(self, node: UOp) -> int:
+        """What is inlined in a node, each operation once: adding up sources counts what they share twice."""
+        total, stack, seen = 0, [node], set()
+        while stack and total <= LARGEST:
+            n = stack.pop()
+            if n not in seen and n not in self.reasons and n.op not in LEAVES:
+                seen.add(n)
+                total += n.op.cost
+                stack.extend(n.src)
+        return total
+
+    def movement(self, node: UOp) -> Inlined:
+        source = node.src[0]
+        inside = self.inlined[source]
+        repeats = node.op in (o.WINDOW, o.UNWINDOW) or (node.op is o.EXPAND and node.size > source.size)
+        if inside.rows is not None and node.op in (o.PAD, o.WINDOW, o.UNWINDOW):
+            self.cut(source, f"a reduction under {node.op.name.lower()} would be computed again")
+            inside = self.inlined[source]
+        if inside.rows is not None:
+            if node.op is o.EXPAND and inside.contraction and node.size > source.size:
+                self.store(source, "a sum of products that its reader repeats")
+                return NOTHING
+            rows = carried(node, inside.rows, exact=True)
+            if rows is None:
+                self.store(source, "a reshape mixes the rows of its reduction with the rest")
+                return NOTHING
+            return inside._replace(rows=rows)
+        if node.op in (o.WINDOW, o.UNWINDOW) and inside.rows is None and self._feeds_contraction(node):
+            image = source
+            while image.op in _SEEN_THROUGH and image not in self.reasons:
+                image = image.src[0]
+            if image.op is o.PAD and image not in self.reasons:
+                value = image.src[0]
+                while value.op is o.CAST and value.src[0].dtype.itemsize < value.dtype.itemsize:
+                    value = value.src[0]                 # whoever reads it widens it: a matrix unit wants it narrow
+                if self.inlined[value].cost > 0:
+                    self.store(value, "read by every tap of a window")
+                return NOTHING
+        if repeats and node.op is not o.EXPAND and inside.cost * self._reads(node) > 8:
+            self.store(source, f"each element is read {self._reads(node)} times and costs {inside.cost}")
+            return NOTHING
+        if repeats and inside.cost >= COSTLY and node.size >= 4 * source.size and not self._feeds_contraction(node):
+            self.store(source, "costly, and repeated many times")
+            return NOTHING
+        if node.op is o.EXPAND and node.size >= FEWER * source.size:
+            along = max(nontrivial(node.shape))      # repeated along the last axis, it is computed once for all of it
+            return inside._replace(inputs=0, cost=inside.cost if most(source.shape[along]) > 1 else 0)
+        return inside
+
+    def _reads(self, node: UOp) -> int:
+        if node.op is o.WINDOW:
+            return max(1, -(-node.arg.size // node.arg.stride))
+        return max(1, most(node.shape[-1]) // node.arg.stride)
+
+    def _feeds_contraction(self, node: UOp) -> bool:
+        """A repeated factor of a sum of products is packed once, so what it costs is paid once. All that read it are
+        such sums: a layer's and that of its gradient, for example."""
+        waiting, seen = [node], {node}
+        while waiting:
+            readers = self.readers.get(waiting.pop(), [])
+            if not readers or len(seen) > 32:
+                return False
+            for reader in readers:
+                if reader.op is o.SUM:
+                    if not self.is_contraction(reader):
+                        return False
+                elif reader.op not in _FEEDS:
+                    return False
+                elif reader not in seen:
+                    seen.add(reader)
+                    waiting.append(reader)
+        return True
+
+    def is_contraction(self, node: UOp) -> bool:
+        """A sum of products where each factor is used again and again along axes only the other one sees."""
+        source = node.src[0]
+        while source.op is o.CAST:
+            source = source.src[0]
+        if node.op is not o.SUM or source.op is not o.MUL or () in (source.src[0].shape, source.src[1].shape):
+            return False
+        left, right = self.varies[source.src[0]], self.varies[source.src[1]]
+        axes = frozenset(node.arg.axes)
+        return bool(axes <= left & right and left - right and right - left)
+
+    def reduction(self, node: UOp) -> Inlined:
+        source = node.src[0]
+        inside = self.inlined[source]
+        axes = frozenset(node.arg.axes)
+        contraction = self.is_contraction(node)
+        if contraction:
+            inner = source
+            while inner.op is o.CAST:
+                inner = inner.src[0]
+            for factor in inner.src:
+                if self.inlined[factor].rows is not None:
+                    self.store(factor, "a factor of a sum of products, with a reduction inside")
+        elif inside.rows is not None:
+            small = inside.elements <= SMALL and not inside.contraction
+            if inside.contraction:
+                self.cut(source, "a sum of products under another reduction")
+            elif axes & inside.rows and not small:
+                self.cut(source, "its rows are reduced in turn")
+            elif not axes & inside.rows and nontrivial(source.shape) - axes - inside.rows:
+                few, large, between = self._reductions_under(source)
+                self.store_under(few + large, between, "computed for fewer axes than its reader walks")
+        if self.inlined[source].depth >= DEEPEST:
+            self.store(source, DEEP_ENOUGH)
+        inside = self.inlined[source]
+        return Inlined(inside.cost + 2, inside.inputs, nontrivial(node.shape), contraction,
+                       max(source.size, inside.elements), node if inside.rows is None else None, inside.depth + 1)
+
+    def cut(self, node: UOp, reason: str) -> None:
+        """Give memory to the reductions inlined in a node, as little of it as will do: to the few values that the node
+        repeats and, of a reduction as large as itself, to the first value that others read too. What lies between is
+        computed again by every reader; where that is costly, or nobody shares it, the node itself gets memory."""
+        few, large, between = self._reductions_under(node)
+        shared = [self._first_shared(n, between) for n in large]
+        if node in shared or len(shared) > 1 or sum(n.op.cost for n in between) >= COSTLY:
+            self.store(node, reason)
+        else:
+            self.store_under(few + shared, between, reason)
+
+    def store_under(self, chosen: list[UOp], between: set[UOp], reason: str) -> None:
+        """Give memory to some nodes and look at those above them again."""
+        for n in chosen:
+            self.store(n, reason)
+        for n in sorted(between, key=self.number.__getitem__):
+            if n not in self.reasons:
+                self.visit(n)
+
+    def _reductions_under(self, node: UOp) -> tuple[list[UOp], list[UOp], set[UOp]]:
+        """The values that reductions inlined in a node leave: few that it repeats, others; and what lies above them."""
+        few: list[UOp] = []
+        large: list[UOp] = []
+        between: set[UOp] = set()
+        stack, seen = [node], set()
+        while stack:
+            n = stack.pop()
+            if n in seen or n in self.reasons or self.inlined[n].rows is None:
+                continue
+            seen.add(n)
+            if n.op in o.REDUCE:
+                large.append(n)
+                continue
+            between.add(n)
+            if n.op is o.EXPAND and n.size >= FEWER * n.src[0].size:
+                few.append(n.src[0])
+            else:
+                stack.extend(n.src)
+        return few, large, between
+
+    def _first_shared(self, reduction: UOp, between: set[UOp]) -> UOp:
+        """Go up from a reduction to the first value that has several readers; what is passed is no longer between."""
+        node = reduction
+        while len(self.readers[node]) == 1 and self.readers[node][0] in between:
+            node = self.readers[node][0]
+            between.discard(node)
+        return node
+
+    # -- values that several kernels would compute -----------------------------------------------------------
+    def separate_shared(self, order: list[UOp]) -> None:
+        """Walk users first: where the users of a value lie in different kernels, it is stored if it is worth it."""
+        owner: dict[UOp, UOp | None] = {}      # the one stored node that a node is computed for; None: several
+        for node in reversed(order):
+            readers = {owner.get(r) if r not in self.reasons else r for r in self.readers.get(node, [])}
+            one = next(iter(readers)) if len(readers) == 1 else None
+            if node in self.reasons:
+                owner[node] = node
+            elif (len(readers) > 1 or None in readers) and node.op not in LEAVES and self._worth_sharing(node):
+                self._note(node, "used by several kernels, and costly to compute again")
+                owner[node] = node
+            else:
+                owner[node] = one
+
+    def _worth_sharing(self, node: UOp) -> bool:
+        inside = self.inlined[node]
+        if node.op.kind == Kind.MOVEMENT or node.op is o.DETACH:
+            return False                        # its source is asked next, and is not larger
+        return inside.rows is not None or inside.cost >= COSTLY or inside.inputs >= MANY_INPUTS and inside.cost > 0

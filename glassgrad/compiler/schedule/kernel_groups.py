@@ -1,0 +1,197 @@
+"""Which results share a kernel, and in which order kernels run. In: stored nodes. Out: `Group`s, one for each kernel.
+
+Results of equal shape, but for axes of length 1, that belong together share one kernel: a result and what is computed
+from it element by element (a gradient and the updated weight), and results that read the same values (an optimizer's
+moments). Kernels run after those they read from, and those that let go of memory before those that take some.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Shape
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.ops import Kind
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.schedule.fusion import LEAVES, LONG_ENOUGH
+from glassgrad.compiler.schedule.partial_updates import part_of
+
+MOST_RESULTS = 8      # of one kernel
+
+
+@dataclass(eq=False)
+class Group:
+    """The results of one kernel, and what it needs."""
+    roots: list[UOp]
+    reads: dict[UOp, bool]       # stored nodes and leaves it reads: True where only element by element
+    needs: int                   # bit set of the groups it depends on, itself included
+    reduces: bool
+    bit: int
+
+
+def group_results(reasons: dict[UOp, str], asked: set[UOp]) -> list[Group]:
+    """The stored nodes by kernel; kernels in the order they run in. `asked` are kept when all is done."""
+    groups: list[Group] = []
+    home: dict[UOp, Group] = {}
+    by_shape: dict[Shape, list[Group]] = {}
+    for node in reasons:
+        reads, reduces = _reads(node, reasons)
+        bit = 1 << len(groups)
+        needs = bit
+        for r in reads:
+            if r in home:
+                needs |= home[r].needs
+        fresh = Group([node], reads, needs, reduces, bit)
+        alone = node.op in (o.COPY, o.SCATTER, o.SCAN) or (node in asked and part_of(node) is not None)
+        joined = None
+        if not alone:
+            joined = _join(fresh, by_shape.get(_squeezed(node), [])[-MOST_RESULTS:], home, groups, reasons)
+        if joined is None:
+            groups.append(fresh)
+            home[node] = fresh
+            if not alone:
+                by_shape.setdefault(_squeezed(node), []).append(fresh)
+        else:
+            home[node] = joined
+    return _frugal(_ordered(groups, home), home, asked)
+
+
+def _join(fresh: Group, candidates: list[Group], home: dict[UOp, Group], groups: list[Group],
+          reasons: dict[UOp, str]) -> Group | None:
+    """The group that a new result may share a kernel with, brought up to date; None where there is none."""
+    node = fresh.roots[0]
+    for group in reversed(candidates):
+        if len(group.roots) >= MOST_RESULTS or fresh.reduces:
+            continue
+        if group.roots[0].device != node.device:
+            continue
+        inside = [r for r in fresh.reads if r in group.roots]
+        if any(reasons[r] == LONG_ENOUGH for r in inside):
+            continue                      # it was cut there on purpose
+        outside_needs = 0
+        for r in fresh.reads:
+            if r in home and r not in group.roots:
+                outside_needs |= home[r].needs
+        if outside_needs & group.bit:
+            continue                      # it waits for a third kernel that waits for this group
+        if any(home[r].needs & group.bit for r in fresh.reads if r in home and home[r] is not group):
+            continue                      # joining would close a circle: something it reads waits for the group
+        together = all(fresh.reads[r] for r in inside) if inside else \
+            not group.reduces and any(r in group.reads for r in fresh.reads)
+        if not together:
+            continue
+        group.roots.append(node)
+        for r, plain in fresh.reads.items():
+            if r not in group.roots:
+                group.reads[r] = group.reads.get(r, True) and plain
+        added = outside_needs & ~group.needs
+        group.needs |= outside_needs
+        if added:
+            for other in groups:
+                if other.needs & group.bit:
+                    other.needs |= added
+        return group
+    return None
+
+
+def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:
+    """What a result's kernel reads, and whether each is read element by element only; and whether it reduces."""
+    reads: dict[UOp, bool] = {}
+    reduces = False
+    shape = _squeezed(root)
+    plain: dict[UOp, bool] = {root: True}
+    for node in _inside(root, reasons):
+        reduces = reduces or node.op in o.REDUCE
+        straight = plain.get(node, True) and (node.op.kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY)
+                                              or node.op in (o.CONTIGUOUS, o.DETACH, o.RESHAPE))
+        for s in node.src:
+            through = straight and _squeezed(s) == shape
+            if s in reasons or s.op in LEAVES:
+                if s.op not in (o.CONST, o.SCALAR):
+                    reads[s] = reads.get(s, True) and through
+            else:
+                plain[s] = plain.get(s, True) and through
+    return reads, reduces
+
+
+def _squeezed(node: UOp) -> Shape:
+    """A shape without its axes of length 1: what differs in them only has the same elements in the same order."""
+    return tuple([n for n in node.shape if n != 1])
+
+
+def _inside(root: UOp, reasons: dict[UOp, str]) -> list[UOp]:
+    """The nodes of one kernel, users first."""
+    order = toposort([root], lambda node: [s for s in reversed(node.src) if s not in reasons and s.op not in LEAVES])
+    order.reverse()
+    return order
+
+
+def _ordered(groups: list[Group], home: dict[UOp, Group]) -> list[Group]:
+    """Groups after those they read from."""
+    done: set[int] = set()
+    out: list[Group] = []
+    for first in groups:
+        stack = [first]
+        while stack:
+            group = stack[-1]
+            waiting = [home[r] for r in group.reads if r in home and home[r] is not group and home[r].bit not in done]
+            if group.bit in done:
+                stack.pop()
+            elif waiting:
+                stack += waiting
+            else:
+                done.add(group.bit)
+                out.append(group)
+                stack.pop()
+    return out
+
+
+def _frugal(groups: list[Group], home: dict[UOp, Group], asked: set[UOp]) -> list[Group]:
+    """The same groups, still after those they read from, in an order that keeps fewer values at a time: one that is
+    ready and lets go of as much memory as it takes runs at once. A gradient of a weight, say, ends the life of a
+    layer's input. Each group and each value is looked at once: the time is that of sorting."""
+    reads = [{r for r in group.reads if r in home and home[r] is not group} for group in groups]
+    readers: dict[UOp, list[int]] = {}
+    for i, values in enumerate(reads):
+        for value in values:
+            readers.setdefault(value, []).append(i)
+    left = {value: len(waiting) for value, waiting in readers.items()}           # readers that have not run
+    missing = [len({home[value].bit for value in values}) for values in reads]   # groups to wait for
+    takes = [sum(_bytes(r) for r in group.roots if r not in asked) for group in groups]
+
+    def ends(value: UOp, reader: int) -> None:
+        """The reader will be the last of a value."""
+        if value not in asked:
+            takes[reader] -= _bytes(value)
+
+    for value, waiting in readers.items():
+        if len(waiting) == 1:
+            ends(value, waiting[0])
+    done = [False] * len(groups)
+    ready = [i for i, count in enumerate(missing) if not count]                  # both are heaps
+    frees = [i for i in ready if takes[i] <= 0]
+    out: list[Group] = []
+    while ready or frees:
+        at = heappop(frees if frees else ready)
+        if done[at]:
+            continue
+        done[at] = True
+        out.append(groups[at])
+        for value in reads[at]:
+            left[value] -= 1
+            if left[value] == 1:
+                last = next(i for i in readers[value] if not done[i])
+                ends(value, last)
+                if not missing[last] and takes[last] <= 0:
+                    heappush(frees, last)
+        for follower in dict.fromkeys(i for r in groups[at].roots for i in readers.get(r, [])):
+            missing[follower] -= 1
+            if not missing[follower]:
+                heappush(frees if takes[follower] <= 0 else ready, follower)
+    return out
+
+
+def _bytes(node: UOp) -> int:
+    return node.size * node.dtype.itemsize

@@ -1,0 +1,225 @@
+"""Cut a graph into kernels. In: sinks over PARAM leaves, and which nodes live in memory. Out: `Schedule`.
+
+Each stored node becomes a kernel's result (kernel_groups.py: which share a kernel); what lies between it and other
+stored nodes is its body. A kernel's graph reads and writes numbered PARAMs, so that equal kernels are equal graphs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from glassgrad.base.source_lines import Line
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Dimension, Measure, Param, Shape
+from glassgrad.compiler.graph.axes import start_of_piece
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.symbolic import Length, Symbol, most
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.schedule.fusion import LEAVES, fuse
+from glassgrad.compiler.schedule.kernel_groups import group_results
+from glassgrad.compiler.schedule.partial_updates import Part, Update, part_of
+
+
+@dataclass(eq=False)
+class Slot:
+    """A place in memory during one run of a schedule: an input, a result, something between, or a piece of one."""
+    shape: Shape
+    dtype: DType
+    device: str | None
+    whole: int | None = None     # the slot that this is a piece of
+    offset: int = 0              # and where it begins there, in bytes
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(map(most, self.shape)) * self.dtype.itemsize
+
+    @property
+    def nonempty(self) -> bool:
+        return 0 not in self.shape
+
+
+@dataclass(eq=False)
+class Item:
+    """One kernel (or one copy between devices) and the slots it works on: PARAM i of `ast` is slots[i]."""
+    ast: UOp                     # SINK of STOREs over PARAMs (and of the sizes' PARAMs), or COPY of a PARAM
+    slots: tuple[int, ...]
+    results: int                 # the first so many slots are written
+    device: str | None
+    reasons: tuple[str, ...] = ()
+    lines: tuple[Line, ...] = ()
+
+
+@dataclass(eq=False)
+class Schedule:
+    items: list[Item]
+    slots: list[Slot]
+    inputs: int                  # the first so many slots are given
+    results: dict[UOp, int] = field(default_factory=dict)   # sink: its slot
+    sinks: list[int] = field(default_factory=list)          # the slots asked for, in order
+    updates: list[Update] = field(default_factory=list)     # results that are an input with a part replaced
+
+    def runs(self, item: Item) -> bool:
+        """Whether an item has anything to do: what has no elements needs no kernel."""
+        return self.slots[item.slots[0]].nonempty
+
+
+def schedule(sinks: list[UOp], inputs: list[UOp]) -> Schedule:
+    """Kernels in an order that respects who reads what; `inputs` are the PARAM leaves by slot."""
+    reasons = fuse(sinks)
+    slots = [Slot(p.shape, p.dtype, p.device) for p in inputs]
+    place: dict[UOp, int] = {p: i for i, p in enumerate(inputs)}
+    for node in reasons:
+        place[node] = len(slots)
+        slots.append(Slot(node.shape, node.dtype, node.device))
+    sizes = {p.arg.symbol: p for p in inputs if isinstance(p.arg, Measure)}
+    wanted = set(sinks)
+    groups = group_results(reasons, wanted)
+    wanted.update(r for group in groups for r in group.reads)      # what only its own kernel reads needs no memory
+    memory = _Memory(place, reasons, slots)
+    planned = Schedule([], slots, len(inputs), {s: place[s] for s in sinks})
+    for group in groups:
+        part = part_of(group.roots[0]) if group.roots[0] in planned.results else None
+        if part is None:
+            stored = [r for r in group.roots if r in wanted]
+            planned.items.append(_item(group.roots, stored, memory, sizes))
+        else:
+            _plan_update(planned, group.roots[0], part, memory, sizes)
+    planned.sinks = list(planned.results.values())
+    return planned
+
+
+def _plan_update(planned: Schedule, root: UOp, part: Part, memory: _Memory, sizes: dict[Symbol, UOp]) -> None:
+    """Two kernels: a copy of the whole, as far as a variable says, and the part."""
+    place, why = memory.place, memory.reasons[root]
+    slot, size = len(planned.slots), part.whole.size
+    planned.slots.append(Slot((), dtypes.index, None))
+    copied = Symbol(f"copied{slot}", 0, size)
+    sizes[copied] = UOp(o.PARAM, dtypes.index, (), Measure(slot, copied))
+    place[sizes[copied]] = slot
+    length: Dimension = Length({(copied,): 1})
+    copy = part.whole.reshape((size,)).shrink(((0, length),))
+    value = UOp(o.DETACH, part.value.dtype, (part.value,), None, root.place)
+    place[copy] = place[value] = place[root]
+    own = memory.knowing({copy: "the rest of what a part is written into", value: why})
+    planned.items += [_item([copy], [copy], own, sizes), _item([value], [value], own, sizes, part)]
+    planned.updates.append(Update(place[part.whole], place[root], slot, size))
+
+
+# -- one kernel's own graph ----------------------------------------------------------------------------------
+class _Memory:
+    """Where values lie, and pieces of values: step 7 of a loop over x[i] is the kernel of step 6, begun elsewhere."""
+
+    def __init__(self, place: dict[UOp, int], reasons: dict[UOp, str], slots: list[Slot]):
+        self.place, self.reasons, self.slots = place, reasons, slots
+        self.pieces: dict[tuple[int, int, Shape], int] = {}
+
+    def knowing(self, reasons: dict[UOp, str]) -> _Memory:
+        """The same, for kernels of which more nodes have memory."""
+        more = _Memory(self.place, {**self.reasons, **reasons}, self.slots)
+        more.pieces = self.pieces
+        return more
+
+    def holds(self, node: UOp, roots: list[UOp]) -> bool:
+        """Whether a kernel that computes `roots` finds a node in memory."""
+        return node.op in LEAVES or node in self.reasons and node not in roots
+
+    def whole(self, node: UOp, roots: list[UOp]) -> UOp | None:
+        """The value in memory that a SHRINK takes one piece of."""
+        if node.op is not o.SHRINK or not node.size:
+            return None
+        source = node.src[0]
+        while source.op is o.RESHAPE and not self.holds(source, roots):
+            source = source.src[0]
+        found = source in self.place and self.holds(source, roots) and not (
+            source.op is o.PARAM and (isinstance(source.arg, Measure) or source.arg.scalar))
+        return source if found and start_of_piece(node) is not None else None
+
+    def slot(self, node: UOp, whole: UOp | None) -> int:
+        """The slot of a value, or of a piece of one."""
+        if whole is None:
+            return self.place[node]
+        offset = (start_of_piece(node) or 0) * node.dtype.itemsize
+        key = self.place[whole], offset, node.shape
+        if key not in self.pieces:
+            self.pieces[key] = len(self.slots)
+            self.slots.append(Slot(node.shape, node.dtype, self.slots[key[0]].device, key[0], offset))
+        return self.pieces[key]
+
+
+def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symbol, UOp],
+          part: Part | None = None) -> Item:
+    """The kernel that computes `roots` and writes those of them that are `stored`."""
+    place, reasons = memory.place, memory.reasons
+    lines = tuple(dict.fromkeys(line for r in stored if (line := r.line) is not None))
+    why = tuple(reasons[r] for r in stored)
+    if roots[0].op is o.COPY:
+        source = roots[0].src[0]
+        param = UOp(o.PARAM, source.dtype, (), Param(1, source.shape))
+        return Item(UOp(o.COPY, source.dtype, (param,), roots[0].arg), (place[roots[0]], place[source]), 1,
+                    roots[0].device, why, lines)
+    new: dict[UOp, UOp] = {}
+    slots = [place[r] for r in stored]
+    shape = roots[-1].shape          # of all results, whatever axes of length 1 each has for its readers
+    targets = [UOp(o.PARAM, r.dtype, (), Param(i, shape)) for i, r in enumerate(stored)]
+
+    if part is not None:
+        targets = [UOp(o.PARAM, part.whole.dtype, (), Param(0, part.whole.shape)).shrink(part.bounds)]
+
+    def leaf(node: UOp, whole: UOp | None = None) -> UOp:
+        if node.op is o.CONST:
+            return node
+        slots.append(memory.slot(node, whole))
+        return UOp(o.PARAM, node.dtype, (), Param(len(slots) - 1, node.shape, node.op is o.PARAM and node.arg.scalar))
+
+    measured: dict[Symbol, Symbol] = {}      # variables of this kernel, and what they are called in it
+    measures: list[UOp] = []
+
+    def measure(symbol: Symbol) -> Symbol:
+        """A variable under the name of its slot, so that equal kernels are equal."""
+        if symbol not in measured:
+            slots.append(place[sizes[symbol]])
+            name = measured[symbol] = symbol._replace(name=f"n{len(slots) - 1}")
+            measures.append(UOp(o.PARAM, dtypes.index, (), Measure(len(slots) - 1, name)))
+        return measured[symbol]
+
+    for root in roots:
+        for node in _toposort_within(root, roots, memory, new):
+            if memory.holds(node, roots):
+                new[node] = leaf(node)
+                continue
+            if whole := memory.whole(node, roots):
+                new[node] = leaf(node, whole)
+                continue
+            src = tuple([new[s] for s in node.src])
+            if node.op in (o.CONTIGUOUS, o.DETACH):
+                new[node] = src[0]
+            else:
+                new[node] = node.over(src)
+    stores = tuple(UOp(o.STORE, r.dtype, (t, new[r].reshape(shape))) for t, r in zip(targets, stored))
+    sink = UOp(o.SINK, stored[0].dtype, stores)
+    if sink.symbolic:
+        named: dict[UOp, UOp] = {}
+        for node in toposort(stores):
+            named[node] = node.named(tuple([named[s] for s in node.src]), measure)
+        sink = UOp(o.SINK, sink.dtype, (*[named[s] for s in stores], *measures))
+    return Item(sink, tuple(slots), len(stored), roots[0].device, why, lines)
+
+
+def _toposort_within(root: UOp, roots: list[UOp], memory: _Memory, known: dict[UOp, UOp]) -> list[UOp]:
+    """Sources before users, stopping at what lives in memory elsewhere and at what is known already."""
+    def sources(node: UOp) -> list[UOp]:
+        if memory.holds(node, roots) or memory.whole(node, roots) is not None:
+            return []
+        return [s for s in node.src if s not in known]
+
+    return toposort([root], sources) if root not in known else []
+
+
+def describe(item: Item) -> str:
+    """One kernel's graph as text, sources first."""
+    order = toposort([item.ast])
+    number = {n: i for i, n in enumerate(order)}
+    return "\n".join(f"{number[n]:4d} {n.op.name:<10} {n.dtype.name:<9} {str(list(n.shape)):<20} "
+                     f"{[number[s] for s in n.src]} {'' if n.arg is None else n.arg}" for n in order)

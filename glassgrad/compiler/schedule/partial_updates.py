@@ -1,0 +1,80 @@
+"""Values that are another value with a part replaced. In: a node that gets memory. Out: `Part`, or None.
+
+A row written into a cache is a new value, as all values are: the old one, copied, and then the row. That is two
+kernels. How much is copied is a variable of the first: all of it, or nothing where the result may have the old value's
+memory, because nobody else knows that any more (in_place_results.py). A whole value may be written over the old one
+where a kernel reads of that only the element that it writes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.ops import Kind
+from glassgrad.compiler.graph.uop import UOp
+
+LEAST = 16 * 1024        # elements: of less, one kernel that copies and replaces is as good
+
+
+class Part(NamedTuple):
+    """`whole` with what lies within `bounds` replaced by `value`."""
+    whole: UOp
+    value: UOp
+    bounds: tuple[tuple[Any, Any], ...]
+
+
+class Update(NamedTuple):
+    """The slots of one: the old value, the new one, and how many elements are copied from one to the other."""
+    source: int
+    result: int
+    copied: int
+    size: int
+
+
+def part_of(node: UOp) -> Part | None:
+    """A node as x[bounds] = value, where that is worth two kernels; or None."""
+    part = replacement(node)
+    if part is None or part.whole.op is not o.PARAM or part.whole.arg.scalar:
+        return None
+    if part.whole.symbolic or part.whole.size < LEAST or 4 * part.value.size > part.whole.size:
+        return None
+    return None if part.whole in toposort([part.value]) else part
+
+
+def replacement(node: UOp) -> Part | None:
+    """A node as x[bounds] = value, which `Tensor.__setitem__` writes as where(inside, padded value, x); or None."""
+    if node.op is not o.WHERE:
+        return None
+    inside, padded, whole = node.src
+    if inside.op is not o.PAD or padded.op is not o.PAD or inside.arg != padded.arg or not _is_true(inside.src[0]):
+        return None
+    value = padded.src[0]
+    return Part(whole, value, tuple((before, before + n) for (before, _), n in zip(padded.arg.padding, value.shape)))
+
+
+def _is_true(node: UOp) -> bool:
+    while node.op in (o.RESHAPE, o.EXPAND):
+        node = node.src[0]
+    return node.op is o.CONST and node.arg is True
+
+
+def rewrites(kernel: UOp, result: int, source: int) -> bool:
+    """Whether a kernel (a SINK) reads one of its PARAMs only where it writes another, and for that one alone: then the
+    two may be the same memory, in whatever order elements are computed."""
+    for store in kernel.src:
+        if kernel.op is not o.SINK or store.op is not o.STORE or len(store.src) != 2:
+            return False                         # a part of something is written
+        target, value = store.src
+        reading: set[UOp] = set()
+        for node in toposort([value]):
+            if node.op is o.PARAM and node.arg.slot == source:
+                reading.add(node)
+            elif not reading.isdisjoint(node.src):
+                if node.op.kind not in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
+                    return False                 # a view or a sum: other elements than the one written
+                reading.add(node)
+        if reading and not (target.op is o.PARAM and target.arg.slot == result):
+            return False
+    return True

@@ -1,0 +1,207 @@
+"""A schedule that can run. In: a `Schedule`. Out: `Ready`: compiled kernels, an arena laid out, and launches to bind.
+
+Kernels of one device that follow each other are one plan; copies between devices stand between plans. A run brings the
+buffers and numbers of one graph, and takes new memory for its results.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.settings import settings
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.symbolic import most
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.schedule.kernels import Item, Schedule
+from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.counters import GlobalCounters
+from glassgrad.engine.device_copies import Copy, CopyPlan
+from glassgrad.engine.in_place import written
+from glassgrad.engine.memory_plan import Life, MemoryUse, place
+from glassgrad.engine.profile import profiling
+from glassgrad.engine.report import check_kernel, report_kernel, report_run, show_source
+from glassgrad.engine.schedule_key import Normal, scalar_bytes
+from glassgrad.runtime.devices import Device
+
+if TYPE_CHECKING:
+    from glassgrad.runtime.backend import DevicePlan
+
+
+class Ready:
+    """A compiled schedule: bind buffers and numbers, and run."""
+
+    def __init__(self, planned: Schedule, scalars: tuple[int, ...], buffers: int):
+        self.planned, self.scalars, self.buffers = planned, scalars, buffers
+        items = [item for item in planned.items if planned.runs(item)]
+        self.items = items
+        self.segments: list[Segment] = []          # runs of kernels on one device; copies stand between
+        asked = set(planned.sinks)
+        slots = len(planned.slots)
+        lives: dict[str, list[tuple[int, Life]]] = {}
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for at, item in enumerate(items):
+            for n, slot in enumerate(item.slots):
+                whole = planned.slots[slot].whole
+                slot = slot if whole is None else whole
+                if n < item.results:
+                    first.setdefault(slot, at)
+                last[slot] = at
+        for slot, begin in first.items():
+            if slot not in asked:
+                s = planned.slots[slot]
+                lives.setdefault(s.device or "", []).append((slot, Life(begin, last[slot], s.nbytes)))
+        at = 0
+        while at < len(items):
+            stop = at + 1
+            if items[at].ast.op is not o.COPY:
+                while stop < len(items) and items[stop].ast.op is not o.COPY and items[stop].device == items[at].device:
+                    stop += 1
+            segment = Segment(items[at:stop], slots, planned)
+            for number, sizes in segment.shared:
+                for nbytes in sizes:
+                    lives.setdefault(segment.device, []).append((slots, Life(at + number, at + number, nbytes)))
+                    slots += 1
+            self.segments.append(segment)
+            at = stop
+        self.opened = [(name, Device[name]) for name in dict.fromkeys(s.device for s in self.segments)]
+        self.slots = slots
+        self.pieces = [(slot, s.whole, s.offset) for slot, s in enumerate(planned.slots) if s.whole is not None]
+        self.arenas: list[tuple[str, int, list[tuple[int, int]]]] = []
+        for name, rows in lives.items():
+            offsets, total = place([life for _, life in rows])
+            self.arenas.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
+        cells = [planned.slots[i] for i in range(buffers, planned.inputs)]
+        self.cell_types = [c.dtype for c in cells]
+        self.cells = (ctypes.c_char * (8 * max(1, len(cells))))()
+        self.copied = (ctypes.c_int64 * max(1, len(planned.updates)))(*[u.size for u in planned.updates])
+        programs = [program for segment in self.segments for program in segment.programs]
+        self.operations = sum(p.operations for p in programs)
+        self.bytes = sum(p.bytes for p in programs)
+
+    @property
+    def memory(self) -> MemoryUse:
+        """What one run needs."""
+        given = sum(slot.nbytes for slot in self.planned.slots[:self.buffers])
+        made = sum(self.planned.slots[slot].nbytes for slot in set(self.planned.sinks))
+        scratch = max((s.plan.scratch for s in self.segments), default=0)
+        return MemoryUse(given, made, sum(total for _, total, _ in self.arenas), scratch)
+
+    def run(self, normal: Normal, dead: Collection[UOp] = (), into: Buffer | None = None) -> list[UOp]:
+        """Compute the graph's sinks; new buffers for each. A sink that is one of the `dead` buffers with a part
+        replaced has its memory, and is its node from now on; `into` is where the only one goes."""
+        planned = self.planned
+        addresses = [0] * self.slots
+        addresses[:len(normal.addresses)] = normal.addresses
+        values = [*[c.arg.value for c in normal.cells], *[s.value for s in normal.symbols],
+                  *[normal.constants[i].arg for i in self.scalars]]
+        base = ctypes.addressof(self.cells)
+        for i, (value, dtype) in enumerate(zip(values, self.cell_types)):
+            ctypes.memmove(base + 8 * i, scalar_bytes(value, dtype), 8)
+            addresses[self.buffers + i] = base + 8 * i
+        results: dict[int, UOp] = {}
+        for i, update in enumerate(planned.updates):
+            addresses[update.copied] = ctypes.addressof(self.copied) + 8 * i
+            source = normal.buffers[update.source] if update.source < self.buffers else None
+            in_place = source in dead and update.result in planned.sinks
+            self.copied[i] = 0 if in_place else update.size
+            if in_place and source is not None:
+                results[update.result] = written(source)
+                addresses[update.result] = addresses[update.source]
+        for slot, sink in zip(planned.sinks, normal.sinks):
+            if slot not in results:
+                s = planned.slots[slot]
+                # the line of the expression says more than that of realize()
+                buffer = into or Buffer(tuple(map(most, s.shape)), s.dtype, s.device or "", sink.place)
+                addresses[slot] = buffer.address
+                results[slot] = UOp(o.BUFFER, s.dtype, (), buffer)
+        blocks = []
+        try:
+            for name, total, rows in self.arenas:
+                memory = Device[name].memory
+                block = memory.allocate(total)
+                blocks.append((memory, block))
+                for slot, offset in rows:
+                    addresses[slot] = block.address + offset
+            for slot, whole, offset in self.pieces:
+                addresses[slot] = addresses[whole] + offset
+            self._launch(addresses)
+        finally:
+            for memory, block in blocks:
+                memory.release(block)
+        return [results[slot] for slot in planned.sinks]
+
+    def _launch(self, addresses: list[int]) -> None:
+        debug, check, profile = settings.DEBUG, settings.CHECK, profiling()
+        start = time.perf_counter()
+        number = 0
+        for segment in self.segments:
+            segment.plan.bind(addresses)
+            if debug < 2 and not check and profile is None:
+                segment.plan.run()
+                continue
+            for i, item in enumerate(segment.items):
+                before = segment.snapshot(i, addresses) if check and item.ast.op is not o.COPY else None
+                nanoseconds = segment.plan.run_one(i)
+                if profile is not None:
+                    profile.add(item, segment.programs[i], nanoseconds)
+                if debug >= 2:
+                    report_kernel(GlobalCounters.kernel_count + number, item, segment.programs[i], nanoseconds)
+                if debug >= 3:
+                    show_source(item)
+                if before is not None:
+                    check_kernel(item, before, segment.results(i, addresses))
+                number += 1
+        elapsed = time.perf_counter() - start
+        GlobalCounters.kernel_count += len(self.items)
+        GlobalCounters.global_ops += self.operations
+        GlobalCounters.global_mem += self.bytes
+        GlobalCounters.time_sum_s += elapsed
+        if debug >= 1:
+            report_run(len(self.items), elapsed, self.memory)
+
+
+class Segment:
+    """Kernels on one device that run without a break, or one copy between devices."""
+
+    def __init__(self, items: Sequence[Item], slots: int, planned: Schedule):
+        self.items, self.device, self.first_shared = list(items), items[0].device or "", slots
+        self.shared: list[tuple[int, tuple[int, ...]]] = []
+        self.programs: Sequence[Any]
+        self.plan: DevicePlan
+        if items[0].ast.op is o.COPY:
+            source = planned.slots[items[0].slots[-1]]
+            self.programs = [Copy(source.device or "", self.device, source.nbytes)]
+            self.plan = CopyPlan(self.programs, [items[0].slots])
+            return
+        opened = Device[self.device]
+        self.programs = opened.programs([item.ast for item in items])
+        uses = []
+        for number, (item, program) in enumerate(zip(items, self.programs)):
+            own = tuple(range(slots, slots + len(program.info.shared)))
+            slots += len(own)
+            uses.append((*item.slots, *own))
+            if own:
+                self.shared.append((number, program.info.shared))
+        self.plan = opened.plan(self.programs, uses)
+
+    def snapshot(self, number: int, addresses: list[int]) -> list[bytes]:
+        """The kernel's inputs, before it runs."""
+        return [self._bytes(number, i, addresses) for i in range(len(self.items[number].slots))]
+
+    def results(self, number: int, addresses: list[int]) -> list[bytes]:
+        return [self._bytes(number, i, addresses) for i in range(self.items[number].results)]
+
+    def _bytes(self, number: int, position: int, addresses: list[int]) -> bytes:
+        item = self.items[number]
+        params = {n.arg.slot: n for n in item.ast.toposort() if n.op is o.PARAM}
+        param = params.get(position)
+        if param is None:
+            return b""
+        address = addresses[item.slots[position]]
+        if param.arg.scalar:                       # a number, which the host keeps
+            return ctypes.string_at(address, 8)
+        return bytes(Device[self.device].copy_out(address, param.size * param.dtype.itemsize))

@@ -1,0 +1,128 @@
+"""A graph without its buffers: the key by which schedules are found again. In: sinks. Out: `Normal`.
+
+Buffers, scalar cells and float constants are lifted out, in the order a walk meets them; what is left is structure.
+Two training steps on new batches have the same structure, so the second needs no scheduling. A slice that is one piece
+of its buffer (`X[i:i + 64]`) counts as a buffer of its own, so that the next batch is the same graph too.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Measure, Param
+from glassgrad.compiler.graph.axes import start_of_piece
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.symbolic import Symbol, replaced
+from glassgrad.compiler.graph.uop import UOp
+
+
+@dataclass(eq=False)
+class Normal:
+    """Structure and what was lifted out of it."""
+    key: tuple[Any, ...]
+    order: list[UOp]
+    sinks: Sequence[UOp]
+    buffers: list[UOp]           # BUFFER nodes, or slices that are one piece of one
+    addresses: list[int]         # where each of them begins
+    cells: list[UOp]             # SCALAR nodes
+    symbols: list[Symbol]        # variables in shapes
+    constants: list[UOp]         # CONST nodes of float type
+
+    def constant_bits(self) -> bytes:
+        """The constants' values, exactly."""
+        return struct.pack(f"{len(self.constants)}d", *[c.arg for c in self.constants])
+
+
+_LIFTED = frozenset((o.BUFFER, o.CONST, o.SCALAR, o.DETACH))
+
+
+def normalise(sinks: Sequence[UOp]) -> Normal:
+    """Take a graph apart into structure and leaves."""
+    order = toposort(sinks)
+    place: dict[UOp, int] = {}
+    rows: list[Any] = []
+    buffers, addresses, cells, constants = [], [], [], []
+    symbols: dict[Symbol, Symbol] = {}
+    pieces: dict[UOp, int] = {}
+    at = place.__getitem__
+
+    def number(symbol: Symbol) -> Symbol:
+        """A variable by its place among the others: neither its name nor its value is structure."""
+        return symbols.setdefault(symbol, Symbol(f"v{len(symbols)}", symbol.low, symbol.high))
+
+    for n in order:
+        op = n.op
+        place[n] = len(rows)
+        if op not in _LIFTED:
+            if op is o.SHRINK or pieces and op is o.RESHAPE:
+                begin = _piece(n, pieces)
+                if begin is not None:
+                    pieces[n] = begin
+                    buffers.append(n)
+                    addresses.append(begin)
+                    rows.append((o.BUFFER, n.dtype, n.shape, n.device))
+                    continue
+            arg = replaced(n.arg, number) if n.symbolic else n.arg
+            rows.append((op, n.dtype, arg, *map(at, n.src)))
+        elif op is o.BUFFER:
+            buffers.append(n)
+            addresses.append(n.arg.address)
+            rows.append((op, n.dtype, n.shape, n.device))
+        elif op is o.DETACH:                 # computes nothing: its argument (a token, a gradient) is not structure
+            place[n] = place[n.src[0]]
+        elif op is o.SCALAR:
+            cells.append(n)
+            rows.append((op, n.dtype))
+        elif n.dtype.kind == "f" and n.dtype.bits >= 32:     # a cell holds no narrower float
+            constants.append(n)
+            rows.append((op, n.dtype))
+        else:
+            rows.append((op, n.dtype, type(n.arg), struct.pack("d", n.arg) if n.dtype.kind == "f" else n.arg))
+    return Normal((*rows, *map(at, sinks)), order, sinks, buffers, addresses, cells, list(symbols), constants)
+
+
+def _piece(node: UOp, pieces: dict[UOp, int]) -> int | None:
+    """The address at which a SHRINK (or a reshape of one) begins that takes one contiguous piece of a buffer."""
+    source = node.src[0]
+    begin = source.arg.address if source.op is o.BUFFER and node.op is o.SHRINK else pieces.get(source)
+    if begin is None or node.op is o.RESHAPE:
+        return begin
+    start = start_of_piece(node)
+    return None if start is None else begin + start * node.dtype.itemsize
+
+
+def with_params(normal: Normal, scalars: Sequence[int]) -> tuple[list[UOp], list[UOp]]:
+    """The sinks over PARAMs: slots are buffers, cells, variables, and the constants numbered in `scalars`."""
+    constants = [normal.constants[i] for i in scalars]
+    first = len(normal.buffers) + len(normal.cells)
+    names = {s: Symbol(f"v{i}", s.low, s.high) for i, s in enumerate(normal.symbols)}
+    sizes = [UOp(o.PARAM, dtypes.index, (), Measure(first + i, name)) for i, name in enumerate(names.values())]
+    new: dict[UOp, UOp] = {}
+    for slot, node in [*enumerate([*normal.buffers, *normal.cells]), *enumerate(constants, first + len(sizes))]:
+        scalar = node.op in (o.SCALAR, o.CONST)
+        new[node] = UOp(o.PARAM, node.dtype, (), Param(slot, node.shape, scalar, node.device))
+    params = [*[new[n] for n in (*normal.buffers, *normal.cells)], *sizes, *[new[n] for n in constants]]
+    for n in normal.order:
+        if n.op is o.DETACH:
+            new[n] = new[n.src[0]]
+        elif n not in new:
+            src = tuple([new[s] for s in n.src])
+            new[n] = n.named(src, names.__getitem__) if n.symbolic else n.over(src)
+    return [new[s] for s in normal.sinks], params
+
+
+_CODES = {1: "b", 2: "h", 4: "i", 8: "q"}
+
+
+def scalar_bytes(value: Any, dtype: DType) -> bytes:
+    """A scalar as the eight bytes of its cell."""
+    if dtype.kind == "f":
+        code = {"float64": "d"}.get(dtype.name, "f")
+        return array(code, [value]).tobytes().ljust(8, b"\0")     # beyond float32 is infinity, where struct refuses
+    return (int(value) & ((1 << dtype.bits) - 1)).to_bytes(8, "little")

@@ -1,0 +1,188 @@
+"""Convolutions and their transposes over one, two or three space axes. In, out: (batch, channels, ...space).
+
+The batch axis may be left out, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from glassgrad.base.errors import InputError
+from glassgrad.nn.modules.layer import Layer
+from glassgrad.nn.modules.new_parameters import fan_in_uniform
+from glassgrad.tensor.methods.neural.convolution import each
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
+
+Sizes = int | tuple[int, ...]
+
+
+class _Convolution(Layer):
+    """What a convolution and a transposed one share."""
+    shows: tuple[str, ...] = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
+    rank = 2
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes, dilation: Sizes,
+                 groups: int):
+        if not isinstance(kernel_size, int) and type(self).rank_is_free and len(kernel_size) in (1, 2, 3):
+            self.rank = len(kernel_size)
+        self.kernel_size = each(kernel_size, self.rank, "kernel_size", 1)
+        self.stride = each(stride, self.rank, "stride", 1)
+        self.dilation = each(dilation, self.rank, "dilation", 1)
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise InputError("the channels cannot be divided into these groups",
+                             given=f"in_channels={in_channels}, out_channels={out_channels}, groups={groups}",
+                             expected="a number of groups that divides both",
+                             fix="write groups=1 for an ordinary convolution")
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+
+    rank_is_free = False                            # whether kernel_size may choose the number of space axes
+
+    def _batched(self, x: Tensor) -> Tensor:
+        """The input with a batch axis, checked."""
+        batched = x.unsqueeze(0) if x.ndim == self.rank + 1 else x
+        if batched.ndim != self.rank + 2 or batched.shape[1] != self.in_channels:
+            space = ", ".join(("length",) if self.rank == 1 else ("depth", "height", "width")[3 - self.rank:])
+            self._refuse(f"an input of shape {x.shape}",
+                         f"(batch, {self.in_channels}, {space}), or without the batch",
+                         "check in_channels, and that channels come before space: x.permute moves axes")
+        return batched
+
+
+class Conv2d(_Convolution):
+    """A convolution over two axes (or as many as `kernel_size` has); `weight` is (out, in / groups, ...kernel).
+
+    >>> layer = Conv2d(3, 8, kernel_size=3, padding=1)
+    >>> layer(Tensor.ones(2, 3, 5, 7)).shape, layer.weight.shape
+    ((2, 8, 5, 7), (8, 3, 3, 3))
+    """
+    rank_is_free = True
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
+                 padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True,
+                 padding_mode: str = "zeros"):
+        super().__init__(in_channels, out_channels, kernel_size, stride, dilation, groups)
+        self.padding, self.padding_mode = padding, padding_mode
+        self.pads = self._pads(padding)
+        if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
+            raise InputError("there is no such way to pad", given=f"padding_mode={padding_mode!r}",
+                             expected='"zeros", "reflect", "replicate" or "circular"', fix="check the spelling")
+        inputs = in_channels // groups
+        fan_in = inputs * math.prod(self.kernel_size)
+        self.weight = fan_in_uniform((out_channels, inputs, *self.kernel_size), fan_in)
+        self.bias = fan_in_uniform((out_channels,), fan_in) if bias else None
+
+    def _pads(self, padding: Sizes | str) -> tuple[int, ...]:
+        """Padding as (left, right, top, bottom, ...) from the last axis backward."""
+        if padding == "valid":
+            return (0,) * (2 * self.rank)
+        if padding == "same":
+            if set(self.stride) != {1}:
+                raise InputError('padding="same" keeps the size only without strides', given=f"stride={self.stride}",
+                                 expected="stride=1", fix="write the padding as a number")
+            totals = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size)]
+            return tuple(n for total in reversed(totals) for n in (total // 2, total - total // 2))
+        if isinstance(padding, str):
+            raise InputError("there is no such padding", given=f"padding={padding!r}",
+                             expected='a number, "same" or "valid"',
+                             fix="check the spelling")
+        if not isinstance(padding, int) and len(padding) == 2 * self.rank and self.rank > 1:
+            return tuple(padding)
+        return tuple(n for p in reversed(each(padding, self.rank, "padding", 0)) for n in (p, p))
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen, pads = self._batched(x), self.pads
+        if self.padding_mode != "zeros":
+            seen, pads = seen.pad(pads, mode=self.padding_mode), (0,) * len(pads)
+        out = seen.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, pads)
+        return out if x.ndim == out.ndim else out.squeeze(0)
+
+
+class Conv1d(Conv2d):
+    """A convolution over one axis; `weight` is (out, in / groups, kernel).
+
+    >>> Conv1d(3, 8, kernel_size=3)(Tensor.ones(2, 3, 10)).shape
+    (2, 8, 8)
+    """
+    rank, rank_is_free = 1, False
+
+
+class Conv3d(Conv2d):
+    """A convolution over three axes; `weight` is (out, in / groups, ...kernel).
+
+    >>> Conv3d(3, 4, kernel_size=2)(Tensor.ones(2, 3, 4, 5, 6)).shape
+    (2, 4, 3, 4, 5)
+    """
+    rank, rank_is_free = 3, False
+
+
+class ConvTranspose2d(_Convolution):
+    """The transpose of a convolution: each input spreads over a kernel; `weight` is (in, out / groups, ...kernel).
+
+    >>> layer = ConvTranspose2d(3, 8, kernel_size=2, stride=2)
+    >>> layer(Tensor.ones(2, 3, 5, 7)).shape, layer.weight.shape
+    ((2, 8, 10, 14), (3, 8, 2, 2))
+    """
+    shows = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "dilation",
+             "groups")
+    rank_is_free = True
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1, padding: Sizes = 0,
+                 output_padding: Sizes = 0, groups: int = 1, bias: bool | int = True, dilation: Sizes | bool = 1,
+                 padding_mode: str = "zeros"):
+        if type(bias) is int:    # tinygrad's order of the last three: dilation, groups, bias
+            dilation, groups, bias = groups, bias, True if dilation == 1 else bool(dilation)
+        super().__init__(in_channels, out_channels, kernel_size, stride, dilation, groups)
+        if padding_mode != "zeros":
+            raise InputError("a transposed convolution cannot be padded so", given=f"padding_mode={padding_mode!r}",
+                             expected='"zeros"', fix="leave padding_mode out")
+        self.padding = each(padding, self.rank, "padding", 0)
+        self.output_padding = each(output_padding, self.rank, "output_padding", 0)
+        if any(o >= max(s, d) for o, s, d in zip(self.output_padding, self.stride, self.dilation)):
+            raise InputError("output_padding is larger than what a stride leaves open",
+                             given=f"output_padding={output_padding}",
+                             expected=f"less than the stride {self.stride} or the dilation {self.dilation}",
+                             fix="write output_padding=stride - 1 at most")
+        outputs = out_channels // groups
+        fan_in = outputs * math.prod(self.kernel_size)       # PyTorch counts the second axis here too
+        self.weight = fan_in_uniform((in_channels, outputs, *self.kernel_size), fan_in)
+        self.bias = fan_in_uniform((out_channels,), fan_in) if bias else None
+
+    def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        seen = self._batched(x)
+        extra = self.output_padding if output_size is None else self._extra(seen, output_size)
+        out = seen.conv_transpose2d(self.weight, self.bias, self.groups, self.stride, self.dilation,
+                                    self.padding, extra)
+        return out if x.ndim == out.ndim else out.squeeze(0)
+
+    def _extra(self, x: Tensor, output_size: Sequence[int]) -> tuple[int, ...]:
+        """The output_padding that gives a wanted size."""
+        wanted = tuple(output_size)[-self.rank:]
+        least = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in
+                 zip(x.shape[2:], self.stride, self.padding, self.dilation, self.kernel_size)]
+        extra = tuple(w - n for w, n in zip(wanted, least))
+        if len(wanted) != self.rank or any(not 0 <= e < s for e, s in zip(extra, self.stride)):
+            self._refuse(f"an input of shape {x.shape} with output_size={tuple(output_size)}",
+                         f"sizes from {least} to {[n + s - 1 for n, s in zip(least, self.stride)]}",
+                         "choose a size between")
+        return extra
+
+
+class ConvTranspose1d(ConvTranspose2d):
+    """The transpose of a convolution over one axis; `weight` is (in, out / groups, kernel).
+
+    >>> ConvTranspose1d(3, 8, kernel_size=4, stride=2)(Tensor.ones(2, 3, 10)).shape
+    (2, 8, 22)
+    """
+    rank, rank_is_free = 1, False
+
+
+class ConvTranspose3d(ConvTranspose2d):
+    """The transpose of a convolution over three axes; `weight` is (in, out / groups, ...kernel).
+
+    >>> ConvTranspose3d(2, 3, kernel_size=2, stride=2)(Tensor.ones(1, 2, 3, 4, 5)).shape
+    (1, 3, 6, 8, 10)
+    """
+    rank, rank_is_free = 3, False

@@ -1,0 +1,75 @@
+"""Linear layers: x times a matrix. In, out: tensors whose last axis is the features."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from glassgrad.nn.modules.layer import Layer
+from glassgrad.nn.modules.new_parameters import fan_in_uniform, uniform_within
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["Linear", "Bilinear", "Identity"]
+
+
+class Linear(Layer):
+    """x W^T + b, along the last axis; `weight` is (out_features, in_features).
+
+    >>> layer = Linear(3, 4)
+    >>> layer(Tensor.ones(2, 3)).shape, layer.weight.shape
+    ((2, 4), (4, 3))
+    """
+    shows = ("in_features", "out_features")
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True):
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = fan_in_uniform((out_features, in_features), in_features)
+        self.bias = fan_in_uniform((out_features,), in_features) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not x.shape or x.shape[-1] != self.in_features:
+            self._refuse(f"an input of shape {x.shape}", f"a last axis of {self.in_features} (in_features)",
+                         "flatten or transpose the input, or make the layer with in_features="
+                         f"{x.shape[-1] if x.shape else 1}")
+        return x.linear(self.weight.transpose(0, 1), self.bias)
+
+
+class Bilinear(Layer):
+    """x W y + b for two inputs; `weight` is (out_features, in1_features, in2_features).
+
+    >>> Bilinear(2, 3, 5)(Tensor.ones(4, 2), Tensor.ones(4, 3)).shape
+    (4, 5)
+    """
+    shows = ("in1_features", "in2_features", "out_features")
+
+    def __init__(self, in1_features: int, in2_features: int, out_features: int, bias: bool = True):
+        self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
+        bound = 1 / math.sqrt(in1_features)
+        self.weight = uniform_within(bound, out_features, in1_features, in2_features)
+        self.bias = uniform_within(bound, out_features) if bias else None
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        sizes = (*x.shape[-1:], *y.shape[-1:])
+        if sizes != (self.in1_features, self.in2_features) or x.shape[:-1] != y.shape[:-1]:
+            self._refuse(f"inputs of shape {x.shape} and {y.shape}",
+                         f"equal shapes but for the last axes of {self.in1_features} and {self.in2_features}",
+                         "check the order of the inputs")
+        rows = x.reshape(-1, self.in1_features)
+        seen = (rows @ self.weight.permute(1, 0, 2).reshape(self.in1_features, -1)).reshape(
+            -1, self.out_features, self.in2_features)                              # (rows, out, in2)
+        out = (seen * y.reshape(-1, 1, self.in2_features)).sum(-1).reshape(*x.shape[:-1], self.out_features)
+        return out if self.bias is None else out + self.bias
+
+
+class Identity(Layer):
+    """The input, unchanged; takes and ignores any settings.
+
+    >>> Identity(54)(Tensor([1, 2])).tolist()
+    [1, 2]
+    """
+
+    def __init__(self, *ignored: Any, **also_ignored: Any):
+        pass
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x

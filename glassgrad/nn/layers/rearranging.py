@@ -1,0 +1,131 @@
+"""Elements in another order or shape, as layers: flattening, pixels from channels, windows. In, out: tensors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from glassgrad.nn.modules.layer import Layer
+from glassgrad.tensor.methods.neural.convolution import each
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["Flatten", "Unflatten", "PixelShuffle", "PixelUnshuffle", "ChannelShuffle", "Unfold", "Fold"]
+
+
+class Flatten(Layer):
+    """Several neighbouring axes as one; all but the batch unless told otherwise.
+
+    >>> Flatten()(Tensor.ones(2, 3, 4)).shape
+    (2, 12)
+    """
+    shows = ("start_dim", "end_dim")
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1):
+        self.start_dim, self.end_dim = start_dim, end_dim
+
+    def forward(self, x: Tensor) -> Tensor: return x.flatten(self.start_dim, self.end_dim)
+
+
+class Unflatten(Layer):
+    """One axis as several.
+
+    >>> Unflatten(1, (3, 4))(Tensor.ones(2, 12)).shape
+    (2, 3, 4)
+    """
+    shows = ("dim", "unflattened_size")
+
+    def __init__(self, dim: int, unflattened_size: Sequence[int]):
+        self.dim, self.unflattened_size = dim, tuple(unflattened_size)
+
+    def forward(self, x: Tensor) -> Tensor: return x.unflatten(self.dim, self.unflattened_size)
+
+
+class PixelShuffle(Layer):
+    """Channels become pixels: (..., channels factor^2, height, width) as (..., channels, height factor, width factor).
+
+    >>> PixelShuffle(2)(Tensor.ones(1, 8, 3, 4)).shape
+    (1, 2, 6, 8)
+    """
+    shows = ("upscale_factor",)
+
+    def __init__(self, upscale_factor: int):
+        self.upscale_factor = upscale_factor
+
+    def forward(self, x: Tensor) -> Tensor: return x.pixel_shuffle(self.upscale_factor)
+
+
+class PixelUnshuffle(Layer):
+    """`PixelShuffle` undone.
+
+    >>> PixelUnshuffle(2)(Tensor.ones(1, 2, 6, 8)).shape
+    (1, 8, 3, 4)
+    """
+    shows = ("downscale_factor",)
+
+    def __init__(self, downscale_factor: int):
+        self.downscale_factor = downscale_factor
+
+    def forward(self, x: Tensor) -> Tensor: return x.pixel_unshuffle(self.downscale_factor)
+
+
+class ChannelShuffle(Layer):
+    """Channels dealt out: the first of each group, then the second of each, and so on.
+
+    >>> ChannelShuffle(2)(Tensor([[[0], [1], [2], [3]]])).flatten().tolist()
+    [0, 2, 1, 3]
+    """
+    shows = ("groups",)
+
+    def __init__(self, groups: int):
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor: return x.channel_shuffle(self.groups)
+
+
+class _Windows(Layer):
+    """Windows over two axes of space."""
+    shows: tuple[str, ...] = ("kernel_size", "dilation", "padding", "stride")
+
+    def __init__(self, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1):
+        self.kernel_size, self.dilation = each(kernel_size, 2, "kernel_size"), each(dilation, 2, "dilation")
+        self.padding, self.stride = each(padding, 2, "padding", 0), each(stride, 2, "stride")
+
+
+class Unfold(_Windows):
+    """Every window as a column: (batch, channels, height, width) as (batch, channels * kernel, windows).
+
+    >>> Unfold(2)(Tensor.arange(6).reshape(1, 1, 2, 3)).tolist()
+    [[[0, 1], [1, 2], [3, 4], [4, 5]]]
+    """
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 3:
+            return self.forward(x.unsqueeze(0)).squeeze(0)
+        sides = [p for p in reversed(self.padding) for _ in range(2)]
+        reach = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size)]
+        if x.ndim != 4 or any(n + 2 * p <= r for n, p, r in zip(x.shape[2:], self.padding, reach)):
+            self._refuse(f"an input of shape {x.shape}",
+                         "(batch, channels, height, width), or without the batch, with room for a window",
+                         "check kernel_size, dilation and padding")
+        padded = x.pad(sides)
+        # for each place in a window, what lies there in all windows: (batch, channels, kernel, windows)
+        seen = [padded[:, :, slice(i, n_i + i - reach[0], self.stride[0]), slice(j, n_j + j - reach[1], self.stride[1])]
+                for n_i, n_j in [padded.shape[2:]]
+                for i, j in itertools.product(*[range(0, r + 1, d) for r, d in zip(reach, self.dilation)])]
+        return Tensor.stack(*[s.flatten(2) for s in seen], dim=2).flatten(1, 2)
+
+
+class Fold(_Windows):
+    """Columns back to their windows, added where these overlap: what `Unfold` took apart.
+
+    >>> Fold((2, 3), 2)(Unfold(2)(Tensor.ones(1, 1, 2, 3))).tolist()
+    [[[[1.0, 2.0, 1.0], [1.0, 2.0, 1.0]]]]
+    """
+    shows = ("output_size", "kernel_size", "dilation", "padding", "stride")
+
+    def __init__(self, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1):
+        super().__init__(kernel_size, dilation, padding, stride)
+        self.output_size = each(output_size, 2, "output_size")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.fold(self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)

@@ -1,0 +1,75 @@
+"""Layers one after another. In: layers or functions. Out: one layer whose parameters are named `0.weight`,
+`1.bias`, ...
+
+A plain list does as well: `x.sequential([layer, Tensor.relu, layer])`, and a list as an attribute is found by
+`nn.state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from glassgrad.base.errors import InputError
+from glassgrad.nn.modules.layer import Layer
+
+__all__ = ["Sequential"]
+
+
+class Sequential(Layer):
+    """Calls its layers one after another; give layers, or one list, or one dictionary with names of your own.
+
+    >>> from glassgrad.nn.layers.linear import Linear
+    >>> model = Sequential(Linear(3, 4), Tensor.relu, Linear(4, 2))
+    >>> model(Tensor.ones(5, 3)).shape, len(model), model[0]
+    ((5, 2), 3, Linear(in_features=3, out_features=4))
+    """
+
+    def __init__(self, *layers: Any):
+        named: Mapping[str, Any]
+        if len(layers) == 1 and isinstance(layers[0], Mapping):
+            named = layers[0]
+        else:
+            several = layers[0] if len(layers) == 1 and isinstance(layers[0], (list, tuple)) else layers
+            named = {str(i): layer for i, layer in enumerate(several)}
+        for name, layer in named.items():
+            self._put(name, layer)
+
+    def _put(self, name: str, layer: Callable[..., Any]) -> None:
+        if not callable(layer):
+            raise InputError("Sequential needs layers to call", given=f"{layer!r} of type {type(layer).__name__}",
+                             expected="layers or functions", fix="check the list of layers")
+        vars(self)[name] = layer    # by name, so that nn.state calls the parameters as PyTorch does
+
+    def forward(self, x: Any) -> Any:
+        for layer in self:
+            x = layer(x)
+        return x
+
+    def append(self, layer: Callable[..., Any]) -> Sequential:
+        """Add a layer at the end.
+
+        >>> len(Sequential(Tensor.relu).append(Tensor.exp))
+        2
+        """
+        self._put(str(len(self)), layer)
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._layers().values())
+
+    def __len__(self) -> int:
+        return len(self._layers())
+
+    def _layers(self) -> dict[str, Any]:
+        """The layers by name: all attributes but the one that says whether to train."""
+        return {name: layer for name, layer in vars(self).items() if name != "training"}
+
+    def __getitem__(self, at: int | slice) -> Any:
+        layers = list(self)
+        return Sequential(*layers[at]) if isinstance(at, slice) else layers[at]
+
+    def __repr__(self) -> str:
+        rows = [f"  {name}: {getattr(layer, '__name__', None) or repr(layer)}".replace("\n", "\n  ")
+                for name, layer in self._layers().items()]
+        return "Sequential(\n" + "\n".join(rows) + "\n)"

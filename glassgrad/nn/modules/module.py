@@ -1,0 +1,314 @@
+"""PyTorch's Module, for models that are written that way. In: a class with `forward`. Out: a model that can be asked.
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(2, 16), nn.Linear(16, 1)
+        def forward(self, x):
+            return self.last(F.relu(self.first(x)))
+
+Nothing here needs it: any object is a model, and `nn.state` finds its tensors. A Module only answers to PyTorch's
+names. Its parameters are the float tensors that want gradients, or did when they were set; buffers are the others, such
+as running statistics.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from glassgrad.base.errors import InputError
+from glassgrad.base.meanings import meaning
+from glassgrad.base.settings import Context, settings
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.nn.modules.object_tree import Place, walk
+from glassgrad.nn.state.state_dict import Loaded, get_state_dict, load_state_dict
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["Module", "ModuleDict", "ModuleList", "Parameter", "ParameterDict", "ParameterList"]
+
+
+def Parameter(data: Any, requires_grad: bool = True) -> Tensor:
+    """A tensor that an optimizer trains.
+
+    >>> Parameter(Tensor([1.0])).requires_grad
+    True
+    """
+    tensor = data if isinstance(data, Tensor) else Tensor(data)
+    return tensor.requires_grad_(requires_grad)
+
+
+class _Calls(threading.local):
+    """The modules that are being called, outermost first."""
+
+    def __init__(self) -> None:
+        self.open: list[Module] = []
+
+
+_calls = _Calls()
+
+
+class Module:
+    """The base of models with a `forward`.
+
+    >>> class Scale(Module):
+    ...     def __init__(self): self.weight = Parameter(Tensor([2.0]))
+    ...     def forward(self, x): return x * self.weight
+    >>> Scale()(Tensor([3.0])).tolist(), list(Scale().state_dict())
+    ([6.0], ['weight'])
+    """
+    training: bool | None = True     # PyTorch's models begin in training; None: as `Tensor.training` says
+    buffer_names: tuple[str, ...] = ()      # attributes that are never trained
+    parameter_names: tuple[str, ...] = ()   # attributes that asked for gradients when they were set, frozen or not
+    temporary_names: tuple[str, ...] = ()   # buffers that no file holds
+    passing_names: tuple[str, ...] = ()     # attributes that a call left behind, such as attention to be looked at
+    all_are_parameters = False              # so too what never asked: other tensors may be constants
+    forward: Any
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Tensor):
+            self._note(name, value, vars(self).get(name))
+        object.__setattr__(self, name, value)
+
+    def _note(self, name: str, value: Tensor, before: Any) -> None:
+        """What the tensor of this name is from now on."""
+        if value.requires_grad:
+            kind = "parameter_names"
+        elif isinstance(before, Tensor):                # a buffer that is given another value stays one
+            kind = "buffer_names" if before.requires_grad is False and name not in self.parameter_names else ""
+        else:
+            kind = "passing_names" if any(module is self for module in _calls.open) else ""
+        if kind and name not in getattr(self, kind):
+            self.__dict__[kind] = (*getattr(self, kind), name)
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        if not hasattr(type(self), "forward"):
+            raise InputError(f"{type(self).__name__} has nothing to call", given="a Module without a forward",
+                             expected="a method that computes the result", fix="write def forward(self, x): ...")
+        return self._as_told(inputs, options)
+
+    def _as_told(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Call `forward`; dropout and batchnorm inside do as the model was told, if it was told."""
+        _calls.open.append(self)
+        try:
+            mode = self.training
+            if mode is None and len(_calls.open) == 1 and meaning("a new layer") == "trains":
+                mode = True
+            if mode is None or mode == bool(settings.TRAINING):
+                return self.forward(*inputs, **options)
+            with Context(TRAINING=int(mode)):
+                return self.forward(*inputs, **options)
+        finally:
+            _calls.open.pop()
+
+    # -- what is inside --------------------------------------------------------------------------------------
+    def state_dict(self, prefix: str = "") -> dict[str, Any]:
+        """Every tensor under its dotted name."""
+        return get_state_dict(self, prefix)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Loaded:
+        """Take the values of a state dictionary; says what was missing or not expected."""
+        return load_state_dict(self, dict(state_dict), strict)
+
+    def named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """The tensors that are trained, each once, with their names.
+
+        >>> class Net(Module):
+        ...     def __init__(self): self.a, self.seen = Parameter(Tensor([1.0])), Tensor([0], requires_grad=False)
+        >>> [name for name, _ in Net().named_parameters()], [name for name, _ in Net().named_buffers()]
+        (['a'], ['seen'])
+        """
+        yield from self._named(prefix, recurse, trained=True)
+
+    def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """The tensors that are not trained, each once, with their names."""
+        yield from self._named(prefix, recurse, trained=False)
+
+    def parameters(self, recurse: bool = True) -> Iterator[Tensor]:
+        """The tensors that are trained, each once."""
+        return (tensor for _, tensor in self.named_parameters(recurse=recurse))
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """The tensors that are not trained, each once."""
+        return (tensor for _, tensor in self.named_buffers(recurse=recurse))
+
+    def _named(self, prefix: str, recurse: bool, trained: bool) -> Iterator[tuple[str, Tensor]]:
+        seen: set[int] = set()
+        for place in walk(self, prefix, lambda value: isinstance(value, Tensor)):
+            if id(place.value) not in seen and (recurse or place.holder is self) and _is_parameter(place) is trained:
+                seen.add(id(place.value))
+                yield place.name, place.value
+
+    def named_children(self) -> Iterator[tuple[str, Any]]:
+        """The models and layers that are attributes of this one."""
+        return ((name, value) for name, value in vars(self).items() if isinstance(value, Module))
+
+    def children(self) -> Iterator[Any]:
+        """The same without names."""
+        return (child for _, child in self.named_children())
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
+        """This model, and all models and layers inside, with their names."""
+        yield prefix, self
+        yield from _inside(self, prefix)
+
+    def modules(self) -> Iterator[Any]:
+        """The same without names."""
+        return (module for _, module in self.named_modules())
+
+    def apply(self, function: Callable[[Any], Any]) -> Any:
+        """Call a function with every model and layer inside, then with this one."""
+        for _, module in reversed(list(self.named_modules())):
+            function(module)
+        return self
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """An attribute that is never trained; if not persistent, it is not in the state dictionary either."""
+        self.buffer_names = (*self.buffer_names, name)
+        if not persistent:
+            self.temporary_names = (*self.temporary_names, name)
+        setattr(self, name, None if tensor is None else tensor.requires_grad_(False))
+
+    def register_parameter(self, name: str, param: Tensor | None) -> None:
+        """An attribute that is trained."""
+        setattr(self, name, None if param is None else Parameter(param))
+
+    def add_module(self, name: str, module: Any) -> None:
+        """An attribute that is a model or layer."""
+        setattr(self, name, module)
+
+    # -- what it does ----------------------------------------------------------------------------------------
+    def train(self, mode: bool = True) -> Any:
+        """From now on calls of this model train (or not), whatever `Tensor.training` says."""
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Any:
+        """From now on calls of this model do not train."""
+        return self.train(False)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        """Whether its float tensors are trained; buffers never are."""
+        for place in walk(self, "", lambda value: isinstance(value, Tensor)):
+            if place.value.dtype in dtypes.floats and not _is_buffer(place):
+                place.value.requires_grad_(requires_grad)
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients."""
+        for tensor in self.parameters():
+            tensor.grad = None if set_to_none or tensor.grad is None else tensor.grad.zeros_like()
+
+    def to(self, device: Any = None, dtype: DType | str | None = None) -> Any:
+        """Its tensors on another device, or its float tensors in another type."""
+        if isinstance(device, DType):
+            device, dtype = None, device
+        for tensor in [*self.parameters(), *self.buffers()]:
+            if dtype is not None and tensor.dtype in dtypes.floats:
+                tensor.replace(tensor.cast(dtype))
+            if device is not None:
+                tensor.to_(device)
+        return self
+
+    def half(self) -> Any: return self.to(dtypes.float16)
+    def bfloat16(self) -> Any: return self.to(dtypes.bfloat16)
+    def float(self) -> Any: return self.to(dtypes.float32)
+    def double(self) -> Any: return self.to(dtypes.float64)
+    def cpu(self) -> Any: return self.to("CPU")
+
+    def __repr__(self) -> str:
+        rows = [f"  ({name}): {child!r}".replace("\n", "\n  ") for name, child in self.named_children()]
+        return f"{type(self).__name__}(" + ("\n" + "\n".join(rows) + "\n" if rows else "") + ")"
+
+
+def _is_buffer(place: Place) -> bool:
+    return isinstance(place.holder, Module) and place.key in place.holder.buffer_names
+
+
+def _is_parameter(place: Place) -> bool:
+    if place.value.dtype not in dtypes.floats or _is_buffer(place):
+        return False
+    known = isinstance(place.holder, Module) and \
+        (place.holder.all_are_parameters or place.key in place.holder.parameter_names)
+    return known or place.value.requires_grad is not False
+
+
+def _inside(holder: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(holder).items():
+        if isinstance(value, Module):
+            path = f"{prefix}.{name}" if prefix else name
+            yield path, value
+            yield from _inside(value, path)
+
+
+# -- several -------------------------------------------------------------------------------------------------
+class ModuleList(Module):
+    """Models in a row, named 0, 1, ...
+
+    >>> from glassgrad.nn.layers.linear import Linear
+    >>> list(ModuleList([Linear(1, 2), Linear(2, 1)]).state_dict())
+    ['0.weight', '0.bias', '1.weight', '1.bias']
+    """
+
+    def __init__(self, modules: Iterable[Any] | None = None):
+        self.extend(modules or ())
+
+    def append(self, module: Any) -> Any:
+        """Add one at the end."""
+        vars(self)[str(len(self))] = module
+        return self
+
+    def extend(self, modules: Iterable[Any]) -> Any:
+        """Add several at the end."""
+        for module in modules:
+            self.append(module)
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        return (value for name, value in vars(self).items() if name.isdigit())
+
+    def __len__(self) -> int:
+        return sum(name.isdigit() for name in vars(self))
+
+    def __getitem__(self, at: int | slice) -> Any:
+        return type(self)(list(self)[at]) if isinstance(at, slice) else list(self)[at]
+
+
+class ParameterList(ModuleList):
+    """Tensors in a row, named 0, 1, ..., all trained."""
+    all_are_parameters = True
+
+    def append(self, module: Any) -> Any:
+        return super().append(Parameter(module))
+
+
+class ModuleDict(Module):
+    """Models by names.
+
+    >>> from glassgrad.nn.layers.linear import Linear
+    >>> list(ModuleDict({"up": Linear(1, 2)}).state_dict())
+    ['up.weight', 'up.bias']
+    """
+
+    def __init__(self, modules: Mapping[str, Any] | None = None):
+        for name, module in (modules or {}).items():
+            self[name] = module
+
+    def __setitem__(self, name: str, module: Any) -> None: vars(self)[name] = module
+    def __getitem__(self, name: str) -> Any: return vars(self)[name]
+    def __contains__(self, name: object) -> bool: return name in vars(self) and name != "training"
+    def __iter__(self) -> Iterator[str]: return (name for name in vars(self) if name != "training")
+    def __len__(self) -> int: return len(list(iter(self)))
+    def keys(self) -> Iterable[str]: return list(self)
+    def values(self) -> Iterable[Any]: return [self[name] for name in self]
+    def items(self) -> Iterable[tuple[str, Any]]: return [(name, self[name]) for name in self]
+
+
+class ParameterDict(ModuleDict):
+    """Tensors by names, all trained."""
+    all_are_parameters = True
+
+    def __setitem__(self, name: str, module: Any) -> None:
+        super().__setitem__(name, Parameter(module))

@@ -1,0 +1,89 @@
+"""What a user calls a layer. In: a layer, while its call is running. Out: a name such as `model.blocks.3.fc`.
+
+Layers are plain objects and do not know who holds them. When one has to complain, the running functions do know:
+their variables lead to it. This is looked up only for an error's text, so it costs nothing otherwise.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import FrameType, FunctionType, ModuleType
+from typing import Any
+
+from glassgrad.base.source_lines import PACKAGE
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["path_of", "parameters_of"]
+
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_MOST_OBJECTS = 5000     # looked at per running function
+_PLAIN = (str, bytes, int, float, type(None), type, ModuleType, FunctionType, Tensor)
+
+
+def path_of(layer: object) -> str | None:
+    """The longest name that leads to a layer from a variable of a running function of the user's, or None.
+
+    >>> class Model:
+    ...     def __init__(self): self.blocks = [object(), object()]
+    >>> model = Model()
+    >>> path_of(model.blocks[1])
+    'model.blocks.1'
+    """
+    found: str | None = None
+    for frame in _user_frames(sys._getframe(1)):
+        for start, value in list(frame.f_locals.items()):
+            if start.startswith("__"):
+                continue
+            path = _search(start, value, layer)
+            if path is not None and (found is None or path.count(".") >= found.count(".")):
+                found = path
+    return found
+
+
+def parameters_of(layer: object) -> Iterator[tuple[str, Tensor]]:
+    """The tensors that a layer holds itself, by name.
+
+    >>> class Scale:
+    ...     def __init__(self): self.weight = Tensor([1.0, 2.0])
+    >>> [(name, t.shape) for name, t in parameters_of(Scale())]
+    [('weight', (2,))]
+    """
+    for name, value in getattr(layer, "__dict__", {}).items():
+        if isinstance(value, Tensor):
+            yield name, value
+
+
+def _user_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Running functions from the inside outward, ours left out, up to the first that belongs to a library."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(PACKAGE):
+            if file.startswith(_LIBRARIES):
+                return
+            yield frame
+        frame = frame.f_back
+
+
+def _search(start: str, value: object, layer: object) -> str | None:
+    """The shortest way from a variable to the layer through attributes, lists and dictionaries."""
+    waiting: deque[tuple[str, Any]] = deque([(start, value)])
+    seen: set[int] = set()
+    while waiting and len(seen) < _MOST_OBJECTS:
+        path, holder = waiting.popleft()
+        if holder is layer:
+            return path
+        if id(holder) in seen or isinstance(holder, _PLAIN):
+            continue
+        seen.add(id(holder))
+        inside: Any = ()
+        if isinstance(holder, (list, tuple)):
+            inside = enumerate(holder)
+        elif isinstance(holder, Mapping):
+            inside = holder.items()
+        elif hasattr(holder, "__dict__"):
+            inside = vars(holder).items()
+        waiting.extend((f"{path}.{name}", part) for name, part in inside)
+    return None

@@ -1,0 +1,75 @@
+"""Walk what a model is made of. In: any object. Out: the values inside, under dotted names such as `layers.0.weight`.
+
+Looked into are attributes (in `__dict__` and `__slots__`), lists, tuples, named tuples and mappings, but not what wraps
+a function, such as a jit. What is met again by another way is named again, as tied weights are in PyTorch; what is met
+again inside itself is not, so cycles end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor.base import Core
+
+__all__ = ["Place", "walk"]
+
+# never looked into: they hold no part of a model, or very much that is none
+_OPAQUE = (str, bytes, bytearray, bool, int, float, complex, type(None), type, ModuleType, FunctionType,
+           BuiltinFunctionType, MethodType, Core, UOp, DType)
+
+
+class Place(NamedTuple):
+    """A value and where it was found: `holder[key]`, or the attribute `key` of `holder`; None for the root itself."""
+    name: str
+    value: Any
+    holder: Any
+    key: Any
+
+
+def walk(root: Any, prefix: str, wanted: Callable[[Any], bool]) -> Iterator[Place]:
+    """Every value inside that is wanted, in the order of attributes and items.
+
+    >>> [(p.name, p.value) for p in walk({"a": [1, 2], "b": (3,)}, "", lambda value: isinstance(value, int))]
+    [('a.0', 1), ('a.1', 2), ('b.0', 3)]
+    """
+    inside: set[int] = set()                                # ids of the objects that lead to where we are
+    waiting: list[Place | int] = [Place(prefix, root, None, None)]
+    while waiting:
+        place = waiting.pop()
+        if isinstance(place, int):
+            inside.discard(place)
+        elif wanted(place.value):
+            yield place._replace(name=place.name.strip("."))
+        elif not isinstance(place.value, _OPAQUE) and id(place.value) not in inside and not _wraps(place.value):
+            holder, before = place.value, place.name
+            inside.add(id(holder))
+            waiting.append(id(holder))
+            parts = [Place(f"{before}{key}.", value, holder, key) for key, value in _parts(holder)]
+            waiting.extend(reversed(parts))
+
+
+def _wraps(thing: Any) -> bool:
+    """Whether it is a function in disguise (a jit, a cache): what that remembers is no part of a model."""
+    return "__wrapped__" in getattr(thing, "__dict__", ())
+
+
+def _parts(holder: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(holder, tuple) and hasattr(holder, "_fields"):
+        yield from zip(holder._fields, holder)
+    elif isinstance(holder, (list, tuple, deque)):
+        yield from enumerate(holder)
+    elif isinstance(holder, Mapping):
+        yield from holder.items()
+    else:
+        left = getattr(holder, "passing_names", ())         # what a call of a Module left behind is no part of it
+        yield from ((key, value) for key, value in getattr(holder, "__dict__", {}).items() if key not in left)
+        for kind in type(holder).__mro__:
+            slots = kind.__dict__.get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if name not in ("__dict__", "__weakref__") and hasattr(holder, name):
+                    yield name, getattr(holder, name)

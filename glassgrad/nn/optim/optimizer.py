@@ -1,0 +1,382 @@
+"""What every optimizer shares: groups of parameters, state, a step as one graph. In: gradients. Out: new parameters.
+
+An optimizer is its formula: a subclass gives `update`, which takes a value and its gradient and returns the new
+value, and names the tensors it keeps per parameter. Gradients, parameters, state and pending statistics are
+computed together, so a whole training step is one schedule, and no gradient keeps an old graph alive. PyTorch's
+`foreach` and `fused`, which choose how a step runs there, are taken and mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from glassgrad.base.errors import DeviceError, GradientError, InputError
+from glassgrad.base.meanings import meaning
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.nn.modules import running_statistics as pending
+from glassgrad.nn.optim.parameter_group import Group
+from glassgrad.tensor.argument_checks import explaining_class
+from glassgrad.tensor.autograd.leaves import take_started
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["Optimizer", "OptimizerGroup"]
+
+Parameters = Iterable[Tensor] | Iterable[dict[str, Any]] | Tensor
+
+
+class Optimizer:
+    """The base of all optimizers; a subclass has an `update`.
+
+    >>> class Plain(Optimizer):
+    ...     def __init__(self, params, lr=0.1): super().__init__(params, {"lr": lr})
+    ...     def update(self, i, value, gradient, group): return value - group.number("lr") * gradient
+    >>> x = Tensor([1.0, 2.0])
+    >>> optimizer = Plain([x], lr=0.5)
+    >>> _ = (x * x).sum().backward()
+    >>> optimizer.step(); x.tolist()
+    [0.0, 0.0]
+    """
+    __jit_unwatched__ = ("defaults", "shared")      # read when a group is added; empty between steps
+    keeps: Mapping[str, str] = {}                   # attributes: a tensor per parameter; and PyTorch's names of them
+
+    def __init_subclass__(cls) -> None:
+        explaining_class(cls, "nn.optim")
+
+    def __init__(self, params: Parameters, defaults: dict[str, Any], master_weights: bool = True):
+        self.defaults = {"maximize": False, **defaults}
+        self.master_weights = master_weights
+        self.params: list[Tensor] = []              # what is trained
+        self.buffers: list[Tensor] = []             # given with requires_grad=False: computed along, never changed
+        self.param_groups: list[Group] = []
+        self.rates: list[Tensor] = []               # the learning rate of each group
+        self.master: list[Tensor | None] = []       # float32 values of narrower parameters
+        self.shared: dict[Any, Any] = {}            # what updates of one step have in common; empty between steps
+        for attribute in self.keeps:
+            setattr(self, attribute, [])
+        for group in _groups(params):
+            self.add_param_group(group)
+        if not self.params:
+            raise InputError("an optimizer needs something to optimize", given="no trainable tensor",
+                             expected="float tensors whose requires_grad is not False",
+                             fix="hand in nn.state.get_parameters(model)")
+
+    # -- parameters ------------------------------------------------------------------------------------------------
+    def add_param_group(self, settings: dict[str, Any]) -> None:
+        """More parameters, with settings of their own.
+
+        >>> from glassgrad.nn.optim import SGD
+        >>> optimizer = SGD([Tensor([1.0])], lr=0.1)
+        >>> optimizer.add_param_group({"params": [Tensor([2.0])], "lr": 0.01})
+        >>> [group["lr"] for group in optimizer.param_groups]
+        [0.1, 0.01]
+        """
+        given = settings["params"]
+        given = [given] if isinstance(given, Tensor) else [_unnamed(each) for each in given]
+        unknown = set(settings) - set(self.defaults) - {"params", "initial_lr"}
+        if unknown:
+            raise InputError(f"{type(self).__name__} has no such setting", given=", ".join(sorted(unknown)),
+                             expected=f"one of {', '.join(self.defaults)}", fix="check the spelling")
+        known = {id(t) for t in (*self.params, *self.buffers)}
+        places: list[int] = []
+        for position, tensor in enumerate(given):
+            if not isinstance(tensor, Tensor):
+                raise InputError("an optimizer takes tensors",
+                                 given=f"{tensor!r} of type {type(tensor).__name__} at {position}",
+                                 expected="a list of tensors, or of dictionaries with params",
+                                 fix="hand in nn.state.get_parameters(model)")
+            if id(tensor) in known:
+                if any(tensor is t for group in self.param_groups for t in group["params"]):
+                    raise InputError("a parameter is in two groups",
+                                     given=f"the tensor of shape {tensor.shape} at {position}",
+                                     expected="each parameter once", fix="leave it out of one of the groups")
+                continue
+            known.add(id(tensor))
+            if tensor.requires_grad is False or tensor.dtype.kind != "f":
+                self.buffers.append(tensor if pending.is_computed(tensor) else _kept(tensor))
+            else:
+                places.append(len(self.params))
+                self.params.append(tensor)
+        members = [self.params[i] for i in places]
+        devices = sorted({p.device for p in members})
+        if len(devices) > 1:
+            raise DeviceError("the parameters of a group live on different devices", given=" and ".join(devices),
+                              expected="one device per group",
+                              fix='make one group per device: [{"params": ...}, ...]')
+        _own_memory(members, [t for t in self.params if not any(t is m for m in members)])
+        values = {**self.defaults, **settings, "params": members}
+        wide = [p.dtype.accumulator for p in members]
+        group = Group(values, places, devices[0] if devices else None,
+                      dtypes.float64 if dtypes.float64 in wide else dtypes.float32)
+        self.check(group)
+        self.param_groups.append(group)
+        self.rates.append(group.tensor("lr"))
+        self._start(group)
+
+    def _start(self, group: Group) -> None:
+        """State for the parameters of a new group."""
+        counter: dict[DType, Tensor] = {}
+        for i in group.places:
+            p = self.params[i]
+            wide = p.dtype.accumulator
+            narrow = self.master_weights and p.dtype.bits < 32
+            self.master.append(_kept(p.detach().cast(wide).contiguous()) if narrow else None)
+            for attribute in self.keeps:
+                made: Tensor | None = None
+                if self.wants(attribute, group) and self.wants_for(attribute, p):
+                    if attribute == "t":             # one value in memory, as long as all count alike
+                        made = Tensor(counter.setdefault(wide, self._filled("t", p, group)), requires_grad=False)
+                    else:
+                        made = self._filled(attribute, p, group)
+                getattr(self, attribute).append(made)
+
+    def _filled(self, attribute: str, p: Tensor, group: Group) -> Tensor:
+        if attribute == "t":
+            return Tensor(0.0, dtype=p.dtype.accumulator, device=p.device, requires_grad=False)
+        wide = p.dtype.accumulator if self.master_weights else p.dtype
+        shape = self.shape(attribute, p)
+        return _kept(Tensor.full(shape, self.initial(attribute, group), dtype=wide, device=p.device).contiguous())
+
+    def kept(self, attribute: str, i: int, group: Group) -> Tensor:
+        """The tensor that is kept under a name for parameter i; made now if a setting was switched on later."""
+        tensors = getattr(self, attribute)
+        if tensors[i] is None:
+            tensors[i] = self._filled(attribute, self.params[i], group)
+        return tensors[i]  # type: ignore[no-any-return]
+
+    def counted(self, i: int, group: Group) -> Tensor:
+        """How many steps parameter i has seen, this one included."""
+        t = self.kept("t", i, group)
+        return t.replace(t + 1)                     # `assign` would tell equal counts apart; here they stay one value
+
+    # -- what a subclass says --------------------------------------------------------------------------------------
+    def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
+        """The new value of parameter i."""
+        raise NotImplementedError(f"{type(self).__name__} has no update")
+
+    def wants(self, attribute: str, group: Group) -> bool:
+        """Whether a group's settings need this tensor from the start."""
+        return True
+
+    def wants_for(self, attribute: str, p: Tensor) -> bool:
+        """Whether a parameter needs this tensor, by its shape."""
+        return True
+
+    def shape(self, attribute: str, p: Tensor) -> tuple[int, ...]:
+        """The shape of a kept tensor."""
+        return p.shape
+
+    def initial(self, attribute: str, group: Group) -> float:
+        """What a kept tensor starts with."""
+        return 0.0
+
+    def check(self, group: Group) -> None:
+        """Refuse settings that make no sense."""
+        for key, value in group.items():
+            if key in ("lr", "eps", "weight_decay", "momentum", "dampening", "alpha") \
+                    and not isinstance(value, tuple) and not value >= 0:
+                raise InputError(f"{key} cannot be negative", given=f"{key}={value}", expected="0 or more",
+                                 fix="to climb write maximize=True" if key == "lr" else "check the setting")
+
+    # -- a step ----------------------------------------------------------------------------------------------------
+    @property
+    def lr(self) -> Tensor:
+        """The learning rate of the first group, as a tensor of one element; assign a number or a tensor to it.
+
+        >>> from glassgrad.nn.optim import SGD
+        >>> optimizer = SGD([Tensor([1.0])], lr=0.5)
+        >>> optimizer.lr = 0.25
+        >>> optimizer.lr.item()
+        0.25
+        """
+        return self.rates[0]
+
+    @lr.setter
+    def lr(self, value: float | Tensor) -> None:
+        self.param_groups[0]["lr"] = value
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, so that the next `backward` starts anew."""
+        for p in self.params:
+            p.grad = None if set_to_none or p.grad is None else p.grad.zeros_like()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Compute the gradients and change the parameters; everything in one go. Returns what `closure` returned."""
+        loss = closure() if closure is not None else None
+        changed = self.schedule_step()
+        changed[0].realize(*changed[1:])
+        return loss
+
+    def schedule_step(self, only_if: Tensor | None = None) -> list[Tensor]:
+        """The step as a graph that is not computed yet: all tensors to realize. With `only_if`, a truth value in a
+        tensor, nothing changes where it is false."""
+        if not Tensor.training and meaning("step outside training") == "refuse":
+            raise GradientError("an optimizer steps only in training", given="Tensor.training is False",
+                                expected="Tensor.training = True, as tinygrad wants it",
+                                fix="write `with Tensor.train():` around the step")
+        if all(p.grad is None for p in self.params):
+            raise GradientError("there are no gradients to step along", given="parameters whose grad is None",
+                                expected="at least one parameter with a gradient", fix="call loss.backward() first")
+        old = {id(t): t.uop for t in self._state()}
+        for group in self.param_groups:
+            for i in group.places:
+                p = self.params[i]
+                if p.grad is None:
+                    continue
+                _in_order(p.grad)
+                gradient = p.grad.detach().cast(p.dtype.accumulator)
+                new = self.update(i, self._value(i), -gradient if group["maximize"] else gradient, group)
+                master = self.master[i]
+                if master is not None:
+                    master.assign(new.cast(master.dtype))
+                p.assign(new.cast(p.dtype).detach())
+        self.shared.clear()
+        if only_if is not None:
+            for t in self._state():
+                before = old.get(id(t))
+                if before is not None and before is not t.uop:
+                    t.replace(only_if.reshape(()).where(t, Tensor(before)))
+        gradients = [p.grad for p in self.params if p.grad is not None]
+        losses = [t for t in take_started() if not pending.is_computed(t) and t.device == self.params[0].device]
+        return [*gradients, *self._state(), *self.rates, *self.buffers, *pending.take(), *losses]
+
+    def _value(self, i: int) -> Tensor:
+        """Parameter i in the type to compute in. The float32 value counts while it still rounds to the parameter;
+        where the parameter was changed by somebody else, that is the value."""
+        p, master = self.params[i].detach(), self.master[i]
+        wide = p.cast(p.dtype.accumulator)
+        return wide if master is None else (master.cast(p.dtype) == p).where(master, wide)
+
+    def _state(self) -> Iterator[Tensor]:
+        yield from self.params
+        for tensors in (self.master, *[getattr(self, attribute) for attribute in self.keeps]):
+            yield from (t for t in tensors if t is not None)
+
+    # -- saving ----------------------------------------------------------------------------------------------------
+    def state_dict(self) -> dict[str, Any]:
+        """State and settings, laid out as PyTorch does.
+
+        >>> from glassgrad.nn.optim import Adam
+        >>> saved = Adam([Tensor([1.0])]).state_dict()
+        >>> sorted(saved["state"][0]), saved["param_groups"][0]["params"]
+        (['exp_avg', 'exp_avg_sq', 'step'], [0])
+        """
+        names = {**self.keeps, "master": "master"}
+        state = {i: {name: Tensor(kept[i], requires_grad=False) for attribute, name in names.items()
+                     if (kept := getattr(self, attribute))[i] is not None} for i in range(len(self.params))}
+        groups = [{**dict(g), "params": list(g.places)} for g in self.param_groups]
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave (or PyTorch's, whose tensors are turned into ours)."""
+        groups = saved["param_groups"]
+        if [len(g["params"]) for g in groups] != [len(g.places) for g in self.param_groups]:
+            raise InputError("the saved state belongs to other parameters",
+                             given=f"groups of {[len(g['params']) for g in groups]} parameters",
+                             expected=f"groups of {[len(g.places) for g in self.param_groups]}",
+                             fix="make the optimizer with the same groups, in the same order")
+        attributes = {name: attribute for attribute, name in {**self.keeps, "master": "master"}.items()}
+        for own, other in zip(self.param_groups, groups):
+            for key, value in other.items():
+                if key != "params" and key in own and own[key] != value:
+                    own[key] = value
+            for i, j in zip(own.places, other["params"]):
+                for name, value in saved["state"].get(j, {}).items():
+                    if name in attributes and value is not None:
+                        kept = self.kept(attributes[name], i, own)
+                        new = value if isinstance(value, Tensor) else Tensor(value, device=kept.device)
+                        kept.assign(new.detach().cast(kept.dtype).reshape(kept.shape).contiguous())
+
+
+class OptimizerGroup(Optimizer):
+    """Several optimizers as one: each steps over its own parameters.
+
+    >>> from glassgrad.nn.optim import SGD
+    >>> a, b = Tensor([1.0]), Tensor([1.0])
+    >>> both = OptimizerGroup(SGD([a], lr=0.5), SGD([b], lr=0.25))
+    >>> _ = (a + b).sum().backward()
+    >>> both.step(); a.item(), b.item()
+    (0.5, 0.75)
+    """
+
+    def __init__(self, *optimizers: Optimizer):
+        if not optimizers:
+            raise InputError("OptimizerGroup needs optimizers", given="none", expected="one or more",
+                             fix="write OptimizerGroup(SGD(matrices), Adam(rest))")
+        self.optimizers = list(optimizers)
+
+    def __getitem__(self, at: int) -> Optimizer:
+        return self.optimizers[at]
+
+    @property
+    def params(self) -> list[Tensor]:  # type: ignore[override]
+        return [p for each in self.optimizers for p in each.params]
+
+    @property
+    def param_groups(self) -> list[Group]:  # type: ignore[override]
+        return [g for each in self.optimizers for g in each.param_groups]
+
+    @property
+    def rates(self) -> list[Tensor]:  # type: ignore[override]
+        return [r for each in self.optimizers for r in each.rates]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for each in self.optimizers:
+            each.zero_grad(set_to_none)
+
+    def schedule_step(self, only_if: Tensor | None = None) -> list[Tensor]:
+        ready = [each for each in self.optimizers if any(p.grad is not None for p in each.params)]
+        return [t for each in ready or self.optimizers for t in each.schedule_step(only_if)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizers": [each.state_dict() for each in self.optimizers]}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        for each, state in zip(self.optimizers, saved["optimizers"]):
+            each.load_state_dict(state)
+
+
+def _groups(params: Parameters) -> list[dict[str, Any]]:
+    """What the user handed in, as a list of groups."""
+    given: list[Any] = [params] if isinstance(params, (Tensor, dict)) else list(params)
+    if given and all(isinstance(g, dict) for g in given):
+        missing = next((g for g in given if "params" not in g), None)
+        if missing is not None:
+            raise InputError("a group of parameters needs its parameters",
+                             given=f"a dictionary with {', '.join(missing) or 'nothing'}",
+                             expected='{"params": [...], "lr": ...}', fix='add "params"')
+        return given
+    return [{"params": given}]
+
+
+def _unnamed(given: Any) -> Any:
+    """A parameter that came with its name, as pairs do from `get_state_dict(model).items()`."""
+    return given[1] if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str) else given
+
+
+def _own_memory(members: list[Tensor], others: list[Tensor]) -> None:
+    """Each parameter becomes a value in memory of its own: every step has one structure, each its own gradient."""
+    taken = {t.uop for t in others}
+    for p in members:
+        if p.uop.op is not o.BUFFER or p.uop in taken:
+            _kept(p.replace(p.detach().contiguous()))
+        taken.add(p.uop)
+        p.requires_grad = True
+
+
+def _in_order(gradient: Tensor) -> None:
+    """Have a gradient computed in its parameter's order of axes, not in the one of the sum it is (that of w.T, for
+    x @ w): one kernel then computes it and the new value."""
+    node = gradient.uop
+    while node.op in (o.RESHAPE, o.PERMUTE, o.DETACH):
+        if node.op is o.PERMUTE and node.base.op is not o.BUFFER:
+            gradient.replace(gradient.contiguous())
+            return
+        node = node.src[0]
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    """Computed now, and not trained."""
+    tensor.requires_grad = False
+    return tensor.realize()

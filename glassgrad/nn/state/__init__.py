@@ -1,0 +1,124 @@
+"""Models in and out: state dictionaries and the files that hold them. In: models, paths. Out: tensors by name; files.
+
+No file's code is ever run, and what a file claims is checked against its size before anything is made of it. Tensors
+of a loaded file are the file's own memory, fetched by the system when it is first used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.nn.state.checkpoint import load_checkpoint, save_checkpoint
+from glassgrad.nn.state.formats.gguf import read_gguf
+from glassgrad.nn.state.formats.safetensors import METADATA, read_header, write_file
+from glassgrad.nn.state.formats.source import Readable, Source
+from glassgrad.nn.state.formats.tensor_io import TensorIO
+from glassgrad.nn.state.formats.torch_legacy import is_torch_legacy, read_torch_legacy
+from glassgrad.nn.state.formats.torch_zip import is_torch_zip, read_torch_zip
+from glassgrad.nn.state.state_dict import Loaded, get_parameters, get_state_dict, load_state_dict
+from glassgrad.tensor.argument_checks import explaining
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["get_parameters", "get_state_dict", "load_state_dict", "safe_save", "safe_load", "safe_load_metadata",
+           "torch_load", "gguf_load", "save_checkpoint", "load_checkpoint", "Loaded", "SafeHeader", "TensorIO"]
+
+_explained = partial(explaining, room="nn.state")
+
+
+# -- safetensors -----------------------------------------------------------------------------------------------------
+@_explained
+def safe_save(tensors: Mapping[str, Tensor], path: str | os.PathLike[str],
+              metadata: Mapping[str, str] | None = None) -> None:
+    """Write tensors by name into a safetensors file. The file appears whole, in place of one that was there, or not
+    at all.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     safe_save({"weight": Tensor([1.0, 2.0])}, folder + "/model.safetensors", metadata={"made": "today"})
+    ...     safe_load(folder + "/model.safetensors")["weight"].tolist()
+    [1.0, 2.0]
+    """
+    write_file(tensors, path, metadata)
+
+
+@_explained
+def safe_load(path: Readable, device: str | None = None) -> dict[str, Tensor]:
+    """The tensors of a safetensors file (a path, an open file, bytes, or a tensor of bytes) by name, without reading
+    them yet.
+
+    >>> header = b'{"weight": {"dtype": "I32", "shape": [1, 2], "data_offsets": [0, 8]}}'
+    >>> safe_load(len(header).to_bytes(8, "little") + header + bytes([1, 0, 0, 0, 2, 0, 0, 0]))["weight"].tolist()
+    [[1, 2]]
+    """
+    source = Source(path)
+    return {name: source.tensor(*entry, device) for name, entry in read_header(source).entries.items()}
+
+
+class SafeHeader(NamedTuple):
+    """A safetensors file opened: all of its bytes, where the data begin in them, and the header's fields."""
+    data: Tensor
+    start: int
+    fields: dict[str, Any]
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The texts that were saved with the tensors."""
+        found: dict[str, str] = self.fields.get(METADATA, {})
+        return found
+
+
+@_explained
+def safe_load_metadata(path: Readable) -> SafeHeader:
+    """What a safetensors file says about itself; as in tinygrad, a triple: its bytes, the data's place, the header.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     safe_save({"weight": Tensor([1.0])}, folder + "/model.safetensors", metadata={"made": "today"})
+    ...     header = safe_load_metadata(folder + "/model.safetensors")
+    >>> header.metadata, header.fields["weight"]
+    ({'made': 'today'}, {'dtype': 'F32', 'shape': [1], 'data_offsets': [0, 4]})
+    """
+    source = Source(path)
+    header = read_header(source)
+    return SafeHeader(source.tensor(0, (source.size,), dtypes.uint8), header.start, header.fields)
+
+
+# -- PyTorch ---------------------------------------------------------------------------------------------------------
+@_explained
+def torch_load(path: Readable, device: str | None = None) -> Any:
+    """What `torch.save` wrote, in today's format or that before PyTorch 1.6, with tensors of ours. Nothing in the file
+    is run: of Python objects it may hold only tensors, numbers, texts, lists, dicts and sets, and NumPy's numbers and
+    arrays, which become numbers and tensors; any other is refused by name.
+
+    >>> import pickle
+    >>> parts = 0x1950a86a20f9469cfc6c, 1001, {"little_endian": True}, {"step": 3}, []     # an old file, no tensors
+    >>> torch_load(b"".join(pickle.dumps(part) for part in parts))
+    {'step': 3}
+    """
+    source = Source(path)
+    if is_torch_zip(source):
+        return read_torch_zip(source, device)
+    if is_torch_legacy(source):
+        return read_torch_legacy(source, device)
+    old = source.size > 262 and bytes(source.part(257, 5)) == b"ustar"
+    raise source.wrong("not a file of PyTorch", given="a tar archive, as PyTorch wrote before 0.2" if old else
+                       f"{source.size:,} bytes that begin with {bytes(source.data[:8])!r}",
+                       expected="a zip archive, or the magic number of the format before PyTorch 1.6",
+                       fix="load and save it with PyTorch; safetensors files are read by safe_load")
+
+
+# -- GGUF ------------------------------------------------------------------------------------------------------------
+@_explained
+def gguf_load(path: Readable, device: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The metadata and the tensors of a GGUF file. Quantised tensors become float32, computed from the file's bytes
+    when they are needed. Kinds: F32 F16 BF16 F64 I8-I64, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, Q2_K to Q6_K, IQ1_S to IQ4_XS,
+    TQ1_0 TQ2_0, MXFP4 NVFP4.
+
+    >>> gguf_load(b"GGUF" + (3).to_bytes(4, "little") + bytes(16))        # a file of version 3 with nothing in it
+    ({}, {})
+    """
+    return read_gguf(Source(path), device)

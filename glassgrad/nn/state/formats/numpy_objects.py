@@ -1,0 +1,108 @@
+"""What NumPy's pickles speak of. In: names of globals and their arguments. Out: arrays as tensors, scalars as numbers.
+
+Checkpoints hold a loss or a step that NumPy computed, and sometimes an array. A type is made of a short text (`f8`) and
+then told its byte order; an array is made empty and then told its shape, type and bytes; with protocol 5 it is made at
+once.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.nn.state.formats.pickle_reader import Maker, PickleReader, Unfinished
+from glassgrad.nn.state.formats.source import MOST_AXES
+from glassgrad.tensor import evaluate as running
+from glassgrad.tensor.memory.host_values import HostValue
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["MAKERS"]
+
+PRICE_OF_AN_ARRAY = 50      # in instructions of a pickle: what making its nodes costs
+
+_TYPES = {"f2": dtypes.float16, "f4": dtypes.float32, "f8": dtypes.float64, "b1": dtypes.bool, "i1": dtypes.int8,
+          "i2": dtypes.int16, "i4": dtypes.int32, "i8": dtypes.int64, "u1": dtypes.uint8, "u2": dtypes.uint16,
+          "u4": dtypes.uint32, "u8": dtypes.uint64}
+
+
+class _Type(Unfinished):
+    """numpy.dtype("f8"); its state is a tuple of a version and the byte order, and more that plain types do not use."""
+    __slots__ = ("dtype",)
+
+    def __init__(self, dtype: DType):
+        super().__init__()
+        self.dtype = dtype
+
+    def finished(self, reader: PickleReader, state: Any) -> _Type:
+        if not isinstance(state, tuple) or len(state) < 2 or state[1] not in ("<", "|", "="):
+            raise reader.damaged("a NumPy type has another byte order, or is described wrongly")
+        return self
+
+
+class _Array(Unfinished):
+    """An array before it is told what it holds: (version, shape, type, whether columns come first, bytes)."""
+    __slots__ = ()
+
+    def finished(self, reader: PickleReader, state: Any) -> Tensor:
+        if not isinstance(state, tuple) or len(state) != 5:
+            raise reader.damaged("a NumPy array is described wrongly")
+        return _array(reader, state[4], state[2], state[1], bool(state[3]))
+
+
+def _array(reader: PickleReader, data: Any, kind: Any, shape: Any, columns_first: bool) -> Tensor:
+    reader.pay(PRICE_OF_AN_ARRAY)
+    if not (isinstance(data, (bytes, bytearray)) and isinstance(kind, _Type) and isinstance(shape, tuple)
+            and len(shape) <= MOST_AXES and all(type(n) is int and 0 <= n < 1 << 60 for n in shape)
+            and math.prod(shape) * kind.dtype.itemsize == len(data)
+            and math.prod(n or 1 for n in shape) < 1 << 60):
+        raise reader.damaged("a NumPy array is described wrongly")
+    if kind.dtype is dtypes.bool:
+        data = bytes(byte != 0 for byte in data)
+    laid_out = shape[::-1] if columns_first else shape
+    place = running.canonical_device(reader.device) or running.default_device()
+    made = Tensor(running.store(HostValue(bytes(data), laid_out, kind.dtype), place), device=place)
+    return made.permute(tuple(reversed(range(len(shape))))) if columns_first else made
+
+
+# -- what the table names --------------------------------------------------------------------------------------------
+def _type(reader: PickleReader, arguments: tuple[Any, ...]) -> _Type:
+    name = arguments[0] if arguments and isinstance(arguments[0], str) else None
+    if name not in _TYPES:
+        raise reader.damaged(f"it holds a NumPy type that is no plain number: {str(name)[:40]!r}")
+    return _Type(_TYPES[name])
+
+
+def _scalar(reader: PickleReader, arguments: tuple[Any, ...]) -> bool | int | float:
+    if len(arguments) != 2 or not isinstance(arguments[0], _Type) or not isinstance(arguments[1], bytes) \
+            or len(arguments[1]) != arguments[0].dtype.itemsize:
+        raise reader.damaged("a NumPy number is described wrongly")
+    kind, data = arguments[0].dtype, arguments[1]
+    number: bool | int | float = struct.unpack("<" + (kind.format if kind is not dtypes.bool else "?"), data)[0]
+    return number
+
+
+def _empty(reader: PickleReader, arguments: tuple[Any, ...]) -> _Array:
+    return _Array()         # (numpy.ndarray, (0,), b"b"): what it is comes later
+
+
+def _whole(reader: PickleReader, arguments: tuple[Any, ...]) -> Tensor:
+    """(bytes, type, shape, order)"""
+    if len(arguments) != 4 or arguments[3] not in ("C", "F"):
+        raise reader.damaged("a NumPy array is described wrongly")
+    return _array(reader, *arguments[:3], columns_first=arguments[3] == "F")
+
+
+def _class(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
+    raise reader.damaged("a NumPy array is made in a way that is not known")       # only ever named, not called
+
+
+_FUNCTIONS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
+    "multiarray.scalar": _scalar, "multiarray._reconstruct": _empty, "numeric._frombuffer": _whole}
+MAKERS = {
+    ("numpy", "dtype"): Maker("numpy.dtype", _type), ("numpy", "ndarray"): Maker("numpy.ndarray", _class),
+    **{(f"numpy.{core}.{room}", name): Maker(f"numpy.{core}.{full}", make) for core in ("core", "_core")
+       for full, make in _FUNCTIONS.items() for room, _, name in [full.partition(".")]},
+}

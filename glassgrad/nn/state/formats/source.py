@@ -1,0 +1,95 @@
+"""A file's bytes where they lie. In: a path, an open file, bytes, or a tensor of bytes. Out: `Source`, whose parts
+become tensors.
+
+The file is mapped, not read: a tensor made here is memory of the file (tensor/memory/file_mapping.py says what that
+means).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import IO, Any
+
+from glassgrad.base.errors import DTypeError, FormatError, InputError
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.engine.buffer import Buffer
+from glassgrad.runtime.devices import Device
+from glassgrad.tensor import evaluate as running
+from glassgrad.tensor.memory.file_mapping import exported, mapped
+from glassgrad.tensor.memory.host_values import HostValue
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["Readable", "Source", "MOST_AXES"]
+
+Readable = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | Tensor
+
+MOST_AXES = 64          # as many as NumPy and PyTorch let a tensor have
+
+
+class Source:
+    """Bytes with a name.
+
+    >>> source = Source(b"\\x01\\x02\\x03\\x04")
+    >>> source.size, bytes(source.part(1, 2)), source.tensor(0, (2,), dtypes.int16).tolist()
+    (4, b'\\x02\\x03', [513, 1027])
+    """
+    __slots__ = ("name", "size", "data", "_memory", "_address")
+    _memory: Any
+
+    def __init__(self, given: Readable):
+        self.name, memory = _memory_of(given)
+        self.size = len(memory)
+        self._memory, self._address = exported(memory)
+        self.data = memoryview(memory)
+
+    def wrong(self, what: str, given: str, expected: str, fix: str = "") -> FormatError:
+        """The error that says what is wrong with this file."""
+        return FormatError(f"{self.name}: {what}", given=given, expected=expected,
+                           fix=fix or "fetch or write the file again; it may be damaged or not whole")
+
+    def part(self, offset: int, count: int) -> memoryview:
+        """`count` bytes from `offset` on; FormatError where the file has not so many."""
+        if not 0 <= offset <= offset + count <= self.size:
+            raise self.wrong("the file ends too early", given=f"{self.size:,} bytes",
+                             expected=f"{count:,} bytes from byte {offset:,} on")
+        return self.data[offset:offset + count]
+
+    def tensor(self, offset: int, shape: tuple[int, ...], dtype: DType, device: str | None = None) -> Tensor:
+        """The values at `offset`, row by row: the file's own memory where the device can read it."""
+        if len(shape) > MOST_AXES:
+            raise self.wrong("a tensor has too many axes", given=f"{len(shape)} axes", expected=f"at most {MOST_AXES}")
+        if math.prod(n or 1 for n in shape) * dtype.itemsize >= 1 << 63:      # also where another axis is empty
+            raise self.wrong("a tensor's axes are too long", given=f"shape {shape}"[:80],
+                             expected="axes that memory could hold")
+        nbytes = math.prod(shape) * dtype.itemsize
+        part = self.part(offset, nbytes)
+        place = running.canonical_device(device) or running.default_device()
+        mapped = place if Device[place].memory.on_host else "CPU"
+        address = self._address + offset
+        if nbytes and address % dtype.itemsize:       # no processor-independent way to read these where they lie
+            node = running.store(HostValue(part, shape, dtype), mapped)
+        else:
+            node = UOp(o.BUFFER, dtype, (), Buffer.from_host(self, address, shape, dtype, mapped))
+        return Tensor(node, device=place)
+
+
+def _memory_of(given: Readable) -> tuple[str, Any]:
+    """A name to use in messages, and writable memory."""
+    if isinstance(given, (bytes, bytearray, memoryview)):
+        return "these bytes", bytearray(given)
+    if not isinstance(given, (str, os.PathLike, Tensor)):           # an open file: what comes of it from here on
+        content: Any = given.read()
+        if not isinstance(content, (bytes, bytearray)):
+            raise InputError("a model is read from a file of bytes", given="a file that is opened as text",
+                             expected="bytes", fix='open it with open(path, "rb"), or give the path')
+        return str(getattr(given, "name", "this file")), bytearray(content)
+    if isinstance(given, Tensor):
+        if given.dtype is not dtypes.uint8:
+            raise DTypeError("a file's content is a tensor of bytes", given=f"a tensor of {given.dtype.name}",
+                             expected="uint8", fix="give the path of the file")
+        data = running.bytes_of(given.uop, given.device)
+        return "this tensor of bytes", data if len(data) else bytearray()
+    return os.fspath(given), mapped(given)

@@ -1,0 +1,280 @@
+"""What PyTorch's pickles speak of. In: names of globals and their arguments. Out: tensors that are views of storages.
+
+Both of PyTorch's formats pickle a tensor as a call: _rebuild_tensor_v2(storage, offset, size, stride, ...), where the
+storage is a reference (a "persistent id") to bytes elsewhere in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.nn.state.formats.numpy_objects import MAKERS as NUMPY_MAKERS
+from glassgrad.nn.state.formats.pickle_reader import Maker, PickleReader, Table
+from glassgrad.nn.state.formats.source import MOST_AXES, Source
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["Storage", "StorageKind", "StorageReference", "TABLE", "reference"]
+
+PRICE_OF_A_TENSOR = 50      # in instructions of a pickle: what making its nodes costs
+
+
+class StorageKind:
+    """A class of storages, by the type of its elements; None where the tensor brings the type."""
+    __slots__ = ("dtype",)
+
+    def __init__(self, dtype: DType | None):
+        self.dtype = dtype
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize if self.dtype is not None else 1
+
+
+class Storage:
+    """Bytes of the file that tensors are views of: one buffer for each type, however many tensors share it."""
+    __slots__ = ("source", "offset", "nbytes", "device", "_flat")
+
+    def __init__(self, source: Source, offset: int, nbytes: int, device: str | None):
+        self.source, self.offset, self.nbytes, self.device = source, offset, nbytes, device
+        self._flat: dict[DType, Tensor] = {}
+
+    def flat(self, dtype: DType) -> Tensor:
+        """All elements in a row."""
+        if dtype not in self._flat:
+            self._flat[dtype] = self.source.tensor(self.offset, (self.nbytes // dtype.itemsize,), dtype, self.device)
+        return self._flat[dtype]
+
+
+class StorageReference:
+    """What a persistent id names: so many elements of a kind under a key."""
+    __slots__ = ("kind", "key", "count")
+
+    def __init__(self, kind: StorageKind, key: str, count: int):
+        self.kind, self.key, self.count = kind, key, count
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * self.kind.itemsize
+
+
+class _Elements:
+    """A storage, or a part of it, as its reference describes it."""
+    __slots__ = ("storage", "dtype", "start", "nbytes")
+
+    def __init__(self, storage: Storage | None, dtype: DType | None, start: int, nbytes: int):
+        self.storage, self.dtype, self.start, self.nbytes = storage, dtype, start, nbytes
+
+
+def reference(find: Callable[[StorageReference], Storage | None]) -> Callable[[PickleReader, Any], Any]:
+    """A reader's answer to persistent ids: ("storage", kind, key, location, count[, view]).
+
+    `find` finds a storage; or answers None, while only the references and the pickle's end are sought. Files of PyTorch
+    0.3 name parts of storages by a view: (key, offset, count).
+    """
+    def answer(reader: PickleReader, name: Any) -> _Elements:
+        if not (isinstance(name, tuple) and len(name) in (5, 6) and isinstance(name[0], str) and name[0] == "storage"
+                and isinstance(name[1], StorageKind) and isinstance(name[2], (str, int)) and _is_size(name[4])):
+            raise reader.damaged("it refers to something that is not a storage")
+        kind, count, view = name[1], name[4], name[5] if len(name) == 6 else None
+        found = find(StorageReference(kind, str(reader.key(name[2])), count))
+        if view is None:
+            return _Elements(found, kind.dtype, 0, count * kind.itemsize)
+        if not (isinstance(view, tuple) and len(view) == 3 and _is_size(view[1]) and _is_size(view[2])
+                and view[1] + view[2] <= count):
+            raise reader.damaged("it refers to a part that the storage does not have")
+        return _Elements(found, kind.dtype, view[1], view[2] * kind.itemsize)
+    return answer
+
+
+def _is_size(n: Any) -> bool:
+    return type(n) is int and 0 <= n < 1 << 60
+
+
+# -- tensors ---------------------------------------------------------------------------------------------------------
+def _rebuild_tensor(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
+    """(storage, offset, size, stride, requires_grad, hooks, metadata)"""
+    if not 4 <= len(arguments) <= 7 or not isinstance(arguments[0], _Elements):
+        raise reader.damaged("a tensor's description is wrong")
+    return _view(reader, arguments[0], arguments[0].dtype, *arguments[1:4])
+
+
+def _rebuild_tensor_of_type(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
+    """(storage, offset, size, stride, requires_grad, hooks, dtype, metadata)"""
+    if not 7 <= len(arguments) <= 8 or not isinstance(arguments[0], _Elements) or not isinstance(arguments[6], DType):
+        raise reader.damaged("a tensor's description is wrong")
+    return _view(reader, arguments[0], arguments[6], *arguments[1:4])
+
+
+def _rebuild_parameter(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
+    """(tensor, requires_grad, hooks[, state]): the tensor"""
+    if not 3 <= len(arguments) <= 4:
+        raise reader.damaged("a parameter's description is wrong")
+    return arguments[0]
+
+
+def _view(reader: PickleReader, elements: _Elements, dtype: DType | None, offset: Any, size: Any, stride: Any) -> Any:
+    """A strided view of a storage."""
+    if not (isinstance(size, tuple) and isinstance(stride, tuple) and len(size) == len(stride) <= MOST_AXES
+            and all(_is_size(n) for n in (offset, *size, *stride))):
+        raise reader.damaged("a tensor's offset, size and stride make no sense")
+    reader.pay(PRICE_OF_A_TENSOR)
+    if elements.storage is None:
+        return None
+    if dtype is None:
+        raise reader.damaged("a tensor has no type")
+    count = elements.nbytes // dtype.itemsize
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride)) if 0 not in size else offset - 1
+    if last >= count:
+        raise reader.damaged(f"a tensor of shape {size} and strides {stride} from element {offset} on does not fit "
+                             f"into its storage of {count} elements")
+    flat = elements.storage.flat(dtype)
+    offset += elements.start
+    if 0 in size:
+        return flat.shrink(((0, 0),)).reshape(size)
+    # an axis is plain if it steps over all that stands behind it; axes of 1 element never step
+    order = sorted((axis for axis, n in enumerate(size) if n > 1 and stride[axis] > 0), key=lambda axis: -stride[axis])
+    length = 1
+    for axis in reversed(order):
+        if stride[axis] != length:
+            return flat[_places(flat, offset, size, stride)]
+        length *= size[axis]
+    dense = flat.shrink(((offset, offset + length),)).reshape([size[axis] for axis in order] or [1])
+    if not order:
+        return dense.reshape([1] * len(size)).expand(size)
+    back = dense.permute([order.index(axis) for axis in sorted(order)])
+    return back.reshape([n if axis in order else 1 for axis, n in enumerate(size)]).expand(size)
+
+
+def _places(flat: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
+    """Where each element of a strided view lies: for views with gaps."""
+    places = Tensor.full((1,) * len(size), offset, device=flat.device, dtype=dtypes.int64)
+    for axis, (n, step) in enumerate(zip(size, stride)):
+        row = Tensor.arange(n, device=flat.device, dtype=dtypes.int64) * step
+        places = places + row.reshape([n if i == axis else 1 for i in range(len(size))])
+    return places
+
+
+# -- plain Python things ---------------------------------------------------------------------------------------------
+def _ordered_dict(reader: PickleReader, arguments: tuple[Any, ...]) -> dict[Any, Any]:
+    rows = arguments[0] if arguments else []
+    if len(arguments) > 1 or not isinstance(rows, list) \
+            or not all(isinstance(row, (list, tuple)) and len(row) == 2 for row in rows):
+        raise reader.damaged("an OrderedDict is described wrongly")
+    reader.pay(len(rows))
+    return {reader.key(key): value for key, value in rows}
+
+
+def _default_dict(reader: PickleReader, arguments: tuple[Any, ...]) -> dict[Any, Any]:
+    return {}               # what it would make of missing keys is code, and is left out
+
+
+def _builtin(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
+    return None             # `list`, `dict`: only ever named, as the factory of a defaultdict
+
+
+def _set(reader: PickleReader, arguments: tuple[Any, ...]) -> set[Any]:
+    items = arguments[0] if len(arguments) == 1 else None
+    if not isinstance(items, list):
+        raise reader.damaged("a set is described wrongly")
+    reader.pay(len(items))
+    return {reader.key(item) for item in items}
+
+
+def _frozen_set(reader: PickleReader, arguments: tuple[Any, ...]) -> frozenset[Any]:
+    return frozenset(_set(reader, arguments))
+
+
+def _list(reader: PickleReader, arguments: tuple[Any, ...]) -> list[Any]:
+    """A deque as a list: (items[, the most it holds])"""
+    items = arguments[0] if arguments else []
+    if not isinstance(items, (list, tuple)):
+        raise reader.damaged("a deque is described wrongly")
+    reader.pay(len(items))
+    return list(items)
+
+
+def _counter(reader: PickleReader, arguments: tuple[Any, ...]) -> dict[Any, Any]:
+    counts = arguments[0] if arguments else {}
+    if len(arguments) > 1 or not isinstance(counts, dict):
+        raise reader.damaged("a Counter is described wrongly")
+    reader.pay(len(counts))
+    return dict(counts)
+
+
+def _complex(reader: PickleReader, arguments: tuple[Any, ...]) -> complex:
+    if len(arguments) != 2 or not all(isinstance(part, float) for part in arguments):
+        raise reader.damaged("a complex number is described wrongly")
+    return complex(*arguments)
+
+
+def _no_bytes(reader: PickleReader, arguments: tuple[Any, ...]) -> bytes:
+    """How protocol 2 writes b"": bytes()"""
+    if arguments:
+        raise reader.damaged("bytes are described wrongly")
+    return b""
+
+
+def _byte_array(reader: PickleReader, arguments: tuple[Any, ...]) -> bytearray:
+    """Of bytes; or, before protocol 5, of a text of as many characters and "latin-1"."""
+    data = arguments[0] if arguments else b""
+    reader.pay(len(data) if isinstance(data, (str, bytes)) else 0)
+    return bytearray(data if isinstance(data, bytes) else _encode(reader, arguments))
+
+
+def _size(reader: PickleReader, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(arguments) != 1 or not isinstance(arguments[0], tuple):
+        raise reader.damaged("a torch.Size is described wrongly")
+    return arguments[0]
+
+
+def _device(reader: PickleReader, arguments: tuple[Any, ...]) -> str:
+    """torch.device("cuda", 0) as the text "cuda:0"."""
+    if not 1 <= len(arguments) <= 2 or not isinstance(arguments[0], str):
+        raise reader.damaged("a torch.device is described wrongly")
+    reader.pay(len(arguments[0]))
+    return arguments[0] if len(arguments) == 1 else f"{arguments[0]}:{reader.key(arguments[1])}"
+
+
+def _encode(reader: PickleReader, arguments: tuple[Any, ...]) -> bytes:
+    """How protocol 2 writes bytes: as a text of as many characters."""
+    if len(arguments) != 2 or arguments[1] not in ("latin1", "latin-1") or not isinstance(arguments[0], str):
+        raise reader.damaged("bytes are described wrongly")
+    reader.pay(len(arguments[0]))
+    return arguments[0].encode("latin-1")
+
+
+_MAKERS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
+    "torch._utils._rebuild_tensor": _rebuild_tensor,
+    "torch._utils._rebuild_tensor_v2": _rebuild_tensor,
+    "torch._utils._rebuild_tensor_v3": _rebuild_tensor_of_type,
+    "torch._utils._rebuild_parameter": _rebuild_parameter,
+    "torch._utils._rebuild_parameter_with_state": _rebuild_parameter,
+    "torch.Size": _size, "torch.device": _device,
+    "collections.OrderedDict": _ordered_dict, "collections.defaultdict": _default_dict,
+    "collections.Counter": _counter, "collections.deque": _list,
+    "builtins.set": _set, "__builtin__.set": _set, "builtins.frozenset": _frozen_set,
+    "__builtin__.frozenset": _frozen_set, "builtins.complex": _complex, "__builtin__.complex": _complex,
+    "builtins.bytes": _no_bytes, "__builtin__.bytes": _no_bytes,
+    "builtins.bytearray": _byte_array, "__builtin__.bytearray": _byte_array,
+    "builtins.list": _builtin, "__builtin__.list": _builtin, "builtins.dict": _builtin, "__builtin__.dict": _builtin,
+    "builtins.int": _builtin, "__builtin__.int": _builtin, "builtins.float": _builtin, "__builtin__.float": _builtin,
+    "_codecs.encode": _encode,
+}
+_STORAGES = {"Double": dtypes.float64, "Float": dtypes.float32, "Half": dtypes.float16, "BFloat16": dtypes.bfloat16,
+             "Long": dtypes.int64, "Int": dtypes.int32, "Short": dtypes.int16, "Char": dtypes.int8,
+             "Byte": dtypes.uint8, "Bool": dtypes.bool, "Untyped": None}
+_TYPES = {"float64": dtypes.float64, "float32": dtypes.float32, "float16": dtypes.float16, "bfloat16": dtypes.bfloat16,
+          "float8_e4m3fn": dtypes.fp8e4m3, "float8_e5m2": dtypes.fp8e5m2, "bool": dtypes.bool,
+          **{name: getattr(dtypes, name) for name in ("int8", "int16", "int32", "int64",
+                                                      "uint8", "uint16", "uint32", "uint64")}}
+
+TABLE: Table = {
+    **NUMPY_MAKERS,
+    **{(module, name): Maker(f"{module}.{name}", make)
+       for full, make in _MAKERS.items() for module, _, name in [full.rpartition(".")]},
+    **{(module, f"{name}Storage"): StorageKind(dtype) for name, dtype in _STORAGES.items()
+       for module in ("torch", "torch.cuda", "torch.storage")},
+    **{("torch", name): dtype for name, dtype in _TYPES.items()},
+}

@@ -1,0 +1,219 @@
+"""A model's tensors by name, and names back into the model. In: any object. Out: a dict; or the object changed.
+
+Loading compares first and changes afterwards: all that does not fit is reported at once, and then nothing was changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from glassgrad.base.errors import GlassgradError, InputError, ShapeError
+from glassgrad.base.meanings import meaning
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, promote
+from glassgrad.compiler.graph.node import substitute
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.engine.buffer import Buffer
+from glassgrad.nn.modules.object_tree import walk
+from glassgrad.tensor.argument_checks import explaining
+from glassgrad.tensor.memory.host_values import is_torch
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["Loaded", "compare", "get_parameters", "get_state_dict", "load_state_dict", "Comparison"]
+
+MOST_ROWS = 100         # of each kind, that a message shows
+
+
+@partial(explaining, room="nn.state")
+def get_state_dict(obj: Any, prefix: str = "", tensor_type: type = Tensor) -> dict[str, Any]:
+    """Every tensor in a model under its dotted name: attributes, lists, tuples, dicts and what is in them.
+
+    >>> class Model:
+    ...     def __init__(self): self.layers = [Tensor([1]), {"bias": Tensor([2])}]
+    >>> list(get_state_dict(Model()))
+    ['layers.0', 'layers.1.bias']
+    """
+    found: dict[str, Any] = {}
+    for place in walk(obj, prefix, lambda value: isinstance(value, tensor_type)):
+        if place.key in getattr(place.holder, "temporary_names", ()):
+            continue
+        if found.setdefault(place.name, place.value) is not place.value:
+            raise InputError("two tensors of the model have the same name", given=repr(place.name),
+                             expected="a name for each", fix="rename an attribute or a key: names are joined by dots")
+    return found
+
+
+@partial(explaining, room="nn.state")
+def get_parameters(obj: Any) -> list[Tensor]:
+    """Every tensor in a model, once each, in the order of `get_state_dict`.
+
+    >>> tied = Tensor([1.0])
+    >>> len(get_parameters({"a": tied, "b": tied, "c": Tensor([2.0])}))
+    2
+    """
+    return list({id(tensor): tensor for tensor in get_state_dict(obj).values()}.values())
+
+
+# -- comparing -------------------------------------------------------------------------------------------------------
+class Loaded(NamedTuple):
+    """What a load did: names that were loaded, and names that were not, by reason."""
+    loaded: list[str]
+    missing_keys: list[str]         # the model has them, the state has not
+    unexpected_keys: list[str]      # the state has them, the model has not
+    mismatched: dict[str, str]      # name: why its value does not fit
+
+
+class Comparison(NamedTuple):
+    """A model beside a state."""
+    fitting: dict[str, tuple[Tensor, Tensor]]       # name: (the model's, the new value)
+    missing: dict[str, Tensor]
+    unexpected: list[str]
+    shapes: dict[str, str]
+    types: dict[str, str]
+    hint: str
+
+    @property
+    def perfect(self) -> bool:
+        return not (self.missing or self.unexpected or self.shapes or self.types)
+
+    def report(self) -> Loaded:
+        return Loaded(list(self.fitting), list(self.missing), self.unexpected, {**self.shapes, **self.types})
+
+    def error(self) -> GlassgradError:
+        """Everything that is wrong, in one message."""
+        groups = {"missing from the state": [f"{name} {_kind(t)}" for name, t in self.missing.items()],
+                  "not in the model": self.unexpected,
+                  "of another shape": [f"{name}: {why}" for name, why in self.shapes.items()],
+                  "of another type": [f"{name}: {why}" for name, why in self.types.items()]}
+        rows = []
+        for title, names in groups.items():
+            if names:
+                more = [f"... and {len(names) - MOST_ROWS} more"] if len(names) > MOST_ROWS else []
+                rows += [f"{len(names)} {title}:", *[f"  {row}" for row in names[:MOST_ROWS] + more]]
+        kind = ShapeError if self.shapes and not (self.missing or self.unexpected or self.types) else InputError
+        return kind("the state does not fit the model; nothing was loaded", given="\n".join(rows),
+                    expected="the model's names, each with its shape, and values that its type can hold",
+                    fix=self.hint or "strict=False loads what fits, and tells what it left out")
+
+
+def compare(own: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool, any_type: bool = False) -> Comparison:
+    """Which values of a state fit a model's tensors. Strictly, a type must be able to hold the values of the other,
+    unless the model is to take `any_type`."""
+    result = Comparison({}, {}, [name for name in state if name not in own], {}, {}, "")
+    for name, mine in own.items():
+        if name not in state:
+            result.missing[name] = mine
+            continue
+        value = _as_tensor(state[name])
+        if value is None:
+            result.types[name] = f"{type(state[name]).__name__} for {_kind(mine)}"
+        elif value.shape != mine.shape and {value.shape, mine.shape} != {(), (1,)}:
+            result.shapes[name] = f"{_kind(value)} for {_kind(mine)}"
+        elif not any_type and not _type_fits(value.dtype, mine.dtype, strict):
+            result.types[name] = f"{_kind(value)} for {_kind(mine)}"
+        else:
+            result.fitting[name] = (mine, value)
+    loaded = {id(mine) for mine, _ in result.fitting.values()}          # a tied tensor needs only one of its names
+    missing = {name: mine for name, mine in result.missing.items() if id(mine) not in loaded}
+    result = result._replace(missing=missing)
+    return result._replace(hint=_hint(result, state))
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{tensor.dtype.name} {tensor.shape}"
+
+
+def _type_fits(given: DType, own: DType, strict: bool) -> bool:
+    """Floats stay floats and integers whole; strictly, nothing is rounded or cut off."""
+    if given is own:
+        return True
+    same = given.kind == own.kind or given.kind in "iu" and own.kind in "iu"
+    return same and (not strict or promote(given, own) is own)
+
+
+def _as_tensor(value: Any) -> Tensor | None:
+    """A tensor of ours, of PyTorch's, or a NumPy array, as ours."""
+    if isinstance(value, Tensor):
+        return value
+    return Tensor(value) if is_torch(value) or hasattr(value, "__array_interface__") else None
+
+
+def _hint(found: Comparison, state: Mapping[str, Any]) -> str:
+    """The two usual mistakes: the state dictionary lies one level deeper, or all names have a prefix."""
+    inner = [name for name in found.unexpected if isinstance(state[name], Mapping)]
+    if inner and found.missing:
+        return f"the tensors may be inside: load_state_dict(model, state[{inner[0]!r}])"
+    for name in found.unexpected:
+        for missing in found.missing:
+            if name.endswith("." + missing):
+                prefix = name[:-len(missing)]
+                if sum(prefix + m in state for m in found.missing) * 2 > len(found.missing):
+                    return "take the prefix off the names: " \
+                           f"{{name.removeprefix({prefix!r}): value for name, value in state.items()}}"
+    return ""
+
+
+# -- loading ---------------------------------------------------------------------------------------------------------
+@partial(explaining, room="nn.state")
+def load_state_dict(model: Any, state_dict: MutableMapping[str, Any], strict: bool = True, verbose: bool = False,
+                    consume: bool = False, realize: bool = True) -> Loaded:
+    """Give a model's tensors the values of a state dictionary (tensors of glassgrad or PyTorch, or arrays), in the
+    model's own types and on its devices. Strictly, both must have the same names and shapes, and types that hold the
+    values; else what fits is loaded and the rest reported. `consume` empties the dictionary of what was loaded,
+    `verbose` tells what was done, `realize=False` leaves conversions for later. (A script that imports tinygrad means
+    something else by two of these: `base/meanings.py`.)
+
+    >>> model = {"weight": Tensor.zeros(2), "bias": Tensor.zeros(1)}
+    >>> load_state_dict(model, {"weight": Tensor([1.0, 2.0])}, strict=False).missing_keys
+    ['bias']
+    >>> model["weight"].tolist()
+    [1.0, 2.0]
+    """
+    any_type = meaning("types of a loaded state") == "the state's"
+    found = compare(get_state_dict(model), state_dict, strict, any_type)
+    faults = found._replace(unexpected=[]) if meaning("names the model lacks") == "leave out" else found
+    if strict and not faults.perfect:
+        raise faults.error()
+    put(found, realize, any_type)
+    report = found.report()
+    if consume:
+        for name in found.fitting:
+            del state_dict[name]
+    if verbose:
+        _tell(report)
+    return report
+
+
+def put(found: Comparison, realize: bool = True, any_type: bool = False) -> None:
+    """Give the model's tensors the values that fit, in the model's own types or, if it takes any, in the values'."""
+    waiting: dict[str, list[Tensor]] = {}
+    for mine, value in found.fitting.values():
+        kind = value.dtype if any_type else mine.dtype
+        mine.replace(value.to(mine.device).cast(kind).reshape(mine.shape))
+        if mine.uop.base.op is not o.BUFFER:
+            waiting.setdefault(mine.device, []).append(mine)
+    if realize:
+        for first, *others in waiting.values():
+            first.realize(*others)
+    for mine, _ in found.fitting.values():
+        if mine.uop.base.op is o.BUFFER and mine.requires_grad is not False:
+            mine.replace(mine._with(_leaf_of_its_own(mine.uop)))
+
+
+def _leaf_of_its_own(node: UOp) -> UOp:
+    """The same memory as a buffer that no other tensor knows: what is loaded from one state into two models, or under
+    two names, are different parameters with different gradients."""
+    known: Buffer = node.base.arg
+    twin = Buffer.from_host(known, known.address, known.shape, known.dtype, known.device)
+    return substitute([node], {node.base: UOp(o.BUFFER, known.dtype, (), twin)})[0]
+
+
+def _tell(report: Loaded) -> None:
+    print(f"{len(report.loaded)} tensors loaded")
+    rows: list[tuple[str, Any]] = [("missing", report.missing_keys), ("not in the model", report.unexpected_keys),
+                                   ("not fitting", [f"{name} ({why})" for name, why in report.mismatched.items()])]
+    for title, names in rows:
+        if names:
+            print(f"{title}: {', '.join(names)}")

@@ -1,0 +1,260 @@
+"""Devices that run machine code on this processor. In: kernels' graphs. Out: `Program`s, and plans that run them.
+
+`CPU` compiles LLVM IR in the process, `CLANG` compiles C with the system's compiler; both load the object themselves
+and run it on the worker pool. A compiled kernel is kept in memory by its graph and on disk by its structure, so a warm
+process neither lowers nor loads a compiler.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.settings import kernel_mode, settings
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.runtime.cpu import llvm_compiler as llvm
+from glassgrad.runtime.cpu.elf_loader import Image
+from glassgrad.runtime.cpu.processor import available_cores, host_description
+from glassgrad.runtime.cpu.worker_pool import Command, pool_is_open, worker_pool
+from glassgrad.runtime.disk_cache import default_cache
+from glassgrad.runtime.host_memory import HostMemory
+from glassgrad.runtime.kernel_key import cache_key, cost
+from glassgrad.runtime.renderer_info import RendererFacts
+
+if TYPE_CHECKING:
+    from glassgrad.runtime.search.tuning_results import Tuned
+
+ALIGNMENT = 64
+FEW = 8       # commands that are not worth opening the worker pool for, if each is one task
+_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+Made = tuple[str, LaunchInfo, bytes, tuple[str, ...]]      # name, how to launch it, object file, moves
+
+
+@dataclass(eq=False)
+class Program:
+    """A compiled kernel: phases to call, and the memory a launch must bring along."""
+    name: str
+    image: Image
+    info: LaunchInfo
+    operations: int
+    bytes: int
+    moves: tuple[str, ...] = ()        # how it was optimized
+    speedup: float = 0.0               # over the recipe, by a search; 0: nobody searched
+
+    def __post_init__(self) -> None:
+        self.phases = [(self.image.address(name), tasks) for name, tasks in self.info.phases]
+
+
+class NativeDevice:
+    """One device name, one language."""
+
+    def __init__(self, name: str, language: str):
+        self.name, self.language = name, language
+        self.memory = HostMemory()
+        self._programs: dict[tuple[UOp, tuple[Any, ...]], Program] = {}
+
+    @property
+    def target(self) -> Target:
+        target = Target.of(host_description())
+        return target if self.language == "llvm" else replace(target, units=())      # C has no words for matrix units
+
+    @property
+    def renderer(self) -> RendererFacts:
+        return RendererFacts(self.name, self.language)
+
+    # -- compiling -------------------------------------------------------------------------------------------
+    def programs(self, kernels: Sequence[UOp]) -> list[Program]:
+        """Compiled kernels, each distinct one once; LLVM works on one while Python lowers the next."""
+        mode = kernel_mode()
+        missing = [ast for ast in dict.fromkeys(kernels) if (ast, mode) not in self._programs]
+        if settings.BEAM > 0 and not settings.NOOPT:
+            self._search(missing)
+        waiting: dict[UOp, Any] = {ast: self._start(ast) for ast in missing}
+        for ast, pending in waiting.items():
+            self._programs[ast, mode] = self._finish(ast, pending)
+        return [self._programs[ast, mode] for ast in kernels]
+
+    def _search(self, kernels: Sequence[UOp]) -> None:
+        """BEAM: look for faster moves, unless as good a search is known, or there is no time for one."""
+        known = {ast: self._tuned(ast) for ast in kernels}
+        wanted = [ast for ast, tuned in known.items()
+                  if tuned is None or not tuned.covers(settings.BEAM, settings.BEAM_SECONDS)]
+        if wanted and settings.BEAM_SECONDS > 0:
+            from glassgrad.runtime.search.beam import search  # the whole compiler, and processes
+            search(wanted, self.target, self.language, self.language + " " + self._compiler_name())
+
+    def _tuned(self, ast: UOp) -> Tuned | None:
+        """What a search found for a kernel; None where none was made, or BEAM is off."""
+        if settings.BEAM <= 0 or settings.NOOPT:
+            return None
+        from glassgrad.runtime.search.tuning_results import find
+        return find(ast, self.language + " " + self._compiler_name())
+
+    def _compiler_name(self) -> str:
+        if self.language == "llvm":
+            return llvm.compiler_version()
+        from glassgrad.runtime.cpu.c_compiler import compiler_version  # loads subprocess, which most users never need
+        return compiler_version()
+
+    def _start(self, ast: UOp) -> Callable[[], Made]:
+        """A kernel from the disk cache, or on its way through the compiler."""
+        moves = self._moves(ast)
+        cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
+        key = cache_key(ast, host_description().key, self.language + self._compiler_name(), moves) if cache else ""
+        stored = cache.get(key) if cache else None
+        if stored is not None:
+            made = _unpack(stored)
+            return lambda: made
+        from glassgrad.runtime.cpu.toolchain import start  # the whole compiler: a warm process does without
+        return start(ast, self.target, self.language, lambda made: cache.put(key, _pack(*made)) if cache else None,
+                     moves or None)
+
+    def _moves(self, ast: UOp) -> tuple[str, ...]:
+        """What a search found to be faster than the recipe; empty: the recipe."""
+        tuned = self._tuned(ast)
+        return tuned.moves if tuned is not None else ()
+
+    def _finish(self, ast: UOp, pending: Callable[[], Made]) -> Program:
+        name, info, compiled, moves = pending()
+        tuned = self._tuned(ast)
+        return Program(name, Image(compiled), info, *cost(ast), moves, tuned.speedup if tuned is not None else 0.0)
+
+    def source(self, ast: UOp) -> str:
+        """The kernel as readable C, whatever the device compiles."""
+        from glassgrad.runtime.cpu.toolchain import source
+        return source(ast, self.target, self._moves(ast) or None)
+
+    def loop_tree(self, ast: UOp) -> Any:
+        """The optimized loop tree of a kernel (`Kernel`), as it was rendered."""
+        from glassgrad.runtime.compile_kernel import kernel_of
+        return kernel_of(ast, self.target, moves=self._moves(ast) or None)
+
+    # -- running ---------------------------------------------------------------------------------------------
+    def plan(self, programs: Sequence[Program], slots: Sequence[tuple[int, ...]]) -> NativePlan:
+        """Launches of these programs one after another, on numbered slots of memory."""
+        return NativePlan(programs, slots)
+
+    def synchronize(self) -> None:
+        """Everything launched has run: launches on this device wait."""
+
+    def empty_cache(self) -> None:
+        """Give pooled memory back to the system."""
+        self.memory.empty_cache()
+
+    @staticmethod
+    def copy_in(address: int, data: Any) -> None:
+        """Host bytes to device memory."""
+        view = memoryview(data).cast("B")
+        if view.nbytes:
+            source = (ctypes.c_char * view.nbytes).from_buffer(view) if not view.readonly else bytes(view)
+            ctypes.memmove(address, source, view.nbytes)
+
+    @staticmethod
+    def copy_out(address: int, nbytes: int) -> bytearray:
+        """Device memory to host bytes."""
+        out = bytearray(nbytes)
+        if nbytes:
+            ctypes.memmove((ctypes.c_char * nbytes).from_buffer(out), address, nbytes)
+        return out
+
+
+class NativePlan:
+    """A command list over slots; `run` writes the slots' addresses into it and walks it in one foreign call."""
+    uninterrupted = True                                # but for checks, which end it where they stand
+
+    def __init__(self, programs: Sequence[Program], slots: Sequence[tuple[int, ...]]):
+        self.programs = list(programs)
+        self.scratch_bytes = max([p.info.scratch_bytes for p in programs], default=0)
+        self.spans: list[tuple[int, int]] = []          # commands of each program
+        self._arguments: list[Any] = []
+        self._wires: list[tuple[Any, int, int]] = []    # (argument array, position, slot)
+        self._by_slot: dict[int, list[tuple[Any, int]]] | None = None
+        rows: list[Command] = []
+        for program, uses in zip(programs, slots):
+            array = (ctypes.c_void_p * max(1, len(uses)))()
+            self._arguments.append(array)
+            self._wires += [(array, i, slot) for i, slot in enumerate(uses)]
+            self.spans.append((len(rows), len(program.phases)))
+            rows += [Command(address, ctypes.addressof(array), tasks, int(tasks <= 1))
+                     for address, tasks in program.phases]
+        self._serial = all(row.tasks == 1 for row in rows)
+        self._write(rows)
+
+    def _write(self, rows: list[Command]) -> None:
+        self._commands = (Command * max(1, len(rows)))(*rows)
+        self._address, self._count = ctypes.addressof(self._commands), len(rows)
+
+    def check(self, before: int, numbers: Sequence[tuple[int, int]]) -> None:
+        """End a run before one of the programs if the 32-bit number at one of these addresses is below its bound."""
+        at = self.spans[before][0] if before < len(self.spans) else self._count
+        rows = self._commands[:self._count]
+        self._write([*rows[:at], *[Command.check(address, bound) for address, bound in numbers], *rows[at:]])
+        self.spans = [(first + len(numbers) * (first >= at), count) for first, count in self.spans]
+
+    @property
+    def scratch(self) -> int:
+        """Private memory of all workers."""
+        return self.scratch_bytes * (settings.THREADS or available_cores())
+
+    def bind(self, addresses: Sequence[int]) -> None:
+        """Point every launch at the memory of its slots."""
+        for array, position, slot in self._wires:
+            array[position] = addresses[slot]
+
+    def uses_of(self, slot: int) -> list[tuple[Any, int]]:
+        """Where a slot's address is written: (argument array, position)."""
+        if self._by_slot is None:
+            self._by_slot = {}
+            for array, position, s in self._wires:
+                self._by_slot.setdefault(s, []).append((array, position))
+        return self._by_slot.get(slot, [])
+
+    def run(self) -> None:
+        """Every kernel, in order, in one call."""
+        self.runner()()
+
+    def runner(self) -> Callable[[], int]:
+        """What `run` does, with the worker pool of the settings of now: for who runs it often under the same."""
+        if self._count <= FEW and self._serial and not pool_is_open():
+            return self._run_alone
+        pool = worker_pool()
+        if self.scratch_bytes:
+            pool.ensure_scratch(self.scratch_bytes)
+        return partial(pool.run, self._address, self._count)
+
+    def _run_alone(self) -> int:
+        """Every command from here: nobody is needed to help, and a pool that is not open costs a compile to open."""
+        scratch = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)
+        aligned = -(-ctypes.addressof(scratch) // ALIGNMENT) * ALIGNMENT
+        for number, command in enumerate(self._commands[:self._count]):
+            if command.function:
+                _FUNCTION(command.function)(command.args, 0, aligned)
+            elif ctypes.c_int32.from_address(command.args).value < command.tasks:
+                return self._count - number
+        return 0
+
+    def run_one(self, number: int) -> int:
+        """One kernel alone; its nanoseconds."""
+        pool = worker_pool()
+        pool.ensure_scratch(self.scratch_bytes)
+        first, count = self.spans[number]
+        return sum(pool.run_timed(self._address + first * ctypes.sizeof(Command), count))
+
+
+def _pack(name: str, info: LaunchInfo, compiled: bytes, moves: tuple[str, ...]) -> bytes:
+    head = json.dumps([name, info.phases, info.shared, info.scratch_bytes, moves]).encode()
+    return struct.pack("<I", len(head)) + head + compiled
+
+
+def _unpack(data: bytes) -> Made:
+    (length,) = struct.unpack_from("<I", data)
+    name, phases, shared, scratch, moves = json.loads(data[4:4 + length])
+    info = LaunchInfo(tuple((f, t) for f, t in phases), tuple(shared), scratch)
+    return name, info, data[4 + length:], tuple(moves)

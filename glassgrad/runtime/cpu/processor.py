@@ -1,0 +1,236 @@
+"""What processor this is. In: what the operating system says. Out: a `HostTarget`.
+
+Knows nothing of compilers: a warm process takes its kernels from the disk cache, so it must learn the key and
+the vector width without loading LLVM. `CPU_FEATURES` adds and removes features, to try other code paths.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from glassgrad.base.errors import InputError
+from glassgrad.base.settings import settings
+
+
+@dataclass(frozen=True)
+class HostTarget:
+    """A processor: `features` are spelled as LLVM spells them (`avx512f`, `amx-bf16`, `neon`).
+
+    >>> target = HostTarget("x86_64", "a cpu", frozenset({"avx", "avx2", "fma"}), "x86_64-unknown-linux-gnu")
+    >>> target.vector_bytes, target.vector_registers, target.has_fma, target.has_amx_bf16
+    (32, 16, True, False)
+    """
+    arch: str                       # "x86_64" or "aarch64"
+    cpu: str                        # a name for people and for cache keys
+    features: frozenset[str]
+    triple: str                     # always one whose objects are ELF
+    l1_bytes: int = 32 << 10        # data cache of one core
+    l2_bytes: int = 1 << 20
+
+    @cached_property
+    def vector_bytes(self) -> int:
+        """Width of the widest vector register worth using."""
+        return 64 if "avx512f" in self.features else 32 if "avx2" in self.features else 16
+
+    @property
+    def vector_registers(self) -> int:
+        """How many vector registers there are."""
+        return 32 if self.arch == "aarch64" or "avx512f" in self.features else 16
+
+    @property
+    def has_fma(self) -> bool:
+        """Whether a multiply and an add are one instruction."""
+        return self.arch == "aarch64" or "fma" in self.features
+
+    @property
+    def has_amx_bf16(self) -> bool:
+        """Whether there are tile registers that multiply bfloat16, and we may use them."""
+        return "amx-bf16" in self.features and "amx-tile" in self.features
+
+    @property
+    def has_avx512_bf16(self) -> bool:
+        """Whether vectors of float32 can be rounded to bfloat16 in one instruction."""
+        return "avx512bf16" in self.features
+
+    @property
+    def has_f16c(self) -> bool:
+        """Whether float16 converts to and from float32 in one instruction."""
+        return self.arch == "aarch64" or "f16c" in self.features
+
+    @property
+    def key(self) -> str:
+        """Everything that decides which machine code may run, as one line for cache keys."""
+        return f"{self.triple} {self.cpu} {','.join(sorted(self.features))}"
+
+
+# Features that decide what code we emit, as the system spells them -> as LLVM does, where the two differ.
+_LINUX_TO_LLVM = {
+    "pni": "sse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "abm": "lzcnt", "bmi1": "bmi", "rdrand": "rdrnd",
+    "pclmulqdq": "pclmul", "sha_ni": "sha", "avx_vnni": "avxvnni", "avx512_bf16": "avx512bf16",
+    "avx512_fp16": "avx512fp16", "avx512_vnni": "avx512vnni", "avx512_vbmi2": "avx512vbmi2",
+    "avx512_bitalg": "avx512bitalg", "avx512_vpopcntdq": "avx512vpopcntdq", "amx_tile": "amx-tile",
+    "amx_bf16": "amx-bf16", "amx_int8": "amx-int8", "amx_fp16": "amx-fp16",
+    "asimd": "neon", "asimdhp": "fullfp16", "asimddp": "dotprod", "atomics": "lse",
+}
+# The system also lists what no code depends on (`hypervisor`, `smep`); these beginnings are kept.
+_KEPT = ("sse", "ssse", "avx", "amx", "fma", "f16c", "bmi", "lzcnt", "popcnt", "movbe", "gfni", "cx", "adx",
+         "neon", "full", "dot", "lse", "sve", "bf16", "i8mm")
+
+
+def _apply_overrides(features: frozenset[str], text: str) -> frozenset[str]:
+    changed = set(features)
+    for item in filter(None, text.replace(" ", "").split(",")):
+        if item[0] not in "+-" or len(item) == 1:
+            raise InputError("the setting CPU_FEATURES cannot be read", given=f"CPU_FEATURES={text}",
+                             expected="features with a sign, separated by commas, such as -avx512f,+avx2",
+                             fix="put + or - before each feature")
+        (changed.add if item[0] == "+" else changed.discard)(item[1:])
+        if item == "-avx512f":  # LLVM drops what depends on it as well
+            changed = {name for name in changed if not name.startswith("avx512")}
+    return frozenset(changed)
+
+
+def _read(path: str, limit: int = 16384) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(limit).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _linux() -> tuple[str, frozenset[str], int, int]:
+    # The first processor's paragraph is enough, and on large machines the whole file takes milliseconds.
+    fields: dict[str, str] = {}
+    for line in _read("/proc/cpuinfo").split("\n\n")[0].splitlines():
+        name, _, value = line.partition(":")
+        fields[name.strip()] = value.strip()
+    flags = (fields.get("flags") or fields.get("Features") or "").split()
+    naming = ("vendor_id", "model name", "cpu family", "model", "stepping",     # x86
+              "CPU implementer", "CPU part", "CPU variant")                     # Arm
+    cpu = " ".join(fields[name] for name in naming if fields.get(name))
+    sizes = {1: 0, 2: 0}
+    for index in range(4):
+        folder = f"/sys/devices/system/cpu/cpu0/cache/index{index}"
+        level, kind, size = (_read(f"{folder}/{name}").strip() for name in ("level", "type", "size"))
+        if kind in ("Data", "Unified") and level in ("1", "2") and size.endswith("K"):
+            sizes[int(level)] = int(size[:-1]) << 10
+    names = (_LINUX_TO_LLVM.get(flag, flag) for flag in flags)
+    return cpu, frozenset(name for name in names if name.startswith(_KEPT)), sizes[1], sizes[2]
+
+
+def _macos(arch: str) -> tuple[str, frozenset[str], int, int]:
+    libc = ctypes.CDLL(None)
+
+    def ask(name: str) -> bytes:
+        size = ctypes.c_size_t(0)
+        if libc.sysctlbyname(name.encode(), None, ctypes.byref(size), None, ctypes.c_size_t(0)):
+            return b""
+        buffer = ctypes.create_string_buffer(size.value)
+        libc.sysctlbyname(name.encode(), buffer, ctypes.byref(size), None, ctypes.c_size_t(0))
+        return buffer.raw[:size.value]
+
+    def number(name: str) -> int:
+        return int.from_bytes(ask(name), "little")
+
+    cpu = ask("machdep.cpu.brand_string").rstrip(b"\0").decode("utf-8", "replace")
+    if arch == "aarch64":
+        optional = {"FEAT_FP16": "fullfp16", "FEAT_BF16": "bf16", "FEAT_DotProd": "dotprod",
+                    "FEAT_I8MM": "i8mm", "FEAT_LSE": "lse", "FEAT_SME": "sme"}
+        names = {"neon"} | {llvm for name, llvm in optional.items() if number(f"hw.optional.arm.{name}")}
+    else:
+        text = ask("machdep.cpu.features") + b" " + ask("machdep.cpu.leaf7_features")
+        spelled = {"avx1.0": "avx", "bmi1": "bmi", "sse4.1": "sse4.1", "sse4.2": "sse4.2", "rdrand": "rdrnd"}
+        flags = text.replace(b"\0", b" ").decode("ascii", "replace").lower().split()
+        names = {spelled.get(flag, flag) for flag in flags}
+    l2 = number("hw.perflevel0.l2cachesize") or number("hw.l2cachesize")
+    return cpu, frozenset(names), number("hw.perflevel0.l1dcachesize") or number("hw.l1dcachesize"), l2
+
+
+def _windows(arch: str) -> tuple[str, frozenset[str], int, int]:
+    names = {"neon"} if arch == "aarch64" else {"sse", "sse2"}
+    present = ctypes.CDLL("kernel32").IsProcessorFeaturePresent
+    if arch == "x86_64" and present(40):                # PF_AVX2_INSTRUCTIONS_AVAILABLE
+        names |= {"avx", "avx2", "fma", "f16c"}         # every processor with the first has the others
+    if arch == "x86_64" and present(41):                # PF_AVX512F_INSTRUCTIONS_AVAILABLE
+        names |= {"avx512f"}
+    return platform.processor() or os.environ.get("PROCESSOR_IDENTIFIER", ""), frozenset(names), 0, 0
+
+
+def _elf_triple(arch: str) -> str:
+    # Object format ELF, calling convention the system's: Windows has its own, macOS shares Linux's.
+    return f"{arch}-pc-windows-msvc-elf" if sys.platform == "win32" else f"{arch}-unknown-linux-gnu"
+
+
+@lru_cache(maxsize=8)
+def _describe(overrides: str, matrix_unit: int) -> HostTarget:
+    machine = platform.machine().lower()
+    arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+    if sys.platform == "darwin":
+        cpu, features, l1, l2 = _macos(arch)
+    elif sys.platform == "win32":
+        cpu, features, l1, l2 = _windows(arch)
+    else:
+        cpu, features, l1, l2 = _linux()
+    features = _apply_overrides(features, overrides)
+    if "amx-tile" in features and not (matrix_unit and request_amx()):
+        features = frozenset(name for name in features if not name.startswith("amx"))
+    return HostTarget(arch, cpu or machine, features, _elf_triple(arch), l1 or 32 << 10, l2 or 1 << 20)
+
+
+def host_description() -> HostTarget:
+    """This machine's processor, as `CPU_FEATURES` and `MATRIX_UNIT` let us see it.
+
+    >>> host_description().vector_bytes in (16, 32, 64)
+    True
+    """
+    return _describe(settings.CPU_FEATURES, settings.MATRIX_UNIT)
+
+
+@lru_cache(maxsize=1)
+def request_amx() -> bool:
+    """Asks Linux for the AMX tile registers, for all threads of this process and of those it forks; without
+    permission the first tile instruction is fatal. Other systems are not known to lend them."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    arch_prctl, request_permission, tile_data = (ctypes.c_long(number) for number in (158, 0x1023, 18))
+    return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
+
+
+def available_cores() -> int:
+    """How many threads this process may keep busy: its affinity, and the quota of its control group.
+
+    >>> available_cores() >= 1
+    True
+    """
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    quota = _group_quota() if sys.platform == "linux" else None
+    return max(1, cores if quota is None else min(cores, int(quota + 0.5)))
+
+
+def _group_quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> float | None:
+    """Processors that Linux control groups allow (the least over all parents), or None without a limit."""
+    limits = []
+    for line in _read(own).splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            base, names = root, ["cpu.max"]                                  # version 2: "150000 100000"
+        elif "cpu" in controllers.split(","):
+            base, names = f"{root}/{controllers}", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]    # version 1
+        else:
+            continue
+        parts = [part for part in path.split("/") if part]
+        for depth in range(len(parts) + 1):
+            folder = "/".join([base, *parts[:depth]])
+            words = " ".join(_read(f"{folder}/{name}") for name in names).split()
+            if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):  # not "max" or "-1"
+                limits.append(int(words[0]) / int(words[1]))
+    return min(limits, default=None)

@@ -1,0 +1,146 @@
+"""Compile kernels. In: a kernel's graph, a target, a language. Out: machine code, now or soon.
+
+LLVM works outside Python's lock, so it compiles one kernel in a thread while Python lowers the next. This room loads
+the whole compiler; devices open it only when a kernel is not in the cache. What writes and compiles C is loaded when
+somebody wants C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from glassgrad.base.errors import Bug, FormatError
+from glassgrad.base.settings import settings
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Kernel
+from glassgrad.compiler.optimize.decisions import Refused
+from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
+from glassgrad.runtime.compile_kernel import build, kernel_of
+from glassgrad.runtime.cpu import llvm_compiler as llvm
+
+Made = tuple[str, LaunchInfo, bytes, tuple[str, ...]]      # a kernel's name, how to launch it, object file, moves
+TURN = 0.0001       # seconds that LLVM's thread waits for Python's lock at each call; the usual 0.005 would stop it
+
+
+class _Job:
+    """Something to compile, and what came of it."""
+
+    def __init__(self, work: Callable[[], Made]):
+        self._work, self._finished = work, threading.Event()
+        self._made: Made | None = None
+        self._wrong: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._made = self._work()
+        except BaseException as wrong:      # whoever waits for it raises it
+            self._wrong = wrong
+        self._finished.set()
+
+    def result(self) -> Made:
+        """Wait for it."""
+        self._finished.wait()
+        if self._made is None:
+            raise self._wrong or Bug("a compile ended without a result")
+        return self._made
+
+
+class _Queue:
+    """Jobs, one after another, in a thread that lives while there are any: Python waits for it at the end."""
+
+    def __init__(self) -> None:
+        self._lock, self._jobs = threading.Lock(), deque[_Job]()
+        self._working = False
+        self._usual = sys.getswitchinterval()
+
+    def put(self, job: _Job) -> None:
+        with self._lock:
+            self._jobs.append(job)
+            if self._working:
+                return
+            self._working = True
+            self._usual = sys.getswitchinterval()
+            sys.setswitchinterval(min(TURN, self._usual))
+        threading.Thread(target=self._work, name="glassgrad-compile").start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._jobs:
+                    self.end()
+                    return
+                job = self._jobs.popleft()
+            job.run()
+
+    def end(self) -> None:
+        """No thread is at work any more: threads take turns as they did before."""
+        if self._working:
+            sys.setswitchinterval(self._usual)
+        self._working = False
+
+
+_queue = _Queue()
+
+
+def _open_queue() -> None:
+    global _queue
+    _queue.end()
+    _queue = _Queue()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_open_queue)      # the parent's thread does not exist in the child
+
+
+def start(ast: UOp, target: Target, language: str, finished: Callable[[Made], None],
+          moves: Sequence[str] | None = None) -> Callable[[], Made]:
+    """Begin compiling a kernel, by the recipe or by the given moves; call the answer to wait for it. `finished` sees
+    the result as soon as it is there."""
+    try:
+        built = build(ast, target, _renderer(language), moves)
+    except Refused as why:
+        raise FormatError("what a tuning file says of a kernel does not fit it", given=str(why),
+                          expected="moves as a search found them",
+                          fix="glassgrad tune clear, and search again") from None
+    features = settings.CPU_FEATURES      # read here: a Context belongs to the thread that entered it
+
+    def work() -> Made:
+        if language == "llvm":
+            compiled = llvm.compile_ir(built.source, features)
+        else:
+            from glassgrad.runtime.cpu.c_compiler import compile_c
+            compiled = compile_c(built.source)
+        made = (built.name, built.info, compiled, tuple(built.kernel.moves))
+        finished(made)
+        return made
+
+    job = _Job(work)
+    if language == "llvm":
+        _queue.put(job)
+    else:
+        job.run()
+    return job.result
+
+
+def _renderer(language: str) -> Callable[[Kernel, Target], str]:
+    if language == "llvm":
+        return render_llvm
+    from glassgrad.compiler.render.c.c_source import render_c
+    return render_c
+
+
+def source(ast: UOp, target: Target, moves: Sequence[str] | None = None) -> str:
+    """A kernel as readable C."""
+    return _renderer("c")(kernel_of(ast, target, moves=moves), target)
+
+
+def compiled_source(ast: UOp, target: Target, language: str) -> Any:
+    """The text that is really compiled: LLVM IR or C."""
+    return build(ast, target, _renderer(language)).source

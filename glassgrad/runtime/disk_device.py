@@ -1,0 +1,55 @@
+"""Files as devices, `DISK:/path`. In: a path. Out: a device that holds numbers and computes nothing.
+
+What lies in a file is read and written by tensor/memory/disk.py; here is only what the engine asks of any device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NoReturn
+
+from glassgrad.base.errors import DeviceError
+
+__all__ = ["PREFIX", "FileDevice", "on_disk"]
+
+PREFIX = "DISK:"
+
+
+def on_disk(device: str | None) -> bool:
+    """Whether a device's name is a file's.
+
+    >>> on_disk("DISK:/tmp/x"), on_disk("CPU")
+    (True, False)
+    """
+    return device is not None and device.startswith(PREFIX)
+
+
+class FileDevice:
+    """A file under a device's name."""
+    in_parts = False
+    on_host = False        # its bytes are copied to whoever reads them: an array must not write into the file
+
+    def __init__(self, name: str):
+        self.name = name
+        self.memory: Any = self
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise DeviceError("a file does not compute", given=f"an expression of a tensor on {self.name}",
+                          expected="views of it, which are read, written to or moved",
+                          fix='move it to a device first: x.to("CPU")')
+
+    programs = plan = allocate = release = _refuse
+
+    def copy_in(self, address: int, data: Any) -> None:
+        """Bytes into the file."""
+        ctypes.memmove(address, bytes(data), memoryview(data).nbytes)
+
+    def copy_out(self, address: int, nbytes: int) -> bytearray:
+        """Bytes of the file."""
+        return bytearray((ctypes.c_char * nbytes).from_address(address)) if nbytes else bytearray()
+
+    def synchronize(self) -> None:
+        """Nothing is ever under way."""
+
+    def empty_cache(self) -> None:
+        """Nothing is kept."""

@@ -1,0 +1,253 @@
+"""Host memory with a pool. In: sizes in bytes. Out: blocks of memory, not cleared.
+
+Knows nothing of tensors, dtypes or devices. Fresh pages are the largest cost of big elementwise work, so
+released blocks are kept, by size, for the next request of that size. Three kinds of block:
+
+- up to 64 KiB: carved from 1 MiB slabs, aligned to 64 bytes;
+- up to 1 MiB: pages of their own;
+- larger: pages of their own, aligned to 2 MiB, for which huge pages are asked.
+
+Sizes are rounded up to eight steps per power of two, so at most an eighth of a block is lost.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from glassgrad.base.errors import Bug, MemoryLimitError
+from glassgrad.base.settings import settings
+from glassgrad.runtime.pages import HUGE_PAGE, PAGE, advise_huge, map_pages, round_up, unmap_pages
+
+SLAB = 1 << 20
+_SMALL, _LARGE = 64 << 10, 1 << 20
+_MEBIBYTE = 1 << 20
+
+_nothing = ctypes.create_string_buffer(128)
+_NOWHERE = round_up(ctypes.addressof(_nothing), 64)  # where blocks of no bytes point: aligned, and never null
+
+
+class Block:
+    """`nbytes` bytes at `address`; `size` counts the rounding too."""
+    __slots__ = ("address", "nbytes", "size")
+
+    def __init__(self, address: int, nbytes: int, size: int):
+        self.address, self.nbytes, self.size = address, nbytes, size
+
+    def __repr__(self) -> str:
+        return f"Block({self.nbytes} bytes at {self.address:#x})" if self.address else "Block(released)"
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Bytes in use, kept for reuse, and the most that were ever in use."""
+    live: int
+    pooled: int
+    peak: int
+
+
+def rounded(nbytes: int) -> int:
+    """The size of the block that a request gets.
+
+    >>> [rounded(n) for n in (0, 1, 64, 65, 1000, 1025, 100_000)]
+    [0, 64, 64, 128, 1024, 1152, 106496]
+    """
+    if nbytes <= 512:
+        return (nbytes + 63) & -64
+    step = (nbytes - 1).bit_length() - 4
+    return (((nbytes - 1) >> step) + 1) << step
+
+
+def readable(nbytes: int) -> str:
+    """A size for people.
+
+    >>> readable(1000), readable(3 << 20), readable(5 << 29)
+    ('1000 bytes', '3.0 MiB', '2.5 GiB')
+    """
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if nbytes >= unit:
+            return f"{nbytes / unit:.1f} {name}"
+    return f"{nbytes} bytes"
+
+
+class HostMemory:
+    """Memory of this machine, pooled; safe to use from several threads and from finalizers.
+
+    >>> memory = HostMemory()
+    >>> block = memory.allocate(1000)
+    >>> memory.stats()
+    Stats(live=1024, pooled=1047552, peak=1024)
+    >>> memory.release(block)
+    >>> memory.empty_cache()
+    >>> memory.stats()
+    Stats(live=0, pooled=0, peak=1024)
+    """
+    on_host = in_parts = True
+
+    def __init__(self, describe: Callable[[], str] | None = None):
+        self.describe = describe                # says what the memory holds, for the message that it is full
+        self._free: dict[int, list[int]] = {}   # size -> addresses, the last released last
+        self._order: dict[int, int] = {}        # address -> size of pooled blocks above 64 KiB, oldest first
+        self._slabs: dict[int, list[int]] = {}  # size -> slabs
+        self._live = self._pooled = self._peak = 0
+        self._most_pooled = 0                   # what POOL_MB is known to allow
+        # A finalizer may call `release` while this thread is inside `allocate`: the lock can be taken twice.
+        self._lock = threading.RLock()
+        _memories.add(self)
+
+    def allocate(self, nbytes: int) -> Block:
+        """A block of at least `nbytes` bytes, whose contents are whatever they were."""
+        if nbytes <= 0:
+            if nbytes < 0:
+                raise Bug(f"a block cannot have {nbytes} bytes")
+            return Block(_NOWHERE, 0, 0)
+        size = rounded(nbytes)
+        if size > _SMALL:  # small blocks are counted when their slab is made
+            self._check_limit(size)
+        with self._lock:
+            free = self._free.get(size)
+            if free:
+                address = free.pop()
+                self._pooled -= size
+                if size > _SMALL:
+                    del self._order[address]
+            else:
+                address = self._fresh(size)
+            self._live += size
+            if self._live > self._peak:
+                self._peak = self._live
+        return Block(address, nbytes, size)
+
+    def release(self, block: Block) -> None:
+        """Gives a block back, to the pool or, above POOL_MB, to the system."""
+        address, size = block.address, block.size
+        if not address:
+            raise Bug("a block of memory was released twice")
+        block.address = 0
+        if not size:
+            return
+        with self._lock:
+            self._live -= size
+            self._pooled += size
+            self._free.setdefault(size, []).append(address)
+            if size > _SMALL:
+                self._order[address] = size
+                # Reading a setting costs more than all the rest, so not for every block.
+                if size >= _LARGE or self._pooled > self._most_pooled:
+                    self._trim(settings.POOL_MB * _MEBIBYTE)
+                    self._most_pooled = self._pooled
+
+    def empty_cache(self) -> None:
+        """Gives all pooled memory back to the system."""
+        with self._lock:
+            self._trim(0)
+            self._most_pooled = 0
+            for size, slabs in self._slabs.items():
+                self._free_slabs(size, slabs)
+
+    def stats(self) -> Stats:
+        """Counts of bytes, rounding included."""
+        with self._lock:
+            return Stats(self._live, self._pooled, self._peak)
+
+    def reset_peak(self) -> None:
+        """Counts the peak from now on."""
+        with self._lock:
+            self._peak = self._live
+
+    def _fresh(self, size: int) -> int:
+        if size <= _SMALL:
+            return self._carve(size)
+        address = self._map(size, HUGE_PAGE if size >= _LARGE else PAGE)
+        if size >= _LARGE:
+            advise_huge(address, size)
+        return address
+
+    def _carve(self, size: int) -> int:
+        """A new slab: its first block is the answer, the others go to the pool."""
+        self._check_limit(SLAB)
+        slab = self._map(SLAB, SLAB)
+        self._slabs.setdefault(size, []).append(slab)
+        blocks = list(range(slab, slab + SLAB - size + 1, size))
+        blocks.reverse()  # the pool gives its last first: blocks are handed out upwards
+        address = blocks.pop()
+        self._free.setdefault(size, []).extend(blocks)
+        self._pooled += size * len(blocks)
+        return address
+
+    def _map(self, size: int, alignment: int) -> int:
+        try:
+            return map_pages(size, alignment)
+        except MemoryError:
+            self.empty_cache()
+        gc.collect()  # cycles of dead tensors may hold memory
+        self.empty_cache()
+        try:
+            return map_pages(size, alignment)
+        except MemoryError:
+            raise self._full(size, "the system has no more", "use smaller tensors or batches") from None
+
+    def _check_limit(self, size: int) -> None:
+        limit = settings.MEMORY_MB * _MEBIBYTE
+        if not limit or self._live + size <= limit:
+            return
+        gc.collect()  # cycles of dead tensors may hold memory
+        if self._live + size > limit:
+            raise self._full(size, f"at most {readable(limit)} in use (MEMORY_MB={settings.MEMORY_MB})",
+                             "use smaller tensors or batches, or raise MEMORY_MB")
+
+    def _full(self, size: int, expected: str, fix: str) -> MemoryLimitError:
+        held = self.describe() if self.describe else ""
+        given = f"{readable(size)} more, with {readable(self._live)} in use" + (f":\n{held}" if held else "")
+        return MemoryLimitError("there is not enough memory for this tensor", given=given, expected=expected,
+                                fix=fix)
+
+    def _trim(self, limit: int) -> None:
+        """Unmaps the blocks that were released longest ago, until the pool fits."""
+        while self._pooled > limit and self._order:
+            address = next(iter(self._order))
+            size = self._order.pop(address)
+            self._free[size].remove(address)
+            self._pooled -= size
+            unmap_pages(address, size)
+
+    def _free_slabs(self, size: int, slabs: list[int]) -> None:
+        """Unmaps the slabs of one size in which every block is free."""
+        free = self._free.get(size, [])
+        counts: dict[int, int] = {}
+        for address in free:
+            slab = address & -SLAB
+            counts[slab] = counts.get(slab, 0) + 1
+        empty = {slab for slab in slabs if counts.get(slab, 0) == SLAB // size}
+        slabs[:] = [slab for slab in slabs if slab not in empty]
+        self._free[size] = [address for address in free if address & -SLAB not in empty]
+        self._pooled -= size * (SLAB // size) * len(empty)
+        for slab in empty:
+            unmap_pages(slab, SLAB)
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # when the interpreter ends, modules lose their names one by one, and the system takes all memory back
+        if getattr(self, "_lock", None) is not None and not finalizing():
+            self.empty_cache()
+
+
+_memories: weakref.WeakSet[HostMemory] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for memory in _memories:
+        memory._lock = threading.RLock()  # another thread of the parent may have held the old one
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+host_memory = HostMemory()
+allocate, release = host_memory.allocate, host_memory.release
+empty_cache, stats = host_memory.empty_cache, host_memory.stats

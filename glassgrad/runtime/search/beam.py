@@ -1,0 +1,297 @@
+"""Let the machine search for faster kernels. In: kernels' graphs. Out: `Tuned` entries, kept by
+runtime/search/tuning_results.py.
+
+From the recipe's moves (compiler/optimize/decisions.py) the search goes to their neighbours, keeps the BEAM best, goes
+on to theirs, until none is better or BEAM_SECONDS are over. Candidates run in another process
+(runtime/search/beam_worker.py) on memory of its own; one that hangs, crashes or wants too much memory is killed, and
+the search goes on. A candidate counts only if its answer is the recipe's to the bit, and wins only if it is clearly
+faster when the two run in turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from glassgrad.base.errors import Bug
+from glassgrad.base.settings import DEVICE_FLAGS, settings
+from glassgrad.base.source_lines import PACKAGE, one_place
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Measure
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.symbolic import most
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.optimize.decisions import Decisions, Refused
+from glassgrad.compiler.optimize.recipes import decide
+from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.render.c.c_source import render_c
+from glassgrad.compiler.render.launch import LaunchInfo, launch_info
+from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
+from glassgrad.runtime.search.tuning_results import Tuned, digest_of, keep, machine
+
+Moves = tuple[str, ...]
+
+START_SECONDS = 60.0         # in which a worker must have started and run the recipe's kernel
+WORTH_NS = 2_000             # shorter kernels are not worth a search
+CLEARLY = 0.97               # of the recipe's median time: the least that counts as faster
+MOSTLY = 0.75                # of the pairs in which a winner must have been faster
+FINAL_PAIRS, LEAST_PAIRS = 31, 9
+FINAL_SECONDS = 1.0          # kept for the last comparison, beside what its runs take
+MEMORY_ROOM = 2 << 30        # that a worker may take beyond what the kernel's own buffers need
+
+
+class Lost(Exception):
+    """The worker died or did not answer in time; it has been killed."""
+
+
+class Worker:
+    """The process that runs candidates; started anew after each that it did not survive."""
+
+    def __init__(self, command: Sequence[str] = (sys.executable, "-m", "glassgrad.runtime.search.beam_worker")):
+        self._command = list(command)
+        self._process: subprocess.Popen[str] | None = None
+        self._replies: queue.Queue[str | None] = queue.Queue()
+        self.alive = False           # has been started and has not been lost since
+
+    def ask(self, order: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """The worker's reply; raises `Lost` when there is none in time."""
+        process = self._process if self.alive and self._process is not None else self._start()
+        # in a thread: a process that reads nothing would keep us waiting, and nobody would look at the clock
+        threading.Thread(target=_send, args=(process, json.dumps(order) + "\n"), daemon=True).start()
+        try:
+            line = self._replies.get(timeout=max(seconds, 0.01))
+        except queue.Empty:
+            line = None
+        if not line:
+            status = process.poll()
+            self.close()
+            raise Lost(f"no answer in {seconds:.1f} s" if status is None else f"the process ended with {status}")
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    def _start(self) -> subprocess.Popen[str]:
+        above = os.path.dirname(os.path.dirname(PACKAGE))
+        kept = {k: v for k, v in os.environ.items() if k not in DEVICE_FLAGS and k != "DEVICE"}
+        kept.update(PYTHONPATH=os.pathsep.join(filter(None, [above, os.environ.get("PYTHONPATH")])),
+                    THREADS=str(machine()["threads"]), CPU_FEATURES=settings.CPU_FEATURES,
+                    MATRIX_UNIT=str(settings.MATRIX_UNIT), DEV="CPU", BEAM="0", DEBUG="0", CHECK="0", VIZ="0",
+                    MEMORY_MB="0")
+        process = self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            encoding="utf-8", env=kept, start_new_session=True)       # Ctrl-C is for us, and we end the worker
+        self._replies, self.alive = queue.Queue(), True
+        threading.Thread(target=_listen, args=(process, self._replies), daemon=True).start()
+        return process
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        self.alive = False
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    try:
+                        pipe.close()
+                    except OSError:
+                        pass         # what was still to be sent goes nowhere
+
+
+def _send(process: subprocess.Popen[str], text: str) -> None:
+    try:
+        assert process.stdin is not None
+        process.stdin.write(text)
+        process.stdin.flush()
+    except (OSError, ValueError):
+        pass                         # it has ended, which `ask` will see
+
+
+def _listen(process: subprocess.Popen[str], replies: queue.Queue[str | None]) -> None:
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            replies.put(line)
+    except ValueError:
+        pass                         # closed while we listened
+    replies.put(None)
+
+
+class Search:
+    """The search for one kernel's moves."""
+
+    def __init__(self, ast: UOp, target: Target, language: str, compiler: str, worker: Worker):
+        self.ast, self.target, self.language, self.compiler, self.worker = ast, target, language, compiler, worker
+        self.width, self.seconds = settings.BEAM, settings.BEAM_SECONDS
+        self.plain = lower(ast, keep_bytes=target.row_bytes)      # the tree that runtime/compile_kernel.py optimizes
+        self.sources: set[str] = set()           # what was tried: different moves may give one kernel
+        self.tried = self.killed = self.wrong = self.broken = 0
+        self.deadline = 0.0
+        self._decided: dict[Moves, Decisions] = {}
+        rows = [most(n.src[0].shape[0]) for n in toposort([ast]) if n.op in (o.GATHER, o.SCATTER)]
+        self.params = [_described(p, max([1, *rows]) if rows else 100) for p in self.plain.params]
+
+    # -- candidates ------------------------------------------------------------------------------------------
+    def built(self, moves: Moves | None) -> tuple[Moves, str, LaunchInfo]:
+        """A candidate as source text; raises `Refused`."""
+        with one_place():
+            decisions = Decisions(moves)
+            kernel = decide(self.plain, self.target, decisions)
+            decisions.finish()
+            self._decided[tuple(kernel.moves)] = decisions
+            render = render_llvm if self.language == "llvm" else render_c
+            return tuple(kernel.moves), render(kernel, self.target), launch_info(kernel)
+
+    def order(self, source: str, info: LaunchInfo) -> dict[str, Any]:
+        return {"name": self.plain.name, "source": source, "features": settings.CPU_FEATURES,
+                "info": [info.phases, info.shared, info.scratch_bytes]}
+
+    def begin(self) -> Moves:
+        """The recipe's kernel goes to the worker, and is what all others are measured against."""
+        self.recipe, source, info = self.built(None)
+        self.sources.add(source)
+        own = sum(p.size * p.dtype.itemsize for p in self.plain.params if not p.arg.scalar) + sum(info.shared)
+        free = free_bytes()
+        if free is not None and own > free // 2:
+            raise Lost(f"a copy of its memory takes {own >> 20:,} MiB, and {free >> 20:,} MiB are free")
+        self.first = {**self.order(source, info), "do": "recipe", "language": self.language, "params": self.params,
+                      "written": list(self.plain.written),
+                      "memory": 2 * own + machine()["threads"] * (64 << 20) + MEMORY_ROOM}
+        self.recipe_ns = 1 << 62                 # the least that was seen
+        self.measure_recipe()
+        return self.recipe
+
+    def measure_recipe(self, seconds: float = START_SECONDS) -> None:
+        reply = self.worker.ask(self.first, seconds)
+        if "error" in reply:
+            raise Lost(reply["error"])
+        self.recipe_ns = min(self.recipe_ns, reply["nanoseconds"])
+
+    def pairs_of(self, moves: Moves, final: bool = False) -> list[tuple[int, int]]:
+        """(recipe's, candidate's) nanoseconds; none for a candidate that is out."""
+        left = self.deadline - time.monotonic()
+        try:
+            _, source, info = self.built(moves)
+        except Refused:
+            return []                            # a decision changed which questions follow it
+        except Bug:
+            self.broken += 1                     # a fault of ours, but not of the program that is being tuned
+            return []
+        if left <= 0 or (source in self.sources and not final):
+            return []
+        self.sources.add(source)
+        self.tried += not final
+        patience = left if final else min(left, max(2.0, self.seconds / 4))
+        wanted = FINAL_PAIRS if final else max(2, min(7, int(self.seconds * 1e9 / 100 / max(2 * self.recipe_ns, 1))))
+        order = {**self.order(source, info), "do": "compare", "pairs": wanted, "final": final,
+                 "least": 0 if final else min(2, wanted), "seconds": 0.9 * patience}
+        try:
+            if not self.worker.alive:
+                self.measure_recipe(max(left, 1.0))
+            reply = self.worker.ask(order, patience + (0.2 * self.seconds if final else 0.0))
+        except Lost:
+            self.killed += 1
+            return []
+        self.wrong += "wrong" in reply
+        pairs = [(a, b) for a, b in reply.get("pairs", [])]
+        self.recipe_ns = min([self.recipe_ns, *[a for a, _ in pairs]])
+        return pairs
+
+    # -- the search ------------------------------------------------------------------------------------------
+    def climb(self, bar: Any) -> list[Moves]:
+        """The beam when nothing near it is better, or time is up: best first."""
+        beam = [(self.recipe_ns, self.recipe)]
+        final_seconds = FINAL_SECONDS + 2.5 * FINAL_PAIRS * 2 * self.recipe_ns / 1e9
+        stop = self.deadline - min(0.4 * self.seconds, final_seconds)
+        while time.monotonic() < stop:
+            fresh: list[tuple[int, Moves]] = []
+            for _, moves in beam:
+                for near in self._decided[moves].neighbours():
+                    if time.monotonic() >= stop:
+                        break
+                    pairs = self.pairs_of(tuple(near))
+                    if pairs:
+                        fresh.append((min(b for _, b in pairs), tuple(near)))
+                    best = self.recipe_ns / min([ns for ns, _ in (*beam, *fresh)])
+                    bar.set_postfix_str(f"{self.plain.name}: {self.tried} tried, best {best:.2f}x")
+            beam = [(self.recipe_ns if moves == self.recipe else ns, moves) for ns, moves in beam]
+            kept = sorted([*beam, *fresh])[:self.width]
+            if {moves for _, moves in kept} == {moves for _, moves in beam}:
+                self.complete = time.monotonic() < stop
+                break
+            beam = kept
+        return [moves for _, moves in beam if moves != self.recipe]
+
+    def winner(self, beam: Sequence[Moves]) -> tuple[Moves, float, float]:
+        """The first of the beam that is clearly faster than the recipe, and both their microseconds; or no moves."""
+        for moves in beam:
+            pairs = self.pairs_of(moves, final=True)
+            if len(pairs) >= LEAST_PAIRS:
+                ours, theirs = median(a for a, _ in pairs), median(b for _, b in pairs)
+                won = sum(b < a for a, b in pairs)
+                if theirs <= CLEARLY * ours and won >= MOSTLY * len(pairs):
+                    return moves, ours / 1000, theirs / 1000
+        return (), self.recipe_ns / 1000, 0.0
+
+    def run(self, bar: Any) -> Tuned:
+        """The whole search; raises `Lost` where not even the recipe's kernel can be measured."""
+        self.begin()
+        self.deadline = time.monotonic() + self.seconds
+        self.complete = self.recipe_ns < WORTH_NS
+        beam = [] if self.complete else self.climb(bar)
+        moves, recipe_us, tuned_us = self.winner(beam)
+        return Tuned(self.plain.name, digest_of(self.ast), self.compiler, self.width, self.seconds, self.complete,
+                     self.tried, self.recipe, round(recipe_us, 3), moves, round(tuned_us, 3))
+
+
+def free_bytes() -> int | None:
+    """Memory that could be had without pushing anything out; None where the system does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return None
+
+
+def _described(param: UOp, high: int) -> dict[str, Any]:
+    """A param for the worker: its type and size, and which integers stand in it (a variable's, within bounds)."""
+    if isinstance(param.arg, Measure):
+        low, high = param.arg.symbol.low, param.arg.symbol.high
+        low = high = low + 2 * (high - low) // 3
+    else:
+        low, high = 0, (min(high, 100) if param.dtype.itemsize == 1 else high) - 1
+    return {"dtype": param.dtype.name, "size": 1 if param.arg.scalar else param.size, "low": low, "high": high}
+
+
+def search(kernels: Sequence[UOp], target: Target, language: str, compiler: str) -> None:
+    """Search moves for each of these kernels and keep what is found; shows a bar where somebody is watching."""
+    from tqdm import tqdm  # late, because only a search needs it
+    worker = Worker()
+    try:
+        with tqdm(kernels, desc="BEAM", unit="kernel", disable=None) as bar:
+            for ast in bar:
+                one = Search(ast, target, language, compiler, worker)
+                start = time.monotonic()
+                try:
+                    found = one.run(bar)
+                except Lost as why:
+                    tqdm.write(f"glassgrad: BEAM cannot measure {one.plain.name}, the recipe is used: {why}",
+                               file=sys.stderr)
+                    continue
+                keep(found)
+                if settings.DEBUG >= 1:
+                    out = "".join(f", {count} {what}" for what, count in (
+                        ("killed", one.killed), ("wrong", one.wrong), ("broken", one.broken)) if count)
+                    tqdm.write(f"beam: {found.kernel}: {found.speedup:.2f}x after {found.tried} candidates{out}, "
+                               f"{time.monotonic() - start:.1f} s: {', '.join(found.moves) or 'the recipe'}")
+    finally:
+        worker.close()

@@ -1,0 +1,193 @@
+"""Measure candidates in a process of its own. In: lines of JSON on standard input. Out: one line of JSON for each.
+
+A candidate of a search may hang, crash or want all memory; here it takes nobody with it. Knows nothing of graphs or
+moves: it gets source text, compiles it, runs it on memory that only looks like the user's, and says how long it took
+and a digest of the results. Each candidate runs in turns with the recipe's kernel, so that a machine that slows down
+slows both. `python -m glassgrad.runtime.search.beam_worker` is started by runtime/search/beam.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from glassgrad.base.settings import settings
+from glassgrad.compiler.check.graph_interpreter import from_storage, to_storage
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.runtime.cpu import llvm_compiler as llvm
+from glassgrad.runtime.cpu.c_compiler import compile_c
+from glassgrad.runtime.cpu.elf_loader import Image
+from glassgrad.runtime.cpu.native_device import NativePlan, Program
+from glassgrad.runtime.host_memory import Block, HostMemory
+
+PATTERN = 65521             # elements after which the contents repeat: a prime, so that no two rows are alike
+SAMPLE_NS = 100_000         # shorter kernels are run several times for one measurement
+SLOW_NS = 100_000_000       # a kernel that takes longer is run once to be known
+MOST_RUNS = 64              # .. but no more often than this
+HOPELESS = 3.0              # a candidate so much slower than the recipe is measured once
+
+
+class Loaded:
+    """A compiled kernel bound to memory, and the memory that it alone wants."""
+
+    def __init__(self, plan: NativePlan, memory: HostMemory, own: list[Block]):
+        self.run, self._kept, self._memory, self._own = plan.run, plan, memory, own
+
+    def close(self) -> None:
+        for block in self._own:
+            self._memory.release(block)
+
+
+class Bench:
+    """One kernel's memory and the recipe's program, against which candidates are measured."""
+
+    def __init__(self, order: dict[str, Any]):
+        self.language, self.params, self.written = order["language"], order["params"], order["written"]
+        self.memory = HostMemory()
+        self.blocks = [self.memory.allocate(_bytes(p)) for p in self.params]
+        for slot in range(len(self.params)):
+            self.fill(slot)
+        self.recipe = self.load(order)
+        self.runs = 1
+        self.digest = self.answer(self.recipe)
+        first = self.sample(self.recipe)
+        self.runs = max(1, min(MOST_RUNS, SAMPLE_NS // max(first, 1)))
+        again = [self.sample(self.recipe) for _ in range(5 if first < SLOW_NS else 0)]
+        self.nanoseconds = min([first, *again])
+
+    def fill(self, slot: int) -> None:
+        """Contents as they might be: normal floats, integers below the size of what they index."""
+        import numpy as np
+        block, param = self.blocks[slot], self.params[slot]
+        dtype: DType = getattr(dtypes, param["dtype"])
+        rng = np.random.default_rng(slot)
+        count = min(param["size"], PATTERN)
+        if dtype.is_float:
+            values = to_storage(rng.standard_normal(count), dtype)
+        else:
+            low, high = (0, 1) if dtype is dtypes.bool else (param["low"], param["high"])
+            values = to_storage(rng.integers(low, high + 1, count), dtype)
+        raw, nbytes = values.tobytes(), int(param["size"]) * dtype.itemsize
+        for at in range(0, nbytes, len(raw)):
+            ctypes.memmove(block.address + at, raw, min(len(raw), nbytes - at))
+
+    def load(self, order: dict[str, Any]) -> Loaded:
+        """A compiled kernel, bound to the memory here; more memory where it wants some."""
+        source = order["source"]
+        code = llvm.compile_ir(source, order["features"]) if self.language == "llvm" else compile_c(source)
+        phases, shared, scratch = order["info"]
+        info = LaunchInfo(tuple((name, tasks) for name, tasks in phases), tuple(shared), scratch)
+        program = Program(order["name"], Image(code), info, 0, 0)
+        own = [self.memory.allocate(nbytes) for nbytes in shared]
+        plan = NativePlan([program], [tuple(range(len(self.blocks) + len(own)))])
+        plan.bind([b.address for b in (*self.blocks, *own)])
+        return Loaded(plan, self.memory, own)
+
+    def answer(self, kernel: Loaded) -> str:
+        """A digest of what the kernel computes from fresh contents; every NaN is one NaN."""
+        import numpy as np
+        for slot in self.written:
+            self.fill(slot)
+        kernel.run()
+        digest = hashlib.sha256()
+        for slot in self.written:
+            dtype: DType = getattr(dtypes, self.params[slot]["dtype"])
+            nbytes, step = int(self.params[slot]["size"]) * dtype.itemsize, PATTERN * dtype.itemsize
+            for at in range(0, nbytes, step):
+                values = from_storage(ctypes.string_at(self.blocks[slot].address + at, min(step, nbytes - at)), dtype)
+                if dtype.is_float:
+                    values = np.where(np.isnan(values), values.dtype.type("nan"), values)
+                digest.update(values.tobytes())
+        return digest.hexdigest()
+
+    def sample(self, kernel: Loaded) -> int:
+        """Nanoseconds of one run: of this thread where it works alone, which other programs do not change."""
+        clock = time.thread_time_ns if settings.THREADS == 1 else time.perf_counter_ns
+        start = clock()
+        for _ in range(self.runs):
+            kernel.run()
+        return (clock() - start) // self.runs
+
+    def compare(self, order: dict[str, Any]) -> dict[str, Any]:
+        """A candidate's digest, and its nanoseconds in turns with the recipe's."""
+        candidate = self.load(order)
+        try:
+            if self.answer(candidate) != self.digest:
+                return {"wrong": True}
+            self.sample(candidate)                        # the first runs find nothing in the caches
+            pairs: list[tuple[int, int]] = []
+            stop = time.perf_counter() + order["seconds"]
+            while len(pairs) < order["pairs"] and (len(pairs) < order["least"] or time.perf_counter() < stop):
+                if len(pairs) % 2:                       # each goes first in turn
+                    after = self.sample(candidate)
+                    pairs.append((self.sample(self.recipe), after))
+                else:
+                    pairs.append((self.sample(self.recipe), self.sample(candidate)))
+                if len(pairs) == 1 and pairs[0][1] > HOPELESS * pairs[0][0] and not order["final"]:
+                    break
+            return {"pairs": pairs}                      # (the recipe's, the candidate's)
+        finally:
+            candidate.close()
+
+    def close(self) -> None:
+        """Give all memory back."""
+        self.recipe.close()
+        for block in self.blocks:
+            self.memory.release(block)
+        self.memory.empty_cache()
+
+
+def _bytes(param: dict[str, Any]) -> int:
+    return max(8, int(param["size"]) * int(getattr(dtypes, param["dtype"]).itemsize))
+
+
+def limit_memory(nbytes: int) -> None:
+    """No more than so many bytes beyond what this process has now, where the system can say so."""
+    if sys.platform != "linux":
+        return
+    import resource
+    with open("/proc/self/statm", encoding="ascii") as file:
+        now = int(file.read().split()[0]) * resource.getpagesize()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (now + nbytes, hard))
+
+
+def leave_with_parent(parent: int) -> None:
+    """End this process when the one that started it is gone, even from inside a kernel that never ends."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def main() -> None:
+    """Answer orders until standard input ends."""
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())         # what a library prints is no reply
+    threading.Thread(target=leave_with_parent, args=(os.getppid(),), daemon=True).start()
+    bench: Bench | None = None
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            if order["do"] == "recipe":
+                if bench is not None:
+                    bench.close()
+                limit_memory(order["memory"])
+                bench = Bench(order)
+                reply: dict[str, Any] = {"nanoseconds": bench.nanoseconds}
+            else:
+                assert bench is not None
+                reply = bench.compare(order)
+        except Exception as wrong:                            # of a candidate: it is out, and the next one may be well
+            reply = {"error": f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:300]}"}
+        print(json.dumps(reply), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""What searches found, kept. In: a kernel's graph and this machine. Out: its moves; a folder; a file to take along.
+
+One small JSON file for each kernel, in the folder `tuning` beside the compiled kernels: written whole and then renamed,
+so that processes never see half of one. A tuning file is the same entries together. An entry belongs to one kernel,
+one machine with one number of threads, and one version of the compiler: elsewhere the recipe may well be faster.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from glassgrad.base.errors import FormatError, InputError
+from glassgrad.base.settings import settings
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.runtime.cpu.processor import available_cores, host_description
+from glassgrad.runtime.disk_cache import default_folder
+from glassgrad.runtime.kernel_key import source_digest, structure
+
+FORMAT = "glassgrad tuning 1"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search found for one kernel. Without moves: nothing is clearly faster than the recipe."""
+    kernel: str                        # its name, for people
+    structure: str                     # a digest of its graph
+    compiler: str                      # what turns it into machine code
+    beam: int                          # the width of the search
+    seconds: float                     # the time it was given
+    complete: bool                     # it came to its end before they were over
+    tried: int                         # how many candidates ran
+    recipe: tuple[str, ...]            # the recipe's own moves
+    recipe_us: float
+    moves: tuple[str, ...] = ()        # the faster ones
+    tuned_us: float = 0.0
+
+    def covers(self, beam: int, seconds: float) -> bool:
+        """Whether a search of this width and time would bring nothing new."""
+        return self.beam >= beam and (self.complete or self.seconds >= seconds)
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster than the recipe."""
+        return self.recipe_us / self.tuned_us if self.moves and self.tuned_us else 1.0
+
+
+_known: dict[str, Tuned] = {}          # of this process, also where nothing may be written
+
+
+def machine() -> dict[str, Any]:
+    """What an entry depends on beside the kernel."""
+    host = host_description()
+    return {"processor": host.cpu, "system": host.triple, "features": " ".join(sorted(host.features)),
+            "threads": settings.THREADS or available_cores()}
+
+
+def digest_of(ast: UOp) -> str:
+    """A kernel's graph as one name, the same in every process."""
+    return hashlib.sha256(structure(ast).encode()).hexdigest()
+
+
+def find(ast: UOp, compiler: str) -> Tuned | None:
+    """What is known about a kernel on this machine."""
+    return _find(_key(digest_of(ast), compiler))
+
+
+def keep(tuned: Tuned) -> None:
+    """Remember it in this process and, unless CACHE=0, in the folder."""
+    key = _key(tuned.structure, tuned.compiler)
+    _known[key] = tuned
+    folder = tuning_folder()
+    if folder is None:
+        return
+    entry = {"format": FORMAT, "version": source_digest(), "machine": machine(), "kernels": [asdict(tuned)]}
+    new = folder / f".{key}-{os.getpid()}-{threading.get_ident()}"     # no two writers share it
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        new.write_text(json.dumps(entry, indent=1), encoding="utf-8")
+        os.replace(new, folder / f"{key}.json")
+    except OSError:
+        return                         # a full or read-only folder: it is searched again another time
+
+
+def tuning_folder() -> Path | None:
+    """Where entries lie; None where nothing is to be kept."""
+    folder = default_folder() if settings.CACHE else ""
+    return Path(folder) / "tuning" if folder else None
+
+
+def known() -> list[Tuned]:
+    """Everything known on this machine with this version."""
+    for key in _kept():
+        _find(key)
+    return sorted((t for key, t in _known.items() if key == _key(t.structure, t.compiler)),
+                  key=lambda t: (t.kernel, t.structure))
+
+
+def _kept() -> list[str]:
+    folder = tuning_folder()
+    return sorted(file.stem for file in folder.glob("*.json")) if folder is not None else []
+
+
+def clear_tuning() -> int:
+    """Forget every entry, of other machines and versions too; how many there were."""
+    folder, keys = tuning_folder(), {*_known, *_kept()}
+    _known.clear()
+    if folder is not None:
+        for key in keys:
+            (folder / f"{key}.json").unlink(missing_ok=True)
+    return len(keys)
+
+
+def export_tuning(path: str | os.PathLike[str]) -> int:
+    """Write everything known about kernels on this machine into one file; how many there are."""
+    kernels = known()
+    if not kernels:
+        raise InputError("there is nothing to export: no search has been made on this machine with this version",
+                         given=f"the folder {tuning_folder()}", expected="results of searches",
+                         fix="run your program with BEAM=2 first")
+    text = json.dumps({"format": FORMAT, "version": source_digest(), "machine": machine(),
+                       "kernels": [asdict(t) for t in kernels]}, indent=1)
+    Path(path).write_text(text + "\n", encoding="utf-8")
+    return len(kernels)
+
+
+def import_tuning(path: str | os.PathLike[str]) -> int:
+    """Take over what a file of `export_tuning` knows; how many kernels. With BEAM=1 or more it is used."""
+    found = _read(Path(path))
+    _check_moves(Path(path), found)
+    for tuned in found:
+        keep(tuned)
+    return len(found)
+
+
+def _key(structure_digest: str, compiler: str) -> str:
+    parts = ("tuning", source_digest(), json.dumps(machine(), sort_keys=True), compiler, structure_digest)
+    return hashlib.sha256("\n\n".join(parts).encode()).hexdigest()
+
+
+def _find(key: str) -> Tuned | None:
+    found, folder = _known.get(key), tuning_folder()
+    if found is not None or folder is None or not (folder / f"{key}.json").exists():
+        return found
+    try:
+        [found] = _read(folder / f"{key}.json")
+    except (FormatError, InputError, OSError, ValueError):
+        return None                    # damaged, or of another machine or version: as if it were not there
+    _known[key] = found
+    return found
+
+
+def _read(path: Path) -> list[Tuned]:
+    """The entries of a file, checked."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as wrong:
+        raise InputError("the tuning file cannot be read", given=f"{path}: {wrong.strerror or wrong}",
+                         expected="a file written by glassgrad tune export", fix="check the path") from None
+    except ValueError as wrong:
+        raise _malformed(path, f"it is not JSON: {wrong}") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise _malformed(path, f"its format is {data.get('format')!r}" if isinstance(data, dict) else "it is no object")
+    if data.get("version") != source_digest():
+        raise FormatError("the tuning file was made by another version of glassgrad", given=str(path),
+                          expected=f"version {source_digest()[:12]}, not {str(data.get('version'))[:12]}",
+                          fix="search again with this version: its recipes may be faster than what was found then")
+    here = machine()
+    if data.get("machine") != here:
+        there = data["machine"] if isinstance(data.get("machine"), dict) else {}
+        different = [name for name in here if there.get(name) != here[name]]
+        raise FormatError("the tuning file was made on another machine", given=f"{path}: " + ", ".join(
+            f"{name} {there.get(name)!r}" for name in different),
+            expected=", ".join(f"{name} {here[name]!r}" for name in different),
+            fix="search on this machine: BEAM=2" + (f", or set THREADS={there.get('threads')}"
+                                                     if different == ["threads"] else ""))
+    if not isinstance(data.get("kernels"), list):
+        raise _malformed(path, "it has no list of kernels")
+    return [_entry(path, number, row) for number, row in enumerate(data["kernels"])]
+
+
+def _entry(path: Path, number: int, row: Any) -> Tuned:
+    kinds: dict[str, Any] = {"str": str, "int": int, "bool": bool, "float": (int, float), "tuple[str, ...]": list}
+    known = {f.name: kinds[str(f.type)] for f in fields(Tuned)}
+    if not isinstance(row, dict) or row.keys() != known.keys():
+        raise _malformed(path, f"kernel {number} does not have the fields {', '.join(known)}")
+    for name, kind in known.items():
+        value = row[name]
+        if not isinstance(value, kind) or (kind is list and not all(isinstance(v, str) for v in value)):
+            raise _malformed(path, f"kernel {number} has a {name} of {value!r}")
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in row.items()}
+    return Tuned(**values)
+
+
+def _check_moves(path: Path, found: list[Tuned]) -> None:
+    from glassgrad.compiler.optimize.recipes import Refused, read  # the compiler, which a warm process does without
+    for number, tuned in enumerate(found):
+        try:
+            for text in (*tuned.recipe, *tuned.moves):
+                read(text)
+        except Refused as wrong:
+            raise _malformed(path, f"kernel {number}: {wrong}") from None
+
+
+def _malformed(path: Path, why: str) -> FormatError:
+    return FormatError("this is not a tuning file, or it is damaged", given=f"{path}: {why}",
+                       expected=f'a file written by glassgrad tune export ("format": "{FORMAT}")',
+                       fix="export it again")

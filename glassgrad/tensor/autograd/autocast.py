@@ -1,0 +1,63 @@
+"""In which type products are computed. In: operands of a matrix product or a convolution. Out: the same in that type.
+
+Outside of mixed precision nothing changes. Within it, float32 operands of products become 16 bits wide, and what must
+stay exact (sums, softmax, norms, losses) asks for float32. `nn.optim.autocast` sets the type; each thread has its own.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.uop import UOp
+
+__all__ = ["change", "current", "lowered", "exact"]
+
+
+class _Chosen(threading.local):
+    dtype: DType | None = None
+
+
+_chosen = _Chosen()
+
+
+def change(dtype: DType | None) -> DType | None:
+    """Compute products in this type from now on (None: in their own); returns what was in force before.
+
+    >>> before = change(dtypes.bfloat16)
+    >>> change(before)
+    dtypes.bfloat16
+    """
+    before, _chosen.dtype = _chosen.dtype, dtype
+    return before
+
+
+def current() -> DType | None:
+    """The type in force; None outside of mixed precision. What keeps compiled work by its circumstances asks for it.
+
+    >>> current() is None
+    True
+    """
+    return _chosen.dtype
+
+
+def lowered(node: UOp) -> UOp:
+    """An operand of a product in the type in force; only floats of 32 bits or fewer change.
+
+    >>> from glassgrad.compiler.graph.uop import const
+    >>> lowered(const(1.0)).dtype
+    dtypes.float32
+    """
+    dtype = _chosen.dtype
+    if dtype is None or node.dtype.kind != "f" or node.dtype is dtypes.float64:
+        return node
+    return node.cast(dtype)
+
+
+def exact(dtype: DType) -> DType:
+    """The type in which sums, softmax, norms and losses answer: float32 within mixed precision, else the given one.
+
+    >>> exact(dtypes.float16)
+    dtypes.float16
+    """
+    return dtypes.float32 if _chosen.dtype is not None and dtype.kind == "f" and dtype.bits < 32 else dtype

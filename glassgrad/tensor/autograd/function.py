@@ -1,0 +1,168 @@
+"""Gradients of your own. In: a forward computation and its backward. Out: tensors that pass gradients as you say.
+
+    class Square(Function):                         @custom_gradient(lambda g, y, x: g * 2 * x)
+        def forward(self, x):                       def square(x):
+            self.x = x                                  return x * x
+            return x * x
+        def backward(self, g):
+            return g * 2 * self.x
+
+    Square.apply(Tensor([3.0]))                     square(Tensor([3.0]))
+
+PyTorch's form, with static methods and `ctx`, works too. What `backward` computes with tensors can be differentiated
+again. There is one call of `backward` for each result, the gradients of the others being zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from glassgrad.base.errors import GradientError, InputError
+from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.tensor.autograd.custom_gradient import own_gradient
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["Function", "custom_gradient"]
+
+
+class Function:
+    """A computation with a gradient of its own; subclass it and write `forward` and `backward`.
+
+    >>> class Square(Function):
+    ...     def forward(self, x):
+    ...         self.x = x
+    ...         return x * x
+    ...     def backward(self, g): return g * 2 * self.x
+    >>> x = Tensor([3.0])
+    >>> y = Square.apply(x).sum().backward()
+    >>> x.grad.tolist()
+    [6.0]
+    """
+
+    def __init__(self, device: Any = None, *tensors: Tensor):
+        self.device = device
+        self.saved_tensors: tuple[Any, ...] = ()
+        self.needs_input_grad: tuple[bool, ...] = ()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The value."""
+        raise InputError(
+            "this Function has no forward",
+            given=type(self).__name__,
+            expected="a method forward(self, x, ...)",
+            fix="write it in your subclass",
+        )
+
+    def backward(self, *gradients: Any) -> Any:
+        """The gradient of each tensor that `forward` was given (or None), from the gradients of its results."""
+        raise InputError(
+            "this Function has no backward",
+            given=type(self).__name__,
+            expected="a method backward(self, g)",
+            fix="write it in your subclass, or use the value where no gradient is asked for",
+        )
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        """Keep tensors for `backward`, where they are `self.saved_tensors` (or `ctx.saved_tensors`)."""
+        self.saved_tensors = tensors
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        """Integers need no mark; there is nothing to do."""
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Compute the value; gradients will pass through `backward`."""
+        tensors = [a for a in args if isinstance(a, Tensor)]
+        self = cls(tensors[0].device if tensors else None, *tensors)
+        self.needs_input_grad = tuple(isinstance(a, Tensor) and a.dtype.kind == "f" for a in args)
+        result = cls.forward(self, *args, **kwargs)      # ctx is the first argument of both forms
+        results = result if isinstance(result, tuple) else (result,)
+        outputs = tuple(_with_gradient(self, results, i, args) for i in range(len(results)))
+        return outputs if isinstance(result, tuple) else outputs[0]
+
+
+def _with_gradient(context: Function, results: tuple[Any, ...], number: int, args: tuple[Any, ...]) -> Tensor:
+    value = results[number]
+    if not isinstance(value, Tensor):
+        raise InputError(
+            "forward must return tensors",
+            given=f"{type(value).__name__} from {type(context).__name__}.forward",
+            expected="a Tensor, or a tuple of them",
+            fix="wrap it: Tensor(value)",
+        )
+    if value.dtype.kind != "f":
+        return value.detach()
+    inputs = [a for a in args if isinstance(a, Tensor)]
+    like = [(r.shape, r.dtype) for r in results]
+
+    def backward(g: UOp, out: UOp, *nodes: UOp) -> tuple[UOp | None, ...]:
+        given = [
+            Tensor._with(inputs[0], g if i == number else full(shape, 0, dtype))
+            for i, (shape, dtype) in enumerate(like)
+        ]
+        found = type(context).backward(context, *given)
+        found = found if isinstance(found, (tuple, list)) else (found,)
+        if len(found) == len(args):      # one per argument, as PyTorch has it
+            found = [f for f, a in zip(found, args) if isinstance(a, Tensor)]
+        return _checked(found, nodes, f"{type(context).__name__}.backward")
+
+    return value._with(own_gradient(value.uop, tuple(t.uop for t in inputs), backward))
+
+
+def _checked(found: Any, nodes: tuple[UOp, ...], what: str) -> tuple[UOp | None, ...]:
+    """One gradient per input, each of its input's shape."""
+    if len(found) != len(nodes):
+        raise GradientError(f"{what} gave the wrong number of gradients", given=f"{len(found)}",
+                            expected=f"{len(nodes)}, one per tensor (None for no gradient)", fix="return a tuple")
+    out: list[UOp | None] = []
+    for i, (g, node) in enumerate(zip(found, nodes)):
+        if g is not None and not isinstance(g, Tensor):
+            g = Tensor(g)
+        if g is not None and g.shape != node.shape:
+            raise GradientError(
+                f"{what} gave a gradient that does not fit",
+                given=f"shape {g.shape} for tensor {i} of {node.shape}",
+                expected="the tensor's own shape",
+                fix="sum over the axes that were broadcast",
+            )
+        out.append(None if g is None else g.uop.cast(node.dtype))
+    return tuple(out)
+
+
+def custom_gradient(backward: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator: the function's gradient is `backward(gradient, result, *tensors)`, one value per tensor argument.
+
+    >>> @custom_gradient(lambda g, y, x: g)
+    ... def straight_through(x): return x.round()
+    >>> x = Tensor([0.4, 1.6])
+    >>> y = straight_through(x).sum().backward()
+    >>> x.grad.tolist()
+    [1.0, 1.0]
+    """
+    if not callable(backward):
+        raise InputError(
+            "custom_gradient needs the backward function",
+            given=f"{backward!r}",
+            expected="a function of (gradient, result, *tensors)",
+            fix="write @custom_gradient(lambda g, y, x: ...)",
+        )
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Tensor:
+            value = function(*args, **kwargs)
+            if not isinstance(value, Tensor):
+                raise InputError("a function with a gradient of its own returns one tensor", given=type(value).__name__,
+                                 expected="a Tensor", fix="for several results write a Function subclass")
+            inputs = [a for a in args if isinstance(a, Tensor)]
+
+            def on_nodes(g: UOp, out: UOp, *nodes: UOp) -> tuple[UOp | None, ...]:
+                found = backward(*[value._with(n) for n in (g, out, *nodes)])
+                found = found if isinstance(found, (tuple, list)) else (found,)
+                return _checked(found, nodes, f"the backward of {function.__name__}")
+
+            return value._with(own_gradient(value.uop, tuple(t.uop for t in inputs), on_nodes))
+        return call
+    return decorate

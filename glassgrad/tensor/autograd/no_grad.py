@@ -1,0 +1,91 @@
+"""Blocks that no gradient leaves: `with no_grad():`. In: nodes computed in such a block. Out: the same, cut off.
+
+What is computed inside is a value for what comes after: `backward` ends there. Gradients are worked out where they are
+asked for, so a block saves nothing; it says what is meant. A view that is taken inside is cut below its movements, so
+that writing to it (`weight[0].fill_(0)`) still reaches the tensor it is a view of.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ContextDecorator
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.ops import Kind
+from glassgrad.compiler.graph.uop import UOp
+
+__all__ = ["cut", "ended", "inside", "is_cut", "no_grad", "uncut"]
+
+open_blocks = 0                  # in all threads; while there are none, nobody asks further
+_counting = threading.Lock()
+
+
+class _Blocks(threading.local):
+    depth = 0
+
+
+class _Cut:
+    """The argument of a DETACH that a block made, to tell it from the user's."""
+
+    def __repr__(self) -> str:
+        return "no_grad"
+
+
+_blocks = _Blocks()
+_CUT = _Cut()
+
+
+class no_grad(ContextDecorator):
+    """A block, or a function as a decorator, whose results are values: no gradient passes through them.
+
+    >>> x = Tensor([2.0])
+    >>> with no_grad():
+    ...     constant = x * 3
+    >>> (x * constant).sum().gradient(x)[0].tolist(), constant.requires_grad
+    ([6.0], False)
+    """
+
+    def __enter__(self) -> no_grad:
+        self._step(1)
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._step(-1)
+
+    def _step(self, by: int) -> None:
+        global open_blocks
+        _blocks.depth += by
+        with _counting:
+            open_blocks += by
+
+
+def inside() -> bool:
+    """Whether this thread is in such a block."""
+    return open_blocks > 0 and _blocks.depth > 0
+
+
+def cut(node: UOp) -> UOp | None:
+    """A node that was just computed, cut off from its sources; None where this thread is in no such block."""
+    if not _blocks.depth:
+        return None
+    if node.op.kind == Kind.MOVEMENT:
+        return UOp(node.op, node.dtype, (ended(node.src[0]),), node.arg, node.place)
+    return ended(node)
+
+
+def ended(node: UOp) -> UOp:
+    """A node's value, which no gradient passes."""
+    return UOp(o.DETACH, node.dtype, (node,), _CUT)
+
+
+def is_cut(node: UOp) -> bool:
+    """Whether a block made this node."""
+    return node.op is o.DETACH and node.arg is _CUT
+
+
+def uncut(view: UOp, base: UOp) -> UOp:
+    """A view of `base` as it would be had no block cut it."""
+    if view is base:
+        return view
+    below = uncut(view.src[0], base)
+    return below if is_cut(view) else view if below is view.src[0] else UOp(view.op, view.dtype, (below,), view.arg)

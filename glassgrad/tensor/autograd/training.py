@@ -1,0 +1,44 @@
+"""Whether dropout and batchnorm train. In: a wish. Out: the setting TRAINING, changed for a block or for good.
+
+`Tensor.train()` as a statement, `with Tensor.train():`, `@Tensor.train()`, `Tensor.training = True` and
+`Context(TRAINING=1)` all set the same setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from glassgrad.base.settings import Context, settings
+
+__all__ = ["Training", "TrainingSwitch"]
+
+
+class Training:
+    """Training (or not) from now on, until the block ends, or while a function runs."""
+
+    def __init__(self, mode: bool = True):
+        self.context = Context(TRAINING=int(mode))
+        self.context.__enter__()     # a plain statement is enough
+
+    def __enter__(self) -> Training:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.context.__exit__(*problem)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        self.context.__exit__()      # a decorator switches when the function runs, not where it is written
+        return self.context(function)
+
+
+class TrainingSwitch(type):
+    """Gives the class itself an attribute `training`."""
+
+    @property
+    def training(cls) -> bool:
+        return bool(settings.TRAINING)
+
+    @training.setter
+    def training(cls, mode: bool) -> None:
+        Context(TRAINING=int(mode)).__enter__()

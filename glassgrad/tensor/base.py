@@ -1,0 +1,316 @@
+"""What a tensor is: a node of the graph, a gradient, a wish for one. In: values or nodes. Out: `Core`.
+
+The rooms of tensor/ that end in a class each add methods to the class of another: core <- casts <- arithmetic <-
+operators <- movement <- ... <- Tensor. So a room uses only what stands beneath it, and each method is found by name in
+one file. What they compute with, on nodes, is in formulas/.
+"""
+
+from __future__ import annotations
+
+import math
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base import meanings
+from glassgrad.base.errors import DeviceError, DTypeError, InputError
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
+from glassgrad.compiler.graph.symbolic import Length
+from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.engine.capture import touch
+from glassgrad.tensor import evaluate as running
+from glassgrad.tensor.autograd import no_grad as no_gradient
+from glassgrad.tensor.autograd.leaves import RESET, hold, remember
+from glassgrad.tensor.broadcast import size_from
+from glassgrad.tensor.formulas.bits import reread
+from glassgrad.tensor.memory.disk import on_disk, reread_in_place, stored
+from glassgrad.tensor.memory.file_mapping import of_file
+from glassgrad.tensor.memory.host_values import is_torch, read_value
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Core"]
+
+_create = object.__new__
+
+
+class Core:
+    """State and identity of a tensor: which node it stands for, its gradient, and whether it wants one."""
+    __slots__ = ("uop", "_grad", "_requires_grad", "_device", "__weakref__")
+
+    uop: UOp
+    _grad: Any               # a tensor, None, or RESET
+    _requires_grad: bool | None
+    _device: str | None      # where constants are to live; what has memory knows for itself
+
+    def __init__(self, data: Any, device: str | None = None, dtype: DType | str | None = None,
+                 requires_grad: bool | None = None):
+        place, file = running.canonical_device(device), None
+        if on_disk(place):
+            place, file = None, place
+        wanted = dtype_by_name(dtype) if dtype is not None else None
+        self._grad, self._requires_grad, self._device = None, None, place
+        if isinstance(data, UOp):
+            self.uop = data
+        elif isinstance(data, Core):
+            self.uop = data.uop
+            self._device = place or data._device
+        elif isinstance(data, Length):
+            self.uop = const(size_from(data))
+        elif isinstance(data, PathLike):
+            self.uop = of_file(data, wanted or dtypes.uint8, place or running.default_device())
+        else:
+            value = read_value(data, wanted)
+            self.uop = running.store(value, place or running.default_device())
+        if place is not None and self.uop.device not in (None, place):
+            self.uop = self.uop.copy_to(place)
+        if wanted is not None:
+            self.uop = self.uop.cast(wanted)
+        if file is not None:
+            self.uop = stored(self.uop, self.device, file)
+        hold(self)
+        if requires_grad is not None:
+            self.requires_grad = requires_grad
+
+    def _with(self, uop: UOp) -> Self:
+        """A tensor computed from this one."""
+        made = _create(self.__class__)
+        made.uop, made._grad, made._requires_grad, made._device = uop, None, None, self._device
+        if no_gradient.open_blocks and (ended := no_gradient.cut(uop)) is not None:
+            made.uop, made._requires_grad, uop = ended, False, ended
+        if uop.op is o.RESHAPE and uop._cache is None:
+            uop._cache = {}              # a later reshape must not pass it by
+        if meanings.followed == "tinygrad" and uop.dtype.kind == "f":
+            remember(made)
+        return made
+
+    @classmethod
+    def _of_node(cls, uop: UOp) -> Self:
+        """A tensor that stands for a node."""
+        made = _create(cls)
+        made.uop, made._grad, made._requires_grad, made._device = uop, None, None, None
+        return made
+
+    @classmethod
+    def _leaf(cls, uop: UOp, device: str | None, requires_grad: bool | None) -> Self:
+        """A tensor that was made, not computed."""
+        made = cls._of_node(uop)
+        made._device = running.canonical_device(device)
+        if on_disk(made._device):
+            made.uop = stored(uop, running.default_device(), str(made._device))
+        hold(made)
+        if requires_grad is not None:
+            made.requires_grad = requires_grad
+        return made
+
+    # -- what it is ------------------------------------------------------------------------------------------
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The size of every axis: ints, or lengths where a `Variable` is in them.
+
+        >>> Tensor([[1, 2, 3], [4, 5, 6]]).shape
+        (2, 3)
+        """
+        return self.uop.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the elements.
+
+        >>> Tensor([1, 2]).dtype, Tensor([1.0, 2.0]).dtype
+        (dtypes.int32, dtypes.float32)
+        """
+        return self.uop.dtype
+
+    @property
+    def device(self) -> str:
+        """The name of the device that holds or will compute the values.
+
+        >>> Tensor([1, 2]).device == Device.DEFAULT
+        True
+        """
+        return self.uop.device or self._device or running.default_device()
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes.
+
+        >>> Tensor.zeros(2, 3).ndim
+        2
+        """
+        return len(self.uop.shape)
+
+    @property
+    def lazydata(self) -> UOp:
+        """The graph node this tensor stands for; the older name of `uop`.
+
+        >>> (Tensor([1]) + 1).lazydata.op
+        Ops.ADD
+        """
+        return self.uop
+
+    def dim(self) -> int:
+        """The number of axes, as PyTorch asks for it.
+
+        >>> Tensor.zeros(2, 3).dim()
+        2
+        """
+        return len(self.uop.shape)
+
+    def numel(self) -> Any:
+        """The number of elements.
+
+        >>> Tensor.zeros(2, 3).numel()
+        6
+        """
+        return math.prod(self.uop.shape)
+
+    def element_size(self) -> int:
+        """Bytes per element.
+
+        >>> Tensor([1.0]).element_size()
+        4
+        """
+        return self.uop.dtype.itemsize
+
+    def nbytes(self) -> Any:
+        """Bytes of all elements.
+
+        >>> Tensor.zeros(2, 3).nbytes()
+        24
+        """
+        return self.numel() * self.element_size()
+
+    def is_floating_point(self) -> bool:
+        """Whether the elements are floats.
+
+        >>> Tensor([1]).is_floating_point()
+        False
+        """
+        return self.uop.dtype.kind == "f"
+
+    # -- whether it wants a gradient -------------------------------------------------------------------------
+    @property
+    def requires_grad(self) -> bool | None:
+        """True: `backward` fills `grad`. False: never. None, the default: a leaf's `grad` is filled, which costs
+        nothing until it is read.
+
+        >>> Tensor([1.0], requires_grad=True).requires_grad
+        True
+        """
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, wish: bool | None) -> None:
+        if wish and self.uop.dtype.kind != "f":
+            raise DTypeError("only float tensors have gradients",
+                             given=f"requires_grad=True on {self.uop.dtype.name}", expected="a float dtype",
+                             fix="cast it first: x.float()")
+        self._requires_grad = wish
+        if wish:
+            hold(self)
+
+    @property
+    def grad(self) -> Self | None:
+        """What `backward` left here: the gradient of a loss for this tensor. `x.grad = None` resets it.
+
+        >>> x = Tensor([1.0, 2.0])
+        >>> (x * 3).sum().backward().item(), x.grad.tolist()
+        (9.0, [3.0, 3.0])
+        """
+        return None if self._grad is RESET else self._grad
+
+    @grad.setter
+    def grad(self, value: Self | None) -> None:
+        self._grad = RESET if value is None and self._grad is not None else value
+        touch(self)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Set `requires_grad` and return the tensor itself.
+
+        >>> Tensor([1.0]).requires_grad_().requires_grad
+        True
+        """
+        self.requires_grad = requires_grad
+        return self
+
+    # -- types and places ------------------------------------------------------------------------------------
+    def cast(self, dtype: DType | str) -> Self:
+        """The same values in another element type.
+
+        >>> Tensor([1.7, -1.7]).cast(dtypes.int32).tolist()
+        [1, -1]
+        """
+        wanted = dtype_by_name(dtype)
+        return self if wanted is self.uop.dtype else self._with(self.uop.cast(wanted))
+
+    def bitcast(self, dtype: DType | str) -> Self:
+        """The same bits read as another element type: where the size of an element changes, so does the last axis.
+
+        >>> Tensor([1.0]).bitcast(dtypes.int32).tolist(), Tensor([1.0]).bitcast(dtypes.uint8).tolist()
+        ([1065353216], [0, 0, 128, 63])
+        """
+        read_as = reread_in_place if on_disk(self.uop.device) else reread
+        return self._with(read_as(self.uop, dtype_by_name(dtype)))
+
+    def to(self, device: str | DType | Self | None = None, dtype: DType | str | None = None, *,
+           copy: bool = False) -> Self:
+        """The same values on another device (itself, when it is there already, unless `copy`); as PyTorch has it, also
+        in another type, or where and as another tensor is. A device may be a file, "disk:/path".
+
+        >>> Tensor([1, 2]).to(Device.DEFAULT).tolist(), Tensor([1, 2]).to(dtypes.float32).tolist()
+        ([1, 2], [1.0, 2.0])
+        """
+        if copy:
+            moved = self.to(device, dtype)
+            return moved._with(running.copied(moved.uop, moved.device)) if moved is self else moved
+        if isinstance(device, Core):
+            return self.cast(device.dtype).to(device.device, dtype)
+        if isinstance(device, DType):
+            return self.cast(device)
+        if dtype is not None:
+            return self.cast(dtype).to(device)
+        place = running.canonical_device(device) or running.default_device()
+        if place == self.device:
+            return self
+        if on_disk(place):
+            node = stored(self.uop, self.device, place)
+        elif on_disk(self.uop.device):
+            node = running.taken(self.uop, place)
+        else:
+            node = self.uop.copy_to(place) if self.uop.device is not None else self.uop
+        moved = self._with(node)
+        moved._device = place
+        return moved
+
+    def to_(self, device: str | None) -> Self:
+        """Move this tensor itself to another device.
+
+        >>> Tensor([1, 2]).to_(Device.DEFAULT).tolist()
+        [1, 2]
+        """
+        moved = self.to(device)
+        if moved is not self:
+            self.uop, self._device = moved.uop, moved._device
+            hold(self)
+        return self
+
+    # -- meeting other tensors -------------------------------------------------------------------------------
+    def _shared_device(self, other: Core) -> str | None:
+        """The device two tensors meet on, where at least one of them said where it wants to live."""
+        mine, theirs = self.uop.device or self._device, other.uop.device or other._device
+        if mine is not None and theirs is not None and mine != theirs:
+            raise DeviceError("operands live on different devices", given=f"{mine} and {theirs}", expected="one device",
+                              fix=f'move one: x.to("{theirs if on_disk(mine) else mine}")')
+        return self._device or other._device
+
+    def _beside(self, value: Any) -> Self:
+        """A tensor from what the user wrote next to this one."""
+        if isinstance(value, Core):
+            return value  # type: ignore[return-value]
+        if isinstance(value, (list, tuple)) or hasattr(value, "__array_interface__") or is_torch(value):
+            return self.__class__(value, device=self.device)
+        raise InputError("cannot use this value beside a tensor", given=f"{value!r} of type {type(value).__name__}",
+                         expected="a Tensor, a number, a list or an array",
+                         fix="make it a Tensor first: Tensor(value)")

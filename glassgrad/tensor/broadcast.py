@@ -1,0 +1,213 @@
+"""How operands meet: one dtype, one shape. In: UOps and plain Python numbers. Out: UOps that an op accepts.
+
+Python numbers are weak: they take the tensor's type, and only change its kind (int + 1.5 is a float). Two tensors meet
+at the narrowest type that holds both. Shapes align at the right; axes of size 1 repeat.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from glassgrad.base.errors import AxisError, InputError, ShapeError
+from glassgrad.base.meanings import meaning
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Shape
+from glassgrad.compiler.graph.dtype import DType, dtypes, promote, wrapped
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.symbolic import Length
+from glassgrad.compiler.graph.uop import UOp, const
+
+__all__ = ["Axis", "broadcast_shape", "meet", "meet_many", "number", "resolve_axis", "resolve_axes", "shape_from",
+           "size_from", "whole", "working_axis"]
+
+Axis = int | Sequence[int] | None
+
+VERBS = {o.ADD: ("add", "+"), o.SUB: ("subtract", "-"), o.MUL: ("multiply", "*"), o.DIV: ("divide", "/"),
+         o.IDIV: ("divide", "//"), o.MOD: ("take the remainder of", "%"), o.CMPLT: ("compare", "<"),
+         o.CMPEQ: ("compare", "=="), o.CMPNE: ("compare", "!="), o.WHERE: ("choose between", "where"),
+         o.MAX: ("take the maximum of", "max"), o.MIN: ("take the minimum of", "min"),
+         o.AND: ("combine", "&"), o.OR: ("combine", "|"), o.XOR: ("combine", "^"),
+         o.SHL: ("shift", "<<"), o.SHR: ("shift", ">>")}
+_WRAPPING = frozenset({o.ADD, o.SUB, o.MUL, o.AND, o.OR, o.XOR})   # right modulo 2^bits, whatever the sign
+
+
+def broadcast_shape(a: Shape, b: Shape, op: Op = o.ADD) -> Shape:
+    """The shape two shapes meet at.
+
+    >>> broadcast_shape((3, 1), (4,))
+    (3, 4)
+    """
+    if a == b:
+        return a
+    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
+    lead = len(longer) - len(shorter)
+    out = list(longer)
+    for i, n in enumerate(shorter):
+        m = longer[lead + i]
+        if n != m:
+            if m == 1:
+                out[lead + i] = n
+            elif n != 1:
+                verb, sign = VERBS.get(op, ("combine", op.name.lower()))
+                raise ShapeError(f"cannot {verb} tensors of these shapes", given=f"{a} {sign} {b}",
+                                 expected="sizes that are equal, or 1, counted from the last axis; "
+                                          f"here {m if longer is a else n} meets {n if longer is a else m}",
+                                 fix="reshape or transpose one side, or insert an axis of size 1 with unsqueeze")
+    return tuple(out)
+
+
+def number(value: Any, dtype: DType, op: Op = o.ADD) -> UOp:
+    """A Python number beside a tensor of `dtype`: weak, so that only its kind can widen the tensor's type.
+
+    >>> number(2, dtypes.float16).dtype, number(1.5, dtypes.int64).dtype, number(1, dtypes.bool).dtype
+    (dtypes.float16, dtypes.float32, dtypes.int32)
+    """
+    kind = dtype.kind
+    if isinstance(value, Length):
+        return const(value, dtypes.default_int if kind == "b" else dtype)
+    if value is True or value is False:
+        return const(value, dtype)
+    if kind == "f":
+        return const(_as_float(value), dtype)
+    if isinstance(value, float):
+        return const(value, dtypes.default_float)
+    if kind == "b":
+        dtype = dtypes.default_int
+    if not dtype.min <= value <= dtype.max:
+        if op.compares:   # 300 is larger than every uint8: compare where both are exact
+            if -1 << 63 <= value < 1 << 64:
+                return const(value, dtypes.int64 if value < 1 << 63 else dtypes.uint64)
+            return const(_as_float(value), dtypes.float64)
+        if op is o.MAX or op is o.MIN:   # beyond every value of the type: the type's own limit does the same
+            return const(dtype.min if value < dtype.min else dtype.max, dtype)
+        if op in _WRAPPING and dtype.kind == "u" and -dtype.max // 2 <= value < 0:
+            return const(value + dtype.max + 1, dtype)   # x + -1 is x - 1, also where numbers have no sign
+        if meaning("numbers beyond a type") == "wrap":
+            return const(wrapped(value, dtype), dtype)
+        raise InputError(f"a number does not fit into {dtype.name}", given=str(value),
+                         expected=f"a number from {dtype.min} to {dtype.max}",
+                         fix="cast the tensor to a wider type first: x.cast(dtypes.int64)")
+    return const(value, dtype)
+
+
+def _as_float(value: Any) -> float:
+    """A Python number as a float: integers beyond all floats are infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def plain_number(value: Any, beside: str, expected: str = "a Tensor or a number",
+                 fix: str = "make it a Tensor first: Tensor(value)") -> Any:
+    """A Python number from what a user wrote next to a tensor: bool, int, float, a NumPy scalar, or a length."""
+    if isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, Length):
+        return size_from(value)
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item"):
+        found = value.item()
+        if isinstance(found, (bool, int, float)):
+            return found
+    raise InputError(f"cannot use this value {beside}", given=f"{value!r} of type {type(value).__name__}",
+                     expected=expected, fix=fix)
+
+
+def meet(x: UOp, y: UOp, op: Op = o.ADD) -> tuple[UOp, UOp]:
+    """Two operands brought to one dtype and one shape (a shape of () is left alone: it meets any)."""
+    if x.dtype is not y.dtype:
+        dtype = promote(x.dtype, y.dtype)
+        x, y = x.cast(dtype), y.cast(dtype)
+    a, b = x.shape, y.shape
+    if a != b and a != () and b != ():
+        shape = broadcast_shape(a, b, op)
+        return x.broadcast(shape), y.broadcast(shape)
+    return x, y
+
+
+def meet_many(operands: list[UOp], op: Op) -> list[UOp]:
+    """Several operands brought to one shape; dtypes are the caller's matter."""
+    shape: Shape = ()
+    for x in operands:
+        shape = broadcast_shape(shape, x.shape, op)
+    return [x if x.shape == () else x.broadcast(shape) for x in operands]
+
+
+# -- axes and shapes as users write them ---------------------------------------------------------------------
+def whole(value: Any) -> int | None:
+    """An integer from what a user wrote as one (NumPy's and one-element tensors count); None if it is none.
+
+    >>> whole(3), whole(1.5), whole(True)
+    (3, None, None)
+    """
+    if type(value) is int:
+        return value
+    if isinstance(value, (bool, type)) or not hasattr(value, "__index__"):
+        return None
+    try:
+        return value.__index__()  # type: ignore[no-any-return]
+    except TypeError:              # an array of several
+        return None
+
+
+def resolve_axis(axis: Any, rank: int, what: str, extra: int = 0) -> int:
+    """An axis counted from the front; negative ones count from the end. `extra` axes may be addressed past the last."""
+    number, reach = whole(axis), rank + extra
+    if number is None:
+        raise InputError(f"{what} needs an integer as its axis", given=f"{axis!r} of type {type(axis).__name__}",
+                         expected="an int", fix="write axis=0, for example")
+    axis = number
+    if not -max(reach, 1) <= axis < max(reach, 1):
+        last = f"an axis from {-reach} to {reach - 1}" if reach else "axis 0 or -1, or none at all"
+        raise AxisError(f"{what} was given an axis that the tensor does not have",
+                        given=f"axis {axis} of a tensor with {rank} {'axis' if rank == 1 else 'axes'}",
+                        expected=last, fix="check the tensor's shape: print(x.shape)")
+    return axis + reach if axis < 0 and reach else axis
+
+
+def working_axis(axis: Any, rank: int, what: str) -> int:
+    """The same, for methods that take an axis apart: a tensor without axes has none to take."""
+    if rank == 0:
+        raise ShapeError(f"{what} needs an axis to work along", given="shape (), a single number",
+                         expected="at least 1 axis", fix="give it one first: x.reshape(1)")
+    return resolve_axis(axis, rank, what)
+
+
+def resolve_axes(axis: Any, rank: int, what: str) -> tuple[int, ...]:
+    """One axis, several, or None for all of them; each at most once."""
+    if axis is None:
+        return tuple(range(rank))
+    if not isinstance(axis, (tuple, list)):
+        axes: tuple[int, ...] = (resolve_axis(axis, rank, what),)
+    else:
+        axes = tuple(resolve_axis(a, rank, what) for a in axis)
+        if len(set(axes)) != len(axes):
+            raise AxisError(f"{what} was given the same axis twice", given=f"axis={tuple(axis)}",
+                            expected="each axis at most once", fix="remove the repeated axis")
+    return () if rank == 0 else axes
+
+
+def shape_from(args: tuple[Any, ...], what: str) -> tuple[int, ...]:
+    """A shape written as f(2, 3), f((2, 3)) or f([2, 3]); sizes may be symbolic."""
+    if len(args) == 1 and isinstance(args[0], (tuple, list)):
+        args = tuple(args[0])
+    sizes = []
+    for n in args:
+        size = size_from(n) if isinstance(n, Length) else whole(n)
+        if size is None:
+            raise InputError(f"{what} needs integers as sizes", given=f"{n!r} of type {type(n).__name__}",
+                             expected="ints, such as (2, 3)", fix="write each size as an int")
+        sizes.append(size)
+    return tuple(sizes)
+
+
+def size_from(n: Any) -> Any:
+    """A size as an int, or the length it is; a variable must have its value."""
+    if not isinstance(n, Length):
+        return n.__index__()
+    if not n.is_bound:
+        raise InputError("a variable has no value yet", given=f"a size of {n}", expected="a variable with a value",
+                         fix=f"bind it: {n}.bind({n.min})")
+    return n

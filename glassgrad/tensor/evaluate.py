@@ -1,0 +1,294 @@
+"""The one door from tensors to the engine. In: nodes. Out: nodes whose values are in memory, and their bytes.
+
+Reading a tensor does not change it: the node keeps its history, so `loss.item()` before `loss.backward()` is as good as
+after; and it remembers its value, so reading twice computes once. `realize` is the cut: it drops the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.symbolic import sizes_now
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.schedule.kernels import Item
+from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.capture import recording, refuse_reading
+from glassgrad.engine.memory_plan import MemoryUse
+from glassgrad.engine.realize import is_result, memory_of, realize as compute, schedule_of
+from glassgrad.runtime.devices import Device
+from glassgrad.runtime.disk_device import on_disk
+from glassgrad.tensor import index_check
+from glassgrad.tensor.autograd.leaves import assigned_within
+from glassgrad.tensor.memory.host_values import HostValue, numpy_dtype
+
+__all__ = ["canonical_device", "default_device", "copied", "store", "share", "shared", "taken", "realize", "schedule",
+           "Planned", "Step", "memory", "value_of", "bytes_of", "array_of", "computed_array", "number_in",
+           "few_numbers"]
+
+
+# -- places --------------------------------------------------------------------------------------------------
+def canonical_device(name: str | None) -> str | None:
+    """A device's proper name; None stays None."""
+    return None if name is None else Device.canonicalize(name)
+
+
+def default_device() -> str:
+    return Device.DEFAULT
+
+
+def copied(node: UOp, device: str) -> UOp:
+    """The node's values in memory of their own: those of memory that others write to, as they are now; all others are
+    values, which never change, and may be one memory for several."""
+    base = node.base
+    if base.op is o.BUFFER and "shared" in (base._cache or ()):
+        return store(HostValue(bytes_of(node, device), sizes_now(node.shape), node.dtype), base.device or device)
+    return node.contiguous()
+
+
+def store(value: HostValue, device: str) -> UOp:
+    """Host memory copied into a new buffer."""
+    buffer = Buffer(value.shape, value.dtype, device)
+    if buffer.nbytes:
+        buffer.copy_in(value.data)
+    return UOp(o.BUFFER, value.dtype, (), buffer)
+
+
+def share(array: Any, device: str) -> UOp | None:
+    """A NumPy array's own memory as a buffer; None where it cannot be one."""
+    dtype = numpy_dtype(array.dtype)
+    usable = array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative
+    if dtype is None or not usable or not Device[device].memory.on_host:
+        return None
+    address: int = array.__array_interface__["data"][0]
+    return shared(UOp(o.BUFFER, dtype, (), Buffer.from_host(array, address, tuple(array.shape), dtype, device)))
+
+
+_something_shared = False
+
+
+def shared(memory: UOp) -> UOp:
+    """A buffer whose memory others write to: what is computed from it is not remembered."""
+    global _something_shared
+    _something_shared = True
+    memory.cached("shared", lambda _: True)
+    return memory
+
+
+# -- computing -----------------------------------------------------------------------------------------------
+def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
+    """Compute all of these at once; each comes back as a view of a BUFFER. What was assigned to a tensor and is
+    computed on the way is remembered."""
+    checks, waiting = index_check.sinks(nodes), assigned_within(nodes)
+    if not checks and not waiting:
+        return compute(_with_known_values(nodes, device), device)
+    flags = [c.first_bad for c in checks]
+    made = compute(_with_known_values([*nodes, *flags, *waiting], device), device)
+    for node, value in zip(waiting, made[len(nodes) + len(flags):]):
+        _remember(node, value)
+    if checks:
+        index_check.verify(checks, made[len(nodes):len(nodes) + len(flags)], lambda node: computed_array(node, device))
+    return made[:len(nodes)]
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """What the kernels of a plan are for: nodes, computed on a device. It knows no kernels: a circle would keep the
+    nodes alive, and all that they remember, until the next collection of garbage."""
+    nodes: tuple[UOp, ...]
+    device: str
+
+    def fulfil(self) -> None:
+        """Compute the nodes; each remembers its value."""
+        for node in self.nodes:
+            value_of(node, self.device)
+
+
+class Planned(list["Step"]):
+    """The kernels that computing some nodes would run, in order; a list that knows whose they are."""
+
+    def __init__(self, items: Sequence[Item], purpose: Purpose):
+        super().__init__(Step(**vars(item), purpose=purpose) for item in items)
+        self.purpose = purpose
+
+    @property
+    def src(self) -> tuple[Any, ...]:
+        """The kernels, as tinygrad's LINEAR node has them."""
+        return tuple(self)
+
+    def run(self) -> None:
+        """Compute the nodes that the plan is for."""
+        self.purpose.fulfil()
+
+
+@dataclass(eq=False)
+class Step(Item):
+    """A kernel of a plan."""
+    purpose: Purpose = field(repr=False, kw_only=True)
+
+    @property
+    def bufs(self) -> tuple[Buffer, ...]:
+        """The memory that the plan reads, as far as it is known: results get theirs when it runs."""
+        return tuple(node.arg for root in self.purpose.nodes for node in root.toposort() if node.op is o.BUFFER)
+
+    def run(self, *_options: Any, **_more: Any) -> None:
+        """Run the plan. Its kernels are launched by one call, so the first of them that is asked to run brings all, and
+        the others find it done. (tinygrad's options, `wait` and the like, change nothing.)"""
+        self.purpose.fulfil()
+
+
+def schedule(nodes: Sequence[UOp], device: str) -> Planned:
+    """The kernels that `realize` would run."""
+    return Planned(schedule_of(_with_known_values(nodes, device), device), Purpose(tuple(nodes), device))
+
+
+def memory(nodes: Sequence[UOp], device: str) -> MemoryUse:
+    """The memory that `realize` would need."""
+    return memory_of(_with_known_values(nodes, device), device)
+
+
+def taken(node: UOp, device: str) -> UOp:
+    """What a view of files shows now, in memory of a device."""
+    refuse_reading(f"the file of {node.device}")
+    host = device if Device[device].memory.on_host else "CPU"
+    new: dict[UOp, UOp] = {}
+    for n in node.toposort():
+        if n.op is o.BUFFER and on_disk(n.device):
+            lent = Buffer.from_host(n.arg, n.arg.address, n.arg.shape, n.dtype, host)
+            new[n] = shared(UOp(o.BUFFER, n.dtype, (), lent))
+        else:
+            new[n] = n.over(tuple([new[s] for s in n.src]))
+    found = new[node]
+    made = store(HostValue(found.arg.view() if found.arg.nbytes else b"", found.shape, found.dtype), host) \
+        if found.op is o.BUFFER else realize([found.contiguous()], host)[0]
+    return made if host == device else made.copy_to(device)
+
+
+_some_values_known = False
+
+
+def value_of(node: UOp, device: str) -> UOp:
+    """The node's value as a BUFFER, whatever its shape, or (where that is symbolic) the part of one; the node below the
+    reshapes remembers it."""
+    base = node
+    while base.op is o.RESHAPE:
+        base = base.src[0]
+    if base.op is o.BUFFER or is_result(base):
+        return base
+    known = _known(base)
+    if known is not None and known.device == (base.device or device):
+        return known
+    if on_disk(base.device):
+        return taken(base, "CPU")
+    value = realize([base.contiguous()], device)[0]
+    while value.op is o.RESHAPE:
+        value = value.src[0]
+    if value.op is not o.BUFFER and not (value.op is o.SHRINK and value.src[0].op is o.BUFFER):
+        raise Bug(f"the engine answered {value} where a buffer was due")
+    if base.op is not o.CONST:       # a constant is everybody's, and better computed with than read
+        _remember(base, value)
+    return value
+
+
+def _known(node: UOp) -> UOp | None:
+    """The value that a node remembers. In a trace only what was computed in it counts: a replay would go on with a
+    value from before, whatever becomes of what it was computed from."""
+    trace = recording()
+    if trace is not None:
+        return trace.values.get(node)
+    return node._cache.get("value") if node._cache is not None else None
+
+
+def _remember(node: UOp, value: UOp) -> None:
+    global _some_values_known
+    trace = recording()
+    if trace is not None:
+        trace.values[node] = value
+        return
+    if _something_shared and any("shared" in (below._cache or ()) for below in node.toposort()):
+        return
+    _some_values_known = True
+    node.cached("value", lambda _: value)
+    node._cache["value"] = value  # type: ignore[index]
+
+
+def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
+    """The roots with every node that remembers its value replaced by it. What has no device of its own (random numbers,
+    counts) may have been read on another one; there, and where values go from device to device, it is computed anew."""
+    trace = recording()
+    if not (_some_values_known if trace is None else trace.values):
+        return list(roots)
+    home: list[str | None] = []
+    new: dict[UOp, UOp] = {}
+    stack = [(r, False) for r in roots]
+    while stack:
+        node, sources_done = stack.pop()
+        if sources_done:
+            src = tuple([new[s] for s in node.src])
+            new[node] = node.over(src)
+        elif node not in new:
+            known = _known(node)
+            if known is not None and node.device is None and not home:
+                homes = {n.device for n in toposort(roots)} - {None} | {r.device or device for r in roots}
+                home.append(homes.pop() if len(homes) == 1 else None)
+            if known is not None and known.device == (node.device or home[0]):
+                new[node] = known.reshape(node.shape)
+            else:
+                stack.append((node, True))
+                stack.extend((s, False) for s in node.src if s not in new)
+    return [new[r] for r in roots]
+
+
+# -- reading -------------------------------------------------------------------------------------------------
+def bytes_of(node: UOp, device: str) -> memoryview:
+    """The node's value as bytes, on this host: its memory itself where the device shares the host's."""
+    refuse_reading(f"the values of a tensor of shape {node.shape}")
+    value = value_of(node, device)
+    buffer: Buffer = value.base.arg
+    if value.op is o.SHRINK:                  # memory has room for the longest lengths
+        import numpy
+        room = numpy.frombuffer(buffer.copy_out(), node.dtype.format).reshape(buffer.shape)
+        return memoryview(room[tuple(slice(n) for n in sizes_now(value.shape))].tobytes())
+    if buffer.nbytes and Device[buffer.device].memory.on_host:
+        return buffer.view()
+    return memoryview(buffer.copy_out())
+
+
+def array_of(node: UOp, device: str) -> Any:
+    """The node's value as a NumPy array: shared memory if the node is a BUFFER, else an array of the caller's own,
+    because equal expressions share one node and its value."""
+    import numpy
+    data = bytes_of(node, device)
+    return numpy.frombuffer(data if node.op is o.BUFFER else bytearray(data), node.dtype.format).reshape(
+        sizes_now(node.shape))
+
+
+def computed_array(node: UOp, device: str) -> Any:
+    """The same, computed anew: nothing remembered is read and nothing is remembered. For messages, inside a jit too."""
+    import numpy
+    buffer = compute([node.contiguous()], device)[0].base.arg
+    return numpy.frombuffer(buffer.copy_out(), node.dtype.format).reshape(node.shape)
+
+
+def few_numbers(node: UOp) -> list[int]:
+    """Integers that lie in host memory already, if they are few; else none."""
+    if node.op is not o.BUFFER or not 0 < node.size <= 1024:
+        return []
+    buffer: Buffer = node.arg
+    if not Device[buffer.device].memory.on_host:
+        return []
+    return list(_typed(buffer.view(), node.dtype))
+
+
+def number_in(node: UOp, device: str) -> Any:
+    """The one number of a node with one element."""
+    return _typed(bytes_of(node, device), node.dtype)[0]
+
+
+def _typed(data: memoryview, dtype: DType) -> Any:
+    return data.cast("B").cast(dtype.format)  # type: ignore[call-overload]

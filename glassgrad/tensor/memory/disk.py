@@ -1,0 +1,99 @@
+"""Tensors whose memory is a file: `device="disk:/path"`. In: nodes. Out: nodes over the file, or away from it.
+
+    Tensor.empty(1000, device="disk:/tmp/numbers")      # the file's first 4000 bytes; it is made, or made longer
+    x.to("disk:/tmp/numbers")                           # written there, at once
+    y[10:20].assign(z)                                  # so is this
+    y[10:20].to("CPU")                                  # read from there, at once; `numpy` and `tolist` do the same
+
+The file is mapped, so only what is touched is read. Others may write to it, so nothing that was read is remembered, and
+inside a jitted function nothing is read or written.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any
+
+from glassgrad.base.errors import DeviceError
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Shape
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph.view import View
+from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.capture import refuse_reading
+from glassgrad.runtime.disk_device import PREFIX, on_disk
+from glassgrad.tensor import evaluate as running
+from glassgrad.tensor.formulas.bits import reread
+from glassgrad.tensor.memory.file_mapping import exported, mapped
+
+__all__ = ["no_place", "on_disk", "opened", "reread_in_place", "stored", "write"]
+
+
+def opened(device: str, shape: Shape, dtype: DType) -> UOp:
+    """The first bytes of a file as a BUFFER; one that is too short or not there is made so long."""
+    path, buffer = device[len(PREFIX):], Buffer.from_host(None, 0, shape, dtype, device)
+    if buffer.nbytes:
+        buffer.owner, buffer.address = exported(_map(path, buffer.nbytes))
+    return running.shared(UOp(o.BUFFER, dtype, (), buffer))
+
+
+def _map(path: str, nbytes: int) -> Any:
+    if os.path.exists(path) and not os.access(path, os.W_OK) and os.path.getsize(path) >= nbytes:
+        return mapped(path)                              # to be read: `write` looks again
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        if os.fstat(handle).st_size < nbytes:
+            os.ftruncate(handle, nbytes)
+        return mmap.mmap(handle, nbytes)
+    finally:
+        os.close(handle)
+
+
+def stored(node: UOp, computed_on: str, place: str) -> UOp:
+    """A value written to the start of a file."""
+    data = running.bytes_of(node, computed_on)
+    target = opened(place, node.shape, node.dtype)
+    write(target, data)
+    return target
+
+
+def reread_in_place(node: UOp, dtype: DType) -> UOp:
+    """The bits of a part of a file as another type: the same place, where the part lies in one piece."""
+    other = reread(node, dtype)
+    views: tuple[View, ...] = node.st.views if node.base.op is o.BUFFER else ()
+    if len(views) != 1 or views[0].mask is not None or views[0].strides != View.of(node.shape).strides:
+        return other
+    buffer: Buffer = node.base.arg
+    place = Buffer.from_host(buffer, buffer.address + views[0].offset * node.dtype.itemsize, other.shape, dtype,
+                             buffer.device)
+    return running.shared(UOp(o.BUFFER, dtype, (), place))
+
+
+def no_place(node: UOp) -> DeviceError:
+    """The elements of a tensor on a disk that were asked for do not lie in the file as a view of it."""
+    return DeviceError("this part of a file cannot be written to", given=f"elements of shape {node.shape}",
+                       expected="a slice, a transpose or a reshape of a tensor on a disk",
+                       fix="assign to a slice of the tensor itself, or assign the whole of it")
+
+
+def write(node: UOp, data: Any) -> None:
+    """Bytes, in the order of a view's elements, to where they lie in the file."""
+    refuse_reading(f"the file of {node.device}")
+    if not node.size:
+        return
+    views: tuple[View, ...] = node.st.views if node.base.op is o.BUFFER else ()
+    if len(views) != 1 or views[0].mask is not None or 0 in (s for s, n in zip(views[0].strides, node.shape) if n > 1):
+        raise no_place(node)
+    buffer: Buffer = node.base.arg
+    path = buffer.device[len(PREFIX):]
+    if not os.access(path, os.W_OK):
+        raise DeviceError("this file cannot be written to", given=path, expected="a file that you may write to",
+                          fix="change its permissions, or write to a copy")
+    import numpy
+    element = numpy.dtype(f"V{node.dtype.itemsize}")
+    lying = numpy.frombuffer(buffer.view(), element)[views[0].offset:]
+    strides = [s * element.itemsize for s in views[0].strides]
+    shown = numpy.lib.stride_tricks.as_strided(lying, node.shape, strides)
+    shown[...] = numpy.frombuffer(data, element).reshape(node.shape)

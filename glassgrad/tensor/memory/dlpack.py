@@ -1,0 +1,181 @@
+"""DLPack, the C structure through which array libraries share memory. In: memory, or a capsule. Out: the other.
+
+A capsule holds a managed tensor; whoever takes it renames the capsule and calls the deleter when done. There are two
+layouts: version 1 says of itself whether the memory may be written and whether it is a copy, the older one does not.
+Knows nothing of tensors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any, NamedTuple
+
+from glassgrad.base.errors import DeviceError, DTypeError, InputError
+from glassgrad.compiler.graph.dtype import DType, dtypes
+
+__all__ = ["CPU", "Foreign", "give", "take"]
+
+
+# -- the C structures (dlpack.h) -----------------------------------------------------------------------------
+class _Device(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int32), ("number", ctypes.c_int32)]
+
+
+class _Type(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class _Array(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", _Device), ("ndim", ctypes.c_int32), ("dtype", _Type),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("byte_offset", ctypes.c_uint64)]
+
+
+class _Managed(ctypes.Structure):
+    pass
+
+
+class _Versioned(ctypes.Structure):
+    pass
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_Managed._fields_ = [("array", _Array), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
+_Versioned._fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+                       ("deleter", _Deleter), ("flags", ctypes.c_uint64), ("array", _Array)]
+
+CPU = 1
+_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
+_BFLOAT = 4
+_READ_ONLY, _COPIED = 1, 2                       # bits of `flags`
+_MAJOR = 1                                       # layouts of a later major version cannot be read
+_python = ctypes.pythonapi
+_python.PyCapsule_New.restype = ctypes.py_object
+_python.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_python.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_python.PyCapsule_GetPointer.restype = ctypes.c_void_p
+_python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_python.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
+# a capsule keeps the pointer to its name: these live as long as the module
+_NAME, _USED = ctypes.c_char_p(b"dltensor"), ctypes.c_char_p(b"used_dltensor")
+_NAME_1, _USED_1 = ctypes.c_char_p(b"dltensor_versioned"), ctypes.c_char_p(b"used_dltensor_versioned")
+
+_given: dict[int, Any] = {}      # what we handed out, by the address of its structure, until it is given back
+
+
+@_Deleter
+def _taken_back(managed: int) -> None:
+    _given.pop(managed, None)
+
+
+_CapsuleEnd = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+@_CapsuleEnd
+def _capsule_dropped(capsule: int) -> None:
+    """A capsule that nobody took goes, and what it holds with it."""
+    plain = ctypes.PyDLL(None)
+    plain.PyCapsule_IsValid.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    plain.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    plain.PyCapsule_GetPointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    for name in (_NAME, _NAME_1):
+        if plain.PyCapsule_IsValid(capsule, name):
+            _given.pop(plain.PyCapsule_GetPointer(capsule, name), None)
+
+
+# -- giving --------------------------------------------------------------------------------------------------
+def give(memory: Any, shape: tuple[int, ...], dtype: DType, versioned: bool, copied: bool, keep: Any) -> Any:
+    """A capsule over writable row-major memory (a ctypes array); `keep` lives until whoever takes it is done."""
+    if dtype.kind == "f" and dtype.bits == 8:
+        raise DTypeError("DLPack has no such type", given=dtype.name, expected="a wider float",
+                         fix="cast it: x.half()")
+    sizes = (ctypes.c_int64 * max(1, len(shape)))(*shape)
+    strides = (ctypes.c_int64 * max(1, len(shape)))(*_row_major(shape))
+    code = _BFLOAT if dtype is dtypes.bfloat16 else _CODES[dtype.kind]
+    array = _Array(ctypes.addressof(memory), _Device(CPU, 0), len(shape),
+                   _Type(code, dtype.bits if code != _CODES["b"] else 8, 1),
+                   ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64)),
+                   ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)), 0)
+    managed: Any = _Versioned(_MAJOR, 0, None, _taken_back, _COPIED if copied else 0, array) if versioned else \
+        _Managed(array, None, _taken_back)
+    address = ctypes.addressof(managed)
+    _given[address] = (managed, sizes, strides, memory, keep)
+    return _python.PyCapsule_New(address, _NAME_1 if versioned else _NAME,
+                                 ctypes.cast(_capsule_dropped, ctypes.c_void_p))
+
+
+# -- taking --------------------------------------------------------------------------------------------------
+class _Owner:
+    """Memory that another library lends; given back when the last buffer over it goes."""
+    __slots__ = ("managed", "deleter")
+
+    def __init__(self, managed: int, deleter: Any):
+        self.managed, self.deleter = managed, deleter
+
+    def __del__(self) -> None:
+        if self.deleter:
+            self.deleter(self.managed)
+
+
+class Foreign(NamedTuple):
+    """Another library's memory: `owner` keeps it alive, `steps` count elements."""
+    owner: Any
+    address: int
+    shape: tuple[int, ...]
+    steps: tuple[int, ...]
+    dtype: DType
+    read_only: bool
+
+
+def take(source: Any) -> Foreign:
+    """The memory that an object with `__dlpack__`, or a capsule, offers."""
+    capsule = _asked(source) if hasattr(source, "__dlpack__") and not isinstance(source, type) else source
+    held = ctypes.py_object(capsule)
+    versioned = bool(_python.PyCapsule_IsValid(held, _NAME_1))
+    if not versioned and not _python.PyCapsule_IsValid(held, _NAME):
+        raise InputError("this is no DLPack capsule, or it was used already", given=f"{type(source).__name__}",
+                         expected="an object with __dlpack__, or a fresh capsule", fix="pass the array itself")
+    address = _python.PyCapsule_GetPointer(held, _NAME_1 if versioned else _NAME)
+    managed: Any = (_Versioned if versioned else _Managed).from_address(address)
+    _python.PyCapsule_SetName(held, _USED_1 if versioned else _USED)
+    owner = _Owner(address, managed.deleter)
+    if versioned and managed.major > _MAJOR:
+        raise InputError("this DLPack capsule is of a later version", given=f"version {managed.major}.{managed.minor}",
+                         expected=f"version {_MAJOR}", fix="go through NumPy: Tensor(numpy.asarray(array))")
+    array = managed.array
+    if array.device.kind != CPU:
+        raise DeviceError("the array is not in the host's memory", given=f"DLPack device {array.device.kind}",
+                          expected="the CPU, 1", fix="move it to the CPU first")
+    shape = tuple(array.shape[i] for i in range(array.ndim))
+    steps = tuple(array.strides[i] for i in range(array.ndim)) if array.strides else _row_major(shape)
+    return Foreign(owner, (array.data or 0) + array.byte_offset, shape, steps, _dtype_of(array.dtype),
+                   versioned and bool(managed.flags & _READ_ONLY))
+
+
+def _asked(source: Any) -> Any:
+    """A capsule from a library that knows version 1, or only the older layout."""
+    try:
+        try:
+            return source.__dlpack__(max_version=(_MAJOR, 0))
+        except TypeError:
+            return source.__dlpack__()
+    except (BufferError, ValueError, RuntimeError) as problem:
+        raise InputError("the other library does not share this array", given=f"{type(source).__name__}: {problem}",
+                         expected="an array whose memory can be shared",
+                         fix="copy its values: Tensor(array)") from None
+
+
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[i + 1:]) for i in range(len(shape)))
+
+
+def _dtype_of(kind: Any) -> DType:
+    for dtype in (dtypes.bool, dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64, dtypes.uint8, dtypes.uint16,
+                  dtypes.uint32, dtypes.uint64, dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64):
+        code = _BFLOAT if dtype is dtypes.bfloat16 else _CODES[dtype.kind]
+        if kind.code == code and kind.bits == (8 if dtype is dtypes.bool else dtype.bits) and kind.lanes == 1:
+            return dtype
+    raise DTypeError("this DLPack type has no counterpart",
+                     given=f"code {kind.code}, {kind.bits} bits, {kind.lanes} lanes",
+                     expected="numbers or truth values of one lane", fix="convert it on the other side")

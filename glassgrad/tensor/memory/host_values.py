@@ -1,0 +1,220 @@
+"""Python values to bytes and back. In: numbers, nested lists, bytes, arrays. Out: `HostValue`; and lists again.
+
+NumPy is not needed and not imported: arrays are recognised by what they offer, and NumPy is then already loaded.
+Integers become int32 (int64 when one of them does not fit), fractions float32, truth values bool.
+"""
+
+from __future__ import annotations
+
+import array
+import math
+import struct
+import sys
+from typing import Any, NamedTuple
+
+from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.base.meanings import meaning
+from glassgrad.compiler.graph.dtype import ALL, DType, dtypes, wrapped
+
+__all__ = ["HostValue", "is_torch", "read_value", "read_array", "nest", "numpy_dtype"]
+
+_CODES = {dtypes.int8: "b", dtypes.uint8: "B", dtypes.int16: "h", dtypes.uint16: "H", dtypes.int32: "i",
+          dtypes.uint32: "I", dtypes.int64: "q", dtypes.uint64: "Q", dtypes.float32: "f", dtypes.float64: "d"}
+# fp8 and bfloat16 have no name in NumPy or in Python's own formats
+_BY_FORMAT = {d.format: d for d in ALL if d not in (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)}
+_BY_FORMAT.update({"l": dtypes.int64 if struct.calcsize("l") == 8 else dtypes.int32,
+                   "L": dtypes.uint64 if struct.calcsize("L") == 8 else dtypes.uint32, "c": dtypes.uint8})
+
+_TORCH = {d.name: d for d in ALL if d not in (dtypes.fp8e4m3, dtypes.fp8e5m2)} \
+    | {"float8_e4m3fn": dtypes.fp8e4m3, "float8_e5m2": dtypes.fp8e5m2}
+
+
+class HostValue(NamedTuple):
+    """A row-major value in host memory."""
+    data: Any                  # bytes-like
+    shape: tuple[int, ...]
+    dtype: DType               # of `data`; a caller that wants another type casts
+
+
+def read_value(value: Any, dtype: DType | None = None) -> HostValue:
+    """What the user handed to Tensor(...), as bytes. `dtype` is what it should become, where bytes can already have it.
+
+    >>> read_value([[1, 2], [3, 4]]).shape, read_value([1, 2.5]).dtype
+    ((2, 2), dtypes.float32)
+    """
+    if isinstance(value, (bool, int, float)):
+        return _pack([value], (), dtype)
+    if isinstance(value, (list, tuple, range)):
+        flat, shape = _flatten(list(value))
+        if flat and getattr(flat[0], "shape", ()) not in ((), (1,)) and hasattr(flat[0], "__array__"):
+            return read_array(value, dtype)         # a list of arrays or tensors
+        return _pack(flat, shape, dtype)
+    if isinstance(value, (bytes, bytearray)):
+        return HostValue(bytes(value), (len(value),), dtypes.uint8)
+    if isinstance(value, (memoryview, array.array)):
+        view = memoryview(value)
+        if view.format not in _BY_FORMAT:
+            raise InputError("cannot make a tensor of memory in this format", given=f"format {view.format!r}",
+                             expected=f"one of {', '.join(_BY_FORMAT)}", fix="convert it to a list or a NumPy array")
+        return HostValue(view.tobytes(), tuple(view.shape or ()), _BY_FORMAT[view.format])
+    if is_torch(value):
+        return _read_torch(value)
+    if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
+        return read_array(value, dtype)
+    raise _unusable(value, "")
+
+
+def read_array(value: Any, dtype: DType | None = None) -> HostValue:
+    """A NumPy array (or what turns into one), copied in row-major order."""
+    import numpy  # the one deferred import of NumPy on the way in: whoever has an array has paid for it
+    found = numpy.asarray(value)
+    if dtype is not None and dtype in _CODES and found.dtype.kind in "biuf":
+        found = found.astype(_CODES[dtype], copy=False)
+    own = numpy_dtype(found.dtype)
+    if own is None:
+        raise InputError("cannot make a tensor of this array", given=f"an array of {found.dtype}",
+                         expected="numbers or truth values: "
+                                  + ", ".join(d.name for d in ALL if d in _BY_FORMAT.values()),
+                         fix='convert it first, for example with array.astype("float32")')
+    native = numpy.ascontiguousarray(found, dtype=found.dtype.newbyteorder("="))
+    return HostValue(native.tobytes(), tuple(found.shape), own)
+
+
+def is_torch(value: Any) -> bool:
+    """Whether this is a tensor of PyTorch's; if PyTorch is not loaded, it is none.
+
+    >>> is_torch([1.0])
+    False
+    """
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _read_torch(value: Any) -> HostValue:
+    """A tensor of PyTorch's, copied in row-major order: as bytes, for NumPy has not all of its types."""
+    torch, name = sys.modules["torch"], str(value.dtype).removeprefix("torch.")
+    dtype = _TORCH.get(name)
+    if dtype is None or value.layout is not torch.strided or value.device.type == "meta":
+        where = " without values" if value.device.type == "meta" else ""
+        raise InputError("cannot make a tensor of this tensor of PyTorch", given=f"{name}, {value.layout}{where}",
+                         expected=", ".join(_TORCH), fix="convert it first, for example with t.to_dense().float()")
+    plain = value.detach().cpu().contiguous()
+    return HostValue(plain.reshape(-1).view(torch.uint8).numpy().tobytes(), tuple(plain.shape), dtype)
+
+
+def numpy_dtype(dtype: Any) -> DType | None:
+    """Our name of a NumPy dtype, or None."""
+    return _BY_FORMAT.get(dtype.char)
+
+
+def nest(flat: list[Any], shape: tuple[int, ...]) -> Any:
+    """A flat list as nested lists.
+
+    >>> nest([1, 2, 3, 4, 5, 6], (2, 3))
+    [[1, 2, 3], [4, 5, 6]]
+    """
+    if not shape:
+        return flat[0]
+    for i in range(len(shape) - 1, 0, -1):
+        n, rows = shape[i], math.prod(shape[:i])
+        flat = [flat[k * n:(k + 1) * n] for k in range(rows)]
+    return flat
+
+
+# -- lists ---------------------------------------------------------------------------------------------------
+def _flatten(value: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
+    shape = [len(value)]
+    flat = value
+    while flat and isinstance(flat[0], (list, tuple)):
+        n = len(flat[0])
+        if not all(isinstance(x, (list, tuple)) and len(x) == n for x in flat):
+            raise _ragged(flat, shape)
+        shape.append(n)
+        flat = [x for row in flat for x in row]
+    if any(isinstance(x, (list, tuple)) for x in flat):
+        raise _ragged(flat, shape)
+    return flat, tuple(shape)
+
+
+def _place(position: int, shape: list[int]) -> str:
+    steps = []
+    for n in reversed(shape):
+        position, i = divmod(position, n)
+        steps.append(i)
+    return "".join(f"[{i}]" for i in reversed(steps))
+
+
+def _ragged(rows: list[Any], shape: list[int]) -> ShapeError:
+    def describe(x: Any) -> str:
+        return f"{len(x)} values" if isinstance(x, (list, tuple)) else f"the single value {x!r}"
+    first = describe(rows[0])
+    odd = next(i for i, x in enumerate(rows) if describe(x) != first and
+               (isinstance(x, (list, tuple)) or isinstance(rows[0], (list, tuple))))
+    return ShapeError("cannot make a tensor of lists of different lengths",
+                      given=f"value{_place(0, shape)} has {first}, value{_place(odd, shape)} has {describe(rows[odd])}",
+                      expected="the same number of values in every row", fix="pad the short rows")
+
+
+def _unusable(value: Any, place: str) -> InputError:
+    return InputError("cannot make a tensor of this value",
+                      given=f"{'value' + place + ' is ' if place else ''}{value!r} of type {type(value).__name__}",
+                      expected="a number, a truth value, nested lists of them, bytes, or a NumPy array",
+                      fix="convert it to numbers first")
+
+
+def _pack(flat: list[Any], shape: tuple[int, ...], dtype: DType | None) -> HostValue:
+    kinds = set(map(type, flat))
+    if not kinds <= {bool, int, float}:
+        flat = [_plain(x, i, shape) for i, x in enumerate(flat)]
+        kinds = set(map(type, flat))
+    if dtype is None:
+        if float in kinds or not kinds:
+            dtype = dtypes.default_float
+        elif int in kinds:
+            dtype = dtypes.default_int
+            if not (dtype.min <= min(flat) and max(flat) <= dtype.max):
+                dtype = dtypes.int64
+        else:
+            dtype = dtypes.bool
+    if dtype is dtypes.bool:
+        return HostValue(bytes(bytearray(1 if x else 0 for x in flat)), shape, dtype)
+    if dtype not in _CODES:   # the narrow floats: written as float32, cast by the caller
+        dtype = dtypes.float32
+    if dtype.kind != "f" and float in kinds:
+        flat = [_whole(x, i, shape, dtype) for i, x in enumerate(flat)]
+    try:
+        return HostValue(array.array(_CODES[dtype], flat), shape, dtype)
+    except OverflowError:
+        if meaning("numbers beyond a type") == "wrap" and dtype.kind != "f":
+            return HostValue(array.array(_CODES[dtype], [wrapped(x, dtype) for x in flat]), shape, dtype)
+        wrong = next((i for i, x in enumerate(flat) if not _fits(x, dtype)), 0)
+        raise InputError(f"a value does not fit into {dtype.name}",
+                         given=f"value{_place(wrong, list(shape))} is {flat[wrong]}",
+                         expected=f"values from {dtype.min} to {dtype.max}",
+                         fix="choose a wider dtype, for example dtype=dtypes.int64" if dtype.bits < 64 else
+                              "choose a float dtype: dtype=dtypes.float64") from None
+
+
+def _fits(x: Any, dtype: DType) -> bool:
+    try:
+        array.array(_CODES[dtype], [x])
+    except OverflowError:
+        return False
+    return True
+
+
+def _whole(x: Any, position: int, shape: tuple[int, ...], dtype: DType) -> int:
+    if isinstance(x, float) and not math.isfinite(x):
+        raise InputError(f"a value does not fit into {dtype.name}",
+                         given=f"value{_place(position, list(shape))} is {x}", expected="a finite number",
+                         fix="choose a float dtype")
+    return int(x)
+
+
+def _plain(x: Any, position: int, shape: tuple[int, ...]) -> Any:
+    """One list element that is no plain number: NumPy scalars and one-element tensors give theirs."""
+    if hasattr(x, "item") and getattr(x, "shape", None) in ((), (1,)):
+        x = x.item()
+    if isinstance(x, (bool, int, float)):
+        return x + 0 if type(x) not in (bool, int, float) else x
+    raise _unusable(x, _place(position, list(shape)))

@@ -1,0 +1,224 @@
+"""Tensors meet other libraries: NumPy, DLPack both ways, PyTorch, foreign memory, notebooks. In, out: tensors.
+
+Devices that share the host's memory share it with other libraries too; others copy to the host first. PyTorch is used
+where it is there already, never imported for its own sake.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import html
+import math
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.errors import DeviceError, InputError
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.engine.buffer import Buffer
+from glassgrad.runtime.devices import Device
+from glassgrad.tensor import evaluate as running
+from glassgrad.tensor.memory import dlpack
+from glassgrad.tensor.memory.host_values import HostValue
+from glassgrad.tensor.methods.sampling import Drawing
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Interop"]
+
+# NumPy's functions of elements that are methods here: numpy.exp(x) is x.exp(), and stays lazy
+_OPERATORS = {"add": ("__add__", "__radd__"), "subtract": ("__sub__", "__rsub__"),
+              "multiply": ("__mul__", "__rmul__"), "divide": ("__truediv__", "__rtruediv__"),
+              "floor_divide": ("__floordiv__", "__rfloordiv__"), "remainder": ("__mod__", "__rmod__"),
+              "power": ("__pow__", "__rpow__"), "matmul": ("__matmul__", "__rmatmul__"),
+              "bitwise_and": ("__and__", "__rand__"), "bitwise_or": ("__or__", "__ror__"),
+              "bitwise_xor": ("__xor__", "__rxor__"), "left_shift": ("__lshift__", "__rlshift__"),
+              "right_shift": ("__rshift__", "__rrshift__"), "equal": ("__eq__", "__eq__"),
+              "not_equal": ("__ne__", "__ne__"), "less": ("__lt__", "__gt__"), "less_equal": ("__le__", "__ge__"),
+              "greater": ("__gt__", "__lt__"), "greater_equal": ("__ge__", "__le__"),
+              "maximum": ("maximum", "maximum"), "minimum": ("minimum", "minimum")}
+_OF_ONE = {"negative": "neg", "absolute": "abs", "reciprocal": "reciprocal", "square": "square", "sqrt": "sqrt",
+           "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log10": "log10",
+           "log1p": "log1p", "sin": "sin", "cos": "cos", "tan": "tan", "arcsin": "asin", "arccos": "acos",
+           "arctan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "arcsinh": "asinh", "arccosh": "acosh",
+           "arctanh": "atanh", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "round", "sign": "sign",
+           "isnan": "isnan", "isinf": "isinf", "isfinite": "isfinite", "logical_not": "logical_not"}
+
+
+def _as_arrays(value: Any) -> Any:
+    """What was handed to a function of NumPy, with arrays for tensors, inside lists and dicts too."""
+    if isinstance(value, Interop):
+        return value.__array__()
+    if type(value) in (list, tuple):
+        return type(value)(_as_arrays(item) for item in value)
+    return {key: _as_arrays(item) for key, item in value.items()} if type(value) is dict else value
+
+
+class Interop(Drawing):
+    """Other libraries."""
+    __slots__ = ()
+
+    # -- NumPy -----------------------------------------------------------------------------------------------
+    def numpy(self) -> Any:
+        """The values as a NumPy array; bfloat16 and fp8, which NumPy does not have, as float32.
+
+        >>> Tensor([[1, 2], [3, 4]]).numpy()
+        array([[1, 2],
+               [3, 4]], dtype=int32)
+        """
+        x = self if self.dtype.format == "e" or self.dtype.kind != "f" or self.dtype.bits >= 32 else self.float()
+        return running.array_of(x.uop, x.device)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """The values for NumPy: `numpy.asarray(x)` shares the memory of what is computed, `numpy.array(x)` copies."""
+        array = self.numpy()
+        shared = self.uop.op is o.BUFFER and Device[self.device].memory.on_host
+        if dtype is not None and array.dtype != dtype:
+            array, shared = array.astype(dtype), False
+        if copy is False and not shared:
+            raise ValueError("the values of this tensor cannot be an array without a copy")
+        return array.copy() if copy and shared else array
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:  # type: ignore[override]
+        """NumPy's functions of elements: a lazy tensor where there is such a method, else what NumPy makes of the
+        values; written into `out` where one is given, as in `array += x`."""
+        name = ufunc.__name__
+        if method == "__call__" and not options:
+            if len(inputs) == 1 and name in _OF_ONE:
+                return getattr(self, _OF_ONE[name])()
+            if len(inputs) == 2 and name in _OPERATORS:
+                first, second = inputs
+                straight, reflected = _OPERATORS[name]
+                return getattr(first, straight)(second) if isinstance(first, Interop) else \
+                    getattr(second, reflected)(first)
+        if any(isinstance(target, Interop) for target in options.get("out", ())):
+            raise InputError(f"numpy.{name} cannot write into a tensor", given="out=a Tensor",
+                             expected="a NumPy array", fix="assign what it returns: x.assign(...)")
+        return getattr(ufunc, method)(*_as_arrays(inputs), **_as_arrays(options))
+
+    def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
+        """NumPy's other functions see arrays and return arrays."""
+        return function(*_as_arrays(inputs), **_as_arrays(options))
+
+    # -- DLPack ----------------------------------------------------------------------------------------------
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Where DLPack will find the values: the host's memory."""
+        return (dlpack.CPU, 0)
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        """The values as a DLPack capsule: `torch.from_dlpack(x)`, `numpy.from_dlpack(x)`. They are shared, not copied,
+        unless `copy=True`.
+
+        >>> import numpy
+        >>> numpy.from_dlpack(Tensor([1, 2])).tolist()
+        [1, 2]
+        """
+        if dl_device is not None and tuple(dl_device)[0] != dlpack.CPU:
+            raise DeviceError("DLPack here goes through the host's memory", given=f"dl_device={dl_device}",
+                              expected="the CPU, (1, 0)", fix="move it on the other side")
+        data = running.bytes_of(self.uop, self.device)
+        copied = bool(copy or data.readonly)
+        memory = (ctypes.c_char * max(1, data.nbytes)).from_buffer(bytearray(data) if copied else data) \
+            if data.nbytes else (ctypes.c_char * 1)()
+        versioned = max_version is not None and tuple(max_version)[0] >= 1
+        return dlpack.give(memory, self.shape, self.dtype, versioned, copied, (data, self.uop))
+
+    @classmethod
+    def from_dlpack(cls, source: Any, device: str | None = None) -> Self:
+        """Another library's array, its memory shared where it can be: an object with `__dlpack__`, or a capsule.
+
+        >>> import numpy
+        >>> Tensor.from_dlpack(numpy.array([1.0, 2.0])).tolist()
+        [1.0, 2.0]
+        """
+        found = dlpack.take(source)
+        return cls._foreign(found.owner, found.address, found.shape, found.steps, found.dtype, device,
+                            found.read_only)
+
+    @classmethod
+    def _foreign(cls, owner: Any, address: int, shape: tuple[int, ...], steps: tuple[int, ...], dtype: DType,
+                 device: str | None, read_only: bool = False) -> Self:
+        """Memory that somebody else owns, as a leaf; copied where it is not row-major, not aligned, not to be written,
+        or the device has memory of its own."""
+        place = running.canonical_device(device) or running.default_device()
+        dense = all(n == 1 or s == math.prod(shape[i + 1:]) for i, (n, s) in enumerate(zip(shape, steps)))
+        if dense and not read_only and address % dtype.itemsize == 0 and 0 not in shape \
+                and Device[place].memory.on_host:
+            buffer = Buffer.from_host(owner, address, shape, dtype, place)
+            return cls._leaf(running.shared(UOp(o.BUFFER, dtype, (), buffer)), device, None)
+        import numpy  # whoever has a strided array has paid for it
+        size = dtype.itemsize
+        low = sum((n - 1) * s for n, s in zip(shape, steps) if s < 0) if 0 not in shape else 0
+        high = sum((n - 1) * s for n, s in zip(shape, steps) if s > 0) if 0 not in shape else -1
+        raw = numpy.frombuffer(ctypes.string_at(address + low * size, (high - low + 1) * size), f"V{size}")
+        rows = numpy.ndarray(shape, f"V{size}", raw, -low * size, [s * size for s in steps])
+        return cls._leaf(running.store(HostValue(rows.tobytes(), shape, dtype), place), device, None)
+
+    @classmethod
+    def from_blob(cls, ptr: int, shape: tuple[int, ...], dtype: DType | str | None = None, device: str | None = None,
+                  owner: Any = None) -> Self:
+        """Memory at an address, row by row, shared and not copied: it must outlive the tensor, unless `owner` is what
+        holds it, which is then kept.
+
+        >>> import ctypes
+        >>> numbers = (ctypes.c_float * 3)(1, 2, 3)
+        >>> Tensor.from_blob(ctypes.addressof(numbers), (3,), dtypes.float32, owner=numbers).tolist()
+        [1.0, 2.0, 3.0]
+        """
+        kind = dtype_by_name(dtype) if dtype is not None else dtypes.default_float
+        sizes = cls._sizes(tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), "from_blob")
+        if not isinstance(ptr, int) or ptr <= 0:
+            raise InputError(
+                "from_blob needs an address",
+                given=repr(ptr),
+                expected="an int, such as ctypes.addressof(array)",
+                fix="pass the address of the first element",
+            )
+        steps = tuple(math.prod(sizes[i + 1:]) for i in range(len(sizes)))
+        return cls._foreign(owner, ptr, sizes, steps, kind, device)
+
+    # -- PyTorch ---------------------------------------------------------------------------------------------
+    @classmethod
+    def from_torch(cls, tensor: Any, device: str | None = None) -> Self:
+        """A torch.Tensor's values, shared where they lie row by row in the host's memory.
+
+        >>> import torch
+        >>> Tensor.from_torch(torch.tensor([1, 2])).tolist()
+        [1, 2]
+        """
+        if not hasattr(tensor, "detach") or not hasattr(tensor, "__dlpack__"):
+            raise InputError("from_torch takes PyTorch's tensors", given=f"{type(tensor).__name__}",
+                             expected="a torch.Tensor", fix="for other values write Tensor(value)")
+        plain = tensor.detach().cpu()
+        return cls.from_dlpack(plain.contiguous(), device)
+
+    def torch(self) -> Any:
+        """The values as a torch.Tensor of its own memory.
+
+        >>> Tensor([1.0, 2.0]).torch().tolist()
+        [1.0, 2.0]
+        """
+        torch = import_module("torch")
+        if self.dtype.kind == "f" and self.dtype.bits == 8:             # DLPack does not have these
+            kind = torch.float8_e4m3fn if self.dtype is dtypes.fp8e4m3 else torch.float8_e5m2
+            return self.bitcast(dtypes.uint8).torch().view(kind)
+        return torch.from_dlpack(self).clone()
+
+    # -- notebooks -------------------------------------------------------------------------------------------
+    def _repr_html_(self) -> str:
+        """A table for a notebook: matrices of up to 12 rows and columns, others as text.
+
+        >>> Tensor([[1, 2]])._repr_html_()[:7]
+        '<table>'
+        """
+        facts = f"shape {tuple(self.shape)}, {self.dtype.name}, {self.device}"
+        if self.ndim not in (1, 2) or max(self.shape) > 12 or 0 in self.shape:
+            return f"<pre>{html.escape(repr(self))}</pre><small>{facts}</small>"
+        rows = self.numpy().reshape(-1, self.shape[-1]).tolist()
+        spell = "{:.6g}".format if self.dtype.kind == "f" else str
+        body = "".join("<tr>" + "".join(f"<td>{spell(v)}</td>" for v in row) + "</tr>" for row in rows)
+        return f"<table>{body}</table><small>{facts}</small>"

@@ -1,0 +1,181 @@
+"""A tensor that takes another value: assign, replace, copy_. In, out: tensors.
+
+Here a name is given a new value; nothing that was computed from the old one changes, and views of it keep it too. So
+`x.add_(1)` is `x.assign(x.add(1))`, and `p.grad.zero_()` does what it says. Given to a view, the value goes to the
+tensor it is a view of: `x[2:4].assign(y)` is `x[2:4] = y`. `select_scatter` and its kin leave the tensor as it is and
+give the changed copy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.errors import DTypeError, ShapeError
+from glassgrad.compiler.graph.dtype import dtypes, promote
+from glassgrad.engine.capture import touch
+from glassgrad.tensor import evaluate as running
+from glassgrad.tensor.autograd.leaves import assigned, distinct, has_another_value, hold, holders
+from glassgrad.tensor.autograd.no_grad import is_cut, uncut
+from glassgrad.tensor.base import Core
+from glassgrad.tensor.broadcast import working_axis
+from glassgrad.tensor.memory.disk import on_disk, write
+from glassgrad.tensor.memory.interop import Interop
+from glassgrad.tensor.methods.shape.indexing import VIEWS, again, replaced_part
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Assignment"]
+
+
+class Assignment(Interop):
+    """A tensor that takes another value."""
+    __slots__ = ()
+
+    def assign(self, value: Any) -> Self:
+        """This tensor takes a new value, in its own shape and type. Tensors computed before keep the old one; but a
+        part of a tensor, such as `x[1:3]`, writes into x.
+
+        >>> x = Tensor([1, 2]); y = x * 10
+        >>> x.assign(Tensor([3, 4])).tolist(), y.tolist()
+        ([3, 4], [10, 20])
+        """
+        new: Self = value if isinstance(value, Core) else \
+            self.__class__(value, device=None if on_disk(self.uop.device) else self.device,
+                           dtype=self.dtype)  # type: ignore[assignment]
+        if new.shape != self.shape:
+            extra = self.ndim - new.ndim
+            if extra < 0 or any(n not in (1, m) for n, m in zip(new.shape, self.shape[extra:])):
+                raise ShapeError("cannot assign a value of another shape", given=f"{new.shape} to {self.shape}",
+                                 expected=f"shape {self.shape}, or one that broadcasts to it",
+                                 fix="reshape the value first")
+            new = new.expand(self.shape)
+        if new.dtype is not self.dtype:
+            if promote(new.dtype, self.dtype) is not self.dtype:
+                raise DTypeError("cannot assign a value of another type",
+                                 given=f"{new.dtype.name} to {self.dtype.name}",
+                                 expected=f"values that widen to {self.dtype.name}",
+                                 fix=f"cast the value first: value.cast({self.dtype!r})")
+            new = new.cast(self.dtype)
+        if on_disk(self.uop.device):
+            write(self.uop, running.bytes_of(new.uop, new.device))
+            return self
+        self._shared_device(new)
+        if new.uop is not self.uop and self._written_through(new):
+            return self
+        self.replace(new)
+        if any(other is not self for other in holders((self.uop,))):     # a leaf's value: two leaves from now on
+            self.uop = distinct(self.uop)
+            hold(self)
+        assigned(self)
+        return self
+
+    def _written_through(self, new: Self) -> bool:
+        """A view's new value, in the tensors it is a view of: `cache[:, 3].assign(row)` changes the cache, as in
+        PyTorch and tinygrad. False where this tensor is no view of a tensor somebody has."""
+        node = self.uop
+        while node.op in VIEWS or node is not self.uop and is_cut(node):
+            node = node.src[0]
+            owners: list[Self] = [t for t in holders((node,)) if t is not self]
+            if owners:
+                seen = uncut(self.uop, node)
+                written = replaced_part(node, seen, new.uop)
+                written.cached("written through", lambda _: True)
+                for owner in owners:
+                    owner.replace(owner._with(written))
+                    assigned(owner)
+                view = again(seen, node, written)
+                self.uop, self._device = view, new._device
+                touch(self)
+                return True
+        return False
+
+    def _rebind(self, value: Self) -> Self:
+        """x += y and x[i] = y: as `assign`; but integers may become floats, where x is nobody's view."""
+        if value.shape != self.shape:
+            raise ShapeError("an operation in place keeps the shape", given=f"{self.shape} would become {value.shape}",
+                             expected=f"something that broadcasts to {self.shape}",
+                             fix="write x = x + y, which makes a new tensor")
+        if value.dtype is not self.dtype and self.dtype.kind in ("f", value.dtype.kind):
+            value = value.cast(self.dtype)
+        if value.dtype is self.dtype and self._written_through(value):
+            return self
+        return super()._rebind(value)
+
+    def replace(self, value: Self, allow_shape_mismatch: bool = True) -> Self:
+        """This tensor takes the place of another in the graph: its node, whatever shape and type that has.
+
+        >>> Tensor([1, 2]).replace(Tensor([3.0])).tolist()
+        [3.0]
+        """
+        earlier, self.uop, self._device = self.uop, value.uop, value._device
+        hold(self)
+        has_another_value(self, earlier)
+        return self
+
+    # -- with an underscore ----------------------------------------------------------------------------------
+    def _kept(self, value: Self) -> Self:
+        """A result as this tensor's value: widened or narrowed to its type, as long as its kind is no richer."""
+        kinds = "b", "iu", "f"
+        richer = [next(place for place, kind in enumerate(kinds) if t.dtype.kind in kind) for t in (value, self)]
+        return self.assign(value.cast(self.dtype) if richer[0] <= richer[1] else value)
+
+    def copy_(self, src: Any) -> Self:
+        """This tensor takes the values of another, in its own type, broadcast to its shape.
+
+        >>> Tensor([1.0, 2.0]).copy_(Tensor([3])).tolist()
+        [3.0, 3.0]
+        """
+        return self.assign(self.ufix(src).cast(self.dtype).expand(self.shape))
+
+    def fill_(self, value: Any) -> Self:
+        """One value everywhere.
+
+        >>> Tensor([1.0, 2.0]).fill_(3).tolist()
+        [3.0, 3.0]
+        """
+        return self.copy_(value)
+
+    def zero_(self) -> Self:
+        """Zeros.
+
+        >>> Tensor([1.0, 2.0]).zero_().tolist()
+        [0.0, 0.0]
+        """
+        return self.assign(self.zeros_like())
+
+    # -- parts replaced --------------------------------------------------------------------------------------
+    def _replaced(self, index: tuple[Any, ...], source: Self) -> Self:
+        copy = self._with(self.uop.contiguous())         # no view: a view would pass the part on to its tensor
+        copy[index] = source
+        return copy
+
+    def select_scatter(self, src: Self, dim: int, index: int) -> Self:
+        """This with one slice of an axis replaced.
+
+        >>> Tensor([[1, 2], [3, 4]]).select_scatter(Tensor([9, 9]), 0, 1).tolist()
+        [[1, 2], [9, 9]]
+        """
+        return self._replaced((slice(None),) * working_axis(dim, self.ndim, "select_scatter") + (index,), src)
+
+    def slice_scatter(self, src: Self, dim: int = 0, start: int | None = None, end: int | None = None,
+                      step: int = 1) -> Self:
+        """This with a range of an axis replaced.
+
+        >>> Tensor([1, 2, 3]).slice_scatter(Tensor([9, 9]), 0, 1).tolist()
+        [1, 9, 9]
+        """
+        axis = working_axis(dim, self.ndim, "slice_scatter")
+        return self._replaced((slice(None),) * axis + (slice(start, end, step),), src)
+
+    def masked_scatter(self, mask: Self, source: Self) -> Self:
+        """This with the elements where a mask is true replaced by those of `source`, in order.
+
+        >>> Tensor([1, 2, 3]).masked_scatter(Tensor([True, False, True]), Tensor([8, 9])).tolist()
+        [8, 2, 9]
+        """
+        chosen = mask.bool().expand(self.shape)
+        place = (chosen.flatten().cast(dtypes.int32).cumsum(0) - 1).maximum(0)
+        if not self.numel():
+            return self
+        return chosen.where(source.cast(self.dtype).flatten()[place].reshape(self.shape), self)

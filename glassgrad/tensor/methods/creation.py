@@ -1,0 +1,409 @@
+"""New tensors: zeros, ones, ranges, grids, triangles. In: shapes and numbers. Out: tensors; most need no memory.
+
+Each one is a leaf of its own, with a gradient of its own, even when two hold the same constant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.errors import DTypeError, InputError, ShapeError
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
+from glassgrad.compiler.graph.symbolic import Length, most
+from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.tensor import evaluate as running
+from glassgrad.tensor.autograd.leaves import distinct
+from glassgrad.tensor.broadcast import number, plain_number, shape_from
+from glassgrad.tensor.formulas.counting import counting
+from glassgrad.tensor.memory.disk import on_disk, opened
+from glassgrad.tensor.memory.host_values import read_array
+from glassgrad.tensor.methods.reduce import Reduce
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Creation"]
+
+
+class Creation(Reduce):
+    """New tensors."""
+    __slots__ = ()
+
+    @classmethod
+    def _made(cls, node: UOp, device: str | None, requires_grad: bool | None) -> Self:
+        return cls._leaf(distinct(node) if node.dtype.kind == "f" else node, device, requires_grad)
+
+    @staticmethod
+    def _sizes(args: tuple[Any, ...], what: str) -> tuple[int, ...]:
+        sizes = shape_from(args, what)
+        if any(n < 0 for n in sizes):
+            raise ShapeError(f"{what} cannot have a negative size", given=str(sizes), expected="sizes of 0 or more",
+                             fix="check how the sizes are computed")
+        return sizes
+
+    # -- constants -------------------------------------------------------------------------------------------
+    @classmethod
+    def full(cls, shape: int | Sequence[int], fill_value: Any, dtype: DType | str | None = None,
+             device: str | None = None, requires_grad: bool | None = None, buffer: bool = True) -> Self:
+        """One value everywhere. (`buffer` is tinygrad's; a constant has no memory here until it needs some.)
+
+        >>> Tensor.full((2, 2), 7).tolist()
+        [[7, 7], [7, 7]]
+        """
+        value = plain_number(fill_value, "to fill a tensor with")
+        kind = dtype_by_name(dtype) if dtype is not None else const(value).dtype
+        _refuse_overflow(value, kind)
+        sizes = cls._sizes(tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), "full")
+        return cls._made(full(sizes, value, kind), device, requires_grad)
+
+    @classmethod
+    def zeros(cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None,
+              requires_grad: bool | None = None) -> Self:
+        """Zeros.
+
+        >>> Tensor.zeros(2, 3).tolist()
+        [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+        """
+        return cls.full(cls._sizes(shape, "zeros"), 0, dtype or dtypes.default_float, device, requires_grad)
+
+    @classmethod
+    def ones(cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None,
+             requires_grad: bool | None = None) -> Self:
+        """Ones.
+
+        >>> Tensor.ones(3).tolist()
+        [1.0, 1.0, 1.0]
+        """
+        return cls.full(cls._sizes(shape, "ones"), 1, dtype or dtypes.default_float, device, requires_grad)
+
+    @classmethod
+    def empty(cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None,
+              requires_grad: bool | None = None) -> Self:
+        """A tensor whose values do not matter yet (they are zeros: nothing is read before it is written). On a
+        device "disk:/path" they are what the file holds.
+
+        >>> Tensor.empty(2).shape
+        (2,)
+        """
+        sizes, kind = cls._sizes(shape, "empty"), dtype_by_name(dtype or dtypes.default_float)
+        if on_disk(place := running.canonical_device(device)):
+            return cls._leaf(opened(str(place), sizes, kind), None, requires_grad)
+        return cls.full(sizes, 0, kind, device, requires_grad)
+
+    @classmethod
+    def const(cls, b: Any, dtype: Any = None, device: str | None = None) -> Self:
+        """One number as a tensor without axes. (Older texts give the type first.)
+
+        >>> Tensor.const(3).item(), Tensor.const(3, dtypes.float32).dtype
+        (3, dtypes.float32)
+        """
+        if isinstance(b, DType):
+            b, dtype = dtype, b
+        return cls.full((), b, dtype, device)
+
+    def full_like(self, fill_value: Any, dtype: DType | str | None = None, device: str | None = None,
+                  buffer: bool = True, **kwargs: Any) -> Self:
+        """One value everywhere, in the shape and dtype of this tensor.
+
+        >>> Tensor([1, 2]).full_like(7).tolist()
+        [7, 7]
+        """
+        kwargs.update(dtype=dtype, device=device)
+        value, kind = plain_number(fill_value, "to fill a tensor with"), self._wanted(kwargs)
+        _refuse_overflow(value, kind)
+        return self._like(full(self.shape, value, kind), kwargs)
+
+    def zeros_like(self, **kwargs: Any) -> Self:
+        """Zeros in the shape and dtype of this tensor.
+
+        >>> Tensor([1, 2]).zeros_like().tolist()
+        [0, 0]
+        """
+        return self.full_like(0, **kwargs)
+
+    def ones_like(self, **kwargs: Any) -> Self:
+        """Ones in the shape and dtype of this tensor.
+
+        >>> Tensor([1, 2]).ones_like().tolist()
+        [1, 1]
+        """
+        return self.full_like(1, **kwargs)
+
+    def const_like(self, value: Any, dtype: Any = None) -> Self:
+        """One value in this tensor's shape; `full_like`.
+
+        >>> Tensor([1, 2]).const_like(7).tolist()
+        [7, 7]
+        """
+        return self.full_like(value, dtype=dtype)
+
+    def empty_like(self, dtype: Any = None, device: str | None = None, **kwargs: Any) -> Self:
+        """A tensor of this shape whose values do not matter yet (they are zeros).
+
+        >>> Tensor([1, 2]).empty_like().shape
+        (2,)
+        """
+        return self.full_like(0, dtype, device, **kwargs)
+
+    def new_full(self, size: int | Sequence[int], fill_value: float, **kwargs: Any) -> Self:
+        """One value everywhere, in this tensor's type and on its device.
+
+        >>> Tensor([1.5]).new_full((2,), 3).tolist()
+        [3.0, 3.0]
+        """
+        return self.__class__.full(size, fill_value, **{"dtype": self.dtype, "device": self.device, **kwargs})
+
+    def new_zeros(self, *size: Any, **kwargs: Any) -> Self:
+        """Zeros, in this tensor's type and on its device.
+
+        >>> Tensor([1]).new_zeros(2).tolist()
+        [0, 0]
+        """
+        return self.new_full(shape_from(size, "new_zeros"), 0, **kwargs)
+
+    def new_ones(self, *size: Any, **kwargs: Any) -> Self:
+        """Ones, in this tensor's type and on its device.
+
+        >>> Tensor([1]).new_ones(2).tolist()
+        [1, 1]
+        """
+        return self.new_full(shape_from(size, "new_ones"), 1, **kwargs)
+
+    def new_empty(self, *size: Any, **kwargs: Any) -> Self:
+        """Values that do not matter yet (zeros), in this tensor's type and on its device.
+
+        >>> Tensor([1]).new_empty(2).shape
+        (2,)
+        """
+        return self.new_full(shape_from(size, "new_empty"), 0, **kwargs)
+
+    def new_tensor(self, data: Any, **kwargs: Any) -> Self:
+        """A tensor of new values, in this tensor's type and on its device.
+
+        >>> Tensor([1.5]).new_tensor([1, 2]).tolist()
+        [1.0, 2.0]
+        """
+        return self.__class__(data, **{"dtype": self.dtype, "device": self.device, **kwargs})
+
+    def _wanted(self, kwargs: dict[str, Any]) -> DType:
+        unknown = set(kwargs) - {"dtype", "device", "requires_grad"}
+        if unknown:
+            raise InputError("there is no such option", given=", ".join(sorted(unknown)),
+                             expected="dtype, device or requires_grad", fix="check the spelling")
+        return dtype_by_name(kwargs["dtype"]) if kwargs.get("dtype") is not None else self.uop.dtype
+
+    def _like(self, node: UOp, kwargs: dict[str, Any]) -> Self:
+        place = kwargs.get("device") or self.uop.device or self._device
+        return self._made(node, place, kwargs.get("requires_grad"))
+
+    # -- ranges ----------------------------------------------------------------------------------------------
+    @classmethod
+    def arange(cls, start: Any, stop: Any = None, step: Any = 1, dtype: DType | str | None = None,
+               device: str | None = None, requires_grad: bool | None = None) -> Self:
+        """Numbers from start up to, not including, stop; with one argument, from 0.
+
+        >>> Tensor.arange(5).tolist(), Tensor.arange(1, 2, 0.25).tolist()
+        ([0, 1, 2, 3, 4], [1.0, 1.25, 1.5, 1.75])
+        """
+        if stop is None:
+            start, stop = 0, start
+        start, stop, step = (plain_number(n, "in arange") for n in (start, stop, step))
+        if not all(isinstance(n, Length) or math.isfinite(n) for n in (start, stop, step)):
+            raise InputError("arange needs an end", given=f"start={start}, stop={stop}, step={step}",
+                             expected="finite numbers", fix="check how the limits are computed")
+        if step == 0:
+            raise InputError("arange needs steps that lead somewhere", given="step=0", expected="a step that is not 0",
+                             fix="to repeat one value, use Tensor.full")
+        if any(isinstance(n, Length) for n in (start, stop, step)):
+            return cls._made(_symbolic_range(start, stop, step, dtype_by_name(dtype or dtypes.default_int)), device,
+                             requires_grad)
+        whole = not any(isinstance(n, float) for n in (start, stop, step))
+        kind = dtype_by_name(dtype) if dtype is not None else cls._range_dtype(start, stop, whole)
+        count = max(0, math.ceil((stop - start) / step))
+        if kind.kind == "f":
+            wide = kind.accumulator
+            places = counting(count, dtypes.int64 if count >= 1 << 31 else dtypes.int32)
+            node = (places.cast(wide) * step + start).cast(kind)
+        else:
+            node = counting(count, kind) * step + start if whole else \
+                (counting(count, dtypes.int32).cast(dtypes.float64) * step + start).cast(kind)
+        return cls._made(node, device, requires_grad)
+
+    @staticmethod
+    def _range_dtype(start: Any, stop: Any, whole: bool) -> DType:
+        if not whole:
+            return dtypes.default_float
+        fits = all(dtypes.default_int.min <= n <= dtypes.default_int.max for n in (start, stop))
+        return dtypes.default_int if fits else dtypes.int64
+
+    @classmethod
+    def linspace(cls, start: float, stop: float, steps: int, dtype: DType | str | None = None,
+                 device: str | None = None, requires_grad: bool | None = None) -> Self:
+        """`steps` numbers at equal distances from start to stop, both included.
+
+        >>> Tensor.linspace(0, 1, 5).tolist()
+        [0.0, 0.25, 0.5, 0.75, 1.0]
+        """
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+            raise InputError("linspace needs a number of steps", given=f"steps={steps!r}",
+                             expected="an int of 0 or more", fix="write Tensor.linspace(0, 1, 5), for example")
+        kind = dtype_by_name(dtype) if dtype is not None else dtypes.default_float
+        if kind is dtypes.bool:
+            raise DTypeError("linspace counts in numbers", given="dtype=dtypes.bool",
+                             expected="floats or integers",
+                             fix="compare the numbers: Tensor.linspace(0, 1, 5) > 0.5")
+        wide = kind.accumulator if kind.kind == "f" else dtypes.float32
+        if steps == 1:
+            return cls.full((1,), start, kind, device, requires_grad)
+        place = counting(steps, dtypes.int32)
+        step = (stop - start) / max(steps - 1, 1)
+        # each half counts from its own end, so both ends are exact
+        up = place.cast(wide) * step + float(start)
+        down = (place - (steps - 1)).cast(wide) * step + float(stop)
+        return cls._made((place < steps // 2).where(up, down).cast(kind), device, requires_grad)
+
+    @classmethod
+    def logspace(cls, start: float, end: float, steps: int, base: float = 10.0, **kwargs: Any) -> Self:
+        """base to the powers from start to end, both included.
+
+        >>> Tensor.logspace(0, 2, 3, base=2).tolist()
+        [1.0, 2.0, 4.0]
+        """
+        return (cls.linspace(start, end, steps, **kwargs) * math.log2(base)).exp2()
+
+    @classmethod
+    def eye(cls, n: int, m: int | None = None, dtype: DType | str | None = None, device: str | None = None,
+            requires_grad: bool | None = None) -> Self:
+        """Ones on the diagonal, zeros elsewhere.
+
+        >>> Tensor.eye(2).tolist(), Tensor.eye(1, 3, dtype=dtypes.int32).tolist()
+        ([[1.0, 0.0], [0.0, 1.0]], [[1, 0, 0]])
+        """
+        rows, columns = cls._sizes((n, n if m is None else m), "eye")
+        kind = dtype_by_name(dtype) if dtype is not None else dtypes.default_float
+        row = counting(rows).reshape((rows, 1)).expand((rows, columns))
+        column = counting(columns).reshape((1, columns)).expand((rows, columns))
+        return cls._made(row.eq(column).cast(kind), device, requires_grad)
+
+    def _diagonal_mask(self, diagonal: int, what: str) -> UOp:
+        """Whether column - row >= diagonal, over the last two axes."""
+        shape = self.uop.shape
+        if len(shape) < 2:
+            raise ShapeError(f"{what} needs a matrix", given=f"shape {shape}", expected="at least 2 axes",
+                             fix="reshape it first")
+        rows, columns = shape[-2:]
+        row = counting(rows).reshape((rows, 1)).expand((rows, columns))
+        column = counting(columns).reshape((1, columns)).expand((rows, columns))
+        return (column < row + diagonal).logical_not().broadcast(shape)
+
+    def triu(self, diagonal: int = 0) -> Self:
+        """The part of a matrix on and above a diagonal, zeros below.
+
+        >>> Tensor([[1, 2], [3, 4]]).triu().tolist()
+        [[1, 2], [0, 4]]
+        """
+        return self._with(self._diagonal_mask(diagonal, "triu").where(self.uop, 0))
+
+    def tril(self, diagonal: int = 0) -> Self:
+        """The part of a matrix on and below a diagonal, zeros above.
+
+        >>> Tensor([[1, 2], [3, 4]]).tril().tolist()
+        [[1, 0], [3, 4]]
+        """
+        return self._with(self._diagonal_mask(diagonal + 1, "tril").where(0, self.uop))
+
+    @classmethod
+    def tri(cls, n: int, m: int | None = None, diagonal: int = 0, **kwargs: Any) -> Self:
+        """Ones on and below a diagonal, zeros above.
+
+        >>> Tensor.tri(2).tolist()
+        [[1.0, 0.0], [1.0, 1.0]]
+        """
+        return cls.ones(n, n if m is None else m, **kwargs).tril(diagonal)
+
+    @classmethod
+    def tril_indices(cls, row: int, col: int, offset: int = 0) -> Self:
+        """The places on and below a diagonal of a row x col matrix, as (2, count).
+
+        >>> Tensor.tril_indices(2, 2).tolist()
+        [[0, 1, 1], [0, 0, 1]]
+        """
+        places = [(i, j) for i in range(row) for j in range(min(max(i + offset + 1, 0), col))]
+        return cls([[p[k] for p in places] for k in range(2)], dtype=dtypes.int32)
+
+    @classmethod
+    def triu_indices(cls, row: int, col: int, offset: int = 0) -> Self:
+        """The places on and above a diagonal of a row x col matrix, as (2, count).
+
+        >>> Tensor.triu_indices(2, 2).tolist()
+        [[0, 0, 1], [0, 1, 1]]
+        """
+        places = [(i, j) for i in range(row) for j in range(min(max(i + offset, 0), col), col)]
+        return cls([[p[k] for p in places] for k in range(2)], dtype=dtypes.int32)
+
+    def meshgrid(self, *others: Self, indexing: str = "ij") -> tuple[Self, ...]:
+        """A grid's coordinates from its axes: the first varies along rows ("ij") or columns ("xy").
+
+        >>> [t.tolist() for t in Tensor([1, 2]).meshgrid(Tensor([3, 4]))]
+        [[[1, 1], [2, 2]], [[3, 4], [3, 4]]]
+        """
+        if indexing not in ("ij", "xy"):
+            raise InputError("meshgrid knows two orders", given=f"indexing={indexing!r}", expected='"ij" or "xy"',
+                             fix='write indexing="ij"')
+        axes = (self, *others)
+        if len(axes) == 1:
+            return axes
+        order = list(range(len(axes)))
+        if indexing == "xy":
+            order[0], order[1] = 1, 0
+        shape = tuple(axes[i].numel() for i in order)
+        return tuple(t.reshape(tuple(-1 if i == order.index(k) else 1 for i in range(len(axes)))).expand(shape)
+                     for k, t in enumerate(axes))
+
+    def one_hot(self, num_classes: int = -1) -> Self:
+        """A new last axis with 1 at the place each value names and 0 elsewhere; -1 counts up to the largest value.
+
+        >>> Tensor([1, 0]).one_hot(3).tolist()
+        [[0, 1, 0], [1, 0, 0]]
+        """
+        if self.uop.dtype.kind not in "iu":
+            raise InputError("one_hot needs integers", given=f"{self.uop.dtype.name} values",
+                             expected="an integer tensor", fix="cast first: x.int()")
+        count = num_classes if num_classes != -1 else int(running.number_in(self.amax().uop, self.device)) + 1
+        places = counting(count, self.uop.dtype).broadcast((*self.shape, count))
+        value = self.uop.reshape((*self.shape, 1)).expand((*self.shape, count))
+        return self._with(value.eq(places).cast(dtypes.default_int))
+
+    # -- from memory -----------------------------------------------------------------------------------------
+    @classmethod
+    def from_numpy(cls, array: Any, device: str | None = None, requires_grad: bool | None = None) -> Self:
+        """A NumPy array's own memory as a tensor: later writes to the array are seen. Arrays that a device cannot share
+        (not row-major, or on a device with memory of its own) are copied.
+
+        >>> import numpy
+        >>> Tensor.from_numpy(numpy.array([1.0, 2.0], "float32")).tolist()
+        [1.0, 2.0]
+        """
+        if not hasattr(array, "__array_interface__"):
+            raise InputError("from_numpy shares the memory of an array", given=f"{type(array).__name__}",
+                             expected="a NumPy array", fix="for other values write Tensor(value)")
+        place = running.canonical_device(device) or running.default_device()
+        shared = running.share(array, place)
+        return cls._leaf(shared if shared is not None else running.store(read_array(array), place), None, requires_grad)
+
+
+def _refuse_overflow(value: Any, kind: DType) -> None:
+    if kind.kind in "iu":
+        value = most(value)
+        number(int(value) if math.isfinite(value) else kind.max + 1, kind, o.WHERE)
+
+
+def _symbolic_range(start: Any, stop: Any, step: Any, kind: DType) -> UOp:
+    """arange between symbolic ends."""
+    if step != 1 or isinstance(start, float) or isinstance(stop, float) or not start <= stop:
+        raise InputError("a symbolic range goes up in steps of 1", given=f"arange({start}, {stop}, {step})",
+                         expected="integers with start <= stop, and step 1", fix="multiply the range afterwards")
+    return counting(stop - start, kind if kind.kind in "iu" else dtypes.int32).cast(kind) + const(start, kind)

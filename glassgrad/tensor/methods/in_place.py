@@ -1,0 +1,180 @@
+"""PyTorch's names with an underscore: a method whose result is the tensor's new value. In, out: tensors.
+
+`x.add_(1)` is `x.assign(x.add(1))` in x's own type. What was computed from the old value keeps it; see `assignment`.
+Also here: a tensor's values drawn anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.tensor.methods.assignment import Assignment
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["InPlace"]
+
+# methods that have an in-place form, each with arguments for its example
+_ONE_TENSOR = """abs absolute acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh ceil cos
+    cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 fix floor frac lgamma log log10 log1p log2 logical_not logit
+    nan_to_num neg negative rad2deg reciprocal relu round rsqrt sgn sigmoid sign sin sinc sinh sqrt square tan tanh
+    trunc""".split()
+_TWO_TENSORS = """add arctan2 atan2 copysign div divide eq floor_divide fmod ge greater greater_equal gt heaviside hypot
+    ldexp le less less_equal logical_and logical_or logical_xor lt mul multiply ne not_equal pow remainder sub subtract
+    true_divide xlogy""".split()
+_KEEPING_SHAPE = {
+    **dict.fromkeys(_ONE_TENSOR, ""), **dict.fromkeys(_TWO_TENSORS, "Tensor([2.0])"),
+    "clamp": "0, 1", "clip": "0, 1", "clamp_min": "0", "clamp_max": "0", "cumprod": "0", "cumsum": "0",
+    "renorm": "2, 0, 1.0", "lerp": "Tensor([2.0]), 0.5", "addcmul": "Tensor([2.0]), Tensor([2.0])",
+    "addcdiv": "Tensor([2.0]), Tensor([2.0])",
+    "masked_fill": "Tensor([True]), 0", "masked_scatter": "Tensor([True]), Tensor([5.0])",
+    "index_add": "0, Tensor([0]), Tensor([5.0])",
+    "index_copy": "0, Tensor([0]), Tensor([5.0])", "index_fill": "0, Tensor([0]), 5",
+    "index_put": "(Tensor([0]),), Tensor([5.0])", "put": "Tensor([0]), Tensor([5.0])",
+    "scatter": "0, Tensor([0]), Tensor([5.0])", "scatter_add": "0, Tensor([0]), Tensor([5.0])",
+    "scatter_reduce": "0, Tensor([0]), Tensor([5.0]), 'sum'",
+}
+# on integers, and on matrices
+_WHOLE = {**dict.fromkeys("bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor gcd lcm".split(),
+                          "Tensor([2])"), "bitwise_not": ""}
+_MATRIX = {"addbmm": "Tensor([[[2.0]]]), Tensor([[[2.0]]])", "addmm": "Tensor([[2.0]]), Tensor([[2.0]])",
+           "addr": "Tensor([2.0]), Tensor([2.0])", "tril": "", "triu": ""}
+_OTHERS = {"addmv": ("Tensor([1.0])", "Tensor([[2.0]]), Tensor([2.0])"),
+           "baddbmm": ("Tensor([[[1.0]]])", "Tensor([[[2.0]]]), Tensor([[[2.0]]])")}
+_CHANGING_SHAPE = {"unsqueeze": "0", "squeeze": "", "t": "", "transpose": "0, 0", "swapaxes": "0, 0",
+                   "swapdims": "0, 0", "detach": ""}
+
+
+class InPlace(Assignment):
+    """Names with an underscore."""
+    __slots__ = ()
+
+    # -- drawn anew ------------------------------------------------------------------------------------------
+    def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
+        """Numbers of a normal distribution.
+
+        >>> Tensor.zeros(2).normal_(5, 0).tolist()
+        [5.0, 5.0]
+        """
+        return self.assign(self.randn_like() * std + mean)
+
+    def log_normal_(self, mean: float = 1.0, std: float = 2.0) -> Self:
+        """Numbers whose logarithms are of a normal distribution.
+
+        >>> Tensor.zeros(2).log_normal_(0, 0).tolist()
+        [1.0, 1.0]
+        """
+        return self.assign((self.randn_like() * std + mean).exp())
+
+    def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:
+        """Numbers spread evenly from low to high.
+
+        >>> Tensor.zeros(2).uniform_(5, 5).tolist()
+        [5.0, 5.0]
+        """
+        return self.assign(self.rand_like() * (high - low) + low)
+
+    def random_(self, low: int = 0, high: int | None = None) -> Self:
+        """Integers from low up to, not including, high; with one number, from 0 up to it. Without any, those that
+        the type counts exactly.
+
+        >>> Tensor.zeros(3).random_(5, 6).tolist()
+        [5.0, 5.0, 5.0]
+        """
+        if high is None and low:
+            low, high = 0, low
+        if high is None:
+            high = 2 if self.dtype.kind == "b" else 1 << (
+                self.dtype.mantissa + 1 if self.dtype.kind == "f" else self.dtype.bits - (self.dtype.kind == "i"))
+            high = min(high, 1 << 31)
+        if low >= high:
+            raise InputError("there is no number to draw", given=f"random_({low}, {high})",
+                             expected="a low end below the high one", fix="write random_(0, 10)")
+        drawn = self.__class__.randint(*self.shape, low=low, high=high, device=self.device, dtype=dtypes.int64)
+        return self.assign(drawn.cast(self.dtype))
+
+    def bernoulli_(self, p: Any = 0.5) -> Self:
+        """1 with probability p, else 0; p is a number, or a tensor of them.
+
+        >>> Tensor.zeros(2).bernoulli_(1.0).tolist()
+        [1.0, 1.0]
+        """
+        chance = self.__class__.rand(*self.shape, device=self.device)
+        return self.assign((chance < p).cast(self.dtype))
+
+    def exponential_(self, lambd: float = 1.0) -> Self:
+        """Numbers of an exponential distribution of rate lambd: ways to wait.
+
+        >>> (Tensor.zeros(100).exponential_() >= 0).all().item()
+        True
+        """
+        return self.assign(-(-self.rand_like()).log1p() / lambd)
+
+    def geometric_(self, p: float) -> Self:
+        """How many tries until one succeeds, each with probability p.
+
+        >>> Tensor.zeros(2).geometric_(1 - 1e-12).tolist()
+        [1.0, 1.0]
+        """
+        if not 0 < p < 1:
+            raise InputError("a probability of success lies between 0 and 1", given=f"p={p}", expected="0 < p < 1",
+                             fix="pass a number such as 0.5")
+        tries = (-self.__class__.rand(*self.shape, device=self.device)).log1p() / math.log1p(-p)
+        return self.assign(tries.ceil().maximum(1).cast(self.dtype))
+
+    def cauchy_(self, median: float = 0.0, sigma: float = 1.0) -> Self:
+        """Numbers of a Cauchy distribution.
+
+        >>> Tensor.zeros(2).cauchy_(3.0, 0.0).tolist()
+        [3.0, 3.0]
+        """
+        return self.assign(((self.rand_like() - 0.5) * math.pi).tan() * sigma + median)
+
+    # -- parts -----------------------------------------------------------------------------------------------
+    def fill_diagonal_(self, fill_value: float, wrap: bool = False) -> Self:
+        """One value on the diagonal of a matrix, or where all indices are equal; `wrap` begins a tall matrix' diagonal
+        again, a row below its end.
+
+        >>> Tensor.zeros(2, 3).fill_diagonal_(5).tolist()
+        [[5.0, 0.0, 0.0], [0.0, 5.0, 0.0]]
+        """
+        if self.ndim < 2 or self.ndim > 2 and len(set(self.shape)) > 1:
+            raise ShapeError("this has no diagonal to fill", given=f"shape {self.shape}",
+                             expected="a matrix, or more axes of one size",
+                             fix="fill parts of it: x[0].fill_diagonal_(1)")
+        columns = self.shape[-1]
+        apart = sum(columns ** axis for axis in range(self.ndim))          # between two places, counted in rows
+        end = self.numel() if wrap and self.ndim == 2 else columns * columns if self.ndim == 2 else self.numel()
+        place = self.__class__.arange(self.numel(), device=self.device)
+        chosen = ((place % apart == 0) & (place < end)).reshape(self.shape)
+        return self.assign(chosen.where(fill_value, self).cast(self.dtype))
+
+
+def _with_underscore(name: str, before: str, arguments: str, keeps_shape: bool) -> Any:
+    original = getattr(Assignment, name)
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        value = original(self, *args, **kwargs)
+        return self._kept(value) if keeps_shape else self.replace(value)
+
+    method.__name__, method.__qualname__ = f"{name}_", f"InPlace.{name}_"
+    method.__doc__ = f"""`{name}`, and the result is this tensor's new value.
+
+        >>> x = {before}; x.{name}_({arguments}) is x
+        True
+        """
+    return method
+
+
+for _before, _names, _keeps in (("Tensor([1.0])", _KEEPING_SHAPE, True), ("Tensor([1])", _WHOLE, True),
+                                ("Tensor([[1.0]])", _MATRIX, True), ("Tensor([1.0])", _CHANGING_SHAPE, False)):
+    for _name, _arguments in _names.items():
+        setattr(InPlace, f"{_name}_", _with_underscore(_name, _before, _arguments, _keeps))
+for _name, (_before, _arguments) in _OTHERS.items():
+    setattr(InPlace, f"{_name}_", _with_underscore(_name, _before, _arguments, True))

@@ -1,0 +1,136 @@
+"""What a program asks of a tensor before it goes on: kinds, shapes, layout. In: a tensor. Out: mostly plain answers.
+
+There are no complex numbers, so every value is real and its own conjugate; and no memory layout but row by row.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from glassgrad.base.errors import ShapeError
+from glassgrad.tensor import evaluate as running
+from glassgrad.tensor.methods.statistics import Statistics
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Questions"]
+
+
+class Questions(Statistics):
+    """Plain answers about a tensor."""
+    __slots__ = ()
+
+    def is_complex(self) -> bool:
+        """False: there are no complex numbers here.
+
+        >>> Tensor([1.0]).is_complex()
+        False
+        """
+        return False
+
+    def is_signed(self) -> bool:
+        """Whether its type has negative numbers.
+
+        >>> Tensor([1]).is_signed(), Tensor([True]).is_signed()
+        (True, False)
+        """
+        return self.dtype.kind in "if"
+
+    def is_nonzero(self) -> bool:
+        """Whether its only element is not zero.
+
+        >>> Tensor([0.0]).is_nonzero()
+        False
+        """
+        if self.numel() != 1:
+            raise ShapeError("several values are not one truth", given=f"a tensor of shape {self.shape}",
+                             expected="1 element", fix="ask x.any() or x.all()")
+        return bool(running.number_in(self.reshape(()).uop, self.device))
+
+    def is_same_size(self, other: Self) -> bool:
+        """Whether both have one shape.
+
+        >>> Tensor([1, 2]).is_same_size(Tensor([3, 4]))
+        True
+        """
+        return self.shape == other.shape
+
+    def is_contiguous(self) -> bool:
+        """True: values are handed out row by row, whatever order they were computed in.
+
+        >>> Tensor([[1, 2]]).T.is_contiguous()
+        True
+        """
+        return True
+
+    def isreal(self) -> Self:
+        """Whether each value is a real number: all are.
+
+        >>> Tensor([1.0]).isreal().tolist()
+        [True]
+        """
+        return self.full_like(True, dtype="bool")
+
+    def stride(self, dim: int | None = None) -> tuple[int, ...] | int:
+        """By how many elements one step along each axis (or along `dim`) moves, row by row.
+
+        >>> Tensor.zeros(2, 3).stride(), Tensor.zeros(2, 3).stride(0)
+        ((3, 1), 3)
+        """
+        steps = tuple(math.prod(max(n, 1) for n in self.shape[axis + 1:]) for axis in range(self.ndim))
+        return steps if dim is None else steps[dim]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element.
+
+        >>> Tensor([1.0]).itemsize
+        4
+        """
+        return self.element_size()
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the values are in the memory of the host.
+
+        >>> Tensor([1.0]).to("CPU").is_cpu
+        True
+        """
+        return self.device in ("CPU", "CLANG", "PYTHON")
+
+    # -- as if they were complex -----------------------------------------------------------------------------
+    @property
+    def mH(self) -> Self:
+        """Matrices with rows and columns exchanged; `mT`, for real numbers.
+
+        >>> Tensor([[1, 2], [3, 4]]).mH.tolist()
+        [[1, 3], [2, 4]]
+        """
+        return self.transpose(-2, -1)
+
+    @property
+    def H(self) -> Self:
+        """A matrix with rows and columns exchanged; `T`, for real numbers.
+
+        >>> Tensor([[1, 2]]).H.tolist()
+        [[1], [2]]
+        """
+        return self.transpose(-2, -1) if self.ndim > 1 else self
+
+    def adjoint(self) -> Self:
+        """Matrices with rows and columns exchanged; `mT`, for real numbers.
+
+        >>> Tensor([[1, 2]]).adjoint().tolist()
+        [[1], [2]]
+        """
+        return self.transpose(-2, -1)
+
+    def conj(self) -> Self:
+        """The values themselves: they are real.
+
+        >>> Tensor([1.0]).conj().tolist()
+        [1.0]
+        """
+        return self

@@ -1,0 +1,231 @@
+"""Axes by name: einsum, rearrange, tensordot. In: a formula and tensors. Out: tensors.
+
+An einsum is what it says: the operands are moved under all axes of the formula, multiplied, and summed over those that
+the result does not name. Which product to take first is the writer's choice; three and more operands go left to right.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import string
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.compiler.graph.dtype import DType, dtype_by_name, promote
+from glassgrad.tensor.autograd.autocast import lowered
+from glassgrad.tensor.broadcast import resolve_axes, whole
+from glassgrad.tensor.methods.reduce import sum_dtype
+from glassgrad.tensor.methods.shape.scatter import Scattering
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Einsum"]
+
+
+def _wrong(formula: str, expected: str) -> InputError:
+    return InputError("the formula cannot be read", given=repr(formula), expected=expected,
+                      fix='write einsum("ij,jk->ik", x, y) or rearrange("a b c -> a (b c)"), for example')
+
+
+def _terms(formula: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """One letter per axis for each operand and for the result; ... becomes capital letters that are not used."""
+    plain = formula.replace(" ", "")
+    left, arrow, right = plain.partition("->")
+    inputs = left.split(",")
+    if len(inputs) != len(ranks):
+        raise _wrong(formula, f"one term per operand: {len(ranks)} here")
+    if not re.fullmatch(r"[A-Za-z.,]*(->[A-Za-z.]*)?", plain):
+        raise _wrong(formula, "letters, commas, ... and ->")
+    free = [c for c in string.ascii_uppercase + string.ascii_lowercase if c not in plain]
+    most = max([rank - len(term.replace("...", "")) for term, rank in zip(inputs, ranks) if "..." in term], default=0)
+    dots = "".join(free[:max(most, 0)])
+    spelled = []
+    for term, rank in zip(inputs, ranks):
+        width = rank - len(term.replace("...", ""))
+        term = term.replace("...", dots[len(dots) - width:] if width > 0 else "")
+        if len(term) != rank or "." in term:
+            raise ShapeError(
+                "a term of the formula does not fit its operand",
+                given=f"{term!r} for {rank} axes in {formula!r}",
+                expected="one letter per axis",
+                fix="count the operand's axes: print(x.shape)",
+            )
+        spelled.append(term)
+    if arrow:
+        out = right.replace("...", dots)
+    else:
+        letters = sorted(set("".join(spelled)) - set(dots))
+        out = dots + "".join(c for c in letters if "".join(spelled).count(c) == 1)
+    if len(set(out)) != len(out) or not set(out) <= set("".join(spelled)):
+        raise _wrong(formula, "a result that names each axis once, all of them from the operands")
+    return spelled, out
+
+
+class Einsum(Scattering):
+    """Axes by name."""
+    __slots__ = ()
+
+    @classmethod
+    def einsum(cls, formula: str, *operands: Any, dtype: DType | str | None = None) -> Self:
+        """Products summed over the axes that the result does not name.
+
+        >>> x = Tensor([[1, 2], [3, 4]])
+        >>> Tensor.einsum("ij,jk->ik", x, x).tolist(), Tensor.einsum("ii", x).item()
+        ([[7, 10], [15, 22]], 5)
+        """
+        tensors = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
+        if not tensors:
+            raise _wrong(formula, "at least one operand")
+        tensors = [t._with(lowered(t.uop)) for t in tensors]
+        terms, out = _terms(formula, [t.ndim for t in tensors])
+        sizes: dict[str, int] = {}
+        for term, tensor in zip(terms, tensors):
+            for letter, n in zip(term, tensor.shape):
+                if sizes.setdefault(letter, n) != n and 1 not in (n, sizes[letter]):
+                    raise ShapeError("an axis of the formula has two sizes",
+                                     given=f"{letter!r} is {sizes[letter]} and {n} in {formula!r}",
+                                     expected="one size per letter", fix="check the operands' shapes")
+                sizes[letter] = max(sizes[letter], n) if 0 not in (n, sizes[letter]) else 0
+        kind = tensors[0].dtype
+        for tensor in tensors[1:]:
+            kind = promote(kind, tensor.dtype)
+        result = dtype_by_name(dtype) if dtype is not None else sum_dtype(kind) if kind.kind != "f" else kind
+        wide = result.accumulator
+        pairs = [_diagonals(t.cast(wide), term) for t, term in zip(tensors, terms)]
+        value, term = pairs[0]
+        for i, (other, its) in enumerate(pairs[1:], 1):
+            later = set(out).union(*[t for _, t in pairs[i + 1:]])
+            value, term = _product(value, term, other, its, later, sizes)
+        gone = [i for i, c in enumerate(term) if c not in out]
+        if gone:
+            value, term = value.sum(tuple(gone)), "".join(c for c in term if c in out)
+        return value.permute([term.index(c) for c in out]).cast(result)  # type: ignore[no-any-return]
+
+    def tensordot(self, other: Self, dims: int | Sequence[Any] = 2) -> Self:
+        """Products summed over the last `dims` axes of this and the first of the other, or over the axes named.
+
+        >>> Tensor([[1, 2], [3, 4]]).tensordot(Tensor([[1, 0], [0, 1]])).item()
+        5
+        """
+        count = whole(dims)
+        if count is not None and 0 <= count <= min(self.ndim, other.ndim):
+            mine, theirs = tuple(range(self.ndim - count, self.ndim)), tuple(range(count))
+        elif not isinstance(dims, (tuple, list)) or len(dims) != 2:
+            raise InputError("tensordot sums over so many axes, or over those named", given=f"dims={dims!r}",
+                             expected=f"0 to {min(self.ndim, other.ndim)}, or two lists of axes",
+                             fix="write dims=1, or dims=([0], [1])")
+        else:
+            mine, theirs = resolve_axes(dims[0], self.ndim, "tensordot"), resolve_axes(dims[1], other.ndim, "tensordot")
+        if [self.shape[a] for a in mine] != [other.shape[a] for a in theirs]:
+            raise ShapeError(
+                "the axes to sum over differ",
+                given=f"{self.shape} along {mine}, {other.shape} along {theirs}",
+                expected="equal sizes, pair by pair",
+                fix="check dims",
+            )
+        rest, others = [a for a in range(self.ndim) if a not in mine], [a for a in range(other.ndim) if a not in theirs]
+        k = math.prod(self.shape[a] for a in mine)
+        x = self.permute([*rest, *mine]).reshape(math.prod(self.shape[a] for a in rest), k)
+        y = other.permute([*theirs, *others]).reshape(k, math.prod(other.shape[a] for a in others))
+        return (x @ y).reshape(*[self.shape[a] for a in rest], *[other.shape[a] for a in others])
+
+    def inner(self, other: Self) -> Self:
+        """Products summed over the last axis of both.
+
+        >>> Tensor([1, 2]).inner(Tensor([3, 4])).item()
+        11
+        """
+        return self * other if not (self.ndim and other.ndim) else self.tensordot(other, ([-1], [-1]))
+
+    def rearrange(self, formula: str, **sizes: int) -> Self:
+        """Axes by name: swapped, split with (a b), joined with (a b), dropped or made with 1.
+
+        >>> Tensor([[1, 2, 3, 4]]).rearrange("1 (a b) -> b a", a=2).tolist()
+        [[1, 3], [2, 4]]
+        """
+        sides = formula.split("->")
+        if len(sides) != 2:
+            raise _wrong(formula, "one -> between the axes as they are and as they shall be")
+        left, right = (_axes(side, formula) for side in sides)
+        named = [n for axis in left for n in axis if n != "..."]
+        dotted = [sum(axis.count("...") for axis in side) for side in (left, right)]
+        if dotted not in ([0, 0], [1, 1]) or dotted[0] != left.count(["..."]):
+            raise _wrong(formula, "... once on each side, or not at all")
+        extra = self.ndim - (len(left) - 1) if ["..."] in left else 0
+        if extra < 0 or ["..."] not in left and len(left) != self.ndim:
+            raise ShapeError(
+                "the formula does not fit the tensor",
+                given=f"{len(left)} axes in {formula!r}, shape {self.shape}",
+                expected="one name or (...) group per axis",
+                fix="check the tensor's shape: print(x.shape)",
+            )
+        dots = [f"...{i}" for i in range(extra)]
+        left = [[*g] for axis in left for g in ([[d] for d in dots] if axis == ["..."] else [axis])]
+        right = [g for axis in right for g in ([[d] for d in dots] if axis == ["..."] else
+                                               [[d for n in axis for d in (dots if n == "..." else [n])]])]
+        if len(set(named)) != len(named) or sorted(n for a in left for n in a) != sorted(n for a in right for n in a):
+            raise _wrong(formula, "the same names on both sides, each once on a side")
+        known = dict(sizes)
+        for axis, n in zip(left, self.shape):
+            open_ = [name for name in axis if name not in known]
+            product = math.prod(known[name] for name in axis if name in known)
+            if len(open_) > 1 or (n % product if product else n) or not open_ and product != n:
+                raise ShapeError("the sizes of the formula do not fit", given=f"({' '.join(axis)}) for an axis of {n}",
+                                 expected="all but one size known, and their product a divisor", fix="pass them: a=2")
+            if open_:
+                known[open_[0]] = n // product if product else 0
+        flat = [name for axis in left for name in axis]
+        x = self.reshape([known[name] for name in flat]).permute([flat.index(n) for axis in right for n in axis])
+        return x.reshape([math.prod(known[n] for n in axis) for axis in right])
+
+
+def _diagonals(x: Any, term: str) -> tuple[Any, str]:
+    """A letter that a term names twice is a diagonal."""
+    for letter in dict.fromkeys(term):
+        while term.count(letter) > 1:
+            first = term.index(letter)
+            second = term.index(letter, first + 1)
+            x = x.diagonal(0, first, second)
+            rest = "".join(c for i, c in enumerate(term) if i not in (first, second))
+            term = rest + letter
+    return x, term
+
+
+def _product(x: Any, a: str, y: Any, b: str, later: set[str], sizes: dict[str, int]) -> tuple[Any, str]:
+    """The product of two terms, summed over the axes that nothing later names."""
+    term = a + "".join(c for c in b if c not in a)
+    gone = tuple(i for i, c in enumerate(term) if c not in later)
+
+    def spread(t: Any, own: str) -> Any:
+        ordered = t.permute([own.index(c) for c in term if c in own])
+        return ordered.reshape([t.shape[own.index(c)] if c in own else 1 for c in term])
+
+    value = spread(x, a) * spread(y, b)
+    kept = "".join(c for i, c in enumerate(term) if i not in gone)
+    return (value.sum(gone) if gone else value), kept
+
+
+def _axes(side: str, formula: str) -> list[list[str]]:
+    """'a (b c) 1 ...' as [[a], [b, c], [], [...]]."""
+    axes: list[list[str]] = []
+    group: list[str] | None = None
+    for token in re.findall(r"\.\.\.|\w+|\S", side):
+        if token == "(" and group is None:
+            group = []
+        elif token == ")" and group is not None:
+            axes.append(group)
+            group = None
+        elif token == "..." or token.isidentifier() or token == "1":
+            name = [] if token == "1" else [token]
+            if group is None:
+                axes.append(name)
+            else:
+                group.extend(name)
+        else:
+            raise _wrong(formula, "names, 1, ... and groups in ( )")
+    if group is not None:
+        raise _wrong(formula, "a ) for every (")
+    return axes

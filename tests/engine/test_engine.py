@@ -1,0 +1,418 @@
+"""From graph to memory: schedules found again, values that never change under their readers, memory, threads."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings as hypothesis_settings, strategies as st
+from scripts import run_script
+
+from glassgrad import Context, Device, GlobalCounters, MemoryLimitError, Tensor, dtypes
+from glassgrad.compiler.graph import ops as o
+from glassgrad.engine import memory_plan
+from glassgrad.engine.memory_plan import ALIGNMENT, Life, place
+from glassgrad.engine.schedule_key import normalise
+
+
+def schedules(function: Any, *args: Any) -> int:
+    """How many schedules a call makes anew."""
+    GlobalCounters.reset()
+    function(*args)
+    return GlobalCounters.schedules
+
+
+# -- schedules are found again -------------------------------------------------------------------------------
+def test_the_same_structure_is_scheduled_once() -> None:
+    def work() -> None:
+        x, y = Tensor.rand(13, 7), Tensor([float(i) for i in range(7)])
+        ((x * y).relu().sum(0) + 1).realize()
+
+    work()
+    assert schedules(work) == 0, "other buffers, other random numbers, the same structure"
+
+
+def test_a_second_training_step_schedules_nothing() -> None:
+    w, b = Tensor.rand(20, 8).realize(), Tensor.zeros(8).contiguous().realize()
+    data = Tensor.rand(64, 20).realize()
+
+    def step(i: int) -> None:
+        w.grad = b.grad = None
+        x = data[16 * i:16 * i + 16]                     # another batch: another piece of the same buffer
+        loss = ((x @ w + b).relu().log_softmax() ** 2).mean()
+        loss.backward()
+        w.assign(w - w.grad * 0.1)
+        b.assign(b - b.grad * 0.1)
+        Tensor.realize(loss, w, b)
+
+    step(0)
+    assert schedules(step, 1) == 0
+    assert schedules(step, 2) == 0
+
+
+def test_a_number_that_changes_is_generalized_once() -> None:
+    x = Tensor.rand(5, 11).realize()
+    values = x.numpy()
+
+    def scaled(rate: float) -> None:
+        got = (x * rate + 0.25).numpy()
+        np.testing.assert_allclose(got, values * np.float32(rate) + np.float32(0.25), rtol=1e-6)
+
+    assert schedules(scaled, 0.5) == 1
+    assert schedules(scaled, 0.5) == 0
+    assert schedules(scaled, 0.4) == 1, "the second number makes it an argument"
+    for rate in (0.3, 0.2, 1e-8, 1e30, 0.5, float("inf")):
+        assert schedules(scaled, rate) == 0, rate
+
+
+def test_a_decaying_learning_rate_does_not_compile() -> None:
+    w = Tensor.rand(9, 4).realize()
+
+    def step(rate: float) -> None:
+        w.grad = None
+        (w ** 2).sum().backward()
+        w.assign(w - w.grad * rate).realize()
+
+    for i in range(3):
+        step(0.1 / (i + 1))
+    assert sum(schedules(step, 0.1 / (i + 4)) for i in range(5)) == 0
+
+
+def test_numbers_that_change_one_after_another() -> None:
+    """First one constant changes, then another: each is generalized when it does, and answers stay right."""
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+    for a, b in [(2.0, 3.0), (2.5, 3.0), (2.5, 4.0), (2.0, 5.0), (7.0, 3.0)]:
+        assert (x * a + b).tolist() == [1 * a + b, 2 * a + b, 3 * a + b]
+
+
+def test_constants_are_told_apart_by_their_bits() -> None:
+    x = Tensor([1.0, -1.0]).realize()
+    zeros = (x * 0.0).numpy(), (x * -0.0).numpy()
+    assert np.signbit(zeros[0]).tolist() == [False, True] and np.signbit(zeros[1]).tolist() == [True, False]
+    assert (Tensor([1]) + 1).dtype is dtypes.int32 and (Tensor([1]) + 1.0).dtype is dtypes.float32
+    assert (Tensor([1]) + True).tolist() == [2]
+
+
+def test_which_inputs_are_the_same_buffer_is_part_of_the_structure() -> None:
+    x, y = Tensor([1.0, 2.0]).realize(), Tensor([3.0, 5.0]).realize()
+    assert (x - y).tolist() == [-2.0, -3.0]
+    assert (x - x).tolist() == [0.0, 0.0]
+    assert (y - x).tolist() == [2.0, 3.0]
+    keys = [normalise([(a - b).uop]).key for a, b in ((x, y), (y, x), (x, x))]
+    assert keys[0] == keys[1] != keys[2]
+
+
+@pytest.mark.parametrize("settings", [
+    {"NOOPT": 1}, {"CPU_FEATURES": "-avx512f"}, {"DISABLE_RULES": "add-zero"}], ids=str)
+def test_settings_that_change_kernels_are_part_of_the_key(settings: dict[str, Any]) -> None:
+    x = Tensor.rand(3, 19).realize()
+    x.softmax().numpy()
+    with Context(**settings):
+        (x + 0).softmax().numpy()
+        assert schedules(lambda: (x + 0).softmax().numpy()) == 0
+    assert schedules(lambda: x.softmax().numpy()) == 0
+
+
+@pytest.mark.parametrize("piece, joins", [
+    (lambda x, i: x[i:i + 2], True), (lambda x, i: x[i], True), (lambda x, i: x[i, 2:4], True),
+    (lambda x, i: x[i:i + 1, 1:3], True), (lambda x, i: x[:, i], False), (lambda x, i: x[i:i + 2, 1:3], False),
+])
+def test_slices_of_one_piece_are_buffers_of_their_own(piece: Any, joins: bool) -> None:
+    x = Tensor([[float(8 * i + j) for j in range(6)] for i in range(6)]).realize()
+    array = x.numpy()
+    keys = set()
+    for i in range(3):
+        y = piece(x, i) * 2 + 1
+        keys.add(normalise([y.uop]).key)
+        np.testing.assert_array_equal(y.numpy(), piece(array, i) * 2 + 1)
+    assert (len(keys) == 1) == joins
+
+
+# -- buffers are values --------------------------------------------------------------------------------------
+def test_assign_does_not_reach_back() -> None:
+    w = Tensor([1.0, 2.0])
+    y = w * 2
+    w.assign(w * 0).realize()
+    assert y.tolist() == [2.0, 4.0] and w.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("order", range(6))
+def test_assigns_and_readers_in_every_order(order: int) -> None:
+    w = Tensor([1.0, 2.0, 3.0]).realize()
+    before, view = w * 10, w[1:]
+    w.assign(w + 1)
+    middle = w * 10
+    w.assign(w.flip(0))
+    after = w * 10
+    named = [before, middle, after]
+    expected = [[10.0, 20.0, 30.0], [20.0, 30.0, 40.0], [40.0, 30.0, 20.0]]
+    for i in ([0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0])[order]:
+        named[i].realize()
+        assert named[i].tolist() == expected[i]
+    assert view.tolist() == [2.0, 3.0] and w.tolist() == [4.0, 3.0, 2.0]
+
+
+def test_swapping_two_tensors() -> None:
+    a, b = Tensor([1.0]).realize(), Tensor([2.0]).realize()
+    old_a = a + 0
+    a.assign(b + 0)
+    b.assign(old_a)
+    a.realize(b)
+    assert (a.item(), b.item()) == (2.0, 1.0)
+
+
+def test_an_assigned_value_that_was_computed_on_the_way_is_not_computed_again() -> None:
+    w, cache = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize(), Tensor.zeros(3, 2).contiguous().realize()
+    cache[1:2] = Tensor([[1.0, 1.0]]).realize() @ w
+    other = Tensor([1.0]).realize()
+    other.assign(other + 1)
+    total = (cache * 2).sum()
+    total.realize()
+    GlobalCounters.reset()
+    assert cache.tolist() == [[0.0, 0.0], [4.0, 6.0], [0.0, 0.0]] and total.item() == 20.0
+    assert GlobalCounters.kernel_count == 0
+    assert other.tolist() == [2.0] and GlobalCounters.kernel_count == 1, "it was no part of what was asked for"
+    cache.sum().backward()
+    assert w.grad is not None and w.grad.tolist() == [[1.0, 1.0], [1.0, 1.0]], "it was read, not cut off"
+
+
+def test_in_place_arithmetic_changes_the_tensor_not_what_came_of_it() -> None:
+    x = Tensor([1.0, 2.0])
+    same, y = x, x * 3
+    x += 1
+    assert x is same and x.tolist() == [2.0, 3.0] and y.tolist() == [3.0, 6.0]
+
+
+def test_an_exported_array_does_not_change() -> None:
+    w = Tensor([1.0, 2.0]).realize()
+    array = w.numpy()
+    w.assign(w * 5).realize()
+    w.assign(w * 5).realize()
+    assert array.tolist() == [1.0, 2.0]
+    computed = (w + 1).numpy()
+    computed[:] = 0
+    assert (w + 1).tolist() == [26.0, 51.0], "an array that is handed out is the caller's"
+
+
+def test_many_steps_take_no_more_memory() -> None:
+    w = Tensor.rand(256, 256).realize()
+    gc.collect()
+    before = Device[w.device].memory.stats().live
+    for _ in range(20):
+        w.grad = None
+        (w * w).mean().backward()
+        w.assign(w - w.grad * 0.1)
+        Tensor.realize(w, w.grad)
+    w.grad = None
+    gc.collect()
+    assert Device[w.device].memory.stats().live <= before + (64 << 10)
+
+
+# -- where intermediate values lie ---------------------------------------------------------------------------
+lives = st.lists(st.builds(lambda first, length, nbytes: Life(first, first + length, nbytes), st.integers(0, 30),
+                           st.integers(0, 10), st.integers(0, 5000)), max_size=40)
+
+
+@hypothesis_settings(max_examples=200, deadline=None, derandomize=True)
+@given(lives, st.sampled_from([0, 1000]))
+def test_values_alive_together_never_overlap(rows: list[Life], many: int) -> None:
+    """Placed the largest first, or, where they are very many, in the order they begin."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory_plan, "MANY", many)
+        offsets, total = place(rows)
+    for i, (a, at_a) in enumerate(zip(rows, offsets)):
+        assert at_a % ALIGNMENT == 0 and 0 <= at_a <= at_a + a.nbytes <= total
+        for b, at_b in zip(rows[:i], offsets):
+            together = a.first <= b.last and b.first <= a.last
+            apart = at_a + a.nbytes <= at_b or at_b + b.nbytes <= at_a
+            assert apart or not together or not (a.nbytes and b.nbytes)
+    padded = [-(-r.nbytes // ALIGNMENT) * ALIGNMENT for r in rows]
+    needed = max(sum(size for size, r in zip(padded, rows) if r.first <= t <= r.last) for t in range(45))
+    assert needed <= total <= sum(padded)
+
+
+def test_a_chain_of_kernels_reuses_memory() -> None:
+    """Ten matmuls in a row need two places for what lies between them, not nine."""
+    w = Tensor.rand(64, 64).realize()
+    x = w
+    for _ in range(10):
+        x = x @ w
+    memory = Device[w.device].memory
+    gc.collect()
+    memory.reset_peak()
+    before = memory.stats().live
+    x.realize()
+    assert memory.stats().peak - before <= 6 * 64 * 64 * 4, "the result, two between, and packed panels"
+
+
+def test_full_memory_names_the_largest_live_buffers_and_their_lines() -> None:
+    script = """
+        from glassgrad import Tensor
+        small = Tensor.ones(100, 100).contiguous().realize()
+        large = Tensor.ones(2048, 1024).contiguous()                   # line 4
+        large.realize()
+        middle = Tensor.full((512, 1024), 2.0).contiguous().realize()  # line 6
+        more = Tensor.ones(4096, 1024).contiguous().realize()          # line 7
+    """
+    path, error = "script.py", run_script(script, fails=True, MEMORY_MB="16", DEV="CPU")[1]
+    lines = error[error.index("there is not enough memory"):].splitlines()
+    assert lines[0] == "there is not enough memory for this tensor"
+    assert lines[1] == "  given:    16.0 MiB more, with 10.0 MiB in use:"
+    assert lines[2].split()[:4] == ["8.0", "MiB", "float32[2048,", "1024]"] and lines[2].endswith(f"{path}:4")
+    assert lines[3].split()[:4] == ["2.0", "MiB", "float32[512,", "1024]"] and lines[3].endswith(f"{path}:6")
+    assert lines[4].split()[:4] == ["39.1", "KiB", "float32[100,", "100]"] and lines[4].endswith(f"{path}:3")
+    assert lines[5] == "  expected: at most 16.0 MiB in use (MEMORY_MB=16)"
+    assert lines[6] == "  fix:      use smaller tensors or batches, or raise MEMORY_MB"
+    assert lines[7].startswith("  at: ") and lines[7].endswith(f"{path}:7")
+
+
+def test_the_limit_lets_through_what_fits_and_recovers() -> None:
+    gc.collect()
+    live = Device["CPU"].memory.stats().live >> 20
+    with Context(MEMORY_MB=live + 10):
+        with pytest.raises(MemoryLimitError):
+            Tensor.ones(16 << 20, device="CPU").contiguous().realize()
+        assert Tensor.ones(1 << 20, device="CPU").contiguous().realize().sum().item() == 1 << 20
+    assert Tensor.ones(4 << 20, device="CPU").contiguous().realize().sum().item() == 4 << 20
+
+
+# -- sums stay accurate, and do not depend on threads --------------------------------------------------------
+def test_long_sums_are_accurate() -> None:
+    """A naive float32 sum of 20 million ones ends at 16,777,216."""
+    n = 20_000_000
+    ones = Tensor.ones(n // 4, 4).contiguous().realize()
+    assert ones.sum().item() == n
+    assert ones.sum(0).tolist() == [n / 4] * 4, "down the columns"
+    assert ones.T.sum(1).tolist() == [n / 4] * 4
+    assert ones.reshape(4, n // 4).sum(1).tolist() == [n / 4] * 4, "along the rows"
+    assert ones.mean().item() == 1.0
+    assert (ones.reshape(1, n) @ ones.reshape(n, 1)).item() == n, "a dot product"
+
+
+def test_a_long_contraction_is_accurate(rng: np.random.Generator) -> None:
+    a, b = rng.uniform(0, 1, (24, 60_000)).astype("float32"), rng.uniform(0, 1, (60_000, 24)).astype("float32")
+    got = (Tensor(a) @ Tensor(b)).numpy()
+    np.testing.assert_allclose(got, a.astype("float64") @ b.astype("float64"), rtol=2e-6)
+
+
+def test_answers_do_not_depend_on_threads() -> None:
+    script = """
+        import hashlib
+        from glassgrad import Tensor
+        Tensor.manual_seed(3)
+        x, w = Tensor.randn(301, 517).realize(), Tensor.randn(517, 203).realize()
+        long = Tensor.randn(3_000_017).realize()
+        image = Tensor.randn(2, 5, 33, 33).realize()
+        results = [x @ w, x.softmax(), x.softmax(0), x.sum(), x.sum(0), long.sum(), long.std(), (long * long).mean(),
+                   x.layernorm(), image.conv2d(Tensor.randn(7, 5, 3, 3)), x.cumsum(0), long.max(), (x @ w).sum()]
+        for r in results:
+            print(hashlib.sha256(r.numpy().tobytes()).hexdigest())
+    """
+    answers = [run_script(script, THREADS=n)[0] for n in ("1", "2", "3")]
+    assert answers[0].count("\n") == 13
+    assert answers[0] == answers[1] == answers[2], "bit by bit"
+
+
+def test_repeated_runs_give_the_same_bits() -> None:
+    x = Tensor.rand(257, 1031).realize()
+    bits = set()
+    for _ in range(5):
+        results = [x.sum(), (x @ x.T).sum(), x.std(0)]
+        results[0].realize(*results[1:])
+        bits.add(b"".join(r.numpy().tobytes() for r in results))
+    assert len(bits) == 1
+
+
+# -- threads and processes of the user -----------------------------------------------------------------------
+def test_threads_realize_at_once() -> None:
+    wrong: list[Any] = []
+
+    def work(k: int) -> None:
+        for i in range(40):
+            value = 1000.0 * k + i
+            got = (Tensor([value] * 5000) * 2 + 1).tolist()
+            if got != [2 * value + 1] * 5000:
+                wrong.append((k, i, got[:3]))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_computes_and_compiles() -> None:
+    script = """
+        import os, sys, warnings
+        warnings.simplefilter("ignore")
+        from glassgrad import Tensor
+        x = Tensor([1.0, 2.0, 3.0])
+        big = Tensor.ones(1 << 20).contiguous().realize()
+        print((x * 2).tolist(), big.sum().item(), flush=True)
+        child = os.fork()
+        if child == 0:
+            print((x * 2 + 5).exp2().tolist(), (big * 3).sum().item(), flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        print((x + 7).tolist(), (big * 3).sum().item())
+    """
+    expected = ["[2.0, 4.0, 6.0] 1048576.0", "[128.0, 512.0, 2048.0] 3145728.0", "[8.0, 9.0, 10.0] 3145728.0"]
+    assert run_script(script, CACHE="0")[0].splitlines() == expected
+
+
+def test_the_interpreter_ends_quietly() -> None:
+    script = """
+        from glassgrad import Device, Tensor
+        from glassgrad.jit import TinyJit
+        kept = [Tensor.rand(100, 100).realize() for _ in range(3)]
+        double = TinyJit(lambda x: x * 2)
+        results = [double(t) for t in kept]
+        Device.kept = results
+        print("end")
+    """
+    assert run_script(script) == ("end\n", "")
+
+
+# -- realize -------------------------------------------------------------------------------------------------
+def test_realize_of_several_computes_shared_work_once() -> None:
+    x = Tensor.rand(64, 64).realize()
+    shared = x.exp()
+    a, b = shared.sum(0), shared.sum(1)
+    GlobalCounters.reset()
+    a.realize(b)
+    assert GlobalCounters.kernel_count == 3
+    np.testing.assert_allclose(a.numpy(), np.exp(x.numpy()).sum(0), rtol=1e-5)
+
+
+def test_results_that_are_inputs_or_each_other_get_memory_of_their_own() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    same, again, constant = (x * 1), (x + 0), Tensor.zeros(2) + x * 0
+    same.realize(again, constant)
+    nodes = {t.uop.base for t in (x, same, again)}
+    assert same.tolist() == again.tolist() == [1.0, 2.0] and constant.tolist() == [0.0, 0.0]
+    assert all(n.op is o.BUFFER for n in nodes)
+
+
+def test_realize_drops_the_graph() -> None:
+    x = Tensor.rand(8, 8).realize()
+    y = ((x + 1) * 2).realize()
+    assert y.uop.base.op is o.BUFFER and len(y.uop.toposort()) <= 2
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 5, 2)])
+def test_empty_tensors_have_values_too(shape: tuple[int, ...]) -> None:
+    x = Tensor.zeros(*shape)
+    assert (x + 1).numpy().shape == shape
+    assert x.sum().item() == 0.0 and (x + 1).prod().item() == 1.0
+    assert x.realize().schedule() == []
+
+
+def test_scalars() -> None:
+    x = Tensor(2.5)
+    assert x.shape == () and (x * 2 + 1).item() == 6.0 and (x.reshape(1, 1) @ x.reshape(1, 1)).tolist() == [[6.25]]

@@ -1,0 +1,278 @@
+"""Replays write weights and gradients over the old ones: never where somebody else could see it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from jit_reference import numbers, rand
+
+from glassgrad import Context, Tensor, nn
+from glassgrad.base.errors import IndexRangeError
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Param
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.schedule.partial_updates import rewrites
+from glassgrad.jit import TinyJit
+
+CALLS = 9
+INTERRUPTED = "interpreted kernels can stop half-way, so they leave the old values whole"
+
+
+class Model:
+    """Two layers and what trains them."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        chance = np.random.default_rng(3)
+        self.first, self.second = (Tensor(chance.standard_normal(shape).astype(np.float32))
+                                   for shape in ((12, 33), (33, 5)))
+        self.bias = Tensor(np.zeros(33, np.float32))
+        self.optimizer = make([self.first, self.second, self.bias])
+
+    def step(self, x: Tensor) -> Tensor:
+        with Context(TRAINING=1):
+            self.optimizer.zero_grad()
+            loss = ((x @ self.first + self.bias).relu() @ self.second).square().mean().backward()
+            return loss.realize(*self.optimizer.schedule_step())
+
+    def tensors(self) -> list[Tensor]:
+        return [self.first, self.second, self.bias]
+
+    def state(self) -> list[np.ndarray]:
+        return [np.array(t.numpy()) for w in self.tensors() for t in (w, w.grad) if t is not None]
+
+
+def _sgd(parameters: list[Tensor]) -> Any:
+    return nn.optim.SGD(parameters, lr=0.05)
+
+
+def _agree(ours: list[np.ndarray], eager: list[np.ndarray]) -> None:
+    assert len(ours) == len(eager)
+    for a, b in zip(ours, eager):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.only_on("CPU", "CLANG", reason=INTERRUPTED)
+def test_weights_and_gradients_stay_where_they_are() -> None:
+    model = Model(_sgd)
+    step = TinyJit(model.step)
+    places = []
+    for _ in range(CALLS):
+        step(rand(8, 12))
+        places.append([(w.uop.arg.address, w.grad.uop.base.arg.address) for w in (model.first, model.bias)])
+    assert all(place == places[4] for place in places[4:])
+
+
+HOLDERS: dict[str, Callable[[Tensor], Any]] = {
+    "the same node": lambda w: Tensor(w.uop), "detached": lambda w: w.detach(), "a view": lambda w: w.reshape(-1)[1:],
+    "turned": lambda w: w.flip(0), "an expression": lambda w: w * 2 + 1, "a copy": lambda w: w.clone(),
+    "an array": lambda w: w.numpy(), "the gradient": lambda w: w.grad, "a view of it": lambda w: w.grad.reshape(-1),
+    "its array": lambda w: w.grad.numpy(), "an expression of both": lambda w: w - w.grad, "bytes": lambda w: w.data(),
+}
+
+
+@pytest.mark.parametrize("what", HOLDERS)
+@pytest.mark.parametrize("dropped", [False, True])
+def test_what_somebody_holds_stays_as_it_is(what: str, dropped: bool) -> None:
+    model, twin = Model(_sgd), Model(_sgd)
+    step = TinyJit(model.step)
+    held: list[Any] = []
+    expected: list[np.ndarray] = []
+    for call in range(CALLS):
+        x = rand(8, 12)
+        step(x), twin.step(x)
+        _agree(model.state(), twin.state())
+        if call >= 3:
+            for w, other in zip(model.tensors(), twin.tensors()):
+                held.append(HOLDERS[what](w))
+                expected.append(np.array(_array(HOLDERS[what](other))))
+        if dropped and call == 5:
+            held.clear()
+            expected.clear()
+            gc.collect()
+    _agree([_array(h) for h in held], expected)
+
+
+def _array(value: Any) -> np.ndarray:
+    return np.asarray(value.numpy() if isinstance(value, Tensor) else value)
+
+
+def test_a_view_of_a_weight_handed_in_as_an_argument_is_read_as_it_was() -> None:
+    def build() -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        w = Tensor(np.arange(64, dtype=np.float32).reshape(8, 8))
+
+        def function(x: Tensor) -> Tensor:
+            w.assign(w * 0.5 + 1).realize()
+            return (x @ x).realize()                     # after w was written
+        return w, function
+    (w, function), (other, plain) = build(), build()
+    jitted = TinyJit(function)
+    for call in range(CALLS):
+        given = (w.T, w.detach(), w.reshape(64).reshape(8, 8), rand(8, 8))[call % 4] if call > 4 else rand(8, 8)
+        twin = (other.T, other.detach(), other + 0, given)[call % 4] if call > 4 else given
+        _agree([jitted(given).numpy(), w.numpy()], [plain(twin).numpy(), other.numpy()])
+
+
+UPDATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "element by element": lambda w, x: w * 0.5 + x, "its own twice": lambda w, x: w * w * 0.1 - w + x,
+    "turned": lambda w, x: w.T + x, "upside down": lambda w, x: w.flip(0) * 0.5,
+    "shifted": lambda w, x: w.roll(1, 0) + x,
+    "less its mean": lambda w, x: w - w.mean() + x,
+    "less its rows' means": lambda w, x: w - w.mean(1, keepdim=True) + x,
+    "a product": lambda w, x: (w @ w) * 0.1 + x, "a product and itself": lambda w, x: w + (w @ x) * 0.1,
+    "running sums": lambda w, x: w.cumsum(0) * 0.1, "broadcast": lambda w, x: w[:1] + x,
+    "as integers": lambda w, x: w.round(),
+    "another product and itself": lambda w, x: w - (x @ x) * 0.1,
+}
+
+
+@pytest.mark.parametrize("how", UPDATES)
+@pytest.mark.parametrize("size", [1, 7, 32])
+def test_any_update_over_any_size(how: str, size: int) -> None:
+    def build() -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        w = Tensor(np.random.default_rng(1).standard_normal((size, size)).astype(np.float32))
+
+        def function(x: Tensor) -> Tensor:
+            w.assign(UPDATES[how](w, x)).realize()
+            return x + 1
+        return w, function
+    (w, function), (other, plain) = build(), build()
+    jitted = TinyJit(function)
+    for _ in range(CALLS):
+        x = rand(size, size)
+        _agree([jitted(x).numpy(), w.numpy()], [plain(x).numpy(), other.numpy()])
+
+
+def test_the_old_value_is_used_after_the_new_one_is_made() -> None:
+    def build() -> tuple[Tensor, Callable[[Tensor], Any]]:
+        w = Tensor(np.ones((16, 16), np.float32))
+
+        def function(x: Tensor) -> Any:
+            old = w * 1.5
+            w.assign(w + x).realize()
+            return (old @ x).realize(), (w @ x).realize()
+        return w, function
+    (w, function), (other, plain) = build(), build()
+    jitted = TinyJit(function)
+    for _ in range(CALLS):
+        x = rand(16, 16) * 0.1
+        got, want = jitted(x), plain(x)
+        _agree([got[0].numpy(), got[1].numpy(), w.numpy()], [want[0].numpy(), want[1].numpy(), other.numpy()])
+
+
+@pytest.mark.parametrize("make", [
+    _sgd, lambda p: nn.optim.SGD(p, lr=0.05, momentum=0.9), lambda p: nn.optim.SGD(p, lr=0.05, weight_decay=0.1),
+    lambda p: nn.optim.Adam(p, lr=0.01), lambda p: nn.optim.LAMB(p, lr=0.01), lambda p: nn.optim.RMSprop(p, lr=0.01)])
+def test_optimizers_with_state_weights_replaced_and_gradients_touched(make: Callable[..., Any]) -> None:
+    model, twin = Model(make), Model(make)
+    step = TinyJit(model.step)
+    for call in range(14):
+        x = rand(8 if call % 5 else 3, 12)                      # two captures that take turns
+        if call in (6, 7):
+            new = rand(33)
+            model.bias.assign(new).realize(), twin.bias.assign(new).realize()
+        if call == 9:
+            for m in (model, twin):
+                m.first.grad = rand(12, 33) * 0                 # somebody else's gradient in its place
+        if call == 11:
+            kept = model.first.grad
+            for m in (model, twin):
+                m.first.grad = None
+        step(x), twin.step(x)
+        _agree(model.state(), twin.state())
+    assert kept is not None
+
+
+def test_a_call_that_fails_at_a_bad_index_leaves_weights_alone() -> None:
+    table, scale = Tensor(numbers.standard_normal((10, 4)).astype(np.float32)), Tensor([1.0])
+
+    def train(index: Tensor) -> Tensor:
+        rows = table[index]
+        scale.assign(scale * 2).realize()
+        table.assign(table * 0.5).realize()
+        return rows.sum().realize()
+    jitted = TinyJit(train)
+    for _ in range(5):
+        jitted(Tensor([1, 2]))
+    before = [np.array(t.numpy()) for t in (table, scale)]
+    with pytest.raises(IndexRangeError):
+        jitted(Tensor([1, 99]))
+    _agree([t.numpy() for t in (table, scale)], before)
+    jitted(Tensor([1, 2]))
+    _agree([t.numpy() for t in (table, scale)], [before[0] * 0.5, before[1] * 2])
+
+
+def _param(slot: int, *shape: int) -> UOp:
+    return UOp(o.PARAM, Tensor([1.0]).dtype, (), Param(slot, shape))
+
+
+@pytest.mark.parametrize("value, fits", [
+    (lambda w, x: w + x, True), (lambda w, x: x, True), (lambda w, x: w * w * x - w, True),
+    (lambda w, x: w.permute((1, 0)) + x, False), (lambda w, x: w.sum((0,)).expand((3, 3)) + w, False),
+    (lambda w, x: w.flip((0,)), False)])
+def test_which_kernels_may_write_over_what_they_read(value: Callable[[UOp, UOp], UOp], fits: bool) -> None:
+    result, other, w, x = _param(0, 3, 3), _param(1, 3, 3), _param(2, 3, 3), _param(3, 3, 3)
+    node = value(w, x)
+    stores = [UOp(o.STORE, node.dtype, (result, node))]
+    assert rewrites(UOp(o.SINK, node.dtype, tuple(stores)), 0, 2) is fits
+    stores.append(UOp(o.STORE, node.dtype, (other, w * x)))      # somebody else who reads it in this kernel
+    assert rewrites(UOp(o.SINK, node.dtype, tuple(stores)), 0, 2) is False
+
+
+def test_values_that_somebody_keeps_from_call_to_call_do_not_hinder_a_capture() -> None:
+    """`before = w.detach()` shares the weight's buffer while the call is traced, with another tensor each time."""
+    model, twin = Model(_sgd), Model(_sgd)
+    step = TinyJit(model.step)
+    for _ in range(CALLS):
+        before = [w.detach() for w in model.tensors()]
+        expected = [np.array(w.numpy()) for w in twin.tensors()]
+        x = rand(8, 12)
+        step(x), twin.step(x)
+        _agree(model.state(), twin.state())
+        _agree([w.numpy() for w in before], expected)
+    assert step._replayed >= 4
+
+
+def test_which_of_two_equal_tensors_a_function_sees_is_still_told_apart() -> None:
+    first, hidden = Tensor([1.0, 2.0]).realize(), threading.local()
+    hidden.other = first.detach()                      # where the jit does not look
+
+    def function(x: Tensor) -> Tensor:
+        return x * first + hidden.other
+    jitted = TinyJit(function)
+    for call in range(CALLS):
+        if call == 5:
+            first.assign(Tensor([5.0, 6.0])).realize()
+        x = rand(2)
+        _agree([jitted(x).numpy()], [function(x).numpy()])
+
+
+@pytest.mark.only_on("CPU", "CLANG", reason=INTERRUPTED)
+@pytest.mark.parametrize("debug", [0, 2])
+def test_a_step_that_checks_its_targets_writes_in_place_once_they_are_known_to_be_good(
+        debug: int, capsys: pytest.CaptureFixture[str]) -> None:
+    weight = Tensor(numbers.standard_normal((12, 33)).astype(np.float32))
+    optimizer = nn.optim.SGD([weight], lr=0.05)
+
+    def train(x: Tensor, labels: Tensor) -> Tensor:
+        with Context(TRAINING=1):
+            optimizer.zero_grad()
+            loss = (x @ weight).sparse_categorical_crossentropy(labels).backward()
+            return loss.realize(*optimizer.schedule_step())
+    jitted, places = TinyJit(train), []
+    x, good = rand(4, 12).realize(), Tensor([0, 5, 32, 1]).realize()
+    for _ in range(CALLS):
+        jitted(x, good)
+        places.append((weight.uop.arg.address, weight.grad.uop.base.arg.address))
+    assert all(place == places[4] for place in places[4:])
+    before = [np.array(t.numpy()) for t in (weight, weight.grad)]
+    with Context(DEBUG=debug), pytest.raises(IndexRangeError):
+        jitted(x, Tensor([0, 5, 33, 1]).realize())
+    _agree([t.numpy() for t in (weight, weight.grad)], before)
+    jitted(x, good)
+    assert not np.allclose(weight.numpy(), before[0]), "it goes on afterwards"
+    capsys.readouterr()

@@ -1,0 +1,531 @@
+"""Each promise of the jit about what lasts: weights, state, training, random numbers, devices, threads, memory."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import gc
+import pickle
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from jit_reference import CALLS, follow, rand, same
+
+from glassgrad import Device, JitError, Tensor, jit as jit_module, nn
+from glassgrad.engine import buffer
+from glassgrad.jit import TinyJit
+from glassgrad.jit.live_tensors import Living
+from glassgrad.nn import optim
+from glassgrad.nn.state import get_parameters, get_state_dict, load_state_dict
+from glassgrad.runtime.python.python_device import PythonDevice
+
+
+# -- weights and state --------------------------------------------------------------------------------------------
+def test_weights_assigned_replaced_loaded_and_exchanged() -> None:
+    model, other = types.SimpleNamespace(w=rand(3, 3), rows=[rand(3, 3)], layer=nn.Linear(3, 3)), nn.Linear(3, 3)
+    kept = []
+
+    def change(call: int) -> None:
+        if call == 3:
+            model.w.assign(rand(3, 3))
+        if call == 4:
+            model.w.assign(rand(3, 3) * 2)
+        if call == 5:
+            model.w.replace(rand(3, 3))
+        if call == 7:
+            kept.append(model.w)
+            model.w = rand(3, 3)
+        if call == 9:
+            kept.append(model.rows[0])
+            model.rows[0] = rand(3, 3)
+        if call == 11:
+            load_state_dict(model.layer, get_state_dict(other), verbose=False)
+    assert follow(lambda x: model.layer(x @ model.w @ model.rows[0]), lambda: (rand(2, 3),), 14, change).captured
+
+
+def test_two_tensors_of_one_value_part_ways() -> None:
+    first = rand(3).realize()
+    second = first.detach()
+
+    def change(call: int) -> None:
+        if call in (4, 6):
+            first.assign(rand(3))
+        if call == 8:
+            second.assign(rand(3))
+    follow(lambda x: x * second, lambda: (rand(3),), 11, change)
+
+
+def test_a_weight_chosen_by_hidden_state_is_refused() -> None:
+    weights = [rand(3), rand(3)]
+    turn = iter([0, 1] * 50)
+    choose = TinyJit(lambda x: x * weights[next(turn)])
+    seen = []
+    for call in range(6):
+        x = rand(3)
+        try:
+            seen.append(np.allclose(choose(x).numpy(), (x * weights[call % 2]).numpy()))
+        except JitError:
+            break
+    assert all(seen[:2])
+
+
+def test_state_assigned_inside_and_a_cache_written_by_row() -> None:
+    total, cache, expected = Tensor([0.0]), Tensor.zeros(4, 3).contiguous().realize(), np.zeros((4, 3), np.float32)
+
+    @TinyJit
+    def collect(x: Tensor, row: int) -> Tensor:
+        total.assign(total + x.sum())
+        cache[row] = x
+        return cache.sum()
+
+    known = 0.0
+    for call in range(16):
+        x = rand(3)
+        result = collect(x, call % 4)
+        known += x.sum().item()
+        expected[call % 4] = x.numpy()
+        same(total, [known])
+        same(cache, expected)
+        same(result, expected.sum())
+
+
+def test_a_tensor_put_into_an_attribute_is_a_new_one_each_time() -> None:
+    model = types.SimpleNamespace(hidden=None)
+
+    @TinyJit
+    def keep(x: Tensor) -> Tensor:
+        model.hidden = x * 2
+        return model.hidden.sum()
+
+    held, wanted = [], []
+    for _ in range(CALLS):
+        x = rand(3)
+        keep(x)
+        held.append(model.hidden)
+        wanted.append((x * 2).numpy())
+    for tensor, value in zip(held, wanted):
+        same(tensor, value)
+
+
+def test_batchnorm_statistics_follow() -> None:
+    eager, layer = nn.BatchNorm(4), nn.BatchNorm(4)
+    jitted = TinyJit(lambda x: layer(x))
+    for call in range(12):
+        with Tensor.train(call % 6 < 4):
+            x = rand(5, 4, 3, 3)
+            same(jitted(x), eager(x))
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            same(getattr(layer, name), getattr(eager, name))
+
+
+# -- training -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("make", [
+    lambda p: optim.SGD(p, lr=0.1), lambda p: optim.SGD(p, lr=0.1, momentum=0.9), lambda p: optim.Adam(p, lr=0.01),
+    lambda p: optim.AdamW(p, lr=0.01), lambda p: optim.RMSprop(p, lr=0.01)],
+    ids=["SGD", "momentum", "Adam", "AdamW", "RMSprop"])
+def test_an_optimizer_inside(make: Callable[..., Any]) -> None:
+    def train(wrap: Callable[..., Any]) -> tuple[list[float], list[np.ndarray]]:
+        Tensor.manual_seed(7)
+        numbers = np.random.default_rng(5)
+        model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+        optimizer = make(get_parameters(model))
+
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = model(x).sparse_categorical_crossentropy(y).backward()
+            optimizer.step()
+            return loss
+        step = wrap(step)
+        with Tensor.train():
+            losses = [step(Tensor(numbers.standard_normal((4, 6)).astype(np.float32)),
+                           Tensor(numbers.integers(0, 3, 4))) for _ in range(CALLS)]
+        return [loss.item() for loss in losses], [p.numpy() for p in get_parameters(model)]
+
+    (losses, weights), (expected, eager) = train(TinyJit), train(lambda f: f)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    for a, b in zip(weights, eager):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("reset", [(), (5,), (1, 3, 5, 7), (3, 4, 8)])
+def test_gradients_accumulate_until_reset(reset: tuple[int, ...]) -> None:
+    def gather(wrap: Callable[..., Any]) -> list[Any]:
+        w = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+        step = wrap(lambda x: (w * x).sum().backward())
+        seen = []
+        for call in range(12):
+            if call in reset:
+                w.grad = None
+            step(Tensor([1.0 * call, 2.0, 3.0]))
+            assert w.grad is not None
+            seen.append(w.grad)
+        return [g.tolist() for g in seen]
+    assert gather(TinyJit) == gather(lambda f: f)
+
+
+def test_gradients_of_arguments_and_of_others() -> None:
+    @TinyJit
+    def square(x: Tensor) -> Tensor:
+        return (x * x).sum().backward()
+    other = Tensor([1.0, 2.0])
+    for call in range(CALLS):
+        (other * call).sum().backward()
+        x = Tensor([1.0 * call, 2.0], requires_grad=True)
+        square(x)
+        assert x.grad is not None and x.grad.tolist() == [2.0 * call, 4.0]
+        square(x)
+        assert x.grad.tolist() == [4.0 * call, 8.0]
+        assert other.grad is not None and other.grad.tolist() == [float(call)] * 2      # not this function's to drop
+        other.grad = None
+
+
+# -- random numbers -----------------------------------------------------------------------------------------------
+def test_randomnumbers_are_those_of_the_eager_program() -> None:
+    noise = TinyJit(lambda x: x + Tensor.rand(5))
+    for seed in (1, 2, 1):
+        Tensor.manual_seed(seed)
+        mixed = []
+        for _ in range(6):
+            mixed += [noise(Tensor.zeros(5)).tolist(), Tensor.rand(5).tolist()]
+        Tensor.manual_seed(seed)
+        assert np.allclose(mixed, [Tensor.rand(5).tolist() for _ in range(12)])
+    with Tensor.train():
+        drop = TinyJit(lambda x: x.dropout(0.5))
+        assert len({tuple(drop(Tensor.ones(50)).tolist()) for _ in range(CALLS)}) == CALLS
+
+
+# -- jits within, devices, threads, memory --------------------------------------------------------------------------
+def test_a_jit_inside_another() -> None:
+    inner = TinyJit(lambda x: x * 2)
+    outer = TinyJit(lambda x: inner(x) + 1)
+    for _ in range(CALLS):
+        x = rand(3)
+        same(outer(x), x * 2 + 1)
+        same(inner(x), x * 2)
+
+
+def test_two_devices_inside() -> None:
+    jitted = TinyJit(lambda x: (x * 2).to("PYTHON") + 1)
+    for _ in range(6):
+        x = rand(3)
+        result = jitted(x)
+        assert result.device == "PYTHON"
+        same(result, x * 2 + 1)
+
+
+def test_a_device_registered_anew_is_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    def make(name: str) -> Callable[[], Any]:
+        class Device_(PythonDevice):
+            def plan(self, programs: Any, slots: Any) -> Any:
+                ran.append(name)
+                return super().plan(programs, slots)
+        return lambda: Device_("MINE")
+    double = TinyJit(lambda x: (x * 2).to("PYTHON"))
+    for name in ("first", "second"):
+        monkeypatch.setitem(Device._devices, "MINE", make(name))
+        for call in range(4):
+            assert double(Tensor([1.0, call], device="MINE")).tolist() == [2.0, 2.0 * call]
+        assert ran[-1] == name
+
+
+def test_threads_capture_and_replay_apart() -> None:
+    shared = TinyJit(lambda x, k: (x * k).sum())
+    wrong: list[Any] = []
+
+    def work(k: float) -> None:
+        try:
+            own = TinyJit(lambda x: (x * k).sum())
+            for call in range(8):
+                x = Tensor(np.full(4, call, np.float32))
+                assert own(x).item() == shared(x, k).item() == 4 * call * k
+        except Exception as problem:
+            wrong.append(problem)
+    threads = [threading.Thread(target=work, args=(k,)) for k in (2.0, 3.0)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong, wrong
+
+
+def test_no_memory_stays_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit_module, "_MOST_COMBINATIONS", 8)
+    total = TinyJit(lambda x, k: (x * 2).sum() + k)
+    for _ in range(6):
+        total(rand(100), 0).item()
+    gc.collect()
+    before = len(buffer.live_buffers())
+    for call in range(20):
+        total(rand(100), call % 15).item()         # a new combination each time: the oldest are forgotten
+    total.reset()
+    gc.collect()
+    assert len(buffer.live_buffers()) <= before
+
+
+# -- who lives how long -------------------------------------------------------------------------------------------
+class _Lonely:
+    def __init__(self) -> None:
+        self.w = rand(3).realize()
+
+    @TinyJit
+    def step(self, x: Tensor) -> Tensor:
+        self.w.assign(self.w + x)
+        return (self.w * 2).realize()
+
+
+class _Knot(_Lonely):
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        if way == "itself":
+            self.itself = self
+        elif way == "a child's parent":
+            self.child = types.SimpleNamespace(parent=[self])
+        elif way == "a bound method":
+            self.forward = self.step
+        elif way == "where the jit does not look":
+            self.thread = threading.Thread(target=self.work)
+        elif way == "a jit of its own":
+            self.other = TinyJit(self.work)
+            self.other()
+
+    def work(self) -> Tensor:
+        return (self.w + 1).realize()
+
+
+@pytest.mark.parametrize("way", ["none", "itself", "a child's parent", "a bound method", "where the jit does not look",
+                                 "a jit of its own"])
+def test_an_object_with_a_jitted_method_dies_like_any_other(way: str) -> None:
+    knot, plain = _Knot(way), _Lonely()
+    plain.w = Tensor(knot.w.numpy()).realize()
+    for _ in range(5):
+        x = rand(3)
+        same(knot.step(x), _Lonely.step.function(plain, x))
+    assert knot.step.captured and {name.split(".")[-1] for name in get_state_dict(knot)} == {"w"}
+    twin = copy.copy(knot)
+    assert twin.step is not knot.step and copy.deepcopy(plain).step is not plain.step
+    gone = weakref.ref(knot)
+    del knot, twin
+    gc.collect()
+    assert gone() is None
+
+
+def test_objects_that_are_equal_or_have_no_hash_have_jits_of_their_own() -> None:
+    @dataclasses.dataclass
+    class Scale:
+        by: float
+
+        @TinyJit
+        def apply(self, x: Tensor) -> Tensor:
+            return x * self.by
+    one, two = Scale(2.0), Scale(2.0)
+    assert one == two and one.apply is not two.apply and one.apply is one.apply
+    for _ in range(4):
+        assert one.apply(Tensor([3.0])).tolist() == [6.0] == two.apply(Tensor([3.0])).tolist()
+    two.by = 5.0
+    assert two.apply(Tensor([3.0])).tolist() == [15.0] and one.apply(Tensor([3.0])).tolist() == [6.0]
+
+
+def test_an_object_that_cannot_be_referred_to_weakly() -> None:
+    class Bare:
+        __slots__ = ()
+
+        @TinyJit
+        def f(self, x: Tensor) -> Tensor:
+            return x + 1
+    with pytest.raises(JitError) as error:
+        Bare().f(Tensor([1.0]))
+    assert str(error.value).partition("\n  at: ")[0] == """\
+a jitted method needs an object that can be referred to weakly
+  given:    a Bare
+  expected: an object with __weakref__
+  fix:      add "__weakref__" to its __slots__, or jit a function instead"""
+
+
+def twice(x: Tensor) -> Tensor:
+    return (x + x).realize()
+
+
+@TinyJit
+def doubled(x: Tensor) -> Tensor:
+    return (x * 2).realize()
+
+
+class Stepping:
+    def __init__(self) -> None:
+        self.weight = Tensor([3.0]).realize()
+        self.step = TinyJit(self.forward)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.weight).realize()
+
+    @TinyJit
+    def method(self, x: Tensor) -> Tensor:
+        return (x * self.weight).realize()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda jit: pickle.loads(pickle.dumps(jit))])
+def test_a_copy_of_a_jit_has_captures_of_its_own(copied: Callable[[Any], Any]) -> None:
+    anonymous = TinyJit(twice)           # no module knows it by the function's name
+    for jit in (doubled, anonymous):
+        for i in range(3):
+            assert jit(Tensor([float(i)]).realize()).item() == 2 * i
+        other = copied(jit)
+        assert other is jit if jit is doubled else other.captured is False
+        for i in range(4):
+            assert other(Tensor([float(i)]).realize()).item() == jit(Tensor([float(i)]).realize()).item() == 2 * i
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
+def test_a_copied_object_has_jits_of_its_own(copied: Callable[[Any], Any]) -> None:
+    one = Stepping()
+    for i in range(4):
+        assert one.step(Tensor([float(i)]).realize()).item() == one.method(Tensor([float(i)]).realize()).item() == 3 * i
+    two = copied(one)
+    two.weight.assign(Tensor([5.0])).realize()
+    for i in range(4):
+        x = Tensor([float(i)]).realize()
+        assert [two.step(x).item(), two.method(x).item(), one.step(x).item(), one.method(x).item()] == \
+            [5 * i, 5 * i, 3 * i, 3 * i]
+
+
+def test_a_jit_in_a_model_is_no_part_of_its_state() -> None:
+    model = types.SimpleNamespace(layer=nn.Linear(2, 2))
+    model.forward = TinyJit(lambda x: model.layer(x).realize())
+    for _ in range(4):
+        model.forward(rand(1, 2))
+    assert list(get_state_dict(model)) == ["layer.weight", "layer.bias"] and len(get_parameters(model)) == 2
+
+
+@pytest.mark.parametrize("inside", [gc.collect, lambda: gc.collect(0), lambda: None], ids=["all", "young", "none"])
+def test_the_collector_of_garbage_is_left_as_it_was(inside: Callable[[], Any]) -> None:
+    with Living() as living:
+        made = Tensor([1.0])
+        inside()
+        found = living.now()
+        assert not gc.isenabled() and sum(t is made for t in found) == 1 and len({*map(id, found)}) == len(found)
+    assert gc.isenabled()
+    state = types.SimpleNamespace(w=rand(2))
+
+    def function(x: Tensor) -> Tensor:
+        inside()
+        state.w.assign(state.w * 0.5 + x)
+        inside()
+        return (state.w * 1).realize()
+    jitted, twin = TinyJit(function), np.array(state.w.numpy())
+    for _ in range(5):
+        x = rand(2)
+        twin = twin * np.float32(0.5) + x.numpy()
+        same(jitted(x), twin)
+    with pytest.raises(ZeroDivisionError):
+        TinyJit(lambda x: x / (1 // 0))(rand(2))
+    assert gc.isenabled() and jitted.captured
+
+
+# -- a state that each call replaces ---------------------------------------------------------------------------------
+def _replace(m: Any, x: Tensor) -> Tensor:
+    m.h = (m.h * 0.5 + x).realize()
+    return m.h * 2
+
+
+def _replace_lazily(m: Any, x: Tensor) -> Tensor:
+    m.h = m.h * 0.5 + x
+    return m.h + 1
+
+
+def _replace_two(m: Any, x: Tensor) -> Tensor:
+    m.h = (m.p + x).realize()
+    m.p = (m.h * 0.5).realize()
+    return m.h - m.p
+
+
+def _replace_with_one(m: Any, x: Tensor) -> Tensor:
+    m.h = m.p = (m.h * 0.5 + m.p + x).realize()
+    return m.h
+
+
+def _replace_window(m: Any, x: Tensor) -> Tensor:
+    m.h = m.h.cat(x)[1:3].realize()
+    return m.h.flip(0)
+
+
+def _replace_in_a_dict(m: Any, x: Tensor) -> Tensor:
+    m.states["h"] = (m.states["h"] * 0.5 + x).realize()
+    return m.states["h"] * 1
+
+
+@pytest.mark.parametrize("function", [_replace, _replace_lazily, _replace_two, _replace_with_one, _replace_window,
+                                      _replace_in_a_dict])
+def test_a_state_that_each_call_replaces(function: Any) -> None:
+    """self.h = f(self.h): another tensor each time, found where the call before put it. Old ones are whoever's."""
+    def model() -> Any:
+        h, p = (Tensor([value, value]).realize() for value in (1.0, 3.0))
+        return types.SimpleNamespace(h=h, p=p, states={"h": Tensor([5.0, 6.0]).realize()})
+
+    def shown(m: Any) -> list[Any]:
+        return [m.h.tolist(), m.p.tolist(), m.states["h"].tolist()]
+
+    jitted, plain = model(), model()
+    step, kept = TinyJit(lambda x: function(jitted, x)), []
+    for i in range(8):
+        x = Tensor([float(i), 2.0]).realize()
+        if i == 6:                                       # somebody else may replace it too
+            for m in (jitted, plain):
+                m.h = Tensor([100.0, 200.0]).realize()
+        assert step(x).tolist() == function(plain, x).tolist() and shown(jitted) == shown(plain), i
+        kept.append((jitted.h, jitted.h.tolist()))
+    assert all(tensor.tolist() == value for tensor, value in kept)
+    assert step._replayed >= 3
+
+
+def test_what_else_a_function_may_put_in_the_place_of_a_state() -> None:
+    def again(function: Any) -> None:
+        m = types.SimpleNamespace(h=Tensor([1.0, 2.0]).realize(), p=Tensor([3.0, 4.0]).realize(), t=())
+        step = TinyJit(lambda x: function(m, x))
+        for i in range(4):
+            step(Tensor([float(i), 2.0]).realize())
+
+    def keep_argument(m: Any, x: Tensor) -> Tensor:
+        m.h = x
+        return x + 1
+
+    def keep_old(m: Any, x: Tensor) -> Tensor:
+        m.p, m.h = m.h, (m.h + x).realize()
+        return m.h * 1
+
+    def tuple_of_them(m: Any, x: Tensor) -> Tensor:
+        m.h = (m.h + x).realize()
+        m.t = (m.h,)
+        return m.h * 1
+
+    for function in (keep_argument, keep_old, tuple_of_them):
+        again(function)
+
+    def assigned_and_replaced(m: Any, x: Tensor) -> Tensor:
+        m.h.assign(m.h + 1)                              # whoever holds the old one sees this
+        m.h = (m.h + x).realize()
+        return m.h * 1
+
+    with pytest.raises(JitError, match="changes the tensor at m.h in place, and another one is put there"):
+        again(assigned_and_replaced)
+
+
+def test_a_replaced_state_that_is_also_handed_in() -> None:
+    m = types.SimpleNamespace(h=Tensor([1.0, 2.0]).realize())
+
+    @TinyJit
+    def step(a: Tensor, x: Tensor) -> Tensor:
+        a.assign(a + x)
+        m.h = (m.h * 2).realize()
+        return m.h * 1
+
+    for _ in range(4):
+        step(Tensor([1.0, 1.0]).realize(), Tensor([1.0, 2.0]).realize())
+    with pytest.raises(JitError, match="changes and also reads by another way"):
+        step(m.h, Tensor([1.0, 2.0]).realize())

@@ -1,0 +1,155 @@
+"""Convolutions and their gradients take the recipes made for them, and keep the answer: ragged sizes, views, strides.
+
+Loop trees for several processors run in the kernel interpreter, against the graph's; the machine against PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from convolutions import convolve
+from loop_kernels import AVX512, NEON, Inputs, check
+
+from glassgrad import Tensor
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.gradient import gradients
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.rules.algebra import ALGEBRA
+from glassgrad.compiler.graph.rules.nested_sums import join_sums
+from glassgrad.compiler.graph.rules.rewrite import rewrite
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Accumulate, Kernel, Phase, expressions, walk
+from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.optimize.moves.split_by_remainder import residues
+from glassgrad.compiler.optimize.product import direct_plan
+from glassgrad.compiler.optimize.recipes import optimize, weighed
+from glassgrad.compiler.optimize.targets.target import Target
+
+# batch, channels, out channels, image, kernel, what else
+CASES: list[tuple[int, int, int, tuple[int, int], tuple[int, int], dict[str, Any]]] = [
+    (2, 5, 9, (5, 7), (3, 3), dict(padding=1)),
+    (1, 3, 17, (6, 4), (5, 2), {}),
+    (2, 8, 3, (3, 2), (3, 3), dict(padding=((0, 2), (1, 0)))),
+    (2, 4, 5, (7, 6), (3, 3), dict(stride=2, padding=1)),
+    (1, 3, 4, (7, 8), (2, 3), dict(stride=3, dilation=2, padding=2)),
+    (2, 6, 8, (4, 4), (3, 3), dict(groups=2, padding=1)),
+    (3, 1, 6, (6, 6), (5, 5), {}),                                           # the first layer of a network
+    (2, 7, 5, (4, 4), (1, 1), {}),
+]
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe without its lower limits, and with short blocks: small cases take every path."""
+    for name, value in (("LEAST_WORK", 1), ("LEAST_K", 1), ("LEAST_USE", 0.0), ("LONG_K", 40), ("K_BLOCK", 16),
+                        ("TASK_WORK", 1000), ("REREAD", 0), ("PACK", 0.0)):
+        monkeypatch.setattr(direct_plan, name, value)
+
+
+def parts(values: Inputs, rng: np.random.Generator, case: Any) -> list[UOp]:
+    """The result, after an epilogue, and both gradients."""
+    batch, inside, outside, image, kernel, options = case
+    x = values.leaf(rng.uniform(-1, 1, (batch, inside, *image)).astype("float32"))
+    w = values.leaf(rng.uniform(-1, 1, (outside, inside // options.get("groups", 1), *kernel)).astype("float32"))
+    out = convolve(x, w, **options)
+    seed = values.leaf(rng.uniform(-1, 1, out.shape).astype("float32"))
+    found = [g for g in gradients(out, seed, [x, w]) if g is not None]
+    return [join_sums(rewrite([part], ALGEBRA))[0] for part in (out.maximum(0.0) + seed, *found)]
+
+
+@pytest.mark.parametrize("target", [AVX512, NEON], ids=["avx512", "neon"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_part_keeps_its_answer(case: Any, target: Target, eager: None, rng: np.random.Generator) -> None:
+    log: list[str] = []
+
+    def compiled(ast: UOp) -> Kernel:
+        kernel = optimize(lower(ast), target)
+        log.extend(kernel.moves)
+        return kernel
+
+    values = Inputs()
+    for part in parts(values, rng, case):
+        check([part], values, compiled, str(case))
+    assert any(move.startswith("direct") for move in log), f"the recipe never ran: {log}"
+
+
+@pytest.mark.parametrize("batch", [6, 7])
+@pytest.mark.parametrize("long", [20, 40, 200], ids="K in blocks over {}".format)
+def test_a_weights_gradient_sums_parts_of_k(batch: int, long: int, eager: None, monkeypatch: pytest.MonkeyPatch,
+                                            rng: np.random.Generator) -> None:
+    """Small results of long sums: K is cut among tasks, evenly or not, and the parts are joined in their order."""
+    monkeypatch.setattr(direct_plan, "TASK_WORK", 4000)
+    monkeypatch.setattr(direct_plan, "LONG_K", long)
+    values = Inputs()
+    log: list[str] = []
+
+    def compiled(ast: UOp) -> Kernel:
+        kernel = optimize(lower(ast), AVX512)
+        log.extend(kernel.moves)
+        return kernel
+
+    _, _, by_weight = parts(values, rng, (batch, 3, 5, (5, 5), (3, 3), dict(padding=1)))
+    check([by_weight], values, compiled)
+    assert any("k_parts" in move for move in log) == (long < batch * 25), log
+
+
+@pytest.mark.parametrize("stride", [2, 3, 4])
+@pytest.mark.parametrize("size, taps, dilation", [(11, 3, 1), (9, 2, 3), (8, 4, 2), (7, 5, 1)])
+def test_a_strided_gradient_multiplies_no_zeros(size: int, taps: int, dilation: int, stride: int,
+                                                rng: np.random.Generator) -> None:
+    """Cut by remainders, the products are those of the forward sum, where whole windows cover the image."""
+    values = Inputs()
+    whole = (size - 1) * stride + dilation * (taps - 1) + 1
+    x, w = values.leaf(rng.uniform(-1, 1, (2, whole)).astype("float32")), values.leaf(
+        rng.uniform(-1, 1, (3, taps)).astype("float32"))
+    seen = x.window(1, taps, stride, dilation).reshape((2, 1, size, taps)).expand((2, 3, size, taps))
+    out = (seen * w.reshape((1, 3, 1, taps)).expand((2, 3, size, taps))).sum((3,)).reshape((2, 3, size))
+    seed = values.leaf(rng.uniform(-1, 1, out.shape).astype("float32"))
+    found, = gradients(out, seed, [x])
+    assert found is not None
+    part, = join_sums(rewrite([found], ALGEBRA))
+    products: list[int] = []
+
+    def compiled(ast: UOp) -> Kernel:
+        plain = lower(ast)
+        nests = [nest for phase in plain.phases for nest in residues(phase.body)]
+        for nest in nests:
+            text = [n for s in walk(nest) for e in expressions(s) for n in toposort([e])]
+            assert not any(n.op is o.MOD for n in text), "no gate asks for a remainder"
+            products.extend([int(times) for s, times in weighed(nest) if isinstance(s, Accumulate)])
+        return Kernel(plain.name, plain.params, [Phase(nest) for nest in nests], plain.written)
+
+    check([part], values, compiled)
+    inside = size + -(-dilation * (taps - 1) // stride)      # positions at which a tap may still touch the image
+    assert 2 * 3 * taps * size <= sum(products) <= 2 * 3 * taps * (inside + 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", [
+    (3, 17, 33, (13, 11), (3, 3), dict(padding=1)),
+    (2, 16, 40, (15, 29), (5, 2), {}),
+    (2, 40, 37, (9, 9), (3, 3), dict(stride=2, padding=1)),
+    (2, 32, 64, (14, 17), (3, 3), dict(stride=3, dilation=2, padding=2, groups=2)),
+    (5, 130, 20, (7, 7), (3, 3), dict(padding=1)),
+    (2, 48, 48, (17, 16), (1, 1), dict(stride=2)),
+    (2, 24, 48, (16, 19), (3, 3), dict(stride=2, padding=1, groups=24)),
+    (1, 3, 64, (40, 40), (7, 7), dict(stride=4, padding=3))], ids=str)
+def test_on_this_machine_against_pytorch(case: Any, dtype: str, rng: np.random.Generator, torch: Any) -> None:
+    """With a bias and a relu, which join the kernel, from and into views."""
+    batch, inside, outside, image, kernel, options = case
+    shapes = [(batch, inside, *image), (outside, inside // options.get("groups", 1), *kernel), (outside,)]
+    arrays = [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+    ours = [Tensor(a.swapaxes(0, -1).copy()).realize() for a in arrays]
+    theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
+    x, w, b = (t.transpose(0, -1) if t.ndim > 1 else t for t in ours)
+    out, reference = x.conv2d(w, b, **options).relu(), torch.nn.functional.conv2d(*theirs, **options).relu()
+    seed = rng.standard_normal(reference.shape).astype(dtype)
+    reference.backward(torch.tensor(seed))
+    found = (out * Tensor(seed)).sum().gradient(*ours)
+    close = 2e-5 if dtype == "float32" else 1e-11
+    for got, t in ((out, reference),
+                   *[(g.transpose(0, -1) if g.ndim > 1 else g, t.grad) for g, t in zip(found, theirs)]):
+        wanted = t.detach().numpy()
+        np.testing.assert_allclose(got.numpy(), wanted, rtol=close, atol=close * max(1.0, float(np.abs(wanted).max())))

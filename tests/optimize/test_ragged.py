@@ -1,0 +1,201 @@
+"""Every decision of the optimizer and every rewriting of loops, on sizes that fit nothing (0, 1, primes) and on views.
+
+`GRAPHS` has expressions for every kind of decision there is: a new kind without one fails here. Each is computed from
+plain memory and from views (transposed, flipped, sliced, every other element), run as an optimized loop tree by the
+kernel interpreter and checked against the graph's. Thresholds are lowered, so that small sizes go the way of large
+ones.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from loop_kernels import AMX, AVX512, NEON, Inputs, check
+
+from glassgrad import Context, Tensor, optimize as package
+from glassgrad.compiler.graph.rules.algebra import ALGEBRA
+from glassgrad.compiler.graph.rules.nested_sums import join_sums
+from glassgrad.compiler.graph.rules.rewrite import rewrite
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Kernel
+from glassgrad.compiler.lower.lower import lower
+from glassgrad.compiler.optimize.decisions import Choice
+from glassgrad.compiler.optimize.recipes import optimize
+from glassgrad.compiler.optimize.targets.target import GPU, Target
+
+Make = Callable[..., Tensor]
+Shapes = Callable[[int], tuple[tuple[int, ...], ...]]
+SIZES = [0, 1, 7, 37]                       # each kind must be met at one of them
+SMALL = Target("x86_64", 16, 16, frozenset({"sse2"}), l1_bytes=1 << 10, l2_bytes=4 << 10)
+
+# kind of decision: a processor, an expression, the shapes of its operands by a size
+GRAPHS: dict[str, list[tuple[Target, Make, Shapes]]] = {
+    "contract": [(AVX512, lambda a, b: (a * 2 @ b).relu(), lambda n: ((n, 31), (31, n + 2))),
+                 (NEON, lambda a, b: a @ b, lambda n: ((13, n), (n, 11))),
+                 (AVX512, lambda a, b: a @ b + 1, lambda n: ((2, n, 17), (2, 17, 19))),
+                 (AVX512, lambda a, b: a.transpose(0, 1) @ b - 1, lambda n: ((31, n), (31, n + 50)))],
+    "direct": [(AVX512, lambda x, w: x.conv2d(w, padding=1) + 1, lambda n: ((2, 17, 3, n + 1), (19, 17, 3, 2))),
+               (NEON, lambda x, w: x.conv2d(w, stride=2), lambda n: ((n, 3, 5, 7), (5, 3, 3, 3)))],
+    "dots": [(AVX512, lambda x, w: x.conv2d(w).square().sum().gradient(w)[0],
+              lambda n: ((n, 1, 11, 13), (3, 1, 3, 3)))],
+    "window": [(AVX512, lambda x, w: x.conv2d(w, groups=3, padding=1), lambda n: ((2, 3, 7, n + 1), (3, 1, 3, 3)))],
+    "taps": [(AVX512, lambda x, w: x.conv2d(w, groups=3, padding=1).square().sum().gradient(w)[0],
+              lambda n: ((n, 3, 7, 17), (3, 1, 3, 3)))],
+    "past": [(SMALL, lambda x, y: x * y + 1, lambda n: ((n, 41), (41,)))],
+    "staged": [(GPU, lambda a, b: a @ b, lambda n: ((n + 16, 37), (37, n + 19)))],
+    "unit": [(AMX, lambda a, b: a.cast("bfloat16") @ b.cast("bfloat16"), lambda n: ((n, 67), (67, n + 5)))],
+    "rows": [(AVX512, lambda x, y: (x * y).sum(1), lambda n: ((n, 37), (37,)))],
+    "slices": [(SMALL, lambda x, y: y @ x, lambda n: ((n + 64, 96), (1, n + 64)))],
+    "turn": [(AVX512, lambda x: x.permute(2, 1, 0) * 2, lambda n: ((n, 3, 41),))],
+    "lanes": [(AVX512, lambda x, y: x * y + 1, lambda n: ((3, n), (n,))), (NEON, lambda x: x.exp(), lambda n: ((n,),))],
+    "fold": [(AVX512, lambda x: x.softmax(1), lambda n: ((3, n + 1),)), (NEON, lambda x: x.sum(), lambda n: ((n, 5),))],
+    "group": [(AVX512, lambda x: x.max(), lambda n: ((n + 1, 67),)), (NEON, lambda x: x.sum(0), lambda n: ((31, n),))],
+    "tasks": [(AVX512, lambda x: x + 1, lambda n: ((n, 13),)), (NEON, lambda x: x.sum(1), lambda n: ((n, 13),))],
+}
+LIMITS: dict[str, dict[str, float]] = {     # what makes small sizes worth it, for every kind, or for one of them
+    "recipes": {"ADDS": 16},
+    "streams": {"LEAST_ROW": 16, "SLICE": 32, "LEAST_SLICE": 16},
+}
+OWN_LIMITS: dict[str, dict[str, dict[str, float]]] = {
+    "contract": {"tiles": {"LEAST_WORK": 1, "LEAST_K": 1, "LONG_K": 16, "NEAR_K": 32, "TASK_WORK": 500},
+                 "packing": {"PACK_WORK": 64, "READ_AT_ONCE": 64}},
+    "direct": {"direct_plan": {"LEAST_WORK": 1, "LEAST_K": 1, "LEAST_USE": 0.0, "LONG_K": 40, "K_BLOCK": 16,
+                               "TASK_WORK": 1000, "REREAD": 0, "PACK": 0.0}},
+    "dots": {"dots": {"LEAST_K": 16}},
+    "past": {"far": {"FAR": 1}},
+    "taps": {"taps": {"LEAST_WORK": 1, "LEAST_OUTER": 1, "LEAST_K": 1, "LONG_SUM": 10, "GRAIN": 500}},
+    "window": {"windows": {"LEAST_WORK": 1, "LEAST_OUTER": 1, "LONG_K": 40, "K_BLOCK": 20, "GRAIN": 500}},
+    "slices": {"recipes": {}},
+    "unit": {"matrix_unit": {"LEAST_WORK": 1, "TASK_WORK": 1000, "LONG_K": 1, "K_BLOCK": 1}},
+}
+
+
+@pytest.fixture
+def lowered(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for room, values in {**LIMITS, **OWN_LIMITS.get(kind, {})}.items():
+        for name, value in values.items():
+            monkeypatch.setattr(importlib.import_module(f"{package.__name__}.{room}"), name, value)
+
+
+def viewed(values: Inputs, shape: tuple[int, ...], how: str, rng: np.random.Generator) -> UOp:
+    """A leaf's view of this shape."""
+    small = lambda *sizes: values.leaf(rng.uniform(-1, 1, sizes).astype("float32"))
+    if how == "transposed":
+        return small(*shape[::-1]).permute(range(len(shape))[::-1])
+    if how == "flipped":
+        return small(*shape).flip(range(len(shape)))
+    if how == "sliced":
+        return small(*[n + 3 for n in shape]).shrink([(1, n + 1) for n in shape])
+    if how == "every other":
+        pairs = small(*[size for n in shape for size in (n, 2)])
+        return pairs.shrink([b for n in shape for b in ((0, n), (1, 2))]).reshape(shape)
+    return small(*shape)
+
+
+@pytest.mark.parametrize("how", ["plain", "transposed", "flipped", "sliced", "every other"])
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_every_decision_keeps_the_answer(kind: str, how: str, lowered: None, rng: np.random.Generator) -> None:
+    log: list[str] = []
+
+    def compiler(target: Target) -> Callable[[UOp], Kernel]:
+        if kind != "slices":            # small tasks are grouped before anybody thinks of slices
+            target = replace(target, task_steps=32, cut_steps=128)
+
+        def compiled(ast: UOp) -> Kernel:
+            kernel = optimize(lower(ast), target)
+            log.extend(move.split("(")[0] for move in kernel.moves)
+            return kernel
+        return compiled
+
+    for target, make, shapes in GRAPHS[kind]:
+        for n in SIZES:
+            values = Inputs()
+            operands = [Tensor(viewed(values, shape, how, rng)) for shape in shapes(n)]
+            sink = make(*operands).uop
+            if n:                       # as the engine does before it schedules
+                [sink] = join_sums(rewrite([sink], ALGEBRA))
+            check([sink], values, compiler(target), f"{kind} of {shapes(n)}, {how}")
+    if how == "plain":
+        assert kind in log, f"nothing here decides {kind}: {sorted(set(log))}"
+
+
+def test_every_kind_of_decision_is_here() -> None:
+    assert set(GRAPHS) == set(Choice.kinds), "each kind of decision needs an expression in GRAPHS that makes it"
+
+
+# functions of optimize/ that say `before -> after`, and the test that runs both on ragged sizes
+REWRITES = {
+    "blocks.in_blocks": "test_optimize.py::test_matmul_of_every_size_and_view",
+    "moves.merge": "test_optimize.py::test_merge",
+    "moves.wide": "test_optimize.py::test_wide",
+    "sum_moves.wide_reduce": "test_optimize.py::test_wide_reduce",
+    "sum_moves.chunks": "test_optimize.py::test_chunks",
+    "moves.spread": "test_optimize.py::test_spread_runs_the_rest_once",
+    "moves.share_out": "test_optimize.py::test_many_small_products",
+    "moves.tasks": "test_optimize.py::test_tasks",
+    "sum_moves.group": "test_optimize.py::test_group",
+    "padding.bounded": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",
+    "rare.branch": "test_rare.py::test_the_same_values_with_and_without_the_branch",
+    "residues.residues": "test_optimize_conv.py::test_a_strided_gradient_multiplies_no_zeros",
+}
+
+
+def test_every_rewriting_of_loops_has_its_test() -> None:
+    shown = set()
+    for module in pkgutil.iter_modules(package.__path__):
+        room = importlib.import_module(f"{package.__name__}.{module.name}")
+        for name, function in inspect.getmembers(room, inspect.isfunction):
+            own = function.__module__ == room.__name__ and not name.startswith("_")
+            if own and "  ->  " in (function.__doc__ or ""):
+                shown.add(f"{module.name}.{name}")
+    assert shown <= set(REWRITES), "a move needs a test on ragged sizes, named in REWRITES"
+    for name, test in REWRITES.items():
+        room, function = name.split(".")
+        assert hasattr(importlib.import_module(f"{package.__name__}.{room}"), function), f"{name} is gone"
+        file, where = test.split("::")
+        assert f"def {where}(" in (Path(__file__).parent / file).read_text(), f"{test} is gone"
+
+
+# -- on this machine: the number of threads and who comes first decide nothing ---------------------------------------
+LARGE: dict[str, tuple[Make, tuple[tuple[int, ...], ...]]] = {
+    "a product of primes": (lambda a, b: (a @ b).relu(), ((257, 521), (521, 263))),
+    "a turned left factor": (lambda a, b: a.T @ b, ((521, 257), (521, 263))),
+    "a long sum of products": (lambda a, b: a @ b, ((7, 20011), (20011, 5))),
+    "one row by a matrix": (lambda a, b: a @ b, ((1, 1031), (1031, 1033))),
+    "a batch": (lambda a, b: a @ b.transpose(1, 2), ((13, 67, 61), (13, 71, 61))),
+    "a window": (lambda x, w: x.conv2d(w, padding=1), ((7, 16, 29, 31), (19, 16, 3, 3))),
+    "its gradient by the image": (lambda x, w: x.conv2d(w, stride=2).square().sum().gradient(x)[0],
+                                  ((7, 16, 29, 31), (19, 16, 3, 3))),
+    "its gradient by the weight": (lambda x, w: x.conv2d(w).square().sum().gradient(w)[0],
+                                   ((17, 3, 29, 31), (11, 3, 3, 3))),
+    "a sum of everything": (lambda x: x.sum(), ((1009, 1013),)),
+    "sums of columns": (lambda x: (x.flip(0) * 3).sum(0), ((4099, 257),)),
+    "sums of rows": (lambda x: x.T.sum(1), ((1021, 263),)),
+    "a softmax": (lambda x: x.softmax(-1), ((67, 10007),)),
+    "a norm and its gradient": (lambda x: x.layernorm().square().sum().gradient(x)[0], ((131, 769),)),
+    "a running sum": (lambda x: x.cumsum(0), ((100_003,),)),
+    "rows added where an index says": (
+        lambda x: Tensor.zeros(97, 64).scatter_reduce(0, (Tensor.arange(5003) * 31 % 97)[:, None].expand(5003, 64),
+                                                      x, "sum"), ((5003, 64),)),
+    "a copy across": (lambda x: x.permute(2, 1, 0).contiguous(), ((257, 3, 263),)),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_the_number_of_threads_changes_no_bit(name: str, seed: int) -> None:
+    make, shapes = LARGE[name]
+    rng = np.random.default_rng(seed)
+    arrays = [rng.standard_normal(shape, dtype="float32") for shape in shapes]
+    answers = {}
+    for threads in (1, 2, 3):
+        for again in range(2):
+            with Context(THREADS=threads):
+                answers[threads, again] = make(*[Tensor(array).realize() for array in arrays]).numpy().tobytes()
+    assert len(set(answers.values())) == 1, f"{name} differs: " + str({k: hash(v) for k, v in answers.items()})

@@ -1,0 +1,248 @@
+"""./dev and .ci/run: usage, setting up once, and what is said when something is missing.
+
+A stand-in for python3 records how it is called, so that nothing is installed and nothing needs the network.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SHELLS = [shell for shell in ("dash", "bash", "sh") if shutil.which(shell)]
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="./dev is a POSIX shell script")
+
+STAND_IN = r"""#!/bin/sh
+case "$1 ${2:-}" in
+--version*) echo "Python ${FAKE_VERSION:-3.11.7}" ;;
+"-c "*version_info*) [ -z "${FAKE_VERSION:-}" ] ;;
+"-c "*find_spec*)
+    for lacking in ${FAKE_LACKS-torch}; do case "$2" in *"'$lacking'"*) exit 1 ;; esac; done ;;
+"-c "*) ;;
+"-m venv") echo "$*" >>"$LOG"; mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
+*) echo "$*" >>"$LOG"; case "$*" in *"${FAKE_FAILS:-nothing fails}"*) exit 1 ;; esac ;;
+esac
+"""
+
+
+class Checkout:
+    """A copy of the script in a folder of its own, with nothing on the PATH but a few tools and the stand-in."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.tools, self.log = folder / "clone with spaces", folder / "bin", folder / "log"
+        self.folder.mkdir()
+        self.tools.mkdir()
+        for name in ("dev", "pyproject.toml"):
+            shutil.copy(ROOT / name, self.folder / name)
+        for tool in ("cat", "cksum", "cp", "dirname", "mkdir"):
+            path = shutil.which(tool)
+            assert path, f"this machine has no {tool}"
+            (self.tools / tool).symlink_to(path)
+        self.python = self.tools / "python3"
+        self.python.write_text(STAND_IN)
+        self.python.chmod(0o755)
+
+    def run(self, *arguments: str, shell: str = "sh", **environment: str) -> subprocess.CompletedProcess[str]:
+        self.log.write_text("")
+        shell_path = shutil.which(shell)
+        assert shell_path
+        variables = {"PATH": str(self.tools), "LOG": str(self.log), **environment}
+        return subprocess.run([shell_path, str(self.folder / "dev"), *arguments], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, env=variables)
+
+    def calls(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("arguments, complaint", [
+    ([], "say what to do"), (["frobnicate"], "there is no command 'frobnicate'"),
+    (["lint", "x"], "lint takes no arguments"), (["docs", "x"], "docs takes nothing, build or serve"),
+    (["--demo"], "there is no command '--demo'")])
+def test_wrong_usage_prints_help_and_exits_2(checkout, shell, arguments, complaint):
+    done = checkout.run(*arguments, shell=shell)
+    assert done.returncode == 2 and done.stdout == "" and checkout.calls() == []
+    assert done.stderr.startswith(f"dev: {complaint}\n\nusage: ./dev COMMAND")
+    assert not (checkout.folder / ".venv").exists()
+
+
+@pytest.mark.parametrize("asked", ["help", "-h", "--help"])
+def test_help_exits_0_and_names_every_command(checkout, asked):
+    done = checkout.run(asked)
+    assert done.returncode == 0 and done.stderr == ""
+    assert re.findall(r"^  (\w+) {2,}\w", done.stdout, re.M) == ["demo", "test", "lint", "bench", "docs", "help"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_scripts_are_valid_shell(shell):
+    subprocess.run([shell, "-n", str(ROOT / "dev")], check=True)
+    if shell == "bash":
+        subprocess.run([shell, "-n", str(ROOT / ".ci" / "run")], check=True)
+
+
+def test_scripts_can_be_executed():
+    assert os.access(ROOT / "dev", os.X_OK) and os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_first_run_sets_up_and_the_second_only_runs(checkout, shell):
+    first = checkout.run("demo", "--epochs", "2", shell=shell)
+    assert first.returncode == 0, first.stderr
+    assert checkout.calls() == ["-m venv --clear .venv", "-m pip install --quiet --progress-bar off -e .",
+                                "-m glassgrad demo --epochs 2"]
+    start = time.perf_counter()
+    second = checkout.run("demo", shell=shell)
+    assert time.perf_counter() - start < 2
+    assert second.returncode == 0 and second.stderr == "" and checkout.calls() == ["-m glassgrad demo"]
+
+
+def test_a_changed_pyproject_installs_again(checkout):
+    checkout.run("demo")
+    with (checkout.folder / "pyproject.toml").open("a") as file:
+        file.write("# changed\n")
+    checkout.run("demo")
+    assert checkout.calls() == ["-m pip install --quiet --progress-bar off -e .", "-m glassgrad demo"]
+
+
+def test_a_half_made_environment_is_made_again(checkout):
+    checkout.run("demo")
+    (checkout.folder / ".venv" / ".ready").unlink()
+    checkout.run("demo")
+    assert checkout.calls()[0] == "-m venv --clear .venv"
+
+
+def test_test_installs_torch_by_its_exact_version_and_passes_arguments_on(checkout):
+    done = checkout.run("test", "-k", "a or b", "--maxfail=1")
+    assert done.returncode == 0, done.stderr
+    assert checkout.calls()[1:] == ["-m pip install --quiet --progress-bar off -e .[test]",
+                                    "-m pip install --quiet --progress-bar off torch==2.13.0",
+                                    "-m pytest -n auto -k a or b --maxfail=1"]
+
+
+def test_test_uses_an_installed_torch(checkout):
+    done = checkout.run("test", FAKE_LACKS="")
+    assert "and its installed torch" in done.stderr
+    assert checkout.calls() == ["-m venv --clear --system-site-packages .venv",
+                                "-m pip install --quiet --progress-bar off -e .[test]", "-m pytest -n auto"]
+
+
+def test_test_goes_on_without_torch_and_does_not_try_each_time(checkout):
+    for tries in (1, 0):
+        done = checkout.run("test", FAKE_FAILS="torch==2.13.0")
+        assert done.returncode == 0
+        assert sum("torch" in call for call in checkout.calls()) == tries
+        assert checkout.calls()[-1] == "-m pytest -n auto"
+        assert "the tests it references will skip (to try again: rm .venv/.no-torch)" in done.stderr
+
+
+def test_the_status_of_the_tests_is_the_status_of_the_script(checkout):
+    assert checkout.run("test", FAKE_FAILS="-m pytest").returncode == 1
+
+
+@pytest.mark.parametrize("fails, status", [("-m ruff", 1), ("-m mypy", 1), ("nothing", 0)])
+def test_lint_runs_both_checkers_and_fails_if_either_does(checkout, fails, status):
+    assert checkout.run("lint", FAKE_FAILS=fails).returncode == status
+    assert checkout.calls()[-2:] == ["-m ruff check .", "-m mypy"]
+
+
+@pytest.mark.parametrize("arguments, calls", [
+    ([], ["-m pytest -q README.md docs", "-m mkdocs build --strict"]), (["build"], ["-m mkdocs build --strict"]),
+    (["serve"], ["-m mkdocs serve"])])
+def test_docs_runs_the_examples_and_builds_the_pages(checkout, arguments, calls):
+    done = checkout.run("docs", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert checkout.calls()[1:] == ["-m pip install --quiet --progress-bar off -e .[docs]", *calls]
+    assert ("open site/index.html" in done.stderr) == (arguments != ["serve"])
+
+
+@pytest.mark.parametrize("fails", ["-m pytest", "-m mkdocs"])
+def test_docs_fails_when_an_example_or_the_site_does(checkout, fails):
+    done = checkout.run("docs", FAKE_FAILS=fails)
+    assert done.returncode == 1 and "open site" not in done.stderr
+
+
+def test_docs_that_cannot_be_installed_say_so(checkout):
+    done = checkout.run("docs", "build", FAKE_FAILS="[docs]")
+    assert done.returncode == 1 and "-m mkdocs build --strict" not in checkout.calls()
+    assert "installing glassgrad with what 'docs' needs" in done.stderr
+    assert "the installation failed: see the message above." in done.stderr
+
+
+def test_bench_says_when_there_is_nothing_to_run(checkout):
+    done = checkout.run("bench")
+    assert done.returncode == 1 and done.stderr == ("dev: there are no benchmarks yet: "
+                                                    "benchmarks/__main__.py is missing\n")
+
+
+def test_a_failed_installation_says_so_and_is_tried_again(checkout):
+    done = checkout.run("demo", FAKE_FAILS="-m pip")
+    assert done.returncode == 1 and "the installation failed: see the message above." in done.stderr
+    checkout.run("demo")
+    assert "-m pip install --quiet --progress-bar off -e ." in checkout.calls()
+
+
+def test_no_python(checkout):
+    checkout.python.unlink()
+    done = checkout.run("demo")
+    assert done.returncode == 1
+    assert done.stderr.startswith("dev: there is no python3 here: glassgrad needs Python 3.10 or newer. Get it from")
+
+
+def test_an_old_python(checkout):
+    done = checkout.run("demo", FAKE_VERSION="3.8.18")
+    assert done.returncode == 1
+    assert done.stderr.startswith("dev: Python 3.8.18 is too old: glassgrad needs Python 3.10 or newer.")
+
+
+def test_a_newer_python_beside_an_old_one_is_found(checkout):
+    newer = checkout.tools / "python3.12"
+    shutil.copy(checkout.python, newer)
+    checkout.python.write_text("#!/bin/sh\nexit 1\n")
+    assert checkout.run("demo").returncode == 0
+
+
+def test_a_python_named_by_hand(checkout):
+    other = checkout.folder.parent / "other python"
+    checkout.python.rename(other)
+    assert checkout.run("demo", DEV_PYTHON=str(other)).returncode == 0
+    done = checkout.run("demo", DEV_PYTHON="/no/such/python")
+    assert done.returncode == 0                             # .venv exists by now: DEV_PYTHON is for making it
+    shutil.rmtree(checkout.folder / ".venv")
+    done = checkout.run("demo", DEV_PYTHON="/no/such/python")
+    assert done.returncode == 1
+    assert done.stderr == "dev: DEV_PYTHON=/no/such/python is not a Python of version 3.10 or newer\n"
+
+
+def test_a_python_without_venv(checkout):
+    done = checkout.run("demo", FAKE_LACKS="ensurepip torch")
+    assert done.returncode == 1 and checkout.calls() == []
+    assert done.stderr.startswith("dev: python3 cannot make virtual environments: its venv module is missing. "
+                                  "Debian, Ubuntu: sudo apt install python3-venv.")
+
+
+@pytest.mark.skipif("bash" not in SHELLS, reason=".ci/run needs bash")
+@pytest.mark.parametrize("lint, docs, test, status", [(0, 0, 0, 0), (1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1)])
+def test_ci_runs_all_and_ends_with_pytests_closing_line(tmp_path, lint, docs, test, status):
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
+    closing = "===== 3 passed, 1 skipped in 0.12s ====="
+    (tmp_path / "dev").write_text(f"#!/bin/sh\ncase $1 in lint) echo linted; exit {lint} ;; "
+                                  f"docs) [ $2 = build ] && echo built; exit {docs} ;; "
+                                  f"test) echo 'dots 1 of 2'; echo '{closing}'; exit {test} ;; esac\n")
+    (tmp_path / "dev").chmod(0o755)
+    done = subprocess.run([str(tmp_path / ".ci" / "run")], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == status
+    assert done.stdout.startswith("linted\nbuilt\n") and done.stdout.splitlines()[-1] == closing

@@ -1,0 +1,202 @@
+"""Pages stay true: every block is run, the table of files is the files, links lead somewhere.
+
+Python blocks are run by pytest's own `--doctest-glob=*.md`, commands with their output here (those of the projects in
+test_projects.py). After a change that is meant to change them, write the new output of the Python blocks, the table of
+files and the drawings with:  python tests/project/test_docs.py [PAGE ...]      (without a page: all of them)
+"""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+from quotes import missing
+
+from glassgrad import Tensor
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "glassgrad"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOLDERS = ["base", "graph", "schedule", "lower", "optimize", "render", "runtime", "engine", "tensor", "nn"]
+BESIDE = sorted(p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name not in [*FOLDERS, "__pycache__"])
+BEGIN, END = "<!-- files: written by tests/project/test_docs.py -->\n", "<!-- end of files -->\n"
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+# -- the table of files --------------------------------------------------------------------------------------
+def first_sentence(path: Path) -> str:
+    """What a file says it is: its docstring up to the first full stop."""
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    sentence = re.split(r"(?<=[.?])\s", " ".join(text.split()))[0]
+    return sentence.rstrip(".").replace("|", "\\|")
+
+
+def table_of_files() -> str:
+    """Every file of the package with its first sentence, stage by stage."""
+    lines = ["| file | what it is |", "|---|---|"]
+    for folder in (*FOLDERS, *BESIDE, ""):
+        files = sorted((PACKAGE / folder).rglob("*.py") if folder else PACKAGE.glob("*.py"))
+        for part, within in parts(folder, files).items():
+            lines.append(f"| **{folder or 'beside the stages'}** | {part}|")
+            for path in within:
+                said, name = first_sentence(path), path.relative_to(PACKAGE)
+                if said or path.name != "__init__.py":
+                    lines.append(f"| [`{name}`](../glassgrad/{name}) | {said} |")
+    return "\n".join(lines) + "\n"
+
+
+def parts(folder: str, files: list[Path]) -> dict[str, list[Path]]:
+    """Files in the order to read them: alphabetical, but for the rooms that Tensor's methods are in."""
+    if folder != "tensor":
+        return {"": files}
+    chain = [c.__module__ for c in reversed(Tensor.__mro__) if c is not object]
+    rooms = [PACKAGE.parent / f"{module.replace('.', '/')}.py" for module in chain]
+    beneath = [path for path in files if path not in rooms]
+    return {"methods: each room adds to the class of the one before ": rooms,
+            "what they stand on ": [path for path in beneath if path.parent.name == "tensor"],
+            "how things are computed, on nodes ": [path for path in beneath if path.parent.name != "tensor"]}
+
+
+def test_the_table_of_files_is_the_files() -> None:
+    page = ARCHITECTURE.read_text()
+    shown = page[page.index(BEGIN) + len(BEGIN):page.index(END)].splitlines()
+    wanted = table_of_files().splitlines()
+    changed = [f"+ {line}" for line in wanted if line not in shown]
+    changed += [f"- {line}" for line in shown if line not in wanted]
+    assert shown == wanted, "python tests/project/test_docs.py writes it anew:\n" + "\n".join(changed)
+
+
+@pytest.mark.parametrize("folder", [*FOLDERS, *BESIDE])
+def test_every_file_opens_with_its_contract(folder: str) -> None:
+    silent = [p.name for p in (PACKAGE / folder).rglob("*.py") if p.read_text().strip() and len(first_sentence(p)) < 10]
+    assert not silent
+
+
+# -- blocks that run -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_every_python_block_is_run(page: Path) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S):
+        assert block.lstrip().startswith(">>>"), f"this block is not run:\n{block}"
+        assert block.endswith("\n\n"), f"doctest takes the fence for output: leave a blank line before it\n{block}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_blocks_are_of_a_kind_that_is_checked(page: Path) -> None:
+    kinds = re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.M | re.S)
+    assert set(kinds) <= {"python", "text", "sh"}, kinds
+
+
+def quoted_commands(page: Path) -> list[tuple[str, list[str]]]:
+    """Commands that a page shows with their output; those of projects/ belong to test_projects.py."""
+    found = re.findall(r"^```text\n\$ ([^\n]*)\n(.*?)^```", page.read_text(), re.M | re.S)
+    return [(command, shown.splitlines()) for command, shown in found if "projects/" not in command]
+
+
+def typed(line: str) -> tuple[dict[str, str], list[str]]:
+    """A command as a reader types it: its settings, and its words with this Python in the place of theirs."""
+    words = shlex.split(line, comments=True)
+    first = next(i for i, word in enumerate(words) if not re.match(r"[A-Z_]+=", word))
+    own = {"python": [sys.executable], "glassgrad": [sys.executable, "-m", "glassgrad"]}
+    return dict(w.split("=", 1) for w in words[:first]), [*own.get(words[first], [words[first]]), *words[first + 1:]]
+
+
+NAMED = pytest.mark.only_on("CPU", reason="it shows the default device's name")
+
+
+@pytest.mark.parametrize("page, command, shown", [
+    pytest.param(p, command, shown, marks=[NAMED] * any(line.startswith("*** CPU") for line in shown))
+    for p in PAGES for command, shown in quoted_commands(p)])
+def test_a_quoted_command_prints_what_the_page_shows(page: Path, command: str, shown: list[str],
+                                                     tmp_path: Path) -> None:
+    settings, words = typed(command)
+    done = subprocess.run(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    line = missing(shown, done.stdout.splitlines())
+    assert line is None, f"{page.name} shows {line!r} after $ {command}; printed:\n{done.stdout}"
+
+
+def script_lines(page: Path) -> list[str]:
+    """What a page's `sh` blocks say to type."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.M | re.S)
+    return [line for block in blocks for line in block.splitlines() if line.strip() and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if script_lines(p)], ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_what_a_page_says_to_type_exists(page: Path) -> None:
+    """Long commands (a training, the whole suite) have tests of their own; here their names are checked."""
+    commands = (ROOT / "dev").read_text()
+    for line in script_lines(page):
+        _, words = typed(line)
+        if words[0] == "./dev":
+            assert re.search(rf"^{words[1]}\)$", commands, re.M), line
+        elif words[0] == sys.executable and words[1] != "-m":
+            assert (ROOT / words[1]).exists() or words[1].endswith(("train.py", "script.py")), line
+        elif words[0] == sys.executable:
+            assert words[2] in ("pip", "pytest", "glassgrad.compat", "glassgrad", "benchmarks.performance"), line
+        else:
+            assert (ROOT / words[0]).exists(), line
+
+
+def test_the_architecture_page_walks_through_every_stage() -> None:
+    page = ARCHITECTURE.read_text()
+    examples = doctest.DocTestParser().get_examples(page)
+    assert len(examples) >= 25
+    for stage in FOLDERS[1:-1]:
+        assert f"glassgrad.{stage}" in "".join(e.source for e in examples) or stage in ("tensor", "runtime"), stage
+    for word in ("task i0", "lane", "tile", "void ", "PARAM", "contract("):
+        assert any(word in e.want for e in examples), word
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"https?:|mailto:|#", target):
+            assert (page.parent / target.partition("#")[0]).exists(), f"{page.name} links to {target}"
+
+
+# -- writing the pages anew ----------------------------------------------------------------------------------
+def rewritten(text: str) -> str:
+    """The page with what its examples print now."""
+    names: dict[str, object] = {}
+    checker, out, done = doctest.OutputChecker(), [], 0
+    lines = text.splitlines(keepends=True)
+    for example in doctest.DocTestParser().get_examples(text):
+        length = example.source.count("\n")
+        out += lines[done:example.lineno + length]
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            exec(compile(example.source, "<page>", "single"), names)
+        got, want = printed.getvalue(), example.want
+        kept = checker.check_output(want, got, FLAGS) if want else not got
+        out += [want if kept else got]
+        done = example.lineno + length + want.count("\n")
+    return "".join(out + lines[done:])
+
+
+def main(pages: list[str]) -> None:
+    if not pages:
+        subprocess.run([sys.executable, str(ROOT / "docs" / "tools" / "diagrams.py")], check=True)
+    for path in [Path(p).resolve() for p in pages] or [p for p in PAGES if ">>>" in p.read_text()]:
+        before = path.read_text()
+        page = rewritten(before)
+        if path == ARCHITECTURE:
+            page = page[:page.index(BEGIN) + len(BEGIN)] + table_of_files() + page[page.index(END):]
+        if page != before:
+            path.write_text(page)
+            print(f"written: {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,54 @@
+"""The source stays readable: its figures (docs/tools/figures.py) do not exceed these limits. Lower one when you can."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+spec = importlib.util.spec_from_file_location(
+    "figures", Path(__file__).resolve().parents[2] / "docs" / "tools" / "figures.py")
+assert spec is not None and spec.loader is not None
+figures = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(figures)
+
+LINES = {"compiler": 10_900, "check": 900, "engine and runtime": 4_470, "tensor": 8_200, "nn": 6_320, "jit": 2_050,
+         "package": 35_450}
+LONGEST_CHAIN = 41
+LARGEST_FOLDER = 16
+IMPORT_CIRCLES = 3
+NAMES_USED_TWICE = 34
+PRIVATE_USES = 44
+EXECUTED_LINES, EXECUTED_FILES = 5_200, 90
+
+
+@pytest.mark.parametrize("part", LINES)
+def test_lines_of_code(part: str) -> None:
+    assert figures.sizes()[part] <= LINES[part]
+
+
+def test_longest_chain_of_classes() -> None:
+    assert figures.class_chains()[0] <= LONGEST_CHAIN, figures.class_chains()
+
+
+def test_largest_folder() -> None:
+    assert figures.largest_folder()[0] <= LARGEST_FOLDER, figures.largest_folder()
+
+
+def test_import_circles() -> None:
+    assert len(figures.import_circles()) <= IMPORT_CIRCLES, figures.import_circles()
+
+
+def test_class_names_are_used_once() -> None:
+    assert len(figures.class_names_used_twice()) <= NAMES_USED_TWICE, figures.class_names_used_twice()
+
+
+def test_private_names_stay_in_their_folder() -> None:
+    assert len(figures.private_uses()) <= PRIVATE_USES, "\n".join(figures.private_uses())
+
+
+@pytest.mark.only_on("CPU", reason="it counts what the default device executes")
+def test_lines_executed_by_a_small_training_expression() -> None:
+    lines, files = figures.lines_executed()
+    assert lines <= EXECUTED_LINES and files <= EXECUTED_FILES, (lines, files)

@@ -1,0 +1,110 @@
+"""The documentation site, without building it: its navigation, its generated pages, its links and its drawings.
+
+`./dev docs build` (which .ci/run runs) builds it, and refuses broken links and anchors.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(DOCS / "tools"))
+
+import diagrams  # noqa: E402
+import hooks  # noqa: E402
+import reference  # noqa: E402
+import source_pages  # noqa: E402
+
+from glassgrad import Tensor  # noqa: E402
+
+CONFIGURATION = (ROOT / "mkdocs.yml").read_text()
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    listed = re.findall(r"([\w/]+\.md)$", CONFIGURATION[CONFIGURATION.index("\nnav:"):], re.M)
+    assert sorted(listed) == sorted(p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md"))
+
+
+def test_generated_pages_of_the_navigation_exist() -> None:
+    def leaves(entry: object) -> list[str]:
+        if isinstance(entry, str):
+            return [entry]
+        return [leaf for inner in (entry.values() if isinstance(entry, dict) else entry) for leaf in leaves(inner)]
+    assert sorted(leaves(reference.navigation())) == sorted(reference.pages())
+
+
+# -- the API reference ---------------------------------------------------------------------------------------
+def test_the_reference_has_every_public_name_of_tensor() -> None:
+    pages = reference.pages()
+    anchors = {name for path, text in pages.items() if path.startswith("reference/tensor/")
+               for name in re.findall(r"^## \w+ \{ #(\w+) \}$", text, re.M)}
+    assert anchors == {n for n in dir(Tensor) if not n.startswith("_")}
+
+
+def test_an_entry_has_signature_sentence_example_and_source() -> None:
+    page = reference.pages()["reference/tensor/reduce.md"]
+    entry = page[page.index("## sum { #sum }"):]
+    entry = entry[:entry.index("\n## ", 5)]
+    assert re.search(r"```python\nsum\(.*axis.*\) -> Tensor\n```", entry, re.S)
+    assert "```pycon\n>>> " in entry
+    path, line = re.search(r"\((?:\.\./)+source/(glassgrad/tensor/\w+\.py)\.md#line-0-(\d+)\)", entry).groups()
+    defined = (ROOT / path).read_text().splitlines()[int(line) - 1:int(line) + 3]
+    assert any("def sum(" in text for text in defined)
+
+
+def test_names_of_the_big_table_lead_to_the_reference() -> None:
+    linked = reference.linked((DOCS / "api.md").read_text())
+    assert re.search(r"\| \[`relu\(\)`\]\(reference/tensor/\w+\.md#relu\) \|", linked)
+    assert "| [`TinyJit`](reference/glassgrad.md#TinyJit) |" in linked
+    assert "| [`Linear`](reference/nn.md#Linear) |" in linked
+
+
+@lru_cache(maxsize=1)
+def all_pages() -> frozenset[str]:
+    written = (p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md"))
+    return frozenset([*source_pages.pages(ROOT), *reference.pages(), *written])
+
+
+# -- the source ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda p: p.relative_to(DOCS).as_posix())
+def test_links_out_of_docs_have_a_page(page: Path) -> None:
+    place = page.relative_to(DOCS).as_posix()
+    text = re.sub(r"^```.*?^```", "", hooks.turned(page.read_text(), place), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)\s#]+\.md)", text):
+        to = (Path("/") / place).parent / target
+        assert to.resolve().relative_to("/").as_posix() in all_pages(), target
+
+
+def test_a_source_page_shows_the_file() -> None:
+    page = source_pages.pages(ROOT)["source/glassgrad/compiler/graph/ops.py.md"]
+    assert (ROOT / "glassgrad/compiler/graph/ops.py").read_text().rstrip() in page and 'linenums="1"' in page
+
+
+# -- other hosts ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("html", [
+    '<script src="https://a.example/x.js"></script>', '<link rel=stylesheet href="//b.example">',
+    "<img src='http://c.example/p.png'>", "<style>@import url(https://d.example/f.css);</style>"])
+def test_what_another_host_would_serve_is_found(html: str) -> None:
+    assert hooks.LOADED.search(html)
+
+
+def test_links_to_follow_are_no_loading() -> None:
+    assert not hooks.LOADED.search('<a href="https://semver.org">versions</a> <script src="assets/x.js"></script>')
+
+
+# -- drawings ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", diagrams.DRAWINGS)
+def test_a_drawing_is_what_would_be_drawn_now(name: str) -> None:
+    assert (DOCS / "img" / name).read_text() == diagrams.DRAWINGS[name](), "python docs/tools/diagrams.py draws it anew"
+
+
+def test_every_drawing_is_shown() -> None:
+    text = "".join(p.read_text() for p in DOCS.rglob("*.md"))
+    unused = [p.name for p in (DOCS / "img").glob("*.*g") if f"img/{p.name}" not in text]
+    assert not unused

@@ -1,0 +1,244 @@
+"""Devices: which one is the default, what happens where something is missing, and that all give the same numbers."""
+
+from __future__ import annotations
+
+import gc
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from scripts import run_script
+
+from glassgrad import Device, DeviceError, Tensor
+from glassgrad.base.settings import DEVICE_FLAGS, SETTINGS
+from glassgrad.runtime import devices
+from glassgrad.runtime.cpu import c_compiler as ccompiler
+from glassgrad.runtime.host_memory import HostMemory
+from glassgrad.runtime.python.python_device import PythonDevice
+
+WHERE = "from glassgrad import Device, Tensor; print(Device.DEFAULT, Tensor([1]).device, (Tensor([1, 2]) + 1).tolist())"
+
+
+@pytest.fixture
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No setting, no flag, no assignment chooses a device."""
+    for name in (*SETTINGS, *DEVICE_FLAGS, "DEVICE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Device, "_default", None)
+    return monkeypatch
+
+
+# -- the default ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("environment, expected", [
+    ({}, "CPU"), ({"CLANG": "1"}, "CLANG"), ({"PYTHON": "1"}, "PYTHON"), ({"LLVM": "1"}, "CPU"),
+    ({"DEV": "python"}, "PYTHON"), ({"DEVICE": "CLANG"}, "CLANG"),
+], ids=str)
+def test_a_script_runs_where_its_environment_says(environment: dict[str, str], expected: str) -> None:
+    assert run_script(WHERE, **environment)[0].split(maxsplit=2) == [expected, expected, "[2, 3]\n"]
+
+
+def test_the_order_of_choice(nothing_set: pytest.MonkeyPatch) -> None:
+    assert Device.DEFAULT == "CPU"
+    nothing_set.setenv("DEVICE", "PYTHON")
+    assert Device.DEFAULT == "PYTHON"
+    nothing_set.setenv("CLANG", "1")
+    assert Device.DEFAULT == "CLANG", "a flag before DEVICE"
+    nothing_set.setenv("CLANG", "0")
+    assert Device.DEFAULT == "PYTHON", "only 1 switches a flag on"
+    nothing_set.setenv("DEV", "CPU")
+    nothing_set.setenv("CLANG", "1")
+    assert Device.DEFAULT == "CPU", "DEV before flags"
+    Device.DEFAULT = "clang"
+    assert Device.DEFAULT == "CLANG", "an assignment before all"
+    assert Tensor([1]).device == "CLANG"
+    Device.DEFAULT = None  # type: ignore[assignment]
+    assert Device.DEFAULT == "CPU"
+
+
+@pytest.mark.parametrize("said, make", [
+    ("METAL=1", lambda m: m.setenv("METAL", "1")), ("DEV=quantum", lambda m: m.setenv("DEV", "quantum")),
+    ("DEVICE=quantum", lambda m: m.setenv("DEVICE", "quantum")),
+])
+def test_a_device_that_is_not_here_is_never_replaced(said: str, make: Any, nothing_set: pytest.MonkeyPatch) -> None:
+    make(nothing_set)
+    with pytest.raises(DeviceError) as error:
+        Tensor([1.0])
+    assert str(error.value).partition("\n  at: ")[0] == f"""\
+there is no such device
+  given:    {said}
+  expected: one of CPU, CLANG, PYTHON, CUDA, OPENCL
+  fix:      check the name, or register a device: Device._devices[name] = YourDevice"""
+    assert f"{__file__}:" in str(error.value), "at the user's line"
+
+
+def test_wrong_names() -> None:
+    for name, given in (("GPU7", "'GPU7'"), ("", "''")):
+        with pytest.raises(DeviceError) as error:
+            Tensor([1.0], device=name)
+        assert f"given:    {given}" in str(error.value)
+    with pytest.raises(DeviceError) as error:
+        Device.canonicalize(3)  # type: ignore[arg-type]
+    assert str(error.value).partition("\n  at: ")[0] == """\
+a device is named by a string
+  given:    3
+  expected: a name such as "CPU"
+  fix:      write device="CPU\""""
+
+
+def test_a_newcomers_device_is_one_more_entry(nothing_set: pytest.MonkeyPatch) -> None:
+    nothing_set.setitem(Device._devices, "MY", PythonDevice)
+    nothing_set.setitem(Device._opened, "MY", PythonDevice("MY"))
+    total = Tensor([1, 2, 3], device="MY") + Tensor([4, 5, 6], device="my")
+    assert total.device == "MY" and total.tolist() == [5, 7, 9]
+    assert "MY" in Device.get_available_devices()
+
+
+def test_a_plug_in_is_found_by_its_entry_point(nothing_set: pytest.MonkeyPatch) -> None:
+    class Entry:
+        name = "plugged"
+
+        @staticmethod
+        def load() -> Any:
+            return lambda: PythonDevice("PLUGGED")
+
+    found = {"glassgrad.devices": [Entry]}
+    nothing_set.setattr("importlib.metadata.entry_points", lambda group: found.get(group, []))
+    nothing_set.setattr(Device, "_devices", dict(Device._devices))
+    nothing_set.setattr(Device, "_opened", dict(Device._opened))
+    assert Device.canonicalize("Plugged") == "PLUGGED"
+    assert (Tensor([1.0], device="plugged") * 2).tolist() == [2.0]
+
+
+# -- where something is missing ------------------------------------------------------------------------------
+def test_without_llvmlite_a_c_compiler_is_used(nothing_set: pytest.MonkeyPatch,
+                                               capsys: pytest.CaptureFixture[str]) -> None:
+    nothing_set.setattr(devices, "find_spec", lambda name: None)
+    opened = devices._open_cpu()
+    assert (opened.name, opened.language) == ("CPU", "c")
+    notice = capsys.readouterr()
+    compiler = ccompiler.find_compiler()[0]
+    assert notice.err == f"glassgrad: no llvmlite: CPU kernels are compiled by {compiler}; pip install llvmlite\n"
+    assert notice.out == ""
+
+
+def test_without_any_compiler_kernels_are_interpreted(nothing_set: pytest.MonkeyPatch,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    nothing_set.setattr(devices, "find_spec", lambda name: None)
+    nothing_set.setattr(ccompiler, "find_spec", lambda name: None)
+    nothing_set.setattr(ccompiler.shutil, "which", lambda name: None)
+    nothing_set.delenv("CC", raising=False)
+    ccompiler._find.cache_clear()
+    try:
+        opened = devices._open_cpu()
+        assert isinstance(opened, PythonDevice) and opened.name == "CPU"
+        assert capsys.readouterr().err == "glassgrad: no llvmlite and no C compiler: CPU kernels are interpreted, " \
+                                          "slowly; pip install llvmlite\n"
+        with pytest.raises(DeviceError, match="the CLANG device needs a C compiler, and none was found"):
+            devices._open_clang()
+    finally:
+        ccompiler._find.cache_clear()
+
+
+HIDE = """
+    import importlib.abc, importlib.util, sys
+    HIDDEN = ("llvmlite", "ziglang")
+
+    class Hide(importlib.abc.MetaPathFinder):
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] in HIDDEN:
+                raise ModuleNotFoundError(f"No module named {name!r}")
+
+    found = importlib.util.find_spec
+    importlib.util.find_spec = lambda name, package=None: None if name in HIDDEN else found(name, package)
+    sys.meta_path.insert(0, Hide())
+"""
+SOFTMAX = """
+    from glassgrad import Tensor
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    print((x @ x).softmax().tolist())
+"""
+
+
+def test_whole_scripts_run_without_llvmlite_and_without_compilers() -> None:
+    expected, silence = run_script(SOFTMAX)
+    assert silence == ""
+    out, err = run_script(HIDE + SOFTMAX)
+    assert out == expected
+    assert re.fullmatch(r"glassgrad: no llvmlite: CPU kernels are compiled by \S+; pip install llvmlite\n", err)
+    out, err = run_script(HIDE + SOFTMAX, PATH="/nowhere", CC="")
+    assert out == expected
+    assert err == "glassgrad: no llvmlite and no C compiler: CPU kernels are interpreted, slowly; " \
+                  "pip install llvmlite\n"
+
+
+# -- the same numbers ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["CPU", "CLANG", "PYTHON"])
+def test_every_device_computes_the_same(name: str, rng: np.random.Generator) -> None:
+    a, b = rng.standard_normal((7, 13)).astype("float32"), rng.standard_normal((13, 5)).astype("float32")
+    x, y = Tensor(a, device=name), Tensor(b, device=name)
+    product = a.astype("float64") @ b
+    np.testing.assert_allclose((x @ y).numpy(), product, rtol=1e-5, atol=1e-5)
+    weights = np.exp(product - product.max(1, keepdims=True))
+    np.testing.assert_allclose((x @ y).softmax().numpy(), weights / weights.sum(1, keepdims=True), rtol=1e-5, atol=1e-6)
+    (x @ y).relu().sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), (product > 0) @ b.T, rtol=1e-5, atol=1e-5)
+    assert x.grad.device == name
+
+
+def test_random_numbers_are_the_same_on_every_device() -> None:
+    drawn = []
+    for name in ("CPU", "CLANG", "PYTHON"):
+        Tensor.manual_seed(7)
+        drawn.append(Tensor.rand(5, 7, device=name).tolist())
+    assert drawn[0] == drawn[1] == drawn[2]
+
+
+def test_tensors_travel_between_devices() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]], device="CPU")
+    there = (x + 1).to("PYTHON")
+    assert there.device == "PYTHON" and (there * 2).to("CPU").tolist() == [[4.0, 6.0], [8.0, 10.0]]
+    with pytest.raises(DeviceError) as error:
+        _ = x + there
+    assert str(error.value).partition("\n  at: ")[0] == """\
+operands live on different devices
+  given:    CPU and PYTHON
+  expected: one device
+  fix:      move one: x.to("CPU")"""
+
+
+@pytest.mark.parametrize("name", ["CPU", "CLANG", "PYTHON"])
+def test_memory_comes_back(name: str) -> None:
+    memory: HostMemory = Device[name].memory
+    gc.collect()
+    before = memory.stats().live
+    x = (Tensor.ones(1024, 1024, device=name).contiguous() * 2).realize()
+    assert memory.stats().live == before + (4 << 20)
+    del x
+    assert memory.stats().live == before
+    Device[name].empty_cache()
+    Device[name].synchronize()
+
+
+# -- starting ------------------------------------------------------------------------------------------------
+def test_a_warm_process_loads_neither_llvmlite_nor_numpy() -> None:
+    script = """
+        import sys
+        from glassgrad import Tensor
+        a, b = Tensor([1.0, 2.0, 3.0]), Tensor([4.0, 5.0, 6.0])
+        print((a + b).sum().item())
+        heavy = ("numpy", "llvmlite", "glassgrad.compiler.lower.lower", "glassgrad.compiler.render.llvm.llvm_ir")
+        print(*[m for m in heavy if m in sys.modules])
+    """
+    assert run_script(script)[0].splitlines()[0] == "21.0"
+    assert run_script(script)[0].splitlines() == ["21.0", ""]
+
+
+def test_importing_loads_neither() -> None:
+    script = """
+        import sys
+        import glassgrad
+        heavy = ("numpy", "llvmlite", "tqdm", "subprocess", "asyncio", "email", "importlib.metadata", "multiprocessing")
+        print(*[m for m in heavy if m in sys.modules])
+    """
+    assert run_script(script)[0].split() == []

@@ -1,0 +1,484 @@
+"""The worker pool, compiled by LLVM and by the C compiler. References: arithmetic that only comes out right if every
+task ran exactly once, after the command before it, with an arena of its own; and rendezvous that need every worker
+awake."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.base.settings import Context
+from glassgrad.runtime.cpu import llvm_compiler as llvm, worker_pool as workers
+from glassgrad.runtime.cpu.elf_loader import Image, Object
+from glassgrad.runtime.cpu.worker_pool import Command, CommandList, Native, WorkerPool, native_object, worker_pool
+from glassgrad.runtime.cpu.worker_pool_c import MOST_TASKS
+from glassgrad.runtime.cpu.worker_pool_ir import ir_text
+
+pytest.importorskip("llvmlite", reason="the kernels of these tests are LLVM IR")
+
+ROOT = Path(__file__).resolve().parents[2]
+KERNELS = """
+; out[task] = in[(7 task + 3) mod n] + 1, where in is what the command before wrote
+define void @follow(ptr %args, i64 %task, ptr %scratch) nounwind {
+  %out.at = getelementptr ptr, ptr %args, i64 1
+  %n.at = getelementptr ptr, ptr %args, i64 2
+  %in = load ptr, ptr %args
+  %out = load ptr, ptr %out.at
+  %n.cell = load ptr, ptr %n.at
+  %n = load i64, ptr %n.cell
+  %a = mul i64 %task, 7
+  %b = add i64 %a, 3
+  %c = urem i64 %b, %n
+  %p = getelementptr i64, ptr %in, i64 %c
+  %v = load i64, ptr %p
+  %w = add i64 %v, 1
+  %q = getelementptr i64, ptr %out, i64 %task
+  store i64 %w, ptr %q
+  ret void
+}
+; counts[task] += 1, not atomically: two runs of one task at once would lose a count
+define void @count(ptr %args, i64 %task, ptr %scratch) nounwind {
+  %counts = load ptr, ptr %args
+  %p = getelementptr i64, ptr %counts, i64 %task
+  %v = load i64, ptr %p
+  %w = add i64 %v, 1
+  store i64 %w, ptr %p
+  ret void
+}
+; seen[task] = scratch; scratch[0] = task, and after some work scratch[0] must still be task
+define void @arena(ptr %args, i64 %task, ptr %scratch) nounwind {
+entry:
+  %seen = load ptr, ptr %args
+  %p = getelementptr i64, ptr %seen, i64 %task
+  store volatile i64 %task, ptr %scratch
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %j, %loop ]
+  %j = add i64 %i, 1
+  %now = load volatile i64, ptr %scratch
+  %more = icmp ult i64 %j, 200
+  br i1 %more, label %loop, label %out
+out:
+  %ok = icmp eq i64 %now, %task
+  %address = ptrtoint ptr %scratch to i64
+  %result = select i1 %ok, i64 %address, i64 0
+  store i64 %result, ptr %p
+  ret void
+}
+; meets the other tasks: waits until all have arrived, or gives up after a long while; met[0] counts arrivals,
+; met[1] the tasks that saw everybody, met[2] is how many there are, met[3 + task] becomes the task's arena
+define void @meet(ptr %args, i64 %task, ptr %scratch) nounwind {
+entry:
+  %met = load ptr, ptr %args
+  %happy = getelementptr i64, ptr %met, i64 1
+  %all.at = getelementptr i64, ptr %met, i64 2
+  %all = load i64, ptr %all.at
+  %slot = add i64 %task, 3
+  %arena.at = getelementptr i64, ptr %met, i64 %slot
+  store ptr %scratch, ptr %arena.at
+  atomicrmw add ptr %met, i64 1 seq_cst
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %j, %wait ]
+  %here = load atomic i64, ptr %met seq_cst, align 8
+  %everybody = icmp sge i64 %here, %all
+  br i1 %everybody, label %good, label %wait
+wait:
+  %j = add i64 %i, 1
+  %patient = icmp ult i64 %j, 3000000000
+  br i1 %patient, label %loop, label %out
+good:
+  atomicrmw add ptr %happy, i64 1 seq_cst
+  br label %out
+out:
+  ret void
+}
+; spins for as many rounds as the cell says
+define void @busy(ptr %args, i64 %task, ptr %scratch) nounwind {
+entry:
+  %cell = load ptr, ptr %args
+  %rounds = load i64, ptr %cell
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %j, %loop ]
+  store volatile i64 %i, ptr %scratch
+  %j = add i64 %i, 1
+  %more = icmp ult i64 %j, %rounds
+  br i1 %more, label %loop, label %out
+out:
+  ret void
+}
+"""
+image = Image(llvm.compile_ir(KERNELS))
+FOLLOW, COUNT, ARENA, MEET, BUSY = (image.address(name) for name in ("follow", "count", "arena", "meet", "busy"))
+CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+
+
+@pytest.fixture(scope="module", params=["llvm", "c"])
+def native(request: pytest.FixtureRequest) -> Native:
+    try:
+        return Native(native_object(request.param))
+    except DeviceError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(params=[1, 2, 4])
+def pool(request: pytest.FixtureRequest, native: Native) -> Iterator[WorkerPool]:
+    made = WorkerPool(request.param, native=native)
+    yield made
+    made.close()
+
+
+def address(array: np.ndarray) -> int:
+    return int(array.ctypes.data)
+
+
+def test_every_task_runs_once_and_commands_follow_each_other(pool: WorkerPool, seed: int) -> None:
+    chance = random.Random(seed)
+    n = 97
+    cell = np.array([n], np.int64)
+    for _ in range(20):
+        steps = chance.randrange(1, 60)
+        buffers = np.zeros((steps + 1, n), np.int64)
+        buffers[0] = np.arange(n) * 1000
+        launches = [(FOLLOW, [address(buffers[k]), address(buffers[k + 1]), address(cell)], n, chance.random() < 0.2)
+                    for k in range(steps)]
+        commands = CommandList(launches)
+        pool.run(commands.address, len(commands))
+        expected = buffers[0]
+        for k in range(steps):
+            expected = expected[(7 * np.arange(n) + 3) % n] + 1
+            assert (buffers[k + 1] == expected).all(), f"command {k} of {steps}"
+
+
+def test_stress_with_random_counts_and_gaps(native: Native, seed: int) -> None:
+    """100,000 launches in lists of random length, between which workers spin, are falling asleep, or sleep."""
+    chance = random.Random(seed)
+    for threads, launches, limit in ((2, 60_000, 20.0), (4, 40_000, 30.0)):
+        pool, counts, expected = WorkerPool(threads, native=native), np.zeros(64, np.int64), np.zeros(64, np.int64)
+        start, done = time.monotonic(), 0
+        while done < launches:
+            tasks = [chance.choice((0, 1, 2, 3, 5, 17, 64)) for _ in range(chance.choice((1, 1, 2, 10, 400)))]
+            commands = CommandList([(COUNT, [address(counts)], number, chance.random() < 0.1) for number in tasks])
+            pool.run(commands.address, len(commands))
+            for number in tasks:
+                expected[:number] += 1
+            done += len(tasks)
+            if chance.random() < 0.05:
+                time.sleep(chance.choice((0, 1e-5, 2e-5, 1e-4)))
+        pool.close()
+        assert (counts == expected).all()
+        assert time.monotonic() - start < limit, f"{threads} workers: absurdly slow"
+
+
+@pytest.mark.parametrize("threads, rounds, spin", [(2, 300, 30_000), (2, 2_500, 100), (4, 30, 1_000)])
+def test_no_wake_up_is_lost(native: Native, threads: int, rounds: int, spin: int, seed: int,
+                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks that wait for each other need all workers at once. The gaps straddle the moment of falling asleep."""
+    monkeypatch.setattr(workers, "SPIN_NANOSECONDS", spin)
+    chance, pool = random.Random(seed), WorkerPool(threads, native=native)
+    met = np.zeros((rounds, 3 + threads), np.int64)
+    met[:, 2] = threads
+    gaps = np.array([chance.randrange(1, 2 * spin) for _ in range(rounds)], np.int64)
+    launches = []
+    for number in range(rounds):
+        launches.append((MEET, [address(met[number])], threads, False))
+        launches.append((BUSY, [address(gaps[number:])], 1, True))
+    commands = CommandList(launches)
+    pool.run(commands.address, len(commands))
+    pool.close()
+    assert (met[:, :3] == threads).all(), f"round {(met[:, 1] != threads).argmax()}: somebody slept through it"
+    assert all(len(set(row)) == threads for row in met[:, 3:].tolist()), "two workers at once had the same arena"
+
+
+def test_the_caller_takes_tasks_from_the_front_and_the_worker_from_the_back(native: Native) -> None:
+    """So that the next command finds in each core's cache what this one left there."""
+    pool, me = WorkerPool(2, native=native), threading.get_ident()
+    taken: list[tuple[bool, int]] = []
+    meeting = threading.Barrier(2)
+
+    def task(_args: int, number: int, _scratch: int) -> None:
+        taken.append((threading.get_ident() == me, number))
+        meeting.wait(20)                      # each of the two is in a task before either takes another
+    callback = CALLBACK(task)
+    commands = CommandList([(ctypes.cast(callback, ctypes.c_void_p).value or 0, [], 6, False)])
+    for _ in range(3):
+        pool.run(commands.address, 1)
+        mine, theirs = ([number for caller, number in taken if caller is who] for who in (True, False))
+        assert (mine, theirs) == ([0, 1, 2], [5, 4, 3])
+        taken.clear()
+    pool.close()
+
+
+def test_more_tasks_than_the_pool_counts_run_on_the_caller(native: Native) -> None:
+    counts = np.zeros(MOST_TASKS + 1, np.int64)
+    for tasks in (MOST_TASKS, MOST_TASKS + 1):
+        for threads in (1, 2):
+            pool = WorkerPool(threads, native=native)
+            commands = CommandList([(COUNT, [address(counts)], tasks, False)] * 2)
+            pool.run(commands.address, 2)
+            pool.close()
+    assert (counts[:MOST_TASKS] == 8).all() and counts[MOST_TASKS] == 4
+
+
+def test_arenas_are_private_aligned_and_grow(pool: WorkerPool) -> None:
+    for size in (100, 1 << 16, 5 << 20):
+        pool.ensure_scratch(size)
+        seen = np.zeros(500, np.int64)
+        commands = CommandList([(ARENA, [address(seen)], 500, False)])
+        pool.run(commands.address, 1)
+        places = sorted(set(seen.tolist()))
+        assert 0 not in places, "another worker wrote into the arena"
+        assert 1 <= len(places) <= pool.threads and all(place % 64 == 0 for place in places)
+        assert all(after - before >= size for before, after in zip(places, places[1:]))
+        for place in places:
+            ctypes.memset(place, 1, size)  # mapped to the end
+
+
+def test_arguments_can_be_redirected(pool: WorkerPool) -> None:
+    first, second = np.zeros(8, np.int64), np.zeros(8, np.int64)
+    commands = CommandList([(COUNT, [address(first)], 8, False)])
+    pool.run(commands.address, 1)
+    commands.arguments[0][0] = address(second)
+    pool.run(commands.address, 1)
+    assert first.tolist() == second.tolist() == [1] * 8
+
+
+def test_two_python_threads_take_turns(pool: WorkerPool) -> None:
+    counts = np.zeros((3, 33), np.int64)
+
+    def launch(row: int) -> None:
+        commands = CommandList([(COUNT, [address(counts[row])], 33, False)] * 20)
+        for _ in range(50):
+            pool.run(commands.address, len(commands))
+
+    threads = [threading.Thread(target=launch, args=(row,)) for row in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (counts == 1000).all()
+
+
+def test_nested_launches_run_inline(pool: WorkerPool) -> None:
+    counts = np.zeros((8, 5), np.int64)
+    inner = [CommandList([(COUNT, [address(counts[task])], 5, False)] * 3) for task in range(8)]
+    idents = set()
+
+    def nested(_args: int, task: int, _scratch: int) -> None:
+        idents.add(threading.get_ident())
+        pool.run(inner[task].address, 3)
+
+    callback = CALLBACK(nested)
+    outer = CommandList([(ctypes.cast(callback, ctypes.c_void_p).value or 0, [], 8, False)])
+    pool.run(outer.address, 1)
+    assert (counts == 3).all() and len(idents) <= pool.threads
+
+
+@pytest.mark.parametrize("number, bound, left", [(7, 7, 0), (6, 7, 2), (-1, 0, 2), (-2**31, 0, 2), (2**31 - 1, 9, 0),
+                                                 (5, 2**31, 2)])
+def test_a_check_ends_the_walk_where_a_number_is_below_its_bound(pool: WorkerPool, number: int, bound: int,
+                                                                 left: int) -> None:
+    counts, passed, checked = np.zeros((2, 5), np.int64), np.array([9], np.int32), np.array([number, -1], np.int32)
+    walked = CommandList([(COUNT, [address(row)], 5, False) for row in counts])
+    first, last = walked.commands
+    rows = (Command * 4)(first, Command.check(address(passed), 9), Command.check(address(checked), bound), last)
+    inside: list[int] = []
+
+    def nested(_args: int, _task: int, _scratch: int) -> None:
+        inside.append(pool.run(ctypes.addressof(rows), 4))
+
+    assert pool.run(ctypes.addressof(rows), 4) == left
+    assert (counts[0] == 1).all() and (counts[1] == (left == 0)).all()
+    callback = CALLBACK(nested)
+    outer = CommandList([(ctypes.cast(callback, ctypes.c_void_p).value or 0, [], 1, False)])
+    assert pool.run(outer.address, 1) == 0 and inside == [left]
+    assert (counts[0] == 2).all() and (counts[1] == 2 * (left == 0)).all()
+
+
+def test_timed_run_reports_each_command(pool: WorkerPool) -> None:
+    cells = [np.array([rounds], np.int64) for rounds in (1, 3_000_000)]
+    commands = CommandList([(BUSY, [address(cell)], 1, False) for cell in cells])
+    pool.run(commands.address, 2)  # starts the threads, which takes its time
+    short, long = pool.run_timed(commands.address, 2)
+    assert 0 < short < long and long > 500_000
+
+
+def test_caller_sleeps_while_a_worker_is_long(native: Native) -> None:
+    """Waiting for one long task must not burn the caller's core: it spins, yields, then sleeps."""
+    pool = WorkerPool(2, native=native)
+    me, slept = threading.get_ident(), []
+
+    def task(_args: int, number: int, _scratch: int) -> None:
+        if threading.get_ident() != me:
+            time.sleep(0.3)
+            slept.append(number)
+        elif number == 0:
+            time.sleep(0.02)  # let the worker take the other task
+
+    callback = CALLBACK(task)
+    commands = CommandList([(ctypes.cast(callback, ctypes.c_void_p).value or 0, [], 2, False)])
+    before = time.thread_time()
+    pool.run(commands.address, 1)
+    used = time.thread_time() - before
+    pool.close()
+    assert not slept or used < 0.15, f"the caller used {used:.3f} s of processor time while waiting"
+
+
+def worker_threads() -> set[threading.Thread]:
+    """The workers of all pools: other tests of this process may have left the default one running."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("glassgrad-worker")}
+
+
+def test_closed_pool_still_runs(native: Native) -> None:
+    before = worker_threads()
+    pool, counts = WorkerPool(3, native=native), np.zeros(9, np.int64)
+    commands = CommandList([(COUNT, [address(counts)], 9, False)])
+    pool.run(commands.address, 1)
+    assert len(worker_threads() - before) == 2
+    pool.close()
+    assert worker_threads() <= before
+    pool.run(commands.address, 1)
+    assert (counts == 2).all()
+
+
+def test_dropped_pool_ends_its_threads(native: Native) -> None:
+    before = worker_threads()
+    pool, counts = WorkerPool(3, native=native), np.zeros(9, np.int64)
+    commands = CommandList([(COUNT, [address(counts)], 9, False)])
+    pool.run(commands.address, 1)
+    assert len(worker_threads() - before) == 2
+    del pool
+    assert worker_threads() <= before
+
+
+def test_setting_chooses_the_pool() -> None:
+    with Context(THREADS=3):
+        assert worker_pool().threads == 3 and worker_pool() is worker_pool()
+    assert worker_pool().threads == workers.available_cores()
+    with pytest.raises(Bug, match="at least one worker"):
+        WorkerPool(0)
+
+
+PRELUDE = """
+import ctypes, os, signal, sys, threading, time
+import numpy as np
+from glassgrad.runtime.cpu import llvm_compiler as llvm
+from glassgrad.runtime.cpu.elf_loader import Image
+from glassgrad.runtime.cpu.worker_pool import CommandList, WorkerPool
+image = Image(llvm.compile_ir(KERNELS))
+pool, counts = WorkerPool(4), np.zeros(50, np.int64)
+commands = CommandList([(image.address("count"), [counts.ctypes.data], 50, False)] * 20)
+def launch(times=1):
+    for _ in range(times): pool.run(commands.address, 20)
+cell = np.array([1], np.int64)
+busy = CommandList([(image.address("busy"), [cell.ctypes.data], 4, False)])
+"""
+
+
+def run_script(body: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    script = f"KERNELS = {KERNELS!r}\n{PRELUDE}\n{textwrap.dedent(body)}"
+    return subprocess.run([sys.executable, "-X", "faulthandler", "-c", script], cwd=ROOT, capture_output=True,
+                          text=True, timeout=timeout)
+
+
+@pytest.mark.skipif(not hasattr(sys, "getswitchinterval") or sys.platform == "win32", reason="no fork here")
+def test_fork() -> None:
+    """Children rebuild the pool, also when the parent forked while another of its threads was launching."""
+    done = run_script("""
+        launch()
+        stop = []
+        other = threading.Thread(target=lambda: [launch() for _ in iter(lambda: bool(stop), True)])
+        other.start()
+        for number in range(12):
+            child = os.fork()
+            if child == 0:
+                counts[:] = 0
+                launch(5)
+                workers = sum(t.name.startswith("glassgrad-worker") for t in threading.enumerate())
+                os._exit(0 if (counts == 100).all() and workers == 3 else 1)
+            assert os.waitpid(child, 0)[1] == 0, "the child failed"
+        stop.append(1)
+        other.join()
+        counts[:] = 0
+        launch(5)
+        assert (counts == 100).all()
+        child = os.fork()
+        if child == 0:
+            launch()
+            sys.exit(0)                         # the ordinary way out, with its own workers to join
+        assert os.waitpid(child, 0)[1] == 0
+        print("fine")
+    """)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+
+
+@pytest.mark.parametrize("ending", [
+    "launch()",                                                                         # workers spin
+    "launch(); time.sleep(0.05)",                                                       # workers sleep
+    "threading.Thread(target=lambda: launch(10**9), daemon=True).start(); time.sleep(0.05)",   # launching for ever
+    "pool = None",                                                                      # dropped before the end
+    "import atexit; atexit.register(launch); launch()",                                 # launching while it ends
+    "import weakref; f = weakref.finalize(counts.base if counts.base is not None else pool, launch)",
+], ids=["spinning", "asleep", "launching", "dropped", "atexit", "finalizer"])
+def test_interpreter_exit(ending: str) -> None:
+    start = time.monotonic()
+    done = run_script(f"launch(3)\nprint('end', flush=True)\n{ending}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no POSIX signals here")
+def test_control_c_arrives_after_the_call_and_the_pool_survives() -> None:
+    done = run_script("""
+        cell[0] = 500_000_000
+        threading.Timer(0.15, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            pool.run(busy.address, 1)
+            time.sleep(5)
+            print("not interrupted")
+        except KeyboardInterrupt:
+            print("interrupted")
+        counts[:] = 0
+        launch(5)
+        print((counts == 100).all(), sum(t.name.startswith("glassgrad-worker") for t in threading.enumerate()))
+    """)
+    assert (done.returncode, done.stdout) == (0, "interrupted\nTrue 3\n"), done.stderr
+
+
+@pytest.mark.parametrize("triple", ["x86_64-unknown-linux-gnu", "x86_64-pc-windows-msvc-elf",
+                                    "aarch64-unknown-linux-gnu", "aarch64-pc-windows-msvc-elf"])
+def test_pool_compiles_for_other_systems(triple: str) -> None:
+    """The same text becomes an ELF object that needs nothing from outside, for every system we name."""
+    from llvmlite import binding
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    machine = binding.Target.from_triple(triple).create_target_machine(opt=1, reloc="pic", codemodel="small")
+    module = binding.parse_assembly(ir_text(triple.partition("-")[0]))
+    module.triple = triple
+    module.verify()
+    linked = Object(machine.emit_object(module))
+    assert linked.undefined() == [] and len(linked.link(0x7F00_0000_0000)) > 500
+    names = {symbol.name for symbol in linked.symbols}
+    assert {"glassgrad_run", "glassgrad_inline", "glassgrad_worker", "glassgrad_stop", "glassgrad_spin"} <= names
+
+
+def test_warm_process_loads_no_compiler(tmp_path: Path) -> None:
+    script = "import sys; from glassgrad.runtime.cpu.worker_pool import WorkerPool, CommandList\n" \
+             "WorkerPool(2).run(0, 0); print('llvmlite' in sys.modules, 'subprocess' in sys.modules)"
+    for expected in ("True", "False"):
+        done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True,
+                              env={"PATH": "/usr/bin:/bin", "CACHE_DIR": str(tmp_path)})
+        assert done.stdout.split()[:1] == [expected], done.stderr
+    assert done.stdout.split()[1] == "False"

@@ -1,0 +1,435 @@
+"""The cut into kernels: how many, in which order, why; and that asking for a schedule runs nothing."""
+
+from __future__ import annotations
+
+import gc
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies as st
+
+from glassgrad import Context, Device, GlobalCounters, Tensor, nn
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.schedule.fusion import DEEP_ENOUGH, DEEPEST, LARGEST, fuse
+from glassgrad.compiler.schedule.kernels import Schedule, schedule
+from glassgrad.engine.schedule_key import normalise, with_params
+
+ANOTHER = "CPU" if Device.DEFAULT == "PYTHON" else "PYTHON"       # than the one that everything else here runs on
+
+
+def ready(*shape: int) -> Tensor:
+    """A tensor whose values are in memory."""
+    return Tensor.rand(*shape).realize()
+
+
+def kernels(*tensors: Tensor) -> int:
+    return len(tensors[0].schedule(*tensors[1:]))
+
+
+# -- how many kernels ----------------------------------------------------------------------------------------
+def diamond(x: Tensor) -> Tensor:
+    shared = x * 2
+    return (shared + 1) * (shared - 1)
+
+
+ONE_KERNEL: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "elementwise into a sum": lambda x, y: (x + y).relu().sum(),
+    "softmax": lambda x, y: x.softmax(),
+    "softmax along the first axis": lambda x, y: x.softmax(0),
+    "log_softmax": lambda x, y: x.log_softmax(),
+    "layernorm": lambda x, y: x.layernorm(),
+    "matmul": lambda x, y: x @ y,
+    "matmul of views": lambda x, y: x.T @ y.flip(0).T,
+    "matmul, bias, relu": lambda x, y: (x @ y + y[0]).relu(),
+    "prologue into a matmul": lambda x, y: (x * 2 + 1) @ y.relu(),
+    "a diamond of cheap ops": lambda x, y: diamond(x),
+    "a diamond into a sum": lambda x, y: diamond(x).sum(1),
+    "gelu": lambda x, y: x.gelu(),
+    "standard deviation": lambda x, y: x.std(),
+    "a chain of views inside": lambda x, y: (x.T.reshape(32, 128).flip(1)[::2] + 1).permute(1, 0) * 3,
+    "random numbers": lambda x, y: ((Tensor.randn(4, 4) + 1) * 2).relu(),
+    "random numbers into a sum": lambda x, y: Tensor.rand(100, 100).sum(),
+    "constants alone": lambda x, y: Tensor.full((3, 4), 2.0) + 1,
+    "the mean of a product": lambda x, y: (x * y).mean(),
+    "counting": lambda x, y: Tensor.arange(10) * 2,
+    "the place of the maximum": lambda x, y: x.argmax(1),
+    "a triangle": lambda x, y: x.tril() + Tensor.eye(64),
+    "one hot": lambda x, y: Tensor([1, 2]).realize().one_hot(4),
+    "contiguous after a reduction": lambda x, y: x.softmax().contiguous(),
+    "a convolution": lambda x, y: x.reshape(1, 1, 64, 64).conv2d(y[:3, :3].reshape(1, 1, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", ONE_KERNEL)
+@pytest.mark.parametrize("noopt", [0, 1])
+def test_one_kernel(name: str, noopt: int) -> None:
+    x, y = ready(64, 64), ready(64, 64)
+    with Context(NOOPT=noopt):
+        result = ONE_KERNEL[name](x, y)
+        assert kernels(result) == 1
+        GlobalCounters.reset()
+        result.realize()
+        assert GlobalCounters.kernel_count == 1
+
+
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "slices": lambda x: x[1:3, :, ::2], "permute": lambda x: x.permute(2, 0, 1), "reshape": lambda x: x.reshape(6, -1),
+    "expand": lambda x: x.reshape(1, 4, 3, 6).expand(5, 4, 3, 6), "flip": lambda x: x.flip((0, 2)),
+    "pad": lambda x: x.pad(((1, 1), (0, 0), (2, 0))), "squeeze": lambda x: x[:1].squeeze(0), "T": lambda x: x[0].T,
+    "one element": lambda x: x[1, 2, 3], "steps backwards": lambda x: x[::-1, :, 4:1:-2],
+    "windows": lambda x: x.unfold(2, 3, 1) if hasattr(x, "unfold") else x[:, :, :3],
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_movement_alone_runs_nothing(name: str) -> None:
+    x = ready(4, 3, 6)
+    assert kernels(VIEWS[name](x)) == 0
+    GlobalCounters.reset()
+    VIEWS[name](x).realize()
+    assert GlobalCounters.kernel_count == 0
+
+
+def test_realize_after_each_op_is_a_kernel_each() -> None:
+    x = ready(8, 8)
+    GlobalCounters.reset()
+    x = (x + 1).realize()
+    x = (x * 2).realize()
+    x = x.relu().realize()
+    assert GlobalCounters.kernel_count == 3
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 0), (4, 4096), (4096, 4), (256, 257)])
+def test_row_fusion_holds_at_every_size(shape: tuple[int, int]) -> None:
+    x = ready(*shape)
+    expected = 1 if math.prod(shape) else 0
+    for made in (x.softmax(), x.log_softmax(), x.layernorm()):
+        assert kernels(made) == expected
+
+
+def test_what_belongs_together_shares_a_kernel() -> None:
+    """Adam: both moments and the weight are one walk over memory."""
+    weight, gradient, first, second = (ready(64, 32) for _ in range(4))
+    m = first * 0.9 + gradient * 0.1
+    v = second * 0.99 + gradient * gradient * 0.01
+    w = weight - m / (v.sqrt() + 1e-8) * 0.001
+    assert kernels(m, v, w) == 1
+
+
+@pytest.mark.parametrize("shapes", [((5, 7), (11, 7)), ((1, 7), (11, 7)), ((5, 7), (1, 7)), ((5, 1), (11, 1))])
+def test_a_gradient_and_the_weight_it_updates_share_a_kernel(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    """Sums keep their axis at length 1; that does not part a result from what is computed of it."""
+    numbers = np.random.default_rng(0)
+    x, w = (numbers.standard_normal(shape).astype(np.float32) for shape in shapes)
+    input, weight, rate = Tensor(x), Tensor(w), Tensor([0.1]).realize()
+    gradient = (input @ weight.T).square().sum().gradient(weight)[0]
+    new = weight - rate * gradient
+    assert [item.results for item in gradient.schedule(new)][-1] == 2
+    Tensor.realize(gradient, new)
+    expected = 2 * (x @ w.T).T @ x
+    np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(new.numpy(), w - 0.1 * expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_training_step_has_one_kernel_for_each_weight() -> None:
+    layers = [nn.Linear(12, 9), nn.Linear(9, 4)]
+    weights = [Tensor.rand(12, 9), Tensor.rand(9, 4)]       # the other way round: x @ w
+    x, y = Tensor.rand(8, 12).realize(), Tensor.rand(8, 4).realize()
+    for model, params in ((lambda x: layers[1](layers[0](x).relu()), nn.state.get_parameters(layers)),
+                          (lambda x: (x @ weights[0]).relu() @ weights[1], weights)):
+        optimizer = nn.optim.SGD(params, lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            GlobalCounters.reset()
+            loss = (model(x) - y).square().mean().backward()
+            optimizer.step()
+            assert GlobalCounters.kernel_count == 2 + 1 + 1 + len(params)      # forward, the loss, a gradient between
+        assert loss.item() > 0
+
+
+def test_equal_layers_have_equal_kernels() -> None:
+    x = ready(8, 16)
+    weights = [ready(16, 16) for _ in range(4)]
+    for w in weights:
+        x = (x @ w).relu()
+    assert len({item.ast for item in x.schedule()}) == 1, "interned: compared by identity"
+    assert kernels(x) == 4
+
+
+# -- why: every reason of fuse.py, by a graph that meets it --------------------------------------------------
+def _shared(x: Tensor) -> tuple[Tensor, Tensor]:
+    costly = x.exp()
+    return costly.sum(0), costly.sum(1)
+
+
+def _long(x: Tensor) -> Tensor:
+    for _ in range(LARGEST // 10):
+        x = x.exp() * 0.01
+    return x
+
+
+def _deep(x: Tensor) -> Tensor:
+    for _ in range(DEEPEST + 1):
+        x = x - x.mean(1, keepdim=True) + 1
+    return x
+
+
+REASONS: dict[str, Callable[[Tensor], Any]] = {
+    "asked for": lambda x: x + 1,
+    "contiguous() asks for memory": lambda x: (x + 1).T.contiguous().sum(1),
+    "copied to another device": lambda x: (x + 1).to(ANOTHER),
+    "read by copy": lambda x: (x + 1).to(ANOTHER),
+    "scan writes memory": lambda x: x.cumsum(0) + 1,
+    "read by scan": lambda x: x.sum(0).cumsum(0),
+    "read by index: any row, any number of times": lambda x: (x * 2)[Tensor([1, 2, 3]).realize()],
+    "an index with a reduction inside": lambda x: x[x.argmax(1)],
+    "its rows differ from those it meets": lambda x: x.sum(0, keepdim=True) + x.sum(1, keepdim=True),
+    "a sum of products shares its kernel with no other reduction": lambda x: x @ x.T + x @ (x + 1),
+    "a reduction under pad would be computed again": lambda x: x.sum(1).pad(((1, 1),)) + 1,
+    "a reshape mixes the rows of its reduction with the rest": lambda x: x.softmax().reshape(256, 16) + 1,
+    "each element is read 3 times and costs 17": lambda x: x.exp().reshape(1, 1, 64, 64).max_pool2d(3, 1),
+    "costly, and repeated many times": lambda x: x[0].exp().reshape(1, 64).expand(64, 64) + x,
+    "a factor of a sum of products, with a reduction inside": lambda x: x.softmax() @ x,
+    "a sum of products under another reduction": lambda x: (x @ x).sum(),
+    "its rows are reduced in turn": lambda x: (ready(64, 512).sum(1) ** 2).sum(),
+    "computed for fewer axes than its reader walks":
+        lambda x: (x.sum(1).reshape(64, 1, 1).expand(64, 64, 3) * ready(64, 64, 3)).sum(1),
+    "used by several kernels, and costly to compute again": _shared,
+    f"a kernel of {LARGEST} operations is long enough": _long,
+    DEEP_ENOUGH: _deep,
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_every_decision_has_its_reason(reason: str) -> None:
+    made = REASONS[reason](ready(64, 64))
+    made = made if isinstance(made, tuple) else (made,)
+    found = [r for item in made[0].schedule(*made[1:]) for r in item.reasons]
+    assert reason in found
+
+
+def test_a_kernel_names_the_users_line() -> None:
+    x = ready(4, 4)
+    y = x * 2 + 1                                    # this line
+    assert y.schedule()[0].lines[0].file == __file__
+    assert "# this line" in open(__file__).read().splitlines()[y.schedule()[0].lines[0].number - 1]
+
+
+# -- schedule() only looks -----------------------------------------------------------------------------------
+def test_a_schedule_holds_nodes_no_longer_than_it_lives() -> None:
+    """No circle: what its nodes remember is freed with it, not at the next collection of garbage."""
+    x = Tensor([1.0, 2.0]).realize()
+    gc.disable()
+    try:
+        y = x * 3
+        node, plan = weakref.ref(y.uop), y.schedule()
+        plan[0].run()
+        del y, plan
+        assert node() is None
+        assert len((x * 3).schedule()) == 1, "its value went with it"
+    finally:
+        gc.enable()
+
+
+def test_schedule_is_pure() -> None:
+    x = ready(8, 8)
+    y = (x.softmax() @ x).relu()
+    node = y.uop
+    GlobalCounters.reset()
+    first, second = y.schedule(), y.schedule()
+    assert [i.ast for i in first] == [i.ast for i in second]
+    assert [i.slots for i in first] == [i.slots for i in second]
+    assert GlobalCounters.kernel_count == 0 and y.uop is node, "nothing ran, nothing changed"
+    assert [item.ast.op for item in first] == [o.SINK, o.SINK]
+    y.realize()
+    assert y.schedule() == []
+    assert x.schedule() == []
+
+
+def test_schedule_of_several_tensors_is_one_schedule() -> None:
+    x = ready(64, 64)
+    costly = x.exp()
+    a, b = costly.sum(0), costly.sum(1)
+    assert kernels(a, b) == 3 and kernels(a) == 1
+
+
+@pytest.mark.parametrize("read", [Tensor.numpy, Tensor.tolist, lambda x: x.data(), repr])
+def test_reading_adds_no_kernel(read: Callable[[Tensor], Any]) -> None:
+    x = ready(64, 64)
+    for make in (lambda: x.softmax(), lambda: (x + 1).sum(1), lambda: (x @ x).relu(), lambda: x.softmax().flatten()):
+        GlobalCounters.reset()
+        read(make())
+        assert GlobalCounters.kernel_count == 1
+    GlobalCounters.reset()
+    (x + x).relu().sum().item()
+    assert GlobalCounters.kernel_count == 1
+
+
+def test_reading_leaves_the_graph_and_remembers_the_value() -> None:
+    x = ready(8)
+    y = (x + 1).sum()
+    GlobalCounters.reset()
+    y.item()
+    y.item()
+    assert GlobalCounters.kernel_count == 1
+    assert kernels(y * 2) == 1, "what was read is not computed again"
+
+
+# -- what every schedule promises ----------------------------------------------------------------------------
+def planned_of(*tensors: Tensor) -> Schedule:
+    sinks, params = with_params(normalise([t.uop for t in tensors]), ())
+    return schedule(list(dict.fromkeys(sinks)), params)
+
+
+def check_schedule(planned: Schedule) -> None:
+    """Each slot is written once, before it is read; PARAMs are numbered as the item's slots; sinks are written."""
+    written: set[int] = set(range(planned.inputs))
+    for item in planned.items:
+        params = {n.arg.slot: n for n in toposort([item.ast]) if n.op is o.PARAM}
+        results, reads = item.slots[:item.results], item.slots[item.results:]
+        wholes = {slot if planned.slots[slot].whole is None else planned.slots[slot].whole for slot in reads}
+        assert wholes <= written, "reads what nobody wrote yet"
+        assert not set(results) & written, "written twice"
+        assert len(set(item.slots)) == len(item.slots)
+        written |= set(results)
+        for position, slot in enumerate(item.slots):
+            if position in params:
+                param, memory = params[position], planned.slots[slot]
+                assert (param.shape, param.dtype) == (memory.shape, memory.dtype)
+        if item.ast.op is o.SINK:
+            assert [s.src[0].arg.slot for s in item.ast.src] == list(range(item.results))
+    assert set(planned.results.values()) <= written
+
+
+@hypothesis_settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 1 << 20))
+def test_random_graphs_are_cut_well(seed: int) -> None:
+    from graph_fuzzer import Maker
+    maker = Maker(seed)
+    sinks, params = with_params(normalise(maker.graph(12)), ())
+    sinks = [s for s in dict.fromkeys(sinks) if s.op not in (o.PARAM, o.CONST)]
+    if sinks:
+        reasons = fuse(sinks)
+        assert set(sinks) <= set(reasons), "everything asked for gets memory"
+        check_schedule(schedule(sinks, params))
+
+
+def test_no_circle_through_a_third_kernel() -> None:
+    """b reads a; c reads both a and what comes of b: joining a and c would wait for itself."""
+    x = ready(64, 64)
+    a = x + 1
+    b = a.exp().sum(0, keepdim=True)
+    c = a * b
+    check_schedule(planned_of(a, b, c))
+    a.realize(b, c)
+    want = x.numpy() + 1
+    np.testing.assert_allclose(c.numpy(), want * np.exp(want).sum(0, keepdims=True), rtol=1e-5)
+
+
+def test_a_copy_stands_alone_between_devices() -> None:
+    x, here = ready(4, 4), Device.DEFAULT
+    there = "PYTHON" if here != "PYTHON" else "CPU"
+    y = ((x + 1).to(there) * 2).to(here) + 1
+    items = y.schedule()
+    assert [i.ast.op for i in items] == [o.SINK, o.COPY, o.SINK, o.COPY, o.SINK]
+    assert [i.device for i in items] == [here, there, there, here, here]
+    np.testing.assert_allclose(y.numpy(), (x.numpy() + 1) * 2 + 1, rtol=1e-6)
+
+
+def test_empty_results_run_no_kernel() -> None:
+    x = ready(3, 0)
+    y = (x + 1).relu()
+    assert kernels(y) == 0 and y.numpy().shape == (3, 0)
+    total = x.sum(1)
+    assert kernels(total) == 1 and total.tolist() == [0.0, 0.0, 0.0]
+
+
+# -- as little memory as will do -----------------------------------------------------------------------------
+def peak_of(planned: Schedule) -> int:
+    """The most bytes that lie between inputs and results at one time."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for at, item in enumerate(planned.items):
+        for position, slot in enumerate(item.slots):
+            if position < item.results:
+                first[slot] = at
+            last[slot] = at
+    asked = set(planned.results.values())
+    return max(sum(planned.slots[s].nbytes for s in first if first[s] <= at <= last[s] and s not in asked)
+               for at in range(len(planned.items)))
+
+
+def gradients(loss: Tensor, *weights: Tensor) -> list[Tensor]:
+    return list(loss.gradient(*weights))
+
+
+def test_gradients_of_weights_do_not_wait_for_the_end() -> None:
+    """Of a deep network, going back, a layer's input is let go of before the layer below is reached."""
+    layers, rows, width = 12, 64, 32
+    weights = [ready(width, width) for _ in range(layers)]
+    x = ready(rows, width)
+    for w in weights:
+        x = (x @ w).tanh()
+    planned = planned_of(*gradients(x.sum(), *weights))
+    check_schedule(planned)
+    one = rows * width * 4
+    assert peak_of(planned) <= (layers + 4) * one, "one value for each layer, and a few at work"
+
+
+def test_statistics_are_kept_rather_than_what_they_are_taken_from() -> None:
+    """Batch normalization, forward and back: of what is as large as its input only the gradients get memory."""
+    x, weight, bias = ready(8, 16, 24, 24), ready(16), ready(16)
+    y = x.batchnorm(weight, bias, x.mean((0, 2, 3)), (x.var((0, 2, 3), correction=0) + 1e-5).rsqrt())
+    loss = (y.relu() * ready(8, 16, 24, 24)).sum()
+    planned = planned_of(*gradients(loss, x, weight, bias))
+    large = [s for item in planned.items for s in item.slots[:item.results] if planned.slots[s].nbytes >= 4 * x.numel()]
+    asked = set(planned.results.values())
+    assert len([s for s in large if s not in asked]) <= 1
+
+
+def test_a_reduction_that_many_sums_read_gets_memory_once() -> None:
+    """A matrix product under several sums: it, and not each of the things that are summed."""
+    x, w, z = ready(64, 48), ready(48, 96), ready(64, 96)
+    made = (x @ w).relu()
+    sums = [(made * z).sum(0), (made * z * z).sum(0), (-made).sum(1)]
+    planned = planned_of(*sums)
+    large = [s for item in planned.items for s in item.slots[:item.results] if planned.slots[s].nbytes == 64 * 96 * 4]
+    assert len(large) == 1 and len(planned.items) == 4
+    want = np.maximum(x.numpy() @ w.numpy(), 0)
+    np.testing.assert_allclose(sums[1].numpy(), (want * z.numpy() ** 2).sum(0), rtol=1e-4)
+
+
+def test_what_only_its_own_kernel_reads_gets_no_memory() -> None:
+    x = ready(64, 64)
+    y = (x + 1).contiguous() * 2
+    [item] = planned_of(y).items
+    assert item.results == 1 and len(item.slots) == 2
+    np.testing.assert_allclose(y.numpy(), (x.numpy() + 1) * 2, rtol=1e-6)
+
+
+def test_steps_of_a_loop_over_pieces_share_their_kernel() -> None:
+    """x[i] of a value in memory is the same kernel for every i: it begins elsewhere."""
+    x, z, w = ready(12, 4, 8), ready(4, 8), ready(8, 8)
+    want = z.numpy()
+    y = (x + 1).contiguous()
+    for i in range(12):
+        z = ((y[i] + z) @ w).relu() * 0.1
+        want = np.maximum((x.numpy()[i] + 1 + want) @ w.numpy(), 0) * np.float32(0.1)
+    planned = planned_of(z)
+    check_schedule(planned)
+    assert len(planned.items) == 13 and len({item.ast for item in planned.items}) <= 4, "the first, the last, the rest"
+    np.testing.assert_allclose(z.numpy(), want, rtol=1e-4)
+
+
+@pytest.mark.parametrize("piece", [lambda y: y[1], lambda y: y[2:5], lambda y: y[3, 1:3], lambda y: y[:, 1],
+                                   lambda y: y.reshape(24, 8)[7:9], lambda y: y[1:2, 2:4, :]])
+def test_pieces_have_the_right_values(piece: Callable[[Tensor], Tensor]) -> None:
+    x = ready(6, 4, 8)
+    got = piece((x * 2).contiguous()).sum(-1) + piece((x * 2).contiguous()).exp().sum(-1)
+    want = piece(Tensor(x.numpy() * 2)).numpy()
+    np.testing.assert_allclose(got.numpy(), want.sum(-1) + np.exp(want).sum(-1), rtol=1e-5)

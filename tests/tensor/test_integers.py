@@ -1,0 +1,119 @@
+"""Integers at the limits of their types, in random programs: they wrap as NumPy's do, on every device."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from glassgrad import Context, Tensor
+
+TYPES = ["int64"] * 4 + ["int32", "uint32", "uint64", "int16", "int8", "uint8"]
+Pair = tuple[Tensor, np.ndarray]
+
+
+class Maker:
+    """One random program: each step in our words and in NumPy's."""
+
+    def __init__(self, seed: int, device: str):
+        self.random, self.device = random.Random(seed), device
+        self.dtype = self.random.choice(TYPES)
+        self.limits = np.iinfo(self.dtype)
+        rows, columns = self.random.choice([(3, 5), (4, 8), (1, 7), (16, 3), (17, 1)])
+        arrays = [self.numbers((rows, 1)), self.numbers((1, columns)), self.numbers((rows, columns))]
+        self.values: list[Pair] = [(Tensor(a, device=device), a) for a in arrays]
+        for n, shape in ((rows, (rows, 1)), (columns, (1, columns))):
+            self.values.append((Tensor.arange(n, dtype=self.dtype, device=device).reshape(shape),
+                                np.arange(n, dtype=self.dtype).reshape(shape)))
+        self.lines = [self.dtype]
+
+    def number(self) -> int:
+        least, most = int(self.limits.min), int(self.limits.max)
+        number = self.random.choice([1, 2, 3, 4, 5, 7, 8, -1, -3, most, most - 1, most // 2 + 1, most // 4 + 1, least])
+        return max(number, least)
+
+    def numbers(self, shape: tuple[int, int]) -> np.ndarray:
+        return np.array([self.number() for _ in range(shape[0] * shape[1])], self.dtype).reshape(shape)
+
+    def step(self) -> None:
+        i, j = self.random.randrange(len(self.values)), self.random.randrange(len(self.values))
+        (x, a), (y, b) = self.values[i], self.values[j]
+        k = self.number()
+        by = min(abs(k), int(self.limits.max))
+        c, d = np.array(k, self.dtype), np.array(by, self.dtype)
+        steps = {"x + y": lambda: (x + y, a + b), "x - y": lambda: (x - y, a - b), "x * y": lambda: (x * y, a * b),
+                 "x * k": lambda: (x * k, a * c), "x + k": lambda: (x + k, a + c),
+                 "x // |k|": lambda: (x // by, a // d), "x % |k|": lambda: (x % by, a % d),
+                 "x < y": lambda: ((x < y).cast(self.dtype), (a < b).astype(self.dtype)),
+                 "where(x < k, x, y)": lambda: ((x < k).where(x, y), np.where(a < c, a, b)),
+                 "max(x, y)": lambda: (x.maximum(y), np.maximum(a, b)),
+                 "where(x == y, y, x)": lambda: ((x == y).where(y, x), np.where(a == b, b, a))}
+        text = self.random.choice(list(steps))
+        with np.errstate(all="ignore"):
+            self.values.append(steps[text]())
+        self.lines.append(f"v{len(self.values) - 1} = {text} with x = v{i}, y = v{j}, k = {k}")
+
+    def check(self) -> None:
+        for _ in range(self.random.randint(2, 9)):
+            self.step()
+        ours, expected = self.values[-1]
+        np.testing.assert_array_equal(ours.numpy(), expected, err_msg="\n".join(self.lines), strict=True)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("device, count", [("CPU", 60), ("CLANG", 25), ("PYTHON", 40)])
+@pytest.mark.parametrize("noopt", [0, 1])
+def test_random_programs(device: str, count: int, noopt: int, seed: int) -> None:
+    with Context(NOOPT=noopt):
+        for program in range(count):
+            Maker(seed + program, device).check()
+
+
+# -- programs that failed once ------------------------------------------------------------------------------------
+def test_int64_compares_where_the_difference_overflows() -> None:
+    least, most = -2**63, 2**63 - 1
+    x, y = np.array([[0], [5], [-5], [most]]), np.array([least, 1, most])
+    np.testing.assert_array_equal((Tensor(x) < Tensor(y)).numpy(), x < y)
+    assert Tensor(y).sign().tolist() == [-1, 1, 1]
+
+
+def test_the_remainder_of_a_difference_whose_rest_overflows() -> None:
+    x = np.array([0, 3, 2**63 - 1, 2**62])
+    np.testing.assert_array_equal(((Tensor.arange(4, dtype="int64") - Tensor(x).maximum(0)) % (2**63 - 1)).numpy(),
+                                  (np.arange(4) - x) % (2**63 - 1))
+
+
+def test_the_larger_of_two_sums_that_wrap() -> None:
+    x = np.array([0, 5, -1, 2**62, -2**62, 2**63 - 1])
+    ours = Tensor(x) + Tensor(x)
+    np.testing.assert_array_equal((ours + (-2**63)).maximum(ours).numpy(), np.maximum(x + x + np.int64(-2**63), x + x))
+
+
+def test_a_quotient_of_a_quotient_whose_divisors_overflow() -> None:
+    x = np.array([0, 5, -5, 2**62, -2**63, 2**63 - 1])
+    most = np.int64(2**63 - 1)
+    ours = (Tensor(x) * (2**63 - 1)) // (2**63 - 1) // 3
+    np.testing.assert_array_equal(ours.numpy(), (x * most) // most // 3)
+
+
+@pytest.mark.parametrize("rows", [3, 5, 17])
+def test_a_loop_ends_though_multiples_of_its_counter_wrap(rows: int) -> None:
+    """A loop may count in multiples of its counter; 2^62 times it is 0 again at the fourth."""
+    with Context(NOOPT=1):
+        ours = (Tensor.arange(rows, dtype="int64") * 2**62).maximum(Tensor.arange(2, dtype="int64").reshape(2, 1))
+        expected = np.maximum(np.arange(rows) * 2**62, np.arange(2).reshape(2, 1))
+        np.testing.assert_array_equal(ours.numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+def test_no_lane_of_a_short_vector_is_divided_by_zero(dtype: str) -> None:
+    """Five lanes lie in a register of eight; C divides in all eight, and dividing by 0 undoes the others."""
+    x, y = np.array([0, 1, 2, 255, 254], dtype), np.array([3, 1, 200, 255, 2], dtype)
+    ours = Tensor(x, device="CLANG") - Tensor(y, device="CLANG")
+    np.testing.assert_array_equal((ours % 3).numpy(), (x - y) % np.array(3, dtype))
+    np.testing.assert_array_equal((ours // 3).numpy(), (x - y) // np.array(3, dtype))
+
+
+def test_a_shifted_literal_of_c_has_the_type_of_its_number() -> None:
+    assert ((Tensor.arange(17, dtype="int64", device="CLANG") + 1) << 40).tolist() == [i << 40 for i in range(1, 18)]

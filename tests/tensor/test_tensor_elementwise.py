@@ -1,0 +1,295 @@
+"""Elementwise operations against PyTorch: value, shape, dtype, gradient, special values."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch, the reference of gradients, is not installed")
+from reference import SPECIAL, Tensor, check, dtypes, torch  # noqa: E402
+
+F = torch.nn.functional
+SHAPES = [(), (1,), (7,), (3, 5), (2, 0, 3)]
+
+# name, low, high of the inputs; the same name in both
+UNARY = [("exp", -5, 5), ("exp2", -5, 5), ("expm1", -2, 2), ("log", 0.01, 5), ("log2", 0.01, 5), ("log10", 0.01, 5),
+         ("log1p", -0.9, 3), ("sqrt", 0.01, 5), ("rsqrt", 0.01, 5), ("reciprocal", 0.1, 3), ("square", -3, 3),
+         ("sin", -9, 9),
+         ("cos", -9, 9), ("tan", -1.4, 1.4), ("asin", -0.95, 0.95), ("acos", -0.95, 0.95), ("atan", -5, 5),
+         ("sinh", -3, 3),
+         ("cosh", -3, 3), ("tanh", -3, 3), ("asinh", -5, 5), ("acosh", 1.1, 5), ("atanh", -0.9, 0.9), ("erf", -3, 3),
+         ("sigmoid", -5, 5), ("abs", -3, 3), ("neg", -3, 3), ("floor", -3, 3), ("ceil", -3, 3), ("round", -3, 3),
+         ("trunc", -3, 3), ("sign", -3, 3), ("relu", -3, 3), ("frac", -3, 3)]
+ACTIVATION = [("gelu", F.gelu), ("silu", F.silu), ("mish", F.mish), ("softplus", F.softplus), ("elu", F.elu),
+              ("celu", F.celu),
+              ("selu", F.selu), ("relu6", F.relu6), ("leaky_relu", F.leaky_relu), ("softsign", F.softsign),
+              ("hardswish", F.hardswish), ("hardsigmoid", F.hardsigmoid), ("hardtanh", F.hardtanh),
+              ("logsigmoid", F.logsigmoid), ("swish", F.silu)]
+BINARY = {"+": lambda x, y: x + y, "-": lambda x, y: x - y, "*": lambda x, y: x * y, "/": lambda x, y: x / y,
+          "maximum": lambda x, y: x.maximum(y), "minimum": lambda x, y: x.minimum(y), "lerp": lambda x,
+          y: x.lerp(y, 0.3),
+          "where": lambda x, y: (x > y).where(x, y) if isinstance(x, Tensor) else torch.where(x > y, x, y),
+          "copysign": lambda x, y: x.copysign(y), "atan2": lambda x, y: x.atan2(y), "logaddexp": lambda x,
+          y: x.logaddexp(y)}
+COMPARE = {"<": lambda x, y: x < y, "<=": lambda x, y: x <= y, ">": lambda x, y: x > y, ">=": lambda x, y: x >= y,
+           "==": lambda x, y: x == y, "!=": lambda x, y: x != y}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name,low,high", UNARY)
+def test_unary(name, low, high, shape):
+    check(lambda x: getattr(x, name)(), shape, low=low, high=high)
+
+
+@pytest.mark.parametrize("name,low,high", UNARY)
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_unary_of_other_floats(name, low, high, dtype):
+    check(lambda x: getattr(x, name)(), (11,), low=low, high=high, dtype=dtype,
+          factor=4.0 if dtype == "bfloat16" else 1.0)
+
+
+EXACT = ("abs", "neg", "square", "sign", "relu", "frac", "floor", "ceil", "round", "trunc")
+
+
+@pytest.mark.parametrize("name,low,high", [u for u in UNARY if u[0] not in EXACT])
+def test_unary_of_special_values(name, low, high):
+    values = [v for v in SPECIAL if not (name in ("sin", "cos", "tan") and abs(v) > 1e9)]
+    check(lambda x: getattr(x, name)(), values=[values], grad=False)
+
+
+@pytest.mark.parametrize("name", ["abs", "neg", "sign", "relu", "floor", "ceil", "round", "trunc", "isnan", "isinf",
+                                  "isfinite"])
+def test_exact_unary_of_special_values(name):
+    check(lambda x: getattr(x, name)(), values=[[*SPECIAL, 0.5, 1.5, 2.5, -0.5, -1.5, 2.0 ** 31, 1e20]], grad=False)
+
+
+@pytest.mark.parametrize("name", ["abs", "neg", "sign", "relu", "square", "exp", "sqrt", "sin", "sigmoid", "floor",
+                                  "round"])
+def test_unary_of_integers(name):
+    check(lambda x: getattr(x, name)(), (9,), low=0, high=5, dtype="int32")
+
+
+@pytest.mark.parametrize("name,reference", ACTIVATION)
+def test_activation(name, reference):
+    check(lambda x: getattr(x, name)(), reference, (5, 9), low=-5, high=5)
+
+
+@pytest.mark.parametrize("name,reference", [a for a in ACTIVATION if a[0] not in ("softsign", "mish", "hardswish")])
+def test_activation_of_large_values(name, reference):
+    check(lambda x: getattr(x, name)(), reference, values=[[-300.0, -100.0, -30.0, 30.0, 100.0, 300.0]])
+
+
+def test_more_activations():
+    check(lambda x: x.gelu("tanh"), lambda x: F.gelu(x, approximate="tanh"), (50,), low=-6, high=6)
+    check(lambda x: x.softplus(2.0), lambda x: F.softplus(x, 2.0), (50,), low=-6, high=6)
+    check(lambda x: x.leaky_relu(0.2), lambda x: F.leaky_relu(x, 0.2), (50,))
+    check(lambda x: x.celu(0.5), lambda x: F.celu(x, 0.5), (50,))
+    check(Tensor.quick_gelu, lambda x: x * torch.sigmoid(1.702 * x), (50,))
+    check(Tensor.swiglu, lambda x: F.silu(x[..., :4]) * x[..., 4:], (3, 8))
+
+
+@pytest.mark.parametrize("shapes", [((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((2, 1, 3), (5, 1)),
+                                    ((0, 3), (1, 3)),
+                                    ((), ())])
+@pytest.mark.parametrize("name", BINARY)
+def test_binary(name, shapes):
+    check(BINARY[name], *shapes, low=0.3 if name == "/" else -2)
+
+
+@pytest.mark.parametrize("name", [*BINARY, *COMPARE])
+def test_binary_of_special_values(name):
+    if name in ("lerp", "logaddexp"):
+        pytest.skip("PyTorch's own answers here depend on its version of the formula")
+    left = [a for a in SPECIAL for _ in SPECIAL]
+    check({**BINARY, **COMPARE}[name], values=[left, SPECIAL * len(SPECIAL)], grad=False)
+
+
+@pytest.mark.parametrize("name", COMPARE)
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
+def test_compare(name, dtype):
+    check(COMPARE[name], (3, 1), (5,), dtype=dtype, low=0, high=3)
+
+
+@pytest.mark.parametrize("name", ["+", "-", "*", "maximum", "minimum"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64", "float16", "bfloat16", "float64"])
+def test_binary_of_other_types(name, dtype):
+    check(BINARY[name], (4, 3), (4, 3), dtype=dtype, low=0, high=9)
+
+
+def test_whole_division():
+    for dtype in ("int32", "int8", "int64"):
+        values = [[7, -7, 7, -7, 0, 5], [3, 3, -3, -3, 5, 1]]
+        check(lambda x, y: x // y, values=values, dtype=dtype)
+        check(lambda x, y: x % y, values=values, dtype=dtype)
+        check(lambda x, y: x.div(y, rounding_mode="trunc"), values=values, dtype=dtype)
+        check(lambda x, y: x.fmod(y), values=values, dtype=dtype)
+        check(lambda x, y: x / y, values=values, dtype=dtype)
+    values = [[7.5, -7.5, 7.5, -7.5, 0.0, 5.0], [2.0, 2.0, -2.0, -2.0, 5.0, 1.5]]
+    check(lambda x, y: x // y, values=values, grad=False)
+    check(lambda x, y: x % y, values=values)
+    check(lambda x, y: x.fmod(y), values=values)
+    assert (7 // Tensor([2, -2])).tolist() == [3, -4]
+    assert (7 % Tensor([4, -4])).tolist() == [3, -1]
+
+
+def test_bits():
+    for dtype in ("int32", "uint8", "int64"):
+        for op in (lambda x, y: x & y, lambda x, y: x | y, lambda x, y: x ^ y):
+            check(op, (20,), (20,), dtype=dtype, low=0, high=100)
+        check(lambda x: x << 2, (20,), dtype=dtype, low=0, high=30)
+        check(lambda x: x >> 2, (20,), dtype=dtype, low=0, high=100)
+    for op in (lambda x, y: x & y, lambda x, y: x | y, lambda x, y: x ^ y, lambda x, y: x + y, lambda x, y: x * y):
+        check(op, (20,), (20,), dtype="bool")
+    check(lambda x: ~x, (9,), dtype="bool")
+    check(lambda x: ~x, (9,), dtype="int32")
+    check(lambda x: x.logical_not(), (9,), low=0, high=1, dtype="int32")
+
+
+# -- powers -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 7, -1, -2, 0.5, -0.5, 1.5, 2.7, -0.3])
+def test_power_by_a_number(n):
+    check(lambda x: x ** n, (13,), low=0.2, high=3)
+    check(lambda x: x ** n, values=[SPECIAL], grad=False)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, -1, -2])
+def test_power_of_negatives(n):
+    check(lambda x: x ** n, (13,), low=-3, high=-0.3)
+
+
+def test_power_by_a_tensor():
+    check(lambda x, y: x ** y, (13,), (13,), low=0.2, high=3)
+    check(lambda x: 2.5 ** x, (13,))
+    check(lambda x: 2 ** x, (13,))
+    check(lambda x, y: x ** y, values=[[-2.0, -2.0, -3.0], [2.0, 3.0, -1.0]], grad=False)
+    left = [a for a in SPECIAL for _ in range(len(SPECIAL) + 2)]
+    check(lambda x, y: x ** y, values=[left, [*SPECIAL, 2.0, 3.0] * len(SPECIAL)], grad=False)
+    check(lambda x, y: x ** y, values=[[0.0, 0.0, 2.0, 1.0], [2.0, 1.0, 0.0, 3.0]])
+    check(lambda x, y: x ** y, values=[[2, 3, -2, 5], [10, 3, 5, 0]], dtype="int32")
+    check(lambda x: x ** 3, (5,), dtype="int32")
+
+
+# -- types ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("a", ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
+                               "float64"])
+@pytest.mark.parametrize("b", ["bool", "int32", "int64", "float16", "float32"])
+def test_promotion_between_tensors(a, b):
+    check(lambda x, y: x + y, (3,), (3,), dtype=(a, b), low=0, high=1, grad=False,
+          gives="bool" if a == b == "bool" else None)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("number", [True, 2, 1.5])
+def test_numbers_are_weak(dtype, number):
+    gives = "int32" if dtype == "bool" and number == 2 else None     # PyTorch: int64
+    check(lambda x: x + number, (3,), dtype=dtype, low=0, high=1, grad=False, gives=gives)
+    check(lambda x: number * x, (3,), dtype=dtype, low=0, high=1, grad=False, gives=gives)
+
+
+def test_numbers_beyond_the_type():
+    x = Tensor([1, 255], dtype=dtypes.uint8)
+    assert (x < 300).tolist() == [True, True] and (x == -1).tolist() == [False, False]
+    assert x.maximum(300).tolist() == [255, 255] and x.clamp(-5, 300).tolist() == [1, 255]
+    assert (x + -1).tolist() == [0, 254]
+
+
+def test_arrays_and_numpy_numbers_meet_tensors():
+    x = Tensor([1.0, 2.0])
+    assert (x + np.float32(1)).tolist() == (np.float64(1) + x).tolist() == [2.0, 3.0]
+    assert (np.array([1.0, 1.0], "float32") + x).tolist() == (x + [1.0, 1.0]).tolist() == [2.0, 3.0]
+    assert (x + np.float64(1)).dtype is dtypes.float32
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+def test_clamp():
+    check(lambda x: x.clamp(-1.0, 0.5), (40,))
+    check(lambda x: x.clamp(min=-1.0), (40,))
+    check(lambda x: x.clamp(max=0.5), (40,))
+    check(lambda x: x.clamp(-1, 1), values=[[-1.0, 1.0, 0.0, 5.0, -5.0]])
+    check(lambda x: x.clamp(0, 3), (40,), dtype="int32", low=-9, high=9)
+    check(lambda x, y: x.clamp(y, y + 1), (9,), (9,))
+    check(lambda x: x.clip(-1, 1), (40,))
+
+
+def test_isclose():
+    check(lambda x, y: x.isclose(y), values=[[1.0, 1.0, float("inf"), float("nan"), 1.0], [1.0, 1.000001, float("inf"),
+                                              float("nan"), float("inf")]], grad=False)
+
+
+@pytest.mark.parametrize("name,low,high,bound", [
+    ("exp", -80, 80, 8e-6), ("log", 1e-30, 1e30, 1e-6), ("tanh", -10, 10, 1e-6), ("tanh", -1e-3, 1e-3, 1e-6),
+    ("erf", -5, 5, 1e-6),
+    ("erf", -1e-3, 1e-3, 1e-6), ("sigmoid", -80, 80, 8e-6), ("expm1", -1, 1, 1e-6), ("log1p", -0.9, 1, 1e-6),
+    ("expm1", -1e-4, 1e-4, 1e-6), ("log1p", -1e-4, 1e-4, 1e-6), ("atan", -10, 10, 1e-6), ("asin", -1, 1, 1e-6),
+    ("acos", -1, 0.999, 1e-6), ("sinh", -1, 1, 1e-6), ("asinh", -10, 10, 1e-6), ("atanh", -0.99, 0.99, 1e-6),
+    ("acosh", 1.01, 100, 1e-6)])
+def test_relative_error_stays_below_its_bound(name, low, high, bound):
+    x = np.linspace(low, high, 4001, dtype="float32")
+    exact = getattr(torch, name)(torch.from_numpy(x).double()).numpy()
+    ours = getattr(Tensor(x), name)().numpy().astype("float64")
+    error = np.abs(ours - exact) / np.maximum(np.abs(exact), 1e-37)
+    assert error.max() < bound, f"{name}: {error.max():.2g} at {x[error.argmax()]}"
+
+
+def test_second_gradients():
+    for op in (lambda x: x.tanh(), lambda x: x.sigmoid(), lambda x: x.exp(), lambda x: x ** 3, lambda x: x.sin(),
+               lambda x: x.log(), lambda x: x.softplus() if isinstance(x, Tensor) else F.softplus(x),
+               lambda x: x.erf()):
+        start = np.linspace(0.3, 1.7, 7, dtype="float32")
+        ours, theirs = Tensor(start), torch.from_numpy(start).requires_grad_()
+        first = op(ours).sum().gradient(ours)[0]
+        second = first.sum().gradient(ours)[0]
+        expected = torch.autograd.grad(op(theirs).sum(), theirs, create_graph=True)[0]
+        expected = torch.autograd.grad(expected.sum(), theirs)[0]
+        np.testing.assert_allclose(second.numpy(), expected.numpy(), rtol=2e-5, atol=2e-6)
+
+
+def test_infinity_is_a_number_too():
+    assert Tensor([math.inf]).relu().tolist() == [math.inf]
+
+
+# -- what stands beside a limit ------------------------------------------------------------------------------------
+def _limits(dtype: str) -> np.ndarray:
+    special = [0.0, -0.0, 1.0, -1.0, 0.1, -0.1, 2.5, -2.5, 1e-3, 7.0, 3e4, np.inf, -np.inf, np.nan]
+    numbers = np.random.default_rng(3).standard_normal(40) * 10.0 ** np.random.default_rng(4).uniform(-2, 3, 40)
+    return np.array([*special, *numbers], "float64" if dtype == "float64" else "float32")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("device", ["CPU", "CLANG", "PYTHON"])
+def test_remainders_of_floats_are_exact(dtype: str, device: str) -> None:
+    """To the last bit, at infinities too, as C's fmod: 1.0 // 0.1 is 9, and x % inf is x."""
+    values = _limits(dtype)
+    ours = Tensor(values, device=device).cast(dtype)
+    theirs = torch.from_numpy(values).to(getattr(torch, dtype))
+    rows, columns = ours.reshape(-1, 1), theirs.reshape(-1, 1)
+    np.testing.assert_array_equal(rows.fmod(ours).numpy(), columns.fmod(theirs).double().numpy())
+    np.testing.assert_array_equal((rows % ours).numpy(), columns.remainder(theirs).double().numpy())
+    if dtype in ("float32", "float64"):         # PyTorch rounds the quotient of narrow floats on the way
+        np.testing.assert_array_equal((rows // ours).numpy(), columns.floor_divide(theirs).double().numpy())
+
+
+@pytest.mark.parametrize("name", ["sinh", "cosh"])
+def test_hyperbolic_functions_reach_the_limit_of_their_type(name: str) -> None:
+    for dtype, values in (("float32", [80.0, 88.0, 88.9, -89.3, 90.0]), ("float64", [700.0, 709.9, -710.4, 711.0])):
+        check(lambda x: getattr(x, name)(), values=[values], dtype=dtype, grad=False)
+
+
+def test_hypot_does_not_overflow_on_the_way() -> None:
+    inf, nan = float("inf"), float("nan")
+    pairs = [(3e38, 1e38), (1e30, 1e30), (0.0, 0.0), (inf, nan), (1e-30, 1e-30), (3.0, 4.0), (nan, 1.0)]
+    check(lambda x, y: x.hypot(y), values=[list(side) for side in zip(*pairs)], grad=False)
+    check(lambda x, y: x.hypot(y), (4, 3), (3,))
+
+
+def test_shrinking_keeps_nan() -> None:
+    for name in ("softshrink", "hardshrink"):
+        check(lambda x, name=name: getattr(x, name)(), lambda x, name=name: getattr(torch.nn.functional, name)(x),
+              values=[[float("nan"), float("inf"), 0.5, -0.5, 0.7, -0.7, 0.0]])
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_logsumexp_of_nothing(axis: int) -> None:
+    check(lambda x: x.logsumexp(axis), (0, 3), grad=False)

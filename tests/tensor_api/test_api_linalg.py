@@ -1,0 +1,171 @@
+"""Linear algebra, checked against PyTorch: values, gradients, second gradients, stacks, odd shapes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from reference import Tensor, check, seeded, torch
+
+from glassgrad import DTypeError, InputError, ShapeError
+
+L = torch.linalg
+
+
+def matrices(*shape):
+    """Matrices that are far from singular."""
+    array = seeded(shape).normal(size=shape)
+    return array + 2 * np.eye(shape[-2], shape[-1])
+
+
+def checked(op, reference, *arrays, dtype="float64", factor=1e3):
+    check(op, reference, values=list(arrays), dtype=dtype, factor=factor)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (2, 4, 4), (2, 1, 3, 3)])
+def test_solve_inv_det(shape):
+    a = matrices(*shape)
+    b = seeded(shape, 1).normal(size=(*shape[:-1], 2))
+    checked(Tensor.solve, L.solve, a, b)
+    checked(Tensor.solve, L.solve, a, b[..., 0])
+    checked(Tensor.inv, L.inv, a)
+    checked(Tensor.det, L.det, a)
+    checked(lambda x: x.slogdet()[1], lambda x: L.slogdet(x)[1], a)
+    np.testing.assert_array_equal(Tensor(a).slogdet()[0].numpy(), L.slogdet(torch.from_numpy(a))[0].numpy())
+
+
+def test_solve_needs_pivots():
+    a = np.array([[0.0, 1.0], [1.0, 0.0]])
+    checked(Tensor.inv, L.inv, a)
+    assert Tensor(a).det().item() == -1.0
+    assert Tensor([[1.0, 2.0], [2.0, 4.0]]).det().item() == 0.0
+    assert np.isnan(Tensor([[1.0, 2.0], [2.0, 4.0]]).inv().numpy()).all()
+    assert np.isnan(Tensor([[-1.0, 0.0], [0.0, 1.0]]).logdet().item())
+
+
+def test_solve_in_float32_and_half():
+    a = matrices(20, 20)
+    check(Tensor.inv, L.inv, values=[a], dtype="float32", factor=20)
+    assert Tensor(a, dtype="float16").inv().dtype.name == "float16"
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (4, 4), (2, 3, 3)])
+@pytest.mark.parametrize("upper", [False, True])
+def test_cholesky(shape, upper):
+    a = matrices(*shape)
+    a = a @ np.swapaxes(a, -1, -2)
+    checked(lambda x: x.cholesky(upper), lambda x: L.cholesky(x, upper=upper), a)
+    assert np.isnan(Tensor([[-1.0, 0.0], [0.0, 1.0]]).cholesky().numpy()).any()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (5, 3), (3, 5), (2, 4, 2)])
+def test_qr(shape):
+    a = matrices(*shape)
+    for part in (0, 1):
+        checked(lambda x, p=part: x.qr("reduced")[p], lambda x, p=part: L.qr(x)[p], a)
+    checked(lambda x: (lambda q, r: q @ r.sin())(*x.qr("reduced")), lambda x: (lambda q, r: q @ r.sin())(*L.qr(x)), a)
+    q, r = Tensor(a).qr()
+    theirs = L.qr(torch.from_numpy(a), mode="complete")
+    np.testing.assert_allclose(q.numpy(), theirs[0].numpy(), atol=1e-12)
+    np.testing.assert_allclose(r.numpy(), theirs[1].numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (5, 3), (3, 5), (2, 4, 4)])
+def test_svd(shape):
+    a = matrices(*shape)
+    k = min(shape[-2:])
+    u, s, v = Tensor(a).svd(full_matrices=False)
+    np.testing.assert_allclose((u * s.unsqueeze(-2) @ v).numpy(), a, atol=1e-11)
+    np.testing.assert_allclose(
+        (u.transpose(-2, -1) @ u).numpy(), np.broadcast_to(np.eye(k), (*shape[:-2], k, k)), atol=1e-11
+    )
+    checked(lambda x: x.svd(False)[1], lambda x: L.svd(x, full_matrices=False)[1], a)
+    whole = [t.shape for t in Tensor(a).svd()]
+    assert whole == [tuple(t.shape) for t in L.svd(torch.from_numpy(a))]
+    u, _, v = Tensor(a).svd()
+    for t in (u, v):
+        n = t.shape[-1]
+        np.testing.assert_allclose((t @ t.transpose(-2, -1)).numpy(), np.broadcast_to(np.eye(n), t.shape), atol=1e-11)
+
+
+def test_svd_gradients_do_not_depend_on_signs():
+    a = matrices(5, 3)
+    checked(
+        lambda x: (lambda u, s, v: (u * u) @ (s.unsqueeze(-2) * 1.5).transpose(-2, -1) + (u * u).sum())(
+            *x.svd(False)
+        ),
+        lambda x: (lambda u, s, v: (u * u) @ (s.unsqueeze(-2) * 1.5).transpose(-2, -1) + (u * u).sum())(
+            *L.svd(x, full_matrices=False)
+        ),
+        a,
+    )
+    checked(lambda x: (x.svd(False)[2] ** 2), lambda x: (L.svd(x, full_matrices=False)[2] ** 2), a)
+
+
+def test_svd_of_low_rank():
+    a = np.outer([1.0, 2.0, 3.0], [1.0, 1.0, 0.0])
+    u, s, v = Tensor(a).svd()
+    np.testing.assert_allclose(s.numpy(), np.linalg.svd(a)[1], atol=1e-12)
+    np.testing.assert_allclose((u.transpose(0, 1) @ u).numpy(), np.eye(3), atol=1e-11)
+    np.testing.assert_allclose((u * s @ v).numpy(), a, atol=1e-11)
+
+
+def test_pinv_lstsq_power_trace():
+    a, b = matrices(5, 3), seeded("b").normal(size=(5, 2))
+    checked(Tensor.pinv, L.pinv, a)
+    checked(Tensor.lstsq, lambda x, y: L.lstsq(x, y)[0], a, b)
+    checked(lambda x: x.matrix_power(3), lambda x: L.matrix_power(x, 3), matrices(3, 3))
+    checked(lambda x: x.matrix_power(-2), lambda x: L.matrix_power(x, -2), matrices(3, 3))
+    checked(lambda x: x.trace(), lambda x: x.trace(), matrices(3, 3))
+    assert Tensor([[2, 0], [0, 2]]).matrix_power(0).tolist() == [[1, 0], [0, 1]]
+    checked(lambda x: x.diagonal(1, 0, 2), lambda x: x.diagonal(1, 0, 2), seeded("d").normal(size=(3, 2, 4)))
+    checked(lambda x: x.diagonal(-1), lambda x: x.diagonal(-1), seeded("d").normal(size=(3, 4)))
+
+
+@pytest.mark.parametrize(
+    "op,reference",
+    [
+        (Tensor.inv, L.inv),
+        (Tensor.det, L.det),
+        (lambda x: x.qr("reduced")[1], lambda x: L.qr(x)[1]),
+        (lambda x: x.svd(False)[1], lambda x: L.svd(x)[1]),
+        (lambda x: (x @ x.transpose(0, 1)).cholesky(), lambda x: L.cholesky(x @ x.T)),
+    ],
+)
+def test_second_gradients(op, reference):
+    a = matrices(3, 3)
+    x, y = Tensor(a), torch.from_numpy(a).requires_grad_()
+    weight = seeded("w").normal(size=op(Tensor(a)).shape)
+    first = (op(x) * Tensor(weight)).sum().gradient(x)[0]
+    theirs, = torch.autograd.grad((reference(y) * torch.from_numpy(np.array(weight))).sum(), y, create_graph=True)
+    np.testing.assert_allclose(first.numpy(), theirs.detach().numpy(), rtol=1e-8, atol=1e-8)
+    second, = torch.autograd.grad((theirs ** 2).sum(), y)
+    np.testing.assert_allclose((first ** 2).sum().gradient(x)[0].numpy(), second.numpy(), rtol=1e-7, atol=1e-7)
+
+
+def test_works_inside_a_jit():
+    from glassgrad.jit import TinyJit
+
+    @TinyJit
+    def inverse(x):
+        return x.inv().realize()
+
+    for seed in range(4):
+        a = matrices(3, 3) + seed
+        np.testing.assert_allclose(inverse(Tensor(a).realize()).numpy(), np.linalg.inv(a), rtol=1e-9)
+
+
+def test_newton_schulz():
+    a = matrices(4, 3)
+    near = Tensor(a).newton_schulz(30, (1.5, -0.5)).numpy()
+    np.testing.assert_allclose(near.T @ near, np.eye(3), atol=1e-6)
+
+
+def test_says_what_is_wrong():
+    with pytest.raises(ShapeError, match="inv needs a square matrix"):
+        Tensor.zeros(2, 3).inv()
+    with pytest.raises(DTypeError, match="det needs floats"):
+        Tensor([[1, 2], [3, 4]]).det()
+    with pytest.raises(ShapeError, match="right side does not fit"):
+        Tensor.eye(3).solve(Tensor.zeros(2))
+    with pytest.raises(InputError, match="no such qr"):
+        Tensor.eye(3).qr("thin")
