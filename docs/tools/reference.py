@@ -185,7 +185,7 @@ def where(thing: Any, up: str) -> str:
 def linked(table: str) -> str:
     """docs/api.md with its names linked to the reference."""
     page, out = "", []
-    of = {f"glassgrad/tensor/{room_page(r).rpartition('/')[2].removesuffix('.md')}.py": room_page(r) for r in rooms()}
+    of = {r.__module__.replace(".", "/") + ".py": room_page(r) for r in rooms()}
     of |= {"glassgrad": "reference/glassgrad.md", "glassgrad.nn": "reference/nn.md"}
     of |= {m: f"reference/{m.rpartition('.')[2]}.md" for m in MODULES}
     anchors = {path: set(re.findall(r"\{ #(\w+) \}", text)) for path, text in pages().items()}

@@ -182,14 +182,14 @@ class Context:
     (1, 0)
     """
 
-    def __init__(self, *wrong: Any, **settings: Any):
+    def __init__(self, *wrong: Any, **changes: Any):
         if wrong:
             raise InputError("Context sets settings; it does not record operations for backward",
                              given=f"Context({', '.join(type(w).__name__ for w in wrong)})",
                              expected="keyword arguments, such as Context(DEBUG=2)",
                              fix="for a custom gradient write a subclass of glassgrad.Function "
                                   "with forward and backward")
-        for name, value in settings.items():
+        for name, value in changes.items():
             if name not in SETTINGS:
                 raise InputError("Context was given a setting that does not exist", given=f"{name}={value!r}",
                                  expected=f"one of {', '.join(SETTINGS)}", fix="check the spelling")
@@ -198,15 +198,15 @@ class Context:
                 raise InputError("Context was given a value of the wrong type", given=f"{name}={value!r}",
                                  expected=f"a value of type {kind.__name__}",
                                  fix=f"write {name}={SETTINGS[name].default!r}")
-            settings[name] = kind(value)
-            _check_least(SETTINGS[name], settings[name], given=f"Context({name}={value!r})",
+            changes[name] = kind(value)
+            _check_least(SETTINGS[name], changes[name], given=f"Context({name}={value!r})",
                          fix=f"write {name}={SETTINGS[name].default!r}, the default, or more")
-        self.settings = settings
+        self.changes = changes
         self.saved: list[dict[str, Any]] = []
 
     def __enter__(self) -> Context:
         self.saved.append(_overrides.values)
-        _overrides.values = {**_overrides.values, **self.settings}
+        _overrides.values = {**_overrides.values, **self.changes}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -214,7 +214,7 @@ class Context:
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def within(*args: Any, **kwargs: Any) -> Any:
-            with Context(**self.settings):
+            with Context(**self.changes):
                 return function(*args, **kwargs)
         within.__name__, within.__doc__ = function.__name__, function.__doc__
         return within

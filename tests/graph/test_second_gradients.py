@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reference import seeded, torch
+from torch_reference import seeded, torch
 
 from glassgrad import Tensor, dtypes
 

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 from loop_kernels import AMX, AVX512, NEON, Inputs, check
 
-from glassgrad import Context, Tensor, optimize as package
+from glassgrad import Context, Tensor
+from glassgrad.compiler import optimize as package
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.nested_sums import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
@@ -61,27 +62,28 @@ GRAPHS: dict[str, list[tuple[Target, Make, Shapes]]] = {
 }
 LIMITS: dict[str, dict[str, float]] = {     # what makes small sizes worth it, for every kind, or for one of them
     "recipes": {"ADDS": 16},
-    "streams": {"LEAST_ROW": 16, "SLICE": 32, "LEAST_SLICE": 16},
+    "plain.reductions": {"LEAST_ROW": 16, "SLICE": 32, "LEAST_SLICE": 16},
 }
 OWN_LIMITS: dict[str, dict[str, dict[str, float]]] = {
-    "contract": {"tiles": {"LEAST_WORK": 1, "LEAST_K": 1, "LONG_K": 16, "NEAR_K": 32, "TASK_WORK": 500},
-                 "packing": {"PACK_WORK": 64, "READ_AT_ONCE": 64}},
-    "direct": {"direct_plan": {"LEAST_WORK": 1, "LEAST_K": 1, "LEAST_USE": 0.0, "LONG_K": 40, "K_BLOCK": 16,
+    "contract": {"product.tiling": {"LEAST_WORK": 1, "LEAST_K": 1, "LONG_K": 16, "NEAR_K": 32, "TASK_WORK": 500},
+                 "product.packing": {"PACK_WORK": 64, "READ_AT_ONCE": 64}},
+    "direct": {"product.direct_plan": {"LEAST_WORK": 1, "LEAST_K": 1, "LEAST_USE": 0.0, "LONG_K": 40, "K_BLOCK": 16,
                                "TASK_WORK": 1000, "REREAD": 0, "PACK": 0.0}},
-    "dots": {"dots": {"LEAST_K": 16}},
-    "past": {"far": {"FAR": 1}},
-    "taps": {"taps": {"LEAST_WORK": 1, "LEAST_OUTER": 1, "LEAST_K": 1, "LONG_SUM": 10, "GRAIN": 500}},
-    "window": {"windows": {"LEAST_WORK": 1, "LEAST_OUTER": 1, "LONG_K": 40, "K_BLOCK": 20, "GRAIN": 500}},
+    "dots": {"product.dot_products": {"LEAST_K": 16}},
+    "past": {"moves.streaming_stores": {"FAR": 1}},
+    "taps": {"product.weight_gradient": {
+        "LEAST_WORK": 1, "LEAST_OUTER": 1, "LEAST_K": 1, "LONG_SUM": 10, "GRAIN": 500}},
+    "window": {"product.windows": {"LEAST_WORK": 1, "LEAST_OUTER": 1, "LONG_K": 40, "K_BLOCK": 20, "GRAIN": 500}},
     "slices": {"recipes": {}},
-    "unit": {"matrix_unit": {"LEAST_WORK": 1, "TASK_WORK": 1000, "LONG_K": 1, "K_BLOCK": 1}},
+    "unit": {"product.matrix_unit": {"LEAST_WORK": 1, "TASK_WORK": 1000, "LONG_K": 1, "K_BLOCK": 1}},
 }
 
 
 @pytest.fixture
 def lowered(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for room, values in {**LIMITS, **OWN_LIMITS.get(kind, {})}.items():
+    for module, values in {**LIMITS, **OWN_LIMITS.get(kind, {})}.items():
         for name, value in values.items():
-            monkeypatch.setattr(importlib.import_module(f"{package.__name__}.{room}"), name, value)
+            monkeypatch.setattr(importlib.import_module(f"{package.__name__}.{module}"), name, value)
 
 
 def viewed(values: Inputs, shape: tuple[int, ...], how: str, rng: np.random.Generator) -> UOp:
@@ -132,35 +134,36 @@ def test_every_kind_of_decision_is_here() -> None:
 
 # functions of optimize/ that say `before -> after`, and the test that runs both on ragged sizes
 REWRITES = {
-    "blocks.in_blocks": "test_optimize.py::test_matmul_of_every_size_and_view",
-    "moves.merge": "test_optimize.py::test_merge",
-    "moves.wide": "test_optimize.py::test_wide",
-    "sum_moves.wide_reduce": "test_optimize.py::test_wide_reduce",
-    "sum_moves.chunks": "test_optimize.py::test_chunks",
-    "moves.spread": "test_optimize.py::test_spread_runs_the_rest_once",
-    "moves.share_out": "test_optimize.py::test_many_small_products",
-    "moves.tasks": "test_optimize.py::test_tasks",
-    "sum_moves.group": "test_optimize.py::test_group",
-    "padding.bounded": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",
-    "rare.branch": "test_rare.py::test_the_same_values_with_and_without_the_branch",
-    "residues.residues": "test_optimize_conv.py::test_a_strided_gradient_multiplies_no_zeros",
+    "symbolic_blocks.in_blocks": "test_optimize.py::test_matmul_of_every_size_and_view",
+    "loop_moves.merge": "test_optimize.py::test_merge",
+    "loop_moves.wide": "test_optimize.py::test_wide",
+    "reduction_moves.wide_reduce": "test_optimize.py::test_wide_reduce",
+    "reduction_moves.chunks": "test_optimize.py::test_chunks",
+    "loop_moves.spread": "test_optimize.py::test_spread_runs_the_rest_once",
+    "loop_moves.share_out": "test_optimize.py::test_many_small_products",
+    "loop_moves.tasks": "test_optimize.py::test_tasks",
+    "reduction_moves.group": "test_optimize.py::test_group",
+    "padding_bounds.bounded": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",
+    "cold_path.branch": "test_cold_path.py::test_the_same_values_with_and_without_the_branch",
+    "split_by_remainder.residues": "test_optimize_conv.py::test_a_strided_gradient_multiplies_no_zeros",
 }
 
 
 def test_every_rewriting_of_loops_has_its_test() -> None:
-    shown = set()
-    for module in pkgutil.iter_modules(package.__path__):
-        room = importlib.import_module(f"{package.__name__}.{module.name}")
-        for name, function in inspect.getmembers(room, inspect.isfunction):
-            own = function.__module__ == room.__name__ and not name.startswith("_")
+    shown, modules = set(), {}
+    for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        module = modules[found.name.rpartition(".")[2]] = importlib.import_module(found.name)
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            own = function.__module__ == module.__name__ and not name.startswith("_")
             if own and "  ->  " in (function.__doc__ or ""):
-                shown.add(f"{module.name}.{name}")
+                shown.add(f"{found.name.rpartition('.')[2]}.{name}")
     assert shown <= set(REWRITES), "a move needs a test on ragged sizes, named in REWRITES"
     for name, test in REWRITES.items():
-        room, function = name.split(".")
-        assert hasattr(importlib.import_module(f"{package.__name__}.{room}"), function), f"{name} is gone"
+        module, function = name.split(".")
+        assert hasattr(modules[module], function), f"{name} is gone"
         file, where = test.split("::")
-        assert f"def {where}(" in (Path(__file__).parent / file).read_text(), f"{test} is gone"
+        [path] = Path(__file__).parents[1].rglob(file)
+        assert f"def {where}(" in path.read_text(), f"{test} is gone"
 
 
 # -- on this machine: the number of threads and who comes first decide nothing ---------------------------------------

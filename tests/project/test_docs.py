@@ -2,7 +2,9 @@
 
 Python blocks are run by pytest's own `--doctest-glob=*.md`, commands with their output here (those of the projects in
 test_projects.py). After a change that is meant to change them, write the new output of the Python blocks, the table of
-files and the drawings with:  python tests/project/test_docs.py [PAGE ...]      (without a page: all of them)
+files and the drawings (without a page: of all of them) with:
+
+    PYTHONPATH=tests/reference python tests/project/test_docs.py [PAGE ...]
 """
 
 from __future__ import annotations
@@ -21,14 +23,15 @@ from pathlib import Path
 import pytest
 from quotes import missing
 
-from glassgrad import Tensor
-
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "glassgrad"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
+FILES = ROOT / "docs" / "files.md"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FOLDERS = ["base", "graph", "schedule", "lower", "optimize", "render", "runtime", "engine", "tensor", "nn"]
-BESIDE = sorted(p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name not in [*FOLDERS, "__pycache__"])
+STAGES = [f"compiler/{stage}" for stage in ("graph", "schedule", "lower", "optimize", "render")]
+FOLDERS = ["base", *STAGES, "compiler/check", "runtime", "engine", "tensor", "nn"]
+BESIDE = sorted(p.name for p in PACKAGE.iterdir()
+                if p.is_dir() and p.name not in [*FOLDERS, "compiler", "__pycache__"])
 BEGIN, END = "<!-- files: written by tests/project/test_docs.py -->\n", "<!-- end of files -->\n"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -42,33 +45,20 @@ def first_sentence(path: Path) -> str:
 
 
 def table_of_files() -> str:
-    """Every file of the package with its first sentence, stage by stage."""
+    """Every file of the package with its first sentence, folder by folder in the order of the stages."""
     lines = ["| file | what it is |", "|---|---|"]
     for folder in (*FOLDERS, *BESIDE, ""):
         files = sorted((PACKAGE / folder).rglob("*.py") if folder else PACKAGE.glob("*.py"))
-        for part, within in parts(folder, files).items():
-            lines.append(f"| **{folder or 'beside the stages'}** | {part}|")
-            for path in within:
-                said, name = first_sentence(path), path.relative_to(PACKAGE)
-                if said or path.name != "__init__.py":
-                    lines.append(f"| [`{name}`](../glassgrad/{name}) | {said} |")
+        lines.append(f"| **{folder or 'beside the stages'}** | |")
+        for path in files:
+            said, name = first_sentence(path), path.relative_to(PACKAGE)
+            if said or path.name != "__init__.py":
+                lines.append(f"| [`{name}`](../glassgrad/{name}) | {said} |")
     return "\n".join(lines) + "\n"
 
 
-def parts(folder: str, files: list[Path]) -> dict[str, list[Path]]:
-    """Files in the order to read them: alphabetical, but for the rooms that Tensor's methods are in."""
-    if folder != "tensor":
-        return {"": files}
-    chain = [c.__module__ for c in reversed(Tensor.__mro__) if c is not object]
-    rooms = [PACKAGE.parent / f"{module.replace('.', '/')}.py" for module in chain]
-    beneath = [path for path in files if path not in rooms]
-    return {"methods: each room adds to the class of the one before ": rooms,
-            "what they stand on ": [path for path in beneath if path.parent.name == "tensor"],
-            "how things are computed, on nodes ": [path for path in beneath if path.parent.name != "tensor"]}
-
-
 def test_the_table_of_files_is_the_files() -> None:
-    page = ARCHITECTURE.read_text()
+    page = FILES.read_text()
     shown = page[page.index(BEGIN) + len(BEGIN):page.index(END)].splitlines()
     wanted = table_of_files().splitlines()
     changed = [f"+ {line}" for line in wanted if line not in shown]
@@ -152,8 +142,8 @@ def test_the_architecture_page_walks_through_every_stage() -> None:
     page = ARCHITECTURE.read_text()
     examples = doctest.DocTestParser().get_examples(page)
     assert len(examples) >= 25
-    for stage in FOLDERS[1:-1]:
-        assert f"glassgrad.{stage}" in "".join(e.source for e in examples) or stage in ("tensor", "runtime"), stage
+    for stage in (*STAGES, "compiler/check", "engine"):
+        assert f"glassgrad.{stage.replace('/', '.')}" in "".join(e.source for e in examples), stage
     for word in ("task i0", "lane", "tile", "void ", "PARAM", "contract("):
         assert any(word in e.want for e in examples), word
 
@@ -188,10 +178,10 @@ def rewritten(text: str) -> str:
 def main(pages: list[str]) -> None:
     if not pages:
         subprocess.run([sys.executable, str(ROOT / "docs" / "tools" / "diagrams.py")], check=True)
-    for path in [Path(p).resolve() for p in pages] or [p for p in PAGES if ">>>" in p.read_text()]:
+    for path in [Path(p).resolve() for p in pages] or [p for p in PAGES if p == FILES or ">>>" in p.read_text()]:
         before = path.read_text()
         page = rewritten(before)
-        if path == ARCHITECTURE:
+        if path == FILES:
             page = page[:page.index(BEGIN) + len(BEGIN)] + table_of_files() + page[page.index(END):]
         if page != before:
             path.write_text(page)

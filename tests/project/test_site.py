@@ -53,7 +53,7 @@ def test_an_entry_has_signature_sentence_example_and_source() -> None:
     entry = entry[:entry.index("\n## ", 5)]
     assert re.search(r"```python\nsum\(.*axis.*\) -> Tensor\n```", entry, re.S)
     assert "```pycon\n>>> " in entry
-    path, line = re.search(r"\((?:\.\./)+source/(glassgrad/tensor/\w+\.py)\.md#line-0-(\d+)\)", entry).groups()
+    path, line = re.search(r"\((?:\.\./)+source/(glassgrad/tensor/[\w/]+\.py)\.md#line-0-(\d+)\)", entry).groups()
     defined = (ROOT / path).read_text().splitlines()[int(line) - 1:int(line) + 3]
     assert any("def sum(" in text for text in defined)
 

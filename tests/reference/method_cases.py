@@ -817,7 +817,7 @@ ELSEWHERE: dict[str, str] = {name: file for file, names in {
     "test_compat.py": "lazydata",
     "test_engine.py": "assign realize",
     "test_every_method.py": "is_param_ replace shard_",
-    "test_drawing.py": "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ random_",
+    "test_sampling.py": "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ random_",
     "test_graph_rules.py": "alu",
     "test_graph_uop.py": "uop",
     "test_interop.py": "data from_blob from_dlpack from_torch numpy torch",

@@ -20,7 +20,7 @@ from glassgrad.tensor.argument_checks import explained
 def test_junk_is_one_clear_error(call: Any) -> None:
     with pytest.raises(GlassgradError) as raised:
         call(Tensor([[1.0, 2.0], [3.0, 4.0]]))
-    assert "test_tensor_mistakes.py" in raised.value.where and raised.value.given and raised.value.expected
+    assert "test_argument_checks.py" in raised.value.where and raised.value.given and raised.value.expected
 
 
 def test_the_whole_message() -> None:

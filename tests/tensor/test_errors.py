@@ -35,7 +35,7 @@ from glassgrad.tensor.memory import dlpack
 
 ROOT = Path(__file__).resolve().parents[2]
 USERS = [name for name in errors.__all__ if name not in ("GlassgradError", "Bug")]
-TESTS = "\n".join(p.read_text() for p in sorted((ROOT / "tests").glob("*.py")))
+TESTS = "\n".join(p.read_text() for p in sorted((ROOT / "tests").rglob("*.py")))
 READ = re.sub(r"\s+", " ", re.sub(r"[\"']\s*\n\s*f?[\"']|\\\n", "", TESTS))
 
 

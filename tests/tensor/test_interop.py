@@ -10,7 +10,7 @@ import pickle
 
 import numpy as np
 import pytest
-from reference import TORCH, Tensor, dtypes, torch
+from torch_reference import TORCH, Tensor, dtypes, torch
 
 from glassgrad import DeviceError, DTypeError, InputError, nn
 from glassgrad.nn.state import TensorIO

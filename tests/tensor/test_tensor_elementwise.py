@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="PyTorch, the reference of gradients, is not installed")
-from reference import SPECIAL, Tensor, check, dtypes, torch  # noqa: E402
+from torch_reference import SPECIAL, Tensor, check, dtypes, torch  # noqa: E402
 
 F = torch.nn.functional
 SHAPES = [(), (1,), (7,), (3, 5), (2, 0, 3)]

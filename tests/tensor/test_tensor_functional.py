@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="PyTorch, the reference of gradients, is not installed")
-from reference import Tensor, check, torch  # noqa: E402
+from torch_reference import Tensor, check, torch  # noqa: E402
 
 from glassgrad import Context  # noqa: E402
 

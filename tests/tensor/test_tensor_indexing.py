@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch, the reference of gradients, is not installed")
 from hypothesis import given, settings as hypothesis_settings, strategies as st  # noqa: E402
-from reference import Tensor, check, torch  # noqa: E402
+from torch_reference import Tensor, check, torch  # noqa: E402
 
 BASIC = [0, -1, (1, 2), (slice(1, 3),), (slice(None), -1), (slice(None, None, 2),), (slice(3, 0, -1),),
          (slice(None, None, -2), 1),

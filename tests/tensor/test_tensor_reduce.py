@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch, the reference of gradients, is not installed")
 from hypothesis import given, settings as hypothesis_settings, strategies as st  # noqa: E402
-from reference import Tensor, check, torch  # noqa: E402
+from torch_reference import Tensor, check, torch  # noqa: E402
 
 F = torch.nn.functional
 AXES = [None, 0, 1, -1, (0, 2), (0, 1, 2)]

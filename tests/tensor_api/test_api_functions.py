@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from reference import SPECIAL, Tensor, check, dtypes, seeded, torch
+from torch_reference import SPECIAL, Tensor, check, dtypes, seeded, torch
 
 from glassgrad import DeviceError, InputError, ShapeError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from reference import Tensor, check, seeded, torch
+from torch_reference import Tensor, check, seeded, torch
 
 from glassgrad import DTypeError, InputError, ShapeError
 

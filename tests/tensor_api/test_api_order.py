@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from reference import TORCH, Tensor, check, dtypes, seeded, torch
+from torch_reference import TORCH, Tensor, check, dtypes, seeded, torch
 
 from glassgrad import Device, InputError, JitError, ShapeError
 

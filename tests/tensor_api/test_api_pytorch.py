@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reference import check, seeded, torch
+from torch_reference import check, seeded, torch
 
 from glassgrad import DTypeError, InputError, ShapeError, Tensor, dtypes, nn
 

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from reference import Tensor, seeded, torch
+from torch_reference import Tensor, seeded, torch
 
 from glassgrad import (
     Function,
