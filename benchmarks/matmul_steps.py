@@ -73,7 +73,7 @@ def other_tiles(rows: int, inner: int, columns: int, target: Target) -> list[Ste
     plain = plain_kernel(rows, inner, columns)
     own = contract_of(optimize(plain, target))
     found: list[Step] = []
-    for high, vectors in ((1, 1), (2, 1), (4, 1), (own.rows, 1), (own.rows, own.vectors)):
+    for high, vectors in dict.fromkeys(((1, 1), (2, 1), (4, 1), (own.rows, 1), (own.rows, own.vectors))):
         # blocks of about the same size, though of no more tiles than there are
         tile = replace(own, rows=high, vectors=vectors,
                        block_m=min(-(-own.block_m * own.rows // high), -(-rows // high)),

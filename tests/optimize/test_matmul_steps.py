@@ -33,7 +33,7 @@ def test_other_tiles_give_the_same_answer_bit_for_bit(rng: np.random.Generator) 
     for matrix in given:
         matrix[:] = rng.standard_normal((200, 200), np.float32)
     answers = [performance.answers(step, *given) for step in other_tiles(200, 200, 200, HOST)]
-    assert len(answers) == 5
+    assert len(answers) >= 4                     # a target whose own tile has four rows has one fewer
     for answer in answers:
         np.testing.assert_array_equal(answer, answers[-1])
 
@@ -43,7 +43,7 @@ def test_other_tiles_give_the_same_answer_bit_for_bit(rng: np.random.Generator) 
 @pytest.mark.parametrize("size", [384, performance.SIZE])
 def test_other_tiles_fit_the_sizes_of_the_page(size: int, target: Target) -> None:
     names = [step.name for step in other_tiles(size, size, size, target)]
-    assert len(dict.fromkeys(names)) == 5
+    assert len(dict.fromkeys(names)) == len(names) >= 4
 
 
 def test_each_step_adds_what_it_says() -> None:

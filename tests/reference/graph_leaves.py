@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+
 import numpy as np
 
 from glassgrad.compiler.check.graph_interpreter import array_type, cast_array, interpret
@@ -67,3 +69,14 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
         return bool(np.array_equal(a, b))
     return bool(np.array_equal(a, b, equal_nan=True) and np.array_equal(np.signbit(a) & ~np.isnan(a),
                                                                         np.signbit(b) & ~np.isnan(b)))
+
+
+def conversion_is_defined(x: np.ndarray, source: DType, target: DType) -> np.ndarray:
+    """Where PyTorch's conversion does not depend on the processor: C leaves a float beyond an integer type open. On x86
+    it wraps, which is the meaning of CAST here on every processor; on ARM PyTorch's saturates."""
+    if source.kind != "f" or target.kind not in "iu" or platform.machine() in ("x86_64", "AMD64"):
+        return np.ones(x.shape, bool)
+    low, high = (0, 2 ** target.bits) if target.kind == "u" else (-2 ** (target.bits - 1), 2 ** (target.bits - 1))
+    with np.errstate(invalid="ignore"):
+        whole = np.trunc(x.astype(np.float64))
+    return (whole >= low) & (whole < high)

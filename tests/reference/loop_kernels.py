@@ -54,6 +54,10 @@ def run_graph(sinks: Sequence[UOp], leaves: Leaves, compile_kernel: Compile) -> 
     for i, node in enumerate(normal.buffers):
         value = interpret([node], leaves)[0]
         memory[i] = np.ascontiguousarray(to_storage(value, node.dtype)).reshape(-1)
+    for i, slot in enumerate(planned.slots):
+        if slot.whole is not None:                          # a piece of another slot
+            begin = slot.offset // slot.dtype.itemsize
+            memory[i] = memory[slot.whole][begin:begin + memory[i].size]
     for item in planned.items:
         if planned.slots[item.slots[0]].nonempty:
             run_kernel(compile_kernel(item.ast), [memory[slot] for slot in item.slots])

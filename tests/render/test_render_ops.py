@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from graph_leaves import conversion_is_defined
 from render_kernels import BOOL, F32, HOST, I32, I64, NUMPY, apply, at, param, run
 
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
@@ -143,7 +144,9 @@ def test_casts(how, torch, source):
     for lanes in LANES[how]:
         for dtype, found in zip(others, apply(how, lambda a: [a.cast(d) for d in others], [x], others, lanes)):
             expected = torch.from_numpy(x).to(getattr(torch, dtype.name)).numpy()
-            np.testing.assert_array_equal(found, expected, err_msg=f"{source.name} -> {dtype.name}, {lanes} lanes")
+            defined = conversion_is_defined(x, source, dtype)
+            np.testing.assert_array_equal(found[defined], expected[defined],
+                                          err_msg=f"{source.name} -> {dtype.name}, {lanes} lanes")
 
 
 @pytest.mark.parametrize("half", [True, False], ids=["f16c", "without"])

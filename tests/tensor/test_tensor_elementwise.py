@@ -274,7 +274,10 @@ def test_remainders_of_floats_are_exact(dtype: str, device: str) -> None:
 @pytest.mark.parametrize("name", ["sinh", "cosh"])
 def test_hyperbolic_functions_reach_the_limit_of_their_type(name: str) -> None:
     for dtype, values in (("float32", [80.0, 88.0, 88.9, -89.3, 90.0]), ("float64", [700.0, 709.9, -710.4, 711.0])):
-        check(lambda x: getattr(x, name)(), values=[values], dtype=dtype, grad=False)
+        ours = getattr(Tensor(values, dtype=dtype), name)().numpy()      # PyTorch's overflow early on some processors
+        with np.errstate(over="ignore"):
+            expected = getattr(np, name)(np.array(values, dtype))
+        np.testing.assert_allclose(ours, expected, rtol=1e-6 if dtype == "float32" else 1e-12)
 
 
 def test_hypot_does_not_overflow_on_the_way() -> None:
