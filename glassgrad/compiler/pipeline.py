@@ -80,7 +80,7 @@ class KernelWork:
 
 
 # -- the list ------------------------------------------------------------------------------------------------
-class View(NamedTuple):
+class Printout(NamedTuple):
     """What DEBUG=4 prints after a pass: `--- label: detail` and the text."""
     label: str
     text: Callable[[Any], str]
@@ -102,7 +102,7 @@ class Pass:
     file: str                            # where the work is done, below glassgrad/compiler
     run: Callable[[Any], None]
     when: When
-    views: tuple[View, ...] = ()
+    views: tuple[Printout, ...] = ()
 
 
 PASSES: list[Pass] = []
@@ -114,7 +114,7 @@ PLAIN_LOOPS = When("under NOOPT=1, and for a device that takes plain loops",
                    lambda work: bool(settings.NOOPT or work.plain))
 
 
-def compiler_pass(stage: str, file: str, when: When = ALWAYS, *views: View) -> Callable[[Callable[[Any], None]], Any]:
+def compiler_pass(stage: str, file: str, when: When = ALWAYS, *views: Printout) -> Callable[[Any], Any]:
     """Put a function on the list, under its own name and docstring."""
     def add(run: Callable[[Any], None]) -> Callable[[Any], None]:
         PASSES.append(Pass(run.__name__, stage, " ".join((run.__doc__ or "").split()), file, run, when, views))
@@ -132,11 +132,11 @@ def _operations(work: KernelWork) -> str:
     return linear(work.kernel)
 
 
-INITIAL = View("initial", lambda work: describe_graph(work.sinks))
-FOLDED = View("folded", lambda work: describe_graph(work.sinks))
-LOWERED = View("after loop analysis", _loops)
-OPTIMIZED = (View("optimized", _loops, lambda work: ", ".join(work.kernel.moves) or "as it was"),
-             View("linearized", _operations))
+INITIAL = Printout("initial", lambda work: describe_graph(work.sinks))
+FOLDED = Printout("folded", lambda work: describe_graph(work.sinks))
+LOWERED = Printout("after loop analysis", _loops)
+OPTIMIZED = (Printout("optimized", _loops, lambda work: ", ".join(work.kernel.moves) or "as it was"),
+             Printout("linearized", _operations))
 
 
 # -- graph: the results stay the same values -----------------------------------------------------------------
@@ -269,7 +269,7 @@ def run_passes(work: GraphWork | KernelWork, *stages: str, say: bool = True) -> 
                 _print(view, work)
 
 
-def _print(view: View, work: GraphWork | KernelWork) -> None:
+def _print(view: Printout, work: GraphWork | KernelWork) -> None:
     detail = "" if view.detail is None else ": " + view.detail(work)
     print(f"--- {view.label}{detail}\n{view.text(work)}")
 
