@@ -43,8 +43,8 @@ from glassgrad.compiler.lower.loops import (
 )
 from glassgrad.compiler.lower.printing import show
 from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.launch import launch_info
-from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.llvm_compiler import compile_ir
 from glassgrad.runtime.cpu.native_device import NativePlan, Program
@@ -71,7 +71,7 @@ def aligned(nbytes: int) -> np.ndarray:
 def launcher(kernel: Kernel, arrays: Sequence[np.ndarray]) -> Call:
     """A kernel compiled for this machine, ready to run on these arrays."""
     info = launch_info(kernel)
-    image = Image(compile_ir(render_llvm(kernel, Target.of(host_description()))))
+    image = Image(compile_ir(make_source(kernel, Target.of(host_description()), "llvm")))
     memory = [*arrays, *[aligned(n) for n in info.shared]]
     plan = NativePlan([Program(kernel.name, image, info, 0, 0)], [tuple(range(len(memory)))])
     plan.bind([m.ctypes.data for m in memory])

@@ -1,12 +1,10 @@
 """Make lazy values real. In: UOps. Out: UOps whose values are in memory.
 
-The whole way of a graph, pass by pass:
-    normalise    lift buffers and numbers out of the graph; the rest is the key of the schedule cache
-    fold         algebra: rules as data, glassgrad/compiler/graph/rules/algebra.py            (not under NOOPT=1)
-    schedule     which nodes live in memory, and the kernels between them    glassgrad/compiler/schedule
-    compile      each distinct kernel once                                   glassgrad/runtime/compile_kernel.py
-    plan         one arena for everything in between                         glassgrad/engine/memory_plan.py
-    in place     a part replaced of what nobody else knows is written there  glassgrad/engine/in_place.py
+What happens to a graph:
+    normalise    lift buffers and numbers out of it; the rest is the key of the schedule cache
+    compile      the passes of glassgrad/compiler/pipeline.py: a schedule, and each distinct kernel once
+    plan         one arena for the values between kernels                    glassgrad/engine/memory_plan.py
+    in place     a part of a value without other readers is written there    glassgrad/engine/in_place.py
     run          bind addresses, one foreign call                            glassgrad/engine/executable.py
 A graph of known structure starts at the last line.
 """
@@ -19,18 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glassgrad.base.settings import kernel_mode, settings
+from glassgrad.base.settings import kernel_mode
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Shape
-from glassgrad.compiler.graph.ops import Kind
-from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-from glassgrad.compiler.graph.rules.invariant_axes import narrow
-from glassgrad.compiler.graph.rules.nested_sums import join_sums
-from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.schedule.device_placement import settle_devices
-from glassgrad.compiler.schedule.kernels import Item, Schedule, describe, schedule
+from glassgrad.compiler.pipeline import make_schedule
+from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.capture import Record, recording
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.executable import Ready
@@ -182,26 +175,7 @@ def _find(normal: Normal, device: str) -> Ready:
 
 
 def _schedule(normal: Normal, scalars: Sequence[int], device: str) -> Schedule:
-    sinks, params = with_params(normal, scalars)
-    debug = settings.DEBUG
-    if debug >= 4:
-        print("--- initial\n" + _listing(sinks))
-    if not settings.NOOPT:
-        sinks = join_sums(narrow(rewrite(sinks, ALGEBRA)))
-        if debug >= 4:
-            print("--- folded\n" + _listing(sinks))
-    # algebra may find that a result is an input, or another result: each still gets memory of its own
-    asked = [s if s.op.kind not in (Kind.LEAF, Kind.MOVEMENT) and sinks.index(s) == i
-             else UOp(o.CONTIGUOUS, s.dtype, (s,)) for i, s in enumerate(sinks)]
-    unique = list(dict.fromkeys(asked))
-    planned = schedule(unique, params)
-    planned.sinks = [planned.results[s] for s in asked]
-    settle_devices(planned, device)
-    return planned
-
-
-def _listing(sinks: Sequence[UOp]) -> str:
-    return describe(Item(UOp(o.SINK, sinks[0].dtype, tuple(sinks)), (), 0, None))
+    return make_schedule(*with_params(normal, scalars), device)
 
 
 def _prepare(normal: Normal, scalars: tuple[int, ...], device: str) -> Ready:

@@ -14,6 +14,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import concrete
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.pipeline import Pass, watched
 from glassgrad.compiler.schedule.kernels import Item, describe
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.memory_plan import MemoryUse
@@ -153,12 +154,10 @@ def _guilty(item: Item, before: list[bytes], checked: list[tuple[UOp, Any, Any]]
     import numpy as np
 
     from glassgrad.compiler.check.loop_interpreter import run_kernel
-    from glassgrad.compiler.lower.lower import lower
-    from glassgrad.compiler.optimize.recipes import unoptimized
-    trees = {"lower": lambda: unoptimized(lower(item.ast)),
-             "optimize": lambda: Device[item.device or ""].loop_tree(item.ast)}
-    for name, tree in trees.items():
-        kernel = tree()
+    found: list[str] = []
+
+    def interpret_after(each: Pass, work: Any) -> None:
+        kernel = work.kernel
         arguments: list[Any] = [None] * len(item.slots)
         for n in kernel.params:
             raw = before[n.arg.slot]
@@ -167,8 +166,11 @@ def _guilty(item: Item, before: list[bytes], checked: list[tuple[UOp, Any, Any]]
         try:
             run_kernel(kernel, arguments)
         except Bug as wrong:
-            return f"the pass {name} is wrong ({str(wrong).splitlines()[0]})"
-        for i, row in enumerate(checked):
-            if _difference(*row, arguments[i].tobytes())[0] is not None:
-                return f"the pass {name} is wrong"
-    return "the loop tree is right, so render, the compiler or the launch is wrong"
+            found.append(f"the pass {each.name} is wrong ({str(wrong).splitlines()[0]})")
+            return
+        if any(_difference(*row, arguments[i].tobytes())[0] is not None for i, row in enumerate(checked)):
+            found.append(f"the pass {each.name} is wrong")
+
+    with watched(interpret_after):
+        Device[item.device or ""].loop_tree(item.ast)
+    return found[0] if found else "the loop tree is right, so render, the compiler or the launch is wrong"

@@ -22,10 +22,10 @@ from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
-from glassgrad.compiler.lower.lower import lower
-from glassgrad.compiler.optimize.recipes import unoptimized
-from glassgrad.compiler.render.c.plain_c import plain_launch, render_plain_c
+from glassgrad.compiler.pipeline import make_source
+from glassgrad.compiler.render.c.plain_c import PLAIN, plain_function, plain_launch
 from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.runtime.compile_kernel import kernel_of
 from glassgrad.runtime.host_memory import Block
 from glassgrad.runtime.kernel_key import cost
 from glassgrad.runtime.python_launcher import StepwisePlan
@@ -95,7 +95,7 @@ class CStyleLanguage:
 
     def render(self, kernel: Kernel) -> str:
         """The source of a kernel: one function with its name and one pointer per buffer."""
-        return render_plain_c(kernel, self.prefix, self.qualifier)
+        return plain_function(kernel, make_source(kernel, PLAIN, "c"), self.prefix, self.qualifier)
 
 
 # -- memory by numbers ---------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class Compiled:
 
     def loop_tree(self, ast: UOp) -> Kernel:
         """The kernel's plain loop tree."""
-        return unoptimized(lower(ast))
+        return kernel_of(ast, PLAIN, plain=True)
 
     def plan(self, programs: Sequence[PluginProgram], slots: Sequence[tuple[int, ...]]) -> PluginPlan:
         """Launches one after another over numbered slots."""

@@ -12,6 +12,7 @@ from graph_fuzzer import Maker
 from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies as st
 from loop_kernels import Inputs, check
 
+from glassgrad import Context, Tensor
 from glassgrad.compiler.check.graph_interpreter import interpret
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Iota, Param, Random, Scan, Scatter
@@ -276,3 +277,14 @@ def test_depth_is_no_limit() -> None:
     for _ in range(20_000):
         y = y + x
     assert len(loops(lower(sink(y)))) == 1
+
+
+@pytest.mark.parametrize("noopt", [0, 1])
+@pytest.mark.parametrize("value", [0, 1, -3])
+def test_a_running_sum_of_a_constant_is_read_by_another_op(value: int, noopt: int) -> None:
+    """It needs no scan, and of zeros no counter either: (i + 1) * 0 still mentions a loop that is gone."""
+    for n in (1, 3, 37):
+        with Context(NOOPT=noopt):
+            running = Tensor.full((n,), value, dtype="int64").cumsum(0)
+            assert running.maximum(0).tolist() == np.maximum(np.cumsum(np.full(n, value)), 0).tolist()
+            assert (running * 0 + 2).minimum(7).tolist() == [2] * n

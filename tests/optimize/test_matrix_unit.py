@@ -30,8 +30,7 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.recipes import decide, optimize
 from glassgrad.compiler.optimize.targets.matrix_units import AMX as UNITS, units_of
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.c.c_source import render_c
-from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
+from glassgrad.compiler.pipeline import make_source
 from glassgrad.nn.optim import autocast
 from glassgrad.runtime.cpu.processor import host_description
 from glassgrad.runtime.kernel_key import cache_key
@@ -195,7 +194,7 @@ def test_every_neighbour_gives_the_same_bits(rng: np.random.Generator) -> None:
 def test_the_c_of_a_product_shows_each_instruction_and_computes_it(rng: np.random.Generator) -> None:
     made, exact, bound, lie = product(rng, 67, 1040, 73, "tn")
     kernel = optimize(lower(ast_of(made)), AMX)
-    source = render_c(kernel, AMX)
+    source = make_source(kernel, AMX, "c")
     assert "static inline void tdpbf16ps(f32 total[16][16], const u16 *left" in source
     assert re.search(r"\n +tdpbf16ps\(acc1_0_0, \(const u16 \*\)\(left \+ .*\), 32, right \+ .*, 32\);", source), source
     got = np.zeros(67 * 73, "float32")
@@ -205,7 +204,7 @@ def test_the_c_of_a_product_shows_each_instruction_and_computes_it(rng: np.rando
 
 def test_the_llvm_of_a_product_names_the_instructions() -> None:
     x = Tensor.zeros(64, 640, dtype=dtypes.int8).contiguous().realize().cast("int32")
-    text = render_llvm(optimize(lower(ast_of(x @ x.T)), AMX), AMX)
+    text = make_source(optimize(lower(ast_of(x @ x.T)), AMX), AMX, "llvm")
     for name in ("tilezero", "tileloadd64", "tdpbssd", "tilestored64"):
         assert f"@llvm.x86.{name}.internal(" in text
     assert "phi x86_amx" in text
@@ -214,11 +213,11 @@ def test_the_llvm_of_a_product_names_the_instructions() -> None:
 def test_a_tree_that_no_unit_can_run_is_our_fault(rng: np.random.Generator) -> None:
     kernel = optimize(lower(ast_of(product(rng, 64, 64, 64)[0])), AMX)
     with pytest.raises(Bug, match="no matrix unit multiplies bfloat16 by bfloat16 into float32"):
-        render_llvm(kernel, AVX512)
+        make_source(kernel, AVX512, "llvm")
     step = next(s for p in kernel.phases for s in walk(p.body) if isinstance(s, Accumulate))
     step.value = step.value + step.value
     with pytest.raises(Bug, match="a matrix unit adds products of two factors, each widened by a cast"):
-        render_llvm(kernel, AMX)
+        make_source(kernel, AMX, "llvm")
 
 
 def test_the_tree_reads_as_it_runs(rng: np.random.Generator) -> None:

@@ -50,7 +50,7 @@ from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_mov
 from glassgrad.compiler.optimize.product import contraction_axes as axes
 from glassgrad.compiler.optimize.recipes import optimize, unoptimized
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
+from glassgrad.compiler.pipeline import make_source
 
 FLOAT = dtypes.float32
 RAGGED = [1, 2, 7, 8, 15, 16, 17, 33, 64, 97, 131]
@@ -239,7 +239,7 @@ def test_lanes_do_not_go_along_groups_of_which_one_is_shorter(
     assert after.moves[0].startswith("group(loop=k0, chunk=") and rows % int(after.moves[0][:-1].split("=")[-1]), \
         f"the last group is not shorter: {after.moves}"
     compare([out, x], body, [phase.body for phase in after.phases], rng)
-    render_llvm(after, AVX512)
+    make_source(after, AVX512, "llvm")
 
 
 @pytest.mark.parametrize("a, b", [(1, 1), (3, 5), (8, 16), (7, 1), (1, 9)])

@@ -14,7 +14,7 @@ from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.moves.streaming_stores import FAR
 from glassgrad.compiler.optimize.recipes import optimize
-from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
+from glassgrad.compiler.pipeline import make_source
 
 SMALL = replace(HOST, l2_bytes=64)        # a processor for which all that is larger than 512 bytes is large
 X = np.random.default_rng(7).standard_normal((48, 64)).astype(np.float32)
@@ -43,7 +43,7 @@ def test_the_answer_is_the_same_bit_by_bit(compute: Callable[[Tensor], Tensor], 
     far = kernel_of(made)
     assert far.past == (0,) and "past(caches=yes)" in far.moves
     near = kernel_of(made, given=[m.replace("past(caches=yes)", "past(caches=no)") for m in far.moves])
-    assert near.past == () and "!nontemporal" not in render_llvm(near, SMALL)
+    assert near.past == () and "!nontemporal" not in make_source(near, SMALL, "llvm")
     results = []
     for kernel in (far, near):
         result = aligned(made.numel())
@@ -54,13 +54,13 @@ def test_the_answer_is_the_same_bit_by_bit(compute: Callable[[Tensor], Tensor], 
 
 
 def test_whole_vectors_go_past_and_are_seen_when_the_task_is_done() -> None:
-    text = render_llvm(kernel_of(Tensor(X).realize().softmax(1)), SMALL)
+    text = make_source(kernel_of(Tensor(X).realize().softmax(1)), SMALL, "llvm")
     assert f"align {SMALL.vector_bytes}, !nontemporal !0" in text and "!0 = !{i32 1}" in text
     assert ("@llvm.x86.sse.sfence()\n  ret void" in text) == (SMALL.arch == "x86_64")
 
 
 def test_rows_that_begin_anywhere_are_stored_as_ever() -> None:
-    text = render_llvm(kernel_of(Tensor(RAGGED).realize().softmax(1)), SMALL)
+    text = make_source(kernel_of(Tensor(RAGGED).realize().softmax(1)), SMALL, "llvm")
     assert "!nontemporal" not in text and "sfence" not in text and "!0" not in text
 
 

@@ -47,8 +47,9 @@ def first_sentence(path: Path) -> str:
 def table_of_files() -> str:
     """Every file of the package with its first sentence, folder by folder in the order of the stages."""
     lines = ["| file | what it is |", "|---|---|"]
-    for folder in (*FOLDERS, *BESIDE, ""):
-        files = sorted((PACKAGE / folder).rglob("*.py") if folder else PACKAGE.glob("*.py"))
+    for folder in ("base", "compiler", *FOLDERS[1:], *BESIDE, ""):
+        whole = folder not in ("", "compiler")
+        files = sorted((PACKAGE / folder).rglob("*.py") if whole else (PACKAGE / folder).glob("*.py"))
         lines.append(f"| **{folder or 'beside the stages'}** | |")
         for path in files:
             said, name = first_sentence(path), path.relative_to(PACKAGE)

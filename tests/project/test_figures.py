@@ -13,8 +13,8 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 10_900, "check": 900, "engine and runtime": 4_470, "tensor": 8_200, "nn": 6_320, "jit": 2_050,
-         "package": 35_450}
+LINES = {"compiler": 11_100, "check": 900, "engine and runtime": 4_470, "tensor": 8_200, "nn": 6_320, "jit": 2_050,
+         "package": 35_600}
 LONGEST_CHAIN = 41
 LARGEST_FOLDER = 16
 IMPORT_CIRCLES = 3

@@ -13,7 +13,7 @@ from scripts import run_script
 
 PACKAGE = Path(__file__).resolve().parents[2] / "glassgrad"
 PURE = [f"compiler/{stage}" for stage in ("graph", "schedule", "lower", "optimize", "render")]
-STAGES = ["base", *PURE, "compiler/check", "runtime", "engine", "tensor", "nn"]
+STAGES = ["base", *PURE, "compiler/pipeline", "compiler/check", "runtime", "engine", "tensor", "nn"]
 
 # Imports inside functions: what is heavy, or of one system only, is loaded when it is needed.
 HEAVY = {"numpy", "llvmlite", "pyopencl", "tqdm", "fcntl", "resource", "importlib.metadata", "urllib"}
@@ -24,6 +24,7 @@ OPENED_WHEN_NEEDED = {
     "runtime/cpu/toolchain.py": "what writes and compiles C is loaded where somebody wants C",
     "runtime/search/tuning_results.py": "only a file that somebody brings along is checked against the kinds of moves",
     "runtime/cpu/worker_pool.py": "only where llvmlite is missing is the pool compiled from C",
+    "compiler/pipeline.py": "a pass over kernels loads its code when it runs: a warm process finds its kernels on disk",
     "engine/report.py": "CHECK interprets loop trees, which loads NumPy",
     "tensor/tinygrad_names.py": "a kernel of one's own brings a C compiler and processes, which few ever need",
     "compiler/graph/uop.py": "view.py is built on uop.py, and few ever ask for it",
@@ -125,11 +126,12 @@ def test_nobody_imports_what_is_not_declared() -> None:
     assert not wrong and not only_typing, "\n".join(wrong + only_typing)
 
 
-@pytest.mark.parametrize("stages", [PURE, STAGES[:-1]], ids=["compiler", "all but nn"])
+@pytest.mark.parametrize("stages", [[*PURE, "compiler/pipeline"], STAGES[:-1]], ids=["compiler", "all but nn"])
 def test_loading_needs_neither_numpy_nor_llvmlite(stages: list[str]) -> None:
     interpreters = ("loop_interpreter", "checked_memory", "named_axes", "python_device")   # made of NumPy
     modules = [".".join(("glassgrad", *p.relative_to(PACKAGE).with_suffix("").parts)) for s in stages
-               for p in sorted((PACKAGE / s).rglob("*.py")) if p.stem not in ("__init__", *interpreters)]
+               for p in (sorted((PACKAGE / s).rglob("*.py")) or [PACKAGE / f"{s}.py"])
+               if p.stem not in ("__init__", *interpreters)]
     script = f"""
         import importlib, sys
         for name in {modules!r}:

@@ -10,13 +10,12 @@ from graph_leaves import Values
 
 from glassgrad.compiler.check.graph_interpreter import from_storage, interpret, to_storage
 from glassgrad.compiler.check.loop_interpreter import run_kernel
-from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.schedule.kernels import schedule
+from glassgrad.compiler.pipeline import SCHEDULE, GraphWork, run_passes
 from glassgrad.engine.schedule_key import normalise, with_params
 
 AVX512 = Target("x86_64", 64, 32, frozenset({"avx512f", "avx512bw", "avx512vl", "avx2", "fma", "f16c", "sse4.1"}))
@@ -45,9 +44,9 @@ class Inputs(Values):
 def run_graph(sinks: Sequence[UOp], leaves: Leaves, compile_kernel: Compile) -> list[np.ndarray]:
     """The sinks' values by way of loop trees, kernel after kernel."""
     normal = normalise(sinks)
-    over_params, params = with_params(normal, ())
-    asked = [UOp(o.CONTIGUOUS, s.dtype, (s,)) if s.op is o.PARAM or s.op.kind == "movement" else s for s in over_params]
-    planned = schedule(list(dict.fromkeys(asked)), params)
+    work = GraphWork(*with_params(normal, ()), "CPU")
+    run_passes(work, SCHEDULE)
+    planned = work.schedule
     memory: list[np.ndarray] = []
     for slot in planned.slots:
         memory.append(np.zeros(int(np.prod(slot.shape)), np.dtype(slot.dtype.format)))
@@ -61,7 +60,7 @@ def run_graph(sinks: Sequence[UOp], leaves: Leaves, compile_kernel: Compile) -> 
     for item in planned.items:
         if planned.slots[item.slots[0]].nonempty:
             run_kernel(compile_kernel(item.ast), [memory[slot] for slot in item.slots])
-    return [from_storage(memory[planned.results[a]].tobytes(), s.dtype).reshape(s.shape) for a, s in zip(asked, sinks)]
+    return [from_storage(memory[slot].tobytes(), s.dtype).reshape(s.shape) for slot, s in zip(planned.sinks, sinks)]
 
 
 def assert_same(got: Sequence[np.ndarray], wanted: Sequence[np.ndarray], sinks: Sequence[UOp], what: str) -> None:

@@ -26,16 +26,15 @@ from glassgrad.compiler.lower.loops import (
     register,
 )
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.c.c_source import render_c
+from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.launch import launch_info
-from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
 from glassgrad.runtime.cpu.c_compiler import compile_c
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.llvm_compiler import compile_ir
 from glassgrad.runtime.cpu.processor import host_description
 
 HOST = Target.of(host_description())
-RENDERERS = {"llvm": (render_llvm, compile_ir), "c": (render_c, compile_c)}
+COMPILERS = {"llvm": compile_ir, "c": compile_c}
 F32, I32, I64, BOOL = dtypes.float32, dtypes.int32, dtypes.int64, dtypes.bool
 NUMPY = {dtypes.bool: np.bool_, dtypes.int8: np.int8, dtypes.uint8: np.uint8, dtypes.int16: np.int16,
          dtypes.uint16: np.uint16, dtypes.int32: np.int32, dtypes.uint32: np.uint32, dtypes.int64: np.int64,
@@ -59,12 +58,12 @@ def at(*terms) -> UOp:
 
 @lru_cache(maxsize=512)
 def _image(how: str, source: str) -> Image:
-    return Image(RENDERERS[how][1](source))
+    return Image(COMPILERS[how](source))
 
 
 def prepare(kernel: Kernel, arrays, how: str, target: Target = HOST):
     """Everything for launching: a function that runs all tasks of all phases once."""
-    source = RENDERERS[how][0](kernel, target)
+    source = make_source(kernel, target, how)
     image, info = _image(how, source), launch_info(kernel)
     shared = [np.zeros(n, np.uint8) for n in info.shared]
     pointers = (ctypes.c_void_p * (len(arrays) + len(shared)))(*[a.ctypes.data for a in (*arrays, *shared)])

@@ -44,9 +44,10 @@ from glassgrad.compiler.lower.loops import (
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU
+from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.dialects import CUDA, OPENCL, Dialect
-from glassgrad.compiler.render.gpu.gpu_source import NEAR_BYTES, gpu_launch, render_gpu
+from glassgrad.compiler.render.gpu.gpu_source import NEAR_BYTES, gpu_launch
 from glassgrad.runtime.gpu import cuda, nvrtc, opencl
 from glassgrad.runtime.gpu.gpu_device import Rejected
 
@@ -145,7 +146,7 @@ def test_cuda_takes_the_source(name: str) -> None:
 
     def compiled(ast: UOp) -> Kernel:
         kernel = gpu_tree(ast)
-        assert nvrtc.compile_cuda(render_gpu(kernel, GPU, CUDA), "sm_90")[:4] == b"\x7fELF"
+        assert nvrtc.compile_cuda(make_source(kernel, GPU, CUDA.name), "sm_90")[:4] == b"\x7fELF"
         return kernel
     check([sink], values, compiled, name)
 
@@ -164,7 +165,7 @@ def test_who_stores_and_who_reads(dialect: Dialect) -> None:
     body: list[Statement] = [For(lane, LANE, [Assign(total, load(x, lane))]),
                              Assign(row, UOp(o.FOLD, FLOAT, (total, lane), _fold())), Store(out, index(0), row)]
     kernel = Kernel("k", [out, x], [Phase(body)], (0,))
-    source = render_gpu(kernel, GPU, dialect)
+    source = make_source(kernel, GPU, dialect.name)
     assert gpu_launch(kernel).phases == (("k_0", 1, 64),)
     assert "thread < 40 ? data1[thread] : 0" in source and "if (thread == 0) data0[0] = r;" in source
     assert source.count(dialect.wait) == (2 if dialect.warp else 3), "the fold's own"
@@ -175,7 +176,7 @@ def test_threads_may_not_overwrite_each_other() -> None:
     lane = counter("l", 40)
     body: list[Statement] = [For(lane, LANE, [Store(out, index(0), load(x, lane))])]
     with pytest.raises(Bug, match="overwrite each other"):
-        render_gpu(Kernel("k", [out, x], [Phase(body)], (0,)), GPU, CUDA)
+        make_source(Kernel("k", [out, x], [Phase(body)], (0,)), GPU, CUDA.name)
 
 
 def test_long_rows_lie_in_the_devices_memory() -> None:
@@ -188,7 +189,7 @@ def test_long_rows_lie_in_the_devices_memory() -> None:
     launch = gpu_launch(kernel)
     groups = launch.phases[0][1]
     assert launch.near == 0 and groups < 5000 and launch.info.shared == (groups * (NEAR_BYTES + 64),)
-    assert "task += gridDim.x" in render_gpu(kernel, GPU, CUDA)
+    assert "task += gridDim.x" in make_source(kernel, GPU, CUDA.name)
 
 
 def _params(*sizes: int) -> list[Any]:

@@ -30,8 +30,8 @@ from glassgrad.compiler.lower.loops import (
     local,
     register,
 )
+from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.launch import launch_info
-from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
 from glassgrad.runtime.cpu.llvm_compiler import assembly
 
 
@@ -106,7 +106,7 @@ def test_matmul_tile(how, rng, sizes):
 
 @pytest.mark.skipif("avx512f" not in HOST.features, reason="needs 32 registers of 16 floats")
 def test_matmul_inner_loop_has_nothing_to_spare():
-    text = assembly(render_llvm(matmul(14, 32, 100, 14, 2, 16), HOST))
+    text = assembly(make_source(matmul(14, 32, 100, 14, 2, 16), HOST, "llvm"))
     loops, block = [], []
     for line in text.splitlines():
         if line.startswith(".LBB"):
@@ -407,7 +407,7 @@ def test_what_is_wrong_is_said():
     acc = register("acc", F32)
 
     def text(*body):
-        return render_llvm(Kernel("bad", [x, y], [Phase(list(body))], (1,)), HOST)
+        return make_source(Kernel("bad", [x, y], [Phase(list(body))], (1,)), HOST, "llvm")
     with pytest.raises(Bug, match="register acc.* read before it is assigned"):
         text(Store(y, ix.index(0), acc))
     with pytest.raises(Bug, match="whose loops are not open"):
@@ -445,7 +445,7 @@ def test_a_block_stored_across(how, rng, dtype, rows, lanes, pitch):
     run(kernel, [a, b], how)
     np.testing.assert_array_equal(b, expected)
     if how == "llvm" and pitch >= rows and 2 * rows > lanes and lanes != 6:
-        assert "scatter" not in render_llvm(kernel, HOST) or rows % lanes
+        assert "scatter" not in make_source(kernel, HOST, "llvm") or rows % lanes
 
 
 def test_a_block_that_is_read_again_is_stored_in_order(how, rng):

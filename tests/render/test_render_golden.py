@@ -34,8 +34,7 @@ from glassgrad.compiler.lower.loops import (
     register,
 )
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.c.c_source import render_c
-from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
+from glassgrad.compiler.pipeline import make_source
 from glassgrad.runtime.cpu.elf_loader import Object
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -87,7 +86,7 @@ def casts() -> Kernel:
 
 KERNELS = {"elementwise": elementwise, "row_sum": row_sum, "shifted": shifted, "casts": casts,
            "matmul": lambda: matmul(8, 32, 100, 4, 2, 16)}
-TEXTS = {"ll": render_llvm, "c": render_c}
+TEXTS = {"ll": "llvm", "c": "c"}
 
 
 @pytest.mark.parametrize("kind", TEXTS)
@@ -95,7 +94,7 @@ TEXTS = {"ll": render_llvm, "c": render_c}
 def test_text_is_as_it_was(name, kind):
     kept = (GOLDEN / f"{name}.{kind}").read_text()
     fix = "if this change is meant: python tests/render/test_render_golden.py --regenerate"
-    assert TEXTS[kind](KERNELS[name](), AVX512) == kept, fix
+    assert make_source(KERNELS[name](), AVX512, TEXTS[kind]) == kept, fix
 
 
 @pytest.mark.parametrize("target,triple,cpu", [(NEON, "aarch64-unknown-linux-gnu", "generic"),
@@ -124,7 +123,7 @@ def test_other_processors_need_no_library(target, triple, cpu):
                  for n, d in enumerate(every)]
         kernels.append(Kernel(f"all{lanes}", [], [Phase([For(lane, LANE, body)])]))
     for kernel in kernels:
-        module = binding.parse_assembly(render_llvm(kernel, target))
+        module = binding.parse_assembly(make_source(kernel, target, "llvm"))
         module.triple = triple
         module.verify()
         assert Object(machine.emit_object(module)).undefined() == [], kernel.name
@@ -137,9 +136,9 @@ def speed() -> None:
         rng = np.random.default_rng(0)
         a, b = rng.random((rows * depth), np.float32), rng.random((256 * depth), np.float32)
         c = np.zeros((rows, 256), np.float32)
-        for how, render in (("llvm", render_llvm), ("c", render_c)):
+        for how in TEXTS.values():
             start = time.perf_counter()
-            render(kernel, HOST)
+            make_source(kernel, HOST, how)
             rendered = time.perf_counter() - start
             start = time.perf_counter()
             launch = prepare(kernel, [a, b, c], how)
@@ -157,7 +156,7 @@ if __name__ == "__main__":
     if "--regenerate" in sys.argv:
         GOLDEN.mkdir(exist_ok=True)
         for name, make in KERNELS.items():
-            for kind, render in TEXTS.items():
-                (GOLDEN / f"{name}.{kind}").write_text(render(make(), AVX512))
+            for kind, language in TEXTS.items():
+                (GOLDEN / f"{name}.{kind}").write_text(make_source(make(), AVX512, language))
     if "--speed" in sys.argv:
         speed()

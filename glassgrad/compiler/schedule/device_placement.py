@@ -11,11 +11,11 @@ from glassgrad.compiler.graph.arguments import Param, Place
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 
-__all__ = ["settle_devices"]
+__all__ = ["place_on_devices"]
 
 
-def settle_devices(planned: Schedule, default: str) -> None:
-    """Give everything a device: that of its readers, and of what nobody reads, or somebody asked for, the default."""
+def place_on_devices(planned: Schedule, default: str) -> None:
+    """Give everything a device: that of its readers; results, and what has no readers, get the default device."""
     slots, asked = planned.slots, set(planned.sinks)
     readers: dict[int, str] = {}                         # slot: the device of the first kernel that reads it
     for item in reversed(planned.items):

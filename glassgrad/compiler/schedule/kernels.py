@@ -7,6 +7,7 @@ stored nodes is its body. A kernel's graph reads and writes numbered PARAMs, so 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from glassgrad.base.source_lines import Line
@@ -17,8 +18,8 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import Length, Symbol, most
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.schedule.fusion import LEAVES, fuse
-from glassgrad.compiler.schedule.kernel_groups import group_results
+from glassgrad.compiler.schedule.fusion import LEAVES
+from glassgrad.compiler.schedule.kernel_groups import Group
 from glassgrad.compiler.schedule.partial_updates import Part, Update, part_of
 
 
@@ -53,11 +54,12 @@ class Item:
 
 @dataclass(eq=False)
 class Schedule:
-    items: list[Item]
-    slots: list[Slot]
-    inputs: int                  # the first so many slots are given
+    """Kernels in the order they run, and the memory that they work on."""
+    items: list[Item] = field(default_factory=list)
+    slots: list[Slot] = field(default_factory=list)
+    inputs: int = 0              # the first so many slots are given
     results: dict[UOp, int] = field(default_factory=dict)   # sink: its slot
-    sinks: list[int] = field(default_factory=list)          # the slots asked for, in order
+    sinks: list[int] = field(default_factory=list)          # the slots of the results, in order
     updates: list[Update] = field(default_factory=list)     # results that are an input with a part replaced
 
     def runs(self, item: Item) -> bool:
@@ -65,9 +67,8 @@ class Schedule:
         return self.slots[item.slots[0]].nonempty
 
 
-def schedule(sinks: list[UOp], inputs: list[UOp]) -> Schedule:
-    """Kernels in an order that respects who reads what; `inputs` are the PARAM leaves by slot."""
-    reasons = fuse(sinks)
+def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str], groups: list[Group]) -> Schedule:
+    """One kernel for each group of stored nodes; `inputs` are the PARAM leaves by slot, `reasons` the stored nodes."""
     slots = [Slot(p.shape, p.dtype, p.device) for p in inputs]
     place: dict[UOp, int] = {p: i for i, p in enumerate(inputs)}
     for node in reasons:
@@ -75,7 +76,6 @@ def schedule(sinks: list[UOp], inputs: list[UOp]) -> Schedule:
         slots.append(Slot(node.shape, node.dtype, node.device))
     sizes = {p.arg.symbol: p for p in inputs if isinstance(p.arg, Measure)}
     wanted = set(sinks)
-    groups = group_results(reasons, wanted)
     wanted.update(r for group in groups for r in group.reads)      # what only its own kernel reads needs no memory
     memory = _Memory(place, reasons, slots)
     planned = Schedule([], slots, len(inputs), {s: place[s] for s in sinks})
@@ -86,7 +86,7 @@ def schedule(sinks: list[UOp], inputs: list[UOp]) -> Schedule:
             planned.items.append(_item(group.roots, stored, memory, sizes))
         else:
             _plan_update(planned, group.roots[0], part, memory, sizes)
-    planned.sinks = list(planned.results.values())
+    planned.sinks = [planned.results[s] for s in sinks]
     return planned
 
 
@@ -219,7 +219,16 @@ def _toposort_within(root: UOp, roots: list[UOp], memory: _Memory, known: dict[U
 
 def describe(item: Item) -> str:
     """One kernel's graph as text, sources first."""
-    order = toposort([item.ast])
+    return _listing(item.ast)
+
+
+def describe_graph(sinks: Sequence[UOp]) -> str:
+    """A whole graph as text, sources first."""
+    return _listing(UOp(o.SINK, sinks[0].dtype, tuple(sinks)))
+
+
+def _listing(root: UOp) -> str:
+    order = toposort([root])
     number = {n: i for i, n in enumerate(order)}
     return "\n".join(f"{number[n]:4d} {n.op.name:<10} {n.dtype.name:<9} {str(list(n.shape)):<20} "
                      f"{[number[s] for s in n.src]} {'' if n.arg is None else n.arg}" for n in order)

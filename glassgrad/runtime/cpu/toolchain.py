@@ -17,12 +17,10 @@ from typing import Any
 from glassgrad.base.errors import Bug, FormatError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.decisions import Refused
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch import LaunchInfo
-from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
-from glassgrad.runtime.compile_kernel import build, kernel_of
+from glassgrad.runtime.compile_kernel import build
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 
 Made = tuple[str, LaunchInfo, bytes, tuple[str, ...]]      # a kernel's name, how to launch it, object file, moves
@@ -104,7 +102,7 @@ def start(ast: UOp, target: Target, language: str, finished: Callable[[Made], No
     """Begin compiling a kernel, by the recipe or by the given moves; call the answer to wait for it. `finished` sees
     the result as soon as it is there."""
     try:
-        built = build(ast, target, _renderer(language), moves)
+        built = build(ast, target, language, moves)
     except Refused as why:
         raise FormatError("what a tuning file says of a kernel does not fit it", given=str(why),
                           expected="moves as a search found them",
@@ -129,18 +127,11 @@ def start(ast: UOp, target: Target, language: str, finished: Callable[[Made], No
     return job.result
 
 
-def _renderer(language: str) -> Callable[[Kernel, Target], str]:
-    if language == "llvm":
-        return render_llvm
-    from glassgrad.compiler.render.c.c_source import render_c
-    return render_c
-
-
 def source(ast: UOp, target: Target, moves: Sequence[str] | None = None) -> str:
     """A kernel as readable C."""
-    return _renderer("c")(kernel_of(ast, target, moves=moves), target)
+    return build(ast, target, "c", moves, say=False).source
 
 
 def compiled_source(ast: UOp, target: Target, language: str) -> Any:
     """The text that is really compiled: LLVM IR or C."""
-    return build(ast, target, _renderer(language)).source
+    return build(ast, target, language).source

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 from glassgrad.base.errors import Bug, MemoryLimitError
 from glassgrad.base.settings import kernel_mode, settings
-from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.target import GPU
@@ -120,29 +119,28 @@ class GpuDevice:
                           (*scalars, *[False] * len(shared)), *cost(ast))
 
     def _build(self, ast: UOp) -> bytes:
-        from glassgrad.compiler.render.gpu.gpu_source import gpu_launch, render_gpu  # a warm process does without
-        with one_place():
-            kernel = self.loop_tree(ast, say=True)
-            launch = gpu_launch(kernel)
-            source = render_gpu(kernel, GPU, self.driver.dialect)
-            try:
-                compiled = self.driver.compile(source)
-            except Rejected as error:
-                raise Bug(f"{self.name} does not take a kernel: {error}\n{source}") from None
+        from glassgrad.compiler.render.gpu.gpu_source import gpu_launch  # a warm process does without
+        from glassgrad.runtime.compile_kernel import build
+        built = build(ast, GPU, self.driver.dialect.name, contract=False)
+        kernel, launch = built.kernel, gpu_launch(built.kernel)
+        try:
+            compiled = self.driver.compile(built.source)
+        except Rejected as error:
+            raise Bug(f"{self.name} does not take a kernel: {error}\n{built.source}") from None
         params = sorted(kernel.params, key=lambda p: p.arg.slot)
         head = json.dumps([kernel.name, launch.phases, launch.near, launch.info.shared,
                            [p.arg.scalar for p in params]]).encode()
         return struct.pack("<I", len(head)) + head + compiled
 
-    def loop_tree(self, ast: UOp, say: bool = False) -> Kernel:
+    def loop_tree(self, ast: UOp) -> Kernel:
         """A kernel's loop tree as it is rendered."""
         from glassgrad.runtime.compile_kernel import kernel_of
-        return kernel_of(ast, GPU, contract=False, say=say)
+        return kernel_of(ast, GPU, contract=False)
 
     def source(self, ast: UOp) -> str:
         """The kernel as this device compiles it."""
-        from glassgrad.compiler.render.gpu.gpu_source import render_gpu
-        return render_gpu(self.loop_tree(ast), GPU, self.driver.dialect)
+        from glassgrad.runtime.compile_kernel import build
+        return build(ast, GPU, self.driver.dialect.name, contract=False, say=False).source
 
     # -- running ---------------------------------------------------------------------------------------------
     def plan(self, programs: Sequence[GpuProgram], slots: Sequence[tuple[int, ...]]) -> GpuPlan:

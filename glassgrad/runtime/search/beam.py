@@ -23,19 +23,16 @@ from typing import Any
 
 from glassgrad.base.errors import Bug
 from glassgrad.base.settings import DEVICE_FLAGS, settings
-from glassgrad.base.source_lines import PACKAGE, one_place
+from glassgrad.base.source_lines import PACKAGE
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Measure
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.decisions import Decisions, Refused
-from glassgrad.compiler.optimize.recipes import decide
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.c.c_source import render_c
-from glassgrad.compiler.render.launch import LaunchInfo, launch_info
-from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
+from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.runtime.compile_kernel import build, kernel_of
 from glassgrad.runtime.search.tuning_results import Tuned, digest_of, keep, machine
 
 Moves = tuple[str, ...]
@@ -132,7 +129,7 @@ class Search:
     def __init__(self, ast: UOp, target: Target, language: str, compiler: str, worker: Worker):
         self.ast, self.target, self.language, self.compiler, self.worker = ast, target, language, compiler, worker
         self.width, self.seconds = settings.BEAM, settings.BEAM_SECONDS
-        self.plain = lower(ast, keep_bytes=target.row_bytes)      # the tree that runtime/compile_kernel.py optimizes
+        self.plain = kernel_of(ast, target, plain=True)
         self.sources: set[str] = set()           # what was tried: different moves may give one kernel
         self.tried = self.killed = self.wrong = self.broken = 0
         self.deadline = 0.0
@@ -143,13 +140,11 @@ class Search:
     # -- candidates ------------------------------------------------------------------------------------------
     def built(self, moves: Moves | None) -> tuple[Moves, str, LaunchInfo]:
         """A candidate as source text; raises `Refused`."""
-        with one_place():
-            decisions = Decisions(moves)
-            kernel = decide(self.plain, self.target, decisions)
-            decisions.finish()
-            self._decided[tuple(kernel.moves)] = decisions
-            render = render_llvm if self.language == "llvm" else render_c
-            return tuple(kernel.moves), render(kernel, self.target), launch_info(kernel)
+        built = build(self.ast, self.target, self.language, moves, say=False)
+        applied = tuple(built.kernel.moves)
+        if built.decisions is not None:
+            self._decided[applied] = built.decisions
+        return applied, built.source, built.info
 
     def order(self, source: str, info: LaunchInfo) -> dict[str, Any]:
         return {"name": self.plain.name, "source": source, "features": settings.CPU_FEATURES,

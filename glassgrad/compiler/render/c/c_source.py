@@ -14,25 +14,22 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Prefetch, Statement, Store
-from glassgrad.compiler.lower.reduced_precision import legalizer
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_matrix_units import CMatrices
 from glassgrad.compiler.render.c.c_ops import CValue, number, width
 from glassgrad.compiler.render.launch import Places, function_name
-from glassgrad.compiler.render.unroll_and_jam import Jammed, jam
+from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import READS, SUMS, Flow, Walker
 
 LONGEST = 72       # characters of an expression before it gets a name
 
 
-def render_c(kernel: Kernel, target: Target) -> str:
+def render_c(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
     """A kernel as C, with one function per phase."""
     helpers: dict[str, str] = {}
-    target = Target.of(target)
-    legalize = legalizer(half=False, rounding=target.has_round)
     places = Places(kernel)
-    functions = [CFunction(places, target, jam(phase, legalize), function_name(kernel, p), helpers).text()
-                 for p, phase in enumerate(kernel.phases)]
+    functions = [CFunction(places, target, jammed, function_name(kernel, p), helpers).text()
+                 for p, jammed in enumerate(phases)]
     types = [text for text in helpers.values() if text.startswith("typedef")]
     inline = [text for text in helpers.values() if text and not text.startswith("typedef")]
     return "\n".join([*types, *inline, "", "\n\n".join(functions), ""])

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from glassgrad.compiler.lower.loops import Kernel, shared_locals
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.c.c_source import render_c
 from glassgrad.compiler.render.launch import LaunchInfo, launch_info
 
-__all__ = ["PLAIN", "render_plain_c", "plain_launch"]
+__all__ = ["PLAIN", "plain_function", "plain_launch"]
 
 PLAIN = Target("plain", 8, 16)      # a processor of which nothing is known: registers of one number
 _TYPES = {
@@ -41,11 +40,10 @@ def plain_launch(kernel: Kernel) -> LaunchInfo:
     return LaunchInfo(info.phases, (*info.shared, *scratch), 0)
 
 
-def render_plain_c(kernel: Kernel, prefix: str = "", qualifier: str = "") -> str:
-    """The phases as static functions, and the kernel itself, which calls them. `prefix` stands before everything,
-    `qualifier` before the kernel (`extern "C"`, for example)."""
+def plain_function(kernel: Kernel, phases: str, prefix: str = "", qualifier: str = "") -> str:
+    """The phases (C for the target PLAIN) as static functions, and the kernel itself, which calls them. `prefix` stands
+    before everything, `qualifier` before the kernel (`extern "C"`, for example)."""
     info = launch_info(kernel)
-    phases = render_c(kernel, PLAIN)
     for name, _ in info.phases:
         phases = phases.replace(f"void {name}(", f"static void {name}(")
     slots = sorted(kernel.params, key=lambda p: p.arg.slot)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CUDA", "OPENCL", "Dialect"]
+__all__ = ["CUDA", "DIALECTS", "OPENCL", "Dialect"]
 
 
 @dataclass(frozen=True)
@@ -83,3 +83,5 @@ OPENCL = Dialect(
     types=(("bool", "bool"), ("i64", "long"), ("u64", "unsigned long")),
     by_handle=True,
 )
+
+DIALECTS = {dialect.name: dialect for dialect in (CUDA, OPENCL)}

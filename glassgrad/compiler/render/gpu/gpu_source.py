@@ -21,15 +21,26 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import Accumulate, Kernel, Prefetch, Statement, Store, ranges_of, shared_locals
-from glassgrad.compiler.lower.reduced_precision import carrier, legalizer
+from glassgrad.compiler.lower.loops import (
+    LANE,
+    Accumulate,
+    For,
+    Kernel,
+    Prefetch,
+    Statement,
+    Store,
+    ranges_of,
+    shared_locals,
+    walk,
+)
+from glassgrad.compiler.lower.reduced_precision import carrier
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import CValue, number
 from glassgrad.compiler.render.c.c_source import CFunction, wrapped
 from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.launch import LaunchInfo, Places, function_name, launch_info
-from glassgrad.compiler.render.unroll_and_jam import Jammed, jam
+from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow
 
 __all__ = ["GpuLaunch", "gpu_launch", "render_gpu"]
@@ -51,7 +62,8 @@ class GpuLaunch:
 def gpu_launch(kernel: Kernel) -> GpuLaunch:
     """What running a kernel takes."""
     info = launch_info(kernel)
-    threads = [_threads(jam(phase, lambda _: None)) for phase in kernel.phases]
+    threads = [_threads([s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE])
+               for phase in kernel.phases]
     far = info.scratch_bytes > NEAR_BYTES
     phases = tuple((name, min(tasks, GROUPS) if far else tasks, t) for (name, tasks), t in zip(info.phases, threads))
     most = max((groups for _, groups, _ in phases), default=1)
@@ -59,15 +71,14 @@ def gpu_launch(kernel: Kernel) -> GpuLaunch:
     return GpuLaunch(phases, 0 if far else info.scratch_bytes, LaunchInfo(info.phases, shared, 0))
 
 
-def render_gpu(kernel: Kernel, target: Target, dialect: Dialect) -> str:
+def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Jammed]) -> str:
     """The source of all phases of a kernel."""
     helpers: dict[str, str] = {}
-    legalize = legalizer(half=False, rounding=True)
     places, info = Places(kernel), launch_info(kernel)
     functions = []
-    for number_, phase in enumerate(kernel.phases):
-        function = GpuFunction(kernel, places, target, jam(phase, legalize), function_name(kernel, number_), helpers,
-                               dialect, info.phases[number_][1], info.scratch_bytes)
+    for number_, jammed in enumerate(phases):
+        function = GpuFunction(kernel, places, target, jammed, function_name(kernel, number_), helpers, dialect,
+                               info.phases[number_][1], info.scratch_bytes)
         functions.append(function.text())
     types = [text for text in helpers.values() if text.startswith("typedef")]
     inline = [text for text in helpers.values() if text and not text.startswith("typedef")]
@@ -82,7 +93,7 @@ class GpuFunction(CFunction):
         self.dialect, self.kernel, self.scratch_bytes, self.task_count = dialect, kernel, scratch, tasks
         self.spelled = {**CFunction.spelled, **dict(dialect.types)}
         self.inline = dialect.helper
-        self.threads, self.thread_ranges = _threads(jammed), frozenset(jammed.lanes)
+        self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
         self.fences = fences(jammed.body)
         self.folds: set[int] = set()                     # bytes of the values that threads hand to each other
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, helpers)
@@ -320,7 +331,7 @@ class GpuFunction(CFunction):
 _WRAP = {o.ADD: "+", o.SUB: "-", o.MUL: "*"}
 
 
-def _threads(jammed: Jammed) -> int:
+def _threads(lanes: list[UOp]) -> int:
     """How many threads a group needs for its widest vector."""
-    most = max((r.arg.size for r in jammed.lanes), default=1)
+    most = max((r.arg.size for r in lanes), default=1)
     return -(-most // WARP) * WARP

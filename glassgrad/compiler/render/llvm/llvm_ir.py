@@ -12,24 +12,21 @@ from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Statement, Store, ranges_of, walk
-from glassgrad.compiler.lower.reduced_precision import legalizer
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch import Places, function_name
 from glassgrad.compiler.render.llvm.amx import Matrices
 from glassgrad.compiler.render.llvm.llvm_memory import PAST
 from glassgrad.compiler.render.llvm.llvm_ops import TYPES, Value, is_literal, list_of, literal
-from glassgrad.compiler.render.unroll_and_jam import Jammed, jam
+from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import NOTHING, SUMS, Flow, Walker
 
 
-def render_llvm(kernel: Kernel, target: Target) -> str:
+def render_llvm(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
     """A kernel as the text of an LLVM module with one function per phase."""
-    target = Target.of(target)
     declarations: dict[str, str] = {}
-    legalize = legalizer(half=target.has_f16c, rounding=target.has_round)
     places = Places(kernel)
-    functions = [Function(places, target, jam(phase, legalize), function_name(kernel, p), declarations, kernel.past)
-                 for p, phase in enumerate(kernel.phases)]
+    functions = [Function(places, target, jammed, function_name(kernel, p), declarations, kernel.past)
+                 for p, jammed in enumerate(phases)]
     texts = [function.text() for function in functions]
     notes = [PAST] if any(function.went_past for function in functions) else []
     return "\n".join([*texts, *[f"declare {d}" for d in declarations.values()], *notes, ""])

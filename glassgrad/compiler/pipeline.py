@@ -1,0 +1,308 @@
+"""Every pass from graph to text, in order. In: results of a graph, or one kernel's graph. Out: a `Schedule`, or source.
+
+`PASSES` is the list, and nothing else runs: each function below with `@compiler_pass` is one line of it.
+
+    graph      sinks -> sinks               algebra on the whole graph
+    schedule   sinks -> `Schedule`          which values get memory; kernels; devices
+    kernel     one kernel's graph -> loop tree (`Kernel`)
+    text       loop tree -> source in one language
+
+DEBUG=4 prints what a pass with a label leaves. CHECK=1 interprets the loop tree after each pass over a kernel and names
+the first pass that is wrong (engine/report.py). docs/pipeline.md shows the list. Passes over kernels import their code
+when they run, because a process that finds all its kernels on disk does without it. Does not know devices' memory,
+compilers or NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from glassgrad.base.errors import Bug
+from glassgrad.base.settings import settings
+from glassgrad.base.source_lines import one_place
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.ops import Kind
+from glassgrad.compiler.graph.rules.algebra import ALGEBRA
+from glassgrad.compiler.graph.rules.invariant_axes import narrow
+from glassgrad.compiler.graph.rules.nested_sums import join_sums
+from glassgrad.compiler.graph.rules.rewrite import rewrite
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.schedule.device_placement import place_on_devices
+from glassgrad.compiler.schedule.fusion import fuse
+from glassgrad.compiler.schedule.kernel_groups import Group, group_results
+from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels, describe_graph
+
+if TYPE_CHECKING:
+    from glassgrad.compiler.lower.loops import Kernel
+    from glassgrad.compiler.optimize.decisions import Decisions
+    from glassgrad.compiler.optimize.targets.target import Target
+    from glassgrad.compiler.render.unroll_and_jam import Jammed
+
+GRAPH, SCHEDULE, KERNEL, TEXT = "graph", "schedule", "kernel", "text"
+
+
+# -- what passes work on -------------------------------------------------------------------------------------
+@dataclass
+class GraphWork:
+    """A graph on its way to a schedule; each pass replaces a field or fills the next one."""
+    sinks: list[UOp]                                  # the results, over PARAM leaves
+    inputs: list[UOp]                                 # these leaves, by slot
+    device: str                                       # where a value is made that reads nothing
+    stored: dict[UOp, str] = field(default_factory=dict)         # nodes that get memory, with the reason
+    groups: list[Group] = field(default_factory=list)            # results by kernel, in the order they run
+    schedule: Schedule = field(default_factory=Schedule)
+
+
+@dataclass
+class KernelWork:
+    """A kernel on its way to text; each pass replaces a field or fills the next one."""
+    ast: UOp | None                                   # SINK of STOREs over PARAMs
+    target: Target
+    language: str = ""                                # "llvm", "c", or a GPU dialect's name
+    products: bool = True                             # whether contractions get tiles and packed panels
+    plain: bool = False                               # leave the loops as they are, as under NOOPT=1
+    moves: Sequence[str] | None = None                # to apply instead of the recipe's own
+    decisions: Decisions | None = None                # the moves that were applied, and what else was possible
+    loops: Kernel | None = None
+    phases: list[Jammed] = field(default_factory=list)           # the loops of each phase without TILE loops
+    source: str = ""
+
+    @property
+    def kernel(self) -> Kernel:
+        """The loop tree, which the first pass over a kernel makes."""
+        if self.loops is None:
+            raise Bug("no pass has made a loop tree; is `lower` missing from the list of passes?")
+        return self.loops
+
+
+# -- the list ------------------------------------------------------------------------------------------------
+class Printout(NamedTuple):
+    """What DEBUG=4 prints after a pass: `--- label: detail` and the text."""
+    label: str
+    text: Callable[[Any], str]
+    detail: Callable[[Any], str] | None = None
+
+
+class When(NamedTuple):
+    """When a pass runs, in words and as a test of the work."""
+    words: str
+    test: Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One step of the compiler."""
+    name: str
+    stage: str
+    does: str                            # one sentence: the docstring of its function
+    file: str                            # where the work is done, below glassgrad/compiler
+    run: Callable[[Any], None]
+    when: When
+    views: tuple[Printout, ...] = ()
+
+
+PASSES: list[Pass] = []
+ALWAYS = When("always", lambda work: True)
+OPTIMIZING = When("not under NOOPT=1", lambda work: not settings.NOOPT)
+OPTIMIZING_LOOPS = When("not under NOOPT=1, nor for a device that takes plain loops",
+                        lambda work: not (settings.NOOPT or work.plain))
+PLAIN_LOOPS = When("under NOOPT=1, and for a device that takes plain loops",
+                   lambda work: bool(settings.NOOPT or work.plain))
+
+
+def compiler_pass(stage: str, file: str, when: When = ALWAYS, *views: Printout) -> Callable[[Any], Any]:
+    """Put a function on the list, under its own name and docstring."""
+    def add(run: Callable[[Any], None]) -> Callable[[Any], None]:
+        PASSES.append(Pass(run.__name__, stage, " ".join((run.__doc__ or "").split()), file, run, when, views))
+        return run
+    return add
+
+
+def _loops(work: KernelWork) -> str:
+    from glassgrad.compiler.lower.printing import show
+    return show(work.kernel)
+
+
+def _operations(work: KernelWork) -> str:
+    from glassgrad.compiler.lower.printing import linear
+    return linear(work.kernel)
+
+
+INITIAL = Printout("initial", lambda work: describe_graph(work.sinks))
+FOLDED = Printout("folded", lambda work: describe_graph(work.sinks))
+LOWERED = Printout("after loop analysis", _loops)
+OPTIMIZED = (Printout("optimized", _loops, lambda work: ", ".join(work.kernel.moves) or "as it was"),
+             Printout("linearized", _operations))
+
+
+# -- graph: the results stay the same values -----------------------------------------------------------------
+@compiler_pass(GRAPH, "graph/rules/algebra.py", OPTIMIZING)
+def fold(work: GraphWork) -> None:
+    """Rewrite by the rules of algebra until none applies: constants, identities, views of views."""
+    work.sinks = rewrite(work.sinks, ALGEBRA)
+
+
+@compiler_pass(GRAPH, "graph/rules/invariant_axes.py", OPTIMIZING)
+def invariant_axes(work: GraphWork) -> None:
+    """Reduce no axis along which the source is constant."""
+    work.sinks = narrow(work.sinks)
+
+
+@compiler_pass(GRAPH, "graph/rules/nested_sums.py", OPTIMIZING, FOLDED)
+def nested_sums(work: GraphWork) -> None:
+    """Join a sum of a moved sum of products into one sum: the gradient of a convolution by its input."""
+    work.sinks = join_sums(work.sinks)
+
+
+# -- schedule: from one graph to kernels ---------------------------------------------------------------------
+@compiler_pass(SCHEDULE, "pipeline.py")
+def separate_results(work: GraphWork) -> None:
+    """Give a result that is an input, a view or another result memory of its own."""
+    work.sinks = [s if s.op.kind not in (Kind.LEAF, Kind.MOVEMENT) and work.sinks.index(s) == i
+                  else UOp(o.CONTIGUOUS, s.dtype, (s,)) for i, s in enumerate(work.sinks)]
+
+
+@compiler_pass(SCHEDULE, "schedule/fusion.py")
+def fusion(work: GraphWork) -> None:
+    """Decide which values get memory, each with a reason; all others are computed where they are used."""
+    work.stored = fuse(list(dict.fromkeys(work.sinks)))
+
+
+@compiler_pass(SCHEDULE, "schedule/kernel_groups.py")
+def kernel_groups(work: GraphWork) -> None:
+    """Decide which stored values share a kernel, and order kernels so that few values are in memory at a time."""
+    work.groups = group_results(work.stored, set(work.sinks))
+
+
+@compiler_pass(SCHEDULE, "schedule/kernels.py")
+def kernels(work: GraphWork) -> None:
+    """Make each kernel's own graph over numbered PARAMs, so that equal kernels are equal graphs."""
+    work.schedule = cut_into_kernels(work.sinks, work.inputs, work.stored, work.groups)
+
+
+@compiler_pass(SCHEDULE, "schedule/device_placement.py")
+def device_placement(work: GraphWork) -> None:
+    """Give every kernel and value a device, and add the copies between devices."""
+    place_on_devices(work.schedule, work.device)
+
+
+# -- kernel: from a kernel's graph to a loop tree ------------------------------------------------------------
+@compiler_pass(KERNEL, "lower/lower.py", ALWAYS, LOWERED)
+def lower(work: KernelWork) -> None:
+    """Turn views into index arithmetic and reductions into loops with registers."""
+    from glassgrad.compiler.lower.lower import lower
+    assert work.ast is not None
+    work.loops = lower(work.ast, keep_bytes=work.target.row_bytes)
+
+
+@compiler_pass(KERNEL, "optimize/recipes.py", OPTIMIZING_LOOPS, *OPTIMIZED)
+def optimize(work: KernelWork) -> None:
+    """Apply moves to the loop tree: lanes, tiles, packed panels, tasks; by the recipe or as a search found."""
+    from glassgrad.compiler.optimize.decisions import Decisions
+    from glassgrad.compiler.optimize.recipes import decide
+    work.decisions = Decisions(work.moves)
+    work.loops = decide(work.kernel, work.target, work.decisions, work.products)
+    work.decisions.finish()
+
+
+@compiler_pass(KERNEL, "optimize/recipes.py", PLAIN_LOOPS, *OPTIMIZED)
+def plain_loops(work: KernelWork) -> None:
+    """Leave the loops as they are, each phase as one task where tasks have a cost."""
+    from glassgrad.compiler.optimize.recipes import unoptimized
+    if not (work.target.free_tasks or work.target.groups):
+        work.loops = unoptimized(work.kernel)
+
+
+# -- text: from a loop tree to source ------------------------------------------------------------------------
+@compiler_pass(TEXT, "render/unroll_and_jam.py")
+def unroll_and_jam(work: KernelWork) -> None:
+    """Write TILE loops out, and operations that the target lacks in terms of those it has."""
+    from glassgrad.compiler.lower.reduced_precision import legalizer
+    from glassgrad.compiler.render.unroll_and_jam import jam
+    target = work.target
+    legalize = legalizer(half=work.language == "llvm" and target.has_f16c, rounding=target.has_round or target.groups)
+    work.phases = [jam(phase, legalize) for phase in work.kernel.phases]
+
+
+@compiler_pass(TEXT, "render")
+def render(work: KernelWork) -> None:
+    """Write each phase as a function: LLVM IR, C, or a dialect of C for GPUs."""
+    if work.language == "llvm":
+        from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
+        work.source = render_llvm(work.kernel, work.target, work.phases)
+    elif work.language == "c":
+        from glassgrad.compiler.render.c.c_source import render_c
+        work.source = render_c(work.kernel, work.target, work.phases)
+    else:
+        from glassgrad.compiler.render.gpu.dialects import DIALECTS
+        from glassgrad.compiler.render.gpu.gpu_source import render_gpu
+        work.source = render_gpu(work.kernel, work.target, DIALECTS[work.language], work.phases)
+
+
+# -- running the list ----------------------------------------------------------------------------------------
+_watching: ContextVar[Callable[[Pass, Any], None] | None] = ContextVar("watching", default=None)
+
+
+@contextmanager
+def watched(after: Callable[[Pass, Any], None]) -> Iterator[None]:
+    """Inside, `after(pass, work)` is called after each pass that runs."""
+    token = _watching.set(after)
+    try:
+        yield
+    finally:
+        _watching.reset(token)
+
+
+def run_passes(work: GraphWork | KernelWork, *stages: str, say: bool = True) -> None:
+    """Run the passes of some stages, in the order of the list; `say` prints their views at DEBUG=4."""
+    say, after = say and settings.DEBUG >= 4, _watching.get()
+    for each in PASSES:
+        if each.stage in stages and each.when.test(work):
+            each.run(work)
+            if after is not None:
+                after(each, work)
+            for view in each.views if say else ():
+                _print(view, work)
+
+
+def _print(view: Printout, work: GraphWork | KernelWork) -> None:
+    detail = "" if view.detail is None else ": " + view.detail(work)
+    print(f"--- {view.label}{detail}\n{view.text(work)}")
+
+
+def make_schedule(sinks: Sequence[UOp], inputs: Sequence[UOp], device: str) -> Schedule:
+    """The kernels that compute these results; `inputs` are the PARAM leaves by slot."""
+    work = GraphWork(list(sinks), list(inputs), device)
+    if settings.DEBUG >= 4:
+        _print(INITIAL, work)
+    run_passes(work, GRAPH, SCHEDULE)
+    return work.schedule
+
+
+def make_source(kernel: Kernel, target: Target, language: str) -> str:
+    """A loop tree as source text.
+
+    >>> from glassgrad import Tensor
+    >>> from glassgrad.compiler.optimize.targets.target import Target
+    >>> target = Target("x86_64", 16, 16)
+    >>> [item] = (Tensor([1.0, 2.0]) + Tensor([3.0, 4.0])).schedule()
+    >>> work = KernelWork(item.ast, target, plain=True)
+    >>> run_passes(work, KERNEL)
+    >>> print(make_source(work.kernel, target, "c").strip().split(chr(10) * 2)[-1])
+    void map_2_0(void **args, i64 task, void *scratch) {
+      const f32 *data1 = args[1];
+      const f32 *data2 = args[2];
+      f32 *data0 = args[0];
+      for (i64 i0 = 0; i0 < 2; i0++) {
+        data0[i0] = data1[i0] + data2[i0];
+      }
+    }
+    """
+    work = KernelWork(None, target, language, loops=kernel)
+    with one_place():
+        run_passes(work, TEXT)
+    return work.source
