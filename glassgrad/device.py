@@ -1,8 +1,9 @@
-"""Devices, and what a new one is made of. The parts live in runtime/; this is where their users look for them."""
+"""Devices, and what a new one is made of: the public names of runtime/backend.py, devices.py and user_device.py."""
 
 from __future__ import annotations
 
 from glassgrad.engine.buffer import Buffer
+from glassgrad.runtime.backend import Backend, DeviceRecord
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.user_device import Allocator, Compiled, CompileError, Compiler, MallocAllocator, Runner
 
@@ -10,6 +11,8 @@ LRUAllocator = Allocator
 
 __all__ = [
     "Device",
+    "DeviceRecord",
+    "Backend",
     "Compiled",
     "Allocator",
     "LRUAllocator",

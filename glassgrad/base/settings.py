@@ -55,12 +55,6 @@ KERNEL_SETTINGS = ("NOOPT", "DISABLE_RULES", "CPU_FEATURES", "MATRIX_UNIT", "BEA
 
 _MOST_STATES = 8     # a program changes back and forth between few
 
-# Settings that choose a default device when set to 1, as tinygrad's texts write them: NAME=1 python script.py
-DEVICE_FLAGS: dict[str, str] = {
-    "CPU": "CPU", "LLVM": "CPU", "CLANG": "CLANG", "PYTHON": "PYTHON", "CUDA": "CUDA", "NV": "CUDA", "OPENCL": "OPENCL",
-    "GPU": "OPENCL", "METAL": "METAL", "WEBGPU": "WEBGPU", "HIP": "HIP", "AMD": "HIP",
-}
-
 
 class State:
     """What decided every setting at one moment. Equal circumstances are one object, to be compared with `is`."""
@@ -128,7 +122,7 @@ def environment(name: str) -> str | None:
 
 _raw = getattr(os.environ, "_data", None)     # what CPython's os.environ wraps; without it, the slow way
 _encoded = {name: os.environ.encodekey(name) if _raw is not None else name  # type: ignore[attr-defined]
-            for name in (*SETTINGS, *DEVICE_FLAGS, "DEVICE")}
+            for name in SETTINGS}
 settings = Settings()
 
 

@@ -1,7 +1,7 @@
-"""Is this machine well? `glassgrad doctor` and `glassgrad devices`. In: the machine. Out: text, and an exit status.
+"""`glassgrad doctor` and `glassgrad devices`: check this machine. In: the machine. Out: text, and an exit status.
 
-Says what glassgrad runs on, what each device lacks and how to get it, where compiled kernels and data are kept, and
-computes something on every device that is there, checked against NumPy.
+Shows what glassgrad runs on, what each device lacks and how to get it, where compiled kernels and data are kept, and
+computes something on every device that opens, checked against NumPy.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ import numpy as np
 from glassgrad.base.errors import DeviceError, GlassgradError
 from glassgrad.base.settings import SETTINGS, settings
 from glassgrad.nn.datasets.files import CIFAR_10, FASHION_MNIST, MNIST, whereabouts
-from glassgrad.runtime import disk_cache as diskcache
-from glassgrad.runtime.cpu import c_compiler as ccompiler, llvm_compiler as llvm, processor as host
+from glassgrad.runtime import disk_cache
 from glassgrad.runtime.devices import Device
-from glassgrad.runtime.gpu.gpu_device import GpuDevice
 from glassgrad.tensor.tensor import Tensor
 
 
 def show_devices() -> int:
-    """Print one line per kind of device: what it is here, or why it cannot be had."""
-    for name in Device._devices:
+    """Print one line per device: what it is here, or what it lacks."""
+    for name in Device.records:
         mark = " (the default)" if name == Device.DEFAULT else ""
         print(f"{name:<8} {describe(name)}{mark}")
     return 0
@@ -34,20 +32,11 @@ def show_devices() -> int:
 def describe(name: str) -> str:
     """What a device is on this machine, or what it lacks and how to get it."""
     try:
-        Device[name]
-        if name == "CPU":
-            target = host.host_description()
-            return (f"{target.cpu}, {host.available_cores()} cores, {target.vector_bytes * 8}-bit vectors, "
-                    f"compiled by {llvm.compiler_version()}")
-        if name == "CLANG":
-            return f"the same processor, compiled by {ccompiler.compiler_version()}"
-        device = Device[name]
-        if isinstance(device, GpuDevice):
-            return device.driver.description
-    except (DeviceError, ImportError) as problem:
-        why = f"{problem.given}; {problem.fix}" if isinstance(problem, DeviceError) else str(problem)
-        return f"not here: {why}"
-    return "an interpreter: slow, and needs nothing" if name == "PYTHON" else f"here: {type(Device[name]).__name__}"
+        return str(Device[name].description)
+    except DeviceError as problem:
+        return f"not here: {problem.given}; {problem.fix}"
+    except ImportError as problem:
+        return f"not here: {problem}; install {Device.records[name].install}"
 
 
 def doctor() -> int:
@@ -94,7 +83,7 @@ def show_memory() -> None:
     except (OSError, KeyError, ValueError):             # another system
         pass
     _row("limit", f"{settings.MEMORY_MB:,} MiB" if settings.MEMORY_MB else "none; MEMORY_MB=n sets one")
-    for name, device in Device._opened.items():
+    for name, device in Device.opened.items():
         stats = getattr(device.memory, "stats", None)
         if stats is not None:
             now = stats()
@@ -104,7 +93,7 @@ def show_memory() -> None:
 
 def show_cache() -> None:
     """Where compiled kernels are kept, and how many."""
-    folder = diskcache.default_folder()
+    folder = disk_cache.default_folder()
     if not settings.CACHE or not folder:
         _row("cache", "off: CACHE=0" if folder else "off: there is no folder for caches; CACHE_DIR=path names one")
         return

@@ -20,7 +20,7 @@ from glassgrad.compiler.graph.arguments import Shape
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.runtime.devices import Device
-from glassgrad.runtime.host_memory import Block, HostMemory, readable
+from glassgrad.runtime.host_memory import HostMemory, MemoryBlock, readable
 
 if TYPE_CHECKING:
     from glassgrad.runtime.backend import DeviceMemory
@@ -47,7 +47,7 @@ class Buffer:
             memory.describe = partial(largest_live, device)
         block = memory.allocate(self.nbytes)
         self._memory: DeviceMemory | None = memory     # gives it back, even if the name has come to mean another device
-        self._block: Block | None = block
+        self._block: MemoryBlock | None = block
         self.address = block.address
         GlobalCounters.mem_used += self.nbytes
 

@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 
 from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.runtime.backend import DevicePlan
 from glassgrad.runtime.devices import Device
-from glassgrad.runtime.python_launcher import StepwisePlan
 
 
 @dataclass(eq=False)
@@ -24,7 +24,7 @@ class Copy:
     info: LaunchInfo = LaunchInfo((), (), 0)
 
 
-class CopyPlan(StepwisePlan):
+class CopyPlan(DevicePlan):
     """Copies one after another; each has two slots, where to and where from."""
 
     def run_one(self, number: int) -> int:

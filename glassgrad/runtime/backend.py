@@ -1,20 +1,55 @@
-"""What a device is, as types. In: nothing. Out: what the engine asks of a device, its memory, programs and plans.
+"""The backend contract: what a device provides. In: nothing. Out: `DeviceRecord`, `Backend` and the types they use.
 
-The engine knows devices by these four alone. Memory is known by addresses: numbers that name a place on the device, and
-that only the device itself looks behind. The address of a scalar PARAM is always one of the host's, of eight bytes.
+A device is a record in runtime/devices.py and a subclass of `Backend`. The engine uses nothing else of it.
+
+A device must provide                                  it may provide
+    memory   allocate, release, copy_in, copy_out          memory.on_host   memory shared with NumPy and files
+    compile  a kernel's graph -> a program                 memory.in_parts  kernels take addresses inside a block
+    launch   run one program on these addresses            programs         several kernels at a time; a search (BEAM)
+                                                           plan             launches without Python between them
+                                                           loop_tree        optimized for its own vectors, matrix units
+
+Memory is named by addresses: integers that only the device itself dereferences. A scalar argument of a kernel has an
+address too, always one of the host's, of eight bytes.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
-from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Kernel
-from glassgrad.compiler.render.launch import LaunchInfo
-from glassgrad.runtime.host_memory import Block
+from glassgrad.base.errors import Bug
+from glassgrad.base.settings import kernel_mode
 
-__all__ = ["DeviceMemory", "DevicePlan", "DeviceProgram", "OpenDevice"]
+if TYPE_CHECKING:            # a warm process does without the compiler
+    from glassgrad.compiler.graph.uop import UOp
+    from glassgrad.compiler.lower.loops import Kernel
+    from glassgrad.compiler.render.launch import LaunchInfo
+    from glassgrad.runtime.host_memory import MemoryBlock
+
+__all__ = ["Backend", "DeviceMemory", "DevicePlan", "DeviceProgram", "DeviceRecord", "RendererFacts"]
+
+
+@dataclass(frozen=True)
+class DeviceRecord:
+    """All that is known of a device before it is opened; `Device.records` has one for each.
+
+    >>> DeviceRecord("MY", open=lambda name: Backend(name, None), aliases=("MINE",)).names
+    ('MY', 'MINE')
+    """
+    name: str
+    open: Callable[[str], Any]          # name -> Backend; raises DeviceError, which says what to install
+    aliases: tuple[str, ...] = ()       # other names of it; NAME=1 in the environment chooses it by any of its names
+    target: str = ""                    # what its kernels run on
+    dialect: str = ""                   # what they are written in
+    install: str = ""                   # what it needs on the machine, and how to get it
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, then its aliases."""
+        return self.name, *self.aliases
 
 
 class DeviceMemory(Protocol):
@@ -22,11 +57,17 @@ class DeviceMemory(Protocol):
     on_host: bool           # whether an address is one of the host's, so that NumPy and files can share it
     in_parts: bool          # whether a kernel can be given an address inside a block, and write from there
 
-    def allocate(self, nbytes: int) -> Block:
-        """A block whose contents are whatever they were."""
+    def allocate(self, nbytes: int) -> MemoryBlock:
+        """A block of at least so many bytes, not cleared."""
 
-    def release(self, block: Block) -> None:
-        """The block is not used any more."""
+    def release(self, block: MemoryBlock) -> None:
+        """Take back a block that is not used any more."""
+
+    def copy_in(self, address: int, data: Any) -> None:
+        """Copy bytes of the host to an address, after everything that was launched before."""
+
+    def copy_out(self, address: int, nbytes: int) -> bytearray:
+        """Copy bytes at an address to the host, after everything that was launched before."""
 
     def empty_cache(self) -> None:
         """Give back to the system what is kept for later."""
@@ -40,60 +81,128 @@ class DeviceProgram(Protocol):
     bytes: int
 
 
-class DevicePlan(Protocol):
-    """Programs one after another over numbered slots of memory; may be run often."""
-    uninterrupted: bool     # once begun, all run: no signal and no failing program leaves the rest undone; one that is
-                            # so has `check(before, numbers)` as well, which ends a run before one of the programs if a
-                            # 32-bit number in memory is below a bound: pairs of (address, bound)
+class DevicePlan:
+    """Launches in order over numbered slots of memory, to be run often. This one starts each launch from Python; a
+    device with a command list of its own overrides all of it."""
+    uninterrupted = False        # whether a run that has begun always ends: no signal, no failing program stops it
+                                 # halfway. A plan that is so also has `check(before, numbers)`: end a run before a
+                                 # program if a 32-bit number in memory is below a bound; pairs of (address, bound)
+
+    def __init__(self, programs: Sequence[Any], slots: Sequence[tuple[int, ...]],
+                 launch: Callable[[Any, Sequence[int]], None] | None = None):
+        self.programs, self.slots, self._launch = list(programs), list(slots), launch
+        self.addresses: list[int] = []
 
     @property
     def scratch(self) -> int:
         """Bytes of private memory that running takes, of all workers together."""
+        return 0
 
     def bind(self, addresses: Sequence[int]) -> None:
-        """Every slot's address, at once."""
+        """Set the address of every slot."""
+        self.addresses = list(addresses)
 
     def uses_of(self, slot: int) -> list[tuple[Any, int]]:
         """Where a slot's address is written, as (array, position): a replay changes it there."""
+        return [(self.addresses, slot)] if any(slot in uses for uses in self.slots) else []
 
     def run(self) -> None:
-        """Every program in order; it may return before they are done."""
+        """Run every program in order; it may return before they are done."""
+        for number in range(len(self.programs)):
+            self.run_one(number)
 
     def runner(self) -> Callable[[], Any]:
-        """What `run` does, for who runs it often under the settings of now; true is answered where a check ended it."""
+        """`run` under the settings of now, to be called often; it returns true where a check ended the run."""
+        return self.run
 
     def run_one(self, number: int) -> int:
-        """One program, to its end; its nanoseconds."""
+        """Run one program to its end; return its nanoseconds."""
+        if self._launch is None:
+            raise Bug(f"{type(self).__name__} has neither a launch nor a run_one of its own")
+        start = time.perf_counter_ns()
+        self._launch(self.programs[number], [self.addresses[slot] for slot in self.slots[number]])
+        return time.perf_counter_ns() - start
 
 
-class OpenDevice(Protocol):
-    """A device, opened."""
-    name: str
+@dataclass(frozen=True)
+class RendererFacts:
+    """Facts about the language that a device is programmed in, under the names that scripts read:
+    `Device[name].renderer`.
+
+    >>> RendererFacts("CPU", "llvm").has_local
+    False
+    """
+    device: str
+    language: str                      # "llvm", "c", "python", "cuda" or "opencl"
+    supports_float4: bool = False      # kernels have vectors of their own; there is no type for four floats
+    has_local: bool = False            # no work groups: a kernel's tasks are spread over threads
+    has_shared: bool = False
+    has_threads: bool = True
+    tensor_cores: tuple[Any, ...] = ()
+    global_max: tuple[int, ...] | None = None
+    local_max: tuple[int, ...] | None = None
+    shared_max: int = 0
 
     @property
-    def memory(self) -> DeviceMemory:
-        """Its memory."""
+    def name(self) -> str:
+        return self.language
 
-    def programs(self, kernels: Sequence[UOp]) -> Sequence[Any]:
-        """A `DeviceProgram` for each kernel's graph, each distinct one compiled once."""
 
-    def plan(self, programs: Any, slots: Sequence[tuple[int, ...]]) -> DevicePlan:
-        """Launches of its own programs: of each, the slots of its PARAMs, then those of `info.shared`."""
+class Backend:
+    """A device, opened. `programs` compiles each distinct kernel once for each set of settings."""
+    renderer: Any = None
 
-    def copy_in(self, address: int, data: Any) -> None:
-        """Bytes of the host into its memory, after whatever was launched before."""
+    def __init__(self, name: str, memory: Any):
+        self.name, self.memory = name, memory
+        self._programs: dict[tuple[UOp, tuple[Any, ...]], Any] = {}
 
-    def copy_out(self, address: int, nbytes: int) -> bytearray:
-        """Bytes of its memory to the host, after whatever was launched before."""
+    # -- what a device must provide, besides its memory --------------------------------------------------------
+    def compile(self, ast: UOp) -> Any:
+        """Compile a kernel's graph to a `DeviceProgram`."""
+        raise Bug(f"{type(self).__name__} has no compile(ast)")
 
-    def synchronize(self) -> None:
-        """Everything that was launched has run."""
+    def launch(self, program: Any, addresses: Sequence[int]) -> None:
+        """Run a program on the addresses of its PARAMs, then those of `info.shared`."""
+        raise Bug(f"{type(self).__name__} has neither launch(program, addresses) nor plan(programs, slots)")
 
-    def empty_cache(self) -> None:
-        """Give back memory that is kept for later."""
+    # -- what it may provide -----------------------------------------------------------------------------------
+    def programs(self, kernels: Sequence[UOp]) -> list[Any]:
+        """A program for each kernel's graph."""
+        mode = kernel_mode()
+        for ast in kernels:
+            if (ast, mode) not in self._programs:
+                self._programs[ast, mode] = self.compile(ast)
+        return [self._programs[ast, mode] for ast in kernels]
+
+    def plan(self, programs: Sequence[Any], slots: Sequence[tuple[int, ...]]) -> Any:
+        """A `DevicePlan` of these programs: of each, the slots of its PARAMs, then those of `info.shared`."""
+        return DevicePlan(programs, slots, self.launch)
 
     def source(self, ast: UOp) -> str:
         """A kernel as text to read."""
+        return "the device shows no source"
 
     def loop_tree(self, ast: UOp) -> Kernel:
-        """A kernel's loop tree as it is rendered, which CHECK interprets to find the pass that is wrong."""
+        """A kernel's loop tree as it is compiled, which CHECK interprets to find the pass that is wrong."""
+        raise Bug(f"{type(self).__name__} has no loop_tree(ast), which CHECK=1 needs")
+
+    def synchronize(self) -> None:
+        """Wait until everything that was launched has run. A device whose launches wait has nothing to do."""
+
+    def copy_in(self, address: int, data: Any) -> None:
+        """Copy bytes of the host to its memory."""
+        self.memory.copy_in(address, data)
+
+    def copy_out(self, address: int, nbytes: int) -> bytearray:
+        """Copy bytes of its memory to the host."""
+        copied: bytearray = self.memory.copy_out(address, nbytes)
+        return copied
+
+    def empty_cache(self) -> None:
+        """Give memory that is kept for later back to the system."""
+        self.memory.empty_cache()
+
+    @property
+    def description(self) -> str:
+        """What it is on this machine, in one line for people."""
+        return f"here: {type(self).__name__}"

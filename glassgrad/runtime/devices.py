@@ -1,72 +1,107 @@
-"""Devices by name. In: a name. Out: an opened device, once. `Device.DEFAULT` is where tensors go when nobody says.
+"""Devices by name. In: a name. Out: an opened device, once. `Device.DEFAULT` is the device of tensors without one.
 
-The default is chosen in this order: an assignment to `Device.DEFAULT`, the setting DEV, a flag such as CLANG=1, the
-variable DEVICE, then CPU; where llvmlite is missing CPU uses a C compiler, and without one the interpreter, each with a
-one-line notice.
+Everything about a device before it is opened is in its record: `Device.records`. The default is chosen in this order:
+an assignment to `Device.DEFAULT`, the setting DEV, a variable such as CLANG=1, the variable DEVICE, then CPU. Where
+llvmlite is missing CPU uses a C compiler, and without one the interpreter, each with a one-line notice.
 """
 
 from __future__ import annotations
 
+import inspect
+import os
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import DeviceError
-from glassgrad.base.settings import DEVICE_FLAGS, State, current_state, environment, settings
+from glassgrad.base.settings import State, current_state, settings
+from glassgrad.runtime.backend import Backend, DeviceRecord
 from glassgrad.runtime.disk_device import PREFIX, FileDevice, on_disk
 
-if TYPE_CHECKING:
-    from glassgrad.runtime.backend import OpenDevice
+__all__ = ["Device", "DeviceRecord"]
 
 
-def _open_cpu() -> OpenDevice:
+def open_cpu(name: str) -> Backend:
+    """The CPU device: llvmlite, else a C compiler, else the interpreter."""
     from glassgrad.runtime.cpu.native_device import NativeDevice
     if find_spec("llvmlite") is not None:
-        return NativeDevice("CPU", "llvm")
+        return NativeDevice(name, "llvm")
     from glassgrad.runtime.cpu.c_compiler import find_compiler
     try:
         command = find_compiler()
     except DeviceError:
         print("glassgrad: no llvmlite and no C compiler: CPU kernels are interpreted, slowly; pip install llvmlite",
               file=sys.stderr)
-        return _open_python("CPU")
+        return _open_python(name)
     print(f"glassgrad: no llvmlite: CPU kernels are compiled by {command[0]}; pip install llvmlite", file=sys.stderr)
-    return NativeDevice("CPU", "c")
+    return NativeDevice(name, "c")
 
 
-def _open_clang() -> OpenDevice:
+def open_clang(name: str) -> Backend:
+    """The CLANG device: C, compiled by the system's compiler."""
     from glassgrad.runtime.cpu.c_compiler import find_compiler
     from glassgrad.runtime.cpu.native_device import NativeDevice
     find_compiler()
-    return NativeDevice("CLANG", "c")
+    return NativeDevice(name, "c")
 
 
-def _open_python(name: str = "PYTHON") -> OpenDevice:
+def _open_python(name: str) -> Backend:
     from glassgrad.runtime.python.python_device import PythonDevice
     return PythonDevice(name)
 
 
-def _open_cuda() -> OpenDevice:
-    from glassgrad.runtime.gpu.cuda import open_cuda
-    return open_cuda()
-
-
-def _open_opencl() -> OpenDevice:
+def _open_opencl(name: str) -> Backend:
     from glassgrad.runtime.gpu.opencl import open_opencl
-    return open_opencl()
+    return open_opencl(name)
 
 
-class _Makers(dict[str, Callable[..., Any]]):
-    """Name: a class or function that opens a device. A name given anew forgets the device that was open under it."""
+def _open_cuda(name: str) -> Backend:
+    from glassgrad.runtime.gpu.cuda import open_cuda
+    return open_cuda(name)
 
-    def __init__(self, makers: dict[str, Callable[..., OpenDevice]], forget: Callable[[str], None]):
-        super().__init__(makers)
+
+RECORDS = (
+    DeviceRecord("CPU", open_cpu, ("LLVM",), "this machine's processor, on all cores", "LLVM IR",
+                 "pip install llvmlite"),
+    DeviceRecord("CLANG", open_clang, (), "this machine's processor, on all cores", "C",
+                 "clang or gcc, or pip install ziglang"),
+    DeviceRecord("PYTHON", _open_python, (), "an interpreter, which checks every access", "none: loop trees",
+                 "pip install numpy"),
+    DeviceRecord("OPENCL", _open_opencl, ("GPU",), "the first GPU of an OpenCL platform, or its first device",
+                 "OpenCL C", "pip install pyopencl, and pocl-binary-distribution to run on the processor"),
+    DeviceRecord("CUDA", _open_cuda, ("NV", "GPU"), "the first NVIDIA GPU", "CUDA C++",
+                 "NVIDIA's driver, and pip install nvidia-cuda-nvrtc"),
+)
+
+# Devices of tinygrad's that this version has not: NAME=1 is an error, not ignored, unless a package registers one.
+ELSEWHERE = {"METAL": "METAL", "WEBGPU": "WEBGPU", "HIP": "HIP", "AMD": "HIP"}
+
+
+def record_of(name: str, device: Any) -> DeviceRecord:
+    """The record of a class or function that makes a device: called with the device's name if it takes an argument."""
+    if isinstance(device, DeviceRecord):
+        return device
+    try:
+        takes_name = bool(inspect.signature(device).parameters)
+    except (TypeError, ValueError):
+        raise DeviceError("a device is registered by something that makes it", given=repr(device),
+                          expected="a class or a function, called with the device's name",
+                          fix=f"Device.register({name!r}, YourDevice)") from None
+    return DeviceRecord(name, device if takes_name else lambda _name: device())
+
+
+class _Records(dict[str, DeviceRecord]):
+    """Name: record. A name given anew forgets the device that was open under it."""
+
+    def __init__(self, forget: Callable[[str], None]):
+        super().__init__((record.name, record) for record in RECORDS)
         self._forget = forget
 
-    def __setitem__(self, name: str, maker: Callable[..., OpenDevice]) -> None:
+    def __setitem__(self, name: str, device: Any) -> None:
+        record = record_of(name, device)
         self._forget(name)
-        super().__setitem__(name, maker)
+        super().__setitem__(name, record)
 
     def __delitem__(self, name: str) -> None:
         self._forget(name)
@@ -81,20 +116,65 @@ class _Devices:
     """Opened devices by name; `Device["CPU"]`."""
 
     def __init__(self) -> None:
-        self._opened: dict[str, OpenDevice] = {}
-        self._devices: dict[str, Callable[..., OpenDevice]] = _Makers(     # a newcomer's device is one more entry
-            {"CPU": _open_cpu, "CLANG": _open_clang, "PYTHON": _open_python, "CUDA": _open_cuda,
-             "OPENCL": _open_opencl}, self._forget)
+        self._opened: dict[str, Any] = {}
+        self._devices: dict[str, Any] = _Records(self._forget)     # Device._devices["MY"] = MyDevice registers, too
         self._default: str | None = None
         self._chosen: tuple[State | None, str] = (None, "")      # by settings, while they stay as they are
         self.registered = 0       # how often a name came to mean another device
-        self.version = 0          # the same, and how often a default was assigned: who keeps what follows compares it
+        self.version = 0          # the same, and how often a default was assigned: what depends on either compares it
 
     def _forget(self, name: str) -> None:
         self._opened.pop(name, None)
         self._chosen = (None, "")
         self.registered += 1
         self.version += 1
+
+    # -- records -----------------------------------------------------------------------------------------------
+    def register(self, name: str, open: Any, *, aliases: tuple[str, ...] = (), target: str = "", dialect: str = "",
+                 install: str = "") -> None:
+        """Add a device, or put another in a device's place. `open` is a `Backend` subclass (or `Compiled`), or a
+        function that makes one; it is called with the name when the device is first used.
+
+        >>> from glassgrad.runtime.python.python_device import PythonDevice
+        >>> Device.register("SLOW", PythonDevice, aliases=("INTERPRETED",))
+        >>> Device.canonicalize("interpreted")
+        'SLOW'
+        >>> Device.unregister("SLOW")
+        """
+        if not isinstance(name, str) or not name.isidentifier():
+            raise DeviceError("a device's name is a word", given=repr(name), expected='letters and digits, as in "MY"',
+                              fix='Device.register("MY", YourDevice)')
+        name = name.upper()
+        made = record_of(name, open)
+        self._devices[name] = DeviceRecord(name, made.open, tuple(alias.upper() for alias in aliases), target, dialect,
+                                           install)
+
+    def unregister(self, name: str) -> None:
+        """Remove a device."""
+        del self._devices[self.canonicalize(name)]
+
+    @property
+    def records(self) -> dict[str, DeviceRecord]:
+        """The record of every device that can be named, in the order in which a default is looked for."""
+        return dict(self._devices)
+
+    @property
+    def opened(self) -> dict[str, Any]:
+        """The devices that are open."""
+        return dict(self._opened)
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """The variables that choose a default device when they are 1: variable -> device.
+
+        >>> Device.flags["LLVM"], Device.flags["GPU"], Device.flags["AMD"]
+        ('CPU', 'OPENCL', 'HIP')
+        """
+        found: dict[str, str] = {}
+        for record in self._devices.values():
+            for alias in record.names:
+                found.setdefault(alias, record.name)
+        return {**found, **{flag: name for flag, name in ELSEWHERE.items() if flag not in found}}
 
     def canonicalize(self, name: str | None, said: str = "") -> str:
         """A device's proper name; None is the default device. `said` is how the user named it, where not by itself.
@@ -111,31 +191,56 @@ class _Devices:
         if upper.startswith(PREFIX):
             return PREFIX + name[len(PREFIX):]             # a path keeps its letters
         upper = upper.removesuffix(":0")                   # tinygrad's "CPU:0", the first of its kind
-        upper = DEVICE_FLAGS.get(upper, upper) if upper not in self._devices else upper
+        if upper not in self._devices:
+            upper = self._by_alias(upper)
         if upper not in self._devices and not self._plugged_in(upper):
             raise DeviceError("there is no such device", given=said or repr(name),
                               expected=f"one of {', '.join(self._devices)}",
-                              fix="check the name, or register a device: Device._devices[name] = YourDevice")
+                              fix="check the name, or register a device: Device.register(name, YourDevice)")
         return upper
+
+    def _by_alias(self, alias: str) -> str:
+        """The device that has this alias; of several, the first that opens (GPU: OPENCL, else CUDA)."""
+        found = [record.name for record in self._devices.values() if alias in record.aliases]
+        if len(found) > 1:
+            return next((name for name in found if self.is_available(name)), found[0])
+        return found[0] if found else ELSEWHERE.get(alias, alias)
 
     def _plugged_in(self, name: str) -> bool:
         from importlib.metadata import entry_points  # a fifth of the time to import glassgrad
         for entry in entry_points(group="glassgrad.devices"):
             if entry.name.upper() == name:
-                self._devices[name] = entry.load()
+                self._devices[name] = record_of(name, entry.load())
                 return True
         return False
 
-    def __getitem__(self, name: str) -> OpenDevice:
+    # -- opened devices ----------------------------------------------------------------------------------------
+    def __getitem__(self, name: str) -> Any:
         device = self._opened.get(name)
         if device is None:
             name = self.canonicalize(name)
             device = self._opened.get(name)
             if device is None:
-                make = self._devices[name] if not on_disk(name) else FileDevice
-                device = self._opened[name] = make() if not isinstance(make, type) else make(name)
+                open_it = FileDevice if on_disk(name) else self._devices[name].open
+                device = self._opened[name] = open_it(name)
         return device
 
+    def is_available(self, name: str) -> bool:
+        """Whether a device opens on this machine.
+
+        >>> Device.is_available("PYTHON")
+        True
+        """
+        try:
+            return self[name] is not None
+        except DeviceError:
+            return False
+
+    def get_available_devices(self) -> list[str]:
+        """Names of the devices that open on this machine."""
+        return [name for name in self._devices if self.is_available(name)]
+
+    # -- the default -------------------------------------------------------------------------------------------
     @property
     def DEFAULT(self) -> str:
         if self._default is not None:
@@ -156,22 +261,11 @@ class _Devices:
         """The default device by settings and variables."""
         if settings.DEV:
             return self.canonicalize(settings.DEV, f"DEV={settings.DEV}")
-        for flag, device in DEVICE_FLAGS.items():
-            if environment(flag) == "1":
-                return self.canonicalize(device, f"{flag}=1")
-        named = environment("DEVICE")
+        for flag in self.flags:
+            if os.environ.get(flag) == "1":
+                return self.canonicalize(flag, f"{flag}=1")
+        named = os.environ.get("DEVICE")
         return self.canonicalize(named, f"DEVICE={named}") if named else "CPU"
-
-    def get_available_devices(self) -> list[str]:
-        """Names of the devices that open on this machine."""
-        found = []
-        for name in self._devices:
-            try:
-                self[name]
-            except DeviceError:
-                continue
-            found.append(name)
-        return found
 
 
 Device = _Devices()

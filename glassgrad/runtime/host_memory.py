@@ -1,6 +1,6 @@
 """Host memory with a pool. In: sizes in bytes. Out: blocks of memory, not cleared.
 
-Knows nothing of tensors, dtypes or devices. Fresh pages are the largest cost of big elementwise work, so
+Does not know tensors, dtypes or devices. Fresh pages are the largest cost of big elementwise work, so
 released blocks are kept, by size, for the next request of that size. Three kinds of block:
 
 - up to 64 KiB: carved from 1 MiB slabs, aligned to 64 bytes;
@@ -20,6 +20,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from glassgrad.base.errors import Bug, MemoryLimitError
 from glassgrad.base.settings import settings
@@ -33,7 +34,7 @@ _nothing = ctypes.create_string_buffer(128)
 _NOWHERE = round_up(ctypes.addressof(_nothing), 64)  # where blocks of no bytes point: aligned, and never null
 
 
-class Block:
+class MemoryBlock:
     """`nbytes` bytes at `address`; `size` counts the rounding too."""
     __slots__ = ("address", "nbytes", "size")
 
@@ -41,7 +42,7 @@ class Block:
         self.address, self.nbytes, self.size = address, nbytes, size
 
     def __repr__(self) -> str:
-        return f"Block({self.nbytes} bytes at {self.address:#x})" if self.address else "Block(released)"
+        return f"MemoryBlock({self.nbytes} bytes at {self.address:#x})" if self.address else "MemoryBlock(released)"
 
 
 @dataclass(frozen=True)
@@ -101,12 +102,12 @@ class HostMemory:
         self._lock = threading.RLock()
         _memories.add(self)
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> MemoryBlock:
         """A block of at least `nbytes` bytes, whose contents are whatever they were."""
         if nbytes <= 0:
             if nbytes < 0:
                 raise Bug(f"a block cannot have {nbytes} bytes")
-            return Block(_NOWHERE, 0, 0)
+            return MemoryBlock(_NOWHERE, 0, 0)
         size = rounded(nbytes)
         if size > _SMALL:  # small blocks are counted when their slab is made
             self._check_limit(size)
@@ -122,9 +123,9 @@ class HostMemory:
             self._live += size
             if self._live > self._peak:
                 self._peak = self._live
-        return Block(address, nbytes, size)
+        return MemoryBlock(address, nbytes, size)
 
-    def release(self, block: Block) -> None:
+    def release(self, block: MemoryBlock) -> None:
         """Gives a block back, to the pool or, above POOL_MB, to the system."""
         address, size = block.address, block.size
         if not address:
@@ -142,6 +143,20 @@ class HostMemory:
                 if size >= _LARGE or self._pooled > self._most_pooled:
                     self._trim(settings.POOL_MB * _MEBIBYTE)
                     self._most_pooled = self._pooled
+
+    def copy_in(self, address: int, data: Any) -> None:
+        """Copies bytes to an address."""
+        view = memoryview(data).cast("B")
+        if view.nbytes:
+            source = (ctypes.c_char * view.nbytes).from_buffer(view) if not view.readonly else bytes(view)
+            ctypes.memmove(address, source, view.nbytes)
+
+    def copy_out(self, address: int, nbytes: int) -> bytearray:
+        """Copies the bytes at an address."""
+        out = bytearray(nbytes)
+        if nbytes:
+            ctypes.memmove((ctypes.c_char * nbytes).from_buffer(out), address, nbytes)
+        return out
 
     def empty_cache(self) -> None:
         """Gives all pooled memory back to the system."""

@@ -1,22 +1,24 @@
-"""A device that somebody brings along. In: allocator, renderer, compiler, runner. Out: what the engine needs.
+"""A device of the user's own. In: allocator, renderer, compiler, runner. Out: `Compiled`, a backend made of them.
 
     class MyDevice(Compiled):
         def __init__(self, device): super().__init__(device, MyAllocator(), CStyleLanguage(), MyCompiler(), MyRunner)
-    Device._devices["MY"] = MyDevice
+    Device.register("MY", MyDevice)
 
-Memory is whatever `_alloc` returns; it is handed back to `copyin`, `copyout`, `_free` and the runner and never looked
-into. The engine thinks in addresses, so every allocation gets a range of numbers that name it. A place inside an
-allocation (a slice of a buffer, or a value between kernels) has no handle of its own and gets one when it is used.
+Memory is whatever `_alloc` returns: a handle, which is passed back to `copyin`, `copyout`, `_free` and the runner. The
+engine uses addresses, so every allocation gets a range of numbers that name it. An address inside an allocation (a
+slice of a buffer, or a value between kernels) has no handle of its own and gets one when it is used.
+
+The methods may have the older, shorter signatures; `Compiled` inspects them once, when it is made.
 """
 
 from __future__ import annotations
 
 import bisect
 import ctypes
-import time
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.source_lines import one_place
@@ -25,12 +27,13 @@ from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.c.plain_c import PLAIN, plain_function, plain_launch
 from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.runtime.backend import Backend
 from glassgrad.runtime.compile_kernel import kernel_of
-from glassgrad.runtime.host_memory import Block
+from glassgrad.runtime.host_memory import MemoryBlock
 from glassgrad.runtime.kernel_key import cost
-from glassgrad.runtime.python_launcher import StepwisePlan
 
-__all__ = ["Allocator", "MallocAllocator", "Compiler", "CompileError", "Runner", "CStyleLanguage", "Compiled"]
+__all__ = ["Allocator", "MallocAllocator", "Compiler", "CompileError", "Runner", "CStyleLanguage", "Compiled",
+           "SignatureError"]
 
 _APART = 1 << 40           # between the numbers of two devices' memory and any real address
 _GRAIN = 256
@@ -38,6 +41,10 @@ _GRAIN = 256
 
 class CompileError(DeviceError):
     """Source that a device's compiler does not take."""
+
+
+class SignatureError(DeviceError, TypeError):
+    """A part of a device whose method cannot be called as it will be."""
 
 
 class Allocator:
@@ -63,7 +70,7 @@ class Allocator:
 
 
 class MallocAllocator(Allocator):
-    """Memory of the host, as ctypes arrays: what a device that runs on the processor needs."""
+    """Memory of the host, as ctypes arrays: for a device that runs on the processor."""
 
     def _alloc(self, size: int, options: Any = None) -> Any: return (ctypes.c_uint8 * size)()
     def copyin(self, dest: Any, src: memoryview) -> None: ctypes.memmove(dest, bytes(src), len(src))
@@ -71,7 +78,7 @@ class MallocAllocator(Allocator):
 
 
 class Compiler:
-    """Source to what the runner takes. The default is the source itself, as bytes."""
+    """Compiles source to what the runner takes. The default is the source itself, as bytes."""
 
     def compile(self, src: str) -> bytes:
         """The compiled kernel."""
@@ -98,37 +105,91 @@ class CStyleLanguage:
         return plain_function(kernel, make_source(kernel, PLAIN, "c"), self.prefix, self.qualifier)
 
 
+# -- signatures ----------------------------------------------------------------------------------------------
+SIZES = {"global_size": (1, 1, 1), "local_size": (1, 1, 1)}      # a kernel is one task, with its loops inside
+
+
+def _accepts(function: Any, *args: Any, **keywords: Any) -> bool:
+    """Whether a function can be called with these arguments; one that shows no signature can."""
+    try:
+        inspect.signature(function).bind(*args, **keywords)
+    except TypeError:
+        return False
+    except ValueError:
+        pass
+    return True
+
+
+def _refuse(owner: Any, method: str, expected: str) -> NoReturn:
+    kind = owner if isinstance(owner, type) else type(owner)
+    function = getattr(kind, method, None)
+    given = f"{kind.__name__}.{method}{inspect.signature(function)}" if function is not None \
+        else f"{kind.__name__} without {method}"
+    raise SignatureError("a part of a device has a method with the wrong parameters", given=given, expected=expected,
+                         fix=f"write def {expected.partition(' or ')[0]}")
+
+
+def _one_argument(allocator: Any, method: str, argument: str) -> Callable[[Any], Any]:
+    """`_alloc` or `_free` as a function of one argument, whether or not it takes options too."""
+    function = getattr(allocator, method, None)
+    if function is not None and _accepts(function, None):
+        return function      # type: ignore[no-any-return]
+    if function is not None and _accepts(function, None, None):
+        return lambda value: function(value, None)
+    _refuse(allocator, method, f"{method}(self, {argument}) or {method}(self, {argument}, options=None)")
+
+
+def _two_arguments(allocator: Any, method: str, arguments: str) -> Callable[[Any, Any], Any]:
+    function = getattr(allocator, method, None)
+    if function is None or not _accepts(function, None, None):
+        _refuse(allocator, method, f"{method}(self, {arguments})")
+    return function      # type: ignore[no-any-return]
+
+
+def _keywords_of(call: Any, owner: Any, *first: Any) -> dict[str, Any]:
+    """The keyword arguments that a runner is called with, besides the handles."""
+    for keywords in ({**SIZES, "wait": True}, SIZES):
+        if _accepts(call, *first, None, None, None, **keywords):
+            return keywords
+    _refuse(owner, "__call__", "__call__(self, *bufs, global_size, local_size, wait=False) or "
+                               "__call__(self, *bufs, global_size, local_size)")
+
+
 # -- memory by numbers ---------------------------------------------------------------------------------------
-class Handles:
-    """Allocations by the numbers the engine knows them by."""
+class HandleMemory:
+    """Allocations of an `Allocator`, by the numbers that the engine uses as addresses."""
     on_host = in_parts = False
 
     def __init__(self, allocator: Any, first: int):
-        self.allocator, self.next = allocator, first
+        self.alloc = _one_argument(allocator, "_alloc", "size")
+        self.free = _one_argument(allocator, "_free", "handle")
+        self.to_device = _two_arguments(allocator, "copyin", "dest, src")
+        self.to_host = _two_arguments(allocator, "copyout", "dest, src")
+        self.next = first
         self.starts: list[int] = []                              # of all blocks, in order
-        self.blocks: dict[int, Block] = {}
+        self.blocks: dict[int, MemoryBlock] = {}
         self.whole: dict[int, Any] = {}                          # the handle of a block, by its start
         self.inside: dict[int, tuple[Any, int]] = {}             # handles of values inside a block, with their size
 
-    def allocate(self, nbytes: int) -> Block:
-        """A range of numbers; memory is asked for when it is first used."""
-        block = Block(self.next, nbytes, nbytes)
+    def allocate(self, nbytes: int) -> MemoryBlock:
+        """A range of numbers; memory is allocated when it is first used."""
+        block = MemoryBlock(self.next, nbytes, nbytes)
         self.next += -(-max(nbytes, 1) // _GRAIN) * _GRAIN
         self.starts.append(block.address)
         self.blocks[block.address] = block
         return block
 
-    def release(self, block: Block) -> None:
-        """Give back a block and every handle inside it."""
+    def release(self, block: MemoryBlock) -> None:
+        """Free a block and every handle inside it."""
         at = bisect.bisect_left(self.starts, block.address)
         del self.starts[at]
         del self.blocks[block.address]
         if block.address in self.whole:
-            self.allocator._free(self.whole.pop(block.address), None)
-        for place in [p for p in self.inside if block.address <= p < block.address + max(block.nbytes, 1)]:
-            self.allocator._free(self.inside.pop(place)[0], None)
+            self.free(self.whole.pop(block.address))
+        for address in [a for a in self.inside if block.address <= a < block.address + max(block.nbytes, 1)]:
+            self.free(self.inside.pop(address)[0])
 
-    def block_of(self, address: int) -> Block | None:
+    def block_of(self, address: int) -> MemoryBlock | None:
         at = bisect.bisect_right(self.starts, address) - 1
         block = self.blocks[self.starts[at]] if at >= 0 else None
         return block if block is not None and address < block.address + max(block.nbytes, 1) else None
@@ -137,11 +198,11 @@ class Handles:
         """The handle of a whole block."""
         found = self.whole.get(address)
         if found is None:
-            found = self.whole[address] = self.allocator._alloc(max(self.blocks[address].nbytes, 1), None)
+            found = self.whole[address] = self.alloc(max(self.blocks[address].nbytes, 1))
         return found
 
     def to_write(self, address: int, nbytes: int) -> Any:
-        """Where a kernel may write `nbytes`."""
+        """The handle that a kernel may write `nbytes` to."""
         block = self.block_of(address)
         if block is None:
             raise Bug(f"no memory of this device is at {address:#x}")
@@ -150,44 +211,41 @@ class Handles:
         found = self.inside.get(address)
         if found is None or found[1] < nbytes:
             if found is not None:
-                self.allocator._free(found[0], None)
-            found = self.inside[address] = (self.allocator._alloc(max(nbytes, 1), None), nbytes)
+                self.free(found[0])
+            found = self.inside[address] = (self.alloc(max(nbytes, 1)), nbytes)
         return found[0]
 
     def to_read(self, address: int, nbytes: int) -> tuple[Any, bool]:
-        """What a kernel may read, and whether it was copied for this purpose (and is to be freed)."""
+        """The handle that a kernel may read, and whether it was copied for this purpose (and is to be freed)."""
         block = self.block_of(address)
         if block is not None and block.address == address:
             return self.handle(address), False
         if block is not None and address in self.inside:
             return self.inside[address][0], False
         # a slice of a buffer, or a number in the host's memory: copied
-        data = self.read(address, nbytes) if block is not None else ctypes.string_at(address, nbytes)
-        copied = self.allocator._alloc(max(nbytes, 1), None)
-        self.allocator.copyin(copied, memoryview(bytearray(data)))
+        copied = self.alloc(max(nbytes, 1))
+        self.to_device(copied, memoryview(self.copy_out(address, nbytes)))
         return copied, True
 
-    def read(self, address: int, nbytes: int) -> bytearray:
-        """Bytes of the device."""
+    def copy_out(self, address: int, nbytes: int) -> bytearray:
+        """Bytes of the device, or of the host where an address is the host's."""
         block = self.block_of(address)
         if block is None or not nbytes:
             return bytearray(ctypes.string_at(address, nbytes)) if nbytes else bytearray()
         if address in self.inside:
-            out = bytearray(self.inside[address][1])
-            self.allocator.copyout(memoryview(out), self.inside[address][0])
-            return out[:nbytes]
-        start = address - block.address
-        out = bytearray(block.nbytes)
-        self.allocator.copyout(memoryview(out), self.handle(block.address))
+            handle, size, start = *self.inside[address], 0
+        else:
+            handle, size, start = self.handle(block.address), block.nbytes, address - block.address
+        out = bytearray(size)
+        self.to_host(memoryview(out), handle)
         return out[start:start + nbytes]
 
-    def write(self, address: int, data: Any) -> None:
+    def copy_in(self, address: int, data: Any) -> None:
         """Bytes of the host into the device."""
         view = memoryview(data).cast("B")
         if view.nbytes:
-            self.allocator.copyin(
-                self.to_write(address, view.nbytes), view if not view.readonly else memoryview(bytearray(view))
-            )
+            self.to_device(self.to_write(address, view.nbytes),
+                           view if not view.readonly else memoryview(bytearray(view)))
 
     def empty_cache(self) -> None:
         """Nothing is kept back."""
@@ -195,10 +253,11 @@ class Handles:
 
 # -- the device ----------------------------------------------------------------------------------------------
 @dataclass(eq=False)
-class PluginProgram:
-    """A compiled kernel and its parameters."""
+class CalledProgram:
+    """A compiled kernel that Python calls, and its parameters."""
     name: str
     run: Any
+    keywords: dict[str, Any]
     kernel: Kernel
     info: LaunchInfo
     operations: int
@@ -209,7 +268,7 @@ class PluginProgram:
         self.written = set(self.kernel.written)
 
 
-class Compiled:
+class Compiled(Backend):
     """A device assembled from its parts; `runtime(name, lib)` makes a kernel that can be called."""
     _count = 0
 
@@ -223,56 +282,29 @@ class Compiled:
                 fix="pass your Runner class",
             )
         Compiled._count += 1
-        self.name = self.dname = self.device = device
+        super().__init__(device, HandleMemory(allocator, Compiled._count * _APART << 8))
+        self.dname = self.device = device
         self.allocator, self.renderer, self.compiler, self.runtime = allocator, renderer or CStyleLanguage(), \
             compiler or Compiler(), runtime
-        self.memory = Handles(allocator, Compiled._count * _APART << 8)
-        self._programs: dict[UOp, PluginProgram] = {}
+        self._keywords: dict[str, Any] | None = None
+        if isinstance(runtime, type):            # of a function that makes runners, the first one is inspected
+            if not _accepts(runtime, "name", b""):
+                _refuse(runtime, "__init__", "__init__(self, name, lib)")
+            self._keywords = _keywords_of(getattr(runtime, "__call__", None), runtime, None)      # noqa: B004
 
-    def programs(self, kernels: Sequence[UOp]) -> list[PluginProgram]:
-        """Compiled kernels, each distinct one once."""
-        for ast in kernels:
-            if ast not in self._programs:
-                with one_place():
-                    kernel = self.loop_tree(ast)
-                    lib = self.compiler.compile(self.renderer.render(kernel))
-                    self._programs[ast] = PluginProgram(kernel.name, self.runtime(kernel.name, lib), kernel,
-                                                        plain_launch(kernel), *cost(ast))
-        return [self._programs[ast] for ast in kernels]
+    def compile(self, ast: UOp) -> CalledProgram:
+        """A kernel as plain loops, rendered, compiled and loaded by the device's parts."""
+        with one_place():
+            kernel = self.loop_tree(ast)
+            run = self.runtime(kernel.name, self.compiler.compile(self.renderer.render(kernel)))
+            if self._keywords is None:
+                self._keywords = _keywords_of(run, run)
+            return CalledProgram(kernel.name, run, self._keywords, kernel, plain_launch(kernel), *cost(ast))
 
-    def source(self, ast: UOp) -> str:
-        """The kernel as this device compiles it."""
-        return str(self.renderer.render(self.loop_tree(ast)))
-
-    def loop_tree(self, ast: UOp) -> Kernel:
-        """The kernel's plain loop tree."""
         return kernel_of(ast, PLAIN, plain=True)
-
-    def plan(self, programs: Sequence[PluginProgram], slots: Sequence[tuple[int, ...]]) -> PluginPlan:
-        """Launches one after another over numbered slots."""
-        return PluginPlan(self.memory, programs, slots)
-
-    def copy_in(self, address: int, data: Any) -> None: self.memory.write(address, data)
-    def copy_out(self, address: int, nbytes: int) -> bytearray: return self.memory.read(address, nbytes)
-    def empty_cache(self) -> None: self.memory.empty_cache()
-
-    def synchronize(self) -> None:
-        """Everything launched has run; a device that runs behind the caller's back overrides this."""
-
-
-class PluginPlan(StepwisePlan):
-    """Launches on a plugged-in device."""
-
-    def __init__(self, memory: Handles, programs: Sequence[PluginProgram], slots: Sequence[tuple[int, ...]]):
-        super().__init__(programs, slots)
-        self.memory = memory
-
-    def run_one(self, number: int) -> int:
-        program, uses = self.programs[number], self.slots[number]
         handles, copied = [], []
-        for position, slot in enumerate(uses):
-            address = self.addresses[slot]
-            own = position - len(uses) + len(program.info.shared)       # memory that the launch brings along
+        for position, address in enumerate(addresses):
+            own = position - len(addresses) + len(program.info.shared)       # memory that the launch brings along
             if own >= 0:
                 handles.append(self.memory.to_write(address, program.info.shared[own]))
             elif position in program.written:
@@ -281,9 +313,14 @@ class PluginPlan(StepwisePlan):
                 handle, is_copy = self.memory.to_read(address, program.sizes.get(position, 1))
                 handles.append(handle)
                 copied += [handle] if is_copy else []
-        start = time.perf_counter_ns()
-        program.run(*handles, global_size=(1, 1, 1), local_size=(1, 1, 1), wait=True)
-        elapsed = time.perf_counter_ns() - start
+        program.run(*handles, **program.keywords)
         for handle in copied:
-            self.memory.allocator._free(handle, None)
-        return elapsed
+            self.memory.free(handle)
+
+    def source(self, ast: UOp) -> str:
+        """The kernel as this device compiles it."""
+        return str(self.renderer.render(self.loop_tree(ast)))
+
+    def loop_tree(self, ast: UOp) -> Kernel:
+        """The kernel's plain loop tree."""
+        return unoptimized(lower(ast))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from glassgrad.base.errors import DeviceError
 from glassgrad.nn.optim import mixed_precision as amp
 from glassgrad.runtime.devices import Device
 
@@ -13,11 +12,8 @@ __all__ = ["amp", "current_device", "device_count", "empty_cache", "is_available
 
 
 def is_available() -> bool:
-    """Whether there is a processor of NVIDIA's, with its driver and compiler."""
-    try:
-        return Device["CUDA"] is not None
-    except DeviceError:
-        return False
+    """Whether there is an NVIDIA GPU, with its driver and compiler."""
+    return Device.is_available("CUDA")
 
 
 def empty_cache() -> None:

@@ -23,9 +23,9 @@ class device(str):
 
     def __new__(cls, type: Any = "cpu", index: int | None = None) -> device:
         kind, _, number = str(type).partition(":")
-        if kind in ("cuda", "mps", "xpu"):
+        if kind in ("mps", "xpu") or kind == "cuda" and not Device.is_available("CUDA"):
             raise DeviceError(f"there is no {kind} here", given=f'torch.device("{type}")',
-                              expected=f"one of {', '.join(sorted(Device._devices))}",
+                              expected=f"one of {', '.join(sorted(Device.records))}",
                               fix='ask first: torch.device("cuda" if torch.cuda.is_available() else "cpu")')
         made = super().__new__(cls, kind)
         made.type, made.index = kind, int(number) if number else index

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from glassgrad import Context, GlobalCounters, InputError, Tensor
-from glassgrad.base.settings import DEVICE_FLAGS, LEAST, SETTINGS, settings
+from glassgrad import Context, Device, GlobalCounters, InputError, Tensor
+from glassgrad.base.settings import LEAST, SETTINGS, settings
 from glassgrad.engine.report import report_end
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +38,7 @@ def test_the_page_gives_the_default(name: str) -> None:
 
 def test_the_page_lists_every_device_flag_in_order() -> None:
     assert [(row[0].strip("`"), row[1].strip("`")) for row in rows("Which device")] == \
-        [(f"{flag}=1", device) for flag, device in DEVICE_FLAGS.items()]
+        [(f"{flag}=1", device) for flag, device in Device.flags.items()]
 
 
 def test_the_page_has_every_debug_level() -> None:

@@ -10,7 +10,8 @@ import textwrap
 from functools import lru_cache
 from pathlib import Path
 
-from glassgrad.base.settings import DEVICE_FLAGS, SETTINGS
+from glassgrad.base.settings import SETTINGS
+from glassgrad.runtime.devices import Device
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,7 +27,7 @@ def run_script(source: str, fails: bool = False, name: str = "script.py", **envi
     folder = Path(scratch().name)
     path = folder / name
     path.write_text(textwrap.dedent(source))
-    kept = {k: v for k, v in os.environ.items() if k not in SETTINGS and k not in DEVICE_FLAGS and k != "DEVICE"}
+    kept = {k: v for k, v in os.environ.items() if k not in SETTINGS and k not in Device.flags and k != "DEVICE"}
     kept.update(PYTHONPATH=str(ROOT), CACHE_DIR=str(folder / "cache"), PYTHONWARNINGS="error")
     done = subprocess.run([sys.executable, str(path)], env={**kept, **environment}, capture_output=True, text=True,
                           timeout=300, cwd=folder)

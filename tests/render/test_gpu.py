@@ -19,6 +19,7 @@ from loop_kernels import Inputs, check
 
 from glassgrad import Device, DeviceError, InputError, MemoryLimitError, Tensor, Variable, c_kernel
 from glassgrad.base.errors import Bug
+from glassgrad.cli import doctor
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import add, index, multiply
@@ -324,16 +325,16 @@ def message(error: pytest.ExceptionInfo[BaseException]) -> str:
 
 def test_a_driver_that_does_not_start() -> None:
     with pytest.raises(DeviceError) as error:
-        cuda.CudaDriver(Library(cuInit=100))  # type: ignore[arg-type]
+        cuda.CudaDevice("CUDA", Library(cuInit=100))  # type: ignore[arg-type]
     assert message(error) == """\
 NVIDIA's driver does not start
   given:    error 100
-  expected: a working driver and a processor
+  expected: a working driver and a GPU
   fix:      look at what nvidia-smi says"""
     with pytest.raises(DeviceError) as error:
-        cuda.CudaDriver(Library(cuDeviceGet=101))  # type: ignore[arg-type]
+        cuda.CudaDevice("CUDA", Library(cuDeviceGet=101))  # type: ignore[arg-type]
     assert message(error) == """\
-NVIDIA's driver knows no processor
+NVIDIA's driver reports no GPU
   given:    none
   expected: one
   fix:      look at what nvidia-smi says, and at CUDA_VISIBLE_DEVICES"""
@@ -342,9 +343,9 @@ NVIDIA's driver knows no processor
 @needs_nvrtc
 def test_a_driver_whose_memory_is_full() -> None:
     library = Library(cuMemAlloc_v2=2)
-    driver = cuda.CudaDriver(library)  # type: ignore[arg-type]
+    device = cuda.CudaDevice("CUDA", library)  # type: ignore[arg-type]
     with pytest.raises(MemoryLimitError) as error:
-        driver.memory.allocate(3 << 30)
+        device.memory.allocate(3 << 30)
     assert message(error) == """\
 the GPU has no memory left
   given:    a request of 3.0 GiB
@@ -353,7 +354,7 @@ the GPU has no memory left
     assert library.asked.count("cuMemAlloc_v2") == 2, "once more when what is kept was given back"
     library.answers["cuCtxSynchronize"] = 700
     with pytest.raises(Bug, match="cuCtxSynchronize: error 700"):
-        driver.synchronize()
+        device.synchronize()
 
 
 def test_without_cudas_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,3 +395,21 @@ OpenCL has no platform
   given:    PLATFORM_NOT_FOUND_KHR
   expected: a driver for OpenCL
   fix:      install your graphics driver's OpenCL part, or pip install pocl-binary-distribution"""
+
+
+def test_an_opencl_platform_without_a_device(monkeypatch: pytest.MonkeyPatch,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    platform = SimpleNamespace(name="An Empty Platform", get_devices=list)
+    monkeypatch.setitem(sys.modules, "pyopencl",
+                        SimpleNamespace(LogicError=ValueError, get_platforms=lambda: [platform]))
+    monkeypatch.setattr(Device, "_opened", {name: d for name, d in Device.opened.items() if name != "OPENCL"})
+    with pytest.raises(DeviceError) as error:
+        opencl.open_opencl()
+    assert message(error) == """\
+OpenCL has no device
+  given:    no device of An Empty Platform
+  expected: a platform with a GPU or a processor
+  fix:      install your graphics driver's OpenCL part, or pip install pocl-binary-distribution"""
+    assert doctor.show_devices() == 0
+    assert "OPENCL   not here: no device of An Empty Platform; install your graphics" in capsys.readouterr().out
+    assert not Device.is_available("OPENCL")

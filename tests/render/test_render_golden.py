@@ -35,7 +35,7 @@ from glassgrad.compiler.lower.loops import (
 )
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.pipeline import make_source
-from glassgrad.runtime.cpu.elf_loader import Object
+from glassgrad.runtime.cpu.elf_loader import ElfObject
 
 GOLDEN = Path(__file__).parent / "golden"
 AVX512 = Target("x86_64", 64, 32, frozenset({"sse2", "sse4.1", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw",
@@ -126,7 +126,7 @@ def test_other_processors_need_no_library(target, triple, cpu):
         module = binding.parse_assembly(make_source(kernel, target, "llvm"))
         module.triple = triple
         module.verify()
-        assert Object(machine.emit_object(module)).undefined() == [], kernel.name
+        assert ElfObject(machine.emit_object(module)).undefined() == [], kernel.name
 
 
 def speed() -> None:

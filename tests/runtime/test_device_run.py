@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from glassgrad.base.settings import DEVICE_FLAGS, SETTINGS
+from glassgrad.base.settings import SETTINGS
+from glassgrad.runtime.devices import Device
 
 ROOT = Path(__file__).resolve().parents[2]
 PART = [          # small tests of values, gradients, memory and captures that no other test runs on every device
@@ -31,7 +32,7 @@ HALF_WAY = "only on CPU and CLANG, and this run is on PYTHON: " \
 
 
 def suite(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {k: v for k, v in os.environ.items() if k not in SETTINGS and k not in DEVICE_FLAGS
+    kept = {k: v for k, v in os.environ.items() if k not in SETTINGS and k not in Device.flags
             and not k.startswith("PYTEST_")}
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]
     return subprocess.run(words, cwd=ROOT, env={**kept, **environment}, capture_output=True, text=True, timeout=300)

@@ -11,8 +11,9 @@ import pytest
 from scripts import run_script
 
 from glassgrad import Device, DeviceError, Tensor
-from glassgrad.base.settings import DEVICE_FLAGS, SETTINGS
+from glassgrad.base.settings import SETTINGS
 from glassgrad.runtime import devices
+from glassgrad.runtime.backend import DeviceRecord
 from glassgrad.runtime.cpu import c_compiler as ccompiler
 from glassgrad.runtime.host_memory import HostMemory
 from glassgrad.runtime.python.python_device import PythonDevice
@@ -23,7 +24,7 @@ WHERE = "from glassgrad import Device, Tensor; print(Device.DEFAULT, Tensor([1])
 @pytest.fixture
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """No setting, no flag, no assignment chooses a device."""
-    for name in (*SETTINGS, *DEVICE_FLAGS, "DEVICE"):
+    for name in (*SETTINGS, *Device.flags, "DEVICE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Device, "_default", None)
     return monkeypatch
@@ -67,8 +68,8 @@ def test_a_device_that_is_not_here_is_never_replaced(said: str, make: Any, nothi
     assert str(error.value).partition("\n  at: ")[0] == f"""\
 there is no such device
   given:    {said}
-  expected: one of CPU, CLANG, PYTHON, CUDA, OPENCL
-  fix:      check the name, or register a device: Device._devices[name] = YourDevice"""
+  expected: one of CPU, CLANG, PYTHON, OPENCL, CUDA
+  fix:      check the name, or register a device: Device.register(name, YourDevice)"""
     assert f"{__file__}:" in str(error.value), "at the user's line"
 
 
@@ -94,6 +95,59 @@ def test_a_newcomers_device_is_one_more_entry(nothing_set: pytest.MonkeyPatch) -
     assert "MY" in Device.get_available_devices()
 
 
+def test_register_adds_a_device_with_its_other_names(nothing_set: pytest.MonkeyPatch) -> None:
+    Device.register("my", PythonDevice, aliases=("mine",), target="an interpreter", install="nothing")
+    try:
+        record = Device.records["MY"]
+        assert (record.names, record.target, record.install) == (("MY", "MINE"), "an interpreter", "nothing")
+        assert (Tensor([1, 2], device="mine") + 1).tolist() == [2, 3] and Device["MINE"] is Device["MY"]
+        assert Device.flags["MINE"] == "MY" and Device.is_available("mine")
+        nothing_set.setenv("MINE", "1")
+        assert Device.DEFAULT == "MY" and Tensor([1.0]).device == "MY"
+    finally:
+        Device.unregister("MY")
+    with pytest.raises(DeviceError, match="there is no such device"):
+        Tensor([1.0], device="mine")
+
+
+def test_both_ways_to_register_lead_to_one_record() -> None:
+    class Mine(PythonDevice):
+        def __init__(self) -> None:
+            super().__init__("MY")
+
+    for register in (lambda: Device.register("MY", Mine), lambda: Device._devices.__setitem__("MY", Mine),
+                     lambda: Device.register("MY", lambda: Mine())):
+        register()
+        assert isinstance(Device.records["MY"], DeviceRecord) and isinstance(Device["MY"], Mine)
+        Device.unregister("MY")
+
+
+@pytest.mark.parametrize("name, given, what", [
+    ("MY", 3, "a device is registered by something that makes it\n  given:    3\n"
+              "  expected: a class or a function, called with the device's name\n"
+              "  fix:      Device.register('MY', YourDevice)"),
+    ("my device", PythonDevice, "a device's name is a word\n  given:    'my device'\n"
+                                "  expected: letters and digits, as in \"MY\"\n"
+                                "  fix:      Device.register(\"MY\", YourDevice)"),
+])
+def test_what_cannot_be_registered(name: str, given: Any, what: str) -> None:
+    with pytest.raises(DeviceError) as error:
+        Device.register(name, given)
+    assert str(error.value).partition("\n  at: ")[0] == what
+
+
+@pytest.mark.parametrize("here, expected", [(("OPENCL", "CUDA"), "OPENCL"), (("CUDA",), "CUDA"), ((), "OPENCL")])
+def test_gpu_is_opencl_or_else_cuda(here: tuple[str, ...], expected: str, nothing_set: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> Any:
+        raise DeviceError(f"there is no {name} here")
+
+    for name in ("OPENCL", "CUDA"):
+        nothing_set.setitem(Device._devices, name,
+                            DeviceRecord(name, PythonDevice if name in here else absent, ("GPU",)))
+    nothing_set.setenv("GPU", "1")
+    assert Device.DEFAULT == Device.canonicalize("gpu") == expected
+
+
 def test_a_plug_in_is_found_by_its_entry_point(nothing_set: pytest.MonkeyPatch) -> None:
     class Entry:
         name = "plugged"
@@ -114,7 +168,7 @@ def test_a_plug_in_is_found_by_its_entry_point(nothing_set: pytest.MonkeyPatch) 
 def test_without_llvmlite_a_c_compiler_is_used(nothing_set: pytest.MonkeyPatch,
                                                capsys: pytest.CaptureFixture[str]) -> None:
     nothing_set.setattr(devices, "find_spec", lambda name: None)
-    opened = devices._open_cpu()
+    opened = devices.open_cpu("CPU")
     assert (opened.name, opened.language) == ("CPU", "c")
     notice = capsys.readouterr()
     compiler = ccompiler.find_compiler()[0]
@@ -130,12 +184,12 @@ def test_without_any_compiler_kernels_are_interpreted(nothing_set: pytest.Monkey
     nothing_set.delenv("CC", raising=False)
     ccompiler._find.cache_clear()
     try:
-        opened = devices._open_cpu()
+        opened = devices.open_cpu("CPU")
         assert isinstance(opened, PythonDevice) and opened.name == "CPU"
         assert capsys.readouterr().err == "glassgrad: no llvmlite and no C compiler: CPU kernels are interpreted, " \
                                           "slowly; pip install llvmlite\n"
         with pytest.raises(DeviceError, match="the CLANG device needs a C compiler, and none was found"):
-            devices._open_clang()
+            devices.open_clang("CLANG")
     finally:
         ccompiler._find.cache_clear()
 

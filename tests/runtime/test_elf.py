@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from glassgrad.base.errors import Bug
-from glassgrad.runtime.cpu.elf_loader import AARCH64, Image, Object
+from glassgrad.runtime.cpu.elf_loader import AARCH64, ElfObject, Image
 from glassgrad.runtime.cpu.llvm_compiler import compile_ir
 
 binding = pytest.importorskip("llvmlite.binding", reason="llvmlite is not installed")
@@ -113,7 +113,7 @@ def decoded_addresses(image: bytearray, base: int) -> set[int]:
 @pytest.mark.parametrize("base", [0x10000, 0x7FFF_1234_5000, 0xFFFF_FFFF_0000 - 0x3000])
 @pytest.mark.parametrize("reloc", ["pic", "static"])
 def test_aarch64_addresses_are_right(base: int, reloc: str) -> None:
-    obj = Object(compiled(PROGRAM, "aarch64-unknown-linux-gnu", reloc))
+    obj = ElfObject(compiled(PROGRAM, "aarch64-unknown-linux-gnu", reloc))
     assert obj.machine == AARCH64
     image = obj.link(base)
     places = {symbol.name: base + symbol.place for symbol in obj.symbols if symbol.place >= 0 and not symbol.absolute}
@@ -132,7 +132,7 @@ def test_aarch64_addresses_are_right(base: int, reloc: str) -> None:
 
 
 def test_relocation_out_of_reach_is_refused() -> None:
-    obj = Object(compiled(PROGRAM, "x86_64-unknown-linux-gnu", "static"))
+    obj = ElfObject(compiled(PROGRAM, "x86_64-unknown-linux-gnu", "static"))
     assert any(kind in (10, 11) for _, _, kind, _, _ in obj.relocations()), "the test wants 32-bit absolute addresses"
     obj.link(0x10000)
     with pytest.raises(Bug, match="does not reach"):
@@ -142,7 +142,7 @@ def test_relocation_out_of_reach_is_refused() -> None:
 def test_undefined_symbol_is_named() -> None:
     text = "declare float @sinf(float)\ndeclare void @other()\n" \
            "define float @f(float %x) { call void @other()\n %y = call float @sinf(float %x)\n ret float %y }"
-    obj = Object(compiled(text, "x86_64-unknown-linux-gnu"))
+    obj = ElfObject(compiled(text, "x86_64-unknown-linux-gnu"))
     assert obj.undefined() == ["other", "sinf"]
     with pytest.raises(Bug) as caught:
         obj.link(0x10000)
@@ -153,7 +153,7 @@ def test_undefined_symbol_is_named() -> None:
 def test_writable_data_is_refused() -> None:
     for text in ("@x = global i32 7", "@x = common global i32 0", "@x = global i32 0"):
         with pytest.raises(Bug, match="a kernel keeps no state of its own"):
-            Object(compiled(text, "x86_64-unknown-linux-gnu"))
+            ElfObject(compiled(text, "x86_64-unknown-linux-gnu"))
 
 
 def test_missing_symbol_and_wrong_machine() -> None:
@@ -162,7 +162,7 @@ def test_missing_symbol_and_wrong_machine() -> None:
         image.address("three")
     other = "riscv64-unknown-linux-gnu"
     with pytest.raises(Bug, match="its machine number is 243"):
-        Object(compiled("define i32 @two() nounwind { ret i32 2 }", other))
+        ElfObject(compiled("define i32 @two() nounwind { ret i32 2 }", other))
     with pytest.raises(Bug, match="it holds no code"):
         Image(compile_ir(""))
 
@@ -174,7 +174,7 @@ def test_missing_symbol_and_wrong_machine() -> None:
 ])
 def test_other_files_are_refused(data: bytes, why: str) -> None:
     with pytest.raises(Bug, match=why):
-        Object(data)
+        ElfObject(data)
 
 
 @pytest.mark.parametrize("triple", ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"])
@@ -182,7 +182,7 @@ def test_truncated_and_damaged_objects_raise_bug_only(triple: str, seed: int) ->
     whole = compiled(PROGRAM, triple)
     for length in range(0, len(whole), 7):
         with pytest.raises(Bug):
-            Object(whole[:length]).link(0x10000)
+            ElfObject(whole[:length]).link(0x10000)
     chance = random.Random(seed)
     refused = 0
     for _ in range(1500):
@@ -190,7 +190,7 @@ def test_truncated_and_damaged_objects_raise_bug_only(triple: str, seed: int) ->
         for _ in range(chance.choice((1, 2, 8))):
             damaged[chance.randrange(len(damaged))] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
         try:
-            Object(bytes(damaged)).link(0x10000)
+            ElfObject(bytes(damaged)).link(0x10000)
         except Bug:
             refused += 1
     assert refused > 50, "damage went unnoticed nearly every time"

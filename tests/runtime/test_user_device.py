@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from glassgrad import Context, Device, Tensor, dtypes
-from glassgrad.base.errors import Bug
+from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.device import Allocator, Compiled, Compiler
 from glassgrad.jit import TinyJit
 from glassgrad.nn.optim import SGD
 from glassgrad.renderer.cstyle import CStyleLanguage
-from glassgrad.runtime.backend import DeviceMemory, DevicePlan, DeviceProgram, OpenDevice
+from glassgrad.runtime.backend import Backend, DeviceMemory, DevicePlan, DeviceProgram
 from glassgrad.runtime.python.python_device import PythonDevice
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
@@ -176,15 +176,105 @@ def test_memory_is_given_back():
 
 
 @pytest.mark.parametrize("name", ["CPU", "PYTHON", "MY"])
-def test_every_device_is_what_the_engine_asks_for(name):
+def test_every_device_fulfils_the_contract(name):
     device = Device[name]
     x = Tensor([1.0, 2.0], device=name)
     programs = device.programs([x.sum().schedule()[0].ast])
-    parts = {OpenDevice: device, DeviceMemory: device.memory, DeviceProgram: programs[0],
+    assert isinstance(device, Backend)
+    parts = {Backend: device, DeviceMemory: device.memory, DeviceProgram: programs[0],
              DevicePlan: device.plan(programs, [(0, 1)])}
     missing = [f"{kind.__name__}.{part}" for kind, made in parts.items()
-               for part in {*vars(kind), *kind.__annotations__} if not part.startswith("_") and not hasattr(made, part)]
+               for part in {*vars(kind), *getattr(kind, "__annotations__", ())}
+               if not part.startswith("_") and not hasattr(made, part)]
     assert not missing
+
+
+# -- older, shorter signatures -----------------------------------------------------------------------------------
+class SizeOnly(MyAllocator):
+    def _alloc(self, size): return super()._alloc(size)
+    def _free(self, buf): super()._free(buf)
+
+
+class WithOptions(MyAllocator):
+    def _alloc(self, size, options): return super()._alloc(size, options)
+    def _free(self, buf, options): super()._free(buf, options)
+
+
+class WithoutWait(MyRunner):
+    def __call__(self, *bufs, global_size, local_size):
+        assert (global_size, local_size) == ((1, 1, 1), (1, 1, 1))
+        super().__call__(*bufs, global_size=global_size, local_size=local_size)
+
+
+class AnyKeywords(MyRunner):
+    def __call__(self, *bufs, **keywords):
+        assert set(keywords) == {"global_size", "local_size", "wait"}
+        super().__call__(*bufs, **keywords)
+
+
+@pytest.mark.parametrize("allocator", [MyAllocator, SizeOnly, WithOptions])
+@pytest.mark.parametrize("runner", [MyRunner, WithoutWait, AnyKeywords, lambda name, lib: WithoutWait(name, lib)])
+def test_older_shorter_signatures(allocator, runner):
+    Device.register("OLD", lambda: Compiled("OLD", allocator(), CStyleLanguage(), MyCompiler(), runner))
+    try:
+        before = MyAllocator.live
+        x = Tensor([1, 2, 3], device="OLD") + Tensor([4, 5, 6], device="OLD")
+        assert x.tolist() == [5, 7, 9] and (x[1:] * 2).tolist() == [14, 18]
+        del x
+        assert MyAllocator.live == before, "_free was called for each _alloc"
+    finally:
+        Device.unregister("OLD")
+
+
+class NoSize(MyAllocator):
+    def _alloc(self): ...
+
+
+class ThreeArguments(MyAllocator):
+    def _free(self, buf, size, options): ...
+
+
+class OneArgument(MyAllocator):
+    def copyin(self, dest): ...
+
+
+class NoAllocator:
+    """Not an allocator at all."""
+
+
+class FixedArguments(MyRunner):
+    def __call__(self, out, a, b): ...
+
+
+class NeedsMore(MyRunner):
+    def __call__(self, *bufs, global_size, local_size, vals): ...
+
+
+class OnlyName(MyRunner):
+    def __init__(self, name): ...
+
+
+@pytest.mark.parametrize("allocator, runner, given, expected", [
+    (NoSize, MyRunner, "NoSize._alloc(self)", "_alloc(self, size) or _alloc(self, size, options=None)"),
+    (ThreeArguments, MyRunner, "ThreeArguments._free(self, buf, size, options)",
+     "_free(self, handle) or _free(self, handle, options=None)"),
+    (OneArgument, MyRunner, "OneArgument.copyin(self, dest)", "copyin(self, dest, src)"),
+    (NoAllocator, MyRunner, "NoAllocator without _alloc", "_alloc(self, size) or _alloc(self, size, options=None)"),
+    (MyAllocator, FixedArguments, "FixedArguments.__call__(self, out, a, b)", ""),
+    (MyAllocator, NeedsMore, "NeedsMore.__call__(self, *bufs, global_size, local_size, vals)", ""),
+    (MyAllocator, OnlyName, "OnlyName.__init__(self, name)", "__init__(self, name, lib)"),
+])
+def test_a_wrong_signature_is_shown_with_the_right_one(allocator, runner, given, expected):
+    expected = expected or "__call__(self, *bufs, global_size, local_size, wait=False) or " \
+                           "__call__(self, *bufs, global_size, local_size)"
+    with pytest.raises(DeviceError) as error:
+        Compiled("BAD", allocator(), CStyleLanguage(), MyCompiler(), runner)
+    assert isinstance(error.value, TypeError)
+    assert str(error.value).partition("\n  at: ")[0] == f"""\
+a part of a device has a method with the wrong parameters
+  given:    {given}
+  expected: {expected}
+  fix:      write def {expected.partition(" or ")[0]}"""
 
 
 def test_check_checks_a_device_of_ones_own():

@@ -20,7 +20,7 @@ import pytest
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.settings import Context
 from glassgrad.runtime.cpu import llvm_compiler as llvm, worker_pool as workers
-from glassgrad.runtime.cpu.elf_loader import Image, Object
+from glassgrad.runtime.cpu.elf_loader import ElfObject, Image
 from glassgrad.runtime.cpu.worker_pool import Command, CommandList, Native, WorkerPool, native_object, worker_pool
 from glassgrad.runtime.cpu.worker_pool_c import MOST_TASKS
 from glassgrad.runtime.cpu.worker_pool_ir import ir_text
@@ -468,7 +468,7 @@ def test_pool_compiles_for_other_systems(triple: str) -> None:
     module = binding.parse_assembly(ir_text(triple.partition("-")[0]))
     module.triple = triple
     module.verify()
-    linked = Object(machine.emit_object(module))
+    linked = ElfObject(machine.emit_object(module))
     assert linked.undefined() == [] and len(linked.link(0x7F00_0000_0000)) > 500
     names = {symbol.name for symbol in linked.symbols}
     assert {"glassgrad_run", "glassgrad_inline", "glassgrad_worker", "glassgrad_stop", "glassgrad_spin"} <= names

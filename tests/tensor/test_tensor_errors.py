@@ -234,7 +234,7 @@ there is no such element type
 there is no such device
   given:    'TOASTER'
   expected: one of CPU, CLANG, PYTHON, CUDA, OPENCL
-  fix:      check the name, or register a device: Device._devices[name] = YourDevice"""),
+  fix:      check the name, or register a device: Device.register(name, YourDevice)"""),
     "two devices": (lambda: Tensor([1], device="CPU") + Tensor([1], device="PYTHON"), DeviceError, """
 operands live on different devices
   given:    CPU and PYTHON

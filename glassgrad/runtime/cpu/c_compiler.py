@@ -19,7 +19,7 @@ from importlib.util import find_spec
 
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.settings import settings
-from glassgrad.runtime.cpu.elf_loader import Object
+from glassgrad.runtime.cpu.elf_loader import ElfObject
 
 # No global fast-math: -ffp-contract=fast only fuses a * b + c. -fno-builtin, and for gcc the flag after it,
 # keep loops from becoming calls to memset and memcpy, which there is nothing to link with.
@@ -109,7 +109,7 @@ def compile_c(text: str, flags: tuple[str, ...] = ()) -> bytes:
             raise Bug(_first_error(done.stderr.decode("utf-8", "replace"), text, command))
         with open(out, "rb") as file:
             data = file.read()
-    missing = Object(data).undefined()
+    missing = ElfObject(data).undefined()
     if missing:
         raise Bug(f"the C compiler made calls to {', '.join(missing)}; the renderer must write them out")
     return data

@@ -30,7 +30,7 @@ MACHINES = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARC
 
 
 @dataclass
-class Section:
+class ElfSection:
     """One section of the object; `place` is its offset in the image, or -1 when it is not loaded."""
     name: str
     kind: int
@@ -44,7 +44,7 @@ class Section:
 
 
 @dataclass
-class Symbol:
+class ElfSymbol:
     """One symbol: `place` is its offset in the image, or its value when `absolute`."""
     name: str
     defined: bool
@@ -53,10 +53,10 @@ class Symbol:
 
 
 @dataclass
-class Object:
+class ElfObject:
     """A parsed object, laid out but not yet bound to an address.
 
-    >>> Object(b"not an object")
+    >>> ElfObject(b"not an object")
     Traceback (most recent call last):
     glassgrad.base.errors.Bug: the object cannot be loaded: 13 bytes are too few for an ELF header
       this is a bug in glassgrad, not in your program; please report it
@@ -64,8 +64,8 @@ class Object:
     data: bytes
     machine: int = 0
     size: int = 0
-    sections: list[Section] = field(default_factory=list)
-    symbols: list[Symbol] = field(default_factory=list)
+    sections: list[ElfSection] = field(default_factory=list)
+    symbols: list[ElfSymbol] = field(default_factory=list)
     table: dict[int, int] = field(default_factory=dict)  # symbol number -> place of the slot with its address
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class Object:
             if alignment & (alignment - 1):
                 raise _refuse(f"section {len(self.sections)} has alignment {alignment}, not a power of two")
             text = self._text(names_start, names_size, name)
-            self.sections.append(Section(text, kind, flags, offset, size, link, info, max(alignment, 1)))
+            self.sections.append(ElfSection(text, kind, flags, offset, size, link, info, max(alignment, 1)))
 
     def _text(self, start: int, size: int, offset: int) -> str:
         end = self.data.find(b"\0", start + offset, start + size)
@@ -133,19 +133,19 @@ class Object:
             if where == _COMMON:
                 raise _refuse(f"the variable {text} is writable; a kernel keeps no state of its own")
             if where == _ABSOLUTE or kind == _TYPE_FILE:
-                self.symbols.append(Symbol(text, True, value, absolute=True))
+                self.symbols.append(ElfSymbol(text, True, value, absolute=True))
             elif where == _UNDEFINED:
                 # The first symbol is always empty. Assemblers also name the table of addresses, which we make.
                 harmless = not self.symbols or text == "_GLOBAL_OFFSET_TABLE_"
-                self.symbols.append(Symbol(text, harmless, 0, absolute=True))
+                self.symbols.append(ElfSymbol(text, harmless, 0, absolute=True))
             else:
                 section = self.sections[where]
                 if value > section.size:
                     raise _refuse(f"the symbol {text} lies outside section {section.name}")
-                self.symbols.append(Symbol(section.name if kind == _TYPE_SECTION else text, True,
+                self.symbols.append(ElfSymbol(section.name if kind == _TYPE_SECTION else text, True,
                                            section.place + value if section.place >= 0 else -1))
 
-    def relocations(self) -> list[tuple[Section, int, int, int, int]]:
+    def relocations(self) -> list[tuple[ElfSection, int, int, int, int]]:
         """(section, offset in it, kind, symbol number, addend) of every loaded section."""
         found = []
         for section in self.sections:
@@ -272,7 +272,7 @@ class Image:
     """An object in executable memory. The addresses are good for as long as the Image lives."""
 
     def __init__(self, data: bytes):
-        linked = Object(data)
+        linked = ElfObject(data)
         machine = MACHINES.get(platform.machine().lower())
         if linked.machine != machine:
             raise _refuse(f"it is for machine {linked.machine}, and this one is {machine}")

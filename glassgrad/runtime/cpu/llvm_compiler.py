@@ -18,7 +18,7 @@ from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.settings import settings
-from glassgrad.runtime.cpu.elf_loader import Object
+from glassgrad.runtime.cpu.elf_loader import ElfObject
 from glassgrad.runtime.cpu.processor import host_description
 
 _lock = threading.Lock()  # a target machine serves one thread at a time
@@ -99,7 +99,7 @@ def compile_ir(text: str, features: str = "", *, level: int = 1) -> bytes:
             data: bytes = machine.emit_object(module)
         except RuntimeError as wrong:
             raise Bug(f"LLVM refuses the IR we made: {' '.join(str(wrong).split())}") from wrong
-    missing = Object(data).undefined()
+    missing = ElfObject(data).undefined()
     if missing:
         raise Bug(f"LLVM made calls to {', '.join(missing)}, for which this target has no instruction; "
                   "the renderer must expand them")

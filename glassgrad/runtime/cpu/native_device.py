@@ -1,4 +1,4 @@
-"""Devices that run machine code on this processor. In: kernels' graphs. Out: `Program`s, and plans that run them.
+"""Devices that run machine code on this processor. In: kernels' graphs. Out: `NativeProgram`s, and plans that run them.
 
 `CPU` compiles LLVM IR in the process, `CLANG` compiles C with the system's compiler; both load the object themselves
 and run it on the worker pool. A compiled kernel is kept in memory by its graph and on disk by its structure, so a warm
@@ -19,6 +19,7 @@ from glassgrad.base.settings import kernel_mode, settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.processor import available_cores, host_description
@@ -26,7 +27,6 @@ from glassgrad.runtime.cpu.worker_pool import Command, pool_is_open, worker_pool
 from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.host_memory import HostMemory
 from glassgrad.runtime.kernel_key import cache_key, cost
-from glassgrad.runtime.renderer_info import RendererFacts
 
 if TYPE_CHECKING:
     from glassgrad.runtime.search.tuning_results import Tuned
@@ -38,7 +38,7 @@ Made = tuple[str, LaunchInfo, bytes, tuple[str, ...]]      # name, how to launch
 
 
 @dataclass(eq=False)
-class Program:
+class NativeProgram:
     """A compiled kernel: phases to call, and the memory a launch must bring along."""
     name: str
     image: Image
@@ -52,13 +52,12 @@ class Program:
         self.phases = [(self.image.address(name), tasks) for name, tasks in self.info.phases]
 
 
-class NativeDevice:
+class NativeDevice(Backend):
     """One device name, one language."""
 
     def __init__(self, name: str, language: str):
-        self.name, self.language = name, language
-        self.memory = HostMemory()
-        self._programs: dict[tuple[UOp, tuple[Any, ...]], Program] = {}
+        super().__init__(name, HostMemory())
+        self.language, self.renderer = language, RendererFacts(name, language)
 
     @property
     def target(self) -> Target:
@@ -66,11 +65,15 @@ class NativeDevice:
         return target if self.language == "llvm" else replace(target, units=())      # C has no words for matrix units
 
     @property
-    def renderer(self) -> RendererFacts:
-        return RendererFacts(self.name, self.language)
+    def description(self) -> str:
+        if self.language == "c":
+            return f"the same processor, compiled by {self._compiler_name()}"
+        host = host_description()
+        return (f"{host.cpu}, {available_cores()} cores, {host.vector_bytes * 8}-bit vectors, "
+                f"compiled by {self._compiler_name()}")
 
     # -- compiling -------------------------------------------------------------------------------------------
-    def programs(self, kernels: Sequence[UOp]) -> list[Program]:
+    def programs(self, kernels: Sequence[UOp]) -> list[NativeProgram]:
         """Compiled kernels, each distinct one once; LLVM works on one while Python lowers the next."""
         mode = kernel_mode()
         missing = [ast for ast in dict.fromkeys(kernels) if (ast, mode) not in self._programs]
@@ -121,10 +124,11 @@ class NativeDevice:
         tuned = self._tuned(ast)
         return tuned.moves if tuned is not None else ()
 
-    def _finish(self, ast: UOp, pending: Callable[[], Made]) -> Program:
+    def _finish(self, ast: UOp, pending: Callable[[], Made]) -> NativeProgram:
         name, info, compiled, moves = pending()
         tuned = self._tuned(ast)
-        return Program(name, Image(compiled), info, *cost(ast), moves, tuned.speedup if tuned is not None else 0.0)
+        speedup = tuned.speedup if tuned is not None else 0.0
+        return NativeProgram(name, Image(compiled), info, *cost(ast), moves, speedup)
 
     def source(self, ast: UOp) -> str:
         """The kernel as readable C, whatever the device compiles."""
@@ -137,39 +141,16 @@ class NativeDevice:
         return kernel_of(ast, self.target, moves=self._moves(ast) or None)
 
     # -- running ---------------------------------------------------------------------------------------------
-    def plan(self, programs: Sequence[Program], slots: Sequence[tuple[int, ...]]) -> NativePlan:
+    def plan(self, programs: Sequence[NativeProgram], slots: Sequence[tuple[int, ...]]) -> NativePlan:
         """Launches of these programs one after another, on numbered slots of memory."""
         return NativePlan(programs, slots)
 
-    def synchronize(self) -> None:
-        """Everything launched has run: launches on this device wait."""
 
-    def empty_cache(self) -> None:
-        """Give pooled memory back to the system."""
-        self.memory.empty_cache()
-
-    @staticmethod
-    def copy_in(address: int, data: Any) -> None:
-        """Host bytes to device memory."""
-        view = memoryview(data).cast("B")
-        if view.nbytes:
-            source = (ctypes.c_char * view.nbytes).from_buffer(view) if not view.readonly else bytes(view)
-            ctypes.memmove(address, source, view.nbytes)
-
-    @staticmethod
-    def copy_out(address: int, nbytes: int) -> bytearray:
-        """Device memory to host bytes."""
-        out = bytearray(nbytes)
-        if nbytes:
-            ctypes.memmove((ctypes.c_char * nbytes).from_buffer(out), address, nbytes)
-        return out
-
-
-class NativePlan:
+class NativePlan(DevicePlan):
     """A command list over slots; `run` writes the slots' addresses into it and walks it in one foreign call."""
     uninterrupted = True                                # but for checks, which end it where they stand
 
-    def __init__(self, programs: Sequence[Program], slots: Sequence[tuple[int, ...]]):
+    def __init__(self, programs: Sequence[NativeProgram], slots: Sequence[tuple[int, ...]]):
         self.programs = list(programs)
         self.scratch_bytes = max([p.info.scratch_bytes for p in programs], default=0)
         self.spans: list[tuple[int, int]] = []          # commands of each program

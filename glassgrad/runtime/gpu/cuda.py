@@ -1,7 +1,7 @@
 """The device CUDA: NVIDIA's driver, called directly. In: a driver that is installed. Out: an opened device.
 
-Everything is started on one stream, so it happens in the order in which it was asked for, and memory that is given
-back may be handed out again at once.
+Everything is started on one stream, so it runs in the order in which it was started, and memory that is given back
+may be used again at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.compiler.render.gpu.dialects import CUDA
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, Launch, host_bytes, no_memory_left
 from glassgrad.runtime.gpu.nvrtc import compile_cuda, nvrtc_version
-from glassgrad.runtime.host_memory import Block, rounded
+from glassgrad.runtime.host_memory import MemoryBlock, rounded
 
 __all__ = ["open_cuda"]
 
@@ -26,11 +26,11 @@ _SLAB = 2 << 20                          # small blocks are cut from pieces of t
 _SMALL = 256 << 10
 
 
-def open_cuda(name: str = "CUDA") -> GpuDevice:
-    """The first processor that the driver offers."""
+def open_cuda(name: str = "CUDA") -> CudaDevice:
+    """The first GPU that the driver offers."""
     for library in ("libcuda.so.1", "nvcuda.dll"):
         try:
-            return GpuDevice(name, CudaDriver(ctypes.CDLL(library)))
+            return CudaDevice(name, ctypes.CDLL(library))
         except OSError:
             continue
     raise DeviceError("there is no NVIDIA driver here", given="no library libcuda", expected="a machine with one",
@@ -41,87 +41,98 @@ class CudaMemory:
     """Blocks of device memory, kept by size for the next request."""
     on_host, in_parts = False, True
 
-    def __init__(self, driver: CudaDriver):
-        self.driver, self.lock = driver, threading.RLock()
+    def __init__(self, device: CudaDevice):
+        self.device, self.lock = device, threading.RLock()
         self.kept: dict[int, list[int]] = {}
         self.slab, self.left = 0, 0                # the piece that small blocks are cut from, and what is left of it
-        self.pieces: set[int] = set()              # addresses cut from slabs, which the driver does not know
+        self.pieces: set[int] = set()              # addresses cut from slabs, which the driver cannot free alone
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> MemoryBlock:
         size = rounded(max(nbytes, 256))
         with self.lock:
             kept = self.kept.get(size)
             if kept:
-                return Block(kept.pop(), nbytes, size)
+                return MemoryBlock(kept.pop(), nbytes, size)
             if size > _SMALL:
-                return Block(self._new(size), nbytes, size)
+                return MemoryBlock(self._new(size), nbytes, size)
             step = -(-size // 256) * 256
             if self.left < step:
                 self.slab, self.left = self._new(_SLAB), _SLAB
             address = self.slab
             self.slab, self.left = self.slab + step, self.left - step
             self.pieces.add(address)
-            return Block(address, nbytes, size)
+            return MemoryBlock(address, nbytes, size)
 
     def _new(self, size: int) -> int:
         address = ctypes.c_uint64()
-        self.driver.enter()
+        self.device.enter()
         for _ in range(2):
-            result = self.driver.library.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
+            result = self.device.library.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
             if result != _OUT_OF_MEMORY:
-                self.driver.check("cuMemAlloc", result)
+                self.device.check("cuMemAlloc", result)
                 return address.value
             self.empty_cache()
         raise no_memory_left(size)
 
-    def release(self, block: Block) -> None:
+    def release(self, block: MemoryBlock) -> None:
         with self.lock:
             self.kept.setdefault(block.size, []).append(block.address)
 
     def empty_cache(self) -> None:
         with self.lock:
-            self.driver.synchronize()
+            self.device.synchronize()
             for size, addresses in self.kept.items():
                 for address in [a for a in addresses if a not in self.pieces]:
-                    self.driver.call("cuMemFree_v2", ctypes.c_uint64(address))
+                    self.device.call("cuMemFree_v2", ctypes.c_uint64(address))
                 self.kept[size] = [a for a in addresses if a in self.pieces]
 
+    def copy_in(self, address: int, data: Any) -> None:
+        size = memoryview(data).nbytes
+        if size:
+            self.device.call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), host_bytes(data), ctypes.c_size_t(size))
 
-class CudaDriver:
-    """One processor with its own context; safe to use from several threads."""
+    def copy_out(self, address: int, nbytes: int) -> bytearray:
+        out = bytearray(nbytes)
+        if nbytes:
+            self.device.call("cuMemcpyDtoH_v2", host_bytes(out), ctypes.c_uint64(address), ctypes.c_size_t(nbytes))
+        return out
+
+
+class CudaDevice(GpuDevice):
+    """One GPU with its own context; safe to use from several threads."""
     dialect = CUDA
 
-    def __init__(self, library: ctypes.CDLL):
+    def __init__(self, name: str, library: ctypes.CDLL):
         self.library, self._entered = library, threading.local()
         result = library.cuInit(0)
         if result:
             raise DeviceError("NVIDIA's driver does not start", given=self.reason(result),
-                              expected="a working driver and a processor", fix="look at what nvidia-smi says")
+                              expected="a working driver and a GPU", fix="look at what nvidia-smi says")
         device, self.context = ctypes.c_int(), ctypes.c_void_p()
         if library.cuDeviceGet(ctypes.byref(device), 0):
-            raise DeviceError("NVIDIA's driver knows no processor", given="none", expected="one",
+            raise DeviceError("NVIDIA's driver reports no GPU", given="none", expected="one",
                               fix="look at what nvidia-smi says, and at CUDA_VISIBLE_DEVICES")
         self.check("cuDevicePrimaryCtxRetain", library.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), device))
         major, minor = (self._attribute(device, a) for a in (_MAJOR, _MINOR))
         self.architecture = f"sm_{major}{minor}"
         self.machine = f"{self.architecture} {nvrtc_version()}"
-        name = ctypes.create_string_buffer(100)
-        self.check("cuDeviceGetName", library.cuDeviceGetName(name, len(name), device))
-        self.description = f"{name.value.decode()}, {self.architecture}, compiled by {nvrtc_version()}"
-        self.memory = CudaMemory(self)
+        model = ctypes.create_string_buffer(100)
+        self.check("cuDeviceGetName", library.cuDeviceGetName(model, len(model), device))
+        self.about = f"{model.value.decode()}, {self.architecture}, compiled by {nvrtc_version()}"
+        super().__init__(name, CudaMemory(self))
         self.events = [ctypes.c_void_p(), ctypes.c_void_p()]
         for event in self.events:
             self.call("cuEventCreate", ctypes.byref(event), 0)
 
     # -- calling ---------------------------------------------------------------------------------------------
     def enter(self) -> None:
-        """Make the context this thread's own."""
+        """Make the context current in this thread."""
         if not getattr(self._entered, "done", False):
             self.check("cuCtxSetCurrent", self.library.cuCtxSetCurrent(self.context))
             self._entered.done = True
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call the driver; what goes wrong is our fault."""
+        """Call the driver; an error is a `Bug`."""
         self.enter()
         self.check(name, getattr(self.library, name)(*arguments))
 
@@ -140,7 +151,7 @@ class CudaDriver:
         return value.value
 
     # -- kernels ---------------------------------------------------------------------------------------------
-    def compile(self, source: str) -> bytes:
+    def compile_source(self, source: str) -> bytes:
         return compile_cuda(source, self.architecture)
 
     def load(self, compiled: bytes, names: Sequence[str]) -> list[ctypes.c_void_p]:
@@ -153,7 +164,7 @@ class CudaDriver:
             functions.append(function)
         return functions
 
-    def launch(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool]) -> CudaLaunch:
+    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool]) -> CudaLaunch:
         self.enter()
         if near > 48 << 10:
             self.call("cuFuncSetAttribute", function, _DYNAMIC_NEAR, near)
@@ -171,18 +182,6 @@ class CudaDriver:
         self.call(name, ctypes.byref(milliseconds), first, last)
         return int(milliseconds.value * 1e6)
 
-    # -- memory ----------------------------------------------------------------------------------------------
-    def copy_in(self, address: int, data: Any) -> None:
-        size = memoryview(data).nbytes
-        if size:
-            self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), host_bytes(data), ctypes.c_size_t(size))
-
-    def copy_out(self, address: int, nbytes: int) -> bytearray:
-        out = bytearray(nbytes)
-        if nbytes:
-            self.call("cuMemcpyDtoH_v2", host_bytes(out), ctypes.c_uint64(address), ctypes.c_size_t(nbytes))
-        return out
-
     def synchronize(self) -> None:
         self.call("cuCtxSynchronize")
 
@@ -190,9 +189,9 @@ class CudaDriver:
 class CudaLaunch:
     """A function and its arguments as the driver takes them: of each, the address where its value lies."""
 
-    def __init__(self, driver: CudaDriver, function: Any, groups: int, threads: int, near: int,
+    def __init__(self, device: CudaDevice, function: Any, groups: int, threads: int, near: int,
                  scalars: Sequence[bool]):
-        self.driver, self.scalars, self._launch = driver, scalars, driver.library.cuLaunchKernel
+        self.device, self.scalars, self._launch = device, scalars, device.library.cuLaunchKernel
         self.values = (ctypes.c_uint64 * max(1, len(scalars)))()
         first = ctypes.addressof(self.values)
         # the address of a number is where its value lies; that of memory is itself the value
@@ -204,7 +203,7 @@ class CudaLaunch:
         return (self.pointers if self.scalars[position] else self.values), position
 
     def start(self) -> None:
-        self.driver.enter()
+        self.device.enter()
         result = self._launch(*self.arguments)
         if result:
-            self.driver.check("cuLaunchKernel", result)
+            self.device.check("cuLaunchKernel", result)

@@ -1,8 +1,7 @@
-"""Devices that run on a GPU. In: kernels' graphs, a driver. Out: programs, and plans to run them.
+"""Devices that run on a GPU. In: kernels' graphs. Out: programs, and plans to run them.
 
-A driver is what differs between CUDA and OpenCL: memory, a compiler, and a way to launch. What they share stands here:
-kernels are lowered for very wide vectors (compiler/render/gpu/gpu_source.py), compiled once, kept on disk, and
-launched in order.
+What CUDA and OpenCL share: kernels are lowered for very wide vectors (compiler/render/gpu/gpu_source.py), compiled
+once, kept on disk, and launched in order. A subclass adds its memory, its compiler and its way to launch.
 """
 
 from __future__ import annotations
@@ -12,22 +11,21 @@ import json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from glassgrad.base.errors import Bug, MemoryLimitError
-from glassgrad.base.settings import kernel_mode, settings
+from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.host_memory import readable
 from glassgrad.runtime.kernel_key import cache_key, cost
-from glassgrad.runtime.python_launcher import StepwisePlan
-from glassgrad.runtime.renderer_info import RendererFacts
 
-__all__ = ["Driver", "GpuDevice", "Launch", "Rejected"]
+__all__ = ["GpuDevice", "Launch", "Rejected", "host_bytes", "no_memory_left"]
 
 USER_THREADS = 256        # of each group, where a kernel is the user's own
 
@@ -46,33 +44,9 @@ class Launch(Protocol):
         """Start it behind whatever was started before; it may still run when this returns."""
 
 
-class Driver(Protocol):
-    """One GPU, opened."""
-    dialect: Dialect
-    memory: Any
-    machine: str              # what a compiled kernel depends on: processor, driver, compiler
-    description: str          # what it is, for people
-
-    def compile(self, source: str) -> bytes:
-        """Source to what `load` takes; raises `Rejected`."""
-
-    def load(self, compiled: bytes, names: Sequence[str]) -> list[Any]:
-        """The functions of a compiled kernel."""
-
-    def launch(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool]) -> Launch:
-        """A function with a place for each argument; a scalar's address is one of the host's."""
-
-    def time(self, launches: Sequence[Launch]) -> int:
-        """Run these to their end; the nanoseconds it took."""
-
-    def copy_in(self, address: int, data: Any) -> None: ...
-    def copy_out(self, address: int, nbytes: int) -> bytearray: ...
-    def synchronize(self) -> None: ...
-
-
 @dataclass(eq=False)
 class GpuProgram:
-    """A compiled kernel: functions to launch, and the memory that brings along."""
+    """A compiled kernel: functions to launch, and the memory that a launch brings along."""
     name: str
     functions: list[Any]
     phases: tuple[tuple[str, int, int], ...]
@@ -83,30 +57,38 @@ class GpuProgram:
     bytes: int
 
 
-class GpuDevice:
-    """A device over a driver."""
+class GpuDevice(Backend):
+    """One GPU, opened. A subclass provides the attributes and the first five methods."""
+    dialect: ClassVar[Dialect]
+    machine: str              # what a compiled kernel depends on: GPU, driver, compiler
+    about: str                # what it is, for people
 
-    def __init__(self, name: str, driver: Driver):
-        self.name, self.driver, self.memory = name, driver, driver.memory
-        self._programs: dict[tuple[UOp, tuple[Any, ...]], GpuProgram] = {}
-        self.copy_in, self.copy_out, self.synchronize = driver.copy_in, driver.copy_out, driver.synchronize
+    def __init__(self, name: str, memory: Any):
+        super().__init__(name, memory)
+        self.renderer = RendererFacts(name, self.dialect.name, has_local=True, has_shared=True, has_threads=False)
 
-    @property
-    def renderer(self) -> RendererFacts:
-        return RendererFacts(self.name, self.driver.dialect.name, has_local=True, has_shared=True, has_threads=False)
+    # -- what CUDA and OpenCL do differently -------------------------------------------------------------------
+    def compile_source(self, source: str) -> bytes:
+        """Source to what `load` takes; raises `Rejected`."""
+        raise Bug(f"{type(self).__name__} has no compile_source")
+
+    def load(self, compiled: bytes, names: Sequence[str]) -> list[Any]:
+        """The functions of a compiled kernel."""
+        raise Bug(f"{type(self).__name__} has no load")
+
+    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool]) -> Launch:
+        """A launch of a function by so many groups of threads, each with `near` bytes of shared memory."""
+        raise Bug(f"{type(self).__name__} has no prepare")
+
+    def time(self, launches: Sequence[Launch]) -> int:
+        """Run these to their end; the nanoseconds it took."""
+        raise Bug(f"{type(self).__name__} has no time")
 
     # -- compiling -------------------------------------------------------------------------------------------
-    def programs(self, kernels: Sequence[UOp]) -> list[GpuProgram]:
-        """Compiled kernels, each distinct one once."""
-        mode = kernel_mode()
-        for ast in kernels:
-            if (ast, mode) not in self._programs:
-                self._programs[ast, mode] = self._program(ast)
-        return [self._programs[ast, mode] for ast in kernels]
-
-    def _program(self, ast: UOp) -> GpuProgram:
+    def compile(self, ast: UOp) -> GpuProgram:
+        """A kernel from the disk cache, or through the compiler."""
         cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
-        key = cache_key(ast, self.driver.machine, self.driver.dialect.name) if cache else ""
+        key = cache_key(ast, self.machine, self.dialect.name) if cache else ""
         stored = cache.get(key) if cache else None
         if stored is None:
             stored = self._build(ast)
@@ -114,17 +96,17 @@ class GpuDevice:
                 cache.put(key, stored)
         (length,) = struct.unpack_from("<I", stored)
         name, phases, near, shared, scalars = json.loads(stored[4:4 + length])
-        functions = self.driver.load(stored[4 + length:], [phase[0] for phase in phases])
+        functions = self.load(stored[4 + length:], [phase[0] for phase in phases])
         return GpuProgram(name, functions, tuple(map(tuple, phases)), near, LaunchInfo((), tuple(shared), 0),
                           (*scalars, *[False] * len(shared)), *cost(ast))
 
     def _build(self, ast: UOp) -> bytes:
         from glassgrad.compiler.render.gpu.gpu_source import gpu_launch  # a warm process does without
         from glassgrad.runtime.compile_kernel import build
-        built = build(ast, GPU, self.driver.dialect.name, contract=False)
+        built = build(ast, GPU, self.dialect.name, contract=False)
         kernel, launch = built.kernel, gpu_launch(built.kernel)
         try:
-            compiled = self.driver.compile(built.source)
+            compiled = self.compile_source(built.source)
         except Rejected as error:
             raise Bug(f"{self.name} does not take a kernel: {error}\n{built.source}") from None
         params = sorted(kernel.params, key=lambda p: p.arg.slot)
@@ -140,20 +122,20 @@ class GpuDevice:
     def source(self, ast: UOp) -> str:
         """The kernel as this device compiles it."""
         from glassgrad.runtime.compile_kernel import build
-        return build(ast, GPU, self.driver.dialect.name, contract=False, say=False).source
+        return build(ast, GPU, self.dialect.name, contract=False, say=False).source
 
     # -- running ---------------------------------------------------------------------------------------------
     def plan(self, programs: Sequence[GpuProgram], slots: Sequence[tuple[int, ...]]) -> GpuPlan:
         """Launches of these programs one after another, on numbered slots of memory."""
-        return GpuPlan(self.driver, programs, slots)
+        return GpuPlan(self, programs, slots)
 
     def user_kernel(self, source: str, name: str, scalars: Sequence[bool]) -> Callable[[Sequence[int], int], None]:
         """A kernel in the device's own language: called with its arguments' addresses, and how many threads it needs at
         least. Raises `Rejected`."""
-        [function] = self.driver.load(self.driver.compile(source), [name])
+        [function] = self.load(self.compile_source(source), [name])
 
         def run(addresses: Sequence[int], count: int) -> None:
-            launch = self.driver.launch(function, max(1, -(-count // USER_THREADS)), USER_THREADS, 0, scalars)
+            launch = self.prepare(function, max(1, -(-count // USER_THREADS)), USER_THREADS, 0, scalars)
             for position, address in enumerate(addresses):
                 array, at = launch.places(position)
                 array[at] = address
@@ -161,21 +143,21 @@ class GpuDevice:
             self.synchronize()
         return run
 
-    def empty_cache(self) -> None:
-        """Give pooled memory back to the system."""
-        self.memory.empty_cache()
+    @property
+    def description(self) -> str:
+        return self.about
 
 
-class GpuPlan(StepwisePlan):
+class GpuPlan(DevicePlan):
     """Launches one after another, none of which is waited for."""
 
-    def __init__(self, driver: Driver, programs: Sequence[GpuProgram], slots: Sequence[tuple[int, ...]]):
+    def __init__(self, device: GpuDevice, programs: Sequence[GpuProgram], slots: Sequence[tuple[int, ...]]):
         super().__init__(programs, slots)
-        self.driver = driver
+        self.device = device
         self.launches: list[list[Launch]] = []
         self.wires: dict[int, list[tuple[Any, int]]] = {}          # slot: where its address is written
         for program, uses in zip(programs, slots):
-            made = [driver.launch(function, groups, threads, program.near, program.scalars)
+            made = [device.prepare(function, groups, threads, program.near, program.scalars)
                     for function, (_, groups, threads) in zip(program.functions, program.phases)]
             self.launches.append(made)
             for launch in made:
@@ -196,7 +178,7 @@ class GpuPlan(StepwisePlan):
             start()
 
     def run_one(self, number: int) -> int:
-        return self.driver.time(self.launches[number])
+        return self.device.time(self.launches[number])
 
 
 def host_bytes(data: Any) -> Any:

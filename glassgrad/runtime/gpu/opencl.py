@@ -1,6 +1,6 @@
-"""The device OPENCL. In: nothing but the packages `pyopencl` and a platform. Out: an opened device.
+"""The device OPENCL. In: the package `pyopencl` and a platform. Out: an opened device.
 
-OpenCL knows memory by handles, the engine by addresses: every block gets a range of numbers of its own, and a kernel is
+OpenCL names memory by handles, the engine by addresses: every block gets a range of numbers of its own, and a kernel is
 given a handle and the distance from its beginning.
 """
 
@@ -14,14 +14,14 @@ from typing import Any
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.compiler.render.gpu.dialects import OPENCL
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected, no_memory_left
-from glassgrad.runtime.host_memory import Block, rounded
+from glassgrad.runtime.host_memory import MemoryBlock, rounded
 
 __all__ = ["open_opencl"]
 
 FIRST = 1 << 60           # numbers of this device's memory, apart from any address of the host
 
 
-def open_opencl(name: str = "OPENCL") -> GpuDevice:
+def open_opencl(name: str = "OPENCL") -> OpenclDevice:
     """The first GPU that OpenCL offers, or else the first device of any kind."""
     try:
         import pyopencl as cl
@@ -29,26 +29,31 @@ def open_opencl(name: str = "OPENCL") -> GpuDevice:
         raise DeviceError("OpenCL needs the package pyopencl", given="no pyopencl", expected="pyopencl and a platform",
                           fix="pip install pyopencl, and pocl-binary-distribution to run on the processor") from None
     try:
-        found = [d for p in cl.get_platforms() for d in p.get_devices()]
+        platforms = cl.get_platforms()
+        found = [d for platform in platforms for d in platform.get_devices()]
     except cl.LogicError as error:
         raise DeviceError("OpenCL has no platform", given=str(error), expected="a driver for OpenCL",
                           fix="install your graphics driver's OpenCL part, or pip install pocl-binary-distribution"
                           ) from None
+    if not found:
+        given = f"no device of {', '.join(p.name for p in platforms)}" if platforms else "no platform"
+        raise DeviceError("OpenCL has no device", given=given, expected="a platform with a GPU or a processor",
+                          fix="install your graphics driver's OpenCL part, or pip install pocl-binary-distribution")
     chosen = next((d for d in found if d.type & cl.device_type.GPU), found[0])
-    return GpuDevice(name, OpenclDriver(cl, chosen))
+    return OpenclDevice(name, cl, chosen)
 
 
 class OpenclMemory:
     """Blocks of device memory by numbers."""
     on_host, in_parts = False, True
 
-    def __init__(self, cl: Any, context: Any):
-        self.cl, self.context, self.next = cl, context, FIRST
+    def __init__(self, cl: Any, context: Any, queue: Any):
+        self.cl, self.context, self.queue, self.next = cl, context, queue, FIRST
         self.starts: list[int] = []
         self.handles: list[Any] = []
-        self.kept: dict[int, list[tuple[int, Any]]] = {}          # size: blocks that nobody uses
+        self.kept: dict[int, list[tuple[int, Any]]] = {}          # size: released blocks
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> MemoryBlock:
         size = rounded(max(nbytes, 1))
         pool = self.kept.get(size)
         if pool:
@@ -59,7 +64,7 @@ class OpenclMemory:
         at = bisect.bisect_left(self.starts, address)
         self.starts.insert(at, address)
         self.handles.insert(at, handle)
-        return Block(address, nbytes, size)
+        return MemoryBlock(address, nbytes, size)
 
     def _new(self, size: int) -> Any:
         try:
@@ -71,7 +76,7 @@ class OpenclMemory:
         except self.cl.MemoryError:
             raise no_memory_left(size) from None
 
-    def release(self, block: Block) -> None:
+    def release(self, block: MemoryBlock) -> None:
         at = bisect.bisect_left(self.starts, block.address)
         del self.starts[at]
         self.kept.setdefault(block.size, []).append((block.address, self.handles.pop(at)))
@@ -86,20 +91,33 @@ class OpenclMemory:
             raise Bug(f"no memory of this device is at {address:#x}")
         return self.handles[at], address - self.starts[at]
 
+    def copy_in(self, address: int, data: Any) -> None:
+        view = memoryview(data).cast("B")
+        if view.nbytes:
+            handle, at = self.find(address)
+            self.cl.enqueue_copy(self.queue, handle, view, dst_offset=at)
 
-class OpenclDriver:
+    def copy_out(self, address: int, nbytes: int) -> bytearray:
+        out = bytearray(nbytes)
+        if nbytes:
+            handle, at = self.find(address)
+            self.cl.enqueue_copy(self.queue, out, handle, src_offset=at)
+        return out
+
+
+class OpenclDevice(GpuDevice):
     """One device of one platform."""
     dialect = OPENCL
 
-    def __init__(self, cl: Any, device: Any):
+    def __init__(self, name: str, cl: Any, device: Any):
         self.cl, self.device = cl, device
         self.context = cl.Context([device])
         self.queue = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
-        self.memory = OpenclMemory(cl, self.context)
+        super().__init__(name, OpenclMemory(cl, self.context, self.queue))
         self.machine = f"{device.platform.name} {device.name} {device.driver_version}"
-        self.description = f"{device.name}, compiled by {device.platform.name} {device.driver_version}"
+        self.about = f"{device.name}, compiled by {device.platform.name} {device.driver_version}"
 
-    def compile(self, source: str) -> bytes:
+    def compile_source(self, source: str) -> bytes:
         try:
             built = self.cl.Program(self.context, source).build(["-cl-std=CL1.2"], cache_dir=False)
         except self.cl.RuntimeError as error:
@@ -110,7 +128,7 @@ class OpenclDriver:
         program = self.cl.Program(self.context, [self.device], [compiled]).build(cache_dir=False)
         return [self.cl.Kernel(program, name) for name in names]
 
-    def launch(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool]) -> OpenclLaunch:
+    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool]) -> OpenclLaunch:
         return OpenclLaunch(self, function, groups, threads, near, scalars)
 
     def time(self, launches: Sequence[Any]) -> int:
@@ -120,19 +138,6 @@ class OpenclDriver:
         self.queue.finish()
         return sum(launch.event.profile.end - launch.event.profile.start for launch in launches)
 
-    def copy_in(self, address: int, data: Any) -> None:
-        view = memoryview(data).cast("B")
-        if view.nbytes:
-            handle, at = self.memory.find(address)
-            self.cl.enqueue_copy(self.queue, handle, view, dst_offset=at)
-
-    def copy_out(self, address: int, nbytes: int) -> bytearray:
-        out = bytearray(nbytes)
-        if nbytes:
-            handle, at = self.memory.find(address)
-            self.cl.enqueue_copy(self.queue, out, handle, src_offset=at)
-        return out
-
     def synchronize(self) -> None:
         self.queue.finish()
 
@@ -140,10 +145,10 @@ class OpenclDriver:
 class OpenclLaunch:
     """A kernel object of its own, and the addresses of its arguments."""
 
-    def __init__(self, driver: OpenclDriver, function: Any, groups: int, threads: int, near: int,
+    def __init__(self, device: OpenclDevice, function: Any, groups: int, threads: int, near: int,
                  scalars: Sequence[bool]):
-        self.driver, self.near, self.scalars = driver, near, scalars
-        self.kernel = driver.cl.Kernel(function.program, function.function_name)
+        self.device, self.near, self.scalars = device, near, scalars
+        self.kernel = device.cl.Kernel(function.program, function.function_name)
         self.range, self.group = (groups * threads,), (threads,)
         self.addresses = [0] * len(scalars)
         self.event: Any = None
@@ -152,7 +157,7 @@ class OpenclLaunch:
         return self.addresses, position
 
     def start(self) -> None:
-        memory, at = self.driver.memory, 0
+        memory, at = self.device.memory, 0
         set_arg = self.kernel.set_arg
         for address, scalar in zip(self.addresses, self.scalars):
             if scalar:
@@ -164,5 +169,5 @@ class OpenclLaunch:
                 set_arg(at + 1, distance.to_bytes(8, "little"))
                 at += 2
         if self.near:
-            set_arg(at, self.driver.cl.LocalMemory(self.near))
-        self.event = self.driver.cl.enqueue_nd_range_kernel(self.driver.queue, self.kernel, self.range, self.group)
+            set_arg(at, self.device.cl.LocalMemory(self.near))
+        self.event = self.device.cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, self.range, self.group)

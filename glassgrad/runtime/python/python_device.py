@@ -8,30 +8,26 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glassgrad.base.settings import settings
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.printing import show
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.runtime.backend import Backend, RendererFacts
 from glassgrad.runtime.compile_kernel import kernel_of
-from glassgrad.runtime.cpu.native_device import NativeDevice
 from glassgrad.runtime.host_memory import HostMemory
 from glassgrad.runtime.kernel_key import cost
-from glassgrad.runtime.python_launcher import StepwisePlan
-from glassgrad.runtime.renderer_info import RendererFacts
 
 WIDE = Target(arch="python", vector_bytes=8192, vector_registers=32, task_steps=1, most_tasks=1 << 62)
 
 
 @dataclass(eq=False)
-class Interpreted:
+class InterpretedProgram:
     """A kernel ready to be interpreted."""
     kernel: Kernel
     operations: int
@@ -39,65 +35,33 @@ class Interpreted:
 
     def __post_init__(self) -> None:
         self.name = self.kernel.name
-        self.info = LaunchInfo((), (), 0)      # the interpreter brings its own LOCAL memory
+        self.info = LaunchInfo((), (), 0)      # the interpreter makes LOCAL memory itself
 
 
-class PythonDevice:
-    """Allocator, compiler and runner in one, over the host's memory."""
+class PythonDevice(Backend):
+    """Compiler and runner in one, over the host's memory."""
+    description = "an interpreter: slow, and needs nothing"
 
     def __init__(self, name: str = "PYTHON"):
-        self.name = name
-        self.memory = HostMemory()
-        self._programs: dict[tuple[UOp, int], Interpreted] = {}
+        super().__init__(name, HostMemory())
+        self.renderer = RendererFacts(name, "python", has_threads=False)
 
-    @property
-    def renderer(self) -> RendererFacts:
-        return RendererFacts(self.name, "python", has_threads=False)
+    def compile(self, ast: UOp) -> InterpretedProgram:
+        return InterpretedProgram(kernel_of(ast, WIDE, contract=False, say=True), *cost(ast))
 
-    def programs(self, kernels: Sequence[UOp]) -> list[Interpreted]:
-        return [self._program(ast) for ast in kernels]
-
-    def _program(self, ast: UOp) -> Interpreted:
-        key = (ast, settings.NOOPT)
-        found = self._programs.get(key)
-        if found is None:
-            kernel = kernel_of(ast, WIDE, contract=False, say=True)
-            found = self._programs[key] = Interpreted(kernel, *cost(ast))
-        return found
+    def launch(self, program: InterpretedProgram, addresses: Sequence[int]) -> None:
+        arguments: list[Any] = [None] * len(addresses)
+        for param in program.kernel.params:
+            arguments[param.arg.slot] = _argument(param, addresses[param.arg.slot])
+        run_kernel(program.kernel, arguments)
 
     def loop_tree(self, ast: UOp) -> Kernel:
         """The optimized loop tree of a kernel: what runs, made anew."""
         return kernel_of(ast, WIDE, contract=False)
 
     def source(self, ast: UOp) -> str:
-        """The loop tree itself is what runs."""
+        """The loop tree as text."""
         return show(self.loop_tree(ast))
-
-    def plan(self, programs: Sequence[Interpreted], slots: Sequence[tuple[int, ...]]) -> PythonPlan:
-        return PythonPlan(programs, slots)
-
-    def synchronize(self) -> None:
-        """Nothing runs behind the caller's back."""
-
-    def empty_cache(self) -> None:
-        """Give pooled memory back to the system."""
-        self.memory.empty_cache()
-
-    copy_in = staticmethod(NativeDevice.copy_in)
-    copy_out = staticmethod(NativeDevice.copy_out)
-
-
-class PythonPlan(StepwisePlan):
-    """Kernels, interpreted one after another."""
-
-    def run_one(self, number: int) -> int:
-        start = time.perf_counter_ns()
-        program, uses = self.programs[number], self.slots[number]
-        arguments: list[Any] = [None] * len(uses)
-        for param in program.kernel.params:
-            arguments[param.arg.slot] = _argument(param, self.addresses[uses[param.arg.slot]])
-        run_kernel(program.kernel, arguments)
-        return time.perf_counter_ns() - start
 
 
 def _argument(param: UOp, address: int) -> Any:

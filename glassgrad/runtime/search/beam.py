@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 from glassgrad.base.errors import Bug
-from glassgrad.base.settings import DEVICE_FLAGS, settings
+from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import PACKAGE
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Measure
@@ -77,7 +77,7 @@ class Worker:
 
     def _start(self) -> subprocess.Popen[str]:
         above = os.path.dirname(os.path.dirname(PACKAGE))
-        kept = {k: v for k, v in os.environ.items() if k not in DEVICE_FLAGS and k != "DEVICE"}
+        kept = dict(os.environ)
         kept.update(PYTHONPATH=os.pathsep.join(filter(None, [above, os.environ.get("PYTHONPATH")])),
                     THREADS=str(machine()["threads"]), CPU_FEATURES=settings.CPU_FEATURES,
                     MATRIX_UNIT=str(settings.MATRIX_UNIT), DEV="CPU", BEAM="0", DEBUG="0", CHECK="0", VIZ="0",

@@ -24,8 +24,8 @@ from glassgrad.compiler.render.launch import LaunchInfo
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.c_compiler import compile_c
 from glassgrad.runtime.cpu.elf_loader import Image
-from glassgrad.runtime.cpu.native_device import NativePlan, Program
-from glassgrad.runtime.host_memory import Block, HostMemory
+from glassgrad.runtime.cpu.native_device import NativePlan, NativeProgram
+from glassgrad.runtime.host_memory import HostMemory, MemoryBlock
 
 PATTERN = 65521             # elements after which the contents repeat: a prime, so that no two rows are alike
 SAMPLE_NS = 100_000         # shorter kernels are run several times for one measurement
@@ -34,10 +34,10 @@ MOST_RUNS = 64              # .. but no more often than this
 HOPELESS = 3.0              # a candidate so much slower than the recipe is measured once
 
 
-class Loaded:
+class LoadedKernel:
     """A compiled kernel bound to memory, and the memory that it alone wants."""
 
-    def __init__(self, plan: NativePlan, memory: HostMemory, own: list[Block]):
+    def __init__(self, plan: NativePlan, memory: HostMemory, own: list[MemoryBlock]):
         self.run, self._kept, self._memory, self._own = plan.run, plan, memory, own
 
     def close(self) -> None:
@@ -78,19 +78,19 @@ class Bench:
         for at in range(0, nbytes, len(raw)):
             ctypes.memmove(block.address + at, raw, min(len(raw), nbytes - at))
 
-    def load(self, order: dict[str, Any]) -> Loaded:
+    def load(self, order: dict[str, Any]) -> LoadedKernel:
         """A compiled kernel, bound to the memory here; more memory where it wants some."""
         source = order["source"]
         code = llvm.compile_ir(source, order["features"]) if self.language == "llvm" else compile_c(source)
         phases, shared, scratch = order["info"]
         info = LaunchInfo(tuple((name, tasks) for name, tasks in phases), tuple(shared), scratch)
-        program = Program(order["name"], Image(code), info, 0, 0)
+        program = NativeProgram(order["name"], Image(code), info, 0, 0)
         own = [self.memory.allocate(nbytes) for nbytes in shared]
         plan = NativePlan([program], [tuple(range(len(self.blocks) + len(own)))])
         plan.bind([b.address for b in (*self.blocks, *own)])
-        return Loaded(plan, self.memory, own)
+        return LoadedKernel(plan, self.memory, own)
 
-    def answer(self, kernel: Loaded) -> str:
+    def answer(self, kernel: LoadedKernel) -> str:
         """A digest of what the kernel computes from fresh contents; every NaN is one NaN."""
         import numpy as np
         for slot in self.written:
@@ -107,7 +107,7 @@ class Bench:
                 digest.update(values.tobytes())
         return digest.hexdigest()
 
-    def sample(self, kernel: Loaded) -> int:
+    def sample(self, kernel: LoadedKernel) -> int:
         """Nanoseconds of one run: of this thread where it works alone, which other programs do not change."""
         clock = time.thread_time_ns if settings.THREADS == 1 else time.perf_counter_ns
         start = clock()

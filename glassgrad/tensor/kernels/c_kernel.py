@@ -92,7 +92,7 @@ def _function(source: str, name: str, place: str, args: Sequence[Any]) -> Callab
     device = Device[place]
     if device.memory.on_host:
         return load(source, name)  # type: ignore[no-any-return]
-    if not isinstance(device, GpuDevice) or device.driver.dialect.by_handle:
+    if not isinstance(device, GpuDevice) or device.dialect.by_handle:
         raise DeviceError("a kernel of your own runs on the processor or with CUDA", given=f"a tensor on {place}",
                           expected="a device whose memory has addresses", fix='move it: x.to("CPU")')
     numbers = [False, *[not isinstance(a, Tensor) for a in args], True]
