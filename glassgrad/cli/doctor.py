@@ -99,7 +99,7 @@ def show_cache() -> None:
         return
     files = [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names
              if f"{os.sep}data{os.sep}" not in place + os.sep]
-    size = sum(os.path.getsize(file) for file in files if os.path.exists(file))
+    size = sum(disk_cache.disk_bytes(os.stat(file)) for file in files if os.path.exists(file))
     _row("folder", folder)
     _row("holds", f"{len(files):,} files, {size / 2**20:.1f} of at most {settings.CACHE_MB:,} MiB; it may be removed")
     nearest = folder

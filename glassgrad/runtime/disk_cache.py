@@ -1,8 +1,11 @@
 """Keep bytes between processes. In: hex SHA-256 keys and bytes. Out: the same bytes, or None.
 
-Knows nothing of kernels. A cache may fail at any time, and then nothing is lost but time: a folder that is
-missing, read-only or full, an entry that is cut short or damaged, another process at work on the same folder,
-each only means that `get` finds nothing. An entry is one file: a mark, the SHA-256 of the value, the value.
+Does not know kernels. A cache may fail at any time, and then nothing is lost but time: a folder that is missing,
+read-only or full, an entry that is cut short or damaged, another process at work on the same folder, each only means
+that `get` finds nothing. An entry is one file: a mark, the SHA-256 of its name and value, the value.
+
+What is read here is run as machine code, so only the user's own files are: a folder or an entry that another user owns
+or may write to is not read, folders and entries are made private, and an entry's name covers the user who wrote it.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from functools import lru_cache
 
 from glassgrad.base.settings import settings
 
-_MARK = b"glassgrad cache 1\n"
+_MARK = b"glassgrad cache 2\n"
 _NEW = ".new-"              # begins the names of files that are being written
 _HEAD = len(_MARK) + 32
 _TOUCH_SECONDS = 3600.0     # an entry's time of use is written at most this often
@@ -44,6 +47,38 @@ def _notice(text: str) -> None:
     print(f"glassgrad: {text}", file=sys.stderr)  # the cache of arguments makes it once per text
 
 
+def _user() -> int:
+    return os.geteuid() if hasattr(os, "geteuid") else 0       # Windows keeps a user's folders apart by itself
+
+
+def _own(about: os.stat_result) -> bool:
+    """Whether a file or folder is the user's, and no other user may write to it."""
+    return not hasattr(os, "geteuid") or about.st_uid == os.geteuid() and not about.st_mode & 0o022
+
+
+def _whose(about: os.stat_result) -> str:
+    return "others may write to it; chmod go-w makes it private" if about.st_uid == _user() else \
+        f"it belongs to another user (number {about.st_uid}); CACHE_DIR=path names another folder"
+
+
+def _open_entry(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
+
+
+def _digest(path: str, value: bytes) -> bytes:
+    """Of an entry's name and value, so that a file moved to another name is not read."""
+    return hashlib.sha256(path[-65:].encode() + value).digest()
+
+
+def disk_bytes(about: os.stat_result) -> int:
+    """The bytes that a file takes on the disk, which gives it whole blocks.
+
+    >>> disk_bytes(os.stat(__file__)) >= os.path.getsize(__file__)
+    True
+    """
+    return max(about.st_size, 512 * getattr(about, "st_blocks", 0))
+
+
 class DiskCache:
     """A folder of entries, least recently used removed first above CACHE_MB.
 
@@ -58,24 +93,29 @@ class DiskCache:
         self.folder = folder
         self._lock = threading.Lock()
         self._written = 0
+        self._private: bool | None = None       # whether the folder is the user's own; None: it does not exist yet
 
     def path(self, key: str) -> str:
-        """The file of an entry; 256 folders keep each of them small."""
-        return os.path.join(self.folder, key[:2], key[2:])
+        """The file of an entry, by its key and user; 256 folders keep each of them small."""
+        name = hashlib.sha256(f"{_user()} {key}".encode()).hexdigest()
+        return os.path.join(self.folder, name[:2], name[2:])
 
     def get(self, key: str) -> bytes | None:
-        """The value last put under `key`, if it is there and whole."""
-        if not self.folder:
+        """The value last put under `key`, if it is there, whole, and the user's own."""
+        if not self.folder or not self._is_private():
             return None
         path = self.path(key)
         try:
-            with open(path, "rb", buffering=0) as file:
+            with open(path, "rb", buffering=0, opener=_open_entry) as file:
                 about = os.fstat(file.fileno())
                 data = file.read(about.st_size + 1)
         except OSError:
             return None
+        if not _own(about):
+            _notice(f"an entry of the disk cache in {self.folder} is not read: {_whose(about)}")
+            return None
         value = data[_HEAD:]
-        if data[:len(_MARK)] != _MARK or data[len(_MARK):_HEAD] != hashlib.sha256(value).digest():
+        if data[:len(_MARK)] != _MARK or data[len(_MARK):_HEAD] != _digest(path, value):
             self._remove(path)
             return None
         if time.time() - about.st_mtime > _TOUCH_SECONDS:
@@ -85,11 +125,25 @@ class DiskCache:
                 pass  # eviction will be a little less well informed
         return value
 
+    def _is_private(self) -> bool:
+        """Whether the folder is the user's own; looked at once. A folder that is not is said so, once."""
+        if self._private is None:
+            try:
+                about = os.stat(self.folder)
+            except OSError:
+                return True                     # there is none yet
+            self._private = _own(about)
+        if not self._private:
+            _notice(f"the disk cache in {self.folder} is not used: {_whose(os.stat(self.folder))}")
+        return self._private
+
     def put(self, key: str, value: bytes) -> None:
         """Keeps `value` under `key`; other processes see all of it or nothing."""
         if not self.folder:
             if settings.CACHE:
                 self._say("no folder for the disk cache; set CACHE_DIR to have one")
+            return
+        if not self._is_private():
             return
         with self._lock:
             self._written += 1
@@ -98,9 +152,12 @@ class DiskCache:
         home = os.path.dirname(path)
         temporary = os.path.join(home, f"{_NEW}{os.getpid()}-{id(self):x}-{number}")  # no two writers share it
         try:
-            os.makedirs(home, exist_ok=True)
-            with open(temporary, "xb") as file:
-                file.write(_MARK + hashlib.sha256(value).digest())
+            if not os.path.isdir(home):
+                os.makedirs(os.path.dirname(self.folder) or ".", exist_ok=True)
+                for folder in (self.folder, home):
+                    os.makedirs(folder, mode=0o700, exist_ok=True)
+            with open(temporary, "xb", opener=_open_entry) as file:
+                file.write(_MARK + _digest(path, value))
                 file.write(value)
             os.replace(temporary, path)
         except OSError as wrong:
@@ -111,7 +168,7 @@ class DiskCache:
             self.evict()
 
     def evict(self, limit: int | None = None) -> None:
-        """Removes the least recently used entries until the rest fits in `limit` bytes, or in CACHE_MB."""
+        """Removes the least recently used entries until the rest takes at most `limit` bytes of disk, or CACHE_MB."""
         limit = settings.CACHE_MB << 20 if limit is None else limit
         entries, total, now = [], 0, time.time()
         for path, about in self._files():
@@ -119,8 +176,8 @@ class DiskCache:
                 if now - about.st_mtime > _LITTER_SECONDS:
                     self._remove(path)
                 continue
-            entries.append((about.st_mtime, about.st_size, path))
-            total += about.st_size
+            entries.append((about.st_mtime, disk_bytes(about), path))
+            total += disk_bytes(about)
         if total <= limit:
             return
         entries.sort()

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_failing_disks_only_cost_the_entry(wrong: int, where: str, cache: DiskCa
     class Full:
         """A file that takes its first bytes, then no more: a full disk."""
 
-        def __init__(self, path: str, mode: str):
+        def __init__(self, path: str, mode: str, opener: object):
             self.file = open(path, mode)
 
         def write(self, data: bytes) -> None:
@@ -116,6 +117,120 @@ def test_silent_without_debug(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     with Context(DEBUG=1):
         nowhere.put(key(0), b"lost")
     assert capsys.readouterr().err == "glassgrad: no folder for the disk cache; set CACHE_DIR to have one\n"
+
+
+# -- only the user's own files are read: what is read is run as machine code -----------------------------------------
+needs_owners = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no owners and modes of files here")
+
+
+def noticed(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().err
+
+
+@needs_owners
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077])
+def test_folders_and_entries_are_made_private(cache: DiskCache, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        cache.put(key(0), b"value")
+    finally:
+        os.umask(before)
+    path = Path(cache.path(key(0)))
+    modes = [oct(p.stat().st_mode & 0o777) for p in (Path(cache.folder), path.parent, path)]
+    assert modes == ["0o700", "0o700", "0o600"]
+    assert cache.get(key(0)) == b"value"
+
+
+@needs_owners
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
+def test_a_folder_that_others_may_write_to_is_not_used(cache: DiskCache, mode: int,
+                                                       capsys: pytest.CaptureFixture[str]) -> None:
+    cache.put(key(0), b"value")
+    os.chmod(cache.folder, mode)
+    diskcache._notice.cache_clear()
+    other = DiskCache(cache.folder)
+    for _ in range(2):
+        assert other.get(key(0)) is None
+        other.put(key(1), b"new")
+    assert noticed(capsys) == (f"glassgrad: the disk cache in {cache.folder} is not used: others may write to it; "
+                               "chmod go-w makes it private\n"), "one notice"
+    assert len(files(cache)) == 1
+    os.chmod(cache.folder, 0o700)
+    assert DiskCache(cache.folder).get(key(0)) == b"value"
+
+
+@needs_owners
+def test_a_folder_or_entry_of_another_user_is_not_read(cache: DiskCache, capsys: pytest.CaptureFixture[str],
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.put(key(0), b"value")
+    about, whose = os.stat, os.fstat
+
+    def owned(by: int, real: Callable[..., os.stat_result], *where: object) -> os.stat_result:
+        found = list(real(*where))
+        found[4] = by
+        return os.stat_result(found)
+
+    diskcache._notice.cache_clear()
+    monkeypatch.setattr(os, "stat", lambda path, **_: owned(4321, about, path))
+    assert DiskCache(cache.folder).get(key(0)) is None
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "fstat", lambda file: owned(4321, whose, file))
+    assert DiskCache(cache.folder).get(key(0)) is None
+    monkeypatch.undo()
+    assert noticed(capsys).splitlines() == [
+        f"glassgrad: the disk cache in {cache.folder} is not used: it belongs to another user (number 4321); "
+        "CACHE_DIR=path names another folder",
+        f"glassgrad: an entry of the disk cache in {cache.folder} is not read: it belongs to another user "
+        "(number 4321); CACHE_DIR=path names another folder"]
+    assert cache.get(key(0)) == b"value"
+
+
+@needs_owners
+@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() != 0, reason="only root gives files away")
+def test_what_really_belongs_to_another_user_is_not_read(cache: DiskCache) -> None:
+    cache.put(key(0), b"value")
+    os.chown(cache.path(key(0)), 4321, 4321)
+    assert DiskCache(cache.folder).get(key(0)) is None
+    os.chown(cache.path(key(0)), 0, 0)
+    assert DiskCache(cache.folder).get(key(0)) == b"value"
+    os.chown(cache.folder, 4321, 4321)
+    assert DiskCache(cache.folder).get(key(0)) is None
+
+
+@needs_owners
+def test_entries_that_others_may_write_to_links_and_moved_entries_are_not_read(cache: DiskCache) -> None:
+    cache.put(key(0), b"value")
+    cache.put(key(1), b"another")
+    first, second = Path(cache.path(key(0))), Path(cache.path(key(1)))
+    first.chmod(0o620)
+    assert cache.get(key(0)) is None
+    cache.put(key(0), b"value")
+    assert cache.get(key(0)) == b"value", "it is written anew, private"
+    whole = second.read_bytes()
+    second.unlink()
+    second.symlink_to(first)
+    assert cache.get(key(1)) is None
+    second.unlink()
+    first.write_bytes(whole)                   # the entry of one key under the name of another
+    assert cache.get(key(0)) is None
+
+
+@needs_owners
+def test_the_name_of_an_entry_covers_who_wrote_it(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = cache.path(key(0))
+    monkeypatch.setattr(os, "geteuid", lambda: 4321)
+    assert cache.path(key(0)) != mine
+
+
+def test_the_size_of_the_cache_is_counted_in_blocks(cache: DiskCache) -> None:
+    """A file of one byte takes a whole block of the disk."""
+    for number in range(40):
+        cache.put(key(number), b"x")
+    each = os.stat(cache.path(key(0))).st_blocks * 512 if hasattr(os.stat_result, "st_blocks") else 0
+    if each < 4096:
+        pytest.skip("this file system keeps small files elsewhere")
+    cache.evict(20 * each)
+    assert 0 < len(files(cache)) <= 20
 
 
 def test_least_recently_used_go_first(cache: DiskCache) -> None:
