@@ -11,12 +11,12 @@ A graph of known structure starts at the last line.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from glassgrad.base.fork import held_at_fork
 from glassgrad.base.settings import kernel_mode
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Shape
@@ -34,17 +34,7 @@ from glassgrad.runtime.devices import Device
 
 _VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH)
 _MOST_SCHEDULES = 1024
-_running: threading.RLock            # a schedule's launches hold one run's addresses at a time
-
-
-def _open_lock() -> None:
-    global _running
-    _running = threading.RLock()
-
-
-_open_lock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_open_lock)   # a thread of the parent may have held the old one
+_running = held_at_fork(threading.RLock(), "schedule")      # a schedule's launches hold one run's addresses at a time
 
 
 def realize(nodes: Sequence[UOp], device: str | None = None) -> list[UOp]:

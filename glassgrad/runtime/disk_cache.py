@@ -17,6 +17,7 @@ import threading
 import time
 from functools import lru_cache
 
+from glassgrad.base.fork import held_at_fork
 from glassgrad.base.settings import settings
 
 _MARK = b"glassgrad cache 2\n"
@@ -91,7 +92,7 @@ class DiskCache:
 
     def __init__(self, folder: str):
         self.folder = folder
-        self._lock = threading.Lock()
+        self._lock = held_at_fork(threading.Lock(), "cache")
         self._written = 0
         self._private: bool | None = None       # whether the folder is the user's own; None: it does not exist yet
 

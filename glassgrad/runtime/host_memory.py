@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from glassgrad.base.errors import Bug, MemoryLimitError
+from glassgrad.base.fork import held_at_fork
 from glassgrad.base.settings import settings
 from glassgrad.runtime.pages import HUGE_PAGE, PAGE, advise_huge, map_pages, round_up, unmap_pages
 
@@ -99,8 +98,7 @@ class HostMemory:
         self._live = self._pooled = self._peak = 0
         self._most_pooled = 0                   # what POOL_MB is known to allow
         # A finalizer may call `release` while this thread is inside `allocate`: the lock can be taken twice.
-        self._lock = threading.RLock()
-        _memories.add(self)
+        self._lock = held_at_fork(threading.RLock(), "memory")
 
     def allocate(self, nbytes: int) -> MemoryBlock:
         """A block of at least `nbytes` bytes, whose contents are whatever they were."""
@@ -251,17 +249,6 @@ class HostMemory:
         if getattr(self, "_lock", None) is not None and not finalizing():
             self.empty_cache()
 
-
-_memories: weakref.WeakSet[HostMemory] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for memory in _memories:
-        memory._lock = threading.RLock()  # another thread of the parent may have held the old one
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 host_memory = HostMemory()
 allocate, release = host_memory.allocate, host_memory.release

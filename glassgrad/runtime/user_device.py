@@ -301,7 +301,8 @@ class Compiled(Backend):
                 self._keywords = _keywords_of(run, run)
             return CalledProgram(kernel.name, run, self._keywords, kernel, plain_launch(kernel), *cost(ast))
 
-        return kernel_of(ast, PLAIN, plain=True)
+    def launch(self, program: CalledProgram, addresses: Sequence[int]) -> None:
+        """Call a kernel with the handles of its memory."""
         handles, copied = [], []
         for position, address in enumerate(addresses):
             own = position - len(addresses) + len(program.info.shared)       # memory that the launch brings along
@@ -323,4 +324,4 @@ class Compiled(Backend):
 
     def loop_tree(self, ast: UOp) -> Kernel:
         """The kernel's plain loop tree."""
-        return unoptimized(lower(ast))
+        return kernel_of(ast, PLAIN, plain=True)

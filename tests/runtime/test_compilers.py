@@ -243,6 +243,20 @@ def test_a_first_small_result_loads_and_opens_little(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["21.0", "[]", "False", "1000000.0 True"], done.stderr
 
 
+def test_where_no_thread_starts_kernels_are_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from glassgrad.runtime.cpu import toolchain
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    jobs = [toolchain._Job(lambda: ("name", None, b"", ())) for _ in range(2)]      # type: ignore[arg-type,return-value]
+    queue = toolchain._Queue()
+    for job in jobs:
+        queue.put(job)
+    assert [job._finished.is_set() and job.result()[0] for job in jobs] == ["name", "name"]
+
+
 def test_what_a_compile_raises_reaches_who_waits_for_it() -> None:
     from glassgrad.runtime.cpu import toolchain
 

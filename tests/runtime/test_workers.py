@@ -363,6 +363,32 @@ def test_dropped_pool_ends_its_threads(native: Native) -> None:
     assert worker_threads() <= before
 
 
+def test_a_thread_that_does_not_start_ends_those_that_did(native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, start, started = worker_threads(), threading.Thread.start, []
+
+    def limited(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    pool, counts = WorkerPool(4, native=native), np.zeros(9, np.int64)
+    commands = CommandList([(COUNT, [address(counts)], 9, False)])
+    with pytest.raises(DeviceError) as error:
+        pool.run(commands.address, 1)
+    assert str(error.value).partition("\n  at: ")[0] == """\
+the system starts no more threads
+  given:    worker 3 of 4: can't start new thread
+  expected: 4 threads of this process
+  fix:      set THREADS=1, or raise the limit of processes (ulimit -u)"""
+    assert len(started) == 2 and worker_threads() <= before
+    monkeypatch.undo()
+    pool.run(commands.address, 1)
+    pool.close()
+    assert (counts == 1).all()
+
+
 def test_setting_chooses_the_pool() -> None:
     with Context(THREADS=3):
         assert worker_pool().threads == 3 and worker_pool() is worker_pool()

@@ -17,6 +17,7 @@ from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from glassgrad.base.fork import held_at_fork
 from glassgrad.base.source_lines import Line, line_of, user_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Dimension, Shape
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 N = TypeVar("N", bound="Node")
 
 _SIZED = frozenset((o.RESHAPE, o.EXPAND, o.PAD, o.SHRINK, o.UNWINDOW, o.PARAM, o.LENGTH))   # arguments that hold sizes
-_lock = threading.RLock()   # re-entrant: what the garbage collector calls while it is held may make nodes
+_lock = held_at_fork(threading.RLock(), "node")    # re-entrant: the garbage collector may make nodes while it is held
 
 
 class _Entry(weakref.ref):  # type: ignore[type-arg]

@@ -17,20 +17,14 @@ from importlib.util import find_spec
 from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.base.fork import held_at_fork
 from glassgrad.base.settings import settings
 from glassgrad.runtime.cpu.elf_loader import ElfObject
 from glassgrad.runtime.cpu.processor import host_description
 
-_lock = threading.Lock()  # a target machine serves one thread at a time
-
-
-def _new_lock() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_lock)    # the parent's compiling thread may have held the old one
+# A target machine serves one thread at a time. LLVM is called, and its objects are freed, under this lock alone: a
+# fork that holds it finds llvmlite's own lock free.
+_lock = held_at_fork(threading.RLock(), "compiler")
 
 
 def _binding() -> Any:
@@ -97,6 +91,7 @@ def compile_ir(text: str, features: str = "", *, level: int = 1) -> bytes:
             module.triple, module.data_layout = triple, layout
             module.verify()
             data: bytes = machine.emit_object(module)
+            module.close()
         except RuntimeError as wrong:
             raise Bug(f"LLVM refuses the IR we made: {' '.join(str(wrong).split())}") from wrong
     missing = ElfObject(data).undefined()
@@ -113,4 +108,5 @@ def assembly(text: str, features: str = "", *, level: int = 1) -> str:
         module = _binding().parse_assembly(text)
         module.triple, module.data_layout = triple, layout
         result: str = machine.emit_assembly(module)
+        module.close()
     return result

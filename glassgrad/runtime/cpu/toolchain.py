@@ -66,7 +66,10 @@ class _Queue:
             self._working = True
             self._usual = sys.getswitchinterval()
             sys.setswitchinterval(min(TURN, self._usual))
-        threading.Thread(target=self._work, name="glassgrad-compile").start()
+        try:
+            threading.Thread(target=self._work, name="glassgrad-compile").start()
+        except RuntimeError:      # the system starts no more threads: compile here
+            self._work()
 
     def _work(self) -> None:
         while True:

@@ -24,6 +24,7 @@ from threading import get_ident
 from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.base.fork import held_at_fork
 from glassgrad.base.settings import settings
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
@@ -174,8 +175,15 @@ class _Crew:
             ctypes.c_int64.from_address(self.address + OFFSETS[name]).value = value
         self.threads = [threading.Thread(target=self._live, args=(number, inside), daemon=True,
                                          name=f"glassgrad-worker-{number}") for number in range(1, count)]
-        for thread in self.threads:
-            thread.start()
+        for number, thread in enumerate(self.threads):
+            try:
+                thread.start()
+            except RuntimeError as wrong:      # those that did start must not outlive the memory that they watch
+                del self.threads[number:]
+                self.stop()
+                raise DeviceError("the system starts no more threads", given=f"worker {number + 1} of {count}: {wrong}",
+                                  expected=f"{count} threads of this process",
+                                  fix="set THREADS=1, or raise the limit of processes (ulimit -u)") from None
 
     def _live(self, number: int, inside: set[int]) -> None:
         inside.add(threading.get_ident())  # so that a launch from a kernel's callback runs inline
@@ -219,6 +227,7 @@ class WorkerPool:
         self._native = native or _native()
         self._scratch_bytes = round_up(max(scratch_bytes, PAGE), PAGE)
         self._closed = False
+        self._lock = held_at_fork(threading.RLock(), "pool")
         self._forget()
         _pools.add(self)
 
@@ -227,7 +236,6 @@ class WorkerPool:
         self._crew: _Crew | None = None
         self._caller = 0                    # the thread whose commands run; no thread's number is 0
         self._inside: set[int] = set()      # the workers
-        self._lock = threading.Lock()
 
     def ensure_scratch(self, nbytes: int) -> None:
         """Makes every worker's arena at least `nbytes` large, from the next launch on."""
@@ -287,7 +295,7 @@ class WorkerPool:
 
 _pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 _by_count: dict[int, WorkerPool] = {}
-_by_count_lock = threading.Lock()
+_by_count_lock = held_at_fork(threading.RLock(), "pool")
 
 
 def pool_is_open() -> bool:
@@ -311,8 +319,6 @@ def _cores() -> int:
 
 
 def _after_fork() -> None:
-    global _by_count_lock
-    _by_count_lock = threading.Lock()
     for pool in list(_pools):
         pool._forget()
 

@@ -1,0 +1,53 @@
+"""Locks across a fork. In: locks. Out: a forked child finds every one of them free, and what they guard whole.
+
+A fork copies the memory of a process, but only the thread that forks. A lock that another thread holds would stay
+locked in the child for ever, over data that are half changed. So the thread that forks takes all registered locks
+first, which waits for other threads' kernels and compilations to end, and both processes release them afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Any
+
+__all__ = ["held_at_fork"]
+
+# The order in which locks are taken here, and in which code may take one while it holds another: outermost first.
+ORDER = ("schedule", "node", "pool", "compiler", "cache", "memory")
+
+_forking = threading.RLock()
+_registered: list[tuple[int, weakref.ref[Any]]] = []
+_taken: list[Any] = []
+
+
+def held_at_fork(lock: Any, guards: str) -> Any:
+    """Register a lock by what it guards, one of `ORDER`; returns the lock.
+
+    >>> lock = held_at_fork(threading.Lock(), "memory")
+    >>> lock.locked()
+    False
+    """
+    _registered.append((ORDER.index(guards), weakref.ref(lock)))
+    return lock
+
+
+def _take_all() -> None:
+    _forking.acquire()
+    _registered[:] = sorted(((level, ref) for level, ref in _registered if ref() is not None), key=lambda row: row[0])
+    for _, ref in list(_registered):
+        lock = ref()
+        if lock is not None:
+            lock.acquire()
+            _taken.append(lock)
+
+
+def _release_all() -> None:
+    while _taken:
+        _taken.pop().release()
+    _forking.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_take_all, after_in_parent=_release_all, after_in_child=_release_all)

@@ -1,0 +1,75 @@
+"""A fork while other threads compile and run kernels: the child finds no lock held, and computes."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+from scripts import run_script
+
+from glassgrad.base import fork
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+
+# Each child has a limit of its own, after which it says where it stands and ends.
+CHILDREN = """
+    import faulthandler, itertools, os, threading
+    from glassgrad import Tensor
+    stop = []
+
+    def compile_kernels():
+        for number in itertools.count(3):                  # a shape of its own each time: never in a cache
+            if stop: return
+            (Tensor.ones(number, 5) * 2).exp().sum(0).realize()
+
+    def run_kernels():
+        while not stop:
+            (Tensor.ones(200, 200) @ Tensor.ones(200, 200)).sum().item()
+
+    run_kernels_once = (Tensor.ones(200, 200) @ Tensor.ones(200, 200)).sum().item()
+    threads = [threading.Thread(target=work, daemon=True) for work in (WORK, WORK)]
+    for thread in threads: thread.start()
+    wrong = []
+    for number in range(8):
+        child = os.fork()
+        if child == 0:
+            faulthandler.dump_traceback_later(60, exit=True)
+            x = (Tensor.ones(64, 64) @ Tensor.ones(64, 64)).sum().item()
+            y = (Tensor.ones(3, 50 + number) * 3).sum(1).tolist()
+            os._exit(0 if (x, y) == (64.0 ** 3, [3.0 * (50 + number)] * 3) else 3)
+        wrong += [status] if (status := os.waitpid(child, 0)[1]) else []
+    stop.append(1)
+    for thread in threads: thread.join()
+    print((Tensor([1, 2]) + 1).tolist(), wrong)
+"""
+
+
+@pytest.mark.parametrize("work", ["compile_kernels", "run_kernels"])
+def test_a_fork_while_other_threads_work(work: str) -> None:
+    out, errors = run_script(CHILDREN.replace("WORK", work), CACHE="0")
+    assert out == "[2, 3] []\n", errors
+
+
+def test_a_fork_takes_the_locks_in_their_order_and_releases_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str] = []
+
+    class Lock:
+        def __init__(self, name: str):
+            self.name, self.lock = name, threading.Lock()
+
+        def acquire(self) -> None:
+            self.lock.acquire()
+            taken.append(self.name)
+
+        def release(self) -> None:
+            self.lock.release()
+
+    monkeypatch.setattr(fork, "_registered", [])
+    locks = [fork.held_at_fork(Lock(name), name) for name in reversed(fork.ORDER)]
+    fork.held_at_fork(Lock("gone"), "memory")
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if not any(lock.lock.locked() for lock in locks) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert taken == list(fork.ORDER) and not any(lock.lock.locked() for lock in locks)
