@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import run_script
 
 from glassgrad.base.errors import Bug, DeviceError, InputError
 from glassgrad.base.settings import Context
@@ -294,3 +295,18 @@ def test_a_compile_leaves_the_turns_of_threads_as_they_were() -> None:
     finally:
         sys.setswitchinterval(usual)
     assert seen == pytest.approx([toolchain.TURN] * 2)
+
+
+@pytest.mark.only_on("CPU", reason="LLVM's code generator")
+@pytest.mark.parametrize("lanes", [2, 3, 5, 7])
+def test_a_few_integers_become_bytes(lanes: int) -> None:
+    """In a process of its own: on AArch64 three of them ended it, inside LLVM's code generator."""
+    script = f"""
+        from glassgrad import Tensor, dtypes
+        x = Tensor(list(range(-1, {lanes} - 1)), dtype=dtypes.int64).realize()
+        print(x.cast(dtypes.int8).tolist(), x.flip(0).cast(dtypes.uint8).tolist(), (x > 0).tolist(), x.bool().tolist())
+    """
+    x = np.arange(-1, lanes - 1)
+    expected = [x.astype(np.int8), x[::-1].astype(np.uint8), x > 0, x != 0]
+    out, errors = run_script(script, CACHE="0")
+    assert out.split("\n")[0] == " ".join(str(array.tolist()) for array in expected), errors

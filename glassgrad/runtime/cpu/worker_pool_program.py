@@ -1,0 +1,190 @@
+"""The worker pool's native half: its one source. In: nothing. Out: the program and the layout of its memory.
+
+Does not know Python objects, buffers or kernels. The program is written in a few statements of Python's syntax, in
+which every value is a 64-bit integer; worker_pool_text.py writes it as LLVM IR and as C. One call, `glassgrad_run`,
+runs a command list; the other workers are inside `glassgrad_worker`. How it works:
+
+- `WORD` holds the current command's number (24 bits), its first unclaimed task and how many are unclaimed (20 bits
+  each). To claim a task is to change it with a compare-and-exchange, which fails if the command has changed meanwhile:
+  a worker that was asleep or preempted can neither run a stale task nor hold up the others.
+- The caller claims tasks from the front, the others from the back. So from command to command, and from call to call, a
+  core mostly finds in its own cache what it wrote there: half of the tasks each while none is late.
+- A command is over when `DONE` reaches its number of tasks. The caller claims tasks like the others, so progress never
+  depends on a worker waking up: one that comes late costs speed, not correctness.
+- An idle worker spins, then counts itself in `SLEEPERS`, looks once more at `WORD`, and waits on the bell (a
+  semaphore). The caller changes `WORD`, then looks at `SLEEPERS`. Both are sequentially consistent, so at least one
+  sees the other. Taking n off `SLEEPERS` means ringing n times: as many rings as sleepers. The woken wake two more.
+- The caller waiting for the last tasks spins, then yields, then sleeps on a bell of its own (`WAITING`).
+- A serial command without a function is a check: the run ends there if the 32-bit number at `args` is below `tasks`. A
+  run returns how many commands it left undone.
+
+    load(at), store(at, x)          sequentially consistent; set(at, x) is relaxed; load32 reads a signed 32-bit number
+    exchange(at, x), add(at, x)     atomic; the value before, the value after
+    exchange_if(at, old, new)       atomic; the value before: the exchange was made if that is `old`
+    launch(f, args, task, scratch)  call a kernel
+    system(f, a, b, c)              call a function of the system with at least the arguments that it takes:
+                                    wait: sem_wait(bell), dispatch_semaphore_wait(bell, for ever),
+                                          WaitForSingleObject(bell, for ever)
+                                    post: sem_post(bell), dispatch_semaphore_signal(bell), ReleaseSemaphore(bell, 1, 0)
+                                    yield: sched_yield(), SwitchToThread()
+"""
+
+from __future__ import annotations
+
+__all__ = ["CONSTANTS", "MOST_TASKS", "OFFSETS", "POOL_BYTES", "PROGRAM"]
+
+# Byte offsets in the pool's memory. What is written often has a pair of cache lines (128 bytes) of its own.
+OFFSETS = {
+    "WORD": 0, "DONE": 128, "FUNCTION": 256, "ARGS": 264, "TASKS": 272, "SLEEPERS": 384, "WAITING": 512,
+    "STOP": 640, "SPINS": 648, "WORKERS": 656, "WAIT": 664, "POST": 672, "YIELD": 680, "BELL": 688,
+    "CALLER_BELL": 696, "SCRATCH": 704,
+}
+POOL_BYTES = 768
+TASK_BITS = 20
+MOST_TASKS = (1 << TASK_BITS) - 1  # more run on the caller alone
+CONSTANTS = {**OFFSETS, "TASK_BITS": TASK_BITS, "MOST_TASKS": MOST_TASKS, "ONE_COMMAND": 1 << 2 * TASK_BITS}
+
+PROGRAM = """
+def wake(pool, limit):                     # take up to limit sleepers off the count, and ring for each
+    seen = load(pool + SLEEPERS)
+    while seen > 0:
+        count = limit
+        if seen < limit:
+            count = seen
+        now = exchange_if(pool + SLEEPERS, seen, seen - count)
+        if now == seen:
+            while count > 0:
+                system(load(pool + POST), load(pool + BELL), 1, 0)
+                count = count - 1
+            return 0
+        seen = now
+    return 0
+
+def withdraw(pool):                        # take oneself off the count of sleepers; 0 when another did, and rings
+    seen = load(pool + SLEEPERS)
+    while seen > 0:
+        now = exchange_if(pool + SLEEPERS, seen, seen - 1)
+        if now == seen:
+            return 1
+        seen = now
+    return 0
+
+def work(pool, who):                       # run tasks until none is unclaimed, then report how many it ran
+    count = 0
+    total = 0
+    scratch = load(pool + SCRATCH) + 8 * who
+    seen = load(pool + WORD)
+    while seen & MOST_TASKS:
+        function = load(pool + FUNCTION)   # these three may be of the next command; if so, the exchange is not made
+        args = load(pool + ARGS)
+        tasks = load(pool + TASKS)
+        task = seen >> TASK_BITS & MOST_TASKS
+        left = seen - 1 + (1 << TASK_BITS)
+        if who:
+            task = task + (seen & MOST_TASKS) - 1
+            left = seen - 1
+        now = exchange_if(pool + WORD, seen, left)
+        if now == seen:
+            launch(function, args, task, load(scratch))
+            count = count + 1
+            total = tasks
+            now = load(pool + WORD)
+        seen = now
+    if count:
+        if add(pool + DONE, count) == total:
+            if load(pool + WAITING):
+                if exchange(pool + WAITING, 0):
+                    system(load(pool + POST), load(pool + CALLER_BELL), 1, 0)
+    return 0
+
+def finish(pool, tasks):                   # the caller's wait for tasks that others are still running
+    spins = load(pool + SPINS)
+    round = 0
+    while load(pool + DONE) != tasks:
+        if round < spins:
+            pause()
+        elif round < spins + 1000:
+            system(load(pool + YIELD), 0, 0, 0)
+        else:
+            store(pool + WAITING, 1)
+            if load(pool + DONE) != tasks: # an interrupted or surplus wait only means another look
+                system(load(pool + WAIT), load(pool + CALLER_BELL), -1, 0)
+        round = round + 1
+    if round > spins + 1000:
+        store(pool + WAITING, 0)
+    return 0
+
+def alone(command, scratch):               # run one command here; whether the run goes on
+    function = load(command)
+    args = load(command + 8)
+    tasks = load(command + 16)
+    if function == 0:
+        return load32(args) >= tasks
+    task = 0
+    while task < tasks:
+        launch(function, args, task, scratch)
+        task = task + 1
+    return 1
+
+def glassgrad_run(pool, command, count):   # run a command list; how many commands it did not come to
+    while count:
+        tasks = load(command + 16)
+        serial = load(command + 24) | (tasks <= 1) | (tasks > MOST_TASKS) | (load(pool + WORKERS) <= 1)
+        if serial:
+            if alone(command, load(load(pool + SCRATCH))) == 0:
+                return count
+        else:
+            set(pool + FUNCTION, load(command))
+            set(pool + ARGS, load(command + 8))
+            set(pool + TASKS, tasks)
+            set(pool + DONE, 0)
+            store(pool + WORD, (load(pool + WORD) & -ONE_COMMAND) + ONE_COMMAND | tasks)
+            wake(pool, 1 + (tasks > 2))
+            work(pool, 0)
+            finish(pool, tasks)
+        command = command + 32
+        count = count - 1
+    return 0
+
+def glassgrad_inline(command, count, scratch):      # run a command list without the pool, from inside a launch
+    while count:
+        if alone(command, scratch) == 0:
+            return count
+        command = command + 32
+        count = count - 1
+    return 0
+
+def glassgrad_worker(pool, who):           # the loop of worker who, until glassgrad_stop
+    budget = load(pool + SPINS)
+    while 1:
+        left = load(pool + WORD) & MOST_TASKS
+        if left:
+            if left > 1:
+                wake(pool, 2)
+            work(pool, who)
+            budget = load(pool + SPINS)
+        elif load(pool + STOP):
+            return 0
+        elif budget > 1:
+            budget = budget - 1
+            pause()
+        else:
+            add(pool + SLEEPERS, 1)
+            asleep = 1
+            if load(pool + WORD) & MOST_TASKS | load(pool + STOP):
+                asleep = 1 - withdraw(pool)
+            while asleep:                  # not zero: a signal interrupted it, and no ring was taken
+                asleep = system(load(pool + WAIT), load(pool + BELL), -1, 0) != 0
+            budget = load(pool + SPINS)
+
+def glassgrad_stop(pool):                  # end every worker; the caller then joins the threads
+    store(pool + STOP, 1)
+    wake(pool, 1 << 30)
+    return 0
+
+def glassgrad_spin(count):                 # pause count times, to measure how long a pause takes here
+    while count > 0:
+        pause()
+        count = count - 1
+    return 0
+"""
