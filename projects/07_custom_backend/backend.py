@@ -1,6 +1,6 @@
-"""Project 7: a device of one's own, in three parts. Run it: python projects/07_custom_backend/backend.py [benchmark]
+"""Project 7: a device of your own, in three parts. Run it: python projects/07_custom_backend/backend.py [benchmark]
 
-Allocator gives memory, Compiler turns C into a library, Runner calls a function in it; everything else is glassgrad's.
+Allocator gives memory, Compiler turns C into a library, Runner calls a function in it; all else is glassgrad's.
 Its page is docs/guide/07_custom_backend.md.
 """
 
@@ -108,8 +108,8 @@ class MyParallelDevice(Compiled):
         super().__init__(device, MyAllocator(), CStyleLanguage(), OpenMPCompiler(), MyRunner)
 
 
-Device._devices["MY"] = MyDevice
-Device._devices["MYOMP"] = MyParallelDevice
+Device.register("MY", MyDevice)
+Device.register("MYOMP", MyParallelDevice)
 
 
 def best_seconds(function: Any, times: int) -> float:
@@ -124,7 +124,7 @@ def best_seconds(function: Any, times: int) -> float:
 
 def benchmark(size: int = 256) -> None:
     """A matrix product on every device, launch and all; then what a launch costs by itself."""
-    for device in ("MY", "MYOMP", "CLANG", "CPU", *(["CUDA"] if "CUDA" in Device.get_available_devices() else [])):
+    for device in ("MY", "MYOMP", "CLANG", "CPU", *(["CUDA"] if Device.is_available("CUDA") else [])):
         a, b = (Tensor.rand(size, size).to(device).realize() for _ in range(2))
         print(f"  {device:<6} {2 * size ** 3 / best_seconds(lambda a=a, b=b: (a @ b).realize(), 3) / 1e9:8.2f} GFLOPS")
     empty = MyRunner("nothing", MyCompiler().compile("void nothing(void *a) {}"))
