@@ -47,7 +47,7 @@ from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.launch import launch_info
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.llvm_compiler import compile_ir
-from glassgrad.runtime.cpu.native_device import NativePlan, Program
+from glassgrad.runtime.cpu.native_device import NativePlan, NativeProgram
 from glassgrad.runtime.cpu.processor import host_description
 from glassgrad.runtime.cpu.worker_pool import worker_pool
 
@@ -73,7 +73,7 @@ def launcher(kernel: Kernel, arrays: Sequence[np.ndarray]) -> Call:
     info = launch_info(kernel)
     image = Image(compile_ir(make_source(kernel, Target.of(host_description()), "llvm")))
     memory = [*arrays, *[aligned(n) for n in info.shared]]
-    plan = NativePlan([Program(kernel.name, image, info, 0, 0)], [tuple(range(len(memory)))])
+    plan = NativePlan([NativeProgram(kernel.name, image, info, 0, 0)], [tuple(range(len(memory)))])
     plan.bind([m.ctypes.data for m in memory])
 
     def run(kept: object = memory) -> None:

@@ -17,7 +17,7 @@ import pytest
 from glassgrad.base.errors import Bug, MemoryLimitError
 from glassgrad.base.settings import Context
 from glassgrad.runtime import host_memory as module
-from glassgrad.runtime.host_memory import SLAB, Block, HostMemory, rounded
+from glassgrad.runtime.host_memory import SLAB, HostMemory, MemoryBlock, rounded
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,7 +58,7 @@ def test_alignment_and_extent(memory: HostMemory, nbytes: int, alignment: int) -
 
 def test_live_blocks_never_overlap(memory: HostMemory, seed: int) -> None:
     chance = random.Random(seed)
-    live: list[tuple[Block, int]] = []
+    live: list[tuple[MemoryBlock, int]] = []
     for step in range(6000):
         if live and (chance.random() < 0.5 or len(live) > 200):
             block, mark = live.pop(chance.randrange(len(live)))
@@ -112,7 +112,7 @@ def test_releasing_twice_is_our_bug(memory: HostMemory) -> None:
     for nbytes in (0, 100, 1 << 21):
         block = memory.allocate(nbytes)
         memory.release(block)
-        assert repr(block) == "Block(released)"
+        assert repr(block) == "MemoryBlock(released)"
         with pytest.raises(Bug, match="released twice"):
             memory.release(block)
 

@@ -38,7 +38,7 @@ def allocate(self, nbytes):
     address = guarded(size)
     ctypes.memset(address, 0xA5, size)
     made.append((address + nbytes, size - nbytes))
-    return memory.Block(address, nbytes, size)
+    return memory.MemoryBlock(address, nbytes, size)
 
 
 memory.HostMemory.allocate, memory.HostMemory.release = allocate, lambda self, block: None
