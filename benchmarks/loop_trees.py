@@ -133,7 +133,8 @@ def cases() -> Iterator[tuple[str, Callable[[], Tensors]]]:
     for rows, inside, outside in ((64, 784, 128), (64, 128, 10), (128, 576, 10), (1024, 768, 3072), (7, 13, 17)):
         yield case(layer, rows, inside, outside)
     for sizes in ((128, 1, 32, 28, 5), (128, 32, 32, 24, 5), (128, 32, 64, 10, 3), (8, 256, 64, 56, 1),
-                  (1, 3, 5, 11, 3), (2, 16, 16, 7, 3), (5, 1, 3, 13, 3), (128, 8, 16, 13, 3), (4, 3, 8, 33, 7)):
+                  (1, 3, 5, 11, 3), (2, 16, 16, 7, 3), (5, 1, 3, 13, 3), (128, 8, 16, 13, 3), (4, 3, 8, 33, 7),
+                  (16, 1, 8, 30, 5), (64, 3, 16, 20, 3), (8, 2, 6, 17, 3), (2, 1, 4, 64, 7), (1, 3, 16, 48, 3)):
         yield case(conv, *sizes)
     for sizes in ((8, 64, 64, 56, 3), (8, 128, 128, 28, 3), (8, 256, 256, 14, 3), (8, 512, 512, 7, 3),
                   (1, 64, 64, 56, 3), (1, 512, 512, 7, 3), (2, 3, 16, 32, 3)):
@@ -150,6 +151,8 @@ def cases() -> Iterator[tuple[str, Callable[[], Tensors]]]:
     for dtype in ("bfloat16", "float64", "float16"):
         yield case(conv, 4, 32, 32, 14, 3, padding=1, dtype=dtype)
         yield case(conv, 4, 64, 32, 14, 1, dtype=dtype)
+    for sizes, padding in (((2, 64, 64, 28, 3), 1), ((1, 16, 40, 15, 5), 0), ((8, 128, 64, 7, 3), 1)):
+        yield case(conv, *sizes, padding=padding, dtype="bfloat16")
     yield case(conv1d, 8, 16, 32, 128, 3)
     yield case(conv1d, 2, 1, 1, 4096, 5, padding=2)
     yield case(transposed, 4, 32, 16, 14, 3, 2)
@@ -256,7 +259,7 @@ def main(arguments: list[str]) -> int:
         path.write_text(json.dumps(found, indent=0))
         return 0
     before = json.loads(path.read_text())
-    differ = [name for name in found if before.get(name) != found[name]]
+    differ = [name for name in found if before.get(name, [""])[0] != found[name][0]]
     for name in differ:
         print(f"{name}\n  {before.get(name, ['new'])[1:]}\n  {found[name][1:]}")
     print(f"{len(differ)} of {len(found)} differ")
