@@ -126,7 +126,8 @@ def cases() -> Iterator[tuple[str, Callable[[], Tensors]]]:
         for kind in ("nn", "nt", "tn"):
             yield case(product, m, k, n, kind, batch=batch)
     for dtype in ("float64", "float16", "int32", *REDUCED):
-        for m, k, n in ((37, 70, 41), (256, 256, 256), (1024, 1024, 1024), (64, 784, 128), (128, 2000, 96), (3, 64, 64)):
+        for m, k, n in ((37, 70, 41), (256, 256, 256), (1024, 1024, 1024), (64, 784, 128), (128, 2000, 96),
+                        (3, 64, 64)):
             for kind in ("nn", "nt", "tn"):
                 yield case(product, m, k, n, kind, dtype=dtype)
     yield case(product, 128, 64, 128, "nn", batch=(8,), dtype="bfloat16")
@@ -163,8 +164,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Tensors]]]:
     for most, inside, outside in ((256, 64, 64), (1024, 768, 768), (40, 16, 16)):
         yield case(symbolic, most, inside, outside)
         yield case(symbolic, most, inside, outside, summed=True)
-    for name, make in PLAIN.items():
-        yield name, make
+    yield from PLAIN.items()
 
 
 PLAIN: dict[str, Callable[[], Tensors]] = {

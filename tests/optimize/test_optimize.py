@@ -47,8 +47,8 @@ from glassgrad.compiler.lower.loops import (
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize import recipes
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
-from glassgrad.compiler.optimize.product import contraction_axes as axes
 from glassgrad.compiler.optimize.recipes import optimize, unoptimized
+from glassgrad.compiler.optimize.targets import cpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.pipeline import make_source
 
@@ -174,7 +174,7 @@ def test_tasks(n: int, count: int, rng: np.random.Generator) -> None:
 def test_share_out(n: int, most: int, rng: np.random.Generator) -> None:
     out, x = param(0, n * 6), param(1, n * 6)
     loops = [counter("i", n), counter("j", 2), counter("k", 3)]
-    at = add(multiply(add(multiply(axes.one(loops[0]), 2), loops[1]), 3), loops[2])
+    at = add(multiply(add(multiply(moves.one(loops[0]), 2), loops[1]), 3), loops[2])
     store: list[Statement] = [Store(out, at, load(x, at) * 2.0)]
     before = store
     for r in reversed(loops):
@@ -448,7 +448,7 @@ def test_nothing_is_packed_into_much_more_memory_than_it_is_made_of(monkeypatch:
     value = matmul(x, repeated)
     ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, value.shape)), value)),))
     assert optimize(lower(ast), AVX512).moves[0].startswith("contract")
-    monkeypatch.setattr(axes, "MOST_PACKED", 4096)
+    monkeypatch.setattr(cpu, "MOST_PACKED", 4096)
     assert not any(move.startswith("contract") for move in optimize(lower(ast), AVX512).moves)
 
 

@@ -32,15 +32,12 @@ from glassgrad.compiler.lower.loops import (
     task_loops,
     walk,
 )
-from glassgrad.compiler.optimize.decisions import Choice, Decisions, Refused, read, settled
+from glassgrad.compiler.optimize.contractions import contraction, in_blocks
+from glassgrad.compiler.optimize.decisions import Choice, Decisions, Refused, fixed, read
 from glassgrad.compiler.optimize.moves import cold_path as rare, loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.moves.split_by_remainder import residues
 from glassgrad.compiler.optimize.moves.streaming_stores import past_caches
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, turned
-from glassgrad.compiler.optimize.product.gpu_tiles import group_tiles
-from glassgrad.compiler.optimize.product.matrix_unit import on_matrix_unit
-from glassgrad.compiler.optimize.product.packed import contraction
-from glassgrad.compiler.optimize.product.symbolic_blocks import in_blocks
 from glassgrad.compiler.optimize.targets.target import Target
 
 __all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # the moves' readers know all kinds from here
@@ -59,18 +56,18 @@ class Lanes(Choice):
 
 
 @dataclass(frozen=True)
-class Fold(Choice):
+class FoldedLanes(Choice, names=["fold"]):
     """Vectors along a reduced loop, folded at the end: their number decides which values are added to which."""
-    loop: str = settled()
-    tile: int = settled()
-    lanes: int = settled()
+    loop: str = fixed()
+    tile: int = fixed()
+    lanes: int = fixed()
 
 
 @dataclass(frozen=True)
-class Group(Choice):
+class PartialSums(Choice, names=["group"]):
     """Partial results over chunks of a reduced loop."""
-    loop: str = settled()
-    chunk: int = settled()
+    loop: str = fixed()
+    chunk: int = fixed()
 
 
 @dataclass(frozen=True)
@@ -94,15 +91,10 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, contract: bool 
     products = False
     for phase in kernel.phases:
         for body in [b for part in residues(phase.body) for b in in_blocks(moves.merge_all(part))]:
-            tiled = group_tiles(body, target, decisions) if target.groups else None
-            if tiled is not None:
-                rest = plain(tiled.rest, target, decisions) if tiled.rest is not None else []
-                phases += [Phase(b) for b in [*tiled.phases, *rest]]
-                continue
-            contracted = (on_matrix_unit(body, target, decisions) or contraction(body, target, decisions)) \
-                if contract and not target.groups else None
-            phases += [Phase(b) for b in (plain(body, target, decisions) if contracted is None else contracted)]
-            products = products or contracted is not None
+            tiled = contraction(body, target, decisions) if contract or target.groups else None
+            done, rest = ([], body) if tiled is None else tiled
+            phases += [Phase(b) for b in [*done, *(plain(rest, target, decisions) if rest else [])]]
+            products = products or tiled is not None
     past = () if products or target.groups else past_caches([phase.body for phase in phases], target, decisions)
     phases = [Phase(rare.branch(phase.body)) for phase in phases]
     return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, past)
@@ -187,7 +179,7 @@ def grouped(loops: list[For], inner: list[Statement], total: int, target: Target
     parts = sum_moves.group(inner, [f.range for f in loops], chunk) if chunk < n else None
     if parts is None:
         return None
-    decisions.ask(Group(reduced.range.arg.name, chunk), lambda c: None)
+    decisions.ask(PartialSums(reduced.range.arg.name, chunk), lambda c: None)
     first, second = parts
     for f in reversed(loops):
         second = [For(f.range, TASK, second)]
@@ -216,7 +208,7 @@ def along_rows(body: list[Statement], lanes: int, decisions: Decisions, most: in
             tile = min(most, _tile(s.body))
             wide = sum_moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes)
             if wide is not None:
-                decisions.ask(Fold(s.range.arg.name, tile, lanes), lambda c: None)
+                decisions.ask(FoldedLanes(s.range.arg.name, tile, lanes), lambda c: None)
             out += wide or [s]
     return out
 

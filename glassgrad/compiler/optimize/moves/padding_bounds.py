@@ -62,6 +62,11 @@ class Edges:
         self._inside: dict[UOp, list[tuple[int, int]]] = {}
 
     @staticmethod
+    def of_factor(factor: UOp, m: list[UOp], k: list[UOp]) -> Edges | None:
+        """The edges of a factor that is read from memory: none where it is read without a gate."""
+        return Edges.of(factor.src[2], m, k) if len(factor.src) == 3 else Edges([])
+
+    @staticmethod
     def of(gate: UOp, m: list[UOp], k: list[UOp]) -> Edges | None:
         """The gate's conditions by the loops that decide them; None where one is of another form."""
         halves: list[Half] = []

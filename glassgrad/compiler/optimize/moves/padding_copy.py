@@ -19,8 +19,7 @@ from glassgrad.compiler.graph.index_algebra import Terms, add, both, bounds, bui
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, Store, counter, load, local, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.product.contraction_axes import stride_along
-from glassgrad.compiler.optimize.product.recognize import Product
+from glassgrad.compiler.optimize.product.recognize import Product, stride_along
 
 REREAD = 2          # times that a window reads each number of the copy, at least
 

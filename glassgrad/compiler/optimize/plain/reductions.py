@@ -35,10 +35,10 @@ from glassgrad.compiler.lower.loops import (
     load,
     local,
 )
-from glassgrad.compiler.optimize.decisions import Choice, Decisions, settled
+from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.product.contraction_axes import stride_along
-from glassgrad.compiler.optimize.product.recognize import Product
+from glassgrad.compiler.optimize.moves.loop_moves import one
+from glassgrad.compiler.optimize.product.recognize import Product, stride_along
 from glassgrad.compiler.optimize.targets.target import Target
 
 ROWS = 8               # read at once
@@ -50,7 +50,7 @@ LEAST_SLICE = 256
 
 
 @dataclass(frozen=True)
-class Rows(Choice):
+class ReadRows(Choice, names=["rows"]):
     """Rows of a reduction that are read at once."""
     count: int
 
@@ -58,9 +58,9 @@ class Rows(Choice):
 @dataclass(frozen=True)
 class Slices(Choice):
     """A sum over columns that walks along the rows: the width of a slice, and rows added at once."""
-    loop: str = settled()
-    width: int = settled()
-    rows: int = settled()
+    loop: str = fixed()
+    width: int = fixed()
+    rows: int = fixed()
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class RowsAtOnce:
     def together(self, wide: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
         """for row: for few: S  ->  for rows by count: TILE count: TILE few: S      (S is the reduction, with lanes)"""
         most = target.vector_registers // 2
-        chosen = decisions.ask(Rows(self.count), lambda c: f"at most {most} rows" if c.count > most else None)
+        chosen = decisions.ask(ReadRows(self.count), lambda c: f"at most {most} rows" if c.count > most else None)
         if self.few is not None:
             wide = moves.wide(For(self.few.range, LOOP, wide), self.width, 1)
         return moves.wide(For(self.row.range, LOOP, wide), chosen.count, 1)
@@ -198,7 +198,7 @@ def _within(loop: For, body: list[Statement], lanes: int) -> list[Statement]:
         if not count or not width:
             continue
         outer, lane = counter(loop.range.arg.name + "o", count), counter(loop.range.arg.name + "l", width)
-        at = add(index(start), add(multiply(_one(outer), lanes), _one(lane)))
+        at = add(index(start), add(multiply(one(outer), lanes), one(lane)))
         block = moves.rebuild(body, {loop.range: at})
         block = [lane_inside(s, lane) for s in block] if width > 1 else block
         out += [For(outer, LOOP, block)] if count > 1 else block
@@ -223,7 +223,7 @@ def _slices(loop: For, reduction: Reduction, width: int, rows: int, tile: int, l
         if not count or not together:
             continue
         block, step = counter(k.arg.name + "b", count), counter(k.arg.name + "u", together)
-        at = add(index(start), add(multiply(_one(block), rows), _one(step)))
+        at = add(index(start), add(multiply(one(block), rows), one(step)))
         products = moves.rebuild(reduction.loop.body, {k: at})
         part = along([*[Assign(r, identity(c, r.dtype)) for r, c in combines.items()],
                       *([For(step, TILE, products)] if together > 1 else products),
@@ -233,10 +233,6 @@ def _slices(loop: For, reduction: Reduction, width: int, rows: int, tile: int, l
     totals: dict[UOp, UOp] = {r: load(m, inner) for r, m in sums.items()}
     body += along(moves.rebuild(reduction.rest, totals))
     return For(outer, loop.kind, []), body
-
-
-def _one(range_: UOp) -> UOp:
-    return range_ if range_.arg.size > 1 else index(0)
 
 
 def _reads(reduction: Reduction) -> list[UOp]:
