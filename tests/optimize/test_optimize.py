@@ -22,7 +22,7 @@ from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Measure, Param
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import add, index, multiply
+from glassgrad.compiler.graph.index_algebra import add, index, multiply, substitute_index
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (
@@ -167,6 +167,29 @@ def test_tasks(n: int, count: int, rng: np.random.Generator) -> None:
     compare(params, [loop], [[after]], rng)
     number = after.range.arg.size if after.kind == TASK else 1
     assert number <= max(count, 1) or number == n
+
+
+@pytest.mark.parametrize("n", RAGGED)
+@pytest.mark.parametrize("kind", [LOOP, TASK, TILE])
+def test_nested(n: int, kind: str, rng: np.random.Generator) -> None:
+    out, x = param(0, n * 6), param(1, n * 6)
+    i, j = counter("i", n), counter("j", 6)
+    whole = counter("w", n * 6)
+    at = moves.flat_index([i, j]) if n > 1 else j
+    before: list[Statement] = [For(whole, LOOP, [Store(out, whole, load(x, whole) * 2.0)])]
+    after = moves.nested([i, j], [Store(out, at, load(x, at) * 2.0)], kind)
+    compare([out, x], before, [after], rng)
+    assert [s.range for s in walk(after) if isinstance(s, For)] == ([i, j] if n > 1 else [j])
+
+
+@pytest.mark.parametrize("size, piece", [(10, 5), (11, 5), (4, 5), (5, 5), (1, 1)])
+def test_left_of_a_length(size: int, piece: int) -> None:
+    number = counter("b", -(-size // piece))
+    stop = moves.left_of(size, piece, number)
+    assert (stop is None) == (size % piece == 0)
+    if stop is not None:
+        left = [substitute_index(stop, {number: index(at)}, {}).arg for at in range(number.arg.size)]
+        assert [min(piece, n) for n in left] == [min(piece, size - at * piece) for at in range(number.arg.size)]
 
 
 @pytest.mark.parametrize("n", RAGGED)
