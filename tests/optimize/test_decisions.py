@@ -15,7 +15,8 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, Refused, read
-from glassgrad.compiler.optimize.recipes import Lanes, decide, optimize
+from glassgrad.compiler.optimize.plain.plain_loops import Lanes
+from glassgrad.compiler.optimize.recipes import decide, optimize
 from glassgrad.compiler.optimize.targets.target import Target
 
 SMALL = Target("x86_64", 16, 16, frozenset({"sse2"}), l1_bytes=1 << 10, l2_bytes=4 << 10)

@@ -45,8 +45,8 @@ from glassgrad.compiler.lower.loops import (
     walk,
 )
 from glassgrad.compiler.lower.lower import lower
-from glassgrad.compiler.optimize import recipes
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
+from glassgrad.compiler.optimize.plain import plain_loops
 from glassgrad.compiler.optimize.recipes import optimize, unoptimized
 from glassgrad.compiler.optimize.targets import cpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -432,7 +432,7 @@ def test_convolution_and_its_gradients(image: tuple[int, int], kernel: tuple[int
 def test_rows_columns_and_everything(shape: tuple[int, int], axis: int, rng: np.random.Generator,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """With small grains, so that small shapes are grouped, chunked and spread over tasks as large ones are."""
-    monkeypatch.setattr(recipes, "ADDS", 16)
+    monkeypatch.setattr(plain_loops, "ADDS", 16)
     values, log = Inputs(), []
     x = values.leaf(rng.uniform(0.1, 1, shape).astype("float32"))
     top = x.reduce(o.AMAX, [axis])

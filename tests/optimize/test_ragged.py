@@ -64,9 +64,9 @@ GRAPHS: dict[str, list[tuple[Target, Make, Shapes]]] = {
     "tasks": [(AVX512, lambda x: x + 1, lambda n: ((n, 13),)), (NEON, lambda x: x.sum(1), lambda n: ((n, 13),))],
 }
 LIMITS: dict[str, dict[str, float]] = {     # what makes small sizes worth it, for every kind, or for one of them
-    "recipes": {"ADDS": 16},
-    "plain.reductions": {"LEAST_ROW": 16, "SLICE": 32, "LEAST_SLICE": 16},
+    "plain.plain_loops": {"ADDS": 16},
 }
+ROW_LIMITS = {"LEAST_ROW": 16, "SLICE": 32, "LEAST_SLICE": 16}
 OWN_LIMITS: dict[str, dict[str, dict[str, Any]]] = {
     "contract": {"targets.cpu": {"NEAR_K": 32, "PACK_WORK": 64}, "product.packing": {"READ_AT_ONCE": 64}},
     "direct": {"targets.cpu": {"LEAST_USE": 0.0, "REREAD": 0, "PACK": 0.0}},
@@ -89,6 +89,8 @@ def lowered(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, values in {**LIMITS, **OWN_LIMITS.get(kind, {})}.items():
         for name, value in values.items():
             monkeypatch.setattr(importlib.import_module(f"{package.__name__}.{module}"), name, value)
+    for name, value in ROW_LIMITS.items():
+        monkeypatch.setattr(cpu, name, value)
     if kind in FAMILY_LIMITS:
         monkeypatch.setitem(cpu.LIMITS, kind, FAMILY_LIMITS[kind])
 

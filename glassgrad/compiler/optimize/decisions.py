@@ -37,7 +37,7 @@ class Choice:
     """One decision: integers, truth values and words, by field. A subclass is a kind of decision, and its text begins
     with the class's name in small letters, or with the name it is declared with.
 
-    >>> from glassgrad.compiler.optimize.recipes import Lanes
+    >>> from glassgrad.compiler.optimize.plain.plain_loops import Lanes
     >>> text = str(Lanes("i1", tile=4, lanes=16)); text
     'lanes(loop=i1, tile=4, lanes=16)'
     >>> read(text) == Lanes("i1", tile=4, lanes=16)
@@ -124,13 +124,14 @@ def read(text: str) -> Choice:
 
 
 def _value(known: Field[Any], value: str, text: str) -> Any:
-    if known.type == "bool" and value in ("yes", "no"):
+    type_name = known.type if isinstance(known.type, str) else known.type.__name__
+    if type_name == "bool" and value in ("yes", "no"):
         return value == "yes"
-    if known.type == "int" and re.fullmatch(r"\d{1,9}", value):
+    if type_name == "int" and re.fullmatch(r"\d{1,9}", value):
         return int(value)
-    if known.type == "str" and re.fullmatch(r"\w+", value):
+    if type_name == "str" and re.fullmatch(r"\w+", value):
         return value
-    raise Refused(f"{known.name}={value} in {text!r} is no {known.type}")
+    raise Refused(f"{known.name}={value} in {text!r} is no {type_name}")
 
 
 class Decisions:

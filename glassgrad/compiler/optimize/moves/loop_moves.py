@@ -279,6 +279,12 @@ def edge_gate(expression: UOp, gate: UOp | None, memo: Replace | None = None) ->
     return substitute_index(expression, replace, {})
 
 
+def zero_outside(value: UOp, gate: UOp | None) -> UOp:
+    """The value where the gate holds, and 0 elsewhere; nothing is read there."""
+    gated = edge_gate(value, gate)
+    return gated if gate is None or gated.op is o.LOAD else gate.where(gated, const(0, gated.dtype))
+
+
 def _and(gates: tuple[UOp, ...], gate: UOp) -> UOp:
     joined = both(gates[0] if gates else None, gate)
     return const(True) if joined is None else joined

@@ -17,7 +17,7 @@ from __future__ import annotations
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp, const, identity
+from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (
     LANE,
     LOOP,
@@ -168,11 +168,7 @@ class _SharedTile:
         at, at_k = add(self.begin, position), add(begin_k, k)
         gate = both(moves.below(at, self.axis.size), moves.below(at_k, self.k.size))
         value = substitute_index(self.value, {**self.axis.apart(at), **self.k.apart(at_k)}, {})
-        if gate is not None:
-            value = moves.edge_gate(value, gate)
-            if value.op is not o.LOAD:
-                value = gate.where(value, const(0, value.dtype))
-        return self.for_all(Assign(self.next, value))
+        return self.for_all(Assign(self.next, moves.zero_outside(value, gate)))
 
     def kept(self) -> list[Statement]:
         """Store the registers to memory."""

@@ -71,10 +71,7 @@ class PackedFactor:
         reads = [n for n in toposort([value]) if n.op is o.LOAD]
         along_k = bool(reads) and not any(stride_along(n.src[1], spot) == 1 for n in reads) and \
             all(stride_along(n.src[1], self.k[-1]) == 1 and stride_along(n.src[1], spot) is not None for n in reads)
-        if gate is not None:
-            value = moves.edge_gate(value, gate)
-            if value.op is not o.LOAD:
-                value = gate.where(value, const(0, value.dtype))
+        value = moves.zero_outside(value, gate)
         store: list[Statement] = [Store(self.memory, self.place(one(panel), flat_index(self.k), one(spot)), value)]
         if along_k:
             body, loops = self.across(spot, store, lanes), self.k[:-1]
@@ -297,10 +294,7 @@ class UnitPanels:
         elif self.axis.size % self.width:
             gate = both(gate, moves.below(position, self.axis.size))
         value = substitute_index(self.value, {**self.axis.apart(position), **self.k.apart(k)}, {})
-        if gate is None:
-            return value
-        value = moves.edge_gate(value, gate)
-        return value if value.op is o.LOAD else gate.where(value, const(0, value.dtype))
+        return moves.zero_outside(value, gate)
 
 
 def carrier_of(dtype: DType) -> DType:

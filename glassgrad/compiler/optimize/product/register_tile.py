@@ -41,7 +41,6 @@ from glassgrad.compiler.lower.loops import (
 )
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
-from glassgrad.compiler.optimize.plain.reductions import few_rows
 from glassgrad.compiler.optimize.product.packing import PackedFactor
 from glassgrad.compiler.optimize.product.recognize import (
     FlatProduct,
@@ -268,6 +267,17 @@ class RegisterPlan(FlatProduct):
         if c.right == "near":
             why = why or self.must_pack_together(c.rows, c.vectors)
         return why or (self.right_must_be_packed() if c.right == "in_place" else None)
+
+
+def few_rows(p: Product) -> bool:
+    """Whether a factor has so few rows that packing the other one would take longer: both lie along k, and plain loops
+    read them so."""
+    factors = ((p.left, p.m), (p.right, p.n))
+    if len(p.k) != 1 or p.k_stop is not None or p.k[0].arg.size < cpu.LEAST_ROW or not all(
+            f.op is o.LOAD and len(f.src) == 2 and stride_along(f.src[1], p.k[0]) == 1 for f, _ in factors):
+        return False
+    return any(len(few) == 1 and few[0].arg.size <= cpu.FEW_ROWS and any(r.arg.size >= 2 * cpu.READ_ROWS for r in many)
+               for (_, few), (_, many) in (factors, factors[::-1]))
 
 
 # -- the loops -------------------------------------------------------------------------------------------------------

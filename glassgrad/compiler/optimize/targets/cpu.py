@@ -44,6 +44,14 @@ PACK = 1.0               # cycles to pack one number of the other factor
 TURN = 1.0               # cycles to move one number of a finished tile to its place
 APART = 8.0              # and so many more for each piece of memory in which the tile's numbers of one column lie
 
+# -- rows and columns of reductions ----------------------------------------------------------------------------------
+READ_ROWS = 8            # read at once
+FEW_ROWS = 8             # of the other factor that are multiplied with each of them
+LEAST_ROW = 64           # elements of a row that are worth a stream
+LONGEST_COLUMN = 1024    # sums of READ_ROWS products each that one place in memory adds up: more would be inaccurate
+SLICE = 1024             # elements of a row that one task goes along: a page of float32
+LEAST_SLICE = 256
+
 # -- windows and lanes along the sum ---------------------------------------------------------------------------------
 LEAST_OUTER = 8          # images and channels that are tasks; fewer are left to families that cut rows or sums
 MOST_TAPS = 10           # summed at once: each takes two registers
