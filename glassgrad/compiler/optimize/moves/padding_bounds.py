@@ -1,11 +1,11 @@
 """Padding as loop bounds. In: the gate of a padded factor. Out: which of its loops' iterations multiply no zeros.
 
 A padded image is 0 outside its edges, and a window that reaches over them multiplies zeros. Which taps do depends on
-the position alone, so nobody has to store the zeros or to ask at every tap:
+the position alone, so the zeros need not be stored, and no tap needs a test:
 
     for i: for k in taps: if 0 <= i + k - 1 < n: S        ->  for i: for k from max(0, 1 - i) below n + 1 - i: S
 
-Where neighbouring positions share a register tile, the loop is cut into runs of iterations that want the same of them:
+Where neighbouring positions share a register tile, the loop is cut into runs of iterations that use the same of them:
 
     TILE t in 4: for k in taps: if 0 <= t + k - 1: S      ->  TILE t in 4: k = 0: if 0 < t: S;  for k from 1: S
 
@@ -38,7 +38,7 @@ class Half:
 
 @dataclass(frozen=True)
 class Run:
-    """Iterations low <= k < high, which the positions first <= t < last of a register tile want."""
+    """Iterations low <= k < high, which the positions first <= t < last of a register tile use."""
     low: int
     high: int
     first: int
@@ -54,7 +54,7 @@ class Piece:
 
 
 class Edges:
-    """The edges of a padded factor: each loop of K is bound by at most one loop of M, and each of M binds but one."""
+    """The edges of a padded factor: each loop of K is bounded by at most one loop of M, and each of M bounds one."""
 
     def __init__(self, halves: list[Half]):
         self.halves = halves
@@ -90,7 +90,7 @@ class Edges:
 
     @cached_property
     def bound(self) -> dict[UOp, UOp | None]:
-        """The loops of K that are bound, with the loop of M that binds each."""
+        """The loops of K that are bounded, with the loop of M that bounds each."""
         return {h.k: h.m for h in self.halves}
 
     def taps_first(self, k: list[UOp], steps: dict[UOp, int]) -> list[UOp]:
@@ -100,7 +100,7 @@ class Edges:
         return [*sorted(taps, key=lambda r: abs(steps[r])), *[r for r in k if r not in taps]]
 
     def interval(self, k: UOp, place: UOp) -> tuple[UOp, UOp]:
-        """Where the loop begins and ends that is bound at this place of its loop of M."""
+        """Where a bounded loop begins and ends, at this position of its loop of M."""
         low, high = index(0), index(k.arg.size)
         for h in self.halves:
             if h.k is not k:
@@ -113,7 +113,7 @@ class Edges:
         return low, high
 
     def share(self, k: UOp) -> float:
-        """The share of a bound loop's iterations that multiply no zeros."""
+        """The fraction of a bounded loop's iterations that multiply no zeros."""
         m = self.bound[k]
         if m is None:
             low, high = self.interval(k, index(0))
@@ -153,7 +153,7 @@ class Edges:
         return tuple(out)
 
     def _intervals(self, k: UOp) -> list[tuple[int, int]]:
-        """The iterations of a bound loop that multiply no zeros, for each place of the loop of M that binds it."""
+        """The iterations of a bounded loop that multiply no zeros, at each position of the loop of M that bounds it."""
         found = self._inside.get(k)
         if found is None:
             m = self.bound[k]
@@ -162,7 +162,7 @@ class Edges:
         return found
 
     def _interval(self, k: UOp, place: int) -> tuple[int, int]:
-        """`interval` at a place that is known."""
+        """`interval` at a position that is known."""
         low, high = 0, k.arg.size
         for h in self.halves:
             if h.k is k:

@@ -240,6 +240,30 @@ class FlatProduct:
             return "the left factor does not lie along k"
         return None
 
+    @cached_property
+    def left_along_m(self) -> bool:
+        """Whether the left factor lies along M, with so few lines and pages along k that those of a tile stay near."""
+        left = self.product.left
+        if left.op is not o.LOAD or len(left.src) != 2 or len(self.product.k) != 1 or len(self.m.parts) != 1:
+            return False
+        step = stride_along(left.src[1], self.product.k[0])
+        if step is None or stride_along(left.src[1], self.m.parts[0]) != 1:
+            return False
+        pitch = step * left.dtype.itemsize
+        return 4 * cpu.CACHE_LINE * self.depth <= self.target.l1_bytes and \
+            abs(pitch) * self.depth <= cpu.NEAR_BYTES and fit_sets(self.depth, pitch, 8)
+
+    def right_off_n(self) -> str | None:
+        """Why the right factor must be packed; None where its rows lie along N and can be read in place."""
+        right = self.product.right
+        if right.op is not o.LOAD or len(right.src) != 2 or right.dtype is not self.product.total.dtype:
+            return "the right factor is computed, not read"
+        if self.n.pitch or len(self.product.k) != 1 or len(self.n.parts) != 1:
+            return "the right factor is not a matrix"
+        if stride_along(right.src[1], self.n.parts[0]) != 1 or stride_along(right.src[1], self.product.k[0]) is None:
+            return "the right factor does not lie along N"
+        return None
+
     def lines_apart(self, rows: int, ways: int) -> bool:
         """Whether so many rows of the left factor fit a first-level cache together."""
         left = self.product.left
@@ -285,6 +309,17 @@ def image_axis(p: Product) -> tuple[FlatAxis, list[UOp]] | None:
     if 2 * footprint(p.right, p.k + p.n) > count(p.k + p.n):
         return None
     return FlatAxis([rows, columns], (rows.arg.size - 1) * pitch + columns.arg.size, pitch), p.n[:-2]
+
+
+def few_rows(p: Product) -> bool:
+    """Whether a factor has so few rows that packing the other one would take longer: both lie along k, and plain loops
+    read them so."""
+    factors = ((p.left, p.m), (p.right, p.n))
+    if len(p.k) != 1 or p.k_stop is not None or p.k[0].arg.size < cpu.LEAST_ROW or not all(
+            f.op is o.LOAD and len(f.src) == 2 and stride_along(f.src[1], p.k[0]) == 1 for f, _ in factors):
+        return False
+    return any(len(few) == 1 and few[0].arg.size <= cpu.FEW_ROWS and any(r.arg.size >= 2 * cpu.READ_ROWS for r in many)
+               for (_, few), (_, many) in (factors, factors[::-1]))
 
 
 def swells(factor: UOp, loops: list[UOp]) -> bool:

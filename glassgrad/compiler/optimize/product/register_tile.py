@@ -46,6 +46,7 @@ from glassgrad.compiler.optimize.product.recognize import (
     FlatProduct,
     Product,
     count,
+    few_rows,
     fit_sets,
     flat_axis,
     image_axis,
@@ -100,7 +101,7 @@ class RegisterPlan(FlatProduct):
 
     def tiles(self) -> list[Tiling]:
         """Every tile that the registers hold, with where its factors are read; its blocks are not decided yet."""
-        right = ["in_place", "packed"] if self.right_must_be_packed() is None else ["packed"]
+        right = ["in_place", "packed"] if self.right_off_n() is None else ["packed"]
         found = []
         for vectors in (2, 1, 3, 4, 5, 6, 7):
             if vectors > max(1, -(-self.n.size // self.lanes)):
@@ -164,11 +165,11 @@ class RegisterPlan(FlatProduct):
             return block_m, panels_n
         panel = rows * min(self.depth, cpu.NEAR_K) * self.itemsize
 
-        def room(m: int) -> int:
+        def fits(m: int) -> int:
             if m > 1 and m * panel > cache:
                 return 0
             return max(1, cache // (m * rows * columns * self.itemsize)) if self.depth > cpu.NEAR_K else panels_n
-        return blocks(panels_m, panels_n, wanted, square(rows, columns), room)
+        return blocks(panels_m, panels_n, wanted, square(rows, columns), fits)
 
     # -- sizes -----------------------------------------------------------------------------------------------
     @cached_property
@@ -193,7 +194,7 @@ class RegisterPlan(FlatProduct):
     def right_stays_near(self, vectors: int) -> bool:
         """Whether a panel of the right factor, read in place, stays in the first-level cache for all of M."""
         right = self.product.right
-        if self.right_must_be_packed() is not None or 2 * self.panel_bytes(vectors) > self.target.l1_bytes:
+        if self.right_off_n() is not None or 2 * self.panel_bytes(vectors) > self.target.l1_bytes:
             return False
         step = stride_along(right.src[1], self.product.k[0]) or 0
         return fit_sets(self.depth, step * right.dtype.itemsize, 8)
@@ -217,30 +218,6 @@ class RegisterPlan(FlatProduct):
         if self.product.left.dtype is not self.product.total.dtype or self.n.pitch:
             return "the left factor is not read as it is"
         return None if self.left_along_m else self.left_off_k(rows)
-
-    @cached_property
-    def left_along_m(self) -> bool:
-        """Whether the left factor lies along M, with so few lines and pages along k that those of a tile stay near."""
-        left = self.product.left
-        if left.op is not o.LOAD or len(left.src) != 2 or len(self.product.k) != 1 or len(self.m.parts) != 1:
-            return False
-        step = stride_along(left.src[1], self.product.k[0])
-        if step is None or stride_along(left.src[1], self.m.parts[0]) != 1:
-            return False
-        pitch = step * left.dtype.itemsize
-        return 4 * cpu.CACHE_LINE * self.depth <= self.target.l1_bytes and \
-            abs(pitch) * self.depth <= cpu.NEAR_BYTES and fit_sets(self.depth, pitch, 8)
-
-    def right_must_be_packed(self) -> str | None:
-        """Why the right factor must be packed; None where its rows lie along N and can be read in place."""
-        right = self.product.right
-        if right.op is not o.LOAD or len(right.src) != 2 or right.dtype is not self.product.total.dtype:
-            return "the right factor is computed, not read"
-        if self.n.pitch or len(self.product.k) != 1 or len(self.n.parts) != 1:
-            return "the right factor is not a matrix"
-        if stride_along(right.src[1], self.n.parts[0]) != 1 or stride_along(right.src[1], self.product.k[0]) is None:
-            return "the right factor does not lie along N"
-        return None
 
     # -- other choices ---------------------------------------------------------------------------------------
     def refuses(self, c: Tiling) -> str | None:
@@ -266,18 +243,7 @@ class RegisterPlan(FlatProduct):
         why = self.left_must_be_packed(c.rows) if c.left == "in_place" else None
         if c.right == "near":
             why = why or self.must_pack_together(c.rows, c.vectors)
-        return why or (self.right_must_be_packed() if c.right == "in_place" else None)
-
-
-def few_rows(p: Product) -> bool:
-    """Whether a factor has so few rows that packing the other one would take longer: both lie along k, and plain loops
-    read them so."""
-    factors = ((p.left, p.m), (p.right, p.n))
-    if len(p.k) != 1 or p.k_stop is not None or p.k[0].arg.size < cpu.LEAST_ROW or not all(
-            f.op is o.LOAD and len(f.src) == 2 and stride_along(f.src[1], p.k[0]) == 1 for f, _ in factors):
-        return False
-    return any(len(few) == 1 and few[0].arg.size <= cpu.FEW_ROWS and any(r.arg.size >= 2 * cpu.READ_ROWS for r in many)
-               for (_, few), (_, many) in (factors, factors[::-1]))
+        return why or (self.right_off_n() if c.right == "in_place" else None)
 
 
 # -- the loops -------------------------------------------------------------------------------------------------------

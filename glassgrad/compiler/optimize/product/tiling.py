@@ -70,13 +70,13 @@ class Tiling(Choice, names=FAMILIES):
 
 # -- work split ------------------------------------------------------------------------------------------------------
 def blocks(panels_m: int, panels_n: int, wanted: int, reads: Callable[[int, int], float],
-           room: Callable[[int], int] | None = None) -> tuple[int, int]:
+           fits: Callable[[int], int] | None = None) -> tuple[int, int]:
     """Panels of M and N in one task: as many tasks as are wanted, or as near to that as can be; of the ways to do so,
-    the one that `reads` least. `room` says how many panels of N fit beside so many of M; 0: that is too many of M.
+    the one that `reads` least. `fits` says how many panels of N fit beside so many of M; 0: that is too many of M.
 
     >>> blocks(16, 16, 4, reads=lambda m, n: 1 / m + 1 / n)                                   # as square as can be
     (8, 8)
-    >>> blocks(16, 16, 4, reads=lambda m, n: 1 / m + 1 / n, room=lambda m: 16 // m)           # a block of 16 fits
+    >>> blocks(16, 16, 4, reads=lambda m, n: 1 / m + 1 / n, fits=lambda m: 16 // m)           # a block of 16 fits
     (4, 4)
     >>> blocks(16, 16, 4, reads=lambda m, n: 1 / m)                                           # M is best left whole
     (16, 4)
@@ -84,7 +84,7 @@ def blocks(panels_m: int, panels_n: int, wanted: int, reads: Callable[[int, int]
     found: list[tuple[int, float, int, int]] = []
     for tasks_m in range(1, panels_m + 1):
         block_m = -(-panels_m // tasks_m)
-        most = panels_n if room is None else min(room(block_m), panels_n)
+        most = panels_n if fits is None else min(fits(block_m), panels_n)
         if most < 1:
             continue
         tasks_m = -(-panels_m // block_m)
