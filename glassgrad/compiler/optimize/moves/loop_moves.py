@@ -115,6 +115,15 @@ def nested(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP) -> li
     return body
 
 
+def pieces(size: int, piece: int) -> list[tuple[int, int]]:
+    """A length as whole pieces and the rest: (how many, how long).
+
+    >>> pieces(100, 16)
+    [(6, 16), (1, 4)]
+    """
+    return [(times, length) for times, length in ((size // piece, piece), (1, size % piece)) if times and length]
+
+
 def left_of(size: int, piece: int, number: UOp) -> UOp | None:
     """Where piece `number` of a length ends: the last one may be shorter; None where all are whole."""
     return add(index(size), multiply(one(number), -piece)) if size % piece else None

@@ -25,6 +25,8 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 
+Region = tuple[UOp, UOp, UOp | None]        # iterations from, and below; the condition for one to be used, None: all
+
 
 @dataclass(frozen=True)
 class Half:
@@ -34,6 +36,11 @@ class Half:
     m_step: int
     k_step: int
     limit: int
+
+    def holds(self, k: UOp) -> UOp:
+        """The condition, at an iteration of the loop of K."""
+        along_m = index(0) if self.m is None else multiply(self.m, self.m_step)
+        return less(add(along_m, multiply(k, self.k_step)), index(self.limit))
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,14 @@ class Edges:
             else:
                 low = decided(o.MAX, low, add(divide(multiply(left, -1), -h.k_step), index(1)))
         return low, high
+
+    def regions(self, k: UOp, place: UOp, inside: UOp | None = None, runs: tuple[Run, ...] = ()) -> list[Region]:
+        """A loop of K as regions (begin, end, condition): of its iterations at a position of its loop of M; or, where
+        neighbours of that loop share a register tile, of these runs, which only some of the tile's positions use."""
+        if inside is not None:
+            return [(index(run.low), index(run.high), between(index(run.first), inside, index(run.last)))
+                    for run in runs]
+        return [(*(self.interval(k, place) if k in self.bound else (index(0), index(k.arg.size))), None)]
 
     def share(self, k: UOp) -> float:
         """The fraction of a bounded loop's iterations that multiply no zeros."""

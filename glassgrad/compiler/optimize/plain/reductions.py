@@ -178,10 +178,8 @@ def _within(loop: For, body: list[Statement], lanes: int) -> list[Statement]:
         return For(lane, LANE, [s])
 
     out: list[Statement] = []
-    size, start = loop.range.arg.size, 0
-    for count, width in ((size // lanes, lanes), (1, size % lanes)):
-        if not count or not width:
-            continue
+    start = 0
+    for count, width in moves.pieces(loop.range.arg.size, lanes):
         outer, lane = counter(loop.range.arg.name + "o", count), counter(loop.range.arg.name + "l", width)
         at = add(index(start), add(multiply(one(outer), lanes), one(lane)))
         block = moves.rebuild(body, {loop.range: at})
@@ -204,9 +202,7 @@ def _slices(loop: For, reduction: Reduction, width: int, rows: int, tile: int, l
 
     body = along([Store(sums[r], inner, identity(c, r.dtype)) for r, c in combines.items()])
     start = 0
-    for count, together in ((k.arg.size // rows, rows), (1, k.arg.size % rows)):
-        if not count or not together:
-            continue
+    for count, together in moves.pieces(k.arg.size, rows):
         block, step = counter(k.arg.name + "b", count), counter(k.arg.name + "u", together)
         at = add(index(start), add(multiply(one(block), rows), one(step)))
         products = moves.rebuild(reduction.loop.body, {k: at})

@@ -39,7 +39,7 @@ from glassgrad.compiler.lower.loops import (
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
-from glassgrad.compiler.optimize.moves.padding_bounds import Run, between, bounded, within
+from glassgrad.compiler.optimize.moves.padding_bounds import Region, Run, between, bounded, within
 from glassgrad.compiler.optimize.product.image_plan import CutLoop, ImagePlan
 from glassgrad.compiler.optimize.product.packing import PackedFactor
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
@@ -162,16 +162,13 @@ class ImageTile(Blocks):
         step = Accumulate(self.total, o.ADD, a * b)
         return [step] if wanted is None else [If(wanted, [step])]
 
-    def regions(self, k: UOp, runs: Runs) -> list[tuple[UOp, UOp, UOp | None]]:
-        """A loop of K as pieces (begin, end, which rows of the tile want it; None: all)."""
+    def regions(self, k: UOp, runs: Runs) -> list[Region]:
+        """A loop of K as regions, for the rows of the tile that use them."""
         if k in runs:
-            row, pieces = runs[k]
-            return [(index(run.low), index(run.high),
-                     between(index(run.first), row.inside, index(run.last))) for run in pieces]
-        if k not in self.edges.bound:
-            return [(index(0), index(k.arg.size), None)]
-        place = next((r.place(index(0)) for r in self.rows if r.loop is self.edges.bound[k]), index(0))
-        return [(*self.edges.interval(k, place), None)]
+            row, used = runs[k]
+            return self.edges.regions(k, index(0), row.inside, used)
+        bound_by = self.edges.bound.get(k)
+        return self.edges.regions(k, next((r.place(index(0)) for r in self.rows if r.loop is bound_by), index(0)))
 
     def spot(self, held: UOp) -> UOp:
         """Where LOCAL memory keeps a sum: [held tile][row][column]."""

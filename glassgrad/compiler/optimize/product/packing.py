@@ -122,7 +122,7 @@ class PackedFactor:
         out: list[Statement] = []
         start = 0
         in_registers = 2 * self.width > lanes
-        for times, piece in pieces(k.arg.size, lanes if in_registers else 4 * lanes):
+        for times, piece in moves.pieces(k.arg.size, lanes if in_registers else 4 * lanes):
             outer, inner = counter("kb", times), counter("kq", piece)
             at = add(index(start), add(multiply(one(outer), piece), inner))
             body = moves.rebuild(store, {k: at})
@@ -134,15 +134,6 @@ class PackedFactor:
             out += [For(outer, LOOP, body)] if times > 1 else body
             start += times * piece
         return out
-
-
-def pieces(size: int, piece: int) -> list[tuple[int, int]]:
-    """A length as whole pieces and the rest: (how many, how long).
-
-    >>> pieces(100, 16)
-    [(6, 16), (1, 4)]
-    """
-    return [(times, length) for times, length in ((size // piece, piece), (1, size % piece)) if times and length]
 
 
 # -- for a matrix unit -----------------------------------------------------------------------------------------------

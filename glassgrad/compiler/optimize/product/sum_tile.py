@@ -28,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.index_algebra import add, both, divide, index, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (
     LANE,
@@ -51,7 +51,7 @@ from glassgrad.compiler.lower.loops import (
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
-from glassgrad.compiler.optimize.moves.padding_bounds import Edges, between, bounded
+from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Region, bounded
 from glassgrad.compiler.optimize.product.recognize import Product, count, flat_tasks, footprint, stride_along
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.targets import cpu
@@ -295,15 +295,13 @@ class TapsPlan:
             out += bounded(rows, low, high, self.joined(row) if by_row else row)
         return out
 
-    def regions(self, k: UOp) -> list[tuple[UOp, UOp, UOp | None]]:
-        """A loop of K as pieces (begin, end, which of the taps want it; None: all)."""
-        if k not in self.edges.bound:
-            return [(index(0), index(k.arg.size), None)]
-        m = self.edges.bound[k]
-        if m not in self.inside or m is None:
-            return [(*self.edges.interval(k, index(0) if m is None else m), None)]
-        return [(index(run.low), index(run.high), between(index(run.first), one(m), index(run.last)))
-                for piece in self.edges.pieces(k, m.arg.size) for run in piece.runs]
+    def regions(self, k: UOp) -> list[Region]:
+        """A loop of K as regions, for the taps that use them."""
+        m = self.edges.bound.get(k)
+        if m is None or m not in self.inside:
+            return self.edges.regions(k, index(0) if m is None else m)
+        runs = [run for piece in self.edges.pieces(k, m.arg.size) for run in piece.runs]
+        return self.edges.regions(k, index(0), one(m), tuple(runs))
 
     def wanted(self, condition: UOp | None, body: list[Statement]) -> list[Statement]:
         return body if condition is None else [If(condition, body)]
@@ -338,8 +336,7 @@ class TapsPlan:
         mask = inside
         for h in self.edges.halves:
             if h.k is self.along:
-                tap = index(0) if h.m is None else multiply(h.m, h.m_step)
-                mask = both(mask, less(add(tap, multiply(at, h.k_step)), index(h.limit)))
+                mask = both(mask, h.holds(at))
         (memory, place, *_), (other, there) = p.left.src, p.right.src
         product = load(memory, place, mask) * load(other, there, inside)
         return moves.rebuild([Accumulate(self.part, o.ADD, product)], {self.along: at})

@@ -164,8 +164,7 @@ class WindowPlan:
         mask = inside
         for half in self.edges.halves:
             if half.k is not self.taps:
-                position = index(0) if half.m is None else multiply(half.m, half.m_step)
-                mask = both(mask, less(add(position, multiply(half.k, half.k_step)), index(half.limit)))
+                mask = both(mask, half.holds(half.k))
         memory, at, *_ = p.left.src
         image = load(memory, at, mask)
         body: list[Statement] = []
