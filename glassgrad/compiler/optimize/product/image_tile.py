@@ -43,7 +43,7 @@ from glassgrad.compiler.optimize.moves.padding_bounds import Region, Run, betwee
 from glassgrad.compiler.optimize.product.image_plan import CutLoop, ImagePlan
 from glassgrad.compiler.optimize.product.packing import PackedFactor
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
-from glassgrad.compiler.optimize.product.tiling import Blocks
+from glassgrad.compiler.optimize.product.tiling import PanelBlocks
 from glassgrad.compiler.optimize.targets.target import Target
 
 Runs = dict[UOp, tuple[CutLoop, tuple[Run, ...]]]    # of a loop of K: the loop of M whose tile it is cut for, and how
@@ -59,7 +59,7 @@ def direct(given: Product, target: Target, decisions: Decisions) -> list[list[St
     return ImageTile(plan.chosen(decisions.ask(plan.choice(), plan.refuses, plan.others))).phases()
 
 
-class ImageTile(Blocks):
+class ImageTile(PanelBlocks):
     """A product cut as planned: register tiles of rows x vectors, blocks of tiles, blocks and parts of K."""
 
     def __init__(self, plan: ImagePlan):

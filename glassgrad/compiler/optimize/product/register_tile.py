@@ -53,7 +53,7 @@ from glassgrad.compiler.optimize.product.recognize import (
     stride_along,
     swells,
 )
-from glassgrad.compiler.optimize.product.tiling import Blocks, Tiling, blocks, square
+from glassgrad.compiler.optimize.product.tiling import PanelBlocks, Tiling, blocks, square
 from glassgrad.compiler.optimize.targets import cpu
 from glassgrad.compiler.optimize.targets.target import Target
 
@@ -252,7 +252,7 @@ STEPS_AHEAD = 48         # of K: how early the left factor is fetched where a ta
 SHORT_LOOP = 9           # taps of a window that are written out
 
 
-class RegisterTile(Blocks):
+class RegisterTile(PanelBlocks):
     """A product cut as chosen: a register tile of rows x (vectors x lanes), panels of tiles, blocks of panels."""
 
     def __init__(self, plan: RegisterPlan, c: Tiling):

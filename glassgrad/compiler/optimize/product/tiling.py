@@ -102,7 +102,7 @@ def square(rows: int, columns: int) -> Callable[[int, int], float]:
     return lambda block_m, block_n: 1 / (block_m * rows) + 1 / (block_n * columns)
 
 
-class Blocks:
+class PanelBlocks:
     """The counters of panels in blocks: `task_m`, `task_n` number the blocks, `in_m`, `in_n` the panels of one."""
 
     def __init__(self, panels_m: int, panels_n: int, block_m: int, block_n: int):

@@ -39,7 +39,7 @@ from glassgrad.compiler.optimize.moves.loop_moves import nested, one
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.product.packing import UnitPanels, UnitRanges, narrowed
 from glassgrad.compiler.optimize.product.recognize import FlatProduct, Product, flat_axis, image_axis, swells
-from glassgrad.compiler.optimize.product.tiling import Blocks, Tiling, blocks, square
+from glassgrad.compiler.optimize.product.tiling import PanelBlocks, Tiling, blocks, square
 from glassgrad.compiler.optimize.targets import cpu, matrix_units as units
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
 from glassgrad.compiler.optimize.targets.target import Target
@@ -148,7 +148,7 @@ class UnitPlan(FlatProduct):
         return self.left_off_k(rows)
 
 
-class UnitTile(Blocks):
+class UnitTile(PanelBlocks):
     """A product cut as chosen: small matrices of sums, panels of them, blocks of panels."""
 
     def __init__(self, plan: UnitPlan, c: Tiling):
