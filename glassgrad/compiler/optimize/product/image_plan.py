@@ -73,9 +73,9 @@ def steps_of(edges: Edges, tiles: dict[UOp, int], whole: int) -> tuple[dict[int,
         pieces, tile = edges.pieces(k, tiles[m]), tiles[m]
         written *= sum(len(piece.runs) for piece in pieces)
         shares: dict[int, float] = {}
-        for run, times in [(run, piece.count) for piece in pieces for run in piece.runs]:
+        for run, alike in [(run, piece.count) for piece in pieces for run in piece.runs]:
             length = run.last - run.first
-            shares[length] = shares.get(length, 0.0) + times * (run.high - run.low)
+            shares[length] = shares.get(length, 0.0) + alike * (run.high - run.low)
         all_steps = -(-m.arg.size // tile) * k.arg.size
         joined: dict[int, float] = {}
         for (rows, times), (length, share) in product(steps.items(), shares.items()):
