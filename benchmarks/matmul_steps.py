@@ -14,7 +14,7 @@ from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Kernel, Phase, S
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.decisions import read
 from glassgrad.compiler.optimize.moves.loop_moves import wide
-from glassgrad.compiler.optimize.product.tiling import Contract
+from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.recipes import optimize, unoptimized
 from glassgrad.compiler.optimize.targets.target import Target
 
@@ -54,7 +54,7 @@ def steps(rows: int, inner: int, columns: int, target: Target) -> list[Step]:
     ]
 
 
-def contract_of(kernel: Kernel) -> Contract:
+def contract_of(kernel: Kernel) -> Tiling:
     """What the recipe decided for a product: its register tile and its blocks.
 
     >>> avx2 = Target("x86_64", vector_bytes=32, vector_registers=16, features=frozenset({"avx2", "fma"}))
@@ -63,7 +63,7 @@ def contract_of(kernel: Kernel) -> Contract:
     (6, 2, 8)
     """
     chosen = read(kernel.moves[0])
-    if not isinstance(chosen, Contract):
+    if not isinstance(chosen, Tiling):
         raise ValueError(f"the recipe packs nothing here: {kernel.moves}; take a larger product")
     return chosen
 

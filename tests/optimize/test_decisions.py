@@ -15,7 +15,8 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, Refused, read
-from glassgrad.compiler.optimize.recipes import Lanes, decide, optimize
+from glassgrad.compiler.optimize.plain.plain_loops import Lanes
+from glassgrad.compiler.optimize.recipes import decide, optimize
 from glassgrad.compiler.optimize.targets.target import Target
 
 SMALL = Target("x86_64", 16, 16, frozenset({"sse2"}), l1_bytes=1 << 10, l2_bytes=4 << 10)
@@ -104,21 +105,22 @@ def test_what_does_not_fit_is_refused_with_a_reason() -> None:
     make, shapes = KERNELS["matmul of primes"]
     plain = lower(kernel_of(make, *shapes))
     own = optimize(plain, AVX2).moves
-    assert own == ["contract(rows=13, vectors=1, lanes=8, block_m=1, block_n=5, in_place=yes, right_in_place=yes, "
+    assert own == ["contract(rows=13, vectors=1, lanes=8, block_m=1, block_n=5, left=in_place, right=in_place, "
                    "ahead=no)"]
     for old, new, why in [
             ("rows=13", "rows=40", "there are 13 rows"), ("lanes=8", "lanes=16", "1, 2, 4 .. 8 lanes"),
             ("lanes=8", "lanes=3", "1, 2, 4 .. 8 lanes"), ("block_m=1", "block_m=4", "larger than the product"),
             ("vectors=1", "vectors=9", "117 of 16 registers"),
-            (", in_place=yes", ", in_place=yes, k_block=16", "settled: 0"), ("rows=13", "rows=five", "no int"),
+            (", ahead=no", ", ahead=no, k_block=16", "fixed: 0"), ("rows=13", "rows=five", "no int"),
             ("rows=13, ", "", "lacks rows"), ("rows=13", "depth=5", "not a field"),
-            ("contract", "contact", "none of the known moves")]:
+            ("contract", "contact", "none of the known moves"), ("contract", "direct", "one of contract"),
+            ("left=in_place", "left=shared", "in place or from panels")]:
         assert why in refused(own, lambda text, old=old, new=new: text.replace(old, new)), new
     with pytest.raises(Refused, match="ends before contract"):
         optimize(plain, AVX2, given=[])
-    with pytest.raises(Refused, match="nobody asks for it"):
+    with pytest.raises(Refused, match="makes no such decision"):
         optimize(plain, AVX2, given=[*own, "tasks(count=2)"])
-    with pytest.raises(Refused, match="the question is one of contract"):
+    with pytest.raises(Refused, match="the decision here is one of contract"):
         optimize(plain, AVX2, given=["tasks(count=2)"])
 
 

@@ -22,7 +22,7 @@ from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Measure, Param
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import add, index, multiply
+from glassgrad.compiler.graph.index_algebra import add, index, multiply, substitute_index
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (
@@ -45,10 +45,10 @@ from glassgrad.compiler.lower.loops import (
     walk,
 )
 from glassgrad.compiler.lower.lower import lower
-from glassgrad.compiler.optimize import recipes
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
-from glassgrad.compiler.optimize.product import contraction_axes as axes
+from glassgrad.compiler.optimize.plain import plain_loops
 from glassgrad.compiler.optimize.recipes import optimize, unoptimized
+from glassgrad.compiler.optimize.targets import cpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.pipeline import make_source
 
@@ -170,11 +170,34 @@ def test_tasks(n: int, count: int, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("n", RAGGED)
+@pytest.mark.parametrize("kind", [LOOP, TASK, TILE])
+def test_nested(n: int, kind: str, rng: np.random.Generator) -> None:
+    out, x = param(0, n * 6), param(1, n * 6)
+    i, j = counter("i", n), counter("j", 6)
+    whole = counter("w", n * 6)
+    at = moves.flat_index([i, j]) if n > 1 else j
+    before: list[Statement] = [For(whole, LOOP, [Store(out, whole, load(x, whole) * 2.0)])]
+    after = moves.nested([i, j], [Store(out, at, load(x, at) * 2.0)], kind)
+    compare([out, x], before, [after], rng)
+    assert [s.range for s in walk(after) if isinstance(s, For)] == ([i, j] if n > 1 else [j])
+
+
+@pytest.mark.parametrize("size, piece", [(10, 5), (11, 5), (4, 5), (5, 5), (1, 1)])
+def test_left_of_a_length(size: int, piece: int) -> None:
+    number = counter("b", -(-size // piece))
+    stop = moves.left_of(size, piece, number)
+    assert (stop is None) == (size % piece == 0)
+    if stop is not None:
+        left = [substitute_index(stop, {number: index(at)}, {}).arg for at in range(number.arg.size)]
+        assert [min(piece, n) for n in left] == [min(piece, size - at * piece) for at in range(number.arg.size)]
+
+
+@pytest.mark.parametrize("n", RAGGED)
 @pytest.mark.parametrize("most", [1, 2, 7, 64, 5000])
 def test_share_out(n: int, most: int, rng: np.random.Generator) -> None:
     out, x = param(0, n * 6), param(1, n * 6)
     loops = [counter("i", n), counter("j", 2), counter("k", 3)]
-    at = add(multiply(add(multiply(axes.one(loops[0]), 2), loops[1]), 3), loops[2])
+    at = add(multiply(add(multiply(moves.one(loops[0]), 2), loops[1]), 3), loops[2])
     store: list[Statement] = [Store(out, at, load(x, at) * 2.0)]
     before = store
     for r in reversed(loops):
@@ -354,7 +377,7 @@ def test_matmul_of_other_types(dtype: str, rng: np.random.Generator) -> None:
 def test_many_small_products(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several of them to a task: here 8 tasks for 77 x 3 products."""
     monkeypatch.setattr(moves.share_out, "__defaults__", (8,))
-    monkeypatch.setattr(moves, "MOST_TASKS", 8)
+    monkeypatch.setattr(moves, "PHASE_TASKS", 8)
     values = Inputs()
     x = values.leaf(rng.uniform(-1, 1, (77, 3, 17, 19)).astype("float32"))
     y = values.leaf(rng.uniform(-1, 1, (77, 3, 19, 21)).astype("float32"))
@@ -409,7 +432,7 @@ def test_convolution_and_its_gradients(image: tuple[int, int], kernel: tuple[int
 def test_rows_columns_and_everything(shape: tuple[int, int], axis: int, rng: np.random.Generator,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """With small grains, so that small shapes are grouped, chunked and spread over tasks as large ones are."""
-    monkeypatch.setattr(recipes, "ADDS", 16)
+    monkeypatch.setattr(plain_loops, "ADDS", 16)
     values, log = Inputs(), []
     x = values.leaf(rng.uniform(0.1, 1, shape).astype("float32"))
     top = x.reduce(o.AMAX, [axis])
@@ -448,7 +471,7 @@ def test_nothing_is_packed_into_much_more_memory_than_it_is_made_of(monkeypatch:
     value = matmul(x, repeated)
     ast = UOp(o.SINK, FLOAT, (UOp(o.STORE, FLOAT, (UOp(o.PARAM, FLOAT, (), Param(0, value.shape)), value)),))
     assert optimize(lower(ast), AVX512).moves[0].startswith("contract")
-    monkeypatch.setattr(axes, "MOST_PACKED", 4096)
+    monkeypatch.setattr(cpu, "MOST_PACKED", 4096)
     assert not any(move.startswith("contract") for move in optimize(lower(ast), AVX512).moves)
 
 

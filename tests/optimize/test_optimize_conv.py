@@ -5,6 +5,7 @@ Loop trees for several processors run in the kernel interpreter, against the gra
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,10 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Kernel, Phase, expressions, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.moves.split_by_remainder import residues
-from glassgrad.compiler.optimize.product import direct_plan
-from glassgrad.compiler.optimize.recipes import optimize, weighed
+from glassgrad.compiler.optimize.plain.plain_loops import weighed
+from glassgrad.compiler.optimize.recipes import optimize
+from glassgrad.compiler.optimize.targets import cpu
+from glassgrad.compiler.optimize.targets.limits import Limits
 from glassgrad.compiler.optimize.targets.target import Target
 
 # batch, channels, out channels, image, kernel, what else
@@ -43,9 +46,9 @@ CASES: list[tuple[int, int, int, tuple[int, int], tuple[int, int], dict[str, Any
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipe without its lower limits, and with short blocks: small cases take every path."""
-    for name, value in (("LEAST_WORK", 1), ("LEAST_K", 1), ("LEAST_USE", 0.0), ("LONG_K", 40), ("K_BLOCK", 16),
-                        ("TASK_WORK", 1000), ("REREAD", 0), ("PACK", 0.0)):
-        monkeypatch.setattr(direct_plan, name, value)
+    monkeypatch.setitem(cpu.LIMITS, "direct", Limits(task_work=1000, most_tasks=16, long_k=40, k_block=16))
+    for name in ("LEAST_USE", "REREAD", "PACK"):
+        monkeypatch.setattr(cpu, name, 0)
 
 
 def parts(values: Inputs, rng: np.random.Generator, case: Any) -> list[UOp]:
@@ -80,8 +83,7 @@ def test_every_part_keeps_its_answer(case: Any, target: Target, eager: None, rng
 def test_a_weights_gradient_sums_parts_of_k(batch: int, long: int, eager: None, monkeypatch: pytest.MonkeyPatch,
                                             rng: np.random.Generator) -> None:
     """Small results of long sums: K is cut among tasks, evenly or not, and the parts are joined in their order."""
-    monkeypatch.setattr(direct_plan, "TASK_WORK", 4000)
-    monkeypatch.setattr(direct_plan, "LONG_K", long)
+    monkeypatch.setitem(cpu.LIMITS, "direct", replace(cpu.LIMITS["direct"], task_work=4000, long_k=long))
     values = Inputs()
     log: list[str] = []
 

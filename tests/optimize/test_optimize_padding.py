@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,9 @@ from glassgrad.compiler.lower.loops import (
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.moves import padding_copy as zeros
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges
-from glassgrad.compiler.optimize.product import direct_plan, direct_tiles, tiling as tiles
+from glassgrad.compiler.optimize.product import image_plan
 from glassgrad.compiler.optimize.recipes import optimize
+from glassgrad.compiler.optimize.targets import cpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.unroll_and_jam import jam
 
@@ -117,9 +119,8 @@ def parts(values: Inputs, rng: np.random.Generator, case: Any) -> list[UOp]:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_stored_zeros_keep_the_answer(case: Any, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     """What the recipe that stops at the edges does not take, another one takes from a copy."""
-    monkeypatch.setattr(direct_plan, "LEAST_WORK", 1 << 40)
-    monkeypatch.setattr(tiles, "LEAST_WORK", 1)
-    monkeypatch.setattr(tiles, "LEAST_K", 1)
+    monkeypatch.setitem(cpu.LIMITS, "direct", replace(cpu.LIMITS["direct"], least_work=1 << 40))
+    monkeypatch.setitem(cpu.LIMITS, "contract", replace(cpu.LIMITS["contract"], least_work=1, least_k=1))
     monkeypatch.setattr(zeros, "REREAD", 0)
     copied: list[str] = []
 
@@ -166,9 +167,9 @@ def test_every_tile_at_every_edge(rows: str, taps: int, monkeypatch: pytest.Monk
                                   rng: np.random.Generator) -> None:
     """On this machine: tiles along one loop and along two, inside, at one edge, over both."""
     tile = [int(t) for t in rows.split("_")]
-    monkeypatch.setattr(direct_plan, "LEAST_USE", 0.0)
-    monkeypatch.setattr(direct_plan, "MOST_WRITTEN", 1 << 30)
-    monkeypatch.setattr(direct_tiles, "tilings", lambda sizes, most, cut=2: iter([tile] if len(sizes) == 3 else []))
+    monkeypatch.setattr(cpu, "LEAST_USE", 0.0)
+    monkeypatch.setattr(cpu, "MOST_WRITTEN", 1 << 30)
+    monkeypatch.setattr(image_plan, "tilings", lambda sizes, most, cut=2: iter([tile] if len(sizes) == 3 else []))
     batch = 4 + TILES.index(rows)                     # kernels of their own, in every cache
     g = rng.standard_normal((batch, 20, 12 - taps, 12 - taps)).astype("float32")
     w = rng.standard_normal((20, 32, taps, taps)).astype("float32")

@@ -17,8 +17,9 @@ from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.lower import lower
-from glassgrad.compiler.optimize.product import weight_gradient as taps, windows
 from glassgrad.compiler.optimize.recipes import optimize
+from glassgrad.compiler.optimize.targets import cpu
+from glassgrad.compiler.optimize.targets.limits import Limits
 from glassgrad.compiler.optimize.targets.target import Target
 
 # batch, channels, out channels, image, kernel, what else
@@ -37,8 +38,8 @@ CASES: list[tuple[int, int, int, tuple[int, int], tuple[int, int], dict[str, Any
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_part_keeps_its_answer(case: Any, target: Target, monkeypatch: pytest.MonkeyPatch,
                                      rng: np.random.Generator) -> None:
-    for name, value in (("LEAST_WORK", 1), ("LEAST_OUTER", 1), ("LONG_K", 40), ("K_BLOCK", 20), ("GRAIN", 500)):
-        monkeypatch.setattr(windows, name, value)
+    monkeypatch.setitem(cpu.LIMITS, "window", Limits(task_work=500, most_tasks=64, long_k=40, k_block=20))
+    monkeypatch.setattr(cpu, "LEAST_OUTER", 1)
     log: list[str] = []
 
     def compiled(ast: UOp) -> Kernel:
@@ -69,8 +70,8 @@ def test_every_part_keeps_its_answer(case: Any, target: Target, monkeypatch: pyt
     (2, 2, 2, (13, 11), (4, 4), dict(groups=2, padding=3))], ids=str)
 def test_taps_of_one_image_each(case: Any, target: Target, long: int, monkeypatch: pytest.MonkeyPatch,
                                 rng: np.random.Generator) -> None:
-    for name, value in (("LEAST_WORK", 1), ("LEAST_OUTER", 1), ("LEAST_K", 1), ("LONG_SUM", long), ("GRAIN", 500)):
-        monkeypatch.setattr(taps, name, value)
+    monkeypatch.setitem(cpu.LIMITS, "taps", Limits(task_work=500, most_tasks=64, long_k=long))
+    monkeypatch.setattr(cpu, "LEAST_OUTER", 1)
     log: list[str] = []
 
     def compiled(ast: UOp) -> Kernel:

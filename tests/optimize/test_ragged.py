@@ -14,6 +14,7 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,8 @@ from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.decisions import Choice
 from glassgrad.compiler.optimize.recipes import optimize
+from glassgrad.compiler.optimize.targets import cpu
+from glassgrad.compiler.optimize.targets.limits import Limits
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 
 Make = Callable[..., Tensor]
@@ -61,21 +64,23 @@ GRAPHS: dict[str, list[tuple[Target, Make, Shapes]]] = {
     "tasks": [(AVX512, lambda x: x + 1, lambda n: ((n, 13),)), (NEON, lambda x: x.sum(1), lambda n: ((n, 13),))],
 }
 LIMITS: dict[str, dict[str, float]] = {     # what makes small sizes worth it, for every kind, or for one of them
-    "recipes": {"ADDS": 16},
-    "plain.reductions": {"LEAST_ROW": 16, "SLICE": 32, "LEAST_SLICE": 16},
+    "plain.plain_loops": {"ADDS": 16},
 }
-OWN_LIMITS: dict[str, dict[str, dict[str, float]]] = {
-    "contract": {"product.tiling": {"LEAST_WORK": 1, "LEAST_K": 1, "LONG_K": 16, "NEAR_K": 32, "TASK_WORK": 500},
-                 "product.packing": {"PACK_WORK": 64, "READ_AT_ONCE": 64}},
-    "direct": {"product.direct_plan": {"LEAST_WORK": 1, "LEAST_K": 1, "LEAST_USE": 0.0, "LONG_K": 40, "K_BLOCK": 16,
-                               "TASK_WORK": 1000, "REREAD": 0, "PACK": 0.0}},
-    "dots": {"product.dot_products": {"LEAST_K": 16}},
+ROW_LIMITS = {"LEAST_ROW": 16, "SLICE": 32, "LEAST_SLICE": 16}
+OWN_LIMITS: dict[str, dict[str, dict[str, Any]]] = {
+    "contract": {"targets.cpu": {"NEAR_K": 32, "PACK_WORK": 64}, "product.packing": {"READ_AT_ONCE": 64}},
+    "direct": {"targets.cpu": {"LEAST_USE": 0.0, "REREAD": 0, "PACK": 0.0}},
     "past": {"moves.streaming_stores": {"FAR": 1}},
-    "taps": {"product.weight_gradient": {
-        "LEAST_WORK": 1, "LEAST_OUTER": 1, "LEAST_K": 1, "LONG_SUM": 10, "GRAIN": 500}},
-    "window": {"product.windows": {"LEAST_WORK": 1, "LEAST_OUTER": 1, "LONG_K": 40, "K_BLOCK": 20, "GRAIN": 500}},
-    "slices": {"recipes": {}},
-    "unit": {"product.matrix_unit": {"LEAST_WORK": 1, "TASK_WORK": 1000, "LONG_K": 1, "K_BLOCK": 1}},
+    "taps": {"targets.cpu": {"LEAST_OUTER": 1}},
+    "window": {"targets.cpu": {"LEAST_OUTER": 1}},
+    "unit": {"targets.matrix_units": {"LIMITS": Limits(task_work=1000, most_tasks=16, long_k=1, k_block=1)}},
+}
+FAMILY_LIMITS = {
+    "contract": Limits(task_work=500, most_tasks=32, long_k=16),
+    "direct": Limits(task_work=1000, most_tasks=16, long_k=40, k_block=16),
+    "dots": Limits(least_k=16),
+    "taps": Limits(task_work=500, most_tasks=64, long_k=10),
+    "window": Limits(task_work=500, most_tasks=64, long_k=40, k_block=20),
 }
 
 
@@ -84,6 +89,10 @@ def lowered(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, values in {**LIMITS, **OWN_LIMITS.get(kind, {})}.items():
         for name, value in values.items():
             monkeypatch.setattr(importlib.import_module(f"{package.__name__}.{module}"), name, value)
+    for name, value in ROW_LIMITS.items():
+        monkeypatch.setattr(cpu, name, value)
+    if kind in FAMILY_LIMITS:
+        monkeypatch.setitem(cpu.LIMITS, kind, FAMILY_LIMITS[kind])
 
 
 def viewed(values: Inputs, shape: tuple[int, ...], how: str, rng: np.random.Generator) -> UOp:
@@ -107,7 +116,7 @@ def test_every_decision_keeps_the_answer(kind: str, how: str, lowered: None, rng
     log: list[str] = []
 
     def compiler(target: Target) -> Callable[[UOp], Kernel]:
-        if kind != "slices":            # small tasks are grouped before anybody thinks of slices
+        if kind != "slices":            # small tasks are grouped before slices are tried
             target = replace(target, task_steps=32, cut_steps=128)
 
         def compiled(ast: UOp) -> Kernel:
@@ -134,7 +143,9 @@ def test_every_kind_of_decision_is_here() -> None:
 
 # functions of optimize/ that say `before -> after`, and the test that runs both on ragged sizes
 REWRITES = {
-    "symbolic_blocks.in_blocks": "test_optimize.py::test_matmul_of_every_size_and_view",
+    "contractions.in_blocks": "test_symbolic.py::test_products_are_packed_in_blocks",
+    "loop_moves.nested": "test_optimize.py::test_nested",
+    "recognize.flat_tasks": "test_optimize_windows.py::test_every_part_keeps_its_answer",
     "loop_moves.merge": "test_optimize.py::test_merge",
     "loop_moves.wide": "test_optimize.py::test_wide",
     "reduction_moves.wide_reduce": "test_optimize.py::test_wide_reduce",

@@ -21,7 +21,8 @@ from scripts import run_script
 from glassgrad import Context, Device, FormatError, InputError, Tensor, Variable
 from glassgrad.base.settings import settings
 from glassgrad.cli import tune
-from glassgrad.compiler.optimize.product import tiling as tiles
+from glassgrad.compiler.optimize.product.register_tile import RegisterPlan
+from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.jit import TinyJit
 from glassgrad.runtime.search import beam, tuning_results as tuning
 from glassgrad.runtime.search.beam import Lost, Search, Worker
@@ -65,7 +66,7 @@ def searching(make: Callable[[], Tensor], worker: Worker, **settings: float) -> 
 
 def a_poor_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """One accumulator in one lane: everything near it is faster."""
-    monkeypatch.setattr(tiles.Recipe, "own", lambda self: tiles.Contract(1, 1, 1, 1, 1))
+    monkeypatch.setattr(RegisterPlan, "own", lambda self: Tiling("contract", 1, 1, 1, block_m=1, block_n=1))
 
 
 # -- the search ----------------------------------------------------------------------------------------------

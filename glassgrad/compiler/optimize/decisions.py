@@ -1,13 +1,13 @@
-"""What recipes decide, as data. In: a recipe's own answer. Out: the answer to use, as text that can be replayed.
+"""What recipes decide, as data. In: a recipe's own choice. Out: the choice to use, as text that can be replayed.
 
-A recipe asks wherever it could do one thing or another, and says what it would do itself:
+A recipe asks wherever it could do one thing or another, and passes what it would do itself:
 
-    lanes = decisions.ask(Lanes("i1", tile=4, lanes=16), refuses)      own answer, and why another would not do
+    lanes = decisions.ask(Lanes("i1", tile=4, lanes=16), refuses)      its own choice, and why another one is refused
 
-The answers in order are the kernel's description, printed as `kernel.moves`: ["lanes(loop=i1, tile=4, lanes=16)", ..].
+The choices in order are the kernel's description, printed as `kernel.moves`: ["lanes(loop=i1, tile=4, lanes=16)", ..].
 Given back, they are taken instead of the recipe's own: all of them fit, or the description is refused with a reason.
-A neighbour is a description with one number changed. No neighbour changes a result by a bit: what decides the order
-of a sum is `settled`, part of the description but not to be changed.
+A neighbour is a description with one field changed. No neighbour changes a result by a bit: a field that decides the
+order of a sum is `fixed`, part of the description but never changed. Does not know loops or processors.
 """
 
 from __future__ import annotations
@@ -22,17 +22,22 @@ class Refused(Exception):
     """A description that does not fit its kernel; the text says why."""
 
 
-def settled(default: Any = MISSING) -> Any:
-    """A field that decides the order of a sum, or says what cannot be otherwise: no neighbour changes it."""
-    return field(metadata={"settled": True}) if default is MISSING else \
-        field(default=default, metadata={"settled": True})
+def fixed(default: Any = MISSING) -> Any:
+    """A field that decides the order of a sum, or that the kernel determines: no neighbour changes it."""
+    return field(metadata={"fixed": True}) if default is MISSING else field(default=default, metadata={"fixed": True})
+
+
+def one_of(*words: str) -> Any:
+    """A field that is one of these words, the first by default."""
+    return field(default=words[0], metadata={"words": words})
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One decision: integers, truth values and names, by field. A subclass is a kind of decision.
+    """One decision: integers, truth values and words, by field. A subclass is a kind of decision, and its text begins
+    with the class's name in small letters, or with the name it is declared with.
 
-    >>> from glassgrad.compiler.optimize.recipes import Lanes
+    >>> from glassgrad.compiler.optimize.plain.plain_loops import Lanes
     >>> text = str(Lanes("i1", tile=4, lanes=16)); text
     'lanes(loop=i1, tile=4, lanes=16)'
     >>> read(text) == Lanes("i1", tile=4, lanes=16)
@@ -42,26 +47,53 @@ class Choice:
      'lanes(loop=i1, tile=2, lanes=2)']
     """
     kinds: ClassVar[dict[str, type[Choice]]] = {}
+    text_name: ClassVar[str]
 
-    def __init_subclass__(cls) -> None:
-        Choice.kinds[cls.__name__.lower()] = cls
+    def __init_subclass__(cls, names: Iterable[str] = ()) -> None:
+        names = [*names] or [cls.__name__.lower()]
+        cls.text_name = names[0]
+        Choice.kinds.update(dict.fromkeys(names, cls))
+
+    @property
+    def kind(self) -> str:
+        """The name its text begins with."""
+        return self.text_name
+
+    @classmethod
+    def shown_fields(cls) -> list[Field[Any]]:
+        """The fields that its text has."""
+        return [*fields(cls)]
+
+    def is_fixed(self, field_: Field[Any]) -> bool:
+        """Whether no neighbour changes this field."""
+        return bool(field_.metadata.get("fixed"))
+
+    @classmethod
+    def from_text(cls, kind: str, values: dict[str, Any]) -> Choice:
+        """The decision of a text that begins with `kind`."""
+        return cls(**values)
 
     def __str__(self) -> str:
-        shown = [f"{f.name}={_text(getattr(self, f.name))}" for f in fields(self)
+        shown = [f"{f.name}={_text(getattr(self, f.name))}" for f in self.shown_fields()
                  if f.default is MISSING or getattr(self, f.name) != f.default]
-        return f"{type(self).__name__.lower()}({', '.join(shown)})"
+        return f"{self.kind}({', '.join(shown)})"
 
     def neighbours(self) -> list[Choice]:
-        """One free field changed: a number doubled, halved, one more, one less; a truth value turned over."""
+        """One free field changed: a number doubled, halved, one more, one less; a truth value or a word exchanged."""
         found: list[Choice] = []
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if f.metadata.get("settled") or isinstance(value, str):
-                continue
-            near = [not value] if isinstance(value, bool) else [2 * value, value // 2, value + 1, value - 1]
-            found += [replace(self, **{f.name: v}) for v in dict.fromkeys(near)
-                      if isinstance(v, bool) or (v >= 1 and v != value)]
+        for f in self.shown_fields():
+            if not self.is_fixed(f):
+                found += [replace(self, **{f.name: v}) for v in _near(f, getattr(self, f.name))]
         return found
+
+
+def _near(known: Field[Any], value: Any) -> list[Any]:
+    """The values a search tries instead of this one."""
+    if isinstance(value, str):
+        return [word for word in known.metadata.get("words", ()) if word != value]
+    if isinstance(value, bool):
+        return [not value]
+    return [v for v in dict.fromkeys([2 * value, value // 2, value + 1, value - 1]) if v >= 1 and v != value]
 
 
 C = TypeVar("C", bound=Choice)
@@ -78,7 +110,7 @@ def read(text: str) -> Choice:
     kind = Choice.kinds.get(match[1]) if match else None
     if match is None or kind is None:
         raise Refused(f"{text!r} is none of the known moves ({', '.join(sorted(Choice.kinds))})")
-    known = {f.name: f for f in fields(kind)}
+    known = {f.name: f for f in kind.shown_fields()}
     values: dict[str, Any] = {}
     for part in filter(None, match[2].split(", ")):
         name, _, value = part.partition("=")
@@ -88,21 +120,22 @@ def read(text: str) -> Choice:
     missing = [n for n, f in known.items() if n not in values and f.default is MISSING]
     if missing:
         raise Refused(f"{text!r} lacks {', '.join(missing)}")
-    return kind(**values)
+    return kind.from_text(match[1], values)
 
 
 def _value(known: Field[Any], value: str, text: str) -> Any:
-    if known.type == "bool" and value in ("yes", "no"):
+    type_name = known.type if isinstance(known.type, str) else known.type.__name__
+    if type_name == "bool" and value in ("yes", "no"):
         return value == "yes"
-    if known.type == "int" and re.fullmatch(r"\d{1,9}", value):
+    if type_name == "int" and re.fullmatch(r"\d{1,9}", value):
         return int(value)
-    if known.type == "str" and re.fullmatch(r"\w+", value):
+    if type_name == "str" and re.fullmatch(r"\w+", value):
         return value
-    raise Refused(f"{known.name}={value} in {text!r} is no {known.type}")
+    raise Refused(f"{known.name}={value} in {text!r} is no {type_name}")
 
 
 class Decisions:
-    """The decisions of one kernel: those given, or the recipe's own; noted in order, with what else would do."""
+    """The decisions of one kernel, in order: those given, or the recipe's own; and the alternatives to each."""
 
     def __init__(self, given: Sequence[str] | None = None):
         self.given = None if given is None else [read(text) for text in given]
@@ -115,7 +148,7 @@ class Decisions:
         return [str(choice) for choice in self.made]
 
     def ask(self, own: C, refuses: Refuses[C], also: Callable[[], Iterable[C]] = tuple) -> C:
-        """The decision to follow. `also` are answers worth trying that are no neighbours of the recipe's own."""
+        """The decision to follow. `also` gives choices that a search should try besides the neighbours."""
         chosen: Any = own
         if self.given is not None:
             at = len(self.made)
@@ -128,12 +161,12 @@ class Decisions:
         return chosen  # type: ignore[no-any-return]
 
     def finish(self) -> None:
-        """Everything that was given was asked for."""
+        """Refuse a description that has more decisions than the recipe made."""
         if self.given is not None and len(self.given) > len(self.made):
-            raise Refused(f"{self.given[len(self.made)]}: nobody asks for it")
+            raise Refused(f"{self.given[len(self.made)]}: the recipe makes no such decision here")
 
     def neighbours(self) -> list[list[str]]:
-        """Descriptions with one decision changed, by turns from each of the decisions."""
+        """Descriptions with one decision changed, in turn from each of the decisions."""
         rows = []
         for at, (choice, (refuses, also)) in enumerate(zip(self.made, self._asked)):
             near = dict.fromkeys([*choice.neighbours(), *also()])
@@ -143,12 +176,12 @@ class Decisions:
 
 
 def _differs(own: Choice, given: Choice | None) -> str | None:
-    """Why a given decision does not answer a question; None where it does."""
+    """Why a given decision cannot stand for the recipe's own; None where it can."""
     if given is None:
         return f"the description ends before {own}"
-    if type(given) is not type(own):
-        return f"the question is one of {type(own).__name__.lower()}"
-    for f in fields(own):
-        if f.metadata.get("settled") and getattr(given, f.name) != getattr(own, f.name):
-            return f"{f.name} is settled: {getattr(own, f.name)}"
+    if given.kind != own.kind:
+        return f"the decision here is one of {own.kind}"
+    for f in own.shown_fields():
+        if own.is_fixed(f) and getattr(given, f.name) != getattr(own, f.name):
+            return f"{f.name} is fixed: {getattr(own, f.name)}"
     return None

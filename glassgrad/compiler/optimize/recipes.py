@@ -1,87 +1,29 @@
-"""Which moves make a kernel fast on a CPU. In: a plain loop tree and a `Target`. Out: the optimized tree.
+"""Which moves make a kernel fast. In: a plain loop tree and a `Target`. Out: the optimized tree.
 
-Three recipes cover everything: contractions (compiler/optimize/product/packed.py, and
-compiler/optimize/product/matrix_unit.py where the target has a unit for their types), and for the rest lanes along the
-rows or along the columns, whichever reads memory in order; then tasks. Few rows with a long reduction are grouped into
-partial results first. Choices depend on shapes, dtypes and the target alone, never on threads or timing; each is data
-(compiler/optimize/decisions.py), so that a search can try others (runtime/search/beam.py).
+Every loop nest is a contraction (contractions.py), cut into tiles by one of three families, or it gets lanes and tasks
+(plain/plain_loops.py). Choices depend on shapes, dtypes and the target alone, never on threads or timing; each is data
+(decisions.py), so that a search can try others (runtime/search/beam.py).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import linear
-from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (
-    LOOP,
-    TASK,
-    For,
-    If,
-    Kernel,
-    Phase,
-    Prefetch,
-    Statement,
-    Store,
-    expressions,
-    ranges_of,
-    task_loops,
-    walk,
-)
-from glassgrad.compiler.optimize.decisions import Choice, Decisions, Refused, read, settled
-from glassgrad.compiler.optimize.moves import cold_path as rare, loop_moves as moves, reduction_moves as sum_moves
+from glassgrad.compiler.lower.loops import LOOP, For, If, Kernel, Phase, Statement
+from glassgrad.compiler.optimize.contractions import contraction, in_blocks
+from glassgrad.compiler.optimize.decisions import Decisions, Refused, read
+from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves
 from glassgrad.compiler.optimize.moves.split_by_remainder import residues
 from glassgrad.compiler.optimize.moves.streaming_stores import past_caches
-from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, turned
-from glassgrad.compiler.optimize.product.gpu_tiles import group_tiles
-from glassgrad.compiler.optimize.product.matrix_unit import on_matrix_unit
-from glassgrad.compiler.optimize.product.packed import contraction
-from glassgrad.compiler.optimize.product.symbolic_blocks import in_blocks
+from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.targets.target import Target
 
-__all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # the moves' readers know all kinds from here
-
-ADDS = 128              # adds per lane before a partial sum is folded: equal values round one way, so float32 wants few
-FOLD_COST = 8.0         # of one horizontal fold, in vector instructions
-MOST_VECTORS = 16       # in flight at once: more only make the code longer
-
-
-@dataclass(frozen=True)
-class Lanes(Choice):
-    """Vectors along a loop of independent iterations, `tile` of them in flight."""
-    loop: str
-    tile: int
-    lanes: int
-
-
-@dataclass(frozen=True)
-class Fold(Choice):
-    """Vectors along a reduced loop, folded at the end: their number decides which values are added to which."""
-    loop: str = settled()
-    tile: int = settled()
-    lanes: int = settled()
-
-
-@dataclass(frozen=True)
-class Group(Choice):
-    """Partial results over chunks of a reduced loop."""
-    loop: str = settled()
-    chunk: int = settled()
-
-
-@dataclass(frozen=True)
-class Tasks(Choice):
-    """About how many pieces a phase is handed out in."""
-    count: int
+__all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # to import this module makes all kinds readable
 
 
 def optimize(kernel: Kernel, target: Target, contract: bool = True, given: Sequence[str] | None = None) -> Kernel:
-    """The kernel with the recipe's moves applied, or the moves `given` (another's `moves`; raises `Refused` where they
-    do not fit). What it computes stays the same up to the order of sums, which the recipe alone decides."""
+    """The kernel with the recipe's moves applied, or the moves `given` (some kernel's `moves`; raises `Refused` where
+    they do not fit). What it computes stays the same up to the order of sums, which the recipe alone decides."""
     decisions = Decisions(given)
     optimized = decide(kernel, target, decisions, contract)
     decisions.finish()
@@ -89,22 +31,17 @@ def optimize(kernel: Kernel, target: Target, contract: bool = True, given: Seque
 
 
 def decide(kernel: Kernel, target: Target, decisions: Decisions, contract: bool = True) -> Kernel:
-    """`optimize`, with the decisions left in the hands of the caller."""
+    """`optimize`, with the decisions made through the caller's object."""
     phases: list[Phase] = []
     products = False
     for phase in kernel.phases:
         for body in [b for part in residues(phase.body) for b in in_blocks(moves.merge_all(part))]:
-            tiled = group_tiles(body, target, decisions) if target.groups else None
-            if tiled is not None:
-                rest = plain(tiled.rest, target, decisions) if tiled.rest is not None else []
-                phases += [Phase(b) for b in [*tiled.phases, *rest]]
-                continue
-            contracted = (on_matrix_unit(body, target, decisions) or contraction(body, target, decisions)) \
-                if contract and not target.groups else None
-            phases += [Phase(b) for b in (plain(body, target, decisions) if contracted is None else contracted)]
-            products = products or contracted is not None
+            tiled = contraction(body, target, decisions) if contract or target.groups else None
+            done, rest = ([], body) if tiled is None else tiled
+            phases += [Phase(b) for b in [*done, *(plain(rest, target, decisions) if rest else [])]]
+            products = products or tiled is not None
     past = () if products or target.groups else past_caches([phase.body for phase in phases], target, decisions)
-    phases = [Phase(rare.branch(phase.body)) for phase in phases]
+    phases = [Phase(cold_path.branch(phase.body)) for phase in phases]
     return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, past)
 
 
@@ -114,235 +51,3 @@ def unoptimized(kernel: Kernel) -> Kernel:
         return [For(s.range, LOOP, serial(s.body), s.stop) if isinstance(s, For) else
                 If(s.condition, serial(s.body)) if isinstance(s, If) else s for s in body]
     return Kernel(kernel.name, kernel.params, [Phase(serial(p.body)) for p in kernel.phases], kernel.written)
-
-
-# -- everything that is not a contraction --------------------------------------------------------------------
-def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[list[Statement]]:
-    loops, inner = task_loops(body)
-    total = work(body)
-    lanes = target.lanes(_itemsize(body))
-    free = _lane_loops(loops, inner)
-    if _stores_in_order(inner):
-        lane = loops[-1].range if loops and loops[-1] in free else None
-        if lane is not None and access_cost(inner, lane, lanes) < access_cost(inner, lane, 1):
-            chosen = _ask_lanes(decisions, loops[-1:], 0, 1, lanes)
-            return [nest(loops[:-1], moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes),
-                         total, target, decisions, apart=False)]
-        return [nest(loops, inner, total, target, decisions, apart=False)]
-    blocks = turned(loops, inner, lanes, decisions)
-    if blocks is not None:
-        return [nest(blocks[0], blocks[1], total, target, decisions)]
-    columns = bool(free) and columns_cost(free, inner, lanes) <= rows_cost(inner, lanes)
-    tile = _tile(inner)
-    apart = math.prod(f.range.arg.size for f in loops)
-    if columns:
-        across = free[_lane_loop(free, inner)].range.arg.size
-        apart = apart // across * -(-across // (tile * lanes))
-    if total >= target.cut_steps and apart < target.few_tasks:
-        parts = grouped(loops, inner, total, target, decisions)
-        if parts is not None:
-            return [b for part in parts for b in plain(part, target, decisions)]
-    if columns:
-        chosen = _ask_lanes(decisions, free, _lane_loop(free, inner), tile, lanes)
-        loop = next(f for f in free if f.range.arg.name == chosen.loop)
-        loops.remove(loop)
-        walk_along = along_slices(loop, inner, chosen.tile, chosen.lanes, target, decisions)
-        if walk_along is not None:
-            return [nest([*loops, walk_along[0]], walk_along[1], total, target, decisions, apart=False)]
-        body = moves.wide(For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop), chosen.tile, chosen.lanes)
-        return [nest(loops, body, total, target, decisions)]
-    rows = rows_at_once(loops, inner, target)
-    if rows is None:
-        return [nest(loops, along_rows(inner, lanes, decisions), total, target, decisions)]
-    # sums of all these rows stay in registers, and leave as many for what they are made of
-    most = max(1, target.vector_registers // (2 * rows.count * rows.width))
-    wide = rows.together(along_rows(inner, lanes, decisions, most), target, decisions)
-    return [nest([f for f in loops if f not in (rows.row, rows.few)], wide, total, target, decisions)]
-
-
-def _ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes: int) -> Lanes:
-    """Which of the loops the vectors go along, and how many at once."""
-    names = [f.range.arg.name for f in loops]
-
-    def refuses(c: Lanes) -> str | None:
-        if c.loop not in names:
-            return f"the loops are {', '.join(names)}"
-        if c.lanes > lanes:
-            return f"a vector has {lanes} lanes at most"
-        if c.lanes & (c.lanes - 1):
-            return "vectors have 1, 2, 4, 8 .. lanes"
-        return f"more than {MOST_VECTORS} vectors at once" if c.tile > max(tile, MOST_VECTORS) else None
-
-    return decisions.ask(Lanes(names[at], tile, lanes), refuses, lambda: [Lanes(n, tile, lanes) for n in names])
-
-
-def grouped(loops: list[For], inner: list[Statement], total: int, target: Target, decisions: Decisions) \
-        -> tuple[list[Statement], list[Statement]] | None:
-    """Partial results over chunks of the reduced axis, then their combination; the chunks are fixed by the shape."""
-    reduced = next((s for s in inner if isinstance(s, For)), None)
-    if reduced is None or reduced.kind != LOOP or any(f.stop is not None for f in (*loops, reduced)):
-        return None
-    n = reduced.range.arg.size
-    chunk = _chunk(n, max(16, target.cut_steps // 4 * n // max(total, 1)), most=8 * target.few_tasks)
-    parts = sum_moves.group(inner, [f.range for f in loops], chunk) if chunk < n else None
-    if parts is None:
-        return None
-    decisions.ask(Group(reduced.range.arg.name, chunk), lambda c: None)
-    first, second = parts
-    for f in reversed(loops):
-        second = [For(f.range, TASK, second)]
-    return first, second
-
-
-def _chunk(n: int, least: int, most: int) -> int:
-    """A chunk of at least `least`, at most `most` chunks, dividing n where a nearby size does."""
-    chunk = max(least, -(-n // most))
-    return next((c for c in range(chunk, min(2 * chunk, n) + 1) if n % c == 0), chunk)
-
-
-def along_rows(body: list[Statement], lanes: int, decisions: Decisions, most: int = 4) -> list[Statement]:
-    """Lanes along the innermost loops of a row: reductions with several partial vectors (at most so many), stores with
-    vectors."""
-    out: list[Statement] = []
-    for s in body:
-        if not isinstance(s, For):
-            out.append(s)
-        elif any(isinstance(x, For) for x in s.body):
-            out.append(For(s.range, LOOP, along_rows(s.body, lanes, decisions, most), s.stop))
-        elif s.kind == TASK:
-            chosen = _ask_lanes(decisions, [s], 0, _tile(s.body), lanes)
-            out += moves.wide(For(s.range, LOOP, s.body, s.stop), chosen.tile, chosen.lanes)
-        else:
-            tile = min(most, _tile(s.body))
-            wide = sum_moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes)
-            if wide is not None:
-                decisions.ask(Fold(s.range.arg.name, tile, lanes), lambda c: None)
-            out += wide or [s]
-    return out
-
-
-def nest(loops: list[For], body: list[Statement], total: int, target: Target, decisions: Decisions,
-         apart: bool = True) -> list[Statement]:
-    """Put the outer loops back around the body, the outermost of them as tasks of a worthwhile size. Where these are
-    few, the body's own first loop is handed out too, if it can be done apart from the rest."""
-    rows = math.prod(f.range.arg.size for f in loops)
-    pieces = rows * (body[0].range.arg.size if apart and body and isinstance(body[0], For) else 1)
-    most = pieces if target.free_tasks else target.most_tasks
-    wanted = decisions.ask(Tasks(max(1, min(most, total // target.task_steps))),
-                           lambda c: f"at most {most} tasks" if c.count > max(1, most) else None).count
-    if apart and wanted > 1 and rows < 16 and len(body) > 0:
-        body = moves.spread(body, max(1, wanted // max(rows, 1)))
-    done = 1
-    shaped: list[tuple[For, int]] = []       # each loop with the number of tasks it becomes; 0 stays a loop
-    for f in loops:
-        size = f.range.arg.size
-        take = min(size, -(-wanted // done)) if wanted > 1 and done < wanted else 0
-        shaped.append((f, take))
-        done *= max(take, 1) if take == size else max(take, 1) * wanted
-    for f, take in reversed(shaped):
-        loop = For(f.range, LOOP, body, f.stop)
-        body = [moves.tasks(loop, take) if take > 1 else loop]
-    return body
-
-
-# -- how memory is walked ------------------------------------------------------------------------------------
-def columns_cost(loops: list[For], inner: list[Statement], lanes: int) -> float:
-    lane = loops[_lane_loop(loops, inner)].range
-    n = lane.arg.size
-    return access_cost(inner, lane, lanes) / (n / (-(-n // lanes) * lanes))
-
-
-def rows_cost(body: list[Statement], lanes: int, times: float = 1.0) -> float:
-    """Cost with lanes along the innermost loops; infinite when there is none."""
-    loops = [s for s in body if isinstance(s, For)]
-    if not loops:
-        return math.inf
-    cost = 0.0
-    for f in loops:
-        n = f.range.arg.size
-        if any(isinstance(s, For) for s in f.body):
-            cost += rows_cost(f.body, lanes, times * n)
-        else:
-            used = n / (-(-n // lanes) * lanes)
-            folds = FOLD_COST if moves.accumulated(f.body) else 0.0
-            cost += times * (n * access_cost(f.body, f.range, lanes) / used + folds)
-    return cost
-
-
-def access_cost(body: list[Statement], lane: UOp, lanes: int) -> float:
-    """Vector instructions per lane step to run the body with lanes along this counter: strided access costs whole."""
-    cost = 0.0
-    for s, times in weighed(body):
-        for memory_index in _accesses(s):
-            cost += times * (1 / lanes if _contiguous(memory_index, lane) else 1.0)
-    return cost
-
-
-def weighed(body: list[Statement], times: float = 1.0) -> list[tuple[Statement, float]]:
-    out: list[tuple[Statement, float]] = []
-    for s in body:
-        if isinstance(s, For):
-            out += weighed(s.body, times * s.range.arg.size)
-        elif isinstance(s, If):
-            out += weighed(s.body, times)
-        else:
-            out.append((s, times))
-    return out
-
-
-def _accesses(statement: Statement) -> list[UOp]:
-    found = [n.src[1] for e in expressions(statement) for n in toposort([e]) if n.op is o.LOAD]
-    return [*found, statement.index] if isinstance(statement, Store) else found
-
-
-def _contiguous(at: UOp, lane: UOp) -> bool:
-    _, terms = linear(at)
-    return all(k in (1, -1) if atom is lane else lane not in ranges_of(atom) for atom, k in terms.items())
-
-
-def _lane_loops(loops: list[For], inner: list[Statement]) -> list[For]:
-    """The loops that vectors may go along: no other ends where their counter says, for all lanes end together."""
-    ends = [f.stop for f in (*loops, *walk(inner)) if isinstance(f, For) and f.stop is not None]
-    return [f for f in loops if not any(f.range in ranges_of(end) for end in ends)]
-
-
-def _lane_loop(loops: list[For], inner: list[Statement]) -> int:
-    """Which of the outer loops is contiguous in what is stored: its position."""
-    for s in walk(inner):
-        if isinstance(s, Store) and s.memory.op is not o.LOCAL:
-            _, terms = linear(s.index)
-            for at in reversed(range(len(loops))):
-                if terms.get(loops[at].range) == 1 and loops[at].range.arg.size >= 4:
-                    return at
-    return len(loops) - 1
-
-
-def _stores_in_order(body: list[Statement]) -> bool:
-    """A loop that stores inside (a scan, a scatter) must keep its order: lanes only around it."""
-    return any(isinstance(s, Store) and s.memory.op is not o.LOCAL for f in walk(body)
-               if isinstance(f, For) and f.kind == LOOP for s in walk(f.body))
-
-
-def work(body: list[Statement]) -> int:
-    """Element steps in all, an expensive one counting more."""
-    total = 0.0
-    for s, times in weighed(body):
-        cost = 1.0
-        for e in expressions(s):
-            cost += 0.1 * len(rare.usual_nodes(e))
-        total += times * cost
-    return int(total)
-
-
-def _tile(body: list[Statement]) -> int:
-    """How many vectors to keep in flight: fewer where a statement needs many registers."""
-    nodes = max((len(toposort(expressions(s))) for s in walk(body) if not isinstance(s, (For, If))), default=1)
-    return 4 if nodes <= 24 else 2 if nodes <= 60 else 1
-
-
-def _itemsize(body: list[Statement]) -> int:
-    """The size that decides how many lanes fit a register: of what is stored or summed, and of the widest float on the
-    way. Wide integers in between (random bits, addresses) take two registers; fewer lanes would cost the rest more."""
-    values = [s.value for s in walk(body) if not isinstance(s, (For, If, Prefetch))]
-    floats = [n.dtype.itemsize for e in values for n in rare.usual_nodes(e) if n.dtype.is_float and n.op is not o.CONST]
-    return max([4, *floats, *[e.dtype.itemsize for e in values]])

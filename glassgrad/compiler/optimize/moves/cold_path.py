@@ -1,6 +1,6 @@
-"""Branch around what is rarely needed. In: statements with marked WHEREs. Out: the same with Ifs around their work.
+"""Branch around a cold path. In: statements with marked WHEREs. Out: the same with Ifs around the rarely needed work.
 
-A lane cannot branch, but a vector can: where no lane needs the expensive side, nobody computes it. The sine of large
+A lane cannot branch, but a vector can: where no lane needs the expensive side, it is not computed. The sine of large
 angles is three quarters of a sine's work, and most vectors hold none.
 """
 
@@ -29,7 +29,7 @@ from glassgrad.compiler.optimize.moves.loop_moves import rebuild
 def branch(body: list[Statement], wide: tuple[For, ...] = (), names: list[UOp] | None = None) -> list[Statement]:
     """S[v < limit ? usual : seldom]  ->  r = usual; if max over lanes of v >= limit: r = that WHERE; S[r]
 
-    Leaves alone what stands inside a FOLD, whose iterations are not open where it is computed.
+    refuses: what is inside a FOLD, whose iterations are not open where it is computed
     """
     names = [] if names is None else names                       # registers made so far
     out: list[Statement] = []

@@ -1,13 +1,13 @@
 """The moves: small edits of the loop tree that keep what it computes. In: statements. Out: statements.
 
 Each shows before -> after, and refuses (returns None) where it does not apply. Recipes are lists of moves. Those that
-change the order of a sum are in reduction_moves.py.
+change the order of a sum are in reduction_moves.py. Does not know processors.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
@@ -47,7 +47,7 @@ from glassgrad.compiler.lower.loops import (
 )
 
 Replace = dict[UOp, UOp]
-MOST_TASKS = 4096        # of one phase: to claim a task costs 0.05 us, and more where several claim at once
+PHASE_TASKS = 4096       # the most of one phase: to claim a task costs 0.05 us, and more where several claim at once
 
 
 # -- what every move is made of ------------------------------------------------------------------------------
@@ -95,6 +95,40 @@ def _private_rows(body: list[Statement], lanes: int, lane: UOp) -> Replace:
     return replace
 
 
+def one(range_: UOp) -> UOp:
+    """A counter, or 0 where it counts only to 1."""
+    return range_ if range_.arg.size > 1 else index(0)
+
+
+def flat_index(ranges: Iterable[UOp], at: UOp | None = None) -> UOp:
+    """The position that nested loops over these counters have reached: ((at * size + i) * size + j) .."""
+    at = index(0) if at is None else at
+    for r in ranges:
+        at = add(multiply(at, r.arg.size), r)
+    return at
+
+
+def nested(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP) -> list[Statement]:
+    """S  ->  for a: for b: S      (loops of one iteration are left out: S counts them as 0)"""
+    for r in reversed(ranges):
+        body = [For(r, kind, body)] if r.arg.size > 1 else body
+    return body
+
+
+def pieces(size: int, piece: int) -> list[tuple[int, int]]:
+    """A length as whole pieces and the rest: (how many, how long).
+
+    >>> pieces(100, 16)
+    [(6, 16), (1, 4)]
+    """
+    return [(times, length) for times, length in ((size // piece, piece), (1, size % piece)) if times and length]
+
+
+def left_of(size: int, piece: int, number: UOp) -> UOp | None:
+    """Where piece `number` of a length ends: the last one may be shorter; None where all are whole."""
+    return add(index(size), multiply(one(number), -piece)) if size % piece else None
+
+
 # -- moves ---------------------------------------------------------------------------------------------------
 def merge(outer: For) -> For | None:
     """for i in a: for j in b: ..i..j..  ->  for m in a*b: ..m//b..m%b..      refuses: an index does not stay linear"""
@@ -135,13 +169,13 @@ def wide(loop: For, tile: int, lanes: int, copies: bool = True) -> list[Statemen
     out: list[Statement] = []
     for start, count, t, v, stop in steps_of(loop, tile, lanes):
         outer, over, lane = counter(name + "o", count), counter(name + "u", t), counter(name + "l", v)
-        at = add(start, add(multiply(one(outer, count), t * v), add(multiply(one(over, t), v), one(lane, v))))
+        at = add(start, add(multiply(one(outer), t * v), add(multiply(one(over), v), one(lane))))
         axes = ([over] if t > 1 else []) + ([lane] if v > 1 else [])
         names: Replace = {r: register(r.arg + f"_{name}", r.dtype, (*r.src, *axes)) for r in assigned(loop.body)}
         memories = _private_rows(loop.body, t * v, lane) if copies else {}
         body = rebuild(loop.body, {loop.range: at, **names})
         if memories:
-            body = _spread_rows(body, memories, t * v, add(multiply(one(over, t), v), one(lane, v)))
+            body = _spread_rows(body, memories, t * v, add(multiply(one(over), v), one(lane)))
         if v > 1:
             body = [For(lane, LANE, body)]
         if t > 1:
@@ -187,11 +221,6 @@ def _steps(n: int, tile: int, lanes: int) -> list[tuple[int, int, int]]:
     return [step for step in ((tiles, tile, lanes), (1, vectors, lanes), (1, 1, last)) if math.prod(step)]
 
 
-def one(range_: UOp, size: int) -> UOp:
-    """A counter, or 0 where it counts only to 1."""
-    return range_ if size > 1 else index(0)
-
-
 def _spread_rows(body: list[Statement], memories: Replace, copies: int, at: UOp) -> list[Statement]:
     nodes = toposort(e for s in walk(body) for e in expressions(s))
     loads = [n for n in nodes if n.op is o.LOAD and n.src[0] in memories]
@@ -227,18 +256,16 @@ def tasks(loop: For, count: int) -> For:
     count = -(-n // step)
     if count == 1:
         return For(loop.range, LOOP, loop.body, loop.stop)
-    if loop.stop is not None:              # dealt out in turn: every task gets its share, however many there are
-        outer, inner = counter(name + "t", count), counter(name, step)
+    outer, inner = counter(name + "t", count), counter(name, step)
+    if loop.stop is not None:              # dealt out in turn: every task gets as many, however many there are
         body = rebuild(loop.body, {loop.range: add(multiply(inner, count), outer)})
         left = divide(add(loop.stop, add(index(count - 1), multiply(outer, -1))), count)
         return For(outer, TASK, [For(inner, LOOP, body, left)])
-    outer, inner = counter(name + "t", count), counter(name, step)
     body = rebuild(loop.body, {loop.range: add(multiply(outer, step), inner)})
-    stop = None if n % step == 0 else add(index(n), multiply(outer, -step))
-    return For(outer, TASK, [For(inner, LOOP, body, stop)])
+    return For(outer, TASK, [For(inner, LOOP, body, left_of(n, step, outer))])
 
 
-def share_out(loops: list[UOp], body: list[Statement], most: int = MOST_TASKS) -> list[Statement]:
+def share_out(loops: list[UOp], body: list[Statement], most: int = PHASE_TASKS) -> list[Statement]:
     """for a: for b: S  ->  TASK a: TASK b: S      (several iterations to a task, were they more than `most`)"""
     done, takes = 1, []
     for r in loops:
@@ -259,6 +286,12 @@ def edge_gate(expression: UOp, gate: UOp | None, memo: Replace | None = None) ->
             at, *gates = (substitute_index(s, replace, {}) for s in n.src[1:])
             replace[n] = UOp(o.LOAD, n.dtype, (n.src[0], at, _and(tuple(gates), gate)))
     return substitute_index(expression, replace, {})
+
+
+def zero_outside(value: UOp, gate: UOp | None) -> UOp:
+    """The value where the gate holds, and 0 elsewhere; nothing is read there."""
+    gated = edge_gate(value, gate)
+    return gated if gate is None or gated.op is o.LOAD else gate.where(gated, const(0, gated.dtype))
 
 
 def _and(gates: tuple[UOp, ...], gate: UOp) -> UOp:

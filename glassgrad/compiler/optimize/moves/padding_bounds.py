@@ -1,11 +1,11 @@
 """Padding as loop bounds. In: the gate of a padded factor. Out: which of its loops' iterations multiply no zeros.
 
 A padded image is 0 outside its edges, and a window that reaches over them multiplies zeros. Which taps do depends on
-the position alone, so nobody has to store the zeros or to ask at every tap:
+the position alone, so the zeros need not be stored, and no tap needs a test:
 
     for i: for k in taps: if 0 <= i + k - 1 < n: S        ->  for i: for k from max(0, 1 - i) below n + 1 - i: S
 
-Where neighbouring positions share a register tile, the loop is cut into runs of iterations that want the same of them:
+Where neighbouring positions share a register tile, the loop is cut into runs of iterations that use the same of them:
 
     TILE t in 4: for k in taps: if 0 <= t + k - 1: S      ->  TILE t in 4: k = 0: if 0 < t: S;  for k from 1: S
 
@@ -25,6 +25,8 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 
+Region = tuple[UOp, UOp, UOp | None]        # iterations from, and below; the condition for one to be used, None: all
+
 
 @dataclass(frozen=True)
 class Half:
@@ -35,10 +37,15 @@ class Half:
     k_step: int
     limit: int
 
+    def holds(self, k: UOp) -> UOp:
+        """The condition, at an iteration of the loop of K."""
+        along_m = index(0) if self.m is None else multiply(self.m, self.m_step)
+        return less(add(along_m, multiply(k, self.k_step)), index(self.limit))
+
 
 @dataclass(frozen=True)
 class Run:
-    """Iterations low <= k < high, which the positions first <= t < last of a register tile want."""
+    """Iterations low <= k < high, which the positions first <= t < last of a register tile use."""
     low: int
     high: int
     first: int
@@ -54,12 +61,17 @@ class Piece:
 
 
 class Edges:
-    """The edges of a padded factor: each loop of K is bound by at most one loop of M, and each of M binds but one."""
+    """The edges of a padded factor: each loop of K is bounded by at most one loop of M, and each of M bounds one."""
 
     def __init__(self, halves: list[Half]):
         self.halves = halves
         self._counted: dict[tuple[UOp, int], list[Piece]] = {}
         self._inside: dict[UOp, list[tuple[int, int]]] = {}
+
+    @staticmethod
+    def of_factor(factor: UOp, m: list[UOp], k: list[UOp]) -> Edges | None:
+        """The edges of a factor that is read from memory: none where it is read without a gate."""
+        return Edges.of(factor.src[2], m, k) if len(factor.src) == 3 else Edges([])
 
     @staticmethod
     def of(gate: UOp, m: list[UOp], k: list[UOp]) -> Edges | None:
@@ -85,7 +97,7 @@ class Edges:
 
     @cached_property
     def bound(self) -> dict[UOp, UOp | None]:
-        """The loops of K that are bound, with the loop of M that binds each."""
+        """The loops of K that are bounded, with the loop of M that bounds each."""
         return {h.k: h.m for h in self.halves}
 
     def taps_first(self, k: list[UOp], steps: dict[UOp, int]) -> list[UOp]:
@@ -95,7 +107,7 @@ class Edges:
         return [*sorted(taps, key=lambda r: abs(steps[r])), *[r for r in k if r not in taps]]
 
     def interval(self, k: UOp, place: UOp) -> tuple[UOp, UOp]:
-        """Where the loop begins and ends that is bound at this place of its loop of M."""
+        """Where a bounded loop begins and ends, at this position of its loop of M."""
         low, high = index(0), index(k.arg.size)
         for h in self.halves:
             if h.k is not k:
@@ -107,8 +119,16 @@ class Edges:
                 low = decided(o.MAX, low, add(divide(multiply(left, -1), -h.k_step), index(1)))
         return low, high
 
+    def regions(self, k: UOp, place: UOp, inside: UOp | None = None, runs: tuple[Run, ...] = ()) -> list[Region]:
+        """A loop of K as regions (begin, end, condition): of its iterations at a position of its loop of M; or, where
+        neighbours of that loop share a register tile, of these runs, which only some of the tile's positions use."""
+        if inside is not None:
+            return [(index(run.low), index(run.high), between(index(run.first), inside, index(run.last)))
+                    for run in runs]
+        return [(*(self.interval(k, place) if k in self.bound else (index(0), index(k.arg.size))), None)]
+
     def share(self, k: UOp) -> float:
-        """The share of a bound loop's iterations that multiply no zeros."""
+        """The fraction of a bounded loop's iterations that multiply no zeros."""
         m = self.bound[k]
         if m is None:
             low, high = self.interval(k, index(0))
@@ -148,7 +168,7 @@ class Edges:
         return tuple(out)
 
     def _intervals(self, k: UOp) -> list[tuple[int, int]]:
-        """The iterations of a bound loop that multiply no zeros, for each place of the loop of M that binds it."""
+        """The iterations of a bounded loop that multiply no zeros, at each position of the loop of M that bounds it."""
         found = self._inside.get(k)
         if found is None:
             m = self.bound[k]
@@ -157,7 +177,7 @@ class Edges:
         return found
 
     def _interval(self, k: UOp, place: int) -> tuple[int, int]:
-        """`interval` at a place that is known."""
+        """`interval` at a position that is known."""
         low, high = 0, k.arg.size
         for h in self.halves:
             if h.k is k:

@@ -1,7 +1,7 @@
 """Padding with its zeros stored. In: a product of a padded factor. Out: a phase that copies it, and what is left then.
 
-Where a recipe reads an image in vectors it cannot stop at the image's edges (as padding.py does for one that reads it
-number by number), and to ask at every tap costs more than the copy:
+Where a recipe reads an image in vectors it cannot stop at the image's edges (as padding_bounds.py does for one that
+reads it number by number), and a test at every tap costs more than the copy:
 
     TASK i: for k: r += x[i + k - 1 if 0 <= i + k - 1 < n] * w[k]
     ->  phase 1   TASK u in n + 2: padded[u] = x[u - 1 if 0 <= u - 1 < n]
@@ -19,15 +19,14 @@ from glassgrad.compiler.graph.index_algebra import Terms, add, both, bounds, bui
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, Store, counter, load, local, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.product.contraction_axes import stride_along
-from glassgrad.compiler.optimize.product.recognize import Product
+from glassgrad.compiler.optimize.product.recognize import Product, stride_along
 
 REREAD = 2          # times that a window reads each number of the copy, at least
 
 
 @dataclass
 class _Axis:
-    """An axis of the padded image: the sum of loops that walks along it, and its step in memory."""
+    """An axis of the padded image: the sum of loops that goes along it, and its step in memory."""
     terms: Terms
     step: int
 
@@ -127,7 +126,7 @@ def _axes(at: UOp, gate: UOp, loops: frozenset[UOp]) -> list[_Axis] | None:
     if conditions is None or None in steps.values():
         return None
     if any(not terms or not loops.issuperset(terms) for _, terms in conditions):
-        return None                       # it asks for something else than a place: a remainder, say
+        return None                       # it tests something else than a position: a remainder, say
     axes: list[_Axis] = []
     taken: set[UOp] = set()
     for _, terms in conditions:

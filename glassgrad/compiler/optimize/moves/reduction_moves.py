@@ -62,7 +62,7 @@ def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0) -> list[Statem
     out = []
     for number, (start, count, t, v, stop) in enumerate(steps_of(loop, tile, lanes)):
         outer, over, lane = counter(name + "o", count), counter(name + "u", t), counter(name + "l", v)
-        at = add(start, add(multiply(one(outer, count), t * v), add(multiply(one(over, t), v), one(lane, v))))
+        at = add(start, add(multiply(one(outer), t * v), add(multiply(one(over), v), one(lane))))
         axes = ([over] if t > 1 else []) + ([lane] if v > 1 else [])
         parts = {r: register(f"{r.arg}_{number}v", r.dtype, (*r.src, *axes)) for r in totals}
         names: Replace = {r: register(r.arg + f"_{name}", r.dtype, (*r.src, *axes)) for r in assigned(loop.body)}

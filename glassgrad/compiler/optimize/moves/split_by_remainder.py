@@ -1,4 +1,4 @@
-"""Gates that ask for divisibility, answered before the kernel runs. In: a loop tree. Out: trees without such gates.
+"""Gates that test divisibility, decided before the kernel runs. In: a loop tree. Out: trees without such gates.
 
 The gradient of a window with a stride s reads x[(i - k) / s] where s divides i - k, and 0 elsewhere: of s taps, s - 1
 multiply zeros. But which taps count depends on the remainder of i alone:

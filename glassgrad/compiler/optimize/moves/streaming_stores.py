@@ -1,9 +1,9 @@
-"""Results too large to stay near. In: the phases of a kernel. Out: the slots whose stores go past the caches.
+"""Non-temporal (streaming) stores of large results. In: the phases of a kernel. Out: the slots that are stored so.
 
-A store fetches the line it writes to, unless it says that nobody reads it soon; then a full line goes straight to
-memory, a third of the traffic of `y = f(x)` is saved, and what is near stays near. A result that fits a cache is better
-left there. On a Xeon with 2 MB of second-level cache, y = 1.5 x and a sum of y, together: 8 MB 11% faster, 16 MB 16%,
-64 MB 27%; 4 MB is 30% slower.
+A store fetches the line it writes to. A streaming store says that the line is not read soon: a full line goes straight
+to memory, a third of the traffic of `y = f(x)` is saved, and the caches keep what they have. A result that fits a cache
+is better left there. On a Xeon with 2 MB of second-level cache, y = 1.5 x and a sum of y, together: 8 MB 11% faster,
+16 MB 16%, 64 MB 27%; 4 MB is 30% slower.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from glassgrad.compiler.lower.loops import Statement, Store, expressions, walk
 from glassgrad.compiler.optimize.decisions import Choice, Decisions
 from glassgrad.compiler.optimize.targets.target import Target
 
-FAR = 8        # times the second-level cache: of that size a result is gone before it is read
+FAR = 8        # times the second-level cache: a result of that size has left the caches before it is read
 
 
 @dataclass(frozen=True)
 class Past(Choice):
-    """Large results go past the caches."""
+    """Large results are stored past the caches."""
     caches: bool
 
 

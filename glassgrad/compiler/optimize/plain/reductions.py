@@ -1,14 +1,14 @@
 """Reductions as fast as memory. In: the loops of a reduction. Out: the same, reading along several rows at once.
 
-Data that comes from far is limited by how many lines are on their way at a time, and a processor fetches ahead only
-within a page. So a sum over rows (lanes along k) takes several rows together, each a stream of its own; and a sum over
-columns (lanes along n) walks along whole rows, a few at once, and keeps its sums in LOCAL memory meanwhile.
+Reading from memory is limited by how many lines are under way at a time, and a processor fetches ahead only within a
+page. So a sum over rows (lanes along k) takes several rows together, each a stream of its own; and a sum over columns
+(lanes along n) goes along whole rows, a few at once, and keeps its sums in LOCAL memory meanwhile.
 
     for i: r = 0; for k: r += x[i, k]; S        ->  for i by 8: TILE 8: r = 0; for k: r += x[i, k]; S
     for j in 2: for i: .. r += x[i, k] * y[j, k]..  ->  for i by 8: TILE 8: TILE j: .. the same
     for n: r = 0; for k: r += x[k, n]; S        ->  for slices of n: m = 0; for k by 8: for n: m[n] += x[k, n] + ..; S
 
-And what is read along one axis and stored along another goes in square blocks, which renderers turn in registers.
+And what is read along one axis and stored along another goes in square blocks, which renderers transpose in registers.
 
     for i: for j: y[i, j] = x[j, i]             ->  for i by 16: for j by 16: TILE j: LANE i: y[i, j] = x[j, i]
 """
@@ -35,36 +35,30 @@ from glassgrad.compiler.lower.loops import (
     load,
     local,
 )
-from glassgrad.compiler.optimize.decisions import Choice, Decisions, settled
+from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.product.contraction_axes import stride_along
-from glassgrad.compiler.optimize.product.recognize import Product
+from glassgrad.compiler.optimize.moves.loop_moves import one
+from glassgrad.compiler.optimize.product.recognize import stride_along
+from glassgrad.compiler.optimize.targets import cpu
 from glassgrad.compiler.optimize.targets.target import Target
-
-ROWS = 8               # read at once
-FEW = 8                # rows of the other factor that meet each of them
-LEAST_ROW = 64         # elements of a row that are worth a stream
-LONGEST = 1024         # sums of ROWS products each that one place in LOCAL memory adds up: more would be inaccurate
-SLICE = 1024           # elements of a row that one task walks along: a page of float32
-LEAST_SLICE = 256
 
 
 @dataclass(frozen=True)
-class Rows(Choice):
+class ReadRows(Choice, names=["rows"]):
     """Rows of a reduction that are read at once."""
     count: int
 
 
 @dataclass(frozen=True)
 class Slices(Choice):
-    """A sum over columns that walks along the rows: the width of a slice, and rows added at once."""
-    loop: str = settled()
-    width: int = settled()
-    rows: int = settled()
+    """A sum over columns that goes along the rows: the width of a slice, and rows added at once."""
+    loop: str = fixed()
+    width: int = fixed()
+    rows: int = fixed()
 
 
 @dataclass(frozen=True)
-class Turn(Choice):
+class Transpose(Choice, names=["turn"]):
     """Square blocks: vectors along the loop that is read in order, as many along the one that is stored in order."""
     loop: str
     lanes: int
@@ -97,17 +91,17 @@ def rows_at_once(loops: list[For], inner: list[Statement], target: Target) -> Ro
     """The rows of a reduction that are read at once, and what of the others reads the same rows; None for rows that are
     short, few, or not read from memory along k."""
     reduction = Reduction.of(inner)
-    if reduction is None or reduction.loop.range.arg.size < LEAST_ROW:
+    if reduction is None or reduction.loop.range.arg.size < cpu.LEAST_ROW:
         return None
     k, fixed = reduction.loop.range, [f for f in loops if f.stop is None]
-    for row in [f for f in reversed(fixed) if f.range.arg.size >= 2 * ROWS]:
+    for row in [f for f in reversed(fixed) if f.range.arg.size >= 2 * cpu.READ_ROWS]:
         along_k = [at for at in _reads(reduction) if stride_along(at, k) == 1 and stride_along(at, row.range)]
         if along_k:
-            same = [f for f in fixed if f is not row and 1 < f.range.arg.size <= FEW
+            same = [f for f in fixed if f is not row and 1 < f.range.arg.size <= cpu.FEW_ROWS
                     and all(stride_along(at, f.range) == 0 for at in along_k)]
             few = same[-1] if same else None
             width = few.range.arg.size if few is not None else 1
-            return RowsAtOnce(row, min(ROWS, target.vector_registers // (2 * max(width, 2))), few, width)
+            return RowsAtOnce(row, min(cpu.READ_ROWS, target.vector_registers // (2 * max(width, 2))), few, width)
     return None
 
 
@@ -122,40 +116,31 @@ class RowsAtOnce:
     def together(self, wide: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
         """for row: for few: S  ->  for rows by count: TILE count: TILE few: S      (S is the reduction, with lanes)"""
         most = target.vector_registers // 2
-        chosen = decisions.ask(Rows(self.count), lambda c: f"at most {most} rows" if c.count > most else None)
+        chosen = decisions.ask(ReadRows(self.count), lambda c: f"at most {most} rows" if c.count > most else None)
         if self.few is not None:
             wide = moves.wide(For(self.few.range, LOOP, wide), self.width, 1)
         return moves.wide(For(self.row.range, LOOP, wide), chosen.count, 1)
 
 
-def few_rows(p: Product) -> bool:
-    """Whether a factor of a product, both along k, has so few rows that turning the other one would take longer."""
-    factors = ((p.left, p.m), (p.right, p.n))
-    if len(p.k) != 1 or p.k_stop is not None or p.k[0].arg.size < LEAST_ROW or not all(
-            f.op is o.LOAD and len(f.src) == 2 and stride_along(f.src[1], p.k[0]) == 1 for f, _ in factors):
-        return False
-    return any(len(few) == 1 and few[0].arg.size <= FEW and any(r.arg.size >= 2 * ROWS for r in many)
-               for (_, few), (_, many) in (factors, factors[::-1]))
-
-
 def along_slices(loop: For, inner: list[Statement], tile: int, lanes: int, target: Target, decisions: Decisions) \
         -> tuple[For, list[Statement]] | None:
-    """A sum over columns as (loop over slices, the walk along one slice). Refuses (None) what is small or of another
+    """A sum over columns as (loop over slices, the statements of one slice). Refuses (None) what is small or of another
     form."""
     reduction = Reduction.of(inner)
     if reduction is None or loop.stop is not None:
         return None
     size, k = loop.range.arg.size, reduction.loop.range
     depth = k.arg.size
-    nearest = [w for w in range(min(SLICE, size // 4), LEAST_SLICE - 1, -1) if size % w == 0]
+    nearest = [w for w in range(min(cpu.SLICE, size // 4), cpu.LEAST_SLICE - 1, -1) if size % w == 0]
     far = [at for at in _reads(reduction) if stride_along(at, loop.range) == 1 and (stride_along(at, k) or 0) >= size]
-    if not nearest or not far or depth < 8 * ROWS or depth > LONGEST * ROWS or size * depth * 4 < target.l2_bytes:
+    if not nearest or not far or size * depth * 4 < target.l2_bytes or \
+            not 8 * cpu.READ_ROWS <= depth <= cpu.LONGEST_COLUMN * cpu.READ_ROWS:
         return None
-    chosen = decisions.ask(Slices(loop.range.arg.name, nearest[0], ROWS), lambda c: None)
+    chosen = decisions.ask(Slices(loop.range.arg.name, nearest[0], cpu.READ_ROWS), lambda c: None)
     return _slices(loop, reduction, chosen.width, chosen.rows, tile, lanes)
 
 
-def turned(loops: list[For], inner: list[Statement], lanes: int, decisions: Decisions) \
+def transposed(loops: list[For], inner: list[Statement], lanes: int, decisions: Decisions) \
         -> tuple[list[For], list[Statement]] | None:
     """A copy across, as (loops, blocks); refuses (None) where something lies along the loop that is stored in order."""
     if not all(isinstance(s, Store) and s.gate is None and s.combine is None for s in inner) or lanes < 4:
@@ -173,12 +158,12 @@ def turned(loops: list[For], inner: list[Statement], lanes: int, decisions: Deci
         return None
     names = [f.range.arg.name for f in read]
 
-    def refuses(c: Turn) -> str | None:
+    def refuses(c: Transpose) -> str | None:
         if c.loop not in names:
             return f"the loops are {', '.join(names)}"
         return None if c.lanes <= lanes and c.lanes & (c.lanes - 1) == 0 else f"a vector has 1, 2, 4 .. {lanes} lanes"
 
-    chosen = decisions.ask(Turn(names[-1], lanes), refuses)
+    chosen = decisions.ask(Transpose(names[-1], lanes), refuses)
     across = read[names.index(chosen.loop)]
     # the loop read in order is outside: each row of a block is then written on where it was left
     body = moves.wide(For(along.range, LOOP, inner), chosen.lanes, 1)
@@ -193,12 +178,10 @@ def _within(loop: For, body: list[Statement], lanes: int) -> list[Statement]:
         return For(lane, LANE, [s])
 
     out: list[Statement] = []
-    size, start = loop.range.arg.size, 0
-    for count, width in ((size // lanes, lanes), (1, size % lanes)):
-        if not count or not width:
-            continue
+    start = 0
+    for count, width in moves.pieces(loop.range.arg.size, lanes):
         outer, lane = counter(loop.range.arg.name + "o", count), counter(loop.range.arg.name + "l", width)
-        at = add(index(start), add(multiply(_one(outer), lanes), _one(lane)))
+        at = add(index(start), add(multiply(one(outer), lanes), one(lane)))
         block = moves.rebuild(body, {loop.range: at})
         block = [lane_inside(s, lane) for s in block] if width > 1 else block
         out += [For(outer, LOOP, block)] if count > 1 else block
@@ -219,11 +202,9 @@ def _slices(loop: For, reduction: Reduction, width: int, rows: int, tile: int, l
 
     body = along([Store(sums[r], inner, identity(c, r.dtype)) for r, c in combines.items()])
     start = 0
-    for count, together in ((k.arg.size // rows, rows), (1, k.arg.size % rows)):
-        if not count or not together:
-            continue
+    for count, together in moves.pieces(k.arg.size, rows):
         block, step = counter(k.arg.name + "b", count), counter(k.arg.name + "u", together)
-        at = add(index(start), add(multiply(_one(block), rows), _one(step)))
+        at = add(index(start), add(multiply(one(block), rows), one(step)))
         products = moves.rebuild(reduction.loop.body, {k: at})
         part = along([*[Assign(r, identity(c, r.dtype)) for r, c in combines.items()],
                       *([For(step, TILE, products)] if together > 1 else products),
@@ -233,10 +214,6 @@ def _slices(loop: For, reduction: Reduction, width: int, rows: int, tile: int, l
     totals: dict[UOp, UOp] = {r: load(m, inner) for r, m in sums.items()}
     body += along(moves.rebuild(reduction.rest, totals))
     return For(outer, loop.kind, []), body
-
-
-def _one(range_: UOp) -> UOp:
-    return range_ if range_.arg.size > 1 else index(0)
 
 
 def _reads(reduction: Reduction) -> list[UOp]:

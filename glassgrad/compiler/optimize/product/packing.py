@@ -1,27 +1,46 @@
-"""The factors of a sum of products, packed. In: a factor and its axes. Out: the loops that lay it into panels.
+"""The factors of a contraction, packed. In: a factor and its axes. Out: the loops that lay it into panels.
 
-A panel holds one tile's width of positions for all of K: [panel][k][position]. The pack loop absorbs any view, padding
-mask, cast or fused prologue; what lies past a ragged edge is packed as zeros.
+For vectors, a panel holds one tile's width of positions for all of K: [panel][k][position]. For a matrix unit, rows of
+`left` lie along k, and `right` in words of neighbours along k (targets/matrix_units.py). The pack loop absorbs any
+view, padding mask, cast or fused prologue; past the end of K, and past a ragged edge, lie zeros. Does not know the tile
+that reads a panel.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, index, multiply, substitute_index
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.loops import LANE, LOOP, TILE, For, Statement, Store, counter, local, ranges_of
+from glassgrad.compiler.lower.loops import (
+    LANE,
+    LOOP,
+    TASK,
+    TILE,
+    For,
+    If,
+    Statement,
+    Store,
+    counter,
+    load,
+    local,
+    ranges_of,
+)
+from glassgrad.compiler.lower.reduced_precision import carrier
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.product.contraction_axes import FlatAxis, one, stride_along
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, count, stride_along
+from glassgrad.compiler.optimize.targets import cpu
+from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
 
 READ_AT_ONCE = 1024        # bytes of a row that are worth reading at once
-PIECE = 8                  # steps of k that are packed at once: whole lines of a panel
-PACK_WORK = 32 * 1024      # elements worth a task of their own
+PACKED_AT_ONCE = 8         # steps of k that are packed at once: whole lines of a panel
 
 
-class Operand:
+class PackedFactor:
     """One factor, packed as [outer loops it depends on][panel][k][position in the panel].
 
     Where a `task` is given, each of its tasks packs the `panels` it uses, and no others, into memory of its own.
@@ -32,25 +51,19 @@ class Operand:
         self.value, self.axis, self.k, self.width, self.vectors, self.panels = value, axis, k, width, vectors, panels
         self.task = task
         self.outer = [r for r in outer if r in ranges_of(value) and task is None]
-        self.depth = math.prod(r.arg.size for r in k)
-        copies = math.prod(r.arg.size for r in self.outer)
-        self.memory = local(name, value.dtype, copies * panels * self.depth * width,
+        self.depth = count(k)
+        self.memory = local(name, value.dtype, count(self.outer) * panels * self.depth * width,
                             "shared" if task is None else "worker")
 
     def place(self, panel: UOp, step: UOp, position: UOp) -> UOp:
-        at = index(0)
-        for r in self.outer:
-            at = add(multiply(at, r.arg.size), r)
-        at = add(multiply(at, self.panels), panel)
+        """Where a position of a panel lies, at a step of K."""
+        at = add(multiply(flat_index(self.outer), self.panels), panel)
         at = add(multiply(at, self.depth), step)
         return add(multiply(at, self.width), position)
 
-    def pack(self, lanes: int, most: int = moves.MOST_TASKS) -> list[Statement]:
+    def pack(self, lanes: int, most: int = moves.PHASE_TASKS) -> list[Statement]:
         """The loops that fill the panels: lanes along the axis that is contiguous in memory."""
         panel, spot = counter("p", self.panels), counter("q", self.width)
-        flat = index(0)
-        for r in self.k:
-            flat = add(multiply(flat, r.arg.size), r)
         first = index(0) if self.task is None else multiply(one(self.task), self.panels)
         at = add(multiply(add(first, one(panel)), self.width), one(spot))
         gate = moves.below(at, self.axis.size)
@@ -58,11 +71,8 @@ class Operand:
         reads = [n for n in toposort([value]) if n.op is o.LOAD]
         along_k = bool(reads) and not any(stride_along(n.src[1], spot) == 1 for n in reads) and \
             all(stride_along(n.src[1], self.k[-1]) == 1 and stride_along(n.src[1], spot) is not None for n in reads)
-        if gate is not None:
-            value = moves.edge_gate(value, gate)
-            if value.op is not o.LOAD:
-                value = gate.where(value, const(0, value.dtype))
-        store: list[Statement] = [Store(self.memory, self.place(one(panel), flat, one(spot)), value)]
+        value = moves.zero_outside(value, gate)
+        store: list[Statement] = [Store(self.memory, self.place(one(panel), flat_index(self.k), one(spot)), value)]
         if along_k:
             body, loops = self.across(spot, store, lanes), self.k[:-1]
         else:
@@ -71,23 +81,20 @@ class Operand:
         if self.task is not None:
             for r in reversed(loops):
                 body = [For(r, LOOP, body)]
-            whole = -(-self.axis.size // self.width)
-            stop = add(index(whole), multiply(first, -1)) if whole % self.panels else None
+            stop = left_of(-(-self.axis.size // self.width), self.panels, self.task)
             return [For(panel, LOOP, body, stop)] if self.panels > 1 else body
         if not along_k:
             panel, loops, body = self.side_by_side(panel, body)
-        work = math.prod(r.arg.size for r in self.outer) * self.panels * self.depth * self.width
-        shares = math.prod(r.arg.size for r in (*self.outer, panel))
-        more = work // PACK_WORK // shares if shares < most else 1
+        work = count(self.outer) * self.panels * self.depth * self.width
+        tasks = count((*self.outer, panel))
+        more = work // cpu.PACK_WORK // tasks if tasks < most else 1
         for r in reversed(loops):
             body = [moves.tasks(For(r, LOOP, body), more if r is loops[0] else 1)]
         if not loops and len(body) == 1 and isinstance(body[0], For) and body[0].kind == LOOP:
-            body = [moves.tasks(body[0], more)]          # few panels, turned: their pieces of k are shared out
-        if work >= PACK_WORK:
+            body = [moves.tasks(body[0], more)]          # few panels, transposed: their pieces of k are tasks
+        if work >= cpu.PACK_WORK:
             return moves.share_out([*self.outer, panel], body, most)
-        for r in reversed([*self.outer, panel]):
-            body = [For(r, LOOP, body)] if r.arg.size > 1 else body
-        return body
+        return nested([*self.outer, panel], body)
 
     def side_by_side(self, panel: UOp, body: list[Statement]) -> tuple[UOp, list[UOp], list[Statement]]:
         """Narrow panels in groups: for pieces of k: for the panels of a group: for a piece of k. So lines are both read
@@ -96,48 +103,195 @@ class Operand:
         together = -(-self.panels // -(-row // READ_AT_ONCE))
         if together == 1:
             return panel, self.k, body
-        size = min(PIECE, k.arg.size)
+        size = min(PACKED_AT_ONCE, k.arg.size)
         group, inside = counter("pg", -(-self.panels // together)), counter("p", together)
         piece, step = counter("kp", -(-k.arg.size // size)), counter("k", size)
         body = moves.rebuild(body, {panel: add(multiply(one(group), together), inside),
                                     k: add(multiply(one(piece), size), one(step))})
-        body = [For(step, LOOP, body, rest(k.arg.size, size, piece))] if size > 1 else body
-        body = [For(inside, LOOP, body, rest(self.panels, together, group))]
+        body = [For(step, LOOP, body, left_of(k.arg.size, size, piece))] if size > 1 else body
+        body = [For(inside, LOOP, body, left_of(self.panels, together, group))]
         return group, [piece, *self.k[:-1]] if piece.arg.size > 1 else self.k[:-1], body
 
     def across(self, spot: UOp, store: list[Statement], lanes: int) -> list[Statement]:
         """Packing what lies along k: for pieces of k: read a vector of every row; they are stored across.
 
-        A renderer turns such a block in registers. Narrow panels, and what is left of k, are written element by element
-        from a few cache lines at a time: a scatter instruction costs more than the scalar stores.
+        A renderer transposes such a block in registers. Narrow panels, and what is left of k, are written element by
+        element from a few cache lines at a time: a scatter instruction costs more than the scalar stores.
         """
         k = self.k[-1]
         out: list[Statement] = []
         start = 0
-        turned = 2 * self.width > lanes
-        for count, piece in pieces(k.arg.size, lanes if turned else 4 * lanes):
-            outer, inner = counter("kb", count), counter("kq", piece)
+        in_registers = 2 * self.width > lanes
+        for times, piece in moves.pieces(k.arg.size, lanes if in_registers else 4 * lanes):
+            outer, inner = counter("kb", times), counter("kq", piece)
             at = add(index(start), add(multiply(one(outer), piece), inner))
             body = moves.rebuild(store, {k: at})
-            if turned and piece == lanes:
+            if in_registers and piece == lanes:
                 body = [For(spot, TILE, [For(inner, LANE, body)])]
             else:
                 body = moves.wide(For(inner, LOOP, body), lanes, 1, copies=False)
                 body = [For(spot, LOOP, body)] if self.width > 1 else body
-            out += [For(outer, LOOP, body)] if count > 1 else body
-            start += count * piece
+            out += [For(outer, LOOP, body)] if times > 1 else body
+            start += times * piece
         return out
 
 
-def pieces(size: int, piece: int) -> list[tuple[int, int]]:
-    """A length as whole pieces and the rest: (how many, how long).
-
-    >>> pieces(100, 16)
-    [(6, 16), (1, 4)]
-    """
-    return [(count, length) for count, length in ((size // piece, piece), (1, size % piece)) if count and length]
+# -- for a matrix unit -----------------------------------------------------------------------------------------------
+FEW_TASKS = 8              # steps of K that are tasks enough, so that each can pack whole rows
 
 
-def rest(size: int, piece: int, number: UOp) -> UOp | None:
-    """Where a piece of a length ends: the last may be shorter; None where all are whole."""
-    return add(index(size), multiply(one(number), -piece)) if size % piece else None
+@dataclass(frozen=True)
+class UnitRanges:
+    """The counters inside one instruction."""
+    row: UOp
+    column: UOp
+    word: UOp                 # of k
+    piece: UOp                # of a word
+
+    @staticmethod
+    def of(unit: MatrixUnit) -> UnitRanges:
+        return UnitRanges(counter("r", unit.rows), counter("c", unit.columns), counter("w", unit.words),
+                          counter("b", unit.pieces))
+
+
+def narrowed(value: UOp, dtype: DType) -> UOp | None:
+    """The same number as an element of a narrower type, where it is one that was widened; else None."""
+    if value.op is o.CAST and value.src[0].dtype is dtype:
+        return value.src[0]
+    if value.op is o.WHERE:
+        yes, no = narrowed(value.src[1], dtype), narrowed(value.src[2], dtype)
+        return None if yes is None or no is None else value.src[0].where(yes, no)
+    return const(0, dtype) if value.op is o.CONST and value.arg == 0 else None
+
+
+class UnitPanels:
+    """One factor, as [outer loops it depends on][panel][step of K] and then, for `left`, [row][k], for `right`,
+    [word of k][column]. Where the left one does not lie along k either, its rows are made of words too."""
+
+    def __init__(self, name: str, value: UOp, axis: FlatAxis, outer: list[UOp], k: list[UOp], unit: MatrixUnit,
+                 tiles: int, panels: int, in_words: bool):
+        self.value, self.axis, self.unit, self.panels, self.right = value, axis, unit, panels, in_words
+        self.k = FlatAxis.of(k)
+        self.outer = [r for r in outer if r in ranges_of(value)]
+        self.across = unit.columns if in_words else unit.rows       # positions of one matrix
+        self.width = tiles * self.across
+        self.steps = -(-self.k.size // unit.depth)
+        self.along_k = self._lies_along(k[-1])
+        self.words = in_words or not self.along_k
+        size = count(self.outer) * panels * self.steps * self.width * unit.words
+        self.memory = local(name, WORD, size, "shared") if self.words else \
+            local(name, value.dtype, size * unit.pieces, "shared")
+
+    def _lies_along(self, along: UOp) -> bool:
+        """Whether neighbours along this counter are neighbours in memory, and those along the axis are not."""
+        spot = self.axis.parts[-1]
+        reads = [n.src[1] for n in toposort([self.value]) if n.op is o.LOAD]
+        return bool(reads) and all(stride_along(at, along) == 1 and stride_along(at, spot) != 1 for at in reads)
+
+    # -- where elements are ----------------------------------------------------------------------------------
+    def place(self, panel: UOp, step: UOp, position: UOp, k: UOp) -> UOp:
+        """The address of a position of a panel; k is a word of the step, or an element where there are no words."""
+        at = add(multiply(add(multiply(flat_index(self.outer), self.panels), panel), self.steps), step)
+        if self.right:
+            return add(multiply(add(multiply(at, self.unit.words), k), self.width), position)
+        along = self.unit.words if self.words else self.unit.depth
+        return add(multiply(add(multiply(at, self.width), position), along), k)
+
+    def element(self, panel: UOp, step: UOp, tile: UOp, position: UOp, inside: UnitRanges) -> UOp:
+        """An element that the unit reads, in the factor's type: a piece of a word, or an element itself."""
+        position = add(multiply(tile, self.across), position)
+        if not self.words:
+            k = add(multiply(inside.word, self.unit.pieces), inside.piece)
+            return load(self.memory, self.place(panel, step, position, k))
+        word = load(self.memory, self.place(panel, step, position, inside.word))
+        dtype = self.value.dtype
+        piece = word >> multiply(inside.piece, dtype.bits).cast(WORD)
+        return _as(piece.cast(carrier_of(dtype)), dtype)
+
+    # -- packing ---------------------------------------------------------------------------------------------
+    def pack(self, lanes: int) -> list[Statement]:
+        """The loops that fill the panels, lanes along what is contiguous in memory."""
+        panel, whole = counter("p", self.panels), self.k.size // self.unit.depth
+        copies = count(self.outer)
+        kind = TASK if copies * self.panels * self.steps * self.width * self.unit.depth >= cpu.PACK_WORK else LOOP
+        body: list[Statement] = []
+        if self.right and not self.along_k and self.panels > 1 and copies * self.steps >= FEW_TASKS:
+            body = self.by_rows(panel, whole, kind, lanes)
+        else:
+            if whole:
+                step = counter("ks", whole)
+                inner = self.one_step(one(panel), one(step), lanes, False)
+                body += [For(step, LOOP, inner)] if whole > 1 else inner
+            if whole < self.steps:
+                body += self.one_step(one(panel), index(whole), lanes, True)
+            body = [For(panel, kind, body)] if self.panels > 1 else body
+        for r in reversed(self.outer):
+            body = [For(r, kind, body)]
+        return body
+
+    def by_rows(self, panel: UOp, whole: int, kind: str, lanes: int) -> list[Statement]:
+        """For steps of K: for words: for panels: memory is read in whole rows, as it lies, and every panel gets its
+        part of them."""
+        def rows(step: UOp, ragged: bool) -> list[Statement]:
+            [words] = self.one_step(panel, step, lanes, ragged)
+            assert isinstance(words, For)
+            return [For(words.range, LOOP, [For(panel, LOOP, words.body)])]
+        step = counter("ks", self.steps)
+        if self.steps == 1:
+            return rows(index(0), whole == 0)
+        if whole == self.steps:
+            return [For(step, kind, rows(step, False))]
+        last = less(index(whole - 1), step)
+        return [For(step, kind, [If(less(step, index(whole)), rows(step, False)), If(last, rows(index(whole), True))])]
+
+    def one_step(self, panel: UOp, step: UOp, lanes: int, ragged: bool) -> list[Statement]:
+        """One step of K of one panel; `ragged`: K ends within it."""
+        spot = counter("q", self.width)
+        word, k = counter("w", self.unit.words), counter("k", self.unit.depth)
+        if not self.words:
+            value = self.at(panel, spot, add(multiply(step, self.unit.depth), k), ragged, clamp=True)
+            store: list[Statement] = [Store(self.memory, self.place(panel, step, spot, k), value)]
+            return [For(spot, LOOP, moves.wide(For(k, LOOP, store), -(-self.unit.depth // lanes), lanes))]
+        value = const(0, WORD)
+        for i in range(self.unit.pieces):
+            at = add(add(multiply(step, self.unit.depth), multiply(word, self.unit.pieces)), index(i))
+            bits = _as(self.at(panel, spot, at, ragged, clamp=self.along_k), carrier_of(self.value.dtype)).cast(WORD)
+            value = bits << (i * self.value.dtype.bits) | value if i else bits
+        store = [Store(self.memory, self.place(panel, step, spot, word), value)]
+        if self.right and not self.along_k:
+            return [For(word, LOOP, moves.wide(For(spot, LOOP, store), -(-self.width // lanes), lanes))]
+        # what lies one way and is wanted the other way: square blocks are transposed in registers
+        across, over = (word, spot) if self.right else (spot, word)
+        return self.transposed(store, across, over, lanes)
+
+    def transposed(self, store: list[Statement], across: UOp, over: UOp, lanes: int) -> list[Statement]:
+        """for o: for a: S  ->  for blocks: TILE o in lanes: LANE a in lanes: S"""
+        blocks_a, blocks_o = -(-across.arg.size // lanes), -(-over.arg.size // lanes)
+        block_a, block_o = counter("qa", blocks_a), counter("qo", blocks_o)
+        lane, tile = counter("l", min(lanes, across.arg.size)), counter("t", min(lanes, over.arg.size))
+        body = moves.rebuild(store, {across: add(multiply(one(block_a), lanes), lane),
+                                     over: add(multiply(one(block_o), lanes), tile)})
+        for r, kind in ((lane, LANE), (tile, TILE), (block_a, LOOP), (block_o, LOOP)):
+            body = [For(r, kind, body)] if r.arg.size > 1 else body
+        return body
+
+    def at(self, panel: UOp, spot: UOp, k: UOp, ragged: bool, clamp: bool) -> UOp:
+        """The factor at a position of a panel and an element of K: zero past the end of K. Past the edge of its own
+        axis it may be anything: the last position again (clamp), or what costs a vector of positions least, zero."""
+        position = add(multiply(panel, self.width), spot)
+        gate = moves.below(k, self.k.size) if ragged else None
+        if clamp and self.axis.size % self.width:
+            position = position.minimum(self.axis.size - 1)
+        elif self.axis.size % self.width:
+            gate = both(gate, moves.below(position, self.axis.size))
+        value = substitute_index(self.value, {**self.axis.apart(position), **self.k.apart(k)}, {})
+        return moves.zero_outside(value, gate)
+
+
+def carrier_of(dtype: DType) -> DType:
+    """The unsigned type of an element's bits."""
+    return carrier(dtype) if dtype.is_float else dtypes.uint8
+
+
+def _as(value: UOp, dtype: DType) -> UOp:
+    return value if value.dtype is dtype else value.bitcast(dtype)

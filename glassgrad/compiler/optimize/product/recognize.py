@@ -1,14 +1,23 @@
-"""Sums of products, recognised. In: a plain loop tree. Out: `Product`, its factors and loops taken apart."""
+"""Contractions (sums of products), recognised. In: a plain loop tree. Out: `Product` and its axes.
+
+Of the loops around the sum, those that only the left factor reads are M, those that only the right one reads are N, and
+the others are the batch; the summed loops are K. Several loops are one flat axis where the output is linear in them.
+Does not know tilings or costs: only which positions an axis has, and how far apart they lie in a factor.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, linear, multiply
+from glassgrad.compiler.graph.index_algebra import add, both, divide, linear, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (
+    LOOP,
     Accumulate,
     Assign,
     For,
@@ -17,15 +26,20 @@ from glassgrad.compiler.lower.loops import (
     counter,
     expressions,
     ranges_of,
+    register,
     task_loops,
     walk,
 )
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.targets import cpu
+from glassgrad.compiler.optimize.targets.limits import Limits
+from glassgrad.compiler.optimize.targets.target import Target
 
 
 @dataclass
 class Product:
-    """A sum of products taken apart: out[batch, m, n] = epilogue(sum over k of left[m, k] * right[k, n])."""
+    """out[batch, m, n] = epilogue(sum over k of left[m, k] * right[k, n]). Without loops of N it is a window: an image,
+    and a few weights that go over it."""
     left: UOp
     right: UOp
     m: list[UOp]
@@ -38,25 +52,62 @@ class Product:
 
     @property
     def k_stop(self) -> UOp | None:
-        """Where the sum ends, if only the running kernel knows: then it is one loop."""
+        """Where the sum ends, if only the running kernel can tell: then K is one loop."""
         return self.stops.get(self.k[0])
+
+    @property
+    def depth(self) -> int:
+        """How many products one sum has."""
+        return count(self.k)
+
+    @property
+    def work(self) -> int:
+        """Multiply-adds of the whole."""
+        return count((*self.k, *self.m, *self.n, *self.batch))
 
     def swapped(self) -> Product:
         """The same with the factors exchanged."""
         return Product(self.right, self.left, self.n, self.m, self.batch, self.k, self.total, self.epilogue, self.stops)
 
+    def with_lanes_right(self) -> Product:
+        """The same, or with the factors exchanged where the output is contiguous along a loop of the left one."""
+        store = self.epilogue[-1]
+        assert isinstance(store, Store)
+        _, terms = linear(store.index)
+        return self.swapped() if any(terms.get(r) == 1 for r in self.m) else self
+
+    def stores(self, result: UOp, places: dict[UOp, UOp], gate: UOp | None) -> list[Statement]:
+        """The epilogue with the sum `result`, at these values of its loops; nothing is stored where the gate is false,
+        and nothing read but the result itself, which may lie in memory too."""
+        out: list[Statement] = []
+        for s in moves.rebuild(self.epilogue, {self.total: result, **places}):
+            assert isinstance(s, Store)
+            out.append(Store(s.memory, s.index, _gated(s.value, gate, result), s.combine, both(gate, s.gate)))
+        return out
+
+
+def _gated(value: UOp, gate: UOp | None, result: UOp) -> UOp:
+    if gate is None or result.op is not o.LOAD:
+        return moves.edge_gate(value, gate)
+    name = register("whole", result.dtype)
+    return substitute_index(moves.edge_gate(substitute_index(value, {result: name}, {}), gate), {name: result}, {})
+
+
+def count(loops: Iterable[UOp]) -> int:
+    """How many iterations these loops have together."""
+    return math.prod([r.arg.size for r in loops])
+
 
 def recognise(body: list[Statement]) -> Product | None:
-    """The body as a sum of products, or None. A loop over groups and their members counts as two."""
+    """The body as a contraction, or None. A loop over groups and their members counts as two."""
     found = _recognise(body)
-    split = _groups_apart(body) if found is None else None
-    return found if split is None else _recognise(split)
-
-
-def recognise_window(body: list[Statement]) -> Product | None:
-    """The body as a sum of products whose right factor has no loop of its own, or None."""
-    found = _recognise(body, both_sides=False)
-    if found is None or found.m and found.n or not (found.m or found.n):
+    if found is not None and found.m and found.n:
+        return found
+    split = _groups_apart(body)
+    grouped = None if split is None else _recognise(split)
+    if grouped is not None and grouped.m and grouped.n:
+        return grouped
+    if found is None or not (found.m or found.n):
         return None
     return found if found.m else found.swapped()
 
@@ -82,7 +133,7 @@ def _groups_apart(body: list[Statement]) -> list[Statement] | None:
     return None
 
 
-def _recognise(body: list[Statement], both_sides: bool = True) -> Product | None:
+def _recognise(body: list[Statement]) -> Product | None:
     around, body = task_loops(body)
     loops = [f.range for f in around]
     stops = {f.range: f.stop for f in around if f.stop is not None}      # tiles are cut to sizes that are known
@@ -112,12 +163,188 @@ def _recognise(body: list[Statement], both_sides: bool = True) -> Product | None
     m = [r for r in loops if r in in_left and r not in in_right and r not in stops]
     n = [r for r in loops if r in in_right and r not in in_left and r not in stops]
     batch = [r for r in loops if r not in m and r not in n]
-    return Product(left, right, m, n, batch, k, total, body[2:], stops) if m and n or not both_sides else None
+    return Product(left, right, m, n, batch, k, total, body[2:], stops)
 
 
-def lanes_on_the_right(p: Product) -> Product:
-    """Exchange the factors where the axis that is contiguous in the output belongs to the left one."""
-    store = p.epilogue[-1]
-    assert isinstance(store, Store)
-    _, terms = linear(store.index)
-    return p.swapped() if any(terms.get(r) == 1 for r in p.m) else p
+# -- axes ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class FlatAxis:
+    """Several loops as one: `size` positions, taken apart again by division where that is needed.
+
+    With a pitch, two loops (rows and columns of an image) are laid out as the image is in memory: a row's positions
+    past its last column are unused, and `gate` says where.
+    """
+    parts: list[UOp]
+    size: int
+    pitch: int = 0
+
+    @staticmethod
+    def of(loops: list[UOp]) -> FlatAxis:
+        return FlatAxis(loops, count(loops))
+
+    def gate(self, at: UOp) -> UOp | None:
+        """Where a position is used; None: everywhere."""
+        if not self.pitch:
+            return None
+        return moves.below(modulo(at, self.pitch), self.parts[1].arg.size)
+
+    def apart(self, at: UOp) -> dict[UOp, UOp]:
+        if self.pitch:
+            return {self.parts[0]: divide(at, self.pitch), self.parts[1]: modulo(at, self.pitch)}
+        out, step = {}, 1
+        for r in reversed(self.parts):
+            whole = divide(at, step)
+            out[r] = whole if r is self.parts[0] else modulo(whole, r.arg.size)
+            step *= r.arg.size
+        return out
+
+
+@dataclass
+class FlatProduct:
+    """A product and its flat axes."""
+    product: Product
+    target: Target
+    m: FlatAxis
+    n: FlatAxis
+    outer: list[UOp]              # loops around everything: batch, and parts of M and N that do not flatten
+
+    @cached_property
+    def depth(self) -> int:
+        """How many products one sum has."""
+        return self.product.depth
+
+    @cached_property
+    def work(self) -> int:
+        """Multiply-adds of the whole."""
+        return self.product.work
+
+    @cached_property
+    def around(self) -> int:
+        """How often the loops around it repeat the product."""
+        return count(self.outer)
+
+    def tasks_wanted(self, limits: Limits) -> int:
+        """Into how many tasks each repetition is best cut."""
+        return max(1, min(limits.most_tasks, self.work // limits.task_work) // max(1, self.around))
+
+    def left_off_k(self, rows: int) -> str | None:
+        """Why the left factor must be packed; None where it can be read where it lies, its rows along k."""
+        left = self.product.left
+        if left.op is not o.LOAD or len(left.src) != 2:
+            return "the left factor is computed, not read"
+        if len(self.product.k) != 1 or len(self.m.parts) != 1 or rows > self.m.size:
+            return "the left factor is not a matrix"
+        if stride_along(left.src[1], self.m.parts[0]) is None or stride_along(left.src[1], self.product.k[0]) != 1:
+            return "the left factor does not lie along k"
+        return None
+
+    @cached_property
+    def left_along_m(self) -> bool:
+        """Whether the left factor lies along M, with so few lines and pages along k that those of a tile stay near."""
+        left = self.product.left
+        if left.op is not o.LOAD or len(left.src) != 2 or len(self.product.k) != 1 or len(self.m.parts) != 1:
+            return False
+        step = stride_along(left.src[1], self.product.k[0])
+        if step is None or stride_along(left.src[1], self.m.parts[0]) != 1:
+            return False
+        pitch = step * left.dtype.itemsize
+        return 4 * cpu.CACHE_LINE * self.depth <= self.target.l1_bytes and \
+            abs(pitch) * self.depth <= cpu.NEAR_BYTES and fit_sets(self.depth, pitch, 8)
+
+    def right_off_n(self) -> str | None:
+        """Why the right factor must be packed; None where its rows lie along N and can be read in place."""
+        right = self.product.right
+        if right.op is not o.LOAD or len(right.src) != 2 or right.dtype is not self.product.total.dtype:
+            return "the right factor is computed, not read"
+        if self.n.pitch or len(self.product.k) != 1 or len(self.n.parts) != 1:
+            return "the right factor is not a matrix"
+        if stride_along(right.src[1], self.n.parts[0]) != 1 or stride_along(right.src[1], self.product.k[0]) is None:
+            return "the right factor does not lie along N"
+        return None
+
+    def lines_apart(self, rows: int, ways: int) -> bool:
+        """Whether so many rows of the left factor fit a first-level cache together."""
+        left = self.product.left
+        step = stride_along(left.src[1], self.m.parts[0]) or 0
+        return fit_sets(rows, step * left.dtype.itemsize, ways)
+
+
+def fit_sets(lines: int, step: int, ways: int) -> bool:
+    """Whether so many lines, `step` bytes apart, fit a first-level cache together, each of whose sets has so many ways
+    to spare: lines that lie 4096 bytes apart share a set."""
+    return lines * math.gcd(step, 4096) <= ways * 4096
+
+
+def flat_axis(loops: list[UOp], epilogue: list[Statement], name: str) -> tuple[FlatAxis, list[UOp]]:
+    """The innermost loops that flatten to one axis linear in the output, and the loops left outside."""
+    best = FlatAxis.of(loops[-1:])
+    for start in range(len(loops) - 2, -1, -1):
+        axis = FlatAxis.of(loops[start:])
+        whole = counter(name, axis.size)
+        split = axis.apart(whole)
+        stores = [substitute_index(s.index, split, {}) for s in epilogue if isinstance(s, Store)]
+        if any(n.op in (o.IDIV, o.MOD) for n in toposort(stores)):
+            break
+        best = axis
+    if best.size < 8 and len(best.parts) < len(loops):
+        return FlatAxis.of(loops), []
+    return best, loops[:len(loops) - len(best.parts)]
+
+
+def image_axis(p: Product) -> tuple[FlatAxis, list[UOp]] | None:
+    """The last two loops of N laid out with the pitch of the image they go over: then each tap of a window is one
+    contiguous read, at a constant distance. For images that are read many times; refuses (None) anything else."""
+    if len(p.n) < 2 or p.right.op is not o.LOAD or len(p.right.src) != 2:
+        return None
+    rows, columns = p.n[-2:]
+    at = p.right.src[1]
+    steps = [stride_along(at, r) for r in (rows, columns, *p.k)]
+    if None in steps or steps[1] != 1:
+        return None
+    pitch = steps[0]
+    if pitch is None or not columns.arg.size <= pitch <= 2 * columns.arg.size:
+        return None
+    if 2 * footprint(p.right, p.k + p.n) > count(p.k + p.n):
+        return None
+    return FlatAxis([rows, columns], (rows.arg.size - 1) * pitch + columns.arg.size, pitch), p.n[:-2]
+
+
+def few_rows(p: Product) -> bool:
+    """Whether a factor has so few rows that packing the other one would take longer: both lie along k, and plain loops
+    read them so."""
+    factors = ((p.left, p.m), (p.right, p.n))
+    if len(p.k) != 1 or p.k_stop is not None or p.k[0].arg.size < cpu.LEAST_ROW or not all(
+            f.op is o.LOAD and len(f.src) == 2 and stride_along(f.src[1], p.k[0]) == 1 for f, _ in factors):
+        return False
+    return any(len(few) == 1 and few[0].arg.size <= cpu.FEW_ROWS and any(r.arg.size >= 2 * cpu.READ_ROWS for r in many)
+               for (_, few), (_, many) in (factors, factors[::-1]))
+
+
+def swells(factor: UOp, loops: list[UOp]) -> bool:
+    """Whether a packed factor would be huge, and much larger than the memory it is made of: a window, a repetition."""
+    packed = count(dict.fromkeys([*loops, *ranges_of(factor)]))
+    read = {n.src[0] for n in toposort([factor]) if n.op is o.LOAD and n.src[0].op is o.PARAM}
+    return packed > max(cpu.MOST_PACKED, 4 * sum(math.prod(m.arg.shape) for m in read))
+
+
+def stride_along(at: UOp, along: UOp) -> int | None:
+    """The stride of an address along a counter; None where it is not a constant."""
+    _, terms = linear(at)
+    if any(along in ranges_of(atom) and atom is not along for atom in terms):
+        return None
+    return terms.get(along, 0)
+
+
+def footprint(factor: UOp, loops: list[UOp]) -> int:
+    """How many elements of memory a factor touches at most while these loops run."""
+    return 1 + sum([abs(stride_along(factor.src[1], r) or 0) * (r.arg.size - 1) for r in loops])
+
+
+def flat_tasks(loops: list[UOp], body: list[Statement], work: int, limits: Limits) -> list[Statement]:
+    """for a: for b: S  ->  TASK ..: for a, b of one task: S      (as many tasks as so much work is worth)"""
+    axis = FlatAxis.of(loops)
+    flat = counter("b", axis.size)
+    body = moves.rebuild(body, axis.apart(flat))
+    return [moves.tasks(For(flat, LOOP, body), max(1, min(limits.most_tasks, work // limits.task_work)))]

@@ -1,20 +1,20 @@
-"""Windows that only one row of weights goes over. In: a loop tree. Out: one phase, or None.
+"""Windows: an image and one row of weights. In: a product without loops of N. Out: one phase, or None.
 
 A depthwise convolution, a blur, the gradient of a first layer by its only channel: every number of the image meets few
-weights, so there are no channels for the lanes (direct.py) and nothing repays packing. The lanes go along the image,
-and what a register can share is the image's rows: a vector that is loaded once is a tap for several rows of the result.
+weights, so there are no channels for the lanes (image_tile.py) and nothing repays packing. The lanes run along the
+image, and what a register can share is the image's rows: a vector that is loaded once is a tap for several rows of the
+result.
 
     for i: for j: r = 0; for c: for taps y: for taps x: r += image[c, i + y, j + x] * w[c, y, x]; S
     ->  TASK: for i by 4: for j by 32:  TILE i in 4: TILE 2: LANE j in 16:  r = 0
               for c: every tap x: every tap y: r[i, j] += image[c, i + y, j + x] * w[c, y, x]        S[r]
 
 Taps are written out, so the load of row i + y is one for all (i, y) of the same sum. Rows of a padded image that lie
-outside it are left out (padding.py); its columns are left out by masks.
+outside it are left out (moves/padding_bounds.py); its columns are left out by masks.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import ops as o
@@ -34,35 +34,19 @@ from glassgrad.compiler.lower.loops import (
     load,
     register,
 )
-from glassgrad.compiler.optimize.decisions import Choice, Decisions, settled
+from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.loop_moves import left_of, nested, one
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, Run, between, decided
-from glassgrad.compiler.optimize.product.contraction_axes import FlatAxis, one, stride_along
-from glassgrad.compiler.optimize.product.recognize import Product
+from glassgrad.compiler.optimize.product.recognize import Product, count, flat_tasks, stride_along
+from glassgrad.compiler.optimize.product.tiling import Tiling
+from glassgrad.compiler.optimize.targets import cpu
 from glassgrad.compiler.optimize.targets.target import Target
-
-LEAST_WORK = 64 * 1024      # multiply-adds below which plain loops do as well
-LEAST_OUTER = 8             # images and channels to share out; fewer are left to recipes that share out rows
-GRAIN = 64 * 1024           # multiply-adds worth a task
-MOST_TASKS = 64
-MOST_WRITTEN = 2048         # multiply-adds that are written out
-LONG_K = 1024               # longer sums are added up in parts of about
-K_BLOCK = 256               # products each
-
-assert K_BLOCK <= LONG_K, "a part of a long sum is shorter than it"
-
-
-@dataclass(frozen=True)
-class Window(Choice):
-    """A tile of rows x (vectors x lanes) of the result."""
-    rows: int
-    vectors: int
-    lanes: int = settled()
 
 
 def windows(p: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
     """The phase; refuses what is no window over rows that lie along the lanes."""
-    plan = _Plan.of(p, target)
+    plan = WindowPlan.of(p, target)
     if plan is None:
         return None
     chosen = decisions.ask(plan.own(), plan.refuses)
@@ -70,7 +54,8 @@ def windows(p: Product, target: Target, decisions: Decisions) -> list[list[State
 
 
 @dataclass
-class _Plan:
+class WindowPlan:
+    """A window, and the register tiles of rows x vectors it can be cut into."""
     p: Product                   # its left factor is the image
     edges: Edges
     down: UOp                    # the loop over rows of the result
@@ -83,11 +68,11 @@ class _Plan:
     registers: int
 
     @staticmethod
-    def of(p: Product, target: Target) -> _Plan | None:
+    def of(p: Product, target: Target) -> WindowPlan | None:
         image = p.left
         if p.stops or len(p.m) < 2 or any(f.op is not o.LOAD or f.dtype is not p.total.dtype for f in (image, p.right)):
             return None
-        edges = Edges.of(image.src[2], p.m, p.k) if len(image.src) == 3 else Edges([])
+        edges = Edges.of_factor(image, p.m, p.k)
         steps = {r: stride_along(image.src[1], r) for r in (*p.m, *p.k)}
         store = p.epilogue[-1]
         assert isinstance(store, Store)
@@ -100,15 +85,14 @@ class _Plan:
         taps = sorted([k for k in p.k if steps[k] and (steps[k] or 0) % step == 0 and edges.bound.get(k, down) is down
                        and abs(steps[k] or 0) < step * down.arg.size], key=lambda k: abs(steps[k] or 0))[:1]
         across = [k for k in p.k if 0 < abs(steps[k] or 0) < step]
-        work = math.prod(r.arg.size for r in (*p.m, *p.k, *p.batch))
         outer = [*p.batch, *p.m[:-2]]
-        if not taps or work < LEAST_WORK or math.prod(r.arg.size for r in outer) < LEAST_OUTER:
+        if not taps or p.work < cpu.LIMITS["window"].least_work or count(outer) < cpu.LEAST_OUTER:
             return None
         if any(k not in (*taps, *across) for k in edges.bound):
             return None
         lanes = target.lanes(p.total.dtype.itemsize)
         sums = [k for k in p.k if k is not taps[0] and k not in across]
-        plan = _Plan(p, edges, down, along, taps[0], across, outer, sums, lanes, target.vector_registers)
+        plan = WindowPlan(p, edges, down, along, taps[0], across, outer, sums, lanes, target.vector_registers)
         return plan if plan.rows_for(plan.most_vectors()) else None
 
     def most_vectors(self) -> int:
@@ -117,26 +101,25 @@ class _Plan:
     def rows_for(self, vectors: int) -> int:
         """The rows that cost the fewest loads, of those whose sums, numbers and weights the registers hold; 0: none."""
         taps, size = self.taps.arg.size, self.down.arg.size
-        fits = [r for r in range(1, min(size, self.registers) + 1) if self.written(r, vectors) <= MOST_WRITTEN
+        fits = [r for r in range(1, min(size, self.registers) + 1) if self.written(r, vectors) <= cpu.MOST_WRITTEN
                 and (2 * r + taps - 1) * vectors + taps + 1 <= self.registers]
         return min(fits, key=lambda r: (-(-size // r) * (r * taps + r + taps - 1), -r), default=0)
 
     def written(self, rows: int, vectors: int) -> int:
         """Multiply-adds that are written out for tiles of so many rows."""
-        return len(self.pieces(rows)) * rows * vectors * self.taps.arg.size * math.prod(
-            k.arg.size for k in self.across)
+        return len(self.pieces(rows)) * rows * vectors * self.taps.arg.size * count(self.across)
 
-    def own(self) -> Window:
+    def own(self) -> Tiling:
         vectors = self.most_vectors()
-        return Window(self.rows_for(vectors), vectors, self.lanes)
+        return Tiling("window", self.rows_for(vectors), vectors, self.lanes, left="in_place", right="in_place")
 
-    def refuses(self, c: Window) -> str | None:
-        """Why another tile would not do."""
+    def refuses(self, c: Tiling) -> str | None:
+        """Why the window cannot be cut so."""
         if c.rows > self.down.arg.size or c.vectors > -(-self.along.arg.size // self.lanes):
             return "the tile is larger than the image"
         if c.rows * c.vectors >= self.registers:
             return f"the tile takes {c.rows * c.vectors} of {self.registers} registers"
-        return "too much would be written out" if self.written(c.rows, c.vectors) > 2 * MOST_WRITTEN else None
+        return "too much would be written out" if self.written(c.rows, c.vectors) > 2 * cpu.MOST_WRITTEN else None
 
     def pieces(self, rows: int) -> list[Piece]:
         """Tiles of rows, those alike together."""
@@ -165,21 +148,15 @@ class _Plan:
             tile = self.tile(begin, fresh, piece.runs)
             body += [For(number, LOOP, tile)] if piece.count > 1 else tile
         body = [For(columns, LOOP, body)] if columns.arg.size > 1 else body
-        return self.shared_out(body)
+        return flat_tasks(self.outer, body, self.p.work, cpu.LIMITS["window"])
 
     def tile(self, begin: UOp, fresh: UOp | None, runs: tuple[Run, ...]) -> list[Statement]:
         """One tile of the result, from row `begin` on; rows that the tile before has stored are not stored again."""
         p = self.p
         place = {self.down: add(begin, one(self.row)), self.along: self.column}
         inside = moves.below(self.column, self.along.arg.size)
-        body = self.summed(self.taps_of(place, inside, runs))
-        gate = both(fresh, inside)
-        for s in moves.rebuild(p.epilogue, {p.total: self.total, **place}):
-            assert isinstance(s, Store)
-            body.append(Store(s.memory, s.index, moves.edge_gate(s.value, gate), s.combine, both(gate, s.gate)))
-        for r, kind in ((self.lane, LANE), (self.over, TILE), (self.row, TILE)):
-            body = [For(r, kind, body)] if r.arg.size > 1 else body
-        return body
+        body = [*self.summed(self.taps_of(place, inside, runs)), *p.stores(self.total, place, both(fresh, inside))]
+        return nested([self.row, self.over], nested([self.lane], body, LANE), TILE)
 
     def taps_of(self, place: dict[UOp, UOp], inside: UOp | None, runs: tuple[Run, ...]) -> list[Statement]:
         """Every tap, written out: those along the rows outside, so that the ones down the image share their loads."""
@@ -187,8 +164,7 @@ class _Plan:
         mask = inside
         for half in self.edges.halves:
             if half.k is not self.taps:
-                position = index(0) if half.m is None else multiply(half.m, half.m_step)
-                mask = both(mask, less(add(position, multiply(half.k, half.k_step)), index(half.limit)))
+                mask = both(mask, half.holds(half.k))
         memory, at, *_ = p.left.src
         image = load(memory, at, mask)
         body: list[Statement] = []
@@ -204,18 +180,18 @@ class _Plan:
 
     def summed(self, taps: list[Statement]) -> list[Statement]:
         """The sum of all products; a long one is a sum of sums."""
-        depth = math.prod(k.arg.size for k in self.p.k)
+        depth, limits = self.p.depth, cpu.LIMITS["window"]
         begin: list[Statement] = [Assign(self.total, identity(o.ADD, self.total.dtype))]
-        if depth <= LONG_K or not self.sums:
+        if depth <= limits.long_k or not self.sums:
             for k in reversed(self.sums):
                 taps = [For(k, LOOP, taps)]
             return [*begin, *taps]
         part = register(self.total.arg + "p", self.total.dtype, self.total.src)
         *around, cut = self.sums
         size = cut.arg.size
-        chunk = min(size, max(1, K_BLOCK * size * math.prod(k.arg.size for k in around) // depth))
+        chunk = min(size, max(1, limits.k_block * size * count(around) // depth))
         block, inner = counter(cut.arg.name + "b", -(-size // chunk)), counter(cut.arg.name, chunk)
-        stop = None if size % chunk == 0 else add(index(size), multiply(block, -chunk))
+        stop = left_of(size, chunk, block)
         taps = moves.rebuild(taps, {cut: add(multiply(one(block), chunk), one(inner)), self.total: part})
         taps = [For(inner, LOOP, taps, stop)] if chunk > 1 else taps
         body: list[Statement] = [Assign(part, identity(o.ADD, part.dtype)), *taps, Accumulate(self.total, o.ADD, part)]
@@ -223,11 +199,3 @@ class _Plan:
         for k in reversed(around):
             body = [For(k, LOOP, body)]
         return [*begin, *body]
-
-    def shared_out(self, body: list[Statement]) -> list[Statement]:
-        """The loops around as one, in tasks."""
-        count = math.prod(r.arg.size for r in self.outer)
-        flat = counter("b", count)
-        work = count * math.prod(r.arg.size for r in (self.down, self.along, *self.p.k))
-        body = moves.rebuild(body, FlatAxis(self.outer, count).apart(flat))
-        return [moves.tasks(For(flat, LOOP, body), max(1, min(MOST_TASKS, work // GRAIN)))]

@@ -1,7 +1,7 @@
 """Matrix units as data. In: a processor's features. Out: the products of small matrices it has as one instruction.
 
-A unit is described, not programmed: the recipe (matrix_unit.py) asks for shapes, dtypes and layouts, a renderer for the
-instruction's name. Another machine's unit is another row.
+A unit is described, not programmed: the tiling (product/unit_tile.py) reads shapes, dtypes and layouts, a renderer the
+instruction's name. Another processor's unit is another row. What pays on a unit stands here too.
 """
 
 from __future__ import annotations
@@ -10,8 +10,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.optimize.targets.limits import Limits
 
 WORD = dtypes.uint32         # in what `right` is laid out: neighbours along k share one
+
+# K is counted in steps of the unit here. A panel of 16 steps stays in the first-level cache while others are used.
+LIMITS = Limits(least_work=16 << 10, task_work=4 << 20, most_tasks=16, long_k=20, k_block=16)
+WASTE = 8                    # times the work that may go into edges: a unit is that much faster than vectors, and more
+FEW_PANELS = 8               # of N: up to so many, reading the left factor in place is faster than packing it
+ROW_GAP = 16                 # elements between rows of sums: rows of a power of two would share sets of the cache
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,11 @@ AMX = (
     _amx("tdpbusd", "amx-int8", dtypes.uint8, dtypes.int8, dtypes.int32),
     _amx("tdpbuud", "amx-int8", dtypes.uint8, dtypes.uint8, dtypes.int32),
 )
+
+
+def unit_cost(unit: MatrixUnit, panels: int, tiles_m: int, tiles_n: int) -> int:
+    """What so many panels of tiles_m x tiles_n matrices cost: products, and reads of both factors."""
+    return panels * (2 * max(tiles_m * tiles_n, unit.in_flight) + tiles_m + tiles_n)
 
 
 def units_of(features: Iterable[str]) -> tuple[MatrixUnit, ...]:

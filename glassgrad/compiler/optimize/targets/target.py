@@ -24,7 +24,7 @@ class Target:
     row_bytes: int = 256 << 10                # the longest row of values that a task may keep to itself
     groups: bool = False                      # a vector is a group of threads, which share memory
     units: tuple[MatrixUnit, ...] = ()        # products of small matrices in one instruction
-    task_steps: int = 32 << 10                # element steps that are worth handing to a worker
+    task_steps: int = 32 << 10                # element steps that are worth a task
     most_tasks: int = 256                     # of one loop nest
     few_tasks: int = 8                        # fewer leave workers idle: a sum is cut into parts then,
     cut_steps: int = 128 << 10                # if it is this long

@@ -1,14 +1,14 @@
-"""Sums of products over windows: one factor is read where it lies. In: a recognised product. Out: phases, or None.
+"""A contraction over an image, which is read in place. In: a product. Out: phases, or None.
 
 A convolution multiplies every channel of a pixel with a vector of weights. Laid out so, the image needs no copy: its
-numbers are read one by one, from whatever address a tap, a stride or a dilation gives them, and the lanes go along the
+numbers are read one by one, from whatever address a tap, a stride or a dilation gives them, and the lanes run along the
 channels of the result, where no image is too small or has rows of an odd length. Nor does it need zeros around it: taps
-outside a padded image are left out (padding.py), by loop bounds, or by tiles of their own along its edges.
+outside a padded image are left out (moves/padding_bounds.py), by loop bounds, or by tiles of their own along its edges.
 
     phase 1   pack the other factor (weights) into panels   [panel of N][K][vectors of the tile]
     phase 2   TASK tiles of M, panels of N: for blocks of K: rows x vectors of sums; each step reads `rows` numbers at
               constant distances and a few vectors, and multiplies each with each
-              then the sums, which lie across the result, are turned in LOCAL memory and stored along it
+              then the sums, which lie across the result, are transposed in LOCAL memory and stored along it
 
 The gradient by the weight is the same with other names: its rows are taps and channels, its sum goes over pixels.
 """
@@ -16,7 +16,6 @@ The gradient by the weight is the same with other names: its rows are taps and c
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import product
 
 from glassgrad.compiler.graph import ops as o
@@ -39,41 +38,36 @@ from glassgrad.compiler.lower.loops import (
 )
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.padding_bounds import Run, between, bounded, within
-from glassgrad.compiler.optimize.product.contraction_axes import FlatAxis, one
-from glassgrad.compiler.optimize.product.direct_plan import Plan, Row
-from glassgrad.compiler.optimize.product.packing import Operand
-from glassgrad.compiler.optimize.product.recognize import Product
-from glassgrad.compiler.optimize.product.work_split import share
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
+from glassgrad.compiler.optimize.moves.padding_bounds import Region, Run, between, bounded, within
+from glassgrad.compiler.optimize.product.image_plan import CutLoop, ImagePlan
+from glassgrad.compiler.optimize.product.packing import PackedFactor
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product
+from glassgrad.compiler.optimize.product.tiling import PanelBlocks
 from glassgrad.compiler.optimize.targets.target import Target
 
-Runs = dict[UOp, tuple[Row, tuple[Run, ...]]]       # of a loop of K: the row whose tile it is cut for, and how
+Runs = dict[UOp, tuple[CutLoop, tuple[Run, ...]]]    # of a loop of K: the loop of M whose tile it is cut for, and how
 
 
 def direct(given: Product, target: Target, decisions: Decisions) -> list[list[Statement]] | None:
-    """The phases; refuses what is no window, or has too few channels for the lanes or products for the turning."""
-    plans = [plan for p in (given, given.swapped()) if (plan := Plan.of(p, target)) is not None]
+    """The phases; refuses what is no window, or has too few channels for the lanes, or too few products for the
+    transposition."""
+    plans = [plan for p in (given, given.swapped()) if (plan := ImagePlan.of(p, target)) is not None]
     if not plans:
         return None
     plan = min(plans, key=lambda plan: plan.cost)
-    chosen = decisions.ask(plan.choice(), plan.refuses, plan.others)
-    tiles = [int(tile) for tile in chosen.rows.split("_")]
-    cut = replace(plan.with_tile(chosen.vectors, tiles), block=(chosen.block_m, chosen.block_n))
-    return WindowTiling(cut).phases()
+    return ImageTile(plan.chosen(decisions.ask(plan.choice(), plan.refuses, plan.others))).phases()
 
 
-class WindowTiling:
+class ImageTile(PanelBlocks):
     """A product cut as planned: register tiles of rows x vectors, blocks of tiles, blocks and parts of K."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: ImagePlan):
+        super().__init__(plan.tiles, plan.panels, *plan.block)
         p = self.p = plan.p
         self.plan, self.edges, self.rows, self.lanes, self.columns = \
             plan, plan.edges, plan.rows, plan.lanes, plan.columns
-        self.block_m, self.block_n = plan.block
-        self.right = Operand("right", p.right, plan.n, p.batch, p.k, self.columns, plan.vectors, plan.panels)
-        self.task_m, self.in_m = counter("mb", -(-plan.tiles // self.block_m)), counter("mo", self.block_m)
-        self.task_n, self.in_n = counter("nb", -(-plan.panels // self.block_n)), counter("no", self.block_n)
-        self.panel = add(multiply(one(self.task_n), self.block_n), one(self.in_n))
+        self.right = PackedFactor("right", p.right, plan.n, p.batch, p.k, self.columns, plan.vectors, plan.panels)
         self.over, self.lane = counter("ni", plan.vectors), counter("l", self.lanes)
         self.column = add(multiply(one(self.over), self.lanes), self.lane)
         self.inside = [r.inside for r in self.rows if r.tile > 1]
@@ -95,14 +89,14 @@ class WindowTiling:
         return [self.right.pack(self.lanes), moves.share_out([*self.p.batch, self.task_m, self.task_n], body)]
 
     def at_once(self) -> list[Statement]:
-        """A tile is summed, turned and stored before the next one."""
+        """A tile is summed, transposed and stored before the next one."""
         def tile(runs: Runs) -> list[Statement]:
             return [*self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)), *self.steps(self.p.k, runs),
                                  Store(self.sums, self.spot(index(0)), self.total)]), *self.finish(index(0))]
         return self.all_tiles(tile)
 
     def in_blocks(self) -> list[Statement]:
-        """Long sums: for a block of K at a time, all tiles of the task; between blocks they rest in LOCAL memory."""
+        """Long sums: for a block of K at a time, all tiles of the task; between them the sums stay in LOCAL memory."""
         loops, body = self.blocks_of_k(self.sums, self.spot(self.held))
         for r in reversed(loops):
             body = [For(r, LOOP, body)] if r.arg.size > 1 else moves.rebuild(body, {r: index(0)})
@@ -117,12 +111,10 @@ class WindowTiling:
         (first, *rest), body = self.blocks_of_k(self.partial, spot)
         for r in reversed(rest):
             body = [For(r, LOOP, body)] if r.arg.size > 1 else moves.rebuild(body, {r: index(0)})
-        count = first.arg.size
-        step = -(-count // self.plan.parts)
+        step = -(-first.arg.size // self.plan.parts)
         own = counter(first.arg.name + "t", step)
-        stop = None if count % step == 0 else add(index(count), multiply(part, -step))
         body = moves.rebuild(body, {first: add(multiply(part, step), one(own))})
-        body = [For(own, LOOP, body, stop)] if step > 1 else body
+        body = [For(own, LOOP, body, moves.left_of(first.arg.size, step, part))] if step > 1 else body
         zero = Store(self.partial, spot, const(0, self.total.dtype))
         return moves.share_out([part], [*self.all_tiles(lambda _: self.tiled([zero])), *body])
 
@@ -133,7 +125,7 @@ class WindowTiling:
         tile = [*self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)),
                              For(part, LOOP, [Accumulate(self.total, o.ADD, addend)]),
                              Store(self.sums, self.spot(index(0)), self.total)]), *self.finish(index(0))]
-        return moves.spread(self.all_tiles(lambda _: tile), moves.MOST_TASKS)
+        return moves.spread(self.all_tiles(lambda _: tile), moves.PHASE_TASKS)
 
     def blocks_of_k(self, memory: UOp, spot: UOp) -> tuple[list[UOp], list[Statement]]:
         """The loops over blocks of K, outermost first, and what is done in one: all tiles of the task are added to."""
@@ -165,24 +157,18 @@ class WindowTiling:
             first, *rest = loops
             return [s for low, high, part in self.regions(first, runs)
                     for s in bounded(first, low, high, self.steps(rest, runs, both(wanted, part)))]
-        flat = index(0)
-        for r in self.p.k:
-            flat = add(multiply(flat, r.arg.size), r)
         a = substitute_index(load(*self.p.left.src[:2]), {r.loop: r.place(one(r.inside)) for r in self.rows}, {})
-        b = load(self.right.memory, self.right.place(self.panel, flat, self.column))
+        b = load(self.right.memory, self.right.place(self.panel_n, flat_index(self.p.k), self.column))
         step = Accumulate(self.total, o.ADD, a * b)
         return [step] if wanted is None else [If(wanted, [step])]
 
-    def regions(self, k: UOp, runs: Runs) -> list[tuple[UOp, UOp, UOp | None]]:
-        """A loop of K as pieces (begin, end, which rows of the tile want it; None: all)."""
+    def regions(self, k: UOp, runs: Runs) -> list[Region]:
+        """A loop of K as regions, for the rows of the tile that use them."""
         if k in runs:
-            row, pieces = runs[k]
-            return [(index(run.low), index(run.high),
-                     between(index(run.first), row.inside, index(run.last))) for run in pieces]
-        if k not in self.edges.bound:
-            return [(index(0), index(k.arg.size), None)]
-        place = next((r.place(index(0)) for r in self.rows if r.loop is self.edges.bound[k]), index(0))
-        return [(*self.edges.interval(k, place), None)]
+            row, used = runs[k]
+            return self.edges.regions(k, index(0), row.inside, used)
+        bound_by = self.edges.bound.get(k)
+        return self.edges.regions(k, next((r.place(index(0)) for r in self.rows if r.loop is bound_by), index(0)))
 
     def spot(self, held: UOp) -> UOp:
         """Where LOCAL memory keeps a sum: [held tile][row][column]."""
@@ -192,9 +178,7 @@ class WindowTiling:
         return add(multiply(at, self.columns), self.column)
 
     def tiled(self, body: list[Statement]) -> list[Statement]:
-        for r, kind in ((self.lane, LANE), (self.over, TILE), *[(r, TILE) for r in reversed(self.inside)]):
-            body = [For(r, kind, body)] if r.arg.size > 1 else body
-        return body
+        return nested([*self.inside, self.over], nested([self.lane], body, LANE), TILE)
 
     def all_tiles(self, tile: Callable[[Runs], list[Statement]]) -> list[Statement]:
         """For the task's tiles of M, for its panels of N; those at an edge of the image are told apart."""
@@ -209,16 +193,14 @@ class WindowTiling:
                     part = moves.rebuild(part, {row.over: add(index(piece.start), one(number))})
                     part = [For(number, LOOP, part)] if piece.count > 1 else part
             body += part
-        body = share(self.in_m, self.task_m, self.plan.tiles, share(self.in_n, self.task_n, self.plan.panels, body))
-        flat = add(multiply(one(self.task_m), self.block_m), one(self.in_m))
-        apart = FlatAxis([r.over for r in self.plan.flat], self.plan.tiles).apart(flat)
-        return moves.rebuild(body, apart)
+        tiles = FlatAxis([r.over for r in self.plan.flat], self.plan.tiles)
+        return moves.rebuild(self.over_m(self.over_n(body)), tiles.apart(self.panel_m))
 
     def finish(self, held: UOp) -> list[Statement]:
         """What is stored of a finished tile: column by column, lanes along its rows."""
         p = self.p
         column = counter("c", self.columns)
-        at_n = add(multiply(self.panel, self.columns), column)
+        at_n = add(multiply(self.panel_n, self.columns), column)
         gate = moves.below(at_n, self.plan.n.size)
         lane = counter("q", self.plan.height)
         apart = FlatAxis([r.inside for r in self.rows], self.plan.height).apart(lane)

@@ -1,0 +1,264 @@
+"""How a contraction over an image is cut. In: a product. Out: an `ImagePlan`, or None.
+
+Which factor is read in place, the register tile that takes the fewest steps, blocks of tiles for a task, blocks and
+parts of K. A tile takes neighbours along one or two loops of M; along the edges of a padded image it takes fewer of
+them to a step. image_tile.py makes the loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.index_algebra import add, index, less, multiply
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Store, counter
+from glassgrad.compiler.optimize.moves.loop_moves import one
+from glassgrad.compiler.optimize.moves.padding_bounds import Edges
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, footprint, stride_along
+from glassgrad.compiler.optimize.product.tiling import Tiling, blocks
+from glassgrad.compiler.optimize.targets import cpu
+from glassgrad.compiler.optimize.targets.target import Target
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A way to cut M into register tiles, and what these have to do however many vectors they are wide."""
+    tiles: list[int]              # neighbours along each loop of M
+    rows: int                     # of a tile
+    count: int                    # tiles in all
+    steps: dict[int, float]       # how often a step of K is taken with so many of a tile's rows
+    written: int                  # how often such a step is written out, for all the edges a tile may lie at
+    pieces: int                   # in which a tile's rows lie in the result
+
+
+def cuts(p: Product, edges: Edges, most: int) -> list[Cut]:
+    """All ways to cut M into tiles of at most so many rows."""
+    depth = p.depth
+    store = p.epilogue[-1]
+    assert isinstance(store, Store)
+    apart = {r: abs(stride_along(store.index, r) or 0) for r in (*p.m, *p.n) if r.arg.size > 1}
+    out: list[Cut] = []
+    for tiles in tilings([r.arg.size for r in p.m], most):
+        count = math.prod([-(-r.arg.size // t) for r, t in zip(p.m, tiles)])
+        steps, written = steps_of(edges, dict(zip(p.m, tiles)), depth * count)
+        out.append(Cut(tiles, math.prod(tiles), count, steps, written, pieces_in_result(p.m, apart, tiles)))
+    return out
+
+
+def pieces_in_result(loops: list[UOp], apart: dict[UOp, int], tiles: list[int]) -> int:
+    """In how many pieces a tile's rows lie in the result, whose loops step so far; 1 where columns lie closer together
+    than rows do."""
+    nearest = min(filter(None, apart.values()), default=0)
+    if nearest not in [apart.get(r) for r in loops]:
+        return 1
+    along, goes_on = 1, True
+    while goes_on:
+        at = next((i for i, r in enumerate(loops) if tiles[i] > 1 and apart.get(r) == along * nearest), None)
+        goes_on = at is not None and tiles[at] == loops[at].arg.size
+        along *= tiles[at] if at is not None else 1
+    return math.prod(tiles) // along
+
+
+def steps_of(edges: Edges, tiles: dict[UOp, int], whole: int) -> tuple[dict[int, float], int]:
+    """How often a tile takes a step of K with so many of its rows, of `whole` steps; and how often one is written."""
+    steps, written = {math.prod(tiles.values()): float(whole)}, 1
+    for k, m in edges.bound.items():
+        if m is None or tiles[m] == 1:
+            steps = {rows: times * edges.share(k) for rows, times in steps.items()}
+            continue
+        pieces, tile = edges.pieces(k, tiles[m]), tiles[m]
+        written *= sum(len(piece.runs) for piece in pieces)
+        shares: dict[int, float] = {}
+        for run, alike in [(run, piece.count) for piece in pieces for run in piece.runs]:
+            length = run.last - run.first
+            shares[length] = shares.get(length, 0.0) + alike * (run.high - run.low)
+        all_steps = -(-m.arg.size // tile) * k.arg.size
+        joined: dict[int, float] = {}
+        for (rows, times), (length, share) in product(steps.items(), shares.items()):
+            part = rows // tile * length
+            joined[part] = joined.get(part, 0.0) + times * share / all_steps
+        steps = joined
+    return steps, written
+
+
+def tilings(sizes: list[int], most: int, cut: int = 2) -> Iterator[list[int]]:
+    """Ways to take neighbours along at most `cut` of the loops into one tile of at most so many rows."""
+    if not sizes:
+        yield []
+        return
+    for tile in range(1, (min(sizes[0], most) if cut else 1) + 1):
+        for rest in tilings(sizes[1:], most // tile, cut - (tile > 1)):
+            yield [tile, *rest]
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+@dataclass
+class CutLoop:
+    """How a loop of M is cut: `tile` neighbours belong to one register tile."""
+    loop: UOp
+    tile: int
+
+    def __post_init__(self) -> None:
+        size, name = self.loop.arg.size, self.loop.arg.name
+        self.count = -(-size // self.tile)
+        self.over, self.inside = counter(name + "o", self.count), counter(name + "i", self.tile)
+
+    def place(self, inside: UOp) -> UOp:
+        """The position in the loop; the last tile starts early, so that nothing past the end is read."""
+        nominal = multiply(one(self.over), self.tile)
+        ragged = self.loop.arg.size % self.tile
+        return add(nominal.minimum(self.loop.arg.size - self.tile) if ragged else nominal, inside)
+
+    def gate(self, inside: UOp) -> UOp | None:
+        """What the tile before has stored already is not stored again."""
+        if self.loop.arg.size % self.tile == 0:
+            return None
+        return less(multiply(self.over, self.tile), add(self.place(inside), index(1)))
+
+
+@dataclass
+class ImagePlan:
+    p: Product                   # its left factor is the image, read in place
+    edges: Edges                 # where the image ends
+    rows: list[CutLoop]             # loops of M, outermost first
+    vectors: int
+    lanes: int
+    cost: float                  # estimated steps, for choosing
+    registers: int               # of the target
+    near: list[tuple[float, int, list[int]]]     # the cheapest tiles: estimated steps, vectors, rows along each loop
+    block: tuple[int, int] = (0, 0)      # tiles of M and panels of N in one task; 0: as many as suit the shape
+
+    @staticmethod
+    def of(p: Product, target: Target) -> ImagePlan | None:
+        image = p.left
+        if image.op is not o.LOAD or image.dtype is not p.total.dtype:
+            return None
+        edges = Edges.of_factor(image, p.m, p.k)
+        steps = {r: stride_along(image.src[1], r) for r in (*p.m, *p.k)}
+        if edges is None or None in steps.values():
+            return None
+        depth, wide, tall, limits = p.depth, count(p.n), count(p.m), cpu.LIMITS["direct"]
+        lanes = target.lanes(p.total.dtype.itemsize)
+        if depth < limits.least_k or depth * wide * tall < limits.least_work:
+            return None
+        window = cpu.REREAD * footprint(image, p.k + p.m) <= depth * tall
+        along = len(p.k) > 1 and steps[p.k[-1]] == 1 and wide <= cpu.FEW_WINDOW_PANELS * lanes
+        near = len(p.m) > 1 and 2 * footprint(image, p.k + p.m[1:]) * image.dtype.itemsize <= target.l2_bytes
+        if not (window or along or near):
+            return None                  # numbers far apart that are read but a few times are better packed
+        p = replace(p, k=edges.taps_first(p.k, {r: step or 0 for r, step in steps.items()}))
+        width = p.m[-1].arg.size
+        ideal = depth * tall * wide / (2 * lanes) * math.prod(edges.share(k) for k in edges.bound)
+        packed = ideal * (-(-width // lanes) * lanes / width) + depth * tall      # lanes along the image, and its copy
+        found: list[tuple[float, int, list[int]]] = []
+        all_cuts = cuts(p, edges, target.vector_registers - 2)
+        for vectors in range(1, min(cpu.MOST_VECTORS, -(-wide // lanes)) + 1):
+            panels = -(-wide // (vectors * lanes))
+            most = (target.vector_registers - vectors - 1) // vectors
+            for cut in all_cuts:
+                if vectors > 1 and cut.rows > most or cut.written * cut.rows * vectors > cpu.MOST_WRITTEN:
+                    continue
+                cost = cpu.direct_cycles(cut.steps, cut.count, cut.rows, cut.pieces, depth, panels, vectors, lanes)
+                found.append((cost, vectors, cut.tiles))
+        found.sort(key=lambda tile: tile[0])
+        if not found or ideal < cpu.LEAST_USE * found[0][0] or not (window or along) and packed < found[0][0]:
+            return None
+        cost, vectors, tiles = found[0]
+        return ImagePlan(p, edges, [CutLoop(r, t) for r, t in zip(p.m, tiles)], vectors, lanes, cost,
+                     target.vector_registers, found[:cpu.MOST_NEAR])
+
+    def with_tile(self, vectors: int, tiles: list[int]) -> ImagePlan:
+        """The same with another register tile, and the blocks that suit it."""
+        return replace(self, rows=[CutLoop(r, t) for r, t in zip(self.p.m, tiles)], vectors=vectors, block=(0, 0))
+
+    def others(self) -> list[Tiling]:
+        """Tiles that should cost little more."""
+        return [self.with_tile(vectors, tiles).choice() for _, vectors, tiles in self.near]
+
+    def choice(self) -> Tiling:
+        return Tiling("direct", self.height, self.vectors, self.lanes, "_".join(str(r.tile) for r in self.rows),
+                      block_m=self.block[0], block_n=self.block[1], left="in_place", k_block=self.k_chunk,
+                      k_parts=self.parts)
+
+    def chosen(self, c: Tiling) -> ImagePlan:
+        """The same, cut as chosen."""
+        return replace(self.with_tile(c.vectors, [int(t) for t in c.along.split("_")]), block=(c.block_m, c.block_n))
+
+    def refuses(self, c: Tiling) -> str | None:
+        """Why this product cannot be cut so."""
+        parts, sizes = c.along.split("_"), [r.loop.arg.size for r in self.rows]
+        if len(parts) != len(sizes) or not all(t.isdigit() and 1 <= int(t) <= n for t, n in zip(parts, sizes)):
+            return f"the rows are tiles of {' x '.join(map(str, sizes))}"
+        other = self.with_tile(c.vectors, [int(t) for t in parts])
+        if c.rows != other.height:
+            return f"{c.along} are {other.height} rows"
+        if (other.height + 1) * c.vectors >= 2 * self.registers:
+            return f"the tile takes {other.height * c.vectors} of {self.registers} registers"
+        if c.block_m > other.tiles or c.block_n > other.panels:
+            return "a block is larger than the product"
+        if other.parts > 1 and (c.block_m, c.block_n) != other.block:
+            return "a task that sums a part of K has all of the result"
+        held = c.block_m * c.block_n * other.strip * other.height * c.vectors * self.lanes
+        return "the sums of a block do not fit a cache" if c.k_block and held > cpu.MOST_RESTING else None
+
+    # -- sizes ---------------------------------------------------------------------------------------------------
+    def __post_init__(self) -> None:
+        p = self.p
+        self.columns = self.vectors * self.lanes
+        self.n = FlatAxis.of(p.n)
+        self.panels = -(-self.n.size // self.columns)
+        self.height = math.prod(r.tile for r in self.rows)
+        self.depth = p.depth
+        cut = {m: k for k, m in self.edges.bound.items()}
+        self.edged = [(r, self.edges.pieces(cut[r.loop], r.tile)) for r in self.rows if r.loop in cut and r.tile > 1]
+        self.strips = [r for r, pieces in self.edged if len(pieces) > 1]      # along these, tiles are told apart
+        self.flat = [r for r in self.rows if r not in self.strips]
+        self.tiles = math.prod(r.count for r in self.flat)
+        self.strip = math.prod(r.count for r in self.strips)
+        self.k_loops, self.k_chunk = self.k_blocks()
+        self.parts = self.parts_of_k()
+        if not all(self.block):
+            self.block = (self.tiles, self.panels) if self.parts > 1 else self.blocks()
+
+    def wanted(self) -> int:
+        """How many tasks are worth their cost."""
+        limits = cpu.LIMITS["direct"]
+        return max(1, min(limits.most_tasks, self.p.work // limits.task_work) // count(self.p.batch))
+
+    def parts_of_k(self) -> int:
+        """Into how many pieces K is cut, each for a task of its own: where the result is small, the factors are then
+        read but once. Decided by the product's sizes alone, not by the tile, for it decides the order of the sums."""
+        p = self.p
+        if not self.k_chunk or p.batch:
+            return 1
+        rows, columns = count(p.m), count(p.n)
+        image, weights, wanted = footprint(p.left, p.m + p.k), self.depth * columns, self.wanted()
+        apart = min(-(-wanted // n) * weights + n * image for n in range(1, -(-columns // self.lanes) + 1))
+        pieces = self.k_loops[0].arg.size
+        pieces = -(-pieces // self.k_chunk) if len(self.k_loops) == 1 else pieces
+        parts = -(-pieces // -(-pieces // max(1, min(wanted, pieces))))
+        whole = rows * columns <= cpu.MOST_SPLIT and 2 * parts >= wanted
+        return parts if whole and weights + image + 2 * parts * rows * columns < apart else 1
+
+    def blocks(self) -> tuple[int, int]:
+        """Tiles of M and panels of N in one task: enough tasks, and as little as possible read more than once."""
+        p, wanted = self.p, self.wanted()
+        image, weights = footprint(p.left, p.m + p.k), self.depth * self.panels * self.columns
+        return blocks(self.tiles, self.panels, wanted, lambda block_m, block_n:
+                      -(-self.tiles // block_m) * weights + -(-self.panels // block_n) * image)
+
+    def k_blocks(self) -> tuple[list[UOp], int]:
+        """The loops of K outside a block, the last of them cut into chunks of the second result; 0: one block."""
+        limits = cpu.LIMITS["direct"]
+        if self.depth <= limits.long_k:
+            return [], 0
+        inner = self.depth
+        for at, r in enumerate(self.p.k):
+            inner //= r.arg.size
+            if inner <= limits.long_k:
+                return self.p.k[:at + 1], max(1, limits.k_block // inner)
+        return self.p.k[:1], 1

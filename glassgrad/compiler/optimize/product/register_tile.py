@@ -1,0 +1,406 @@
+"""A contraction as register tiles of vectors. In: a product and a processor. Out: the cheapest `Tiling`; its phases.
+
+    phase 1   pack the left factor into panels  [panel of M][K][rows of the tile]     (any view, mask, cast or
+    phase 2   pack the right factor likewise    [panel of N][K][columns of the tile]   prologue is absorbed here)
+    phase 3   TASK blocks of M and N: for blocks of K: for panels of N: for panels of M: a register tile; the epilogue
+
+The first two are left out where a factor is read in place, and the second where each task packs the panels it uses
+(right=near), as in large products: then tasks share nothing that one of them writes, but a packed left factor.
+
+A register tile of `rows` x `vectors` accumulators reads both panels from end to end, so every line and page that is
+touched is used whole. Edges are packed as zeros (or clamped rows) and dropped at the store.
+
+Counted, not measured: every register tile that fits, with its factors packed or read in place, is priced by what it
+multiplies, loads and packs (targets/cpu.py). `BEAM` times the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.index_algebra import add, both, index, less, modulo, multiply, substitute_index
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp, const, identity
+from glassgrad.compiler.lower.loops import (
+    LANE,
+    LOOP,
+    TILE,
+    Accumulate,
+    Assign,
+    For,
+    Prefetch,
+    Statement,
+    Store,
+    counter,
+    load,
+    local,
+    ranges_of,
+    register,
+)
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
+from glassgrad.compiler.optimize.product.packing import PackedFactor
+from glassgrad.compiler.optimize.product.recognize import (
+    FlatProduct,
+    Product,
+    count,
+    few_rows,
+    fit_sets,
+    flat_axis,
+    image_axis,
+    stride_along,
+    swells,
+)
+from glassgrad.compiler.optimize.product.tiling import PanelBlocks, Tiling, blocks, square
+from glassgrad.compiler.optimize.targets import cpu
+from glassgrad.compiler.optimize.targets.target import Target
+
+
+@dataclass
+class RegisterPlan(FlatProduct):
+    """A product on flat axes, and the register tiles it can be cut into."""
+
+    @staticmethod
+    def of(p: Product, target: Target) -> RegisterPlan | None:
+        """refuses: what is short, small, or packed into many times its size; few rows, which are read along k"""
+        limits = cpu.LIMITS["contract"]
+        m, m_out = flat_axis(p.m, p.epilogue, "m")
+        n, n_out = (None if p.stops else image_axis(p)) or flat_axis(p.n, p.epilogue, "n")
+        plan = RegisterPlan(p, target, m, n, [*p.batch, *m_out, *n_out])
+        if plan.depth < limits.least_k or plan.work < limits.least_work or n.size < 4 or m.size < 2 or few_rows(p):
+            return None
+        if not n.pitch and (swells(p.right, p.n + p.k) or swells(p.left, p.m + p.k)):
+            return None
+        return plan if p.k_stop is None or plan.tiles() else None
+
+    @cached_property
+    def itemsize(self) -> int:
+        return self.product.total.dtype.itemsize
+
+    @cached_property
+    def lanes(self) -> int:
+        return self.target.lanes(self.itemsize)
+
+    def panels(self, rows: int, vectors: int, lanes: int = 0) -> tuple[int, int]:
+        """How many panels of M and N such tiles make."""
+        return -(-self.m.size // rows), -(-self.n.size // (vectors * (lanes or self.lanes)))
+
+    # -- the choice ------------------------------------------------------------------------------------------
+    def own(self) -> Tiling:
+        """The recipe's own choice: the tile that costs the fewest cycles."""
+        return self.with_blocks(min(self.tiles(), key=self.cycles))
+
+    def others(self) -> list[Tiling]:
+        """The best tile of every other number of vectors, and of other places to read from."""
+        best: dict[tuple[int, str, bool], Tiling] = {}
+        for tile in sorted(self.tiles(), key=self.cycles):
+            best.setdefault((tile.vectors, tile.left, tile.right == "in_place"), tile)
+        return [self.with_blocks(tile) for tile in best.values()]
+
+    def tiles(self) -> list[Tiling]:
+        """Every tile that the registers hold, with where its factors are read; its blocks are not decided yet."""
+        right = ["in_place", "packed"] if self.right_off_n() is None else ["packed"]
+        found = []
+        for vectors in (2, 1, 3, 4, 5, 6, 7):
+            if vectors > max(1, -(-self.n.size // self.lanes)):
+                continue
+            few = self.n.size <= cpu.FEW_PANELS * vectors * self.lanes
+            for rows in range(min(self.m.size, (self.target.vector_registers - vectors - 2) // vectors), 0, -1):
+                apart = self.must_pack_together(rows, vectors) is None
+                left = self.left_must_be_packed(rows) is None and (
+                    self.left_along_m or self.lines_apart(rows, 8) and (few or apart))
+                near = apart and self.work >= 2 * cpu.LIMITS["contract"].task_work
+                found += [Tiling("contract", rows, vectors, self.lanes, left="in_place" if left else "packed",
+                                 right="near" if near and where == "packed" else where) for where in right]
+        if self.product.k_stop is None:
+            return found
+        return [t for t in found if t.left == t.right == "in_place"]
+
+    def cycles(self, tile: Tiling) -> float:
+        """About how long a tile takes, for each step of K."""
+        rows, vectors = tile.rows, tile.vectors
+        in_place = tile.right == "in_place"
+        return cpu.contract_cycles(cpu.TileCounts(
+            rows, vectors, *self.panels(rows, vectors), self.m.size, self.n.size, self.depth,
+            left_packed=tile.left == "packed", left_far=2 * self.left_bytes > self.target.l2_bytes,
+            left_apart=tile.left == "in_place" and not self.left_along_m, right=tile.right,
+            right_far=self.right_bytes > self.target.l2_bytes,
+            right_stays=in_place and self.right_stays_near(vectors),
+            panel_in_l1=4 * self.panel_bytes(vectors) <= 3 * self.target.l1_bytes,
+            vector_bytes=self.target.vector_bytes, accesses=self.accesses))
+
+    def with_blocks(self, tile: Tiling) -> Tiling:
+        """The tile with the recipe's blocks of panels and of K."""
+        limits = cpu.LIMITS["contract"]
+        reading = self.right_bytes // cpu.TASK_BYTES // max(1, self.around)      # of few rows, what takes the time
+        wanted = max(self.tasks_wanted(limits), min(reading, limits.most_tasks))
+        cut = self.depth > limits.long_k and not self.n.pitch
+        k_block = -(-self.depth // -(-self.depth // limits.long_k)) if cut else 0
+        k_blocks = min(cpu.NEAR_K // k_block, -(-self.depth // k_block)) if k_block else 1
+        block_m, block_n = self.blocks(tile, wanted)
+        ahead = tile.right != "in_place" or self.right_bytes > self.target.l2_bytes      # else it is in a cache anyway
+        return replace(tile, block_m=block_m, block_n=block_n, ahead=ahead, k_blocks=k_blocks, k_block=k_block,
+                       pitch=self.n.pitch)
+
+    def blocks(self, tile: Tiling, wanted: int) -> tuple[int, int]:
+        """Panels of M and N in one task.
+
+        Where each task packs its panels of the right factor, it has all rows, or enough to repay that, and panels that
+        stay in half the second-level cache. Where the right factor is read in place and stays near, a task takes whole
+        rows of the result, all tasks as many: what it writes is one piece of memory, likely to be read by rows again.
+        Else blocks are as square as can be while the task's rows of the left factor (and its sums, where K is cut into
+        blocks) stay in half the second-level cache."""
+        rows, columns = tile.rows, tile.vectors * self.lanes
+        panels_m, panels_n = self.panels(rows, tile.vectors)
+        cache = self.target.l2_bytes // 2
+        if tile.right == "near":
+            fit = max(1, cache // self.panel_bytes(tile.vectors))
+            least = -(-cpu.NEAR_ROWS // rows)
+            return blocks(panels_m, panels_n, wanted, lambda m, n: 1 / m,
+                          lambda m: fit if m == panels_m or m >= least else 0)
+        if tile.right == "in_place" and panels_m >= wanted and self.right_stays_near(tile.vectors):
+            block_m, _ = blocks(panels_m, 1, wanted, lambda m, n: 1 / m, lambda m: int(panels_m % m == 0))
+            return block_m, panels_n
+        panel = rows * min(self.depth, cpu.NEAR_K) * self.itemsize
+
+        def fits(m: int) -> int:
+            if m > 1 and m * panel > cache:
+                return 0
+            return max(1, cache // (m * rows * columns * self.itemsize)) if self.depth > cpu.NEAR_K else panels_n
+        return blocks(panels_m, panels_n, wanted, square(rows, columns), fits)
+
+    # -- sizes -----------------------------------------------------------------------------------------------
+    @cached_property
+    def left_bytes(self) -> int:
+        return self.m.size * self.depth * self.product.left.dtype.itemsize
+
+    @cached_property
+    def right_bytes(self) -> int:
+        copies = count(r for r in self.outer if r in ranges_of(self.product.right))
+        return copies * self.depth * self.n.size * self.product.right.dtype.itemsize
+
+    def panel_bytes(self, vectors: int) -> int:
+        return vectors * self.lanes * self.depth * self.product.right.dtype.itemsize
+
+    @cached_property
+    def accesses(self) -> int:
+        """How often the epilogue reads or writes memory, for each element."""
+        stores = [s for s in self.product.epilogue if isinstance(s, Store)]
+        return len(stores) + sum(n.op is o.LOAD for n in toposort([s.value for s in stores]))
+
+    # -- where the factors are read --------------------------------------------------------------------------
+    def right_stays_near(self, vectors: int) -> bool:
+        """Whether a panel of the right factor, read in place, stays in the first-level cache for all of M."""
+        right = self.product.right
+        if self.right_off_n() is not None or 2 * self.panel_bytes(vectors) > self.target.l1_bytes:
+            return False
+        step = stride_along(right.src[1], self.product.k[0]) or 0
+        return fit_sets(self.depth, step * right.dtype.itemsize, 8)
+
+    def must_pack_together(self, rows: int, vectors: int) -> str | None:
+        """Why tasks should share the packed right factor; None where each can pack its own part of it. That saves a
+        phase, and reading what another core has just written. The left factor, which every task reads, is fetched
+        ahead from wherever it is."""
+        if self.n.pitch or self.product.stops or any(r not in ranges_of(self.product.right) for r in self.outer):
+            return "the right factor is packed for several tasks"
+        tasks = self.panels(rows, vectors)[1] * self.around
+        if tasks < min(cpu.LEAST_PANELS, max(2, self.work // cpu.LIMITS["contract"].task_work / 2)):
+            return "there are too few panels for a task each"
+        if self.panel_bytes(vectors) > self.target.l2_bytes // 2:
+            return "a panel of the right factor does not stay in the second-level cache"
+        return None
+
+    def left_must_be_packed(self, rows: int) -> str | None:
+        """Why the left factor must be packed; None where it can be read in place, along k or, where K is short, along
+        M."""
+        if self.product.left.dtype is not self.product.total.dtype or self.n.pitch:
+            return "the left factor is not read as it is"
+        return None if self.left_along_m else self.left_off_k(rows)
+
+    # -- other choices ---------------------------------------------------------------------------------------
+    def refuses(self, c: Tiling) -> str | None:
+        """Why this product cannot be cut so."""
+        if c.lanes > self.lanes or c.lanes & (c.lanes - 1):
+            return f"a vector has 1, 2, 4 .. {self.lanes} lanes"
+        if c.rows > self.m.size:
+            return f"there are {self.m.size} rows"
+        if c.rows * c.vectors > 2 * self.target.vector_registers:
+            return f"the tile takes {c.rows * c.vectors} of {self.target.vector_registers} registers"
+        panels_m, panels_n = self.panels(c.rows, c.vectors, c.lanes)
+        if c.block_m > panels_m or c.block_n > panels_n:
+            return "a block is larger than the product"
+        if c.k_blocks > max(1, -(-self.depth // max(c.k_block, 1))):
+            return "there are fewer blocks of K"
+        resting = c.block_m * c.rows * c.block_n * c.vectors * c.lanes
+        if 0 < c.k_block * c.k_blocks < self.depth and resting > cpu.MOST_RESTING:
+            return "the sums of a block do not fit a cache"
+        if c.left not in ("packed", "in_place") or c.right not in ("packed", "in_place", "near"):
+            return "a CPU reads factors in place or from panels"
+        if self.product.k_stop is not None and not c.left == c.right == "in_place":
+            return "how much there is to pack is not known"
+        why = self.left_must_be_packed(c.rows) if c.left == "in_place" else None
+        if c.right == "near":
+            why = why or self.must_pack_together(c.rows, c.vectors)
+        return why or (self.right_off_n() if c.right == "in_place" else None)
+
+
+# -- the loops -------------------------------------------------------------------------------------------------------
+ROWS_AHEAD = 16          # of K: how early the right factor is fetched where it is read in place
+STEPS_AHEAD = 48         # of K: how early the left factor is fetched where a task goes through all of it, packed
+SHORT_LOOP = 9           # taps of a window that are written out
+
+
+class RegisterTile(PanelBlocks):
+    """A product cut as chosen: a register tile of rows x (vectors x lanes), panels of tiles, blocks of panels."""
+
+    def __init__(self, plan: RegisterPlan, c: Tiling):
+        super().__init__(*plan.panels(c.rows, c.vectors, c.lanes), c.block_m, c.block_n)
+        self.product, self.m, self.n, self.outer = plan.product, plan.m, plan.n, plan.outer
+        self.depth, self.work, self.left_along_m, self.choice = plan.depth, plan.work, plan.left_along_m, c
+        self.rows, self.vectors, self.lanes, self.columns = c.rows, c.vectors, c.lanes, c.vectors * c.lanes
+        self.left_in_place, self.right_in_place = c.left == "in_place", c.right == "in_place"
+        self.row, self.over, self.lane = counter("mi", c.rows), counter("ni", c.vectors), counter("l", c.lanes)
+        self.column = add(multiply(one(self.over), self.lanes), one(self.lane))
+        self.at_m = add(multiply(self.panel_m, self.rows), one(self.row))
+        self.at_n = add(multiply(self.panel_n, self.columns), self.column)
+        ragged_m, ragged_n = self.m.size % self.rows, self.n.size % self.columns
+        self.gate_m = moves.below(self.at_m, self.m.size) if ragged_m else None
+        if self.left_in_place and ragged_m:
+            # the last panel starts early, so that no row is read past the end; what it has in common is stored once
+            nominal = multiply(self.panel_m, self.rows)
+            self.at_m = add(nominal.minimum(self.m.size - self.rows), one(self.row))
+            self.gate_m = less(nominal, add(self.at_m, index(1)))
+        self.gate_n = moves.below(self.at_n, self.n.size) if ragged_n else None
+        self.begin_n, self.read_gate = multiply(self.panel_n, self.columns), self.gate_n
+        if self.right_in_place and ragged_n and self.n.size >= self.columns:
+            # likewise: every read is a whole vector then, and no mask is made anew at each step of K
+            nominal = self.begin_n
+            self.begin_n, self.read_gate = nominal.minimum(self.n.size - self.columns), None
+            self.at_n = add(self.begin_n, self.column)
+            self.gate_n = less(nominal, add(self.at_n, index(1)))
+        wide = tuple(r for r in (self.row, self.over, self.lane) if r.arg.size > 1)
+        p, near = self.product, c.right == "near"
+        self.total = register(p.total.arg, p.total.dtype, wide)
+        self.left = PackedFactor("left", p.left, self.m, self.outer, p.k, self.rows, 1, self.panels_m)
+        self.right = PackedFactor("right", p.right, self.n, self.outer, p.k, self.columns, self.vectors,
+                                  self.block_n if near else self.panels_n, self.task_n if near else None)
+        self.right_panel = one(self.in_n) if near else self.panel_n
+
+    # -- phases ----------------------------------------------------------------------------------------------
+    def phases(self) -> list[list[Statement]]:
+        most = moves.PHASE_TASKS if not self.product.stops else self.work     # a loop with its own end stays one loop
+        packed = [] if self.left_in_place else [self.left.pack(self.lanes, most)]
+        if not self.n.pitch and self.choice.right == "packed":
+            packed.append(self.right.pack(self.lanes, most))
+        if self.n.pitch:
+            body = self.panels([*self.begin(), *self.over_image(), *self.epilogue(self.total)])
+        elif not self.choice.k_block:
+            k = counter("k", self.depth)
+            products = For(k, LOOP, [*self.ahead(k), self.step(k)], self.product.k_stop)
+            body = self.panels([*self.begin(), products, *self.epilogue(self.total)])
+        else:
+            body = self.in_blocks_of_k()
+        if self.choice.right == "near":
+            body = [*self.right.pack(self.lanes), *body]
+        return [*packed, self.as_tasks(self.outer, body, self.work >= cpu.LIMITS["contract"].task_work, most)]
+
+    def begin(self) -> list[Statement]:
+        return [Assign(self.total, identity(o.ADD, self.total.dtype))]
+
+    def step(self, k: UOp) -> Statement:
+        """One step of K for the whole tile."""
+        if self.left_in_place:
+            a = self.left_at(self.at_m, k)
+        else:
+            a = load(self.left.memory, self.left.place(self.panel_m, k, one(self.row)))
+        if self.right_in_place:
+            b = moves.edge_gate(self.right_at(self.at_n, k), self.read_gate)
+        else:
+            b = load(self.right.memory, self.right.place(self.right_panel, k, self.column))
+        return Accumulate(self.total, o.ADD, a * b)
+
+    def right_at(self, n: UOp, k: UOp) -> UOp:
+        return substitute_index(self.product.right, {**self.n.apart(n), self.product.k[0]: k}, {})
+
+    def left_at(self, m: UOp, k: UOp) -> UOp:
+        return substitute_index(self.product.left, {**self.m.apart(m), self.product.k[0]: k}, {})
+
+    def ahead(self, k: UOp) -> list[Statement]:
+        """What is fetched early. Where a task goes through all rows of the left factor in place: the next rows, a line
+        at every step, so that as many steps as a line is long bring a piece of as many rows; packed: what is used some
+        steps later, panel after panel. Of the right factor, packed: the next panel while this one is used, a line at
+        every step, so that a few panels of M bring all of it near. In place: this panel, a few steps ahead.
+        """
+        if not self.choice.ahead:
+            return []
+        near = self.choice.right == "near"
+        if self.left_in_place and not self.left_along_m and near and self.block_m > 1:
+            spot = modulo(k, cpu.CACHE_LINE // self.product.left.dtype.itemsize)
+            soon = self.left_at(add(multiply(add(self.panel_m, index(1)), self.rows), spot), add(k, multiply(spot, -1)))
+            return [Prefetch(soon.src[0], soon.src[1])]
+        if near and not self.left_in_place:
+            return [Prefetch(self.left.memory, self.left.place(self.panel_m, add(k, index(STEPS_AHEAD)), index(0)))]
+        if self.right_in_place:
+            reads = [self.right_at(add(self.begin_n, index(v * self.lanes)), add(k, index(ROWS_AHEAD)))
+                     for v in range(self.vectors)]
+            return [Prefetch(read.src[0], read.src[1]) for read in reads]
+        if self.block_n == 1 or self.block_m < self.vectors:
+            return []
+        line = multiply(modulo(one(self.in_m), self.vectors), self.lanes)
+        return [Prefetch(self.right.memory, self.right.place(add(self.right_panel, index(1)), k, line))]
+
+    def over_image(self) -> list[Statement]:
+        """Windows of an image: every tap is a vector read from the image itself, at a constant distance."""
+        a = load(self.left.memory, self.left.place(self.panel_m, flat_index(self.product.k), one(self.row)))
+        b = moves.edge_gate(substitute_index(self.product.right, self.n.apart(self.at_n), {}), self.gate_n)
+        body: list[Statement] = [Accumulate(self.total, o.ADD, a * b)]
+        count = 1
+        for r in reversed(self.product.k):
+            count *= r.arg.size
+            if count <= SHORT_LOOP and len(self.product.k) > 1:
+                body = [s for i in range(r.arg.size) for s in moves.rebuild(body, {r: index(i)})]
+            else:
+                body = [For(r, LOOP, body)]
+        return body
+
+    def in_blocks_of_k(self) -> list[Statement]:
+        """Long sums: no register adds more than `k_block` products before its tile is added to LOCAL memory.
+
+        Where K is so long that panels would not stay in a cache, all tiles of the task add up some blocks of K before
+        the next ones, and their sums stay in LOCAL memory in between.
+        """
+        size, at_once = self.choice.k_block, self.choice.k_blocks
+        count = -(-self.depth // size)
+        whole = at_once >= count
+        passes, block = counter("kp", -(-count // at_once)), counter("kb", min(at_once, count))
+        inner = counter("k", size)
+        number = add(multiply(one(passes), at_once), one(block))
+        k = add(multiply(number, size), inner)
+        tiles = 1 if whole else self.block_m * self.block_n
+        memory = local("tiles", self.total.dtype, tiles * self.rows * self.columns)
+        at = index(0) if whole else add(multiply(one(self.in_n), self.block_m), one(self.in_m))
+        at = add(multiply(add(multiply(at, self.rows), one(self.row)), self.columns), self.column)
+        end = self.product.k_stop or (index(self.depth) if self.depth % size else None)
+        stop = None if end is None else add(end, multiply(number, -size))
+        last = None if count % at_once == 0 or whole else add(index(count), multiply(passes, -at_once))
+        clear: list[Statement] = [Store(memory, at, const(0, self.total.dtype))]
+        part: list[Statement] = [*self.begin(), For(inner, LOOP, [*self.ahead(k), self.step(k)], stop),
+                                 Store(memory, at, self.total, o.ADD)]
+        if block.arg.size > 1:
+            part = [For(block, LOOP, part, last)]
+        finish = self.epilogue(load(memory, at))
+        if whole:
+            return self.panels([*clear, *part, *finish])
+        return [*self.panels(clear), For(passes, LOOP, self.panels(part)), *self.panels(finish)]
+
+    def panels(self, body: list[Statement]) -> list[Statement]:
+        """For all tiles of a task: panels of N outside, so that one of them serves every panel of M."""
+        body = nested([self.row, self.over], nested([self.lane], body, LANE), TILE)
+        return self.over_n(self.over_m(body))
+
+    def epilogue(self, result: UOp) -> list[Statement]:
+        """What is stored of a finished tile; nothing past the edges."""
+        gate = both(self.gate_m, both(self.gate_n, self.n.gate(self.at_n)))
+        return self.product.stores(result, {**self.m.apart(self.at_m), **self.n.apart(self.at_n)}, gate)
