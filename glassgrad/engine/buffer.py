@@ -53,7 +53,7 @@ class Buffer:
         self.nbytes = math.prod(self.shape) * dtype.itemsize
         self.owner: Any = None           # what else must live as long: a NumPy array whose memory this is
         self.place = place or user_place()
-        self.readers: list[Any] = []     # weak references; this list is replaced, never shortened (see `live_readers`)
+        self.readers: list[Any] = []     # weak references; this list is replaced, never shortened (see `_drop_dead`)
         self.version = 0                 # raised by each write in place: what was found out about the contents is old
         self.held = False                # whether a tensor was ever a leaf here: no other memory is written in place
         self._most = _FEW
@@ -103,18 +103,22 @@ class Buffer:
         readers = self.readers
         readers.append(reference)
         if len(readers) > self._most:
-            self.live_readers()
+            self._drop_dead()
 
     def live_readers(self) -> list[Any]:
-        """The readers that are alive now. Dead references are dropped: the list `readers` is then another object, and
-        the old one gets one more entry, so that code which compares its length sees a change."""
+        """The readers that are alive now."""
+        self._drop_dead()
+        return [thing for thing in (r() for r in self.readers) if thing is not None and self._is_read_by(thing)]
+
+    def _drop_dead(self) -> None:
+        """Drop dead references from the list: it is then another object, and the old one gets one more entry, so that
+        code which compares its length sees a change."""
         listed = self.readers
         alive = [r for r in listed if r() is not None]
+        self._most = max(_FEW, 2 * len(alive))
         if len(alive) < len(listed):
             self.readers = alive
-            self._most = max(_FEW, 2 * len(alive))
             listed.append(None)
-        return [thing for thing in (r() for r in alive) if thing is not None and self._is_read_by(thing)]
 
     def is_free(self, *mine: Any) -> bool:
         """Whether nothing but `mine` can read the contents: they may then be written over."""

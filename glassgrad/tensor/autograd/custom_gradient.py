@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import OwnGradient
@@ -35,9 +36,9 @@ def own_gradient(value: UOp, inputs: tuple[UOp, ...], backward: Backward) -> UOp
 
 class JointResults:
     """Values that one computation made of one input (Q and R of a matrix). The gradient of each needs all of them:
-    `backward(input, nodes, *gradients)`, with None for the gradients of the others. `rest` has no gradient."""
+    `backward(input, nodes, *gradients)`, with None for the gradients of the others. The `rest` have no gradient."""
 
-    def __init__(self, values: tuple[UOp, ...], backward: Callable[..., UOp], rest: UOp | None = None):
+    def __init__(self, values: tuple[UOp, ...], backward: Callable[..., UOp], *rest: UOp):
         self.values, self.backward, self.rest = values, backward, rest
 
     def nodes(self, source: UOp) -> tuple[UOp, ...]:
@@ -45,7 +46,8 @@ class JointResults:
         return tuple([own_gradient(value, (source,), _OneOf(self, i)) for i, value in enumerate(self.values)])
 
 
-class _OneOf(NamedTuple):
+@dataclass(frozen=True)
+class _OneOf:
     """The backward function of one of the values: equal for equal values, so their nodes are equal too."""
     results: JointResults
     number: int

@@ -173,7 +173,7 @@ class LinearAlgebra(Sharding):
         m, n = self.shape[-2:]
         first, below = self._with(q), self._with(r)
         if mode == "complete" and m > n:
-            first = first.cat(self._with(found.rest), dim=2)
+            first = first.cat(self._with(found.rest[0]), dim=2)
             below = below.pad((None, (0, m - n), None))
         return tuple(t.cast(self.dtype).reshape(*lead, *t.shape[1:]) for t in (first, below))  # type: ignore[return-value]
 
@@ -190,11 +190,10 @@ class LinearAlgebra(Sharding):
             return v.transpose(-2, -1), s, u.transpose(-2, -1)
         a, lead = self._matrix("svd", False)
         found = _singular(a.uop)
-        u, s, v = found.nodes(a.uop)
-        left = self._with(u)
+        left, values, right = map(self._with, found.nodes(a.uop))
         if full_matrices and m > n:
-            left = left.cat(self._with(found.rest), dim=2)
-        parts = left, self._with(s), self._with(v).transpose(1, 2)
+            left = left.cat(self._with(found.rest[0]), dim=2)
+        parts = left, values, right.transpose(1, 2)
         return tuple(t.cast(self.dtype).reshape(*lead, *t.shape[1:]) for t in parts)  # type: ignore[return-value]
 
     def pinv(self, rtol: float | None = None) -> Self:
