@@ -87,15 +87,16 @@ class Node:
         for source in src:
             if source.op is _BUFFER:                    # before anything else can reach the node: engine/buffer.py
                 source.arg.add_reader(weakref.ref(node))
-        with _lock:
-            known = _table.setdefault(key, entry)
-            if known is not entry:
-                first = known()
-                if first is not None:                   # another thread was faster
-                    return first
-                known.remove = _nothing                 # a dead one whose callback is still to come
-                _table[key] = entry
-            entry.remove = partial(_table.pop, key, None)
+        if _table.setdefault(key, entry) is not entry:
+            with _lock:
+                known = _table.setdefault(key, entry)
+                if known is not entry:
+                    first = known()
+                    if first is not None:               # another thread was faster
+                        return first
+                    known.remove = _nothing             # a dead one whose callback is still to come
+                    _table[key] = entry
+        entry.remove = partial(_table.pop, key, None)
         return node
 
     def __repr__(self) -> str:
