@@ -106,9 +106,10 @@ class Buffer:
             self._drop_dead()
 
     def live_readers(self) -> list[Any]:
-        """The readers that are alive now."""
+        """The readers that are alive now, each once."""
         self._drop_dead()
-        return [thing for thing in (r() for r in self.readers) if thing is not None and self._is_read_by(thing)]
+        return list({id(thing): thing for thing in (r() for r in self.readers)
+                     if thing is not None and self._is_read_by(thing)}.values())
 
     def _drop_dead(self) -> None:
         """Drop dead references from the list: it is then another object, and the old one gets one more entry, so that
