@@ -1,16 +1,18 @@
-"""Values in memory. In: a shape, a type, a device. Out: `Buffer`, which owns its memory and gives it back.
+"""Values in memory. In: a shape, a type, a device. Out: `Buffer`, which owns its memory and lists its readers.
 
-A buffer is a value: as long as anybody knows it it does not change, so graphs may hold it without fear of aliasing. (A
-part may be written where nobody else does: in_place.py, and in_place_results.py for replays.) Its memory comes
-from the device's pool and returns there when the last graph and tensor that know it are gone.
+A buffer's memory comes from the device's pool and returns there when the last node and tensor that hold the buffer are
+gone. Its contents change only while nothing else can read them (in_place.py, and the jit's replays): every node over
+it, every tensor that stands for it and every array that shares its memory is listed in `readers`, weakly. A listed
+reader that is in fact gone costs a copy; an unlisted one would see a value change, so registering comes first.
+Does not know graphs, schedules or tensors (of a tensor, only that `uop` is the node it stands for).
 """
 
 from __future__ import annotations
 
 import ctypes
-import gc
 import math
 import sys
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,8 @@ from glassgrad.runtime.host_memory import HostMemory, MemoryBlock, readable
 if TYPE_CHECKING:
     from glassgrad.runtime.backend import DeviceMemory
 
+_FEW = 32                     # readers that are listed before dead ones are dropped
+
 
 class Buffer:
     """A row-major value on a device.
@@ -34,14 +38,25 @@ class Buffer:
     >>> b.copy_in(b"\\x01\\0\\0\\0\\x02\\0\\0\\0")
     >>> list(memoryview(b.copy_out()).cast("i"))
     [1, 2]
+    >>> shown = b.view()
+    >>> b.is_free(), len(b.live_readers())
+    (False, 1)
+    >>> del shown
+    >>> b.is_free()
+    True
     """
-    __slots__ = ("shape", "dtype", "device", "nbytes", "address", "owner", "place", "_memory", "_block", "__weakref__")
+    __slots__ = ("shape", "dtype", "device", "nbytes", "address", "owner", "place", "readers", "version", "held",
+                 "_most", "_memory", "_block", "__weakref__")
 
     def __init__(self, shape: Shape, dtype: DType, device: str, place: Place | None = None):
         self.shape, self.dtype, self.device = tuple(shape), dtype, device
         self.nbytes = math.prod(self.shape) * dtype.itemsize
         self.owner: Any = None           # what else must live as long: a NumPy array whose memory this is
         self.place = place or user_place()
+        self.readers: list[Any] = []     # weak references; this list is replaced, never shortened (see `_drop_dead`)
+        self.version = 0                 # raised by each write in place: what was found out about the contents is old
+        self.held = False                # whether a tensor was ever a leaf here: no other memory is written in place
+        self._most = _FEW
         memory = Device[device].memory
         if isinstance(memory, HostMemory) and memory.describe is None:
             memory.describe = partial(largest_live, device)
@@ -50,15 +65,19 @@ class Buffer:
         self._block: MemoryBlock | None = block
         self.address = block.address
         GlobalCounters.mem_used += self.nbytes
+        _owning.add(weakref.ref(self, _owning.discard))
 
     @classmethod
     def from_host(cls, owner: Any, address: int, shape: Shape, dtype: DType, device: str) -> Buffer:
-        """Memory that somebody else owns and that this buffer keeps alive."""
+        """Memory that `owner` owns and that this buffer keeps alive; where that is a buffer, this is a reader of it."""
         self = object.__new__(cls)
         self.shape, self.dtype, self.device = tuple(shape), dtype, device
         self.nbytes = math.prod(self.shape) * dtype.itemsize
         self.owner, self.address, self.place = owner, address, user_place()
+        self.readers, self.version, self.held, self._most = [], 0, False, _FEW
         self._memory = self._block = None
+        if isinstance(owner, Buffer):
+            owner.add_reader(weakref.ref(self))
         return self
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -72,6 +91,45 @@ class Buffer:
     def __repr__(self) -> str:
         return f"Buffer({self.dtype.name}{list(self.shape)} on {self.device})"
 
+    # -- readers ---------------------------------------------------------------------------------------------
+    @property
+    def owns_memory(self) -> bool:
+        """Whether the memory is the device pool's, not memory that something else owns."""
+        return self._block is not None
+
+    def add_reader(self, reference: Any) -> None:
+        """List what a weak reference refers to as a reader, for as long as it lives: a node over this buffer, a tensor
+        whose `uop` is its node (it counts while it still is), an array that shares the memory."""
+        readers = self.readers
+        readers.append(reference)
+        if len(readers) > self._most:
+            self._drop_dead()
+
+    def live_readers(self) -> list[Any]:
+        """The readers that are alive now, each once."""
+        self._drop_dead()
+        return list({id(thing): thing for thing in (r() for r in self.readers)
+                     if thing is not None and self._is_read_by(thing)}.values())
+
+    def _drop_dead(self) -> None:
+        """Drop dead references from the list: it is then another object, and the old one gets one more entry, so that
+        code which compares its length sees a change."""
+        listed = self.readers
+        alive = [r for r in listed if r() is not None]
+        self._most = max(_FEW, 2 * len(alive))
+        if len(alive) < len(listed):
+            self.readers = alive
+            listed.append(None)
+
+    def is_free(self, *mine: Any) -> bool:
+        """Whether nothing but `mine` can read the contents: they may then be written over."""
+        return all(any(thing is own for own in mine) for thing in self.live_readers())
+
+    def _is_read_by(self, thing: Any) -> bool:
+        node = getattr(thing, "uop", None)              # of a tensor; nodes and arrays read what they always did
+        return node is None or node.arg is self
+
+    # -- contents --------------------------------------------------------------------------------------------
     def copy_in(self, data: Any) -> None:
         """Fill from host bytes."""
         Device[self.device].copy_in(self.address, data)
@@ -82,28 +140,32 @@ class Buffer:
 
     @property
     def size(self) -> int:
-        """The number of elements, as tinygrad asks for it."""
+        """The number of elements (tinygrad's name)."""
         return math.prod(self.shape)
 
     def as_buffer(self, allow_zero_copy: bool = False, force_zero_copy: bool = False) -> memoryview:
-        """The bytes, as tinygrad asks for them: copied, or the memory itself where that is allowed and can be."""
+        """The bytes (tinygrad's name): copied, or the memory itself where that is allowed and possible."""
         shared = (allow_zero_copy or force_zero_copy) and self.nbytes and Device[self.device].memory.on_host
         return self.view() if shared else memoryview(self.copy_out())
 
     def view(self) -> memoryview:
-        """The memory itself as writable bytes, on devices that share the host's."""
+        """The memory itself as writable bytes, on devices that share the host's. It counts as a reader."""
         memory = (ctypes.c_char * self.nbytes).from_address(self.address)
         memory._owner = self             # type: ignore[attr-defined]
+        self.add_reader(weakref.ref(memory))
         return memoryview(memory).cast("B")
 
 
+_owning: set[weakref.ref[Buffer]] = set()      # every live buffer that owns memory
+
+
 def live_buffers() -> list[Buffer]:
-    """All that own memory now. Nobody keeps a list of them: it would cost every buffer something, for a message."""
-    return [b for b in gc.get_objects() if type(b) is Buffer and getattr(b, "_block", None) is not None]
+    """All buffers that own memory now."""
+    return [b for b in (r() for r in list(_owning)) if b is not None and b.owns_memory]
 
 
 def largest_live(device: str, count: int = 5) -> str:
-    """The largest buffers alive on a device and the lines that made them, for the message that memory is full."""
+    """The largest live buffers on a device and the lines that made them, for the message that memory is full."""
     rows = sorted((b for b in live_buffers() if b.device == device), key=lambda b: -b.nbytes)[:count]
     return "\n".join(f"{readable(b.nbytes):>10}  {b.dtype.name}{list(b.shape)}  made at {line_of(b.place) or 'unknown'}"
                      for b in rows)

@@ -19,9 +19,9 @@ from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.device_copies import Copy, CopyPlan
-from glassgrad.engine.in_place import written
 from glassgrad.engine.memory_plan import Life, MemoryUse, place
 from glassgrad.engine.profile import profiling
+from glassgrad.engine.registry import registry
 from glassgrad.engine.report import check_kernel, report_kernel, report_run, show_source
 from glassgrad.engine.schedule_key import Normal, scalar_bytes
 from glassgrad.runtime.devices import Device
@@ -90,8 +90,8 @@ class Ready:
         scratch = max((s.plan.scratch for s in self.segments), default=0)
         return MemoryUse(given, made, sum(total for _, total, _ in self.arenas), scratch)
 
-    def run(self, normal: Normal, dead: Collection[UOp] = (), into: Buffer | None = None) -> list[UOp]:
-        """Compute the graph's sinks; new buffers for each. A sink that is one of the `dead` buffers with a part
+    def run(self, normal: Normal, free: Collection[UOp] = (), into: Buffer | None = None) -> list[UOp]:
+        """Compute the graph's sinks; new buffers for each. A sink that is one of the `free` buffers with a part
         replaced has its memory, and is its node from now on; `into` is where the only one goes."""
         planned = self.planned
         addresses = [0] * self.slots
@@ -106,10 +106,10 @@ class Ready:
         for i, update in enumerate(planned.updates):
             addresses[update.copied] = ctypes.addressof(self.copied) + 8 * i
             source = normal.buffers[update.source] if update.source < self.buffers else None
-            in_place = source in dead and update.result in planned.sinks
+            in_place = source in free and update.result in planned.sinks
             self.copied[i] = 0 if in_place else update.size
             if in_place and source is not None:
-                results[update.result] = written(source)
+                results[update.result] = registry.rewritten(source)
                 addresses[update.result] = addresses[update.source]
         for slot, sink in zip(planned.sinks, normal.sinks):
             if slot not in results:

@@ -27,8 +27,9 @@ from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.capture import Record, recording
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.executable import Ready
-from glassgrad.engine.in_place import dead_sources, piece_of, written
+from glassgrad.engine.in_place import free_sources, piece_of
 from glassgrad.engine.memory_plan import MemoryUse
+from glassgrad.engine.registry import registry
 from glassgrad.engine.schedule_key import Normal, normalise, scalar_bytes, with_params
 from glassgrad.runtime.devices import Device
 
@@ -44,15 +45,15 @@ def realize(nodes: Sequence[UOp], device: str | None = None) -> list[UOp]:
         return list(nodes)
     trace = recording()
     stored: dict[UOp, UOp] = {}
-    dead = dead_sources(sinks) if trace is None else set()
-    if dead:
-        stored = _write_pieces([s for s in sinks if s.op is o.WHERE and s.src[2] in dead], device)
+    free = free_sources(sinks) if trace is None else set()
+    if free:
+        stored = _write_pieces([s for s in sinks if s.op is o.WHERE and s.src[2] in free], device)
         sinks = [s for s in sinks if s not in stored]
     if sinks:
         normal = normalise(sinks)
         ready = _find(normal, Device.canonicalize(device))
         with _running:
-            results = ready.run(normal, dead)
+            results = ready.run(normal, free)
         if trace is not None:
             trace.records.append(Record(ready, normal, results))
         stored.update((sink, _of_shape(result, sink.shape)) for sink, result in zip(sinks, results))
@@ -68,7 +69,7 @@ def _write_pieces(sinks: Sequence[UOp], device: str | None) -> dict[UOp, UOp]:
             normal = normalise([piece[0]])
             with _running:
                 _find(normal, Device.canonicalize(device)).run(normal, into=piece[1])
-            stored[sink] = written(sink.src[2])
+            stored[sink] = registry.rewritten(sink.src[2])
     return stored
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.registry import registry
 from glassgrad.engine.replay import Replacing, Replay
 from glassgrad.jit.buffer_substitution import Names, moved, same_view
 from glassgrad.jit.object_paths import same_attributes
@@ -115,8 +116,7 @@ class Standing:
                 self._hand_out(row)
             self._count()
         for node in self._views:               # what was read through them is that of an earlier call
-            if node._cache is not None:
-                node._cache.pop("value", None)
+            registry.values.pop(node)
 
     def _hand_out(self, row: Row) -> None:
         tensor, node = row.tensor(), row.node

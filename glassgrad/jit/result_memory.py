@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.registry import registry
 from glassgrad.engine.replay import Write
 from glassgrad.jit.buffer_substitution import moved, same_view
 from glassgrad.jit.in_place_results import Weight
@@ -89,8 +90,7 @@ class Frame:
     def forget(self) -> None:
         """Views remember the value that was read through them: here, that of an earlier call."""
         for node in self.views:
-            if node._cache is not None:
-                node._cache.pop("value", None)
+            registry.values.pop(node)
 
     def hand_out(self, captured: Captured, tensors: list[Tensor], arguments: list[UOp], shown: dict[UOp, UOp]) -> Any:
         """Rebind what the function rebinds, and its results in the form it returned them. `shown` are the buffers that

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from os import PathLike
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from glassgrad.base import meanings
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
@@ -79,8 +80,8 @@ class Core:
         made.uop, made._grad, made._requires_grad, made._device = uop, None, None, self._device
         if no_gradient.open_blocks and (ended := no_gradient.cut(uop)) is not None:
             made.uop, made._requires_grad, uop = ended, False, ended
-        if uop.op is o.RESHAPE and uop._cache is None:
-            uop._cache = {}              # a later reshape must not pass it by
+        if uop.op is o.BUFFER:
+            uop.arg.add_reader(ref(made))
         if meanings.followed == "tinygrad" and uop.dtype.kind == "f":
             remember(made)
         return made
@@ -90,6 +91,8 @@ class Core:
         """A tensor that stands for a node."""
         made = _create(cls)
         made.uop, made._grad, made._requires_grad, made._device = uop, None, None, None
+        if uop.op is o.BUFFER:
+            uop.arg.add_reader(ref(made))
         return made
 
     @classmethod

@@ -21,6 +21,7 @@ from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import recording, refuse_reading
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.realize import is_result, memory_of, realize as compute, schedule_of
+from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.disk_device import on_disk
 from glassgrad.tensor import index_check
@@ -46,7 +47,7 @@ def copied(node: UOp, device: str) -> UOp:
     """The node's values in memory of their own: those of memory that others write to, as they are now; all others are
     values, which never change, and may be one memory for several."""
     base = node.base
-    if base.op is o.BUFFER and "shared" in (base._cache or ()):
+    if base in registry.foreign:
         return store(HostValue(bytes_of(node, device), sizes_now(node.shape), node.dtype), base.device or device)
     return node.contiguous()
 
@@ -69,14 +70,9 @@ def share(array: Any, device: str) -> UOp | None:
     return shared(UOp(o.BUFFER, dtype, (), Buffer.from_host(array, address, tuple(array.shape), dtype, device)))
 
 
-_something_shared = False
-
-
 def shared(memory: UOp) -> UOp:
     """A buffer whose memory others write to: what is computed from it is not remembered."""
-    global _something_shared
-    _something_shared = True
-    memory.cached("shared", lambda _: True)
+    registry.foreign.set(memory, True)
     return memory
 
 
@@ -169,9 +165,6 @@ def taken(node: UOp, device: str) -> UOp:
     return made if host == device else made.copy_to(device)
 
 
-_some_values_known = False
-
-
 def value_of(node: UOp, device: str) -> UOp:
     """The node's value as a BUFFER, whatever its shape, or (where that is symbolic) the part of one; the node below the
     reshapes remembers it."""
@@ -201,27 +194,22 @@ def _known(node: UOp) -> UOp | None:
     trace = recording()
     if trace is not None:
         return trace.values.get(node)
-    return node._cache.get("value") if node._cache is not None else None
+    return registry.values.get(node)
 
 
 def _remember(node: UOp, value: UOp) -> None:
-    global _some_values_known
     trace = recording()
     if trace is not None:
         trace.values[node] = value
-        return
-    if _something_shared and any("shared" in (below._cache or ()) for below in node.toposort()):
-        return
-    _some_values_known = True
-    node.cached("value", lambda _: value)
-    node._cache["value"] = value  # type: ignore[index]
+    else:
+        registry.remember(node, value)
 
 
 def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
     """The roots with every node that remembers its value replaced by it. What has no device of its own (random numbers,
     counts) may have been read on another one; there, and where values go from device to device, it is computed anew."""
     trace = recording()
-    if not (_some_values_known if trace is None else trace.values):
+    if not len(registry.values if trace is None else trace.values):
         return list(roots)
     home: list[str | None] = []
     new: dict[UOp, UOp] = {}

@@ -23,8 +23,10 @@ from glassgrad.base.source_lines import line_of
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.capture import recording
+from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.formulas.counting import counting
 
@@ -65,6 +67,10 @@ class Check(NamedTuple):
 _watched: weakref.WeakKeyDictionary[UOp, dict[Any, Watched]] = weakref.WeakKeyDictionary()
 # the index and its limit, by who uses it in another form
 _beside: weakref.WeakKeyDictionary[UOp, tuple[UOp, Any]] = weakref.WeakKeyDictionary()
+# the greatest and least element of integer nodes; of BUFFERs with the version of their contents
+_limits_known: NodeTable[tuple[int, Limits | None]] = NodeTable()
+# what an index was found to be in range for, by the user's index, with the version of its contents
+_in_range: NodeTable[set[Any]] = NodeTable()
 _trusting = False
 
 
@@ -139,14 +145,24 @@ def watch_classes(compared: UOp, target: UOp, size: int, axis: int, shape: tuple
 def _watch(linear: UOp, wish: Watched) -> None:
     picks = wish.picks
     repeated = recording() is not None
-    remembered = picks[0].places._cache       # the user's own index: it lives as long as it may come again
-    if not repeated and remembered is not None and wish in remembered.get("in range", ()):
+    known_good = _in_range.get(picks[0].places)      # by the user's own index, which may come again
+    if not repeated and known_good is not None and _identity(wish) in known_good:
         return
     for pick in picks:
         known = _limits_of_any(pick.places) if repeated else limits(pick.places)
         if known is None or known[0] < pick.least or known[1] >= pick.size:
             _watched.setdefault(linear, {})[wish.limit] = wish
             return
+
+
+def _identity(wish: Watched) -> Any:
+    """What is asked of an index, without holding its nodes; of memory, at the present version of its contents."""
+    return tuple((weakref.ref(pick.places), _version(pick.places), *pick[1:]) for pick in wish.picks), *wish[1:]
+
+
+def _version(node: UOp) -> int:
+    """How often the contents of a BUFFER were written in place; other nodes are values and stay what they are."""
+    return node.arg.version if node.op is o.BUFFER else 0
 
 
 # -- what values an index can have ---------------------------------------------------------------------------
@@ -159,9 +175,12 @@ def limits(node: UOp) -> Limits | None:
     found: dict[UOp, Limits] = {}
     for n in toposort([node]):
         if n.dtype.kind in "iub" and n.op not in (o.GATHER, o.SCATTER):
-            known = n.cached("limits", lambda x: _limits(x, found))
-            if known is not None:
-                found[n] = known
+            version, row = _version(n), _limits_known.get(n)
+            if row is None or row[0] != version:
+                row = (version, _limits(n, found))
+                _limits_known.set(n, row)
+            if row[1] is not None:
+                found[n] = row[1]
         elif n.op is o.GATHER and n.src[0] in found:
             found[n] = found[n.src[0]]
     return found.get(node)
@@ -298,10 +317,15 @@ def verify(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[UOp]
         flag.verify(read)
         if trace is not None:
             trace.flags.append(flag)
-        if any("shared" in (below._cache or ()) for below in toposort([check.places])):
+        if registry.reads_foreign(check.places):
             continue                            # others write to that memory: it is looked at again
         _watched.get(check.places, {}).pop(check.watched.limit, None)       # values do not change: once is enough
-        check.watched.picks[0].places.cached("in range", lambda _: set()).add(check.watched)
+        first = check.watched.picks[0].places
+        known = _in_range.get(first)
+        if known is None:
+            known = set()
+            _in_range.set(first, known)
+        known.add(_identity(check.watched))
 
 
 class Flag:

@@ -16,10 +16,13 @@ INTEGERS = [d for d in ALL if d.kind in "iu"]
 
 
 class Stored:
-    """What a BUFFER node needs of its buffer: a shape, a type, a device and an identity."""
+    """What a BUFFER node needs of its buffer: a shape, a type, a device, an identity and a list of readers."""
 
     def __init__(self, shape: tuple[int, ...], dtype: DType, device: str | None = None):
         self.shape, self.dtype, self.device = shape, dtype, device
+
+    def add_reader(self, reference: object) -> None:
+        """Nothing is written over here, so who reads it does not matter."""
 
 
 def buffer(shape: tuple[int, ...], dtype: DType = dtypes.float32, device: str | None = None) -> UOp:

@@ -70,12 +70,12 @@ def is_pure(node: UOp) -> bool:
             continue
         stack.pop()
         pure = top.op not in (o.LOAD, o.REGISTER, o.FOLD, o.LOCAL) and all(_known_pure(s) for s in top.src)
-        top.cached("pure", lambda _, p=pure: p)
+        top.pure = pure
     return bool(_known_pure(node))
 
 
 def _known_pure(node: UOp) -> bool | None:
-    return None if node._cache is None else node._cache.get("pure")
+    return getattr(node, "pure", None)
 
 
 def width(body: Iterable[Statement]) -> int:

@@ -45,7 +45,11 @@ def size_index(n: Size, values: Mapping[Symbol, UOp]) -> UOp:
 
 def bounds(node: UOp) -> tuple[int, int]:
     """The least and greatest value an index expression (or bool) can take; of a sum, as if it could not wrap around."""
-    return node.cached("bounds", _bounds)  # type: ignore[no-any-return]
+    try:
+        return node.bounds
+    except AttributeError:
+        node.bounds = found = _bounds(node)
+        return found
 
 
 def exact(node: UOp) -> bool:
@@ -100,7 +104,11 @@ def _bounds(node: UOp) -> tuple[int, int]:
 
 def linear(node: UOp) -> tuple[int, Terms]:
     """The canonical form of an index expression: (constant, {atom: coefficient})."""
-    return node.cached("linear", _linear)  # type: ignore[no-any-return]
+    try:
+        return node.linear
+    except AttributeError:
+        node.linear = found = _linear(node)
+        return found
 
 
 def _linear(node: UOp) -> tuple[int, Terms]:
@@ -124,7 +132,11 @@ def _linear(node: UOp) -> tuple[int, Terms]:
 
 def order_key(atom: UOp) -> str:
     """A name for sorting that depends on structure alone, so that equal kernels come out as equal text."""
-    return atom.cached("order", _order_key)  # type: ignore[no-any-return]
+    try:
+        return atom.order_key
+    except AttributeError:
+        atom.order_key = found = _order_key(atom)
+        return found
 
 
 def _order_key(atom: UOp) -> str:

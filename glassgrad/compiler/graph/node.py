@@ -1,8 +1,10 @@
-"""What a graph is made of. In: an op, a dtype, sources, an argument. Out: interned, immutable nodes; walks over them.
+"""What a graph is made of. In: an op, a dtype, sources, an argument. Out: interned, immutable nodes, and their order.
 
-Equal nodes are the same object, so graphs compare with `is` and shared work is shared by construction. A node knows
-its shape, its device, and the user's line that first made it. How expressions are written is no matter of this file:
-uop.py makes `UOp`, the only class of nodes there is, by adding operators to `Node`.
+Equal nodes are the same object, so graphs compare with `is` and shared work is shared by construction. A node holds
+its shape, its device, and the user's line that first made it; and, as memos that are unset until they are computed,
+facts that follow from the node alone. What is true of a node at one time only (which tensor stands for it, where its
+value is) is in engine/registry.py. Does not know how expressions are written: uop.py makes `UOp`, the only class of
+nodes, by adding operators to `Node`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import math
 import struct
 import threading
 import weakref
-from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]     # as weakref.py uses it
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import methodcaller
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 N = TypeVar("N", bound="Node")
+_BUFFER = o.BUFFER
+_nothing = int                       # a callable that does nothing, written in C
 
 _SIZED = frozenset((o.RESHAPE, o.EXPAND, o.PAD, o.SHRINK, o.UNWINDOW, o.PARAM, o.LENGTH))   # arguments that hold sizes
 _lock = held_at_fork(threading.RLock(), "node")    # re-entrant: the garbage collector may make nodes while it is held
@@ -37,30 +40,36 @@ _lock = held_at_fork(threading.RLock(), "node")    # re-entrant: the garbage col
 
 class _Entry(weakref.ref):  # type: ignore[type-arg]
     __slots__ = ("remove",)
-    remove: Callable[[], Any]
+    remove: Callable[[], Any]            # takes the entry out of the table; set once it is the one in there
 
-    def __getattr__(self, name: str) -> Any:      # interrupted before it was in the table: nothing is to be removed
+    def __getattr__(self, name: str) -> Any:      # never in the table, or replaced: there is nothing to take out
         return int
 
 
 _table: dict[Any, _Entry] = {}
 # Called when a node is gone, thousands of times in a compile. Python drops what a callback raises, and a Ctrl-C may be
-# raised at any line of Python: so none of it is Python, and an equal node that was made since stays.
+# raised at any line of Python: so none of it is Python.
 _forget = methodcaller("remove")
 
 
 class Node:
     """`op` applied to `src`, with elements of `dtype` and a small `arg` (arguments.py)."""
-    __slots__ = ("op", "dtype", "src", "arg", "shape", "device", "symbolic", "place", "_cache", "__weakref__")
+    __slots__ = ("op", "dtype", "src", "arg", "shape", "device", "symbolic", "place", "__weakref__",
+                 "bounds", "linear", "order_key", "ranges", "pure")
     op: Op
     dtype: DType
     src: tuple[Self, ...]
     arg: Any
     shape: Shape
     device: str | None
-    symbolic: bool                       # whether a Length stands in this node or under it
+    symbolic: bool                       # whether this node or one under it has a Length in its shape
     place: Any
-    _cache: dict[str, Any] | None
+    # memos, each unset until the function named computes it
+    bounds: tuple[int, int]              # graph/index_algebra.py: bounds
+    linear: tuple[int, dict[Any, int]]   # graph/index_algebra.py: linear
+    order_key: str                       # graph/index_algebra.py: order_key
+    ranges: frozenset[Any]               # lower/loops.py: ranges_of
+    pure: bool                           # check/loop_analysis.py: is_pure
 
     def __new__(cls, op: Op, dtype: DType, src: tuple[Self, ...] = (), arg: Any = None, place: Any = None) -> Self:
         # constants are keyed by their bits: 1, 1.0 and True differ, and so do 0.0 and -0.0; a NaN equals itself
@@ -75,16 +84,20 @@ class Node:
         node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
         _describe(node)
         node.place = place or user_place()
-        node._cache = None
         entry = _Entry(node, _forget)
-        entry.remove = partial(_remove_dead_weakref, _table, key)
-        with _lock:
-            known = _table.setdefault(key, entry)
-            if known is not entry:
-                first = known()
-                if first is not None:                   # another thread was faster
-                    return first
-                _table[key] = entry
+        for source in src:
+            if source.op is _BUFFER:                    # before anything else can reach the node: engine/buffer.py
+                source.arg.add_reader(weakref.ref(node))
+        if _table.setdefault(key, entry) is not entry:
+            with _lock:
+                known = _table.setdefault(key, entry)
+                if known is not entry:
+                    first = known()
+                    if first is not None:               # another thread was faster
+                        return first
+                    known.remove = _nothing             # a dead one whose callback is still to come
+                    _table[key] = entry
+        entry.remove = partial(_table.pop, key, None)
         return node
 
     def __repr__(self) -> str:
@@ -137,16 +150,6 @@ class Node:
     def toposort(self) -> list[Self]:
         return toposort([self])
 
-    def cached(self, what: str, make: Any) -> Any:
-        """A value derived from this node alone, kept with it: `node.cached("bounds", compute)`."""
-        cache = self._cache
-        if cache is None:
-            cache = self._cache = {}
-        elif what in cache:
-            return cache[what]
-        value = cache[what] = make(self)
-        return value
-
 
 _UNARY, _BINARY, _MOVEMENT, _REDUCE, _MEMORY = Kind.UNARY, Kind.BINARY, Kind.MOVEMENT, Kind.REDUCE, Kind.MEMORY
 _shapes: dict[Any, Shape] = {}      # of views and reductions, by op, argument and source's shape: the next step's too
@@ -184,7 +187,7 @@ def _describe(node: Node) -> None:
                     _shapes.clear()
                 _shapes[key] = node.shape
             return
-    elif op is o.BUFFER:
+    elif op is _BUFFER:
         node.shape, node.device, node.symbolic = arg.shape, arg.device, False
         return
     node.shape = shape_of(op, src, arg)

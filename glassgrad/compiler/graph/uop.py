@@ -28,6 +28,7 @@ from glassgrad.compiler.graph.arguments import (
 )
 from glassgrad.compiler.graph.dtype import DType, convert, dtypes
 from glassgrad.compiler.graph.node import Node
+from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import Length
 
@@ -108,9 +109,16 @@ class UOp(Node):
         shape = tuple(shape)
         if shape == self.shape:
             return self
-        # one that a tensor stands for stays: its gradient may be asked for, and its value may be known
-        source = self.src[0] if self.op is o.RESHAPE and self._cache is None else self
-        return source if shape == source.shape else UOp(o.RESHAPE, self.dtype, (source,), Reshape(shape))
+        # a reshape below this one stays: a tensor may stand for it, whose gradient or value is wanted later; the rules
+        # of algebra merge the two when the graph is scheduled
+        return UOp(o.RESHAPE, self.dtype, (self,), Reshape(shape))
+
+    def reshaped(self, shape: Sequence[Dimension]) -> UOp:
+        """As `reshape`, merged with reshapes below: for passes of the compiler, whose nodes no tensor stands for."""
+        node = self
+        while node.op is o.RESHAPE:
+            node = node.src[0]
+        return node.reshape(shape)
 
     def permute(self, order: Sequence[int]) -> UOp:
         order = tuple(order)
@@ -173,11 +181,12 @@ class UOp(Node):
     @property
     def realized(self) -> Any:
         """The memory that holds this node's values, below its movement ops; None before it is computed. (A tensor that
-        was read keeps its history: its node then remembers where its values are.)"""
+        was read keeps its history: where its value is, is then in `known_values`.)"""
         node = self
         while node.op is not o.BUFFER:
-            if node._cache is not None and "value" in node._cache:
-                node = node._cache["value"].base
+            value = known_values.get(node)
+            if value is not None:
+                node = value.base
             elif node.op.kind == o.Kind.MOVEMENT or node.op is o.DETACH:
                 node = node.src[0]
             else:
@@ -197,6 +206,9 @@ class UOp(Node):
             raise InputError("this node has no memory yet", given=f"{self.op.name} of shape {self.shape}",
                              expected="a computed tensor", fix="call realize() on the tensor first")
         return memory
+
+
+known_values: NodeTable[UOp] = NodeTable()      # values of nodes that were computed; engine/registry.py keeps it
 
 
 # -- making leaves -------------------------------------------------------------------------------------------

@@ -150,13 +150,12 @@ def ranges_of(node: UOp) -> frozenset[UOp]:
         result = frozenset((top,)) if top.op is o.RANGE else frozenset().union(*[ranges_of(s) for s in top.src])
         if top.op is o.FOLD:
             result -= frozenset(top.src[1:])
-        top.cached("ranges", lambda _, r=result: r)
+        top.ranges = result
     return ranges_of(node)
 
 
 def _known_ranges(node: UOp) -> frozenset[UOp] | None:
-    cache = node._cache
-    return None if cache is None else cache.get("ranges")
+    return getattr(node, "ranges", None)
 
 
 def walk(body: Iterable[Statement]) -> Iterator[Statement]:

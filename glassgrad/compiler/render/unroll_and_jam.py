@@ -202,7 +202,7 @@ class _Jam:
             if not constant:
                 return step.rest
             node = UOp(o.ADD, dtypes.index, (step.rest, ix.index(constant)))
-            node.cached("linear", lambda _: (constant, step.terms))
+            node.linear = (constant, step.terms)
             return node
         bound = self.bound
         return rebuild(step.node, tuple([bound[(s, places, *[binding[r] for r in places])] if places else s

@@ -197,7 +197,7 @@ def _item(roots: list[UOp], stored: list[UOp], memory: _Memory, sizes: dict[Symb
                 new[node] = src[0]
             else:
                 new[node] = node.over(src)
-    stores = tuple(UOp(o.STORE, r.dtype, (t, new[r].reshape(shape))) for t, r in zip(targets, stored))
+    stores = tuple(UOp(o.STORE, r.dtype, (t, new[r].reshaped(shape))) for t, r in zip(targets, stored))
     sink = UOp(o.SINK, stored[0].dtype, stores)
     if sink.symbolic:
         named: dict[UOp, UOp] = {}

@@ -6,14 +6,18 @@ nothing: it is the value, and a note to `backward`.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import OwnGradient
+from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.uop import UOp
 
-__all__ = ["own_gradient"]
+__all__ = ["JointResults", "own_gradient", "while_in_use"]
 
 Backward = Callable[..., tuple[Any, ...]]
 
@@ -28,3 +32,43 @@ def own_gradient(value: UOp, inputs: tuple[UOp, ...], backward: Backward) -> UOp
     Ops.DETACH
     """
     return UOp(o.DETACH, value.dtype, (value, *inputs), OwnGradient(backward))
+
+
+class JointResults:
+    """Values that one computation made of one input (Q and R of a matrix). The gradient of each needs all of them:
+    `backward(input, nodes, *gradients)`, with None for the gradients of the others. The `rest` have no gradient."""
+
+    def __init__(self, values: tuple[UOp, ...], backward: Callable[..., UOp], *rest: UOp):
+        self.values, self.backward, self.rest = values, backward, rest
+
+    def nodes(self, source: UOp) -> tuple[UOp, ...]:
+        """The values as nodes that a gradient passes to the input."""
+        return tuple([own_gradient(value, (source,), _OneOf(self, i)) for i, value in enumerate(self.values)])
+
+
+@dataclass(frozen=True)
+class _OneOf:
+    """The backward function of one of the values: equal for equal values, so their nodes are equal too."""
+    results: JointResults
+    number: int
+
+    def __call__(self, g: UOp, y: UOp, source: UOp) -> tuple[UOp]:
+        gradients: list[UOp | None] = [None] * len(self.results.values)
+        gradients[self.number] = g
+        return (self.results.backward(source, self.results.nodes(source), *gradients),)
+
+
+def while_in_use(compute: Callable[[UOp], JointResults]) -> Callable[[UOp], JointResults]:
+    """The function, computing once for each input while something made of its results lives."""
+    known: NodeTable[weakref.ref[JointResults]] = NodeTable()
+
+    @wraps(compute)
+    def found(source: UOp) -> JointResults:
+        reference = known.get(source)
+        results = reference() if reference is not None else None
+        if results is None:
+            results = compute(source)
+            known.set(source, weakref.ref(results))
+        return results
+
+    return found

@@ -1,12 +1,12 @@
 """Which tensors a gradient can be asked for. In: graph nodes. Out: the live tensors that hold them.
 
 A leaf is a tensor that was made, not computed: from data, by `zeros` or `rand`, by `realize` or `assign`, or one whose
-`requires_grad` was set. Its node remembers, weakly, who holds it, so `backward` finds its targets while it walks the
-graph and no list of all tensors exists. Nodes are shared when equal; a leaf must not be (two biases of zeros are two
-parameters), so constants get a DETACH node with a token of their own, which computes nothing.
+`requires_grad` was set. The registry holds, weakly, which tensors are leaves at a node, so `backward` finds its targets
+among the nodes it visits. Nodes are shared when equal; a leaf must not be (two biases of zeros are two parameters), so
+constants get a DETACH node with a token of their own, which computes nothing.
 
 In tinygrad tensors on the way to a loss have a `grad` as well: while its meanings are followed (base/meanings.py),
-computed tensors are remembered in the same way.
+computed tensors are registered in the same way.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from glassgrad.base.errors import GradientError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.gradient import passes_to, reached_from
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.capture import touch
+from glassgrad.engine.registry import Tensors, registry
 
 __all__ = ["RESET", "Leaf", "assigned", "assigned_within", "computed_among", "cut_off", "distinct",
            "has_another_value", "hold", "hold_alone", "holders", "is_cut_off", "is_held", "leaves_among",
@@ -46,58 +48,55 @@ def distinct(node: UOp) -> UOp:
 
 
 def hold(tensor: Any) -> None:
-    """Remember, without keeping it alive, that this tensor is a leaf."""
+    """Register, without keeping it alive, that this tensor is a leaf."""
     touch(tensor)
-    held: list[weakref.ref[Any]] = tensor.uop.cached("holders", lambda _: [])
-    if held:
-        held[:] = [h for h in held if h() is not None and h() is not tensor]
-    held.append(weakref.ref(tensor))
+    registry.hold(tensor)
 
 
 def hold_alone(tensor: Any) -> None:
-    """The same, of a tensor whose node nobody else holds by now."""
-    node = tensor.uop
-    if node._cache is None:
-        node._cache = {}
-    node._cache["holders"] = [weakref.ref(tensor)]
+    """The same, of a tensor whose node no other tensor holds by now."""
+    registry.leaves.pop(tensor.uop)
+    registry.hold(tensor)
 
 
 def is_held(tensor: Any) -> bool:
     """Whether this tensor is a leaf."""
-    cache = tensor.uop._cache
-    return cache is not None and any(h() is tensor for h in cache.get("holders", ()))
+    return registry.stands_for(tensor)
 
 
 def holders(nodes: Iterable[UOp]) -> list[Any]:
     """The live leaf tensors among these nodes, in the nodes' order."""
-    found: list[Any] = []
-    for node in nodes:
-        cache = node._cache
-        if cache is not None and "holders" in cache:
-            found.extend(t for t in (h() for h in cache["holders"]) if t is not None and t.uop is node)
-    return found
+    return [t for node, known in registry.leaves.among(nodes) for t in _alive(known) if t.uop is node]
+
+
+def _alive(references: Tensors | None) -> list[Any]:
+    return [] if references is None else [t for t in (r() for r in references) if t is not None]
+
+
+def _add(table: NodeTable[Tensors], node: UOp, tensor: Any) -> None:
+    """One more tensor in a row of the registry."""
+    table.set(node, [*[r for r in table.get(node) or () if r() is not None], weakref.ref(tensor)])
 
 
 def still_a_leaf(tensor: Any, earlier: UOp) -> None:
-    """The tensor was given a new value as a layer's own business (a table whose rows were shortened): gradients of what
-    was computed from the earlier one are still its own."""
-    earlier.cached("was", lambda _: []).append(weakref.ref(tensor))
+    """The tensor has its value at another node now (it was realized; or a layer shortened the rows of its table):
+    gradients of what was computed from the earlier node are still its own."""
+    _add(registry.former, earlier, tensor)
 
 
 def has_another_value(tensor: Any, earlier: UOp) -> None:
-    """The tensor was given a new value: what was computed from the earlier one knows the tensor no more."""
+    """The tensor was given a new value: what was computed from the earlier one has no leaf there any more."""
     touch(tensor)
     if tensor.requires_grad is True and tensor.uop is not earlier and any(
-            h() is tensor for h in (earlier._cache or {}).get("holders", ())):
-        earlier.cached("replaced", lambda _: []).append(weakref.ref(tensor))
+            t is tensor for t in _alive(registry.leaves.get(earlier))):
+        _add(registry.replaced, earlier, tensor)
 
 
 def refuse_replaced(root: UOp, order: Sequence[UOp]) -> None:
-    """A gradient for the value that a tensor had before has nowhere to go: neither dropping it nor adding it to that of
-    the new value is what is meant. `order` are the nodes below the root."""
-    lost = {node: t for node in order if node._cache is not None
-            for t in (h() for h in node._cache.get("replaced", ())) if t is not None and t.uop is not node
-            and all(still() is not t for still in node._cache.get("was", ()))}
+    """Raise where a gradient belongs to the value that a tensor had before: neither dropping it nor adding it to that
+    of the new value is what is meant. `order` are the nodes below the root."""
+    lost = {node: t for node, known in registry.replaced.among(order) for t in _alive(known) if t.uop is not node
+            and all(other is not t for other in _alive(registry.former.get(node)))}
     if lost:
         # a new value that is not computed yet may have been made from the old one: no gradient passes a leaf
         for node in toposort([root], lambda n: () if n is not root and holders((n,)) else passes_to(n)):
@@ -110,28 +109,26 @@ def refuse_replaced(root: UOp, order: Sequence[UOp]) -> None:
 
 def leaves_among(nodes: Sequence[UOp]) -> list[tuple[UOp, Any]]:
     """The live leaf tensors of these nodes, each with the node to ask for its gradient: more than one, where the tensor
-    was given a new value and is still the leaf it was."""
+    has its value at another node and is still the leaf it was."""
     found = [(t.uop, t) for t in holders(nodes)]
-    for node in nodes:
-        if node._cache is not None and "was" in node._cache:
-            found.extend((node, t) for t in {id(t): t for t in (h() for h in node._cache["was"])}.values()
-                         if t is not None and t.uop is not node)
+    for node, known in registry.former.among(nodes):
+        found.extend((node, t) for t in {id(t): t for t in _alive(known)}.values() if t.uop is not node)
     return found
 
 
 def cut_off(node: UOp) -> None:
-    """What this value was computed from is not known any more: a jitted call made it. A gradient cannot pass it."""
-    node.base.cached("cut off", lambda _: True)
+    """A jitted call made this value: what it was computed from is not there any more, and no gradient can pass."""
+    registry.jitted.set(node.base, True)
 
 
 def is_cut_off(node: UOp) -> bool:
     """Whether a gradient would have to pass through a call that is not there any more."""
-    return node._cache is not None and "cut off" in node._cache
+    return node in registry.jitted
 
 
 def refuse_cut_off(root: UOp) -> None:
-    """A gradient that ends at what a jitted call made would be too small, and nobody would know."""
-    if any(map(is_cut_off, toposort([root]))):
+    """Raise where a gradient would end at what a jitted call made: it would be too small."""
+    if len(registry.jitted) and any(map(is_cut_off, toposort([root]))):
         for node in filter(is_cut_off, reached_from([root])):
             raise GradientError("a gradient cannot go back through a jitted call",
                                 given=f"{node.dtype.name} values of shape {node.shape} that a jitted function computed "
@@ -142,8 +139,7 @@ def refuse_cut_off(root: UOp) -> None:
 # -- tensors on the way --------------------------------------------------------------------------------------
 def remember(tensor: Any) -> None:
     """This tensor was computed, and may be on the way to a loss."""
-    known: list[weakref.ref[Any]] = tensor.uop.cached("computed", lambda _: [])
-    known[:] = [*[k for k in known if k() is not None], weakref.ref(tensor)]
+    _add(registry.computed, tensor.uop, tensor)
 
 
 def computed_among(nodes: Sequence[UOp], leaves: Iterable[UOp]) -> list[tuple[UOp, Any]]:
@@ -152,9 +148,8 @@ def computed_among(nodes: Sequence[UOp], leaves: Iterable[UOp]) -> list[tuple[UO
     for node in nodes:
         if any(source in between for source in passes_to(node)):
             between.add(node)
-    return [(node, t) for node in nodes if node in between and node._cache is not None
-            for t in (reference() for reference in node._cache.get("computed", ()))
-            if t is not None and t.uop is node and not is_held(t)]
+    return [(node, t) for node, known in registry.computed.among(nodes) if node in between
+            for t in _alive(known) if t.uop is node and not is_held(t)]
 
 
 def written_with(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -165,50 +160,44 @@ def written_with(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
         node = tensor.uop
         while node.op.kind == o.Kind.MOVEMENT:
             node = node.src[0]
-            if node._cache is not None and "written through" in node._cache:
+            if node in registry.written:
                 more.update((id(owner), owner) for owner in holders((node,)))
     return (*tensors, *[t for t in more.values() if all(t is not other for other in tensors)]) if more else tensors
 
 
 # -- losses --------------------------------------------------------------------------------------------------
-_started: list[weakref.ref[Any]] = []
-
-
 def started_from(tensor: Any) -> None:
-    """`backward` started here. Whoever computes the gradients computes this value too, or it would need the whole
-    forward pass a second time, with the old parameters kept alive for it."""
-    _started[:] = [s for s in _started if s() is not None and s() is not tensor]
-    _started.append(weakref.ref(tensor))
+    """`backward` started here. The code that computes the gradients computes this value too: alone, it would need the
+    whole forward pass a second time, with the old parameters kept alive for it."""
+    registry.losses[:] = [r for r in registry.losses if r() is not None and r() is not tensor]
+    registry.losses.append(weakref.ref(tensor))
 
 
 def take_started() -> list[Any]:
     """The live values that `backward` started from since the last time, which the caller now computes."""
-    found = [t for t in (s() for s in _started) if t is not None]
-    _started.clear()
+    found = _alive(registry.losses)
+    registry.losses.clear()
     return found
 
 
 # -- new values ----------------------------------------------------------------------------------------------
-_assigned: dict[int, weakref.ref[Any]] = {}
-
-
 def assigned(tensor: Any) -> None:
-    """This tensor was given a new value. Whoever computes something from it computes it too: a cache that a token was
-    written into would else need the whole pass a second time."""
-    _assigned[id(tensor)] = weakref.ref(tensor)
+    """This tensor was given a new value. What is computed from it brings it along: a cache that a token was written
+    into would else need the whole pass a second time."""
+    registry.assigned[id(tensor)] = weakref.ref(tensor)
 
 
 def assigned_within(nodes: Sequence[UOp]) -> list[UOp]:
-    """The values of assigned tensors that computing these nodes computes on the way, and that nobody knows yet."""
-    if not _assigned:
+    """The values of assigned tensors that computing these nodes computes on the way, and that are not known yet."""
+    if not registry.assigned:
         return []
     asked = set(map(_computed, nodes))
     waiting: dict[UOp, None] = {}
-    for key, reference in list(_assigned.items()):
+    for key, reference in list(registry.assigned.items()):
         tensor = reference()
         node = _computed(tensor.uop) if tensor is not None else None
-        if node is None or node.base.op is o.BUFFER or "value" in (node._cache or ()):
-            del _assigned[key]
+        if node is None or node.base.op is o.BUFFER or node in registry.values:
+            del registry.assigned[key]
         elif node not in asked and node.op.kind not in (Kind.LEAF, Kind.MOVEMENT):
             waiting[node] = None
     below = set(toposort(asked)) if waiting else ()

@@ -18,6 +18,7 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.engine.registry import registry
 from glassgrad.tensor import index_check
 from glassgrad.tensor.argument_checks import explaining
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
@@ -126,7 +127,7 @@ def _outside(value: Tensor, args: Sequence[Tensor]) -> list[UOp]:
         if node in seen:
             continue
         seen.add(node)
-        if node not in stop and (node.op is o.BUFFER or node._cache is not None and "holders" in node._cache):
+        if node not in stop and (node.op is o.BUFFER or node in registry.leaves):
             if node.dtype.kind == "f":
                 found[node] = None
         elif node not in stop:

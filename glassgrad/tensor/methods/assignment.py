@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from glassgrad.base.errors import DTypeError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes, promote
 from glassgrad.engine.capture import touch
+from glassgrad.engine.registry import registry
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.leaves import assigned, distinct, has_another_value, hold, holders
 from glassgrad.tensor.autograd.no_grad import is_cut, uncut
@@ -80,7 +81,7 @@ class Assignment(Interop):
             if owners:
                 seen = uncut(self.uop, node)
                 written = replaced_part(node, seen, new.uop)
-                written.cached("written through", lambda _: True)
+                registry.written.set(written, True)
                 for owner in owners:
                     owner.replace(owner._with(written))
                     assigned(owner)

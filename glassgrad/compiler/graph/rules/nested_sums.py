@@ -75,13 +75,13 @@ def _joined(node: UOp, varying: _Varying) -> UOp | None:
     others = tuple(a for a in range(len(inner.shape)) if a not in axes)
     sizes = tuple(left.shape[a] for a in axes)
     # the summed axes in front, where movements of the rest do not touch them
-    factors = [f.permute((*axes, *others)).reshape((*sizes, *inner.shape)) for f in (left, right)]
+    factors = [f.permute((*axes, *others)).reshaped((*sizes, *inner.shape)) for f in (left, right)]
     for move in reversed(moves):
         factors = _moved(move, factors, len(sizes), varying)
     rank = len(sizes)
     summed = tuple(range(rank)) + tuple(a + rank for a in node.arg.axes)
     total = UOp(o.SUM, node.dtype, (factors[0] * factors[1],), node.arg._replace(axes=summed), node.place)
-    return total.reshape(node.shape)
+    return total.reshaped(node.shape)
 
 
 def _moved(move: UOp, factors: list[UOp], lead: int, varying: _Varying) -> list[UOp]:
@@ -89,7 +89,7 @@ def _moved(move: UOp, factors: list[UOp], lead: int, varying: _Varying) -> list[
     op, arg = move.op, move.arg
     front = tuple(factors[0].shape[:lead])
     if op is o.RESHAPE:
-        return [f.reshape((*front, *arg.shape)) for f in factors]
+        return [f.reshaped((*front, *arg.shape)) for f in factors]
     if op is o.PERMUTE:
         return [f.permute((*range(lead), *[lead + a for a in arg.order])) for f in factors]
     if op is o.SHRINK:
@@ -132,7 +132,7 @@ def _within(node: UOp, axis: int, arg: Unwindow) -> UOp:
     before = -(-arg.dilation * (taps - 1) // stride)
     after = max(0, -(-(arg.length - 1) // stride) + 1 - node.shape[axis])
     wide = padded(_one_tap(node), axis, before, after)
-    wide = wide.reshape((*wide.shape, 1)).expand((*wide.shape, taps))
+    wide = wide.reshaped((*wide.shape, 1)).expand((*wide.shape, taps))
     spread = wide.unwindow(axis, stride, arg.dilation, arg.length + before * stride)
     bounds = [(before * stride, n) if a == axis else (0, n) for a, n in enumerate(spread.shape)]
     return spread.shrink(bounds)
@@ -142,7 +142,7 @@ def _one_tap(node: UOp) -> UOp:
     """A value that is the same for every tap, without the taps."""
     last = len(node.shape) - 1
     one = node.shrink([(0, 1) if a == last else (0, n) for a, n in enumerate(node.shape)])
-    return one.reshape(one.shape[:-1])
+    return one.reshaped(one.shape[:-1])
 
 
 def padded(node: UOp, axis: int, before: int, after: int) -> UOp:
@@ -165,7 +165,7 @@ def padded(node: UOp, axis: int, before: int, after: int) -> UOp:
         for i, left, j, right in runs(node.shape, node.src[0].shape):
             if i <= axis < left and left - i == 1 and right - j == 1:
                 inner = padded(node.src[0], j, before, after)
-                return inner.reshape(node.shape[:axis] + (inner.shape[j],) + node.shape[axis + 1:])
+                return inner.reshaped(node.shape[:axis] + (inner.shape[j],) + node.shape[axis + 1:])
     if op is o.PAD:
         pairs = [(b + before, a + after) if n == axis else (b, a) for n, (b, a) in enumerate(arg.padding)]
         return node.src[0].pad(pairs)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.autograd.custom_gradient import own_gradient
+from glassgrad.tensor.autograd.custom_gradient import JointResults, while_in_use
 from glassgrad.tensor.formulas import matrices
 from glassgrad.tensor.formulas.order import key_of, order_of
 from glassgrad.tensor.methods.linalg.factorizations import LinearAlgebra, _computed, _place, _tensor
@@ -37,7 +37,7 @@ class Eigen(LinearAlgebra):
             raise InputError("a symmetric matrix is told by one of its triangles", given=f"UPLO={UPLO!r}",
                              expected='"L" or "U"', fix="leave it out: the lower triangle is read")
         a, lead = (self if UPLO == "L" else self.transpose(-2, -1))._matrix("eigh")
-        values, vectors = (self._with(node) for node in a.uop.cached("eigh", _eigen))
+        values, vectors = (self._with(node) for node in _eigen(a.uop).nodes(a.uop))
         return values.cast(self.dtype).reshape(*lead, self.shape[-1]), vectors.cast(self.dtype).reshape(self.shape)
 
     def eigvalsh(self, UPLO: str = "L") -> Self:
@@ -106,7 +106,8 @@ class Eigen(LinearAlgebra):
         return total.cast(self.dtype).reshape(self.shape)  # type: ignore[no-any-return]
 
 
-def _eigen(a: UOp) -> tuple[UOp, UOp]:
+@while_in_use
+def _eigen(a: UOp) -> JointResults:
     """Values (batch, n) and vectors (batch, n, n). A multiple of the identity makes the matrix positive, so that the
     right angles that `matrices.jacobi` finds are those of its eigenvectors; their own quotients are the values."""
     x = _tensor(a)
@@ -118,20 +119,18 @@ def _eigen(a: UOp) -> tuple[UOp, UOp]:
     order = _tensor(_computed(_tensor(order_of(key_of(sizes.uop, True)))[:, :n])).flip(1)     # the largest come first
     vectors = vectors._known_places(2, order.unsqueeze(1).expand(a.shape))
     values = (vectors * (whole @ vectors)).sum(1)
-    return (own_gradient(_computed(values), (a,), _values_backward),
-            own_gradient(_computed(vectors), (a,), _vectors_backward))
+    return JointResults((_computed(values), _computed(vectors)), _eigen_backward)
 
 
-def _values_backward(g: UOp, y: UOp, a: UOp) -> tuple[UOp]:
-    _, v = (_tensor(node) for node in a.cached("eigh", _eigen))               # dA = V diag(g) V^T
-    return (((v * _tensor(g).unsqueeze(1)) @ v.transpose(1, 2)).uop,)
-
-
-def _vectors_backward(g: UOp, y: UOp, a: UOp) -> tuple[UOp]:
-    """V ((V^T g) / (l_j - l_i) off the diagonal) V^T, made symmetric (Magnus, 1985)."""
-    values, v = (_tensor(node) for node in a.cached("eigh", _eigen))
+def _eigen_backward(a: UOp, parts: tuple[UOp, ...], to_values: UOp | None, to_vectors: UOp | None) -> UOp:
+    """Of values V diag(g) V^T; of vectors V ((V^T g) / (l_j - l_i) off the diagonal) V^T, made symmetric (Magnus,
+    1985)."""
+    values, v = map(_tensor, parts)
+    if to_values is not None:
+        return ((v * _tensor(to_values).unsqueeze(1)) @ v.transpose(1, 2)).uop
+    assert to_vectors is not None
     eye = LinearAlgebra.eye(a.shape[-1], dtype=a.dtype)
     gaps = values.unsqueeze(1) - values.unsqueeze(2) + eye
-    inner = (v.transpose(1, 2) @ _tensor(g)) / gaps * (1 - eye)
+    inner = (v.transpose(1, 2) @ _tensor(to_vectors)) / gaps * (1 - eye)
     whole = v @ inner @ v.transpose(1, 2)
-    return (((whole + whole.transpose(1, 2)) * 0.5).uop,)
+    return ((whole + whole.transpose(1, 2)) * 0.5).uop

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.autograd.custom_gradient import own_gradient
+from glassgrad.tensor.autograd.custom_gradient import JointResults, own_gradient, while_in_use
 from glassgrad.tensor.formulas import matrices
 from glassgrad.tensor.formulas.order import key_of, order_of
 from glassgrad.tensor.memory.sharding import Sharding
@@ -27,6 +27,10 @@ def _tensor(node: UOp) -> LinearAlgebra:
     plain = object.__new__(LinearAlgebra)
     plain._device = None
     return plain._with(node)
+
+
+def _tensors(*nodes: UOp | None) -> list[Any]:
+    return [None if node is None else _tensor(node) for node in nodes]
 
 
 def _place(*nodes: UOp) -> str:
@@ -164,11 +168,12 @@ class LinearAlgebra(Sharding):
             raise InputError("there is no such qr", given=f"mode={mode!r}", expected='"complete" or "reduced"',
                              fix='write x.qr("reduced")')
         a, lead = self._matrix("qr", False)
-        q, r, rest = a.uop.cached("qr", _orthogonal)
+        found = _orthogonal(a.uop)
+        q, r = found.nodes(a.uop)
         m, n = self.shape[-2:]
         first, below = self._with(q), self._with(r)
         if mode == "complete" and m > n:
-            first = first.cat(self._with(rest), dim=2)
+            first = first.cat(self._with(found.rest[0]), dim=2)
             below = below.pad((None, (0, m - n), None))
         return tuple(t.cast(self.dtype).reshape(*lead, *t.shape[1:]) for t in (first, below))  # type: ignore[return-value]
 
@@ -184,11 +189,11 @@ class LinearAlgebra(Sharding):
             u, s, v = self.transpose(-2, -1).svd(full_matrices)
             return v.transpose(-2, -1), s, u.transpose(-2, -1)
         a, lead = self._matrix("svd", False)
-        u, s, v, rest = a.uop.cached("svd", _singular)
-        left = self._with(u)
+        found = _singular(a.uop)
+        left, values, right = map(self._with, found.nodes(a.uop))
         if full_matrices and m > n:
-            left = left.cat(self._with(rest), dim=2)
-        parts = left, self._with(s), self._with(v).transpose(1, 2)
+            left = left.cat(self._with(found.rest[0]), dim=2)
+        parts = left, values, right.transpose(1, 2)
         return tuple(t.cast(self.dtype).reshape(*lead, *t.shape[1:]) for t in parts)  # type: ignore[return-value]
 
     def pinv(self, rtol: float | None = None) -> Self:
@@ -306,25 +311,25 @@ def _lower_backward(g: UOp, y: UOp, a: UOp) -> tuple[UOp]:
     return (((whole + whole.transpose(1, 2)) * 0.5).uop,)
 
 
-def _orthogonal(a: UOp) -> tuple[UOp, UOp, UOp]:
+@while_in_use
+def _orthogonal(a: UOp) -> JointResults:
     """Q (m, k), R (k, n) and the m - k columns that complete Q."""
     batch, m, n = a.shape
     k = min(m, n)
     q, r = matrices.householder(a, _place(a))
     whole = (0, batch)
-    first = own_gradient(q.shrink((whole, (0, m), (0, k))), (a,), _q_backward)
-    upper = own_gradient(r.shrink((whole, (0, k), (0, n))), (a,), _r_backward)
-    return first, upper, q.shrink((whole, (0, m), (k, m))).detach()
+    first, upper = q.shrink((whole, (0, m), (0, k))), r.shrink((whole, (0, k), (0, n)))
+    return JointResults((first, upper), _qr_backward, q.shrink((whole, (0, m), (k, m))).detach())
 
 
-def _q_backward(g: UOp, y: UOp, a: UOp) -> tuple[UOp]: return (_qr_gradient(a, _tensor(g), None).uop,)
-def _r_backward(g: UOp, y: UOp, a: UOp) -> tuple[UOp]: return (_qr_gradient(a, None, _tensor(g)).uop,)
+def _qr_backward(a: UOp, parts: tuple[UOp, ...], to_q: UOp | None, to_r: UOp | None) -> UOp:
+    return _qr_gradient(a, parts, *_tensors(to_q, to_r)).uop  # type: ignore[no-any-return]
 
 
-def _qr_gradient(a: UOp, to_q: Any, to_r: Any) -> Any:
+def _qr_gradient(a: UOp, parts: tuple[UOp, ...], to_q: Any, to_r: Any) -> Any:
     """For m >= n (Walter et al., 2010): (gQ + Q copyltu(M)) R^-T with M = R gR^T - gQ^T Q. A wider matrix is a square
     one with more columns, whose gradient passes through Q."""
-    q, r = (_tensor(n) for n in a.cached("qr", _orthogonal)[:2])
+    q, r = _tensors(*parts)
     m, n = a.shape[1:]
     if m < n:
         rest = _tensor(a.shrink(((0, a.shape[0]), (0, m), (m, n))))
@@ -348,7 +353,8 @@ def _qr_gradient_square(q: Any, r: Any, to_q: Any, to_r: Any) -> Any:
     return _tensor(_solve(r.uop, total.transpose(1, 2).uop)).transpose(1, 2)
 
 
-def _singular(a: UOp) -> tuple[UOp, UOp, UOp, UOp]:
+@while_in_use
+def _singular(a: UOp) -> JointResults:
     """U (m, n), S (n), V (n, n) with U diag(S) V^T = a, and the m - n columns that complete U."""
     batch, m, n = a.shape
     work, v, sizes = (_tensor(x) for x in matrices.jacobi(a, _place(a)))
@@ -362,20 +368,14 @@ def _singular(a: UOp) -> tuple[UOp, UOp, UOp, UOp]:
     u = _tensor(_computed(sound.where(u, 0)))
     whole = _tensor(matrices.householder(u.uop, _place(a))[0])      # columns without a length get one at right angles
     u = sound.where(u, whole[:, :, :n])
-    left, values, right = (_computed(x) for x in (u, s, v))
-    return (own_gradient(left, (a,), _u_backward), own_gradient(values, (a,), _s_backward),
-            own_gradient(right, (a,), _v_backward), whole[:, :, n:].uop.detach())
+    return JointResults((_computed(u), _computed(s), _computed(v)), _svd_gradient, whole[:, :, n:].uop.detach())
 
 
-def _u_backward(g: UOp, y: UOp, a: UOp) -> tuple[UOp]: return (_svd_gradient(a, _tensor(g), None, None),)
-def _s_backward(g: UOp, y: UOp, a: UOp) -> tuple[UOp]: return (_svd_gradient(a, None, _tensor(g), None),)
-def _v_backward(g: UOp, y: UOp, a: UOp) -> tuple[UOp]: return (_svd_gradient(a, None, None, _tensor(g)),)
-
-
-def _svd_gradient(a: UOp, to_u: Any, to_s: Any, to_v: Any) -> UOp:
+def _svd_gradient(a: UOp, parts: tuple[UOp, ...], *gradients: UOp | None) -> UOp:
     """U ((F o (U^T gU - gU^T U)) S + diag(gS) + S (F o (V^T gV - gV^T V))) V^T + (I - U U^T) gU S^-1 V^T, where
     F_ij = 1 / (s_j^2 - s_i^2) off the diagonal (Townsend, 2016)."""
-    u, s, v = (_tensor(n) for n in a.cached("svd", _singular)[:3])
+    u, s, v = _tensors(*parts)
+    to_u, to_s, to_v = _tensors(*gradients)
     n = s.shape[-1]
     if to_s is not None:
         return ((u * to_s.unsqueeze(1)) @ v.transpose(1, 2)).uop

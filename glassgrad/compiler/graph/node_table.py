@@ -1,0 +1,63 @@
+"""Facts about nodes that are not part of them. In: nodes, facts. Out: `NodeTable`, a dict of live nodes by identity.
+
+A fact goes when its node goes. A fact must not refer to its node, or neither would ever go. Does not know what facts
+are kept: engine/registry.py says that.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from glassgrad.compiler.graph.node import N
+
+V = TypeVar("V")
+
+
+class NodeTable(Generic[V]):
+    """A dict whose keys are nodes, held weakly and compared by identity.
+
+    >>> from glassgrad.compiler.graph.uop import const
+    >>> table: NodeTable[str] = NodeTable()
+    >>> node = const(2.0) * 3.0
+    >>> table.set(node, "six")
+    >>> table.get(node), node in table, len(table)
+    ('six', True, 1)
+    >>> del node
+    >>> len(table)
+    0
+    """
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[weakref.ref[Any], V]] = {}
+
+    def get(self, node: Any) -> V | None:
+        """The fact about a node, or None."""
+        row = self._rows.get(id(node))
+        return None if row is None else row[1]
+
+    def set(self, node: Any, fact: V) -> None:
+        """Keep a fact for as long as the node lives."""
+        rows, key = self._rows, id(node)
+        row = rows.get(key)
+        # the callback is written in C: Python drops what a callback raises, a Ctrl-C too. It runs before the node's
+        # memory is freed, so no other node has its id by then
+        rows[key] = (weakref.ref(node, partial(rows.pop, key)) if row is None else row[0], fact)
+
+    def pop(self, node: Any) -> None:
+        """Drop the fact about a node, if there is one."""
+        self._rows.pop(id(node), None)
+
+    def among(self, nodes: Iterable[N]) -> Iterator[tuple[N, V]]:
+        """Those of some nodes that have a fact, each with it, in their order."""
+        rows = self._rows
+        return ((node, rows[key][1]) for node in nodes if (key := id(node)) in rows)
+
+    def __contains__(self, node: Any) -> bool:
+        return id(node) in self._rows
+
+    def __len__(self) -> int:
+        return len(self._rows)

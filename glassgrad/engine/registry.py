@@ -1,0 +1,92 @@
+"""Who holds what. In: nodes, tensors. Out: `registry`, the one object that holds what is true of a node for a time.
+
+Nodes are values and never change. What changes is outside of them, and is all here: which tensors a gradient can be
+asked for at a node (its leaves), which value a node was computed to have, which leaf got another value since, and which
+memory belongs to another library, whose writes are not seen here. Nothing here keeps a node or a tensor alive.
+Does not know gradients, schedules or kernels.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.node_table import NodeTable
+from glassgrad.compiler.graph.uop import UOp, known_values
+
+Tensors = list["weakref.ref[Any]"]          # weak references to tensors
+
+
+class Registry:
+    """Facts about nodes, by kind.
+
+    >>> from glassgrad.compiler.graph.uop import const
+    >>> kept = Registry()
+    >>> node = const(2.0) * 3.0
+    >>> kept.value(node) is None
+    True
+    >>> kept.remember(node, const(6.0))
+    >>> kept.value(node).arg
+    6.0
+    """
+
+    def __init__(self) -> None:
+        self.values: NodeTable[UOp] = known_values     # where a node's value is: a BUFFER, or a part of one
+        self.leaves: NodeTable[Tensors] = NodeTable()       # leaf tensors that stand for the node
+        self.former: NodeTable[Tensors] = NodeTable()       # that stood for it and have the same value at another node
+        self.replaced: NodeTable[Tensors] = NodeTable()     # that stood for it and were given another value
+        self.computed: NodeTable[Tensors] = NodeTable()     # computed tensors whose `grad` is wanted
+        self.jitted: NodeTable[bool] = NodeTable()          # made by a jitted call: no gradient passes
+        self.written: NodeTable[bool] = NodeTable()         # got its value by a write through a view
+        self.foreign: NodeTable[bool] = NodeTable()         # memory that another library may write to
+        self.losses: Tensors = []                           # where `backward` started since they were last taken
+        self.assigned: dict[int, weakref.ref[Any]] = {}     # tensors with a new value that is not computed yet
+
+    # -- tensors ---------------------------------------------------------------------------------------------
+    def hold(self, tensor: Any) -> None:
+        """This tensor is a leaf, and the value of its node's memory, if it has some."""
+        node, reference = tensor.uop, weakref.ref(tensor)
+        known = self.leaves.get(node)
+        if known is None:
+            self.leaves.set(node, [reference])
+        else:
+            known[:] = [*[r for r in known if r() is not None and r() is not tensor], reference]
+        if node.op is o.BUFFER:
+            node.arg.held = True
+            node.arg.add_reader(reference)
+
+    def stands_for(self, tensor: Any) -> bool:
+        """Whether a tensor is a leaf at the node it stands for."""
+        known = self.leaves.get(tensor.uop)
+        return known is not None and any(r() is tensor for r in known)
+
+    # -- values ----------------------------------------------------------------------------------------------
+    def value(self, node: UOp) -> UOp | None:
+        """Where a node's value is, if it was computed."""
+        return self.values.get(node)
+
+    def remember(self, node: UOp, value: UOp) -> None:
+        """The node was computed: its value is there for as long as the node lives. Of memory that others write to
+        nothing is remembered."""
+        if len(self.foreign) and self.reads_foreign(node):
+            return
+        base = value.base
+        if base.op is o.BUFFER:
+            base.arg.add_reader(weakref.ref(node))
+        self.values.set(node, value)
+
+    def rewritten(self, node: UOp) -> UOp:
+        """This BUFFER's contents are another value from now on: only its leaves are what they were."""
+        node.arg.version += 1
+        for table in (self.values, self.replaced, self.computed, self.jitted, self.written):
+            table.pop(node)
+        return node
+
+    def reads_foreign(self, node: UOp) -> bool:
+        """Whether a value depends on memory that others may write to."""
+        return any(n in self.foreign for n in toposort([node]) if n.op is o.BUFFER)
+
+
+registry = Registry()
