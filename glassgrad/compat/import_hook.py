@@ -25,7 +25,7 @@ def instead_of(name: str) -> str:
     """What to use in place of a module or name of another library.
 
     >>> instead_of("tinygrad.viz.cli")
-    'VIZ=1 writes the graph and the kernels as a page (docs/settings.md)'
+    'there is no browser visualizer; DEBUG=4 prints every stage of a kernel (docs/settings.md)'
     """
     while name not in INSTEAD:
         name = name.rpartition(".")[0]

@@ -106,7 +106,7 @@ MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
     "tinygrad.runtime.lib": ((), {**_DEVICE, "RawBuffer": "glassgrad.engine.buffer:Buffer",
                                   "RawMallocBuffer": "glassgrad.engine.buffer:Buffer"}),
     "tinygrad.nn": ((f"{HERE}.nn",), {}),
-    **{f"tinygrad.nn.{name}": ((f"{HERE}.{name}",), {}) for name in ("optim", "state", "datasets")},
+    **{f"tinygrad.nn.{name}": ((f"{HERE}.nn.{name}",), {}) for name in ("optim", "state", "datasets")},
 }
 
 # modules without a counterpart, by the beginning of their names: what to use in their place
@@ -135,7 +135,7 @@ INSTEAD: dict[str, str] = {
     "tinygrad.runtime": "glassgrad.device has the parts of a backend (docs/guide/07_custom_backend.md); "
                         "Device.DEFAULT says which device is used",
     "tinygrad.renderer": "from glassgrad.renderer.cstyle import CStyleLanguage",
-    "tinygrad.viz": "VIZ=1 writes the graph and the kernels as a page (docs/settings.md)",
+    "tinygrad.viz": "there is no browser visualizer; DEBUG=4 prints every stage of a kernel (docs/settings.md)",
     "tinygrad.apps": "the examples folder has a language model",
     "tinygrad.llm": "the examples folder has a language model",
     "tinygrad": "docs/from_tinygrad.md says where things are, docs/api.md lists every name",

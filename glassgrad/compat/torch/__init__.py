@@ -20,6 +20,7 @@ from glassgrad.compat.torch import creation, devices, functions
 from glassgrad.compat.torch.torch_tensor import TorchTensor as Tensor
 from glassgrad.compiler.graph.dtype import DType as dtype, dtypes  # noqa: F401
 from glassgrad.nn import functional as _functional
+from glassgrad.nn.optim.mixed_precision import autocast  # noqa: F401
 
 pi, e, inf, nan = math.pi, math.e, math.inf, math.nan
 Size = tuple

@@ -1,4 +1,4 @@
-"""torch.cuda: the questions scripts ask. In: nothing. Out: whether the device CUDA opens, and waiting for it."""
+"""torch.cuda: whether the device CUDA opens, waiting for it, its memory. In, out: plain values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["amp", "current_device", "device_count", "empty_cache", "is_available
 
 
 def is_available() -> bool:
-    """Whether there is a processor of NVIDIA's, with its driver and compiler."""
+    """Whether there is an NVIDIA GPU, with its driver and compiler."""
     try:
         return Device["CUDA"] is not None
     except DeviceError:

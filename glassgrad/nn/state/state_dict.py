@@ -104,7 +104,8 @@ def compare(own: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool, a
     result = Comparison({}, {}, [name for name in state if name not in own], {}, {}, "")
     for name, mine in own.items():
         if name not in state:
-            result.missing[name] = mine
+            if name.rpartition(".")[2] != "num_batches_tracked":     # which files of PyTorch before 0.4.1 do not have
+                result.missing[name] = mine
             continue
         value = _as_tensor(state[name])
         if value is None:
