@@ -479,11 +479,69 @@ def test_a_training_loop_without_a_mode_steps_and_says_once_what_is_not_trained(
         "`with Tensor.train():` around the step, or `Tensor.training = True` before it, trains them"]
 
 
-def test_the_page_lists_every_meaning():
-    from glassgrad.compat.tinygrad.tinygrad_tensor import MEANINGS
-    page = (ROOT / "docs" / "from_tinygrad.md").read_text()
-    for row in MEANINGS:
-        assert f"| {row.call} | {row.theirs} | {row.ours} | {row.why} |" in page, row.call
+def _muon(Tensor, nn):
+    vector = Tensor([3.0, 4.0])
+    with Tensor.train():
+        return nn.optim.Muon([vector]).param_groups[0]["adjust_lr_fn"]
+
+
+def _loaded(Tensor, nn, **more):
+    model = {"a": Tensor([1.0])}
+    nn.state.load_state_dict(model, {"a": Tensor([2.0], dtype="float16"), **{k: Tensor([v]) for k, v in more.items()}})
+    return model["a"].dtype.name
+
+
+def _on_the_way(Tensor, nn):
+    x = Tensor([1.0])
+    y = x * 3
+    (y * 2).sum().backward()
+    return (y.grad, x.clone().grad) if y.grad is None else (y.grad.tolist(), x.clone().grad.tolist())
+
+
+def _stepped(Tensor, nn):
+    x = Tensor([1.0])
+    optimizer = nn.optim.SGD([x], lr=0.5)
+    x.sum().backward()
+    optimizer.step()
+    return x.tolist()
+
+
+# each row of the page: what it does, with tinygrad's tensors and with glassgrad's; an error by its words
+ROWS = {
+    "`x.gelu()`": (lambda T, nn: round(T([1.0]).gelu().item(), 5), 0.84119, 0.84134),
+    "`-x` of truth values": (lambda T, nn: (-T([True])).tolist(), [False], "truth values have no negative"),
+    "`x + 300` of uint8, and `Tensor([300], dtype=dtypes.uint8)`": (
+        lambda T, nn: ((T([1], dtype="uint8") + 300).tolist(), T([300], dtype="uint8").tolist()), ([45], [44]),
+        "does not fit into uint8"),
+    "`x @ y` of int8, uint8, int16 or uint16": (
+        lambda T, nn: [(T([1], dtype=k) @ T([1], dtype=k)).dtype.name for k in ("int8", "uint8", "int16", "uint16")],
+        ["int8", "uint8", "int16", "uint16"], ["int32", "uint32", "int32", "uint32"]),
+    "`optimizer.step()` while `Tensor.training` is False": (_stepped, [0.5], [0.5]),
+    "`nn.optim.Muon(parameters)`": (_muon, "unscaled", "Muon optimizes matrices"),
+    "`load_state_dict(model, state)` of a state with more names": (
+        lambda T, nn: _loaded(T, nn, b=1.0), "float16", "1 not in the model"),
+    "`load_state_dict(model, state)` of a state of other types": (_loaded, "float16", "float32"),
+    "`y.grad` of a tensor on the way to a loss, or of a clone": (_on_the_way, ([2.0], [6.0]), (None, None)),
+}
+
+
+@pytest.mark.parametrize("call", ROWS)
+def test_a_row_of_the_page_means_what_it_says(call):
+    import glassgrad
+    import glassgrad.compat.tinygrad.nn as their_nn
+    from glassgrad.compat.tinygrad.tinygrad_tensor import TinygradTensor
+    does, theirs, ours = ROWS[call]
+    assert does(TinygradTensor, their_nn) == theirs
+    try:
+        assert does(glassgrad.Tensor, glassgrad.nn) == ours
+    except glassgrad.GlassgradError as refusal:
+        assert str(ours) in str(refusal)
+
+
+def test_the_page_has_a_row_for_every_meaning_and_no_other():
+    section = (ROOT / "docs" / "from_tinygrad.md").read_text().partition("## What is meant differently")[2]
+    rows = [line for line in section.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+    assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == list(ROWS)
 
 
 def test_where_both_libraries_agree_so_do_we(torch, rng):

@@ -1,4 +1,4 @@
-"""The programs that texts about tinygrad show run under `python -m glassgrad.compat`, and the page that maps its files."""
+"""Programs that texts about tinygrad show run under `python -m glassgrad.compat`; the map of its files is true."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_programs_are_those_that_texts_show() -> None:
         "custom_op", "custom_backend", "jit", "transformer"}
 
 
-# -- what is not here says what to use --------------------------------------------------------------------------------
+# -- what is not here says what to use -------------------------------------------------------------------------------
 ABSENT = {
     "tinygrad.codegen.kernel": "kernels are loop trees here",
     "tinygrad.codegen.opt.heuristic": "kernels are loop trees here",
@@ -62,9 +62,9 @@ def test_a_name_without_a_counterpart_says_what_to_use() -> None:
         import tinygrad.uop.ops
         with pytest.raises(AttributeError) as caught:
             tinygrad.uop.ops.PatternMatcher  # noqa: B018
-        assert str(caught.value) == ("tinygrad.uop.ops.PatternMatcher has no counterpart in glassgrad: the node and its "
-                                     "ops are glassgrad.compiler.graph.uop and ops; rules are "
-                                     "glassgrad.compiler.graph.rules")
+        assert str(caught.value) == (
+            "tinygrad.uop.ops.PatternMatcher has no counterpart in glassgrad: the node and its ops are "
+            "glassgrad.compiler.graph.uop and ops; rules are glassgrad.compiler.graph.rules")
     finally:
         uninstall()
 
@@ -92,7 +92,7 @@ def test_every_module_that_an_answer_names_is_there(start: str) -> None:
         assert (ROOT / page).is_file(), page
 
 
-# -- the map of files ---------------------------------------------------------------------------------------------------
+# -- the map of files ------------------------------------------------------------------------------------------------
 def rows() -> list[list[str]]:
     section = PAGE.partition("## tinygrad's files, and ours\n")[2].partition("\n## ")[0]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines()

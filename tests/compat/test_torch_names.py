@@ -322,8 +322,8 @@ def test_pytorch_reads_what_is_saved_here(tmp_path: Path, weights_only: bool) ->
     tied = ours.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], requires_grad=True)
     plain = {"epoch": 3, "large": 1 << 70, "less": -(1 << 40), "rate": 0.1, "name": "h\u00e9", "rows": [1, (2, ()), []],
              "ordered": OrderedDict(a=None, b=True), "betas": (0.9, 0.999)}
-    tensors = {**{kind: ours.tensor([0, 1, 1], dtype=getattr(ours, kind)) for kind in kinds}, "tied": tied, "again": tied,
-               "number": ours.tensor(2.5), "empty": ours.zeros(0, 3), "transposed": tied.T}
+    tensors = {**{kind: ours.tensor([0, 1, 1], dtype=getattr(ours, kind)) for kind in kinds}, "tied": tied,
+               "again": tied, "number": ours.tensor(2.5), "empty": ours.zeros(0, 3), "transposed": tied.T}
     optimizer = ours.optim.Adam([tied])
     _ = tied.sum().backward()
     optimizer.step()

@@ -14,12 +14,12 @@ figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
 LINES = {"compiler": 11_100, "check": 900, "engine and runtime": 4_470, "tensor": 8_200, "nn": 6_320, "jit": 2_050,
-         "package": 35_600}
+         "package": 35_820}
 LONGEST_CHAIN = 41
 LARGEST_FOLDER = 16
 IMPORT_CIRCLES = 3
-NAMES_USED_TWICE = 34
-PRIVATE_USES = 44
+NAMES_USED_TWICE = 31
+PRIVATE_USES = 42
 EXECUTED_LINES, EXECUTED_FILES = 5_200, 90
 
 

@@ -39,7 +39,7 @@ class NodeClass(type):
         return Node(*args, **kwargs)
 
 
-class UOp(metaclass=NodeClass):
+class TinygradUOp(metaclass=NodeClass):
     """A node of the graph; its class methods make numbers, variables and parts of kernels.
 
     >>> isinstance(Tensor([1]).uop, UOp), UOp.const(dtypes.float32, 2).arg
@@ -65,6 +65,9 @@ class UOp(metaclass=NodeClass):
     @staticmethod
     def variable(name: str, min_val: int, max_val: int, dtype: Any = None) -> Variable:
         return Variable(name, min_val, max_val)
+
+
+UOp = TinygradUOp
 
 
 class LazyBuffer(metaclass=NodeClass):

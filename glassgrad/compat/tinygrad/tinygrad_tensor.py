@@ -1,13 +1,13 @@
 """tinygrad's Tensor: glassgrad's, with the calls that mean something else there. In, out: tensors of this class.
 
-Each method that is overridden here is a row of `MEANINGS`, which docs/from_tinygrad.md shows.
+docs/from_tinygrad.md has a row for each, and says why glassgrad takes it otherwise.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph import ops as o
@@ -21,39 +21,7 @@ from glassgrad.tensor.tensor import Tensor
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MEANINGS", "Meaning", "TinygradTensor"]
-
-
-class Meaning(NamedTuple):
-    """A call that two libraries take differently."""
-    call: str           # as the page shows it
-    theirs: str
-    ours: str
-    why: str            # the reason for ours
-
-
-MEANINGS = (
-    Meaning("`x.gelu()`", theirs="tanh", ours="none",
-            why="models that come from PyTorch give the numbers they gave there"),
-    Meaning("`-x` of truth values", theirs="the opposite", ours="refuse",
-            why="NumPy and PyTorch refuse it too: the opposite is `~x`, the number `-x.int()`"),
-    Meaning("`x + 300` of uint8, and `Tensor([300], dtype=dtypes.uint8)`", theirs="wrap", ours="refuse",
-            why="a number that silently becomes another is a mistake more often than not"),
-    Meaning("`x @ y` of int8, uint8, int16 or uint16", theirs="in the factors' type", ours="in 32 bits",
-            why="sums of products of int8 do not fit into int8, and processors sum them in 32 bits"),
-    Meaning("`optimizer.step()` while `Tensor.training` is False", theirs="refuse; here: step, and say once",
-            ours="step",
-            why="a plain training loop runs, as in PyTorch; dropout and batch norm are then in evaluation mode"),
-    Meaning("`nn.optim.Muon(parameters)`", theirs="float32, not scaled, vectors too",
-            ours="bfloat16, scaled, matrices only",
-            why="the steps of `torch.optim.Muon`, which rounds the iteration and scales by the matrix's sides"),
-    Meaning("`load_state_dict(model, state)` of a state with more names", theirs="leave out", ours="refuse",
-            why="a name that is loaded nowhere is a mistake more often than not"),
-    Meaning("`load_state_dict(model, state)` of a state of other types", theirs="the state's", ours="the model's",
-            why="what a model computes in does not depend on the file that it was loaded from"),
-    Meaning("`y.grad` of a tensor on the way to a loss, or of a clone", theirs="its gradient", ours="None",
-            why="as in PyTorch: what is not asked for is not kept; `y.requires_grad = True` asks"),
-)
+__all__ = ["TinygradTensor"]
 
 
 class TinygradTensor(Tensor):

@@ -20,7 +20,7 @@ model = Model()
 opt = nn.optim.Adam(nn.state.get_parameters(model), lr=0.02)
 with Tensor.train():
     losses = []
-    for step in range(15):
+    for _ in range(15):
         opt.zero_grad()
         loss = model(X_train).sparse_categorical_crossentropy(Y_train).backward()
         opt.step()

@@ -21,7 +21,7 @@ class TinyNet:
 net = TinyNet()
 optim = SGD([net.l1, net.l2], lr=0.5)
 losses = []
-for step in range(60):
+for _ in range(60):
     loss = net(Tensor(X)).sparse_categorical_crossentropy(Tensor(Y))
     optim.zero_grad()
     loss.backward()

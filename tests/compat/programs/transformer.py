@@ -34,7 +34,7 @@ tokens = Tensor([[0, 1, 2, 3, 4, 0], [3, 4, 0, 1, 2, 3]])
 opt = nn.optim.AdamW(nn.state.get_parameters(model), lr=0.02)
 with Tensor.train():
     losses = []
-    for step in range(25):
+    for _ in range(25):
         opt.zero_grad()
         logits = model(tokens[:, :-1])
         loss = logits.reshape(-1, 5).sparse_categorical_crossentropy(tokens[:, 1:].reshape(-1)).backward()
