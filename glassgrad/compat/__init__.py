@@ -8,7 +8,7 @@ A tinygrad that is installed is not touched, and not seen after the import. Whic
 
 from __future__ import annotations
 
-from glassgrad.compat.finder import install, uninstall
+from glassgrad.compat.import_hook import install, uninstall
 
 __all__ = ["install", "uninstall"]
 

@@ -7,7 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from glassgrad.compat.finder import install
+from glassgrad.compat.import_hook import install
 
 
 def main(arguments: list[str]) -> int:

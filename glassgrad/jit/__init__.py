@@ -154,10 +154,10 @@ class TinyJit:
         symbols: Names = {}
         form: list[Any] = []
         for value in args:
-            if value.__class__ is Tensor and not value.uop.symbolic:    # as `describe`, where it matters most
+            if isinstance(value, Tensor) and not value.uop.symbolic:    # as `describe`, where it matters most
                 node = value.uop
                 tensors.append(value)
-                form += (Tensor, node.shape, node.dtype, node.device or value.device, value._requires_grad)
+                form += (value.__class__, node.shape, node.dtype, node.device or value.device, value._requires_grad)
             else:
                 describe(value, form, tensors, objects, symbols)
         if kwargs:

@@ -28,7 +28,7 @@ from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.leaves import RESET
 from glassgrad.tensor.evaluate import computed_array
 from glassgrad.tensor.methods.random import _streams
-from glassgrad.tensor.tensor import Tensor
+from glassgrad.tensor.tensor import Tensor, class_of_results
 
 __all__ = ["STALE", "Captured"]
 
@@ -77,6 +77,7 @@ class Captured:
         self.given_nodes = [moved(t.uop, symbols) if itself is None else None
                             for t, itself in zip(given, self.given_as)]
         self.given_wants = [t.requires_grad if itself is None else None for t, itself in zip(given, self.given_as)]
+        self.given_class = [class_of_results(t) for t in given]            # a subclass stays what it is
         self.given_cut = [id(t) in traced.cut_off for t in given]          # no gradient passes them
         self.given_itself = [itself for itself in self.given_as if isinstance(itself, weakref.ref)]
         self.bound = [(p, Form(p.value, numbers)) for p in traced.bound]

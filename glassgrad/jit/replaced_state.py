@@ -42,7 +42,7 @@ def describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[A
     objects by identity (what is inside them is watched). Of variables only the order and the bounds count."""
     if isinstance(value, Tensor):
         tensors.append(value)
-        form += (Tensor, _numbered(value.shape, symbols), value.dtype, value.device, value.requires_grad)
+        form += (value.__class__, _numbered(value.shape, symbols), value.dtype, value.device, value.requires_grad)
     elif isinstance(value, slice):
         form += (slice, repr(value))
     elif isinstance(value, PLAIN):

@@ -111,14 +111,14 @@ class Frame:
         if self.binds:
             self._bind(captured, tensors, given)
         if self.one_result is not None:
-            made = Tensor._of_node(self.one_result)
+            made = captured.given_class[0]._of_node(self.one_result)
             hold_alone(made)
             return made
         # all of them first: a place that is bound may have held one that is given as it is
         results = [self._itself(itself, tensors) if then is None else
-                   Tensor(node if node is not None else moved(then, given, captured.names), requires_grad=wants)
-                   for node, then, itself, wants in zip(self.given, captured.given_nodes, captured.given_as,
-                                                        captured.given_wants)]
+                   kind(node if node is not None else moved(then, given, captured.names), requires_grad=wants)
+                   for node, then, itself, wants, kind in zip(self.given, captured.given_nodes, captured.given_as,
+                                                              captured.given_wants, captured.given_class)]
         for place, form in captured.bound:
             place.put(form.filled(results))
         return captured.returned.filled(results)

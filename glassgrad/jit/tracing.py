@@ -30,7 +30,7 @@ from glassgrad.jit.replaced_state import Guests, Reference, State, as_buffer, is
 from glassgrad.tensor.autograd.leaves import cut_off, hold, holders, is_cut_off, is_held
 from glassgrad.tensor.methods.random import _streams
 from glassgrad.tensor.methods.shape.indexing import VIEWS
-from glassgrad.tensor.tensor import Tensor
+from glassgrad.tensor.tensor import Tensor, class_of_results
 
 __all__ = ["Source", "Traced", "shows_another"]
 
@@ -107,7 +107,8 @@ class Traced:
             room = tuple(map(most, tensor.shape))
             buffer = Buffer.from_host(source.arg, source.arg.address, room, tensor.dtype, source.arg.device)
             node = UOp(o.BUFFER, tensor.dtype, (), buffer)
-            made = Tensor(node.shrink([(0, n) for n in tensor.shape]), requires_grad=tensor.requires_grad)
+            view = node.shrink([(0, n) for n in tensor.shape])
+            made = class_of_results(tensor)(view, requires_grad=tensor.requires_grad)
             handed[id(tensor)] = made
             originals.append(tensor)
             self.arguments.append(made)

@@ -12,17 +12,17 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from glassgrad.base import meanings
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
+from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine.capture import touch
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd import no_grad as no_gradient
-from glassgrad.tensor.autograd.leaves import RESET, hold, remember
-from glassgrad.tensor.broadcast import size_from
+from glassgrad.tensor.autograd.leaves import RESET, hold
+from glassgrad.tensor.broadcast import number, size_from
 from glassgrad.tensor.formulas.bits import reread
 from glassgrad.tensor.memory.disk import on_disk, reread_in_place, stored
 from glassgrad.tensor.memory.file_mapping import of_file
@@ -82,8 +82,6 @@ class Core:
             made.uop, made._requires_grad, uop = ended, False, ended
         if uop.op is o.BUFFER:
             uop.arg.add_reader(ref(made))
-        if meanings.followed == "tinygrad" and uop.dtype.kind == "f":
-            remember(made)
         return made
 
     @classmethod
@@ -299,7 +297,20 @@ class Core:
             hold(self)
         return self
 
-    # -- meeting other tensors -------------------------------------------------------------------------------
+    # -- other tensors and numbers beside this one -------------------------------------------------------------
+    def _kin(self, *others: Any) -> Self:
+        """The tensor among these whose class the result of all takes: this one, or one of a subclass, so that an
+        adapter's tensor beside a plain one gives the adapter's."""
+        found = self
+        for other in others:
+            if other.__class__ is not found.__class__ and isinstance(other, found.__class__):
+                found = other
+        return found
+
+    def _number(self, value: Any, dtype: DType, op: Op = o.ADD) -> UOp:
+        """A Python number beside a tensor of `dtype`. A subclass may take numbers that do not fit."""
+        return number(value, dtype, op)
+
     def _shared_device(self, other: Core) -> str | None:
         """The device two tensors meet on, where at least one of them said where it wants to live."""
         mine, theirs = self.uop.device or self._device, other.uop.device or other._device

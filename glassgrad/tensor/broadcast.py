@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import AxisError, InputError, ShapeError
-from glassgrad.base.meanings import meaning
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Shape
-from glassgrad.compiler.graph.dtype import DType, dtypes, promote, wrapped
+from glassgrad.compiler.graph.dtype import DType, dtypes, promote
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp, const
@@ -84,8 +83,6 @@ def number(value: Any, dtype: DType, op: Op = o.ADD) -> UOp:
             return const(dtype.min if value < dtype.min else dtype.max, dtype)
         if op in _WRAPPING and dtype.kind == "u" and -dtype.max // 2 <= value < 0:
             return const(value + dtype.max + 1, dtype)   # x + -1 is x - 1, also where numbers have no sign
-        if meaning("numbers beyond a type") == "wrap":
-            return const(wrapped(value, dtype), dtype)
         raise InputError(f"a number does not fit into {dtype.name}", given=str(value),
                          expected=f"a number from {dtype.min} to {dtype.max}",
                          fix="cast the tensor to a wider type first: x.cast(dtypes.int64)")

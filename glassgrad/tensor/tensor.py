@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError, GradientError, NoAxesError, ShapeError
-from glassgrad.base.meanings import meaning
 from glassgrad.compiler.graph.dtype import dtype_by_name
 from glassgrad.compiler.graph.gradient import gradients
 from glassgrad.compiler.graph.node import toposort
@@ -23,7 +22,6 @@ from glassgrad.tensor.argument_checks import explained
 from glassgrad.tensor.autograd.leaves import (
     RESET,
     assigned,
-    computed_among,
     distinct,
     hold,
     holders,
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
 
     from glassgrad.engine.memory_plan import MemoryUse
 
-__all__ = ["Tensor"]
+__all__ = ["Tensor", "class_of_results"]
 
 
 @explained
@@ -114,10 +112,8 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         >>> Tensor([1, 2]).clone().tolist()
         [1, 2]
         """
-        copy = self._with(running.copied(self.uop, self.device))
-        if meaning("gradients on the way") == "its gradient" and self.grad is not None:
-            copy.grad = self.grad.clone()
-        return copy if device is None else copy.to(device)
+        made = self._with(running.copied(self.uop, self.device))
+        return made if device is None else made.to(device)
 
     # -- reading ---------------------------------------------------------------------------------------------
     @property
@@ -214,8 +210,8 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         return int(self.item())
 
     def __reduce__(self) -> Any:
-        return (_restored, (self.dtype.name, sizes_now(self.shape), bytes(running.bytes_of(self.uop, self.device)),
-                            self.device, self.requires_grad))
+        return (_restored, (self.__class__, self.dtype.name, sizes_now(self.shape),
+                            bytes(running.bytes_of(self.uop, self.device)), self.device, self.requires_grad))
 
     def __deepcopy__(self, known: dict[int, Any]) -> Self:
         make, parts = self.__reduce__()
@@ -257,17 +253,8 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
                 made = leaf._with(found)
                 add = leaf.grad is not None and not (anew and leaf.requires_grad is None)
                 leaf.grad = leaf.grad + made if add else made
-        if meaning("gradients on the way") == "its gradient":
-            self._give_on_the_way(seed, computed_among(order, [n for n, _ in leaves]))
         started_from(self)
         return self
-
-    def _give_on_the_way(self, seed: UOp, computed: list[tuple[UOp, Tensor]]) -> None:
-        """`grad` of tensors that are no leaves, as tinygrad has it."""
-        for (_, tensor), found in zip(computed, gradients(self.uop, seed, [n for n, _ in computed])):
-            if found is not None and tensor.requires_grad is not False:
-                made = tensor._with(found)
-                tensor.grad = made if tensor.grad is None else tensor.grad + made
 
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None,
                  materialize_grads: bool = False) -> list[Tensor]:
@@ -368,8 +355,18 @@ class Values(Tensor):
         return self
 
 
-def _restored(dtype: str, shape: tuple[int, ...], data: bytes, device: str, requires_grad: bool | None) -> Tensor:
+def class_of_results(tensor: Tensor) -> type[Tensor]:
+    """The class of what is computed from a tensor: its own; of `x.data`, that of x.
+
+    >>> class_of_results(Tensor([1])) is class_of_results(Tensor([1]).data) is Tensor
+    True
+    """
+    return tensor._owner.__class__ if isinstance(tensor, Values) else tensor.__class__
+
+
+def _restored(kind: type[Tensor], dtype: str, shape: tuple[int, ...], data: bytes, device: str,
+              requires_grad: bool | None) -> Tensor:
     """A pickled tensor."""
     value = HostValue(data, shape, dtype_by_name(dtype))
-    return Tensor(running.store(value, device), requires_grad=requires_grad)
+    return kind(running.store(value, device), requires_grad=requires_grad)
 

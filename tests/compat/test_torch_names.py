@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-import pickle
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -230,22 +230,34 @@ def test_a_value_that_was_kept_comes_back() -> None:
     assert p.tolist() == [1]
 
 
-def test_a_script_that_imports_torch_gets_what_pytorch_means() -> None:
-    from glassgrad.base.meanings import OF_PYTORCH, follow, meaning
-    page = (Path(__file__).resolve().parents[2] / "docs" / "from_pytorch.md").read_text()
-    for row in OF_PYTORCH.values():
-        assert f"| {row.call} | {row.pytorch} | {row.ours} | {row.why} |" in page
-    x, drop = Tensor([[1.0, 5.0], [7.0, 2.0]]), nn.Sequential(nn.Dropout(1.0))
+def test_tensors_and_layers_of_torch_mean_what_pytorch_means() -> None:
+    numbers = [[1.0, 5.0], [7.0, 2.0]]
+    x, drop = Tensor(numbers), nn.Sequential(nn.Dropout(1.0))
     assert x.max(1).tolist() == [5, 7] and drop(x).tolist() == x.tolist()
-    try:
-        follow("pytorch")
-        assert {name: meaning(name) for name in OF_PYTORCH} == {n: row.pytorch for n, row in OF_PYTORCH.items()}
-        values, places = x.max(1)
-        assert values.tolist() == [5, 7] and places.tolist() == [1, 0] and x.min(0)[0].tolist() == [1, 2]
-        assert drop(x).sum().item() == 0 and drop.eval()(x).tolist() == x.tolist()
-        assert x.softmax(1).sum().item() == pytest.approx(2) and x.amax(1).tolist() == [5, 7]
-    finally:
-        follow("glassgrad")
+    x, drop = ours.tensor(numbers), ours.nn.Sequential(ours.nn.Dropout(1.0))
+    values, indices = x.max(1)
+    assert values.tolist() == [5, 7] and indices.tolist() == [1, 0] and x.min(0)[0].tolist() == [1, 2]
+    assert (x * 2).max(0, True)[0].tolist() == [[14, 10]] and x.max().item() == 7 and x.max(x * 2)[0, 0].item() == 2
+    assert drop(x).sum().item() == 0 and drop.eval()(x).tolist() == x.tolist()
+    assert x.softmax(1).sum().item() == pytest.approx(2) and x.amax(1).tolist() == [5, 7]
+
+
+def test_what_torch_makes_is_of_its_class_and_so_is_what_is_computed_from_it() -> None:
+    x, net = ours.ones(2, 3), ours.nn.Sequential(ours.nn.Linear(3, 4), ours.nn.ReLU(), ours.nn.LazyLinear(2))
+    for made in (x, x + Tensor([1.0]), Tensor([1.0]) + x, net(x), *net.parameters(), ours.rand(2), ours.cat([x, x]),
+                 ours.where(x > 0, x, 0), ours.nn.GRU(3, 2)(x)[0], ours.nn.Parameter([1.0]), ours.stack([x, x])):
+        assert isinstance(made, ours.Tensor), made
+    assert isinstance(net[2], ours.nn.Linear) and isinstance(net, ours.nn.Module)
+    assert isinstance(ours.nn.TransformerEncoderLayer(4, 2).linear1, ours.nn.Linear)
+    assert type(nn.Linear(3, 4).weight) is Tensor
+
+
+def test_the_short_name_is_the_same_module() -> None:
+    import glassgrad.compat.torch as adapter
+    import glassgrad.compat.torch.utils.data as batches
+    import glassgrad.torch.nn
+    assert ours is adapter and data is batches and data.DataLoader is batches.DataLoader
+    assert glassgrad.torch.nn is adapter.nn is ours.nn and distributions is adapter.distributions
 
 
 def test_a_buffer_that_is_not_persistent() -> None:
@@ -291,11 +303,40 @@ def test_files_hold_tensors_and_plain_values(tmp_path: Path) -> None:
     assert found["model"]["w"].tolist() == [1, 2] and found["epoch"] == 3 and found["dtype"] is ours.float32
     theirs.save({"w": theirs.tensor([3.0])}, tmp_path / "theirs.pt")
     assert ours.load(tmp_path / "theirs.pt")["w"].tolist() == [3]
-    file = io.BytesIO(pickle.dumps(nn.Identity()))
-    with pytest.raises(InputError, match="a file of tensors does not name this"):
-        ours.load(file)
-    with pytest.raises(FormatError, match="this is no file of torch.save"):
+    assert isinstance(found["model"]["w"], ours.Tensor)
+    with pytest.raises(InputError, match="a file of tensors does not hold this"):
+        ours.save(nn.Identity(), tmp_path / "model.pt")
+    assert not (tmp_path / "model.pt").exists()
+    circle: list[Any] = []
+    circle.append(circle)
+    with pytest.raises(InputError, match="a file cannot hold a value that holds itself"):
+        ours.save(circle, tmp_path / "circle.pt")
+    with pytest.raises(FormatError, match="not a file of PyTorch"):
         ours.load(io.BytesIO(b"hello"))
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_pytorch_reads_what_is_saved_here(tmp_path: Path, weights_only: bool) -> None:
+    kinds = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "uint16", "bool",
+             "float8_e4m3fn", "float8_e5m2")
+    tied = ours.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], requires_grad=True)
+    plain = {"epoch": 3, "large": 1 << 70, "less": -(1 << 40), "rate": 0.1, "name": "h\u00e9", "rows": [1, (2, ()), []],
+             "ordered": OrderedDict(a=None, b=True), "betas": (0.9, 0.999)}
+    tensors = {**{kind: ours.tensor([0, 1, 1], dtype=getattr(ours, kind)) for kind in kinds}, "tied": tied,
+               "again": tied, "number": ours.tensor(2.5), "empty": ours.zeros(0, 3), "transposed": tied.T}
+    optimizer = ours.optim.Adam([tied])
+    _ = tied.sum().backward()
+    optimizer.step()
+    ours.save({**plain, **tensors, "type": ours.float16, "optimizer": optimizer.state_dict()}, tmp_path / "all.pt")
+    there = theirs.load(tmp_path / "all.pt", weights_only=weights_only)
+    assert {name: there[name] for name in plain} == plain and there["type"] is theirs.float16
+    for name, tensor in tensors.items():
+        assert there[name].tolist() == tensor.tolist() and there[name].requires_grad == (tensor.requires_grad is True)
+        assert str(there[name].dtype).removeprefix("torch.") == (name if name in kinds else "float32")
+    assert there["tied"].data_ptr() == there["again"].data_ptr()
+    assert there["optimizer"]["state"][0]["exp_avg"].shape == (2, 3)
+    here = ours.load(tmp_path / "all.pt")
+    assert {name: here[name].tolist() for name in tensors} == {name: t.tolist() for name, t in tensors.items()}
 
 
 def test_blocks_with_and_without_gradients() -> None:

@@ -26,7 +26,7 @@ from api_names import (
 
 import glassgrad
 from glassgrad import Tensor, nn
-from glassgrad.compat.names import MODULES
+from glassgrad.compat.import_hook import MODULES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 HEAD = """# Every name

@@ -10,7 +10,7 @@ import pytest
 import glassgrad.nn.functional as F
 from glassgrad import Tensor, dtypes, nn
 from glassgrad.base.errors import GlassgradError
-from glassgrad.compat import elsewhere, numbers
+from glassgrad.compat.tinygrad import absent_classes, dtype_functions
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.kernels.placeholder_kernel import loop
 
@@ -23,17 +23,18 @@ class Empty(nn.Module):
 
 
 MESSAGES: dict[str, tuple[Callable[[], object], str]] = {
-    'glassgrad has no PTXRenderer': (lambda: elsewhere.PTXRenderer(), """\
+    'glassgrad has no PTXRenderer': (lambda: absent_classes.PTXRenderer(), """\
 glassgrad has no PTXRenderer
   given:    an attempt to make one
   expected: to do without: no device here is programmed in PTX
   fix:      docs/from_tinygrad.md says where things are"""),
-    'this PyTorch type has no counterpart': (lambda: numbers._from_torch_dtype("torch.complex64"), """\
+    'this PyTorch type has no counterpart': (lambda: dtype_functions._from_torch_dtype("torch.complex64"), """\
 this PyTorch type has no counterpart
   given:    torch.complex64
   expected: numbers or truth values
   fix:      convert it first: t.float()"""),
-    "this type's bits have no name in Python": (lambda: numbers.bitcast(1.0, dtypes.bfloat16, dtypes.int16), """\
+    "this type's bits have no name in Python": (
+        lambda: dtype_functions.bitcast(1.0, dtypes.bfloat16, dtypes.int16), """\
 this type's bits have no name in Python
   given:    dtypes.bfloat16
   expected: a type of struct's: float16, float32, float64 or integers

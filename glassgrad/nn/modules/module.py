@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.base.meanings import meaning
 from glassgrad.base.settings import Context, settings
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.modules.object_tree import Place, walk
@@ -93,8 +92,6 @@ class Module:
         _calls.open.append(self)
         try:
             mode = self.training
-            if mode is None and len(_calls.open) == 1 and meaning("a new layer") == "trains":
-                mode = True
             if mode is None or mode == bool(settings.TRAINING):
                 return self.forward(*inputs, **options)
             with Context(TRAINING=int(mode)):

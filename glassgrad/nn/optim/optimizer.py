@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from glassgrad.base.errors import DeviceError, GradientError, InputError
-from glassgrad.base.meanings import meaning
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.modules import running_statistics as pending
@@ -211,10 +210,6 @@ class Optimizer:
     def schedule_step(self, only_if: Tensor | None = None) -> list[Tensor]:
         """The step as a graph that is not computed yet: all tensors to realize. With `only_if`, a truth value in a
         tensor, nothing changes where it is false."""
-        if not Tensor.training and meaning("step outside training") == "refuse":
-            raise GradientError("an optimizer steps only in training", given="Tensor.training is False",
-                                expected="Tensor.training = True, as tinygrad wants it",
-                                fix="write `with Tensor.train():` around the step")
         if all(p.grad is None for p in self.params):
             raise GradientError("there are no gradients to step along", given="parameters whose grad is None",
                                 expected="at least one parameter with a gradient", fix="call loss.backward() first")

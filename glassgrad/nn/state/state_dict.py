@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import GlassgradError, InputError, ShapeError
-from glassgrad.base.meanings import meaning
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, promote
 from glassgrad.compiler.graph.node import substitute
@@ -21,7 +20,8 @@ from glassgrad.tensor.argument_checks import explaining
 from glassgrad.tensor.memory.host_values import is_torch
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Loaded", "compare", "get_parameters", "get_state_dict", "load_state_dict", "Comparison"]
+__all__ = ["Loaded", "compare", "get_parameters", "get_state_dict", "load_state_dict", "put", "tell",
+           "Comparison"]
 
 MOST_ROWS = 100         # of each kind, that a message shows
 
@@ -104,7 +104,8 @@ def compare(own: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool, a
     result = Comparison({}, {}, [name for name in state if name not in own], {}, {}, "")
     for name, mine in own.items():
         if name not in state:
-            result.missing[name] = mine
+            if name.rpartition(".")[2] != "num_batches_tracked":     # which files of PyTorch before 0.4.1 do not have
+                result.missing[name] = mine
             continue
         value = _as_tensor(state[name])
         if value is None:
@@ -162,8 +163,7 @@ def load_state_dict(model: Any, state_dict: MutableMapping[str, Any], strict: bo
     """Give a model's tensors the values of a state dictionary (tensors of glassgrad or PyTorch, or arrays), in the
     model's own types and on its devices. Strictly, both must have the same names and shapes, and types that hold the
     values; else what fits is loaded and the rest reported. `consume` empties the dictionary of what was loaded,
-    `verbose` tells what was done, `realize=False` leaves conversions for later. (A script that imports tinygrad means
-    something else by two of these: `base/meanings.py`.)
+    `verbose` tells what was done, `realize=False` leaves conversions for later.
 
     >>> model = {"weight": Tensor.zeros(2), "bias": Tensor.zeros(1)}
     >>> load_state_dict(model, {"weight": Tensor([1.0, 2.0])}, strict=False).missing_keys
@@ -171,18 +171,16 @@ def load_state_dict(model: Any, state_dict: MutableMapping[str, Any], strict: bo
     >>> model["weight"].tolist()
     [1.0, 2.0]
     """
-    any_type = meaning("types of a loaded state") == "the state's"
-    found = compare(get_state_dict(model), state_dict, strict, any_type)
-    faults = found._replace(unexpected=[]) if meaning("names the model lacks") == "leave out" else found
-    if strict and not faults.perfect:
-        raise faults.error()
-    put(found, realize, any_type)
+    found = compare(get_state_dict(model), state_dict, strict)
+    if strict and not found.perfect:
+        raise found.error()
+    put(found, realize)
     report = found.report()
     if consume:
         for name in found.fitting:
             del state_dict[name]
     if verbose:
-        _tell(report)
+        tell(report)
     return report
 
 
@@ -210,7 +208,8 @@ def _leaf_of_its_own(node: UOp) -> UOp:
     return substitute([node], {node.base: UOp(o.BUFFER, known.dtype, (), twin)})[0]
 
 
-def _tell(report: Loaded) -> None:
+def tell(report: Loaded) -> None:
+    """Print what a load did."""
     print(f"{len(report.loaded)} tensors loaded")
     rows: list[tuple[str, Any]] = [("missing", report.missing_keys), ("not in the model", report.unexpected_keys),
                                    ("not fitting", [f"{name} ({why})" for name, why in report.mismatched.items()])]

@@ -4,9 +4,6 @@ A leaf is a tensor that was made, not computed: from data, by `zeros` or `rand`,
 `requires_grad` was set. The registry holds, weakly, which tensors are leaves at a node, so `backward` finds its targets
 among the nodes it visits. Nodes are shared when equal; a leaf must not be (two biases of zeros are two parameters), so
 constants get a DETACH node with a token of their own, which computes nothing.
-
-In tinygrad tensors on the way to a loss have a `grad` as well: while its meanings are followed (base/meanings.py),
-computed tensors are registered in the same way.
 """
 
 from __future__ import annotations
@@ -25,9 +22,9 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.capture import touch
 from glassgrad.engine.registry import Tensors, registry
 
-__all__ = ["RESET", "Leaf", "assigned", "assigned_within", "computed_among", "cut_off", "distinct",
+__all__ = ["RESET", "Leaf", "assigned", "assigned_within", "cut_off", "distinct",
            "has_another_value", "hold", "hold_alone", "holders", "is_cut_off", "is_held", "leaves_among",
-           "refuse_cut_off", "refuse_replaced", "remember", "started_from", "still_a_leaf", "take_started",
+           "refuse_cut_off", "refuse_replaced", "started_from", "still_a_leaf", "take_started",
            "written_with"]
 
 
@@ -136,22 +133,7 @@ def refuse_cut_off(root: UOp) -> None:
                                 fix="call backward() inside it, or let it return, or keep, value.detach()")
 
 
-# -- tensors on the way --------------------------------------------------------------------------------------
-def remember(tensor: Any) -> None:
-    """This tensor was computed, and may be on the way to a loss."""
-    _add(registry.computed, tensor.uop, tensor)
-
-
-def computed_among(nodes: Sequence[UOp], leaves: Iterable[UOp]) -> list[tuple[UOp, Any]]:
-    """The live tensors between these leaves and the last of the nodes, each with its node."""
-    between = set(leaves)
-    for node in nodes:
-        if any(source in between for source in passes_to(node)):
-            between.add(node)
-    return [(node, t) for node, known in registry.computed.among(nodes) if node in between
-            for t in _alive(known) if t.uop is node and not is_held(t)]
-
-
+# -- tensors written through views ----------------------------------------------------------------------------
 def written_with(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
     """These tensors, and those that were written through one of them: `cache[3].assign(row).realize()` means the cache.
     The view then is a view of memory, and costs nothing."""

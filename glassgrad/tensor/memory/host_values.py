@@ -13,8 +13,7 @@ import sys
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.base.meanings import meaning
-from glassgrad.compiler.graph.dtype import ALL, DType, dtypes, wrapped
+from glassgrad.compiler.graph.dtype import ALL, DType, dtypes
 
 __all__ = ["HostValue", "is_torch", "read_value", "read_array", "nest", "numpy_dtype"]
 
@@ -185,8 +184,6 @@ def _pack(flat: list[Any], shape: tuple[int, ...], dtype: DType | None) -> HostV
     try:
         return HostValue(array.array(_CODES[dtype], flat), shape, dtype)
     except OverflowError:
-        if meaning("numbers beyond a type") == "wrap" and dtype.kind != "f":
-            return HostValue(array.array(_CODES[dtype], [wrapped(x, dtype) for x in flat]), shape, dtype)
         wrong = next((i for i, x in enumerate(flat) if not _fits(x, dtype)), 0)
         raise InputError(f"a value does not fit into {dtype.name}",
                          given=f"value{_place(wrong, list(shape))} is {flat[wrong]}",

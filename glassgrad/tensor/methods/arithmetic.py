@@ -9,14 +9,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError
-from glassgrad.base.meanings import meaning
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes, promote
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.leaves import assigned, has_another_value, hold, is_held
 from glassgrad.tensor.base import Core
-from glassgrad.tensor.broadcast import VERBS, broadcast_shape, meet, meet_many, number, plain_number
+from glassgrad.tensor.broadcast import VERBS, broadcast_shape, meet, meet_many, plain_number
 from glassgrad.tensor.formulas import elementary, remainders
 from glassgrad.tensor.methods.casts import Casts
 
@@ -47,7 +46,7 @@ class Arithmetic(Casts):
         else:
             if hasattr(other, "__len__"):
                 return self._binary(op, self._beside(other), swapped)
-            y = number(plain_number(other, f"beside a tensor in {VERBS[op][1]}"), x.dtype, op)
+            y = self._number(plain_number(other, f"beside a tensor in {VERBS[op][1]}"), x.dtype, op)
             if y.dtype is not x.dtype:
                 x = x.cast(y.dtype)
         if swapped:
@@ -64,7 +63,8 @@ class Arithmetic(Casts):
                                    f"{other.dtype.name if isinstance(other, Core) else other}",
                              expected="integer or bool tensors",
                              fix="cast first: x.int(); or compare: (x > 0) & (y > 0)")
-        made = self._with(UOp(op, _bool if op.compares else dtype, (x, y)))
+        node = UOp(op, _bool if op.compares else dtype, (x, y))
+        made = (self if other.__class__ is self.__class__ else self._kin(other))._with(node)
         if place is not None:
             made._device = place
         return made
@@ -150,7 +150,7 @@ class Arithmetic(Casts):
         shape, wide = broadcast_shape(x.shape, y.shape, op), x.dtype.accumulator
         place = x._shared_device(y)
         first, second = (t.uop.cast(wide).broadcast(shape) for t in ((y, x) if swapped else (x, y)))
-        made = self._with(formula(first, second).cast(x.dtype))
+        made = x._with(formula(first, second).cast(x.dtype))
         made._device = place or made._device
         return made
 
@@ -162,7 +162,7 @@ class Arithmetic(Casts):
         """
         if isinstance(x, Core) or hasattr(x, "__len__"):
             return self._beside(x)
-        return self._with(number(plain_number(x, "beside a tensor"), self.uop.dtype))
+        return self._with(self._number(plain_number(x, "beside a tensor"), self.uop.dtype))
 
     def _times(self, other: Any, alpha: Any) -> Any:
         """What is added, `alpha` times."""
@@ -170,10 +170,14 @@ class Arithmetic(Casts):
         return other if factor == 1 else self.ufix(other)._binary(o.MUL, factor)
 
     def _both(self, other: Any) -> tuple[Self, Self]:
-        """This and the other as tensors of one dtype."""
+        """This and the other as tensors of one dtype; if the other is of a subclass, this becomes one too."""
         other = self.ufix(other)
         dtype = promote(self.uop.dtype, other.uop.dtype)
-        return self.cast(dtype), other.cast(dtype)
+        x = self.cast(dtype)
+        if x.__class__ is not other.__class__:
+            x = self._kin(other)._with(x.uop)
+            x._device = self._device
+        return x, other.cast(dtype)
 
     def _rounded_down(self) -> Self:
         below = self.uop.trunc()
@@ -202,8 +206,6 @@ class Arithmetic(Casts):
         [-1, 2]
         """
         if self.uop.dtype is _bool:
-            if meaning("negative truth") == "the opposite":
-                return ~self
             raise DTypeError("truth values have no negative", given="-x on bool", expected="numbers",
                              fix="use ~x for the opposite, or cast: -x.int()")
         return self._unary(o.NEG)
@@ -378,12 +380,12 @@ class Arithmetic(Casts):
             sides.append(side)
         a, b = sides
         if not isinstance(a, UOp):
-            a = number(a, b.dtype, o.WHERE) if isinstance(b, UOp) else const(a)
+            a = self._number(a, b.dtype, o.WHERE) if isinstance(b, UOp) else const(a)
         if not isinstance(b, UOp):
-            b = number(b, a.dtype, o.WHERE)
+            b = self._number(b, a.dtype, o.WHERE)
         dtype = promote(a.dtype, b.dtype)
         condition, a, b = meet_many([condition, a.cast(dtype), b.cast(dtype)], o.WHERE)
-        made = self._with(UOp(o.WHERE, dtype, (condition, a, b)))
+        made = self._kin(yes, no)._with(UOp(o.WHERE, dtype, (condition, a, b)))
         if place is not None:
             made._device = place
         return made

@@ -65,6 +65,10 @@ class Reduce(Trigonometry):
                              expected="at least one value to choose from",
                              fix="check for empty tensors before this line")
 
+    def _sum_dtype(self) -> DType:
+        """The type that sums and products of these elements have. A subclass may say another."""
+        return sum_dtype(self.uop.dtype)
+
     # -- sums ------------------------------------------------------------------------------------------------
     def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
         """The sum over all axes, or over those given.
@@ -72,7 +76,7 @@ class Reduce(Trigonometry):
         >>> Tensor([[1, 2], [3, 4]]).sum().item(), Tensor([[1, 2], [3, 4]]).sum(axis=0).tolist()
         (10, [4, 6])
         """
-        out = dtype_by_name(dtype) if dtype is not None else exact(sum_dtype(self.uop.dtype))
+        out = dtype_by_name(dtype) if dtype is not None else exact(self._sum_dtype())
         return self._reduce(o.SUM, axis, keepdim, out)
 
     def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
@@ -81,7 +85,7 @@ class Reduce(Trigonometry):
         >>> Tensor([[1, 2], [3, 4]]).prod(axis=1).tolist()
         [2, 12]
         """
-        out = dtype_by_name(dtype) if dtype is not None else exact(sum_dtype(self.uop.dtype))
+        out = dtype_by_name(dtype) if dtype is not None else exact(self._sum_dtype())
         return self._reduce(o.PROD, axis, keepdim, out)
 
     def mean(self, axis: Axis = None, keepdim: bool = False, *, dtype: DType | str | None = None) -> Self:
@@ -265,7 +269,7 @@ class Reduce(Trigonometry):
         [1, 3, 6]
         """
         x = self if dtype is None else self.cast(dtype)
-        return x._scan(o.ADD, axis, sum_dtype(x.uop.dtype))
+        return x._scan(o.ADD, axis, x._sum_dtype())
 
     def cumprod(self, axis: int = 0, *, dtype: DType | str | None = None) -> Self:
         """The product of each value and those before it; of the values in another type, if one is given.
@@ -274,7 +278,7 @@ class Reduce(Trigonometry):
         [1, 2, 6]
         """
         x = self if dtype is None else self.cast(dtype)
-        return x._scan(o.MUL, axis, sum_dtype(x.uop.dtype))
+        return x._scan(o.MUL, axis, x._sum_dtype())
 
     def cummax(self, axis: int = 0) -> Found:
         """The largest so far, and where it stands (of equal ones the latest).

@@ -10,7 +10,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.base.meanings import meaning
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Scan, Scatter
 from glassgrad.compiler.graph.dtype import dtypes
@@ -137,7 +136,6 @@ class Sorting(Functional):
         >>> x.max(axis=1).tolist(), x.max(dim=1).indices.tolist(), x.max(Tensor(4)).tolist()
         ([5, 7], [1, 0], [[4, 5], [7, 4]])
         """
-        dim = self._asked_for(axis, dim)
         if dim is not None:
             return self._with_place(dim, keepdim, self.argmax(dim, True))
         return self.maximum(axis) if isinstance(axis, Core) else self.amax(axis, keepdim)
@@ -150,16 +148,9 @@ class Sorting(Functional):
         >>> x.min(axis=1).tolist(), x.min(dim=1).indices.tolist(), x.min(Tensor(4)).tolist()
         ([1, 2], [0, 1], [[1, 4], [4, 2]])
         """
-        dim = self._asked_for(axis, dim)
         if dim is not None:
             return self._with_place(dim, keepdim, self.argmin(dim, True))
         return self.minimum(axis) if isinstance(axis, Core) else self.amin(axis, keepdim)
-
-    @staticmethod
-    def _asked_for(axis: Any, dim: int | None) -> int | None:
-        """The axis along which places are asked for too."""
-        pair = dim is None and isinstance(axis, int) and meaning("one axis of max") == "values and places"
-        return axis if pair else dim
 
     def _with_place(self, dim: int, keepdim: bool, places: Self) -> Found:
         """The values at these places: the gradient goes there, and to no equal one."""

@@ -141,4 +141,4 @@ class Trigonometry(Elementwise):
         """
         y, x = self._with(self._float_node())._broadcasted(other)
         wide = x.dtype.accumulator
-        return self._with(elementary.atan2(y.uop.cast(wide), x.uop.cast(wide)).cast(x.dtype))
+        return y._with(elementary.atan2(y.uop.cast(wide), x.uop.cast(wide)).cast(x.dtype))

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.base.meanings import meaning
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.optim.optimizer import Optimizer, Parameters
 from glassgrad.nn.optim.parameter_group import Group
@@ -46,8 +45,8 @@ class Muon(Optimizer):
 
     The scale is sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, columns)) with adjust_lr_fn="match_rms_adamw".
     For biases and embeddings use AdamW, and join the two with OptimizerGroup. The matrices of the iteration are
-    rounded to bfloat16, as PyTorch's are; `ns_dtype=dtypes.float32` is the paper's formula without that. A script that
-    imports tinygrad means that formula, and adjust_lr_fn="unscaled": a scale of 1, and vectors are columns.
+    rounded to bfloat16, as PyTorch's are; `ns_dtype=dtypes.float32` is the paper's formula without that. With
+    adjust_lr_fn="unscaled" the scale is 1, and vectors are columns.
 
     >>> w = Tensor([[1.0, 0.0], [0.0, 1.0]])
     >>> optimizer = Muon([w], lr=0.1, weight_decay=0.0)
@@ -61,11 +60,8 @@ class Muon(Optimizer):
     def __init__(self, params: Parameters, lr: float | Tensor = 0.001, momentum: float = 0.95,
                  weight_decay: float = 0.1, ns_steps: int = 5, ns_coefficients: Coefficients = COEFFICIENTS,
                  nesterov: bool = True, *, eps: float = 1e-7, adjust_lr_fn: str | None = None,
-                 ns_dtype: DType | None = None, maximize: bool = False, foreach: Any = None, fused: Any = None,
+                 ns_dtype: DType = dtypes.bfloat16, maximize: bool = False, foreach: Any = None, fused: Any = None,
                  master_weights: bool = True):
-        plain = meaning("Muon") == "float32, not scaled, vectors too"
-        adjust_lr_fn = "unscaled" if plain and adjust_lr_fn is None else adjust_lr_fn
-        ns_dtype = ns_dtype or (dtypes.float32 if plain else dtypes.bfloat16)
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "ns_steps": ns_steps,
                                   "ns_coefficients": tuple(ns_coefficients), "nesterov": nesterov, "eps": eps,
                                   "adjust_lr_fn": adjust_lr_fn, "ns_dtype": ns_dtype, "maximize": maximize},

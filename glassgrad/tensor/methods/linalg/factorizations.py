@@ -77,7 +77,7 @@ class LinearAlgebra(Sharding):
         lead = _common(self.shape[:-2], right.shape[:-2])
         a, _ = self.expand(*lead, *self.shape[-2:])._matrix("solve")
         b, _ = right.cast(self.dtype).expand(*lead, *right.shape[-2:])._matrix("solve", False)
-        found = self._with(_solve(a.uop, b.uop)).cast(self.dtype).reshape(*lead, *right.shape[-2:])
+        found = self._kin(other)._with(_solve(a.uop, b.uop)).cast(self.dtype).reshape(*lead, *right.shape[-2:])
         return found.squeeze(-1) if vector else found
 
     def inv(self) -> Self:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.base.meanings import meaning
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, promote
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.autograd.autocast import lowered
@@ -52,10 +51,14 @@ class Linear(Random):
             raise ShapeError("cannot multiply these matrices", given=f"{x.shape} @ {y.shape}",
                              expected=f"columns of the left ({x.shape[-1]}) == rows of the right ({inner})",
                              fix="transpose one side, or check the layer's in_features")
-        out = dtype_by_name(dtype) if dtype is not None else _product_dtype(promote(x.dtype, y.dtype))
-        made = left._with(_product(x, y, out))
+        out = dtype_by_name(dtype) if dtype is not None else self._product_dtype(promote(x.dtype, y.dtype))
+        made = left._kin(right)._with(_product(x, y, out))
         made._device = place
         return made
+
+    def _product_dtype(self, factors: DType) -> DType:
+        """The type that a matrix product of factors of this type has."""
+        return sum_dtype(factors)
 
     def __matmul__(self, other: Any) -> Self: return self.matmul(other)
     def __rmatmul__(self, other: Any) -> Self: return self.matmul(other, True)
@@ -205,12 +208,6 @@ class Linear(Random):
         """
         product = (batch1 @ batch2).sum(0)
         return (self if beta == 1 else self * beta) + (product if alpha == 1 else product * alpha)
-
-
-def _product_dtype(factors: DType) -> DType:
-    """The type a matrix product comes out in."""
-    own = meaning("products of small integers") == "in the factors' type"
-    return factors if own else sum_dtype(factors)
 
 
 def _product(x: UOp, y: UOp, out: DType) -> UOp:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.base.meanings import meaning
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import const
 from glassgrad.tensor.broadcast import working_axis
@@ -86,14 +85,13 @@ class Activations(Convolution):
         """
         return self.silu()
 
-    def gelu(self, approximate: str | None = None) -> Self:
-        """x (1 + erf(x / sqrt 2)) / 2 for approximate="none", as PyTorch has it; approximate="tanh", which is what a
-        script that imports tinygrad means, is x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
+    def gelu(self, approximate: str = "none") -> Self:
+        """x (1 + erf(x / sqrt 2)) / 2 for approximate="none", as PyTorch has it; for approximate="tanh"
+        x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
 
         >>> Tensor([0.0, 100.0]).gelu().tolist()
         [0.0, 100.0]
         """
-        approximate = meaning("gelu") if approximate is None else approximate
         if approximate not in ("none", "tanh"):
             raise InputError("there is no such gelu", given=f"approximate={approximate!r}", expected='"none" or "tanh"',
                              fix='write x.gelu() or x.gelu("tanh")')

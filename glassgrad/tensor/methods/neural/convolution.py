@@ -102,7 +102,7 @@ class Convolution(Indexing):
         seen = seen.reshape((batch, groups, 1, *space, inputs, *size)).expand(full_shape)
         w = w.reshape((1, groups, outputs, *(1,) * rank, inputs, *size)).expand(full_shape)
         total = (seen * w).sum(range(3 + rank, len(full_shape))).cast(out)
-        made = self._with(total.reshape((batch, groups * outputs, *space)))
+        made = self._kin(weight)._with(total.reshape((batch, groups * outputs, *space)))
         made._device = place
         return made if bias is None else made + bias._with(lowered(bias.uop)).reshape((1, -1) + (1,) * rank)
 
@@ -152,6 +152,6 @@ class Convolution(Indexing):
         w = w.reshape((groups, inputs, outputs, *size)).permute((0, 2, 1, *range(3, 3 + rank)))
         w = w.reshape((1, groups, outputs, *(1,) * rank, inputs, *size)).expand(full_shape)
         total = (x * w).sum(range(3 + rank, len(full_shape))).cast(out)
-        made = self._with(total.reshape((batch, groups * outputs, *space)))
+        made = self._kin(weight)._with(total.reshape((batch, groups * outputs, *space)))
         made._device = place
         return made if bias is None else made + bias._with(lowered(bias.uop)).reshape((1, -1) + (1,) * rank)

@@ -47,7 +47,7 @@ class Joining(Creation):
             dtype = promote(dtype, t.dtype)
             if t._device is not place:
                 place = first._shared_device(t)
-        made = first._with(joined([t.uop.cast(dtype) for t in tensors], axis))
+        made = first._kin(*tensors)._with(joined([t.uop.cast(dtype) for t in tensors], axis))
         made._device = place
         return made
 

@@ -14,7 +14,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp, full
-from glassgrad.tensor.broadcast import broadcast_shape, number, resolve_axes, resolve_axis, shape_from, whole
+from glassgrad.tensor.broadcast import broadcast_shape, resolve_axes, resolve_axis, shape_from, whole
 from glassgrad.tensor.methods.operator_names import Operators
 
 if TYPE_CHECKING:
@@ -340,7 +340,7 @@ class Movement(Operators):
         padded = x.pad(grown)
         if padded is x or value == 0:
             return self._with(padded)
-        filler = number(value, x.dtype, o.WHERE)
+        filler = self._number(value, x.dtype, o.WHERE)
         inside = full(x.shape, True, dtypes.bool).pad(grown)
         return self._with(UOp(o.WHERE, filler.dtype, (inside, padded.cast(filler.dtype), filler)))
 

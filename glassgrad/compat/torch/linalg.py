@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from glassgrad.compat.torch.functions import as_tensor
+from glassgrad.compat.torch.torch_tensor import TorchTensor
 from glassgrad.tensor.tensor import Tensor
-from glassgrad.torch.operations import as_tensor
 
 __all__ = ["cholesky", "cross", "det", "inv", "lstsq", "matmul", "matrix_norm", "matrix_power", "matrix_rank",
            "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "vecdot",
@@ -98,7 +99,7 @@ def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, un
     """Solve A X = B (or X A = B) with a triangle of A."""
     half = A.triu() if upper else A.tril()
     if unitriangular:
-        half = half - half.diagonal(dim1=-2, dim2=-1).diag_embed() + Tensor.eye(A.shape[-1])
+        half = half - half.diagonal(dim1=-2, dim2=-1).diag_embed() + TorchTensor.eye(A.shape[-1])
     return half.solve(B) if left else half.transpose(-2, -1).solve(B.transpose(-2, -1)).transpose(-2, -1)
 
 

@@ -1,4 +1,4 @@
-"""torch.cuda: the questions scripts ask. In: nothing. Out: whether the device CUDA opens, and waiting for it."""
+"""torch.cuda: whether the device CUDA opens, waiting for it, its memory. In, out: plain values."""
 
 from __future__ import annotations
 

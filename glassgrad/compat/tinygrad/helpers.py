@@ -23,9 +23,10 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
 from typing import Any, TypeVar
 
-from glassgrad.base.settings import SETTINGS, Context as _Context, settings
+from glassgrad.base.settings import SETTINGS as _SETTINGS, Context as _Context, settings
 
 T = TypeVar("T")
 OSX, WIN = platform.system() == "Darwin", sys.platform == "win32"
@@ -53,15 +54,15 @@ class ContextVar:
 
     @property
     def value(self) -> Any:
-        overridden = Context.own.get(self.key)
+        overridden = TinygradContext.own.get(self.key)
         if overridden is not None:
             return overridden
-        return getattr(settings, self.key) if self.key in SETTINGS else \
+        return getattr(settings, self.key) if self.key in _SETTINGS else \
             type(self.default)(os.environ.get(self.key, self.default))
 
     @value.setter
     def value(self, value: Any) -> None:
-        Context(**{self.key: value}).__enter__()
+        TinygradContext(**{self.key: value}).__enter__()
 
     def __bool__(self) -> bool: return bool(self.value)
     def __int__(self) -> int: return int(self.value)
@@ -75,7 +76,7 @@ class ContextVar:
     def __repr__(self) -> str: return f"ContextVar({self.key}={self.value})"
 
 
-class Context(contextlib.ContextDecorator):
+class TinygradContext(contextlib.ContextDecorator):
     """with Context(DEBUG=2): ...; settings that only tinygrad has are remembered and change nothing.
 
     >>> with Context(NOOPT=1, TRACK_MATCH_STATS=0):
@@ -85,21 +86,22 @@ class Context(contextlib.ContextDecorator):
     own: dict[str, Any] = {}
 
     def __init__(self, *wrong: Any, **settings_: Any):
-        self.ours = _Context(*wrong, **{k: v for k, v in settings_.items() if k in SETTINGS})
-        self.theirs = {k: v for k, v in settings_.items() if k not in SETTINGS}
+        self.ours = _Context(*wrong, **{k: v for k, v in settings_.items() if k in _SETTINGS})
+        self.theirs = {k: v for k, v in settings_.items() if k not in _SETTINGS}
         self.saved: list[dict[str, Any]] = []
 
-    def __enter__(self) -> Context:
-        self.saved.append(Context.own)
-        Context.own = {**Context.own, **self.theirs}
+    def __enter__(self) -> TinygradContext:
+        self.saved.append(TinygradContext.own)
+        TinygradContext.own = {**TinygradContext.own, **self.theirs}
         self.ours.__enter__()
         return self
 
     def __exit__(self, *problem: object) -> None:
         self.ours.__exit__(*problem)
-        Context.own = self.saved.pop()
+        TinygradContext.own = self.saved.pop()
 
 
+Context = TinygradContext
 DEBUG, NOOPT, BEAM, VIZ, TRAINING = (ContextVar(n) for n in ("DEBUG", "NOOPT", "BEAM", "VIZ", "TRAINING"))
 JIT, IMAGE, WINO, FLOAT16, PROFILE, LRU, RING, TRACEMETA, SPLIT_REDUCEOP = (ContextVar(n, d) for n, d in (
     ("JIT", 1), ("IMAGE", 0), ("WINO", 0), ("FLOAT16", 0), ("PROFILE", 0), ("LRU", 1), ("RING", 1), ("TRACEMETA", 1),
@@ -131,9 +133,8 @@ class Timing(contextlib.ContextDecorator):
 class Profiling(contextlib.ContextDecorator):
     """with Profiling(): prints where the block's Python time went."""
 
-    def __init__(
-        self, enabled: bool = True, sort: str = "cumtime", frac: float = 0.2, fn: str | None = None, ts: float = 1
-    ):
+    def __init__(self, enabled: bool = True, sort: str = "cumtime", frac: float = 0.2, fn: str | None = None,
+                 ts: float = 1):
         self.enabled, self.sort, self.frac, self.fn = enabled, sort, frac, fn
 
     def __enter__(self) -> Profiling:
@@ -270,18 +271,13 @@ def strides_for_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[i + 1:]) if n != 1 else 0 for i, n in enumerate(shape))
 
 
-def fetch(
-    url: str, name: Any = None, subdir: str | None = None, gunzip: bool = False, allow_caching: bool = True
-) -> pathlib.Path:
+def fetch(url: str, name: Any = None, subdir: str | None = None, gunzip: bool = False,
+          allow_caching: bool = True) -> pathlib.Path:
     """A file from the network, kept in the user's cache folder; returns where it is."""
     if url.startswith(("/", ".")):
         return pathlib.Path(url)
-    folder = (
-        pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
-        / "glassgrad"
-        / "downloads"
-        / (subdir or "")
-    )
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
+    folder = cache / "glassgrad" / "downloads" / (subdir or "")
     target = pathlib.Path(name) if name is not None and ("/" in str(name)) else \
         folder / (name or hashlib.sha256(url.encode()).hexdigest() + (".gunzip" if gunzip else ""))
     if not (allow_caching and target.is_file()):
@@ -294,35 +290,5 @@ def fetch(
     return target
 
 
-__all__ = [
-    name
-    for name in list(globals())
-    if not name.startswith("_")
-    and name
-    not in (
-        "annotations",
-        "contextlib",
-        "cProfile",
-        "gzip",
-        "pstats",
-        "urllib",
-        "functools",
-        "hashlib",
-        "itertools",
-        "math",
-        "os",
-        "pathlib",
-        "platform",
-        "re",
-        "sys",
-        "tempfile",
-        "time",
-        "Callable",
-        "Iterable",
-        "Sequence",
-        "Any",
-        "TypeVar",
-        "settings",
-        "SETTINGS",
-    )
-]
+__all__ = [name for name, value in list(globals().items()) if not name.startswith("_") and name != "T"
+           and not isinstance(value, ModuleType) and getattr(value, "__module__", __name__) == __name__]

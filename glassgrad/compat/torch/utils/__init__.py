@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from glassgrad.torch.utils import checkpoint as checkpoint, data as data
+from glassgrad.compat.torch.utils import checkpoint as checkpoint, data as data
 
 __all__ = ["checkpoint", "data"]

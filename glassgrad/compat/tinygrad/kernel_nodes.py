@@ -1,4 +1,7 @@
-"""tinygrad's UOp, as scripts use its class: to ask whether a thing is a node, and to describe kernels of their own."""
+"""tinygrad's UOp and LazyBuffer, as scripts use the classes: isinstance, numbers and variables, kernels of their own.
+
+In: what a script writes to the class. Out: nodes of glassgrad's graph, or an error that says what to write instead.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,18 @@ import enum
 from types import SimpleNamespace
 from typing import Any
 
+from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.symbolic import Length, Variable
 from glassgrad.compiler.graph.uop import UOp as Node, const
 from glassgrad.tensor.kernels.placeholder_kernel import Program, group as _group, loop, register
 
-__all__ = ["AddrSpace", "AxisType", "KernelInfo", "UOp"]
+__all__ = ["AddrSpace", "AxisType", "KernelInfo", "LazyBuffer", "NodeClass", "UOp"]
 
 KernelInfo = SimpleNamespace       # names and hints for tinygrad's optimizer; kept, and not read
 
 
 class AxisType(enum.Enum):
-    """What tinygrad knows of a loop; here the compiler finds out."""
+    """The kind of a loop in tinygrad; here the compiler chooses it."""
     GLOBAL, WARP, LOCAL, LOOP, GROUP_REDUCE, REDUCE, UPCAST, UNROLL, THREAD, OUTER, PLACEHOLDER = range(11)
 
 
@@ -25,7 +29,9 @@ class AddrSpace(enum.Enum):
     GLOBAL, LOCAL, REG = range(3)
 
 
-class _Nodes(type):
+class NodeClass(type):
+    """The class of a name whose instances are nodes of glassgrad's graph."""
+
     def __instancecheck__(cls, thing: object) -> bool:
         return isinstance(thing, (Node, Length))         # there, variables and lengths are nodes, too
 
@@ -33,7 +39,7 @@ class _Nodes(type):
         return Node(*args, **kwargs)
 
 
-class UOp(metaclass=_Nodes):
+class TinygradUOp(metaclass=NodeClass):
     """A node of the graph; its class methods make numbers, variables and parts of kernels.
 
     >>> isinstance(Tensor([1]).uop, UOp), UOp.const(dtypes.float32, 2).arg
@@ -59,3 +65,31 @@ class UOp(metaclass=_Nodes):
     @staticmethod
     def variable(name: str, min_val: int, max_val: int, dtype: Any = None) -> Variable:
         return Variable(name, min_val, max_val)
+
+
+UOp = TinygradUOp
+
+
+class LazyBuffer(metaclass=NodeClass):
+    """The node's name before 2025: `isinstance(x.lazydata, LazyBuffer)` holds. Nodes are made by tensors.
+
+    >>> isinstance((Tensor([1]) + 1).lazydata, LazyBuffer)
+    True
+    """
+
+    @staticmethod
+    def fromCPU(x: Any) -> Any:
+        """Says what to write instead: a tensor makes its node from values."""
+        raise _instead("fromCPU(array)", "Tensor(array).lazydata")
+
+    @staticmethod
+    def loadop(*given: Any, **options: Any) -> Any:
+        """Says what to write instead."""
+        raise _instead("loadop(op, shape, ...)", "Tensor.empty(shape).lazydata, Tensor.rand(shape).lazydata")
+
+    metaop = new = loadop
+
+
+def _instead(call: str, write: str) -> InputError:
+    return InputError("a LazyBuffer is made by a tensor", given=f"LazyBuffer.{call}", expected="a tensor's node",
+                      fix=f"write {write}")

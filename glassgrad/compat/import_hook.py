@@ -1,5 +1,5 @@
-"""The import hook. In: the name of a module of tinygrad's or PyTorch's. Out: a module whose names are looked up in
-`names.MODULES`."""
+"""The import hook. In: the name of a module of tinygrad's or PyTorch's. Out: a module whose names are looked up in the
+table of its adapter (`tinygrad/module_names.py`, `torch/module_names.py`)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,29 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from glassgrad.base.meanings import follow
-from glassgrad.compat.effects import add_methods, remove_methods
-from glassgrad.compat.names import MODULES
+from glassgrad.compat.tinygrad import module_names as tinygrad_names
+from glassgrad.compat.tinygrad.node_writes import add_methods, remove_methods
+from glassgrad.compat.torch import module_names as torch_names
 
-__all__ = ["install", "uninstall", "LibraryFinder"]
+__all__ = ["MODULES", "AliasModule", "LibraryFinder", "install", "instead_of", "uninstall"]
+
+MODULES = {**tinygrad_names.MODULES, **torch_names.MODULES}
+INSTEAD = {**tinygrad_names.INSTEAD, **torch_names.INSTEAD}
 
 
-class Alias(ModuleType):
-    """A module of another library, by name; its contents are glassgrad's."""
+def instead_of(name: str) -> str:
+    """What to use in place of a module or name of another library.
+
+    >>> instead_of("tinygrad.viz.cli")
+    'there is no browser visualizer; DEBUG=4 prints every stage of a kernel (docs/settings.md)'
+    """
+    while name not in INSTEAD:
+        name = name.rpartition(".")[0]
+    return INSTEAD[name]
+
+
+class AliasModule(ModuleType):
+    """A module of another library, by name; its contents are the adapter's."""
 
     def __getattr__(self, name: str) -> Any:
         sources, names = MODULES[self.__name__]
@@ -28,18 +42,19 @@ class Alias(ModuleType):
                 return sorted({*names, *[n for s in sources for n in _public(import_module(s))]})
             raise AttributeError(name)
         if name in names:
-            place, _, attribute = names[name].partition(":")
-            found = import_module(place)
+            module, _, attribute = names[name].partition(":")
+            found = import_module(module)
             value = getattr(found, attribute) if attribute else found
             setattr(self, name, value)
             return value
         for source in sources:
-            module = import_module(source)
-            if hasattr(module, name):
-                return getattr(module, name)     # not kept: the module's own value may change
-        if f"{self.__name__}.{name}" in MODULES:
-            return import_module(f"{self.__name__}.{name}")
-        raise AttributeError(f"{self.__name__}.{name} has no counterpart in glassgrad; docs/api.md lists what there is")
+            module_found = import_module(source)
+            if hasattr(module_found, name):
+                return getattr(module_found, name)     # not kept: the module's own value may change
+        full = f"{self.__name__}.{name}"
+        if full in MODULES:
+            return import_module(full)
+        raise AttributeError(f"{full} has no counterpart in glassgrad: {instead_of(full)}")
 
     def __dir__(self) -> list[str]:
         return list(self.__all__)
@@ -59,18 +74,14 @@ class LibraryFinder(MetaPathFinder, Loader):
         if name.partition(".")[0] != self.library:
             return None
         if name not in MODULES:
-            raise ModuleNotFoundError(
-                f"glassgrad.compat has no module {name!r}; docs/api.md lists what there is", name=name
-            )
+            raise ModuleNotFoundError(f"glassgrad.compat has no module {name!r}: {instead_of(name)}", name=name)
         return ModuleSpec(name, self, origin="glassgrad.compat", is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        # now, not at `install`: importing parts of this folder changes no numbers
-        follow("tinygrad" if self.library == "tinygrad" else "pytorch")
-        return Alias(spec.name, f"{spec.name}, answered by glassgrad.")
+        return AliasModule(spec.name, f"{spec.name}, answered by glassgrad.")
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing runs: names are looked up when they are asked for."""
+        """Nothing runs: a name is looked up when it is used."""
 
 
 _finders = {library: LibraryFinder(library) for library in ("tinygrad", "torch")}
@@ -82,8 +93,7 @@ def _forget(library: str) -> None:
 
 
 def install(library: str = "tinygrad") -> None:
-    """From now on `import tinygrad` (or `torch`) gives glassgrad, and calls mean what that library means
-    (`base/meanings.py`)."""
+    """From now on `import tinygrad` (or `torch`) gives the adapter of that library."""
     if _finders[library] not in sys.meta_path:
         _forget(library)
         if library == "tinygrad":
@@ -92,10 +102,9 @@ def install(library: str = "tinygrad") -> None:
 
 
 def uninstall(library: str = "tinygrad") -> None:
-    """`import tinygrad` (or `torch`) means what it says again, and calls mean what they mean here."""
+    """`import tinygrad` (or `torch`) gives the installed library again, if there is one."""
     if _finders[library] in sys.meta_path:
         sys.meta_path.remove(_finders[library])
         if library == "tinygrad":
             remove_methods()
-        follow("glassgrad")
         _forget(library)

@@ -1,4 +1,5 @@
-"""What PyTorch's scripts ask about the machine. In: names of devices. Out: answers that lead them to the processor."""
+"""torch.device, torch.backends and settings of the machine. In: names of devices. Out: devices that are here, and no
+others."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ __all__ = ["cudnn", "device", "get_num_threads", "mkldnn", "mps", "set_float32_m
 
 
 class device(str):
-    """A device's name, with PyTorch's parts: `device("cpu").type`. Its "cpu" is the device that is used by default.
+    """A device's name, with PyTorch's parts: `device("cpu").type`. "cuda" is accepted where `cuda.is_available()`.
 
     >>> device("cpu").type, device("cpu") == "cpu"
     ('cpu', True)
@@ -27,36 +28,40 @@ class device(str):
             raise DeviceError(f"there is no {kind} here", given=f'torch.device("{type}")',
                               expected=f"one of {', '.join(sorted(Device.records))}",
                               fix='ask first: torch.device("cuda" if torch.cuda.is_available() else "cpu")')
+        index = int(number) if number else index
+        if index not in (None, 0):
+            raise DeviceError("there is one device of a kind here", given=f'torch.device("{type}"), number {index}',
+                              expected="no number, or 0", fix=f'write torch.device("{kind}")')
         made = super().__new__(cls, kind)
-        made.type, made.index = kind, int(number) if number else index
+        made.type, made.index = kind, index
         return made
 
     def __repr__(self) -> str:
-        return f"device(type={self.type!r})"
+        return f"device(type={self.type!r}" + (")" if self.index is None else f", index={self.index})")
 
 
 def get_num_threads() -> int: return settings.THREADS
 
 
 def set_num_threads(threads: int) -> None:
-    """Nothing: `THREADS` in the environment says it, before the first kernel; answers do not depend on it."""
+    """Has no effect: `THREADS` in the environment sets it, before the first kernel; results do not depend on it."""
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """Nothing: products of float32 are computed in float32."""
+    """Has no effect: products of float32 are computed in float32."""
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Nothing: answers never depend on threads or timing here."""
+    """Has no effect: results never depend on threads or timing here."""
 
 
 def set_printoptions(**options: Any) -> None:
-    """Nothing: how a tensor is shown is not a setting here."""
+    """Has no effect: how a tensor is shown is not a setting here."""
 
 
 # -- torch.backends: libraries that PyTorch can use ----------------------------------------------------------------
-class _Absent:
-    """A library that is not there: it may be asked, and its settings set, without effect."""
+class AbsentLibrary:
+    """A library that is not here: `is_available()` is False, and its settings have no effect."""
     enabled = benchmark = deterministic = allow_tf32 = False
 
     def __init__(self, name: str):
@@ -69,5 +74,5 @@ class _Absent:
         return f"torch.backends.{self.name}, which is not here"
 
 
-mps, cudnn, mkldnn, cuda = (_Absent(name) for name in ("mps", "cudnn", "mkldnn", "cuda"))
-cuda.matmul = _Absent("cuda.matmul")  # type: ignore[attr-defined]
+mps, cudnn, mkldnn, cuda = (AbsentLibrary(name) for name in ("mps", "cudnn", "mkldnn", "cuda"))
+cuda.matmul = AbsentLibrary("cuda.matmul")  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from glassgrad.compat.helpers import ContextVar
+from glassgrad.compat.tinygrad.helpers import ContextVar
 
 # the name of each, and what it is when nobody says anything
 _NUMBERS: dict[str, int] = {name: 0 for name in """

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from glassgrad.compat.torch import autograd_functional as functional
+from glassgrad.compat.torch.functions import enable_grad, inference_mode, set_grad_enabled
 from glassgrad.tensor.autograd.function import Function
 from glassgrad.tensor.autograd.no_grad import no_grad
 from glassgrad.tensor.tensor import Tensor
-from glassgrad.torch import autograd_functional as functional
-from glassgrad.torch.operations import enable_grad, inference_mode, set_grad_enabled
 
 __all__ = ["Function", "Variable", "backward", "enable_grad", "functional", "grad", "inference_mode", "no_grad",
            "set_detect_anomaly", "set_grad_enabled"]

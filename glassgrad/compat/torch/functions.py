@@ -5,23 +5,20 @@ In: tensors. Out: tensors, pairs of them, or Python's own truth values.
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from glassgrad.base.errors import FormatError, GlassgradError, InputError
+from glassgrad.compat.torch.creation import as_tensor
+from glassgrad.compat.torch.file_writer import torch_file
+from glassgrad.compat.torch.nn import ADAPTER
+from glassgrad.compat.torch.torch_tensor import TorchTensor
 from glassgrad.compiler.graph.dtype import DType, dtypes, promote
 from glassgrad.nn import state
-from glassgrad.nn.state.formats.source import Source
-from glassgrad.nn.state.formats.torch_legacy import is_torch_legacy
-from glassgrad.nn.state.formats.torch_zip import is_torch_zip
 from glassgrad.tensor.autograd.no_grad import no_grad
 from glassgrad.tensor.tensor import Tensor
-from glassgrad.torch.creation import as_tensor
 
-__all__ = ["Tensor", "allclose", "broadcast_shapes", "broadcast_tensors", "cat", "column_stack", "compile", "concat",
+__all__ = ["allclose", "broadcast_shapes", "broadcast_tensors", "cat", "column_stack", "compile", "concat",
            "concatenate", "dstack", "einsum", "enable_grad", "equal", "finfo", "hstack", "iinfo", "inference_mode",
            "is_floating_point", "is_grad_enabled", "is_tensor", "load", "max", "min", "no_grad", "numel",
            "promote_types", "qr", "result_type", "save", "set_grad_enabled", "stack", "std", "std_mean", "svd", "var",
@@ -87,9 +84,9 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
     (2, 3)
     """
     several = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
-    total = Tensor.zeros(())
+    total = TorchTensor.zeros(())
     for shape in several:
-        total = total + Tensor.zeros(*shape)
+        total = total + TorchTensor.zeros(*shape)
     return total.shape
 
 
@@ -233,7 +230,7 @@ class enable_grad(inference_mode):
 
 def is_grad_enabled() -> bool:
     """Whether no `no_grad` block is open here."""
-    return Tensor([1.0]).mul(1).requires_grad is not False
+    return TorchTensor([1.0]).mul(1).requires_grad is not False
 
 
 def compile(model: Any = None, **options: Any) -> Any:
@@ -243,7 +240,7 @@ def compile(model: Any = None, **options: Any) -> Any:
 
 # -- files -------------------------------------------------------------------------------------------------------------
 def save(obj: Any, f: Any, **options: Any) -> None:
-    """Write tensors, and plain values around them, into a file of Python's pickles.
+    """Write tensors, and plain values around them, into a file that PyTorch reads too.
 
     >>> import io
     >>> file = io.BytesIO()
@@ -252,41 +249,13 @@ def save(obj: Any, f: Any, **options: Any) -> None:
     >>> load(file)["epoch"]
     3
     """
+    content = torch_file(obj)
     if hasattr(f, "write"):
-        pickle.dump(obj, f)
-        return
-    with open(f, "wb") as file:
-        pickle.dump(obj, file)
+        f.write(content)
+    else:
+        Path(f).write_bytes(content)
 
 
 def load(f: Any, map_location: Any = None, weights_only: bool = True, **options: Any) -> Any:
-    """What `save` wrote, or PyTorch's own `torch.save`: tensors and plain values. Nothing in a file is run."""
-    content = f.read() if hasattr(f, "read") else Path(f).read_bytes()
-    source = Source(content)
-    if is_torch_zip(source) or is_torch_legacy(source):
-        return state.torch_load(content)
-    try:
-        return _Plain(content).load()
-    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, AttributeError) as problem:
-        if isinstance(problem, GlassgradError):
-            raise
-        raise FormatError("this is no file of torch.save", given=str(problem) or type(problem).__name__,
-                          expected="what torch.save wrote", fix="for .safetensors use nn.state.safe_load") from problem
-
-
-class _Plain(pickle.Unpickler):
-    """Reads pickles of tensors and plain values, and refuses all others."""
-
-    def __init__(self, content: bytes):
-        super().__init__(io.BytesIO(content))
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _KNOWN:
-            return super().find_class(module, name)
-        raise InputError("a file of tensors does not name this", given=f"{module}.{name}",
-                         expected="tensors, numbers, strings, lists and dictionaries",
-                         fix="save model.state_dict(), not the model itself")
-
-
-_KNOWN = {("glassgrad.tensor.tensor", "_restored"), ("collections", "OrderedDict"),
-          ("glassgrad.compiler.graph.dtype", "dtype_by_name")}
+    """What `torch.save` wrote, here or in PyTorch: tensors and plain values. Nothing in a file is run."""
+    return ADAPTER.adopt(state.torch_load(f.read() if hasattr(f, "read") else f))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError
+from glassgrad.compat.torch.torch_tensor import TorchTensor
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.tensor import Tensor
 
@@ -51,9 +52,9 @@ def tensor(data: Any, dtype: DType | None = None, device: Any = None, requires_g
         data = Tensor.stack(*[as_tensor(x) for x in data]).detach()
         return tensor(data, dtype, device, requires_grad)
     place = None if device is None else str(device)
-    made = Tensor(data, dtype=dtype, device=place)
+    made = TorchTensor(data, dtype=dtype, device=place)
     if dtype is None and made.dtype is dtypes.int32 and not hasattr(data, "dtype"):
-        made = Tensor(data, dtype=dtypes.int64, device=place)
+        made = TorchTensor(data, dtype=dtypes.int64, device=place)
     return made.requires_grad_(requires_grad)
 
 
@@ -77,16 +78,16 @@ def scalar_tensor(s: float, **options: Any) -> Tensor: return tensor(float(s), *
 
 def from_numpy(ndarray: Any) -> Tensor:
     """A tensor of an array's values, in its type: a copy, where PyTorch shares the memory."""
-    return Tensor(ndarray, requires_grad=False)
+    return TorchTensor(ndarray, requires_grad=False)
 
 
 def _sizes(size: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
     return size if "size" not in options else (options.pop("size"),)
 
 
-def zeros(*size: Any, **options: Any) -> Tensor: return Tensor.zeros(*_sizes(size, options), **_options(options))
-def ones(*size: Any, **options: Any) -> Tensor: return Tensor.ones(*_sizes(size, options), **_options(options))
-def empty(*size: Any, **options: Any) -> Tensor: return Tensor.empty(*_sizes(size, options), **_options(options))
+def zeros(*size: Any, **options: Any) -> Tensor: return TorchTensor.zeros(*_sizes(size, options), **_options(options))
+def ones(*size: Any, **options: Any) -> Tensor: return TorchTensor.ones(*_sizes(size, options), **_options(options))
+def empty(*size: Any, **options: Any) -> Tensor: return TorchTensor.empty(*_sizes(size, options), **_options(options))
 
 
 def full(size: Any, fill_value: Any, **options: Any) -> Tensor:
@@ -97,17 +98,17 @@ def full(size: Any, fill_value: Any, **options: Any) -> Tensor:
     """
     if options.get("dtype") is None and isinstance(fill_value, int) and not isinstance(fill_value, bool):
         options["dtype"] = dtypes.int64
-    return Tensor.full(size, fill_value, **_options(options))
+    return TorchTensor.full(size, fill_value, **_options(options))
 
 
-def zeros_like(input: Tensor, **options: Any) -> Tensor: return Tensor.zeros(input.shape, **_like(input, options))
-def ones_like(input: Tensor, **options: Any) -> Tensor: return Tensor.ones(input.shape, **_like(input, options))
-def empty_like(input: Tensor, **options: Any) -> Tensor: return Tensor.empty(input.shape, **_like(input, options))
+def zeros_like(input: Tensor, **options: Any) -> Tensor: return TorchTensor.zeros(input.shape, **_like(input, options))
+def ones_like(input: Tensor, **options: Any) -> Tensor: return TorchTensor.ones(input.shape, **_like(input, options))
+def empty_like(input: Tensor, **options: Any) -> Tensor: return TorchTensor.empty(input.shape, **_like(input, options))
 
 
 def full_like(input: Tensor, fill_value: Any, **options: Any) -> Tensor:
     """One value everywhere, in another tensor's shape and type."""
-    return Tensor.full(input.shape, fill_value, **_like(input, options))
+    return TorchTensor.full(input.shape, fill_value, **_like(input, options))
 
 
 def arange(start: Any, end: Any = None, step: Any = 1, **options: Any) -> Tensor:
@@ -121,7 +122,7 @@ def arange(start: Any, end: Any = None, step: Any = 1, **options: Any) -> Tensor
     start, end, step = (x.item() if isinstance(x, Tensor) else x for x in (start, end, step))
     if options.get("dtype") is None and all(isinstance(x, int) for x in (start, end, step)):
         options["dtype"] = dtypes.int64
-    return Tensor.arange(start, end, step, **_options(options))
+    return TorchTensor.arange(start, end, step, **_options(options))
 
 
 def range(start: Any, end: Any, step: Any = 1, **options: Any) -> Tensor:
@@ -131,7 +132,7 @@ def range(start: Any, end: Any, step: Any = 1, **options: Any) -> Tensor:
 
 def linspace(start: Any, end: Any, steps: int, **options: Any) -> Tensor:
     """So many numbers from start to end, both with."""
-    return Tensor.linspace(start, end, steps, **_options(options))
+    return TorchTensor.linspace(start, end, steps, **_options(options))
 
 
 def logspace(start: Any, end: Any, steps: int, base: float = 10.0, **options: Any) -> Tensor:
@@ -141,7 +142,7 @@ def logspace(start: Any, end: Any, steps: int, base: float = 10.0, **options: An
 
 def eye(n: int, m: int | None = None, **options: Any) -> Tensor:
     """Ones on the diagonal."""
-    return Tensor.eye(n, m, **_options(options))
+    return TorchTensor.eye(n, m, **_options(options))
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
@@ -209,10 +210,10 @@ def seed() -> int:
     return chosen
 
 
-def rand(*size: Any, **options: Any) -> Tensor: return Tensor.rand(*_sizes(size, options), **_options(options))
-def randn(*size: Any, **options: Any) -> Tensor: return Tensor.randn(*_sizes(size, options), **_options(options))
-def rand_like(input: Tensor, **options: Any) -> Tensor: return Tensor.rand(input.shape, **_like(input, options))
-def randn_like(input: Tensor, **options: Any) -> Tensor: return Tensor.randn(input.shape, **_like(input, options))
+def rand(*size: Any, **options: Any) -> Tensor: return TorchTensor.rand(*_sizes(size, options), **_options(options))
+def randn(*size: Any, **options: Any) -> Tensor: return TorchTensor.randn(*_sizes(size, options), **_options(options))
+def rand_like(input: Tensor, **options: Any) -> Tensor: return TorchTensor.rand(input.shape, **_like(input, options))
+def randn_like(input: Tensor, **options: Any) -> Tensor: return TorchTensor.randn(input.shape, **_like(input, options))
 
 
 def randint(low: int, high: Any = None, size: Any = None, **options: Any) -> Tensor:
@@ -228,7 +229,7 @@ def randint(low: int, high: Any = None, size: Any = None, **options: Any) -> Ten
                          fix="write torch.randint(0, 10, (3,))")
     if high is None:
         low, high = 0, low
-    return Tensor.randint(*size, low=low, high=high, **{"dtype": dtypes.int64, **_options(options)})
+    return TorchTensor.randint(*size, low=low, high=high, **{"dtype": dtypes.int64, **_options(options)})
 
 
 def randint_like(input: Tensor, low: int, high: int | None = None, **options: Any) -> Tensor:
@@ -239,7 +240,7 @@ def randint_like(input: Tensor, low: int, high: int | None = None, **options: An
 
 def randperm(n: int, **options: Any) -> Tensor:
     """The numbers below n in random order."""
-    return Tensor.randperm(n, **{"dtype": dtypes.int64, **_options(options)})
+    return TorchTensor.randperm(n, **{"dtype": dtypes.int64, **_options(options)})
 
 
 def normal(mean: Any = 0.0, std: Any = 1.0, size: Sequence[int] | None = None, **options: Any) -> Tensor:
@@ -250,16 +251,16 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Sequence[int] | None = None, *
     """
     options = _options(options)
     if size is not None:
-        return Tensor.normal(*size, mean=mean, std=std, **options)
+        return TorchTensor.normal(*size, mean=mean, std=std, **options)
     mean, std = as_tensor(mean), as_tensor(std)
     spread = mean + std * 0
-    return (spread + std * Tensor.randn(*spread.shape, **options)).detach().requires_grad_(False)
+    return (spread + std * TorchTensor.randn(*spread.shape, **options)).detach().requires_grad_(False)
 
 
 def bernoulli(input: Tensor, p: float | None = None, **options: Any) -> Tensor:
     """Ones with these probabilities, else zeros."""
     _options(options)
-    return (Tensor.rand(*input.shape) < (input if p is None else p)).cast(input.dtype)
+    return (TorchTensor.rand(*input.shape) < (input if p is None else p)).cast(input.dtype)
 
 
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, **options: Any) -> Tensor:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from glassgrad.compat.helpers import colored
+from glassgrad.compat.tinygrad.helpers import colored
 
 __all__ = ["data64", "data64_le", "i2u", "getbits", "floordiv", "floormod", "time_to_str", "size_to_str", "pluralize",
            "to_mv", "from_mv", "mv_address", "flat_mv", "perf_counter_us", "count", "panic", "disable_gc",

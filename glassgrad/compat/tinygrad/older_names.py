@@ -21,8 +21,6 @@ sint = int | Length
 DTypeLike = Any
 ConstType = float | int | bool
 ReductionStr = Literal["mean", "sum", "none"]
-DTYPES_DICT = {name: kind for name, kind in ((n, getattr(dtypes, n)) for n in dir(dtypes))
-               if isinstance(kind, DType) and not name.startswith("default")}
 
 
 class _Group(type):

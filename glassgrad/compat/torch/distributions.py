@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import InputError
+from glassgrad.compat.torch.creation import as_tensor
+from glassgrad.compat.torch.torch_tensor import TorchTensor
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.tensor.tensor import Tensor
-from glassgrad.torch.creation import as_tensor
 
 __all__ = ["Bernoulli", "Categorical", "Distribution", "Exponential", "Independent", "Laplace",
            "LogNormal", "MultivariateNormal", "Normal", "Uniform", "kl_divergence"]
@@ -75,7 +76,7 @@ class Normal(Distribution):
     def variance(self) -> Tensor: return self.scale ** 2  # type: ignore[override]
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        return self.loc + self.scale * Tensor.randn(*self._extended(sample_shape), dtype=self.loc.dtype)
+        return self.loc + self.scale * TorchTensor.randn(*self._extended(sample_shape), dtype=self.loc.dtype)
 
     def log_prob(self, value: Any) -> Tensor:
         return -((value - self.loc) ** 2) / (2 * self.variance) - self.scale.log() - math.log(math.sqrt(2 * math.pi))
@@ -100,7 +101,7 @@ class Laplace(Distribution):
         self.batch_shape = self.loc.shape
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        u = Tensor.rand(*self._extended(sample_shape)) - 0.5
+        u = TorchTensor.rand(*self._extended(sample_shape)) - 0.5
         return self.loc - self.scale * u.sign() * (-2 * u.abs()).log1p()
 
     def log_prob(self, value: Any) -> Tensor: return -(2 * self.scale).log() - (value - self.loc).abs() / self.scale
@@ -115,7 +116,7 @@ class Uniform(Distribution):
         self.batch_shape = self.low.shape
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        return self.low + (self.high - self.low) * Tensor.rand(*self._extended(sample_shape))
+        return self.low + (self.high - self.low) * TorchTensor.rand(*self._extended(sample_shape))
 
     def log_prob(self, value: Any) -> Tensor:
         inside = (value >= self.low) * (value < self.high)
@@ -132,7 +133,7 @@ class Exponential(Distribution):
         self.batch_shape = self.rate.shape
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        return -(-Tensor.rand(*self._extended(sample_shape))).log1p() / self.rate
+        return -(-TorchTensor.rand(*self._extended(sample_shape))).log1p() / self.rate
 
     def log_prob(self, value: Any) -> Tensor: return self.rate.log() - self.rate * value
     def entropy(self) -> Tensor: return 1 - self.rate.log()
@@ -156,7 +157,7 @@ class Bernoulli(Distribution):
         self.batch_shape = self.probs.shape
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
-        return (Tensor.rand(*self._extended(sample_shape)) < self.probs).cast(self.probs.dtype).detach()
+        return (TorchTensor.rand(*self._extended(sample_shape)) < self.probs).cast(self.probs.dtype).detach()
 
     def log_prob(self, value: Any) -> Tensor:
         return value * self.logits.logsigmoid() + (1 - value) * (-self.logits).logsigmoid()
@@ -199,7 +200,7 @@ class Categorical(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         places = as_tensor(value).cast(dtypes.int64)
-        shape = (places + Tensor.zeros(*self.batch_shape, dtype=dtypes.int64)).shape
+        shape = (places + TorchTensor.zeros(*self.batch_shape, dtype=dtypes.int64)).shape
         chances = self.logits.expand(*shape, self.logits.shape[-1])
         return chances.gather(-1, places.expand(shape).unsqueeze(-1)).squeeze(-1)
 
@@ -228,7 +229,7 @@ class MultivariateNormal(Distribution):
     def covariance_matrix(self) -> Tensor: return self.scale_tril @ self.scale_tril.transpose(-2, -1)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        noise = Tensor.randn(*self._extended(sample_shape), 1)
+        noise = TorchTensor.randn(*self._extended(sample_shape), 1)
         return self.loc + (self.scale_tril @ noise).squeeze(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError
+from glassgrad.compat.torch.creation import Generator, tensor
+from glassgrad.compat.torch.torch_tensor import TorchTensor
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.tensor.tensor import Tensor
-from glassgrad.torch.creation import Generator, tensor
 
 __all__ = ["BatchSampler", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "RandomSampler", "Sampler",
            "SequentialSampler", "Subset", "TensorDataset", "WeightedRandomSampler", "default_collate", "random_split"]
@@ -113,7 +114,7 @@ def random_split(dataset: Any, lengths: Sequence[float], generator: Generator | 
 def _shuffled(n: int, generator: Generator | None) -> list[int]:
     if generator is not None:
         generator.take()
-    found: list[int] = Tensor.randperm(n).tolist()
+    found: list[int] = TorchTensor.randperm(n).tolist()
     return found
 
 
@@ -149,7 +150,7 @@ class RandomSampler(SequentialSampler):
 
     def __iter__(self) -> Iterator[int]:
         if self.replacement:
-            return iter(Tensor.randint(self.num_samples, high=len(self.data_source)).tolist())
+            return iter(TorchTensor.randint(self.num_samples, high=len(self.data_source)).tolist())
         return iter(_shuffled(len(self.data_source), self.generator)[:self.num_samples])
 
     def __len__(self) -> int:
@@ -203,7 +204,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     if isinstance(first, (bool, int, float)):
         return tensor(list(batch), dtype=dtypes.float64 if isinstance(first, float) else None)     # as PyTorch has it
     if hasattr(first, "__array_interface__"):
-        return Tensor.stack(*[Tensor(x, requires_grad=False) for x in batch])
+        return Tensor.stack(*[TorchTensor(x, requires_grad=False) for x in batch])
     if isinstance(first, Mapping):
         return {key: default_collate([example[key] for example in batch]) for key in first}
     if isinstance(first, tuple) and hasattr(first, "_fields"):
@@ -246,7 +247,7 @@ class DataLoader:
         elif self.batch_sampler is None:
             yield from (self.dataset[index] for index in self.sampler)
         elif type(self.dataset) is TensorDataset and self.collate_fn is None:
-            yield from ([t.detach() for t in self.dataset[Tensor(batch)]] for batch in self.batch_sampler)
+            yield from ([t.detach() for t in self.dataset[TorchTensor(batch)]] for batch in self.batch_sampler)
         else:
             yield from (collate([self.dataset[index] for index in batch]) for batch in self.batch_sampler)
 

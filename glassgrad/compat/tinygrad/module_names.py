@@ -1,0 +1,142 @@
+"""Which name of tinygrad's leads where. In: nothing. Out: `MODULES`, a table, and `INSTEAD`, what to use for the rest.
+
+For each module of tinygrad's: the modules that answer for it, and names that need an answer of their own as
+"module:name". Releases from 2023 on named things differently, so several modules may hold the same thing.
+"""
+
+from __future__ import annotations
+
+__all__ = ["INSTEAD", "MODULES"]
+
+Names = dict[str, str]
+HERE = "glassgrad.compat.tinygrad"
+
+
+def _of(module: str, *names: str) -> Names:
+    """These names, which that module has."""
+    return {name: f"{module}:{name}" for name in names}
+
+
+_DEVICE_NAME = _of("glassgrad.runtime.devices", "Device")
+_COUNTERS = _of("glassgrad.engine.counters", "GlobalCounters")
+_VARIABLE = _of("glassgrad.compiler.graph.symbolic", "Variable")
+_TYPES = _of("glassgrad.compiler.graph.dtype", "dtypes", "DType")
+_FUNCTION = _of("glassgrad.tensor.autograd.function", "Function")
+_BROADCAST = _of(f"{HERE}.older_names", "_broadcast_shape")
+_NUMPY_TYPES = _of(f"{HERE}.older_names", "_to_np_dtype", "_from_np_dtype")
+_TENSOR: Names = {"Tensor": f"{HERE}.tinygrad_tensor:TinygradTensor"}
+_METADATA = _of(f"{HERE}.absent_classes", "_METADATA")
+_SINT = _of(f"{HERE}.older_names", "sint")
+_MIXIN = _of(f"{HERE}.older_names", "ReductionStr")
+_WEB = _of(f"{HERE}.web_server", "HTTPRequestHandler", "TCPServerWithReuse")
+_SHAPE = _of("glassgrad.compiler.graph.view", "ShapeTracker", "View")
+_JIT: Names = {**_of("glassgrad.jit", "TinyJit"), **_of(f"{HERE}.helpers", "JIT"),
+               **_of("glassgrad.base.errors", "JitError")}
+_GRAPHS = _of(f"{HERE}.absent_classes", "GraphRunner", "MultiGraphRunner", "graph_class")
+_OPS: Names = {
+    **_of(f"{HERE}.older_names", "UnaryOps", "BinaryOps", "TernaryOps", "ReduceOps", "MovementOps", "LoadOps",
+          "MetaOps", "BufferOps", "GroupOp", "sym_infer", "resolve", "smax", "smin"),
+    **_of("glassgrad.compiler.graph.ops", "Ops"), **_of(f"{HERE}.kernel_nodes", "UOp", "KernelInfo", "AxisType"),
+    "LazyOp": "glassgrad.compiler.graph.uop:UOp", **_of("glassgrad.device", "Compiled"),
+    **_DEVICE_NAME, **_VARIABLE, **_SINT, **_BROADCAST}
+_DEVICE: Names = {
+    **_of("glassgrad.device", "Compiled", "Allocator", "LRUAllocator", "MallocAllocator", "Compiler", "Runner",
+          "CompileError", "Buffer"),
+    **_of(f"{HERE}.older_names", "is_dtype_supported", "canonicalize_device"), **_DEVICE_NAME}
+_LAZY: Names = {**_of(f"{HERE}.kernel_nodes", "LazyBuffer"), **_of(f"{HERE}.older_names", "create_schedule")}
+_DTYPE: Names = {
+    **_TYPES, **_NUMPY_TYPES, "to_dtype": "glassgrad.compiler.graph.dtype:dtype_by_name",
+    **_of(f"{HERE}.older_names", "least_upper_dtype", "least_upper_float", "DTypeLike", "ConstType"),
+    **_of(f"{HERE}.kernel_nodes", "AddrSpace"), "sum_acc_dtype": "glassgrad.tensor.methods.reduce:sum_dtype",
+    **_of(f"{HERE}.absent_classes", "ImageDType", "PtrDType"),
+    **_of(f"{HERE}.dtype_functions", "_to_torch_dtype", "_from_torch_dtype")}
+_SCHEDULE: Names = {
+    **_of(f"{HERE}.older_names", "create_schedule", "run_schedule", "run_linear", "lower_schedule",
+          "lower_schedule_item", "ExecItem"),
+    "ScheduleItem": "glassgrad.compiler.schedule.kernels:Item"}
+_RENDER: Names = {**_of("glassgrad.renderer.cstyle", "CStyleLanguage", "ClangRenderer"),
+                  "Renderer": "glassgrad.renderer.cstyle:CStyleLanguage",
+                  **_of(f"{HERE}.absent_classes", "CUDARenderer")}
+
+MODULES: dict[str, tuple[tuple[str, ...], Names]] = {
+    "tinygrad": ((), {
+        **_TENSOR, **_of("glassgrad.compiler.graph.dtype", "dtypes"), **_of("glassgrad.jit", "TinyJit"),
+        **_DEVICE_NAME, **_COUNTERS, **_VARIABLE, **_of(f"{HERE}.helpers", "Context", "getenv", "fetch"),
+        **_of(f"{HERE}.kernel_nodes", "UOp"), **_of(f"{HERE}.older_names", "function")}),
+    "tinygrad.tensor": ((), {
+        **_TENSOR, **_FUNCTION, **_TYPES, **_DEVICE_NAME, **_of(f"{HERE}.helpers", "TRAINING", "Context"),
+        **_NUMPY_TYPES, **_METADATA, **_of(f"{HERE}.more_helpers", "is_numpy_ndarray"), **_MIXIN, **_BROADCAST}),
+    "tinygrad.dtype": ((f"{HERE}.dtype_functions", f"{HERE}.settings_without_effect"), _DTYPE),
+    "tinygrad.helpers": ((f"{HERE}.helpers", f"{HERE}.more_helpers", f"{HERE}.settings_without_effect"),
+                         {**_TYPES, **_COUNTERS, **_METADATA, **_WEB}),
+    "tinygrad.device": ((), _DEVICE),
+    "tinygrad.ops": ((), {**_OPS, **_LAZY, **_DEVICE, **_COUNTERS}),
+    "tinygrad.uop": ((), _OPS),
+    "tinygrad.uop.ops": ((), _OPS),
+    "tinygrad.lazy": ((), {**_LAZY, **_OPS}),
+    "tinygrad.mlops": ((), _FUNCTION),
+    "tinygrad.function": ((), _FUNCTION),
+    "tinygrad.jit": ((), _JIT),
+    "tinygrad.features": ((), {}),
+    "tinygrad.features.jit": ((), _JIT),
+    "tinygrad.engine": ((), {}),
+    "tinygrad.engine.jit": ((), {**_JIT, **_GRAPHS}),
+    "tinygrad.engine.lazy": ((), {**_LAZY, **_OPS}),
+    "tinygrad.engine.schedule": ((), _SCHEDULE),
+    "tinygrad.engine.realize": ((), {
+        **_of("glassgrad.device", "Runner"), "CompiledRunner": "glassgrad.device:Runner", **_SCHEDULE,
+        **_of(f"{HERE}.absent_classes", "BufferCopy", "BufferXfer")}),
+    "tinygrad.mixin": ((), _MIXIN),
+    "tinygrad.mixin.op": ((), _MIXIN),
+    "tinygrad.viz": ((), {}),
+    "tinygrad.viz.serve": ((), _WEB),
+    "tinygrad.multi": ((), _of(f"{HERE}.absent_classes", "MultiLazyBuffer")),
+    "tinygrad.shape": ((), {}),
+    "tinygrad.shape.shapetracker": ((), _SHAPE),
+    "tinygrad.shape.view": ((), _SHAPE),
+    "tinygrad.shape.symbolic": ((), {**_VARIABLE, **_SINT}),
+    "tinygrad.renderer": ((), _RENDER),
+    "tinygrad.renderer.cstyle": ((), _RENDER),
+    "tinygrad.renderer.ptx": ((), _of(f"{HERE}.absent_classes", "PTXRenderer")),
+    "tinygrad.renderer.nir": ((), _of(f"{HERE}.absent_classes", "NIRRenderer")),
+    "tinygrad.renderer.wgsl": ((), _of(f"{HERE}.absent_classes", "WGSLRenderer")),
+    "tinygrad.renderer.llvmir": ((), _of(f"{HERE}.absent_classes", "LLVMRenderer")),
+    "tinygrad.runtime": ((), {}),
+    "tinygrad.runtime.ops_python": ((), _of(f"{HERE}.dtype_functions", "from_storage_scalar", "to_storage_scalar")),
+    "tinygrad.runtime.lib": ((), {**_DEVICE, "RawBuffer": "glassgrad.engine.buffer:Buffer",
+                                  "RawMallocBuffer": "glassgrad.engine.buffer:Buffer"}),
+    "tinygrad.nn": ((f"{HERE}.nn",), {}),
+    **{f"tinygrad.nn.{name}": ((f"{HERE}.nn.{name}",), {}) for name in ("optim", "state", "datasets")},
+}
+
+# modules without a counterpart, by the beginning of their names: what to use in their place
+INSTEAD: dict[str, str] = {
+    "tinygrad.codegen": "kernels are loop trees here: x.schedule()[0] shows one, glassgrad.compiler.optimize has the "
+                        "moves, glassgrad.compiler.render the renderers",
+    "tinygrad.schedule": "the scheduler is glassgrad.compiler.schedule; x.schedule() lists the kernels, each with its "
+                         "reason",
+    "tinygrad.engine.memory": "x.memory_plan() says what a computation needs; the planner is "
+                              "glassgrad.engine.memory_plan",
+    "tinygrad.engine.search": "BEAM=2 searches; docs/guide/beam.md",
+    "tinygrad.engine": "glassgrad.engine realizes and counts; x.schedule() and x.realize() are the way in",
+    "tinygrad.features": "BEAM=2 searches kernels (docs/guide/beam.md); images and graphs of tinygrad's are not here",
+    "tinygrad.gradient": "the gradient of each op is in glassgrad.compiler.graph.gradient",
+    "tinygrad.uop": "the node and its ops are glassgrad.compiler.graph.uop and ops; rules are "
+                    "glassgrad.compiler.graph.rules",
+    "tinygrad.shape": "from glassgrad.compiler.graph.view import ShapeTracker, View",
+    "tinygrad.runtime.ops_clang": 'the device CLANG: Tensor(values, device="CLANG"), or CLANG=1 in the environment',
+    "tinygrad.runtime.ops_cpu": 'the device CPU: Tensor(values, device="CPU"), or CPU=1 in the environment',
+    "tinygrad.runtime.ops_llvm": 'the device CPU, whose kernels are LLVM IR: Tensor(values, device="CPU")',
+    "tinygrad.runtime.ops_gpu": 'the device OPENCL: Tensor(values, device="OPENCL"), or GPU=1 in the environment',
+    "tinygrad.runtime.ops_cl": 'the device OPENCL: Tensor(values, device="OPENCL"), or GPU=1 in the environment',
+    "tinygrad.runtime.ops_cuda": 'the device CUDA: Tensor(values, device="CUDA"), or CUDA=1 in the environment',
+    "tinygrad.runtime.ops_nv": 'the device CUDA: Tensor(values, device="CUDA"), or CUDA=1 in the environment',
+    "tinygrad.runtime.ops_disk": 'a file as a device: Tensor.empty(4, device="disk:/tmp/numbers")',
+    "tinygrad.runtime": "glassgrad.device has the parts of a backend (docs/guide/07_custom_backend.md); "
+                        "Device.DEFAULT says which device is used",
+    "tinygrad.renderer": "from glassgrad.renderer.cstyle import CStyleLanguage",
+    "tinygrad.viz": "there is no browser visualizer; DEBUG=4 prints every stage of a kernel (docs/settings.md)",
+    "tinygrad.apps": "the examples folder has a language model",
+    "tinygrad.llm": "the examples folder has a language model",
+    "tinygrad": "docs/from_tinygrad.md says where things are, docs/api.md lists every name",
+}

@@ -1,0 +1,29 @@
+"""tinygrad.nn: glassgrad's layers, which make tensors of tinygrad's class. Below it: optim, state,
+datasets."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import glassgrad.nn
+from glassgrad.compat.adapter import Adapter
+from glassgrad.compat.tinygrad.tinygrad_tensor import TinygradTensor as Tensor
+
+__all__ = ["ADAPTER", "Tensor"]
+
+ADAPTER = Adapter(Tensor, __name__)
+
+
+def __getattr__(name: str) -> Any:
+    """A layer of glassgrad's, as a subclass that makes tensors of tinygrad's class."""
+    if name in ("optim", "state", "datasets"):
+        return import_module(f"glassgrad.compat.tinygrad.nn.{name}")
+    found = getattr(glassgrad.nn, name)
+    if isinstance(found, type) and issubclass(found, glassgrad.nn.Layer):
+        return ADAPTER.layer_class(found)
+    return ADAPTER.function(found) if name == "Parameter" else found
+
+
+def __dir__() -> list[str]:
+    return [name for name in dir(glassgrad.nn) if not name.startswith("_")]

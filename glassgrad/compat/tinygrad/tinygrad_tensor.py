@@ -1,0 +1,136 @@
+"""tinygrad's Tensor: glassgrad's, with the calls that mean something else there. In, out: tensors of this class.
+
+docs/from_tinygrad.md has a row for each, and says why glassgrad takes it otherwise.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.base.errors import InputError
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes, wrapped
+from glassgrad.compiler.graph.gradient import passes_to
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.tensor.autograd.leaves import leaves_among
+from glassgrad.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["TinygradTensor"]
+
+
+class TinygradTensor(Tensor):
+    """A tensor as tinygrad's scripts expect it; all it computes is of this class.
+
+    >>> x = TinygradTensor([100, 3], dtype=dtypes.uint8)
+    >>> (x + 300).tolist(), (-TinygradTensor([True])).tolist(), type(Tensor([1]) + x) is TinygradTensor
+    ([144, 47], [False], True)
+    """
+    __slots__ = ()
+
+    def __init__(self, data: Any, device: str | None = None, dtype: DType | str | None = None,
+                 requires_grad: bool | None = None):
+        if dtype is not None and isinstance(data, (int, list, tuple)) and dtype_by_name(dtype).kind in "iu":
+            data = _wrapped(data, dtype_by_name(dtype))
+        super().__init__(data, device, dtype, requires_grad)
+
+    def _with(self, uop: UOp) -> Self:
+        made = super()._with(uop)
+        if uop.dtype.kind == "f":
+            key = id(made)
+            _COMPUTED[key] = weakref.ref(made, lambda _: _COMPUTED.pop(key, None))
+        return made
+
+    # -- numbers that do not fit their type wrap around -----------------------------------------------------------
+    def _number(self, value: Any, dtype: DType, op: Op = o.ADD) -> UOp:
+        try:
+            return super()._number(value, dtype, op)
+        except InputError:
+            return const(wrapped(value, dtype), dtype)
+
+    @classmethod
+    def full(cls, shape: int | Sequence[int], fill_value: Any, dtype: DType | str | None = None,
+             device: str | None = None, requires_grad: bool | None = None, buffer: bool = True) -> Self:
+        """One value everywhere; an integer that does not fit its type wraps around.
+
+        >>> TinygradTensor.full((2,), 300, dtype=dtypes.uint8).tolist()
+        [44, 44]
+        """
+        if dtype is not None and dtype_by_name(dtype).kind in "iu" and isinstance(fill_value, int):
+            fill_value = wrapped(fill_value, dtype_by_name(dtype))
+        return super().full(shape, fill_value, dtype, device, requires_grad, buffer)
+
+    def neg(self) -> Self:
+        """The negative of each value; of truth values the opposite.
+
+        >>> TinygradTensor([True, False]).neg().tolist()
+        [False, True]
+        """
+        return self.bitwise_not() if self.dtype is dtypes.bool else super().neg()
+
+    def _product_dtype(self, factors: DType) -> DType:
+        return factors
+
+    def gelu(self, approximate: str = "tanh") -> Self:
+        """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, unless approximate="none".
+
+        >>> TinygradTensor([1.0]).gelu().item() == Tensor([1.0]).gelu("tanh").item()
+        True
+        """
+        return super().gelu(approximate)
+
+    # -- gradients ----------------------------------------------------------------------------------------------
+    def clone(self, device: str | None = None) -> Self:
+        """A copy with memory of its own, and a copy of the gradient.
+
+        >>> TinygradTensor([1.0]).clone().tolist()
+        [1.0]
+        """
+        made = super().clone(device)
+        if self.grad is not None:
+            made.grad = self.grad.clone(device)
+        return made
+
+    def backward(self, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False) -> Self:
+        """Fill `grad` of every leaf, and of every live tensor on the way from a leaf to this value.
+
+        >>> x = TinygradTensor([1.0, 2.0])
+        >>> y = x * 3
+        >>> _ = y.sum().backward()
+        >>> y.grad.tolist(), x.grad.tolist()
+        ([1.0, 1.0], [3.0, 3.0])
+        """
+        super().backward(gradient, retain_graph, create_graph)
+        on_the_way = _computed_on_the_way(self.uop.toposort())
+        found: list[Any] = self.gradient(*on_the_way, gradient=gradient) if on_the_way else []
+        for tensor, part in zip(on_the_way, found):
+            tensor.grad = part if tensor.grad is None else tensor.grad + part
+        return self
+
+
+_COMPUTED: dict[int, weakref.ref[TinygradTensor]] = {}      # float tensors that were computed, while they are alive
+
+
+def _computed_on_the_way(nodes: Iterable[UOp]) -> list[TinygradTensor]:
+    """The live tensors that were computed from leaves that take a gradient, among these nodes, in no fixed order."""
+    order = list(nodes)
+    leaves = [(n, t) for n, t in leaves_among(order) if t.dtype.kind == "f" and t.requires_grad is not False]
+    between, held = {node for node, _ in leaves}, {id(leaf) for _, leaf in leaves}
+    for node in order:
+        if any(source in between for source in passes_to(node)):
+            between.add(node)
+    live = (reference() for reference in list(_COMPUTED.values()))
+    return [t for t in live
+            if t is not None and t.uop in between and t.requires_grad is not False and id(t) not in held]
+
+
+def _wrapped(data: Any, dtype: DType) -> Any:
+    """Nested lists whose integers fit into a type."""
+    if isinstance(data, (list, tuple)):
+        return [_wrapped(value, dtype) for value in data]
+    return wrapped(data, dtype) if type(data) is int and not dtype.min <= data <= dtype.max else data

@@ -1,0 +1,89 @@
+"""PyTorch's namespace, answered by glassgrad. In: `torch.cat([x, y], 1)` as scripts write it. Out: our tensors.
+
+    import glassgrad.torch as torch                       # in place of: import torch
+    import glassgrad.torch.nn as nn, glassgrad.nn.functional as F
+    python -m glassgrad.compat --torch script.py          # or leave the script as it is
+
+A function that is a method of the tensor is that method with the tensor first. Functions that PyTorch calls otherwise
+are in the files of this folder, by theme: creation, joining and predicates, gradients, distributions, batches of data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from glassgrad.base.errors import MemoryLimitError as OutOfMemoryError  # noqa: F401
+from glassgrad.compat.torch import creation, devices, functions
+from glassgrad.compat.torch.torch_tensor import TorchTensor as Tensor
+from glassgrad.compiler.graph.dtype import DType as dtype, dtypes  # noqa: F401
+from glassgrad.nn import functional as _functional
+from glassgrad.nn.optim.mixed_precision import autocast  # noqa: F401
+
+pi, e, inf, nan = math.pi, math.e, math.inf, math.nan
+Size = tuple
+strided = "strided"                      # the one layout there is
+__version__ = "2.13.0+glassgrad"         # whose names these are; programs compare it
+
+# modules of PyTorch's, and where they are here
+_MODULES = {"nn": "glassgrad.compat.torch.nn", "optim": "glassgrad.nn.optim",
+            "amp": "glassgrad.nn.optim.mixed_precision", "backends": "glassgrad.compat.torch.devices",
+            "random": "glassgrad.compat.torch.creation",
+            **{name: f"glassgrad.compat.torch.{name}" for name in (
+                "autograd", "cuda", "distributions", "func", "linalg", "special", "utils")}}
+# element types, by the names of the module and of the older constructors
+_TYPES = {"float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "long": dtypes.int64,
+          "int": dtypes.int32, "short": dtypes.int16, "bool": dtypes.bool, "uint8": dtypes.uint8,
+          **{name: getattr(dtypes, name) for name in (
+              "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint16", "uint32",
+              "uint64", "float8_e4m3fn", "float8_e5m2")}}
+_LEGACY = {"FloatTensor": dtypes.float32, "DoubleTensor": dtypes.float64, "HalfTensor": dtypes.float16,
+           "LongTensor": dtypes.int64, "IntTensor": dtypes.int32, "ShortTensor": dtypes.int16,
+           "ByteTensor": dtypes.uint8, "CharTensor": dtypes.int8, "BoolTensor": dtypes.bool}
+
+
+def _method(name: str) -> Callable[..., Any]:
+    """A method of the tensor as a function; a number or a list in the tensor's place becomes one."""
+    def function(*arguments: Any, **options: Any) -> Any:
+        first, *rest = arguments or (options.pop("input"),)
+        out = options.pop("out", None)
+        found = getattr(creation.as_tensor(first), name)(*rest, **options)
+        return found if out is None else out.assign(found)
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = getattr(Tensor, name).__doc__
+    return function
+
+
+def _legacy(name: str) -> Callable[..., Any]:
+    """torch.LongTensor(...): values of one type, or a tensor of that shape."""
+    def make(*given: Any) -> Any:
+        if given and all(isinstance(size, int) for size in given):
+            return Tensor.zeros(*given, dtype=_LEGACY[name], requires_grad=False)
+        return creation.tensor(given[0] if given else [], dtype=_LEGACY[name])
+    make.__name__ = name
+    return make
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(_MODULES[name])
+    if name in _TYPES:
+        return _TYPES[name]
+    if name in _LEGACY:
+        return _legacy(name)
+    for part in (creation, functions, devices):
+        if name in part.__all__:
+            return getattr(part, name)
+    if name in _functional.__all__:
+        return getattr(_functional, name)
+    if not name.startswith("_") and callable(getattr(Tensor, name, None)):
+        return _method(name)
+    raise AttributeError(f"torch.{name} has no counterpart in glassgrad; docs/api.md lists what there is")
+
+
+def __dir__() -> list[str]:
+    methods = [name for name in dir(Tensor) if not name.startswith("_") and callable(getattr(Tensor, name))]
+    return sorted({*globals(), *_MODULES, *_TYPES, *_LEGACY, *creation.__all__, *functions.__all__, *devices.__all__,
+                   *_functional.__all__, *methods})

@@ -1,0 +1,32 @@
+"""Which module of PyTorch's is which module here. In: nothing. Out: `MODULES` and `INSTEAD`, tables as for tinygrad."""
+
+from __future__ import annotations
+
+__all__ = ["INSTEAD", "MODULES"]
+
+HERE = "glassgrad.compat.torch"
+
+MODULES: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "torch": ((HERE,), {"__version__": f"{HERE}:__version__"}),
+    **{f"torch.{name}": ((f"{HERE}.nn",), {}) for name in ("nn", "nn.parameter", "nn.modules")},
+    **{f"torch.nn.{name}": ((f"glassgrad.nn.{name}",), {}) for name in ("functional", "init", "utils")},
+    "torch.optim": (("glassgrad.nn.optim",), {}),
+    "torch.optim.lr_scheduler": (("glassgrad.nn.optim.lr_scheduler",), {}),
+    **{f"torch.{name}": (("glassgrad.nn.optim.mixed_precision",), {}) for name in ("amp", "cuda.amp")},
+    "torch.backends": ((f"{HERE}.devices",), {}),
+    "torch.backends.cudnn": ((), {}),
+    "torch.random": ((f"{HERE}.creation",), {}),
+    **{f"torch.{name}": ((f"{HERE}.{name}",), {}) for name in (
+        "autograd", "cuda", "distributions", "func", "linalg", "special", "utils", "utils.checkpoint", "utils.data")},
+    "torch.autograd.functional": ((f"{HERE}.autograd_functional",), {}),
+}
+
+# modules without a counterpart, by the beginning of their names: what to use in their place
+INSTEAD: dict[str, str] = {
+    "torch.distributed": "a tensor is on one device here; run one process for each",
+    "torch.jit": "kernels are always compiled; glassgrad.TinyJit replays a function",
+    "torch.onnx": "save the weights with nn.state.safe_save",
+    "torch.quantization": "cast the weights: x.cast(dtypes.int8)",
+    "torch.fx": "x.uop is the graph of a tensor",
+    "torch": "docs/from_pytorch.md says where things are, docs/api.md lists every name",
+}

@@ -1,0 +1,26 @@
+"""torch.nn: glassgrad's layers, which make tensors of PyTorch's class and begin in training. Below it: functional,
+init, utils."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import glassgrad.nn
+from glassgrad.compat.adapter import Adapter
+from glassgrad.compat.torch.torch_tensor import TorchTensor
+
+__all__ = ["ADAPTER"]
+
+ADAPTER = Adapter(TorchTensor, __name__, training=True)
+
+
+def __getattr__(name: str) -> Any:
+    """A layer of glassgrad's, as a subclass that begins in training and makes tensors of PyTorch's class."""
+    found = getattr(glassgrad.nn, name)
+    if isinstance(found, type) and issubclass(found, glassgrad.nn.Layer):
+        return ADAPTER.layer_class(found)
+    return ADAPTER.function(found) if name == "Parameter" else found
+
+
+def __dir__() -> list[str]:
+    return [name for name in dir(glassgrad.nn) if not name.startswith("_")]

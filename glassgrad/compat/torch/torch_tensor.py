@@ -1,0 +1,39 @@
+"""PyTorch's Tensor: glassgrad's, with the calls that mean something else there. In, out: tensors of this class."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from glassgrad.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["TorchTensor"]
+
+
+class TorchTensor(Tensor):
+    """A tensor as PyTorch's scripts expect it; all it computes is of this class.
+
+    >>> x = TorchTensor([[1, 5], [7, 2]])
+    >>> x.max(1).values.tolist(), x.max(1).indices.tolist(), type(Tensor([1]) + x) is TorchTensor
+    ([5, 7], [1, 0], True)
+    """
+    __slots__ = ()
+
+    def max(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None) -> Any:
+        """The largest value; along an axis the values and their indices; beside another tensor the larger of each pair.
+
+        >>> TorchTensor([[1, 5], [7, 2]]).max(0).indices.tolist()
+        [1, 0]
+        """
+        return super().max(None, keepdim, dim=axis) if isinstance(axis, int) else super().max(axis, keepdim, dim=dim)
+
+    def min(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None) -> Any:
+        """The smallest value; along an axis the values and their indices; beside another tensor the smaller of each
+        pair.
+
+        >>> TorchTensor([[1, 5], [7, 2]]).min(0).values.tolist()
+        [1, 2]
+        """
+        return super().min(None, keepdim, dim=axis) if isinstance(axis, int) else super().min(axis, keepdim, dim=dim)

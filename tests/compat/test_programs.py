@@ -1,0 +1,115 @@
+"""Programs that texts about tinygrad show run under `python -m glassgrad.compat`; the map of its files is true."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from glassgrad.compat.import_hook import INSTEAD, MODULES, install, instead_of, uninstall
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
+PAGE = (ROOT / "docs" / "from_tinygrad.md").read_text()
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+@pytest.mark.slow_on("PYTHON")
+def test_a_program_of_a_text_runs(program: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "glassgrad.compat", str(program)], capture_output=True, text=True,
+                          timeout=300, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_programs_are_those_that_texts_show() -> None:
+    assert {path.stem for path in PROGRAMS} == {
+        "first_tensors", "lazy_graph", "schedule", "op_kinds", "views", "gradients", "mlp", "cnn", "save_and_load",
+        "custom_op", "custom_backend", "jit", "transformer"}
+
+
+# -- what is not here says what to use -------------------------------------------------------------------------------
+ABSENT = {
+    "tinygrad.codegen.kernel": "kernels are loop trees here",
+    "tinygrad.codegen.opt.heuristic": "kernels are loop trees here",
+    "tinygrad.runtime.ops_clang": 'the device CLANG: Tensor(values, device="CLANG"), or CLANG=1 in the environment',
+    "tinygrad.runtime.ops_gpu": "GPU=1 in the environment",
+    "tinygrad.runtime.ops_metal": "docs/guide/07_custom_backend.md",
+    "tinygrad.engine.search": "BEAM=2",
+    "tinygrad.schedule.rangeify": "glassgrad.compiler.schedule",
+    "tinygrad.gradient": "glassgrad.compiler.graph.gradient",
+    "tinygrad.no_such_module": "docs/from_tinygrad.md says where things are",
+}
+
+
+@pytest.mark.parametrize("module", ABSENT)
+def test_a_module_without_a_counterpart_says_what_to_use(module: str) -> None:
+    try:
+        install()
+        with pytest.raises(ModuleNotFoundError, match=re.escape(ABSENT[module])) as caught:
+            __import__(module)
+        assert f"glassgrad.compat has no module {module!r}: " in str(caught.value) or "." in module
+    finally:
+        uninstall()
+
+
+def test_a_name_without_a_counterpart_says_what_to_use() -> None:
+    try:
+        install()
+        import tinygrad.uop.ops
+        with pytest.raises(AttributeError) as caught:
+            tinygrad.uop.ops.PatternMatcher  # noqa: B018
+        assert str(caught.value) == (
+            "tinygrad.uop.ops.PatternMatcher has no counterpart in glassgrad: the node and its ops are "
+            "glassgrad.compiler.graph.uop and ops; rules are glassgrad.compiler.graph.rules")
+    finally:
+        uninstall()
+
+
+def test_lazy_buffers_are_made_by_tensors() -> None:
+    from glassgrad import InputError, Tensor
+    from glassgrad.compat.tinygrad.kernel_nodes import LazyBuffer
+    assert isinstance((Tensor([1]) + 1).lazydata, LazyBuffer) and not isinstance(Tensor([1]), LazyBuffer)
+    with pytest.raises(InputError) as caught:
+        LazyBuffer.fromCPU([1.0])
+    assert str(caught.value).partition("\n  at:")[0] == (
+        "a LazyBuffer is made by a tensor\n"
+        "  given:    LazyBuffer.fromCPU(array)\n"
+        "  expected: a tensor's node\n"
+        "  fix:      write Tensor(array).lazydata")
+
+
+@pytest.mark.parametrize("start", INSTEAD)
+def test_every_module_that_an_answer_names_is_there(start: str) -> None:
+    for name in re.findall(r"glassgrad(?:\.\w+)+", INSTEAD[start]):
+        path = ROOT.joinpath(*name.split("."))
+        assert path.is_dir() or path.with_suffix(".py").is_file() or \
+            hasattr(__import__("glassgrad"), name.split(".")[1]), name
+    for page in re.findall(r"docs/[\w/]+\.md", INSTEAD[start]):
+        assert (ROOT / page).is_file(), page
+
+
+# -- the map of files ------------------------------------------------------------------------------------------------
+def rows() -> list[list[str]]:
+    section = PAGE.partition("## tinygrad's files, and ours\n")[2].partition("\n## ")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines()
+            if line.startswith("| `")]
+
+
+def test_the_map_of_files_has_rows() -> None:
+    assert len(rows()) >= 25
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0].strip("`"))
+def test_a_row_of_the_map_is_true(row: list[str]) -> None:
+    theirs, ours, _ = row
+    places = re.findall(r"\]\(\.\./([\w/.]+)\)", ours)
+    assert places, ours
+    for place in places:
+        assert (ROOT / place).exists(), place
+    for file in re.findall(r"`([\w/.]+)`", theirs):
+        module = "tinygrad." + file.removesuffix(".py").removesuffix("/").removesuffix("/__init__").replace("/", ".")
+        assert module in MODULES or instead_of(module) != INSTEAD["tinygrad"], f"{module} is neither here nor answered"
