@@ -27,7 +27,7 @@ from glassgrad.jit.tracing import Source, Traced, shows_another
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.leaves import RESET
 from glassgrad.tensor.evaluate import computed_array
-from glassgrad.tensor.methods.random import _streams
+from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.tensor import Tensor, class_of_results
 
 __all__ = ["STALE", "Captured"]
@@ -165,7 +165,7 @@ class Captured:
         if self.given_itself and any(reference() is None for reference in self.given_itself):
             self.why = "a tensor it returns is gone"
             return True
-        if self.random_cells and _streams.seed is not self.seed:
+        if self.random_cells and streams.seed is not self.seed:
             self.why = "there is a new random seed"
             return True
         for reference, node in self.lazy:
@@ -281,8 +281,8 @@ class Captured:
             array[position] = address
         self.standing.begin()
         for stream, address, dtype in self.random_cells:
-            ctypes.memmove(address, scalar_bytes((_streams.count + stream) & 0xFFFFFFFF, dtype), 8)
-        _streams.count += self.drawn
+            ctypes.memmove(address, scalar_bytes((streams.count + stream) & 0xFFFFFFFF, dtype), 8)
+        streams.count += self.drawn
         for cell, address, dtype in self.other_cells:
             ctypes.memmove(address, scalar_bytes(cell.value, dtype), 8)
         for symbol, address in self.sizes:

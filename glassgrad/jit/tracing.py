@@ -28,8 +28,8 @@ from glassgrad.jit.live_tensors import Living
 from glassgrad.jit.object_paths import PLAIN, Place
 from glassgrad.jit.replaced_state import Guests, Reference, State, as_buffer, is_nest, mapped, of_trace, tensors_of
 from glassgrad.tensor.autograd.leaves import cut_off, hold, holders, is_cut_off, is_held
-from glassgrad.tensor.methods.random import _streams
-from glassgrad.tensor.methods.shape.indexing import VIEWS
+from glassgrad.tensor.formulas.indexing import VIEWS
+from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.tensor import Tensor, class_of_results
 
 __all__ = ["Source", "Traced", "shows_another"]
@@ -119,8 +119,8 @@ class Traced:
         args, kwargs = mapped(args, stand_in), mapped(kwargs, stand_in)
         _realize_fresh(surroundings.tensors)
         lazy = [(t, t.uop, as_buffer(t)) for t in states if t.uop.base.op is not o.BUFFER]
-        first, dice = _streams.count, random.getstate()
-        self.seed = _streams.seed
+        first, dice = streams.count, random.getstate()
+        self.seed = streams.seed
         with Living() as living, record(s.name for s in symbols) as self.trace:
             for tensor, _, node in lazy:         # read as an argument would be
                 tensor.uop = node
@@ -148,7 +148,7 @@ class Traced:
                 for tensor in waiting:
                     if id(tensor) in self.cut_off:
                         cut_off(tensor.uop)
-        self.streams = (first, _streams.count)
+        self.streams = (first, streams.count)
         own = {id(a): tensor for a, tensor in zip(self.arguments, originals)}
         self.places = {id(a): i for i, a in enumerate(self.arguments)}
         self.form = result

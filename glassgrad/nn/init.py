@@ -9,29 +9,28 @@ has `in` inputs and `out` outputs for every place of its window.
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.tensor.argument_checks import explaining
+from glassgrad.tensor import checks
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["calculate_gain", "constant_", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_",
            "orthogonal_", "sparse_", "trunc_normal_", "uniform_", "xavier_normal_", "xavier_uniform_", "zeros_"]
 
-_explained = partial(explaining, room="nn.init")
 _GAINS = {"tanh": 5 / 3, "relu": math.sqrt(2), "selu": 3 / 4}
 _GAINS |= dict.fromkeys(("linear", "sigmoid", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
                          "conv_transpose3d"), 1.0)
 
 
-@_explained
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """By how much a nonlinearity shrinks the spread of what it is given; weights start larger by as much.
 
     >>> calculate_gain("relu"), calculate_gain("linear")
     (1.4142135623730951, 1.0)
     """
+    checks.strings("calculate_gain", nonlinearity=nonlinearity)
+    param = checks.number_or_none("calculate_gain", param=param)
     if nonlinearity == "leaky_relu":
         return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
     if nonlinearity not in _GAINS:
@@ -60,51 +59,49 @@ def _inputs_and_outputs(tensor: Any) -> tuple[int, int]:
 
 
 # -- by value --------------------------------------------------------------------------------------------------------
-@_explained
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """One value everywhere.
 
     >>> constant_(Tensor.zeros(2), 3).tolist()
     [3.0, 3.0]
     """
+    val = checks.number("constant_", val=val)
     return _filled(tensor, lambda shape: Tensor.full(shape, float(val)))
 
 
-@_explained
 def ones_(tensor: Tensor) -> Tensor:
     """Ones."""
     return _filled(tensor, lambda shape: Tensor.ones(*shape))
 
 
-@_explained
 def zeros_(tensor: Tensor) -> Tensor:
     """Zeros."""
     return _filled(tensor, lambda shape: Tensor.zeros(*shape))
 
 
-@_explained
 def eye_(tensor: Tensor) -> Tensor:
     """Ones on the diagonal of a matrix."""
     return _filled(tensor, lambda shape: Tensor.eye(*shape))
 
 
-@_explained
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
     """Numbers spread evenly from a to b.
 
     >>> uniform_(Tensor.zeros(2), 5, 5).tolist()
     [5.0, 5.0]
     """
+    a = checks.number("uniform_", a=a)
+    b = checks.number("uniform_", b=b)
     return _filled(tensor, lambda shape: Tensor.uniform(*shape, low=a, high=b))
 
 
-@_explained
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Normally distributed numbers."""
+    mean = checks.number("normal_", mean=mean)
+    std = checks.number("normal_", std=std)
     return _filled(tensor, lambda shape: Tensor.normal(*shape, mean=mean, std=std))
 
 
-@_explained
 def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
     """Normally distributed numbers from a to b only: a place between the ends, turned back by the inverse of the
     distribution.
@@ -113,26 +110,30 @@ def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float 
     >>> x.abs().max().item() <= 0.5
     True
     """
+    mean = checks.number("trunc_normal_", mean=mean)
+    std = checks.number("trunc_normal_", std=std)
+    a = checks.number("trunc_normal_", a=a)
+    b = checks.number("trunc_normal_", b=b)
     low, high = (math.erf((end - mean) / (std * math.sqrt(2))) for end in (a, b))
     return _filled(tensor, lambda shape: (
         Tensor.uniform(*shape, low=low, high=high).erfinv() * (std * math.sqrt(2)) + mean).clamp(a, b))
 
 
 # -- by inputs and outputs -------------------------------------------------------------------------------------------
-@_explained
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     """Evenly spread, so that neither values nor gradients grow from layer to layer (Glorot and Bengio, 2010).
 
     >>> xavier_uniform_(Tensor.zeros(3, 3)).abs().max().item() <= 1
     True
     """
+    gain = checks.number("xavier_uniform_", gain=gain)
     bound = gain * math.sqrt(6 / sum(_inputs_and_outputs(tensor)))
     return uniform_(tensor, -bound, bound)
 
 
-@_explained
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     """The same, normally distributed."""
+    gain = checks.number("xavier_normal_", gain=gain)
     return normal_(tensor, 0.0, gain * math.sqrt(2 / sum(_inputs_and_outputs(tensor))))
 
 
@@ -144,24 +145,27 @@ def _kaiming_deviation(tensor: Any, a: float, mode: str, nonlinearity: str) -> f
     return calculate_gain(nonlinearity, a) / math.sqrt(max(count, 1))
 
 
-@_explained
 def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
     """Evenly spread, so that values stay of one size through rectifiers (He et al., 2015).
 
     >>> kaiming_uniform_(Tensor.zeros(4, 6), nonlinearity="relu").abs().max().item() <= 1
     True
     """
+    a = checks.number("kaiming_uniform_", a=a)
+    checks.strings("kaiming_uniform_", mode=mode)
+    checks.strings("kaiming_uniform_", nonlinearity=nonlinearity)
     bound = math.sqrt(3) * _kaiming_deviation(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound)
 
 
-@_explained
 def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
     """The same, normally distributed."""
+    a = checks.number("kaiming_normal_", a=a)
+    checks.strings("kaiming_normal_", mode=mode)
+    checks.strings("kaiming_normal_", nonlinearity=nonlinearity)
     return normal_(tensor, 0.0, _kaiming_deviation(tensor, a, mode, nonlinearity))
 
 
-@_explained
 def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     """Rows (or columns, where they are fewer) that stand at right angles, each of length `gain` (Saxe et al., 2014).
 
@@ -169,6 +173,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     >>> (w @ w.T).round().abs().tolist()          # a rounded 0 may be -0
     [[1.0, 0.0], [0.0, 1.0]]
     """
+    gain = checks.number("orthogonal_", gain=gain)
     _inputs_and_outputs(tensor)
 
     def made(shape: tuple[int, ...]) -> Tensor:
@@ -181,7 +186,6 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 
 
 # -- mostly zeros ----------------------------------------------------------------------------------------------------
-@_explained
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     """A convolution's weight that passes its input on, in each group: ones in the middle of the windows of channels
     that go to themselves.
@@ -189,6 +193,7 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     >>> dirac_(Tensor.zeros(2, 2, 3))[:, :, 1].tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
+    groups = checks.integer("dirac_", groups=groups)
     if isinstance(tensor, Tensor) and (tensor.ndim not in (3, 4, 5) or tensor.shape[0] % groups):
         raise ShapeError("dirac_ fills the weight of a convolution", given=f"shape {tensor.shape}, groups={groups}",
                          expected="(out, in, ...window) of 3 to 5 axes, groups that divide out",
@@ -202,13 +207,14 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     return _filled(tensor, made)
 
 
-@_explained
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
     """Normally distributed numbers, a share of each column zeros (Martens, 2010).
 
     >>> (sparse_(Tensor.ones(10, 4), 0.3) == 0).sum(0).tolist()
     [3, 3, 3, 3]
     """
+    sparsity = checks.number("sparse_", sparsity=sparsity)
+    std = checks.number("sparse_", std=std)
     if isinstance(tensor, Tensor) and tensor.ndim != 2:
         raise ShapeError("sparse_ fills a matrix", given=f"shape {tensor.shape}", expected="2 axes",
                          fix="reshape the weight first")

@@ -1,15 +1,15 @@
-"""What a tensor is: a node of the graph, a gradient, a wish for one. In: values or nodes. Out: `Core`.
+"""The state of a tensor and what its methods share. In: values or nodes. Out: `TensorBase`.
 
-The rooms of tensor/ that end in a class each add methods to the class of another: core <- casts <- arithmetic <-
-operators <- movement <- ... <- Tensor. So a room uses only what stands beneath it, and each method is found by name in
-one file. What they compute with, on nodes, is in formulas/.
+`Tensor` inherits flat mixins, one theme each (`methods/`), and each mixin inherits only the class here: it reads the
+node, computes with formulas on nodes (`formulas/`), and makes a result with `_with`. A mixin imports neither `Tensor`
+nor another mixin. Does not know any operation.
 """
 
 from __future__ import annotations
 
 import math
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
@@ -21,8 +21,8 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine.capture import touch
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd import no_grad as no_gradient
-from glassgrad.tensor.autograd.leaves import RESET, hold
-from glassgrad.tensor.broadcast import number, size_from
+from glassgrad.tensor.autograd.leaves import RESET, assigned, has_another_value, hold, is_held
+from glassgrad.tensor.broadcast import number, plain_number, size_from, whole
 from glassgrad.tensor.formulas.bits import reread
 from glassgrad.tensor.memory.disk import on_disk, reread_in_place, stored
 from glassgrad.tensor.memory.file_mapping import of_file
@@ -31,12 +31,26 @@ from glassgrad.tensor.memory.host_values import is_torch, read_value
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Core"]
+__all__ = ["Found", "TensorBase"]
 
 _create = object.__new__
 
 
-class Core:
+class Found(NamedTuple):
+    """Values, and the indices they came from."""
+    values: Any
+    indices: Any
+
+
+def _as_bool(value: Any) -> bool:
+    """True or False, where a user wrote 1 or 0."""
+    if whole(value) is None:
+        raise InputError("requires_grad is True, False or None", given=f"{value!r} of type {type(value).__name__}",
+                         expected="True, False or None", fix="write requires_grad=True")
+    return bool(value)
+
+
+class TensorBase:
     """State and identity of a tensor: which node it stands for, its gradient, and whether it wants one."""
     __slots__ = ("uop", "_grad", "_requires_grad", "_device", "__weakref__")
 
@@ -54,7 +68,7 @@ class Core:
         self._grad, self._requires_grad, self._device = None, None, place
         if isinstance(data, UOp):
             self.uop = data
-        elif isinstance(data, Core):
+        elif isinstance(data, TensorBase):
             self.uop = data.uop
             self._device = place or data._device
         elif isinstance(data, Length):
@@ -74,14 +88,26 @@ class Core:
         if requires_grad is not None:
             self.requires_grad = requires_grad
 
-    def _with(self, uop: UOp) -> Self:
-        """A tensor computed from this one."""
+    def _with(self, uop: UOp, *others: Any) -> Self:
+        """A tensor computed from this one, and from others: all must be on one device. (What is no tensor among the
+        others has no device.) The result is of this class, or of a subclass that one of the others is of."""
+        if others:
+            return self._kin(*others)._with_device(uop, self, others)
         made = _create(self.__class__)
         made.uop, made._grad, made._requires_grad, made._device = uop, None, None, self._device
         if no_gradient.open_blocks and (ended := no_gradient.cut(uop)) is not None:
             made.uop, made._requires_grad, uop = ended, False, ended
         if uop.op is o.BUFFER:
             uop.arg.add_reader(ref(made))
+        return made
+
+    def _with_device(self, uop: UOp, first: TensorBase, others: tuple[Any, ...]) -> Self:
+        """A tensor of this one's class, on the device that the operands share."""
+        made, place = self._with(uop), first._device
+        for other in others:
+            if isinstance(other, TensorBase) and other._device is not first._device:
+                place = first._shared_device(other) or place
+        made._device = place
         return made
 
     @classmethod
@@ -159,6 +185,8 @@ class Core:
         """
         return len(self.uop.shape)
 
+    ndimension = dim
+
     def numel(self) -> Any:
         """The number of elements.
 
@@ -166,6 +194,8 @@ class Core:
         6
         """
         return math.prod(self.uop.shape)
+
+    nelement = numel
 
     def element_size(self) -> int:
         """Bytes per element.
@@ -204,6 +234,8 @@ class Core:
 
     @requires_grad.setter
     def requires_grad(self, wish: bool | None) -> None:
+        if wish is not None and wish is not True and wish is not False:
+            wish = _as_bool(wish)
         if wish and self.uop.dtype.kind != "f":
             raise DTypeError("only float tensors have gradients",
                              given=f"requires_grad=True on {self.uop.dtype.name}", expected="a float dtype",
@@ -256,7 +288,7 @@ class Core:
         return self._with(read_as(self.uop, dtype_by_name(dtype)))
 
     def to(self, device: str | DType | Self | None = None, dtype: DType | str | None = None, *,
-           copy: bool = False) -> Self:
+           copy: bool = False, non_blocking: bool = False, memory_format: Any = None) -> Self:
         """The same values on another device (itself, when it is there already, unless `copy`); as PyTorch has it, also
         in another type, or where and as another tensor is. A device may be a file, "disk:/path".
 
@@ -266,7 +298,7 @@ class Core:
         if copy:
             moved = self.to(device, dtype)
             return moved._with(running.copied(moved.uop, moved.device)) if moved is self else moved
-        if isinstance(device, Core):
+        if isinstance(device, TensorBase):
             return self.cast(device.dtype).to(device.device, dtype)
         if isinstance(device, DType):
             return self.cast(device)
@@ -297,7 +329,25 @@ class Core:
             hold(self)
         return self
 
-    # -- other tensors and numbers beside this one -------------------------------------------------------------
+    def _rebind(self, value: Self) -> Self:
+        """x += y: this tensor takes the new value; others that were computed from the old one keep it."""
+        leaf, earlier = is_held(self), self.uop
+        self.uop, self._device = value.uop, value._device
+        if leaf:
+            hold(self)
+            assigned(self)
+        has_another_value(self, earlier)
+        return self
+
+    # -- operands --------------------------------------------------------------------------------------------
+    def _shared_device(self, other: TensorBase) -> str | None:
+        """The device of two tensors, where at least one of them was made for one."""
+        mine, theirs = self.uop.device or self._device, other.uop.device or other._device
+        if mine is not None and theirs is not None and mine != theirs:
+            raise DeviceError("operands live on different devices", given=f"{mine} and {theirs}", expected="one device",
+                              fix=f'move one: x.to("{theirs if on_disk(mine) else mine}")')
+        return self._device or other._device
+
     def _kin(self, *others: Any) -> Self:
         """The tensor among these whose class the result of all takes: this one, or one of a subclass, so that an
         adapter's tensor beside a plain one gives the adapter's."""
@@ -311,17 +361,18 @@ class Core:
         """A Python number beside a tensor of `dtype`. A subclass may take numbers that do not fit."""
         return number(value, dtype, op)
 
-    def _shared_device(self, other: Core) -> str | None:
-        """The device two tensors meet on, where at least one of them said where it wants to live."""
-        mine, theirs = self.uop.device or self._device, other.uop.device or other._device
-        if mine is not None and theirs is not None and mine != theirs:
-            raise DeviceError("operands live on different devices", given=f"{mine} and {theirs}", expected="one device",
-                              fix=f'move one: x.to("{theirs if on_disk(mine) else mine}")')
-        return self._device or other._device
+    def _operand(self, value: Any, beside: str = "beside a tensor") -> Any:
+        """What the user wrote next to this tensor, for a formula: the node of a tensor, list or array; a Python number
+        stays one, and takes the type of the node that it meets."""
+        if isinstance(value, TensorBase):
+            if value._device is not self._device:
+                self._shared_device(value)
+            return value.uop
+        return self._beside(value).uop if hasattr(value, "__len__") else plain_number(value, beside)
 
     def _beside(self, value: Any) -> Self:
         """A tensor from what the user wrote next to this one."""
-        if isinstance(value, Core):
+        if isinstance(value, TensorBase):
             return value  # type: ignore[return-value]
         if isinstance(value, (list, tuple)) or hasattr(value, "__array_interface__") or is_torch(value):
             return self.__class__(value, device=self.device)

@@ -17,8 +17,7 @@ from glassgrad.compiler.graph.gradient import gradients
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp, full
-from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.argument_checks import explained
+from glassgrad.tensor import checks, evaluate as running
 from glassgrad.tensor.autograd.leaves import (
     RESET,
     assigned,
@@ -36,9 +35,42 @@ from glassgrad.tensor.autograd.leaves import (
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.autograd.training import Training, TrainingSwitch
 from glassgrad.tensor.broadcast import resolve_axis
+from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas.bits import refuse_bits
 from glassgrad.tensor.memory.host_values import HostValue, nest
-from glassgrad.tensor.tinygrad_names import TinygradNames
+from glassgrad.tensor.memory.interop import InteropMixin
+from glassgrad.tensor.memory.sharding import ShardingMixin
+from glassgrad.tensor.methods.arithmetic import ArithmeticMixin
+from glassgrad.tensor.methods.assignment import AssignmentMixin
+from glassgrad.tensor.methods.casts import CastMixin
+from glassgrad.tensor.methods.creation import CreationMixin
+from glassgrad.tensor.methods.elementwise import ElementwiseMixin
+from glassgrad.tensor.methods.in_place import InPlaceMixin, in_place_methods
+from glassgrad.tensor.methods.linalg.eigenvalues import EigenvaluesMixin
+from glassgrad.tensor.methods.linalg.factorizations import FactorizationsMixin
+from glassgrad.tensor.methods.linalg.norms import NormsMixin
+from glassgrad.tensor.methods.linalg.products import ProductsMixin
+from glassgrad.tensor.methods.neural.activations import ActivationsMixin
+from glassgrad.tensor.methods.neural.convolution import ConvolutionMixin
+from glassgrad.tensor.methods.neural.distances import DistancesMixin
+from glassgrad.tensor.methods.neural.image_ops import ImageOpsMixin
+from glassgrad.tensor.methods.neural.layer_ops import LayerOpsMixin
+from glassgrad.tensor.methods.neural.losses import LossesMixin
+from glassgrad.tensor.methods.neural.pooling import PoolingMixin
+from glassgrad.tensor.methods.predicates import PredicatesMixin
+from glassgrad.tensor.methods.random import RandomMixin
+from glassgrad.tensor.methods.reduce import ReduceMixin
+from glassgrad.tensor.methods.sampling import SamplingMixin
+from glassgrad.tensor.methods.shape.einsum import EinsumMixin
+from glassgrad.tensor.methods.shape.indexing import IndexingMixin
+from glassgrad.tensor.methods.shape.joining import JoiningMixin
+from glassgrad.tensor.methods.shape.movement import MovementMixin
+from glassgrad.tensor.methods.shape.scatter import ScatterMixin
+from glassgrad.tensor.methods.sorting import SortingMixin
+from glassgrad.tensor.methods.special_functions import SpecialFunctionsMixin
+from glassgrad.tensor.methods.statistics import StatisticsMixin
+from glassgrad.tensor.methods.trigonometry import TrigonometryMixin
+from glassgrad.tensor.tinygrad_names import TinygradNamesMixin
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -48,8 +80,12 @@ if TYPE_CHECKING:
 __all__ = ["Tensor", "class_of_results"]
 
 
-@explained
-class Tensor(TinygradNames, metaclass=TrainingSwitch):
+class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, ElementwiseMixin, InPlaceMixin,
+             EigenvaluesMixin, FactorizationsMixin, NormsMixin, ProductsMixin, ActivationsMixin, ConvolutionMixin,
+             DistancesMixin, ImageOpsMixin, LayerOpsMixin, LossesMixin, PoolingMixin, PredicatesMixin, RandomMixin,
+             ReduceMixin, SamplingMixin, EinsumMixin, IndexingMixin, JoiningMixin, MovementMixin, ScatterMixin,
+             SortingMixin, SpecialFunctionsMixin, StatisticsMixin, TrigonometryMixin, InteropMixin, ShardingMixin,
+             TinygradNamesMixin, metaclass=TrainingSwitch):
     """A block of numbers of one type, computed when needed.
 
     >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -70,6 +106,7 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         >>> x.uop.op
         Ops.BUFFER
         """
+        checks.tensor_list("realize", others=others)
         tensors: tuple[Tensor, ...] = written_with((self, *others))
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
             # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
@@ -87,6 +124,7 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         >>> len((Tensor([1, 2]) + 1).schedule())
         1
         """
+        checks.tensor_list("schedule", others=others)
         return running.schedule([t.uop for t in (self, *others)], self.device)
 
     def memory_plan(self, *others: Tensor) -> MemoryUse:
@@ -95,6 +133,7 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         >>> print((Tensor.ones(1024, 1024).contiguous().realize() + 1).memory_plan())
         8.0 MiB: 4.0 MiB read, 4.0 MiB made
         """
+        checks.tensor_list("memory_plan", others=others)
         return running.memory([t.uop for t in (self, *others)], self.device)
 
     def contiguous(self, *args: Any, **kwargs: Any) -> Self:
@@ -106,18 +145,19 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         """
         return self._with(self.uop.contiguous())
 
-    def clone(self, device: str | None = None) -> Self:
+    def clone(self, device: str | None = None, **spelling: Any) -> Self:
         """A copy with memory of its own, here or on another device.
 
         >>> Tensor([1, 2]).clone().tolist()
         [1, 2]
         """
+        checks.spelled("clone", spelling, device=device)
         made = self._with(running.copied(self.uop, self.device))
         return made if device is None else made.to(device)
 
     # -- reading ---------------------------------------------------------------------------------------------
     @property
-    def data(self) -> Values:
+    def data(self) -> TensorValues:
         """The values: as PyTorch means it, `x.data`, a tensor that no gradient passes and that writes into this one; as
         tinygrad means it, `x.data()`, the memory they lie in, typed and shaped.
 
@@ -126,7 +166,7 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         >>> x.data()[1, 0], x.tolist()
         (4, [[2, 3], [4, 5]])
         """
-        return Values.of(self)
+        return TensorValues.of(self)
 
     @data.setter
     def data(self, value: Tensor) -> None:
@@ -234,6 +274,7 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         >>> x.grad.tolist()
         [2.0, 4.0]
         """
+        checks.tensors_or_none("backward", gradient=gradient)
         seed = self._seed(gradient)
         refuse_cut_off(self.uop)
         order = toposort([self.uop])
@@ -264,6 +305,8 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         >>> [g.tolist() for g in (x ** 3).sum().gradient(x)]
         [[3.0, 12.0]]
         """
+        checks.tensor_list("gradient", targets=targets)
+        checks.tensors_or_none("gradient", gradient=gradient)
         seed = self._seed(gradient)
         refuse_cut_off(self.uop)
         found = gradients(self.uop, seed, [t.uop for t in targets])
@@ -322,13 +365,17 @@ class Tensor(TinygradNames, metaclass=TrainingSwitch):
         return Training(not mode)
 
 
-class Values(Tensor):
+for _name, _method in in_place_methods(Tensor):       # x.add_(1), from the signature of x.add(1)
+    setattr(Tensor, _name, _method)
+
+
+class TensorValues(Tensor):
     """What `x.data` is: x without its gradient. It takes new values for x; called, it shows x's memory."""
     __slots__ = ("_owner",)
     _owner: Tensor
 
     @classmethod
-    def of(cls, owner: Tensor) -> Values:
+    def of(cls, owner: Tensor) -> TensorValues:
         """A tensor's values."""
         made = cls._of_node(ended(owner.uop))
         made._owner, made._requires_grad, made._device = owner, False, owner._device
@@ -337,20 +384,22 @@ class Values(Tensor):
     def __call__(self) -> memoryview:
         return self._owner._memory()
 
-    def _with(self, uop: UOp) -> Any:
+    def _with(self, uop: UOp, *others: Any) -> Any:
         owner = getattr(self, "_owner", None)           # what is computed from values is a plain tensor
-        return super()._with(uop) if owner is None else owner._with(uop)
+        return super()._with(uop, *others) if owner is None else owner._with(uop, *others)
 
-    def assign(self, value: Any) -> Any:
+    def assign(self, value: Any = REQUIRED, **spelling: Any) -> Any:
+        value, = checks.spelled("assign", spelling, value=value)
         return self._follow(self._owner.assign(value.detach() if isinstance(value, Tensor) else value))
 
-    def replace(self, value: Any, allow_shape_mismatch: bool = True) -> Any:
+    def replace(self, value: Any = REQUIRED, allow_shape_mismatch: bool = True, **spelling: Any) -> Any:
+        value, = checks.spelled("replace", spelling, value=value)
         return self._follow(self._owner.replace(value))
 
     def _rebind(self, value: Any) -> Any:
         return self._follow(self._owner._rebind(value.detach()))
 
-    def _follow(self, owner: Tensor) -> Values:
+    def _follow(self, owner: Tensor) -> TensorValues:
         self.uop = ended(owner.uop)
         return self
 
@@ -361,7 +410,7 @@ def class_of_results(tensor: Tensor) -> type[Tensor]:
     >>> class_of_results(Tensor([1])) is class_of_results(Tensor([1]).data) is Tensor
     True
     """
-    return tensor._owner.__class__ if isinstance(tensor, Values) else tensor.__class__
+    return tensor._owner.__class__ if isinstance(tensor, TensorValues) else tensor.__class__
 
 
 def _restored(kind: type[Tensor], dtype: str, shape: tuple[int, ...], data: bytes, device: str,
@@ -369,4 +418,3 @@ def _restored(kind: type[Tensor], dtype: str, shape: tuple[int, ...], data: byte
     """A pickled tensor."""
     value = HostValue(data, shape, dtype_by_name(dtype))
     return kind(running.store(value, device), requires_grad=requires_grad)
-

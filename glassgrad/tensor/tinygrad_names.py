@@ -20,20 +20,21 @@ from glassgrad.compiler.graph.node import substitute, toposort
 from glassgrad.compiler.graph.ops import Kind, Op
 from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import checks, evaluate as running
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
-from glassgrad.tensor.base import Core
-from glassgrad.tensor.methods.in_place import InPlace
+from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.formulas.arithmetic import binary, where
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["TinygradNames"]
+__all__ = ["TinygradNamesMixin"]
 
 TIMEOUT = 30.0         # seconds without a byte from a server
 
 
-class TinygradNames(InPlace):
+class TinygradNamesMixin(TensorBase):
     """What only tinygrad has."""
     __slots__ = ()
     no_grad = False    # tinygrad's older switch: it changes nothing, a gradient is computed where it is asked for
@@ -45,6 +46,7 @@ class TinygradNames(InPlace):
         >>> Tensor([1.0, 2.0]).as_param(0).shape
         (2,)
         """
+        slot = checks.integer("as_param", slot=slot)
         return self._with(UOp(o.PARAM, self.dtype, (), Param(slot, self.shape, False, self.device)))
 
     def call(self, *lst: Self, fxn: Self | UOp, grad_fxn: Callable[..., Any] | None = None) -> Self:
@@ -55,7 +57,12 @@ class TinygradNames(InPlace):
         >>> a.call(b, fxn=a.as_param(0) * b.as_param(1) + 1).tolist()
         [4.0, 9.0]
         """
-        body = fxn.uop if isinstance(fxn, Core) else fxn
+        checks.tensor_list("call", lst=lst)
+        body = fxn.uop if isinstance(fxn, TensorBase) else fxn
+        if not isinstance(body, UOp):
+            raise checks.cannot_take("call", "fxn", fxn, "a Tensor or a node computed from as_param()")
+        if grad_fxn is not None:
+            checks.callables("call", grad_fxn=grad_fxn)
         given = (self, *lst)
         exchanged: dict[UOp, UOp] = {}
         for node in toposort([body]):
@@ -100,6 +107,8 @@ class TinygradNames(InPlace):
         >>> Tensor.empty(3).custom_kernel(Tensor([1.0, 2.0, 3.0]), fxn=add_one)[0].tolist()
         [2.0, 3.0, 4.0]
         """
+        checks.tensor_list("custom_kernel", lst=lst)
+        checks.callables("custom_kernel", fxn=fxn)
         from glassgrad.tensor.kernels.placeholder_kernel import (
             run_kernel,  # a C compiler and processes, which few ever need
         )
@@ -113,6 +122,7 @@ class TinygradNames(InPlace):
         >>> len(kernels), values
         (1, {})
         """
+        checks.tensor_list("linear_with_vars", lst=lst)
         tensors = (self, *lst)
         symbols = {symbol for t in tensors for node in toposort([t.uop]) for symbol in node.symbols}
         planned = running.schedule([t.uop for t in tensors], self.device)
@@ -196,20 +206,21 @@ class TinygradNames(InPlace):
         """
         return self.requires_grad_(is_param)
 
-    def alu(self, op: Op, *src: Self) -> Self:
+    def alu(self, op: Op = REQUIRED, *src: Self, **spelling: Any) -> Self:
         """One operation of the graph by its name, on this and others of one shape and type.
 
         >>> from glassgrad.compiler.graph.ops import Ops
         >>> Tensor([1, 2]).alu(Ops.ADD, Tensor([3, 4])).tolist()
         [4, 6]
         """
+        op, = checks.spelled("alu", spelling, op=op)
         if not isinstance(op, Op) or op.kind not in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
             raise InputError("alu takes an operation on elements", given=repr(op),
                              expected="an op of one, two or three operands, such as Ops.ADD",
                              fix="write the operation itself: x + y")
         if op.kind is Kind.TERNARY:
-            return self.where(*src)
-        return self._unary(op) if op.kind is Kind.UNARY else self._binary(op, src[0])
+            return self._with(where(self.uop, *(t.uop for t in src)), *src)
+        return self._with(self.uop.alu(op) if op.kind is Kind.UNARY else binary(op, self.uop, src[0].uop), *src)
 
     # -- making ----------------------------------------------------------------------------------------------
     @classmethod
@@ -228,7 +239,7 @@ class TinygradNames(InPlace):
         >>> Tensor.unique_const(2.5).item()
         2.5
         """
-        return cls.full((), fill_value, **kwargs)
+        return cls.full((), fill_value, **kwargs)  # type: ignore[attr-defined]
 
     @classmethod
     def invalids(cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None) -> Self:
@@ -237,7 +248,7 @@ class TinygradNames(InPlace):
         >>> Tensor.invalids(2, 3).shape
         (2, 3)
         """
-        return cls.empty(*shape, device=device, dtype=dtype)
+        return cls.empty(*shape, device=device, dtype=dtype)  # type: ignore[attr-defined]
 
     @classmethod
     def random_bits(cls, key: Self, counter: Self, num: int) -> Self:
@@ -248,13 +259,15 @@ class TinygradNames(InPlace):
         >>> Tensor.random_bits(zeros, zeros, 4).dtype
         dtypes.uint32
         """
+        checks.tensors("random_bits", key=key, counter=counter)
+        num = checks.integer("random_bits", num=num)
         if num <= 0:
-            return counter[0:0]
+            return counter[0:0]  # type: ignore[index]
         wide = dtypes.uint64
-        packed = [(pair[1].cast(wide) << 32) | pair[0].cast(wide) for pair in (counter, key)]
+        packed = [(pair[1].cast(wide) << 32) | pair[0].cast(wide) for pair in (counter, key)]  # type: ignore[index]
         seed = packed[0].reshape(1).threefry(packed[1].reshape(1))
         half = (num + 1) // 2
-        low = cls.arange(half, dtype=dtypes.uint32, device=key.device)
+        low = cls.arange(half, dtype=dtypes.uint32, device=key.device)  # type: ignore[attr-defined]
         drawn = (((low + half).cast(wide) << 32) | low.cast(wide)).threefry(seed.expand(half))
         return drawn.cast(dtypes.uint32).cat((drawn >> 32).cast(dtypes.uint32))[:num]
 
@@ -268,6 +281,8 @@ class TinygradNames(InPlace):
         >>> Tensor.from_url(place.as_uri()).tolist()
         [97, 98, 99]
         """
+        checks.strings("from_url", url=url)
+        checks.flags("from_url", gunzip=gunzip)
         import urllib.error  # these load much of the network, which few ever need here
         import urllib.request
         try:
@@ -287,22 +302,22 @@ class TinygradNames(InPlace):
                              ) from problem
 
     # -- images ----------------------------------------------------------------------------------------------
-    def image_dot(self, w: Self, dtype: DType | str | None = None) -> Self:
+    def image_dot(self, w: Self, dtype: DType | str | None = None, **spelling: Any) -> Self:
         """`dot`. (In tinygrad it is computed in textures; memory is plain here.)
 
         >>> Tensor([[1.0, 2.0]]).image_dot(Tensor([[3.0], [4.0]])).tolist()
         [[11.0]]
         """
-        return self.dot(w, dtype)
+        return self.dot(w, dtype, **spelling)  # type: ignore[attr-defined]
 
     def image_conv2d(self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Any = 1, dilation: Any = 1,
-                     padding: Any = 0, dtype: DType | str | None = None) -> Self:
+                     padding: Any = 0, dtype: DType | str | None = None, **spelling: Any) -> Self:
         """`conv2d`. (In tinygrad it is computed in textures; memory is plain here.)
 
         >>> Tensor.ones(1, 1, 2, 2).image_conv2d(Tensor.ones(1, 1, 2, 2)).tolist()
         [[[[4.0]]]]
         """
-        return self.conv2d(weight, bias, groups, stride, dilation, padding, dtype)
+        return self.conv2d(weight, bias, groups, stride, dilation, padding, dtype, **spelling)  # type: ignore[attr-defined]
 
     def leakyrelu(self, neg_slope: float = 0.01) -> Self:
         """`leaky_relu`, by its older name.
@@ -310,7 +325,7 @@ class TinygradNames(InPlace):
         >>> Tensor([-1.0]).leakyrelu(0.5).tolist()
         [-0.5]
         """
-        return self.leaky_relu(neg_slope)
+        return self.leaky_relu(neg_slope)  # type: ignore[attr-defined]
 
     def llvm_bf16_cast(self, dtype: DType | str) -> Self:
         """`cast`. (In older tinygrad a way around compilers without bfloat16.)
@@ -329,7 +344,7 @@ class TinygradNames(InPlace):
         ... except DeviceError as problem: print(problem.what)
         no device here decodes video
         """
-        raise DeviceError("no device here decodes video", given=f"an HEVC frame of shape {tuple(shape)}",
+        raise DeviceError("no device here decodes video", given=f"an HEVC frame of shape {shape}",
                           expected="a device with a video decoder",
                           fix="decode the file with PyAV or ffmpeg, and make tensors of its frames")
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from glassgrad import Tensor
-from glassgrad.tensor.parameter_names import translated
+from glassgrad.tensor.checks import REQUIRED, SPELLINGS
 
 LINES = (Path(__file__).parent / "tinygrad_signatures.txt").read_text().splitlines()
 # (method, parameter): why what is left out means something else here
@@ -75,22 +75,34 @@ def test_a_call_fits(line: str) -> None:
     except TypeError as problem:
         pytest.fail(f"{line}: by position: {problem}; here {signature}")
     keywords = {p.name: object() for p in named}
-    try:
+    strange = [name for name in keywords if name not in signature.parameters]
+    for name in strange:
+        assert any(name in SPELLINGS.get(ours, ()) for ours in signature.parameters) or takes_any(signature), \
+            f"{line}: {name} by name; here {signature}"
+    several = [p.name for p in signature.parameters.values() if p.kind is p.VAR_POSITIONAL]
+    if strange or set(several) & set(keywords):
+        assert takes_any(signature), f"{line}: by name; here {signature}"
+    else:
         signature.bind(*own, **keywords)
-    except TypeError:
-        assert translated(signature, own, keywords) is not None, f"{line}: by name; here {signature}"
     places = [name for name in ours.arguments if name not in ("self", "cls")]
     for i, parameter in enumerate(named):
         if parameter.default is None or (method, parameter.name) in OTHER_DEFAULTS:
             continue
         name = parameter.name if parameter.name in signature.parameters else places[i] if i < len(places) else ""
         here: Any = signature.parameters.get(name)
-        if here is None and not parameter.by_position:         # a keyword of another name, which `translated` knows
+        if here is None and not parameter.by_position:         # a keyword of another name, which `spelled` resolves
+            continue
+        if here is not None and here.default is REQUIRED:
             continue
         if here is not None and here.kind in (here.VAR_POSITIONAL, here.VAR_KEYWORD):
             continue
         assert here is not None and here.default is not here.empty, f"{line}: {parameter.name} has no default here"
         assert same(repr(here.default), parameter.default), f"{line}: {parameter.name} is {here.default!r} here"
+
+
+def takes_any(signature: inspect.Signature) -> bool:
+    """Whether a method takes keywords of other libraries, which `checks.spelled` resolves."""
+    return any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
 
 
 def same(ours: str, theirs: str) -> bool:

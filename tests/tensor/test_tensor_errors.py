@@ -352,12 +352,12 @@ cannot use this value beside a tensor
   fix:      make it a Tensor first: Tensor(value)"""),
     "cat": (lambda: x23().cat(Tensor([[1.0]])), ShapeError, """
 cannot put these tensors one after another
-  given:    shape (2, 3) first, shape (1, 1) at place 1, along axis 0
+  given:    shape (2, 3) first, shape (1, 1) at index 1, along axis 0
   expected: the same number of axes and the same sizes, except along that axis
   fix:      check the shapes, or use Tensor.stack for a new axis"""),
     "stack": (lambda: x23().stack(Tensor([[1.0]])), ShapeError, """
 cannot stack tensors of different shapes
-  given:    shape (2, 3) first, shape (1, 1) at place 1
+  given:    shape (2, 3) first, shape (1, 1) at index 1
   expected: one shape
   fix:      use Tensor.cat to put them one after another"""),
     "cat of numbers": (lambda: Tensor.cat(x23(), 3), InputError, """

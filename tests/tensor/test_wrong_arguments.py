@@ -1,7 +1,8 @@
 """Every public method, layer, optimizer and reader handed junk: one clear error at the user's line, or a value.
 
-What may come out is a result or one of our own errors, with all it has to say. An AttributeError from inside is a
-fault: either the arguments were not looked at, or we are wrong ourselves.
+What may come out is a result or one of our own errors, with given, expected and fix; or Python's own TypeError for a
+call that does not fit the signature. An AttributeError from inside is a fault: either the arguments were not checked,
+or we are wrong ourselves.
 """
 
 from __future__ import annotations
@@ -58,8 +59,19 @@ def complaint(function: Callable[..., Any], args: list[Any], kwargs: dict[str, A
         if __file__ not in error.where or not (error.given and error.expected and error.fix):
             return f"does not say where or what: {error}"
     except Exception as error:           # the very thing this looks for
-        return f"{type(error).__name__}: {error}"
+        if not refused_by_python(error):
+            return f"{type(error).__name__}: {error}"
     return None
+
+
+def refused_by_python(error: Exception) -> bool:
+    """Whether Python itself refused a call that does not fit the signature: nothing of the method ran. (A method with
+    an underscore calls the one without it, a layer's constructor the one that takes no device.)"""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    where = last.tb_frame.f_code.co_name if last is not None else ""
+    return type(error) is TypeError and where in ("complaint", "call", "in_place", "__init__")
 
 
 def complaints(name: str, function: Any, receivers: list[Callable[[], Any]], seed: str, count: int) -> list[str]:

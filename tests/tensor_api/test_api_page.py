@@ -27,6 +27,7 @@ from api_names import (
 import glassgrad
 from glassgrad import Tensor, nn
 from glassgrad.compat.import_hook import MODULES
+from glassgrad.tensor.checks import REQUIRED
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 HEAD = """# Every name
@@ -58,8 +59,10 @@ def signature(thing: Any) -> str:
     for p in parameters:
         if p.name in ("self", "cls"):
             continue
+        if p.name == "spelling":                    # other libraries' keywords: docs/api.md says which once
+            continue
         star = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
-        default = "" if p.default is p.empty else f"={p.default!r}"
+        default = "" if p.default is p.empty or p.default is REQUIRED else f"={p.default!r}"
         parts.append(star + p.name + (default if len(default) < 24 else "=..."))
     return f"({', '.join(parts)})".replace("|", "\\|")
 
@@ -71,7 +74,7 @@ def rooms() -> list[type]:
 
 def tensor_tables() -> list[str]:
     lines = ["## Tensor", "", "Grouped by the file that holds them.", ""]
-    listed: set[str] = set()                        # Tensor itself holds all of them again, as `explaining` wraps them
+    listed: set[str] = set()
     for room in rooms():
         names = sorted(n for n in vars(room) if not n.startswith("_") and n not in listed)
         listed |= set(names)

@@ -109,7 +109,7 @@ tril needs a matrix
   expected: at least 2 axes
   fix:      reshape it first"""),
     "meshgrid": (lambda: Tensor([1]).meshgrid(Tensor([2]), indexing="yx"), """
-meshgrid knows two orders
+meshgrid has two orders
   given:    indexing='yx'
   expected: "ij" or "xy"
   fix:      write indexing="ij\""""),
@@ -156,7 +156,7 @@ threefry scrambles 64 bits
     "hash": (lambda: Tensor(b"abc").keccak("md5"), """
 there is no such hash
   given:    'md5'
-  expected: sha3_224, sha3_256, sha3_384, sha3_512, shake_128, shake_256
+  expected: sha3_224, sha3_256, sha3_384, sha3_512, shake_128, shake_256, or (rate, domain byte)
   fix:      check the spelling"""),
     "einsum": (lambda: Tensor.einsum("ij->", x23(), x23()), """
 the formula cannot be read
@@ -365,8 +365,8 @@ blocks are matrices
   fix:      reshape them, or stack the results"""),
     "combinations": (lambda: x23().combinations(), """
 combinations are of a vector's values
-  given:    shape (2, 3)
-  expected: 1 axis
+  given:    shape (2, 3), r=2
+  expected: 1 axis, and r of 0 or more
   fix:      flatten it first: x.flatten()"""),
     "is_nonzero": (lambda: x23().is_nonzero(), """
 several values are not one truth
@@ -477,20 +477,20 @@ differences are taken so many times
 pixel_shuffle does not come out even
   given:    shape (3, 2, 2), a factor of 2
   expected: (.., channels, height, width) that can be divided by 4
-  fix:      check the number of channels and the size of the picture"""),
+  fix:      check the number of channels and the size of the image"""),
     "fold": (lambda: Tensor.ones(1, 4, 3).fold(2, 2), """
-these windows do not fold into this picture
+these windows do not fold into this image
   given:    shape (1, 4, 3), output_size=(2, 2), kernel_size=(2, 2)
   expected: (batch, channels * 4, 1)
   fix:      pass the same sizes as when the windows were taken"""),
     "affine_grid": (lambda: Tensor.affine_grid(x23(), (1, 1, 2, 2)), """
-affine_grid is for pictures
+affine_grid is for images
   given:    theta (2, 3), size (1, 1, 2, 2)
   expected: theta (batch, 2, 3) and a size (batch, channels, height, width)
   fix:      check the shapes"""),
     "grid_sample": (lambda: x23().grid_sample(x23()), """
 grid_sample does not fit
-  given:    picture (2, 3), grid (2, 3)
+  given:    image (2, 3), grid (2, 3)
   expected: (batch, channels, height, width) and (batch, rows, columns, 2)
   fix:      check the shapes"""),
     "grid_sample, mode": (lambda: Tensor.ones(1, 1, 2, 2).grid_sample(Tensor.ones(1, 1, 1, 2), "cubic"), """
@@ -515,13 +515,13 @@ the weight does not fit the input of this transposed convolution
   fix:      check the layer's in_channels and groups; add a batch axis with x.unsqueeze(0)"""),
     "conv_transpose, padding": (lambda: Tensor.ones(1, 1, 1, 1).conv_transpose2d(Tensor.ones(1, 1, 1, 1), padding=1), """
 the padding cuts away more than there is
-  given:    padding=(1, 1) for 1 places
-  expected: a result with at least one place
+  given:    padding=(1, 1) for 1 positions
+  expected: a result of 0 positions or more
   fix:      pad less, or pass output_padding"""),
     "max_unpool": (lambda: x23().max_unpool2d(Tensor([1])), """
-the places do not fit the values
-  given:    values (2, 3), places (1,)
-  expected: one place per value
+the indices do not fit the values
+  given:    values (2, 3), int32 indices (1,)
+  expected: one integer per value, and 2 space axes
   fix:      take both from max_pool2d(return_indices=True)"""),
     "adaptive pool": (lambda: Tensor.ones(1, 1, 3, 3).adaptive_avg_pool2d(0), """
 adaptive_avg_pool2d cannot give this size
@@ -620,7 +620,7 @@ there is no median of nothing
   fix:      check where the elements went"""),
     "quantile, interpolation": (lambda: x23().quantile(0.5, interpolation="cubic"), """
 there is no such interpolation
-  given:    'cubic'
+  given:    interpolation='cubic'
   expected: "linear", "lower", "higher", "midpoint" or "nearest"
   fix:      check the spelling"""),
     "quantile, share": (lambda: x23().quantile(1.5), """
@@ -738,11 +738,66 @@ linear cannot take this weight
   given:    weight=3 (int)
   expected: a Tensor
   fix:      see help(Tensor.linear)"""),
-    "call": (lambda: x23().outer(), """
-outer cannot be called like this
+    "requires_grad": (lambda: Tensor([1.0], requires_grad="yes"), """
+requires_grad is True, False or None
+  given:    'yes' of type str
+  expected: True, False or None
+  fix:      write requires_grad=True"""),
+    "where, values first": (lambda: Tensor([1.0]).where(Tensor([True]), Tensor([2.0])), """
+where chooses by its first tensor, and these are values
+  given:    float32.where(...) with bool values
+  expected: a bool tensor first
+  fix:      write (x > 0).where(x ** 3, x): condition.where(if true, if false)"""),
+    "too many indices of a triangle": (lambda: Tensor.tril_indices(1 << 20, 1 << 20), """
+tril_indices lists its indices one by one
+  given:    1048576 x 1048576
+  expected: at most 2^28 elements
+  fix:      use triu or tril on a tensor of ones"""),
+    "logspace": (lambda: Tensor.logspace(0, 1, 3, base=-2.0), """
+logspace takes powers of a positive number
+  given:    base=-2.0
+  expected: a finite number above 0
+  fix:      write base=10.0"""),
+    "tensorsolve": (lambda: x23().tensorsolve(Tensor([1.0, 2.0])), """
+tensorsolve needs as many unknowns as equations
+  given:    (2, 3) and (2,)
+  expected: first axes of the other's shape, and as many elements in the rest
+  fix:      check the shapes, or pass dims"""),
+    "vander": (lambda: Tensor(2.0).vander(), """
+vander takes powers of a vector
+  given:    shape ()
+  expected: at least 1 axis
+  fix:      give it one first: x.reshape(1)"""),
+    "max_unpool, size": (lambda: Tensor.ones(1, 1, 1, 1).max_unpool2d(Tensor([[[[0]]]]), 1, padding=3), """
+max_unpool2d cannot give this size
+  given:    (-5, -5)
+  expected: sizes of 0 or more
+  fix:      check the padding"""),
+    "tile": (lambda: x23().tile(-1), """
+tile needs counts of 0 or more
+  given:    (-1,)
+  expected: counts of 0 or more
+  fix:      write 1 for axes to leave alone"""),
+    "index_fill": (lambda: x23().index_fill(0, Tensor([0]), Tensor([1.0, 2.0])), """
+index_fill takes one value
+  given:    a value of shape (2,)
+  expected: 1 element
+  fix:      use index_copy for slices"""),
+    "bincount, weights": (lambda: Tensor([0, 1]).bincount(Tensor([1.0])), """
+bincount needs one weight per element
+  given:    (1,) for (2,)
+  expected: shape (2,)
+  fix:      check the weights"""),
+    "trapezoid": (lambda: Tensor([1.0, 2.0]).trapezoid(Tensor(1.0)), """
+trapezoid needs a position per value
+  given:    x of shape ()
+  expected: at least 1 axis
+  fix:      leave x out, and pass dx"""),
+    "call": (lambda: x23().matmul(), """
+matmul cannot be called like this
   given:    missing a required argument: 'other'
-  expected: outer(other)
-  fix:      see help(Tensor.outer)"""),
+  expected: matmul(other, dtype)
+  fix:      see help(Tensor.matmul)"""),
 }
 
 

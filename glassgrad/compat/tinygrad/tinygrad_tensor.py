@@ -39,8 +39,8 @@ class TinygradTensor(Tensor):
             data = _wrapped(data, dtype_by_name(dtype))
         super().__init__(data, device, dtype, requires_grad)
 
-    def _with(self, uop: UOp) -> Self:
-        made = super()._with(uop)
+    def _with(self, uop: UOp, *others: Any) -> Self:
+        made = super()._with(uop, *others)
         if uop.dtype.kind == "f":
             key = id(made)
             _COMPUTED[key] = weakref.ref(made, lambda _: _COMPUTED.pop(key, None))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from glassgrad.base.errors import InputError
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.new_parameters import fan_in_uniform
-from glassgrad.tensor.methods.neural.convolution import each
+from glassgrad.tensor.formulas.neural.convolution import each
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]

@@ -7,7 +7,7 @@ from typing import Any
 from glassgrad.nn.functional.layers import interpolate
 from glassgrad.nn.functional.pools import p_norm_pool
 from glassgrad.nn.modules.layer import Layer
-from glassgrad.tensor.methods.neural.convolution import each
+from glassgrad.tensor.formulas.neural.convolution import each
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d", "AvgPool1d",

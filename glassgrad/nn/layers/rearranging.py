@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.nn.modules.layer import Layer
-from glassgrad.tensor.methods.neural.convolution import each
+from glassgrad.tensor.formulas.neural.convolution import each
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Flatten", "Unflatten", "PixelShuffle", "PixelUnshuffle", "ChannelShuffle", "Unfold", "Fold"]

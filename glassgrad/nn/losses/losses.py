@@ -16,6 +16,11 @@ __all__ = ["MSELoss", "L1Loss", "HuberLoss", "SmoothL1Loss", "KLDivLoss", "Cross
            "CTCLoss"]
 
 
+def _reduced(losses: Tensor, reduction: str) -> Tensor:
+    """The mean of losses, their sum, or the losses themselves."""
+    return losses.mean() if reduction == "mean" else losses.sum() if reduction == "sum" else losses
+
+
 class _Loss(Layer):
     """A loss whose only setting is how to reduce."""
     shows: tuple[str, ...] = ("reduction",)
@@ -100,7 +105,7 @@ class BCELoss(_Loss):
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         if self.weight is None:
             return x.binary_crossentropy(target, self.reduction)
-        return (x.binary_crossentropy(target, "none") * self.weight)._reduced(self.reduction)
+        return _reduced(x.binary_crossentropy(target, "none") * self.weight, self.reduction)
 
 
 class BCEWithLogitsLoss(Layer):
@@ -117,7 +122,7 @@ class BCEWithLogitsLoss(Layer):
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         if self.weight is None:
             return x.binary_crossentropy_logits(target, self.reduction, self.pos_weight)
-        return (x.binary_crossentropy_logits(target, "none", self.pos_weight) * self.weight)._reduced(self.reduction)
+        return _reduced(x.binary_crossentropy_logits(target, "none", self.pos_weight) * self.weight, self.reduction)
 
 
 class NLLLoss(Layer):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 from typing import Any, NoReturn
 
-from glassgrad.base.errors import ShapeError
+from glassgrad.base.errors import GlassgradError, ShapeError
+from glassgrad.nn.modules.argument_checks import check_call, wrong_argument
 from glassgrad.nn.modules.module import Module
 from glassgrad.nn.modules.module_paths import parameters_of, path_of
-from glassgrad.tensor.argument_checks import explaining_class
 
 __all__ = ["Layer"]
 
@@ -33,9 +33,13 @@ class Layer(Module):
     all_are_parameters = True                       # but for buffer_names
 
     def __init_subclass__(cls) -> None:
-        explaining_class(cls, "nn")
         if "__init__" in vars(cls) and cls.__module__.startswith("glassgrad."):
             cls.__init__ = _placed(cls.__init__)  # type: ignore[method-assign]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        settings = {name: value for name, value in kwargs.items() if name not in ("device", "dtype")}
+        check_call(cls, "nn", args, settings)
+        return super().__new__(cls)
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         try:
@@ -44,6 +48,12 @@ class Layer(Module):
             if getattr(problem, "layer", None) is not None:      # a layer inside this one has said what is wrong
                 raise
             raise _named(self, problem.what, problem.given, problem.expected, problem.fix, problem.where) from None
+        except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as problem:
+            mistake = None if isinstance(problem, GlassgradError) or not _is_ours(self) else \
+                wrong_argument(self.forward, type(self).__name__, "nn", inputs, options)
+            if mistake is None:
+                raise
+            raise mistake from problem
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self.shows)})"
@@ -51,6 +61,11 @@ class Layer(Module):
     def _refuse(self, given: str, expected: str, fix: str) -> NoReturn:
         """Say that an input does not fit this layer."""
         raise _named(self, "", given, expected, fix, "")
+
+
+def _is_ours(layer: Layer) -> bool:
+    """Whether a layer's `forward` is one of glassgrad's: the failures of users' own stay what they are."""
+    return type(layer).forward.__module__.startswith("glassgrad.")
 
 
 def _placed(make: Any) -> Any:

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor.base import Core
+from glassgrad.tensor.base import TensorBase
 
 __all__ = ["Place", "walk"]
 
 # never looked into: they hold no part of a model, or very much that is none
 _OPAQUE = (str, bytes, bytearray, bool, int, float, complex, type(None), type, ModuleType, FunctionType,
-           BuiltinFunctionType, MethodType, Core, UOp, DType)
+           BuiltinFunctionType, MethodType, TensorBase, UOp, DType)
 
 
 class Place(NamedTuple):

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 from glassgrad.base.errors import GradientError
-from glassgrad.tensor.argument_checks import explaining
+from glassgrad.tensor import checks
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "total_norm"]
@@ -44,7 +43,6 @@ def total_norm(parameters: Tensor | Iterable[Tensor], norm_type: float = 2.0) ->
     return total ** (1.0 / norm_type)
 
 
-@partial(explaining, room="nn.optim")
 def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0,
                     error_if_nonfinite: bool = False, foreach: Any = None) -> Tensor:
     """Scale all gradients by one factor so that their common length is at most `max_norm`; returns the length before.
@@ -54,6 +52,9 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
     >>> clip_grad_norm_([x], 1.0).item(), x.grad.numpy().round(4)
     (10.0, array([0.6, 0.8], dtype=float32))
     """
+    max_norm = checks.number("clip_grad_norm_", max_norm=max_norm)
+    norm_type = checks.number("clip_grad_norm_", norm_type=norm_type)
+    checks.flags("clip_grad_norm_", error_if_nonfinite=error_if_nonfinite)
     held = _with_gradients(parameters)
     length = total_norm(held, norm_type)
     if error_if_nonfinite and not math.isfinite(length.item()):
@@ -67,7 +68,6 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
     return length
 
 
-@partial(explaining, room="nn.optim")
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: Any = None) -> None:
     """Keep every number of every gradient within -clip_value and clip_value.
 
@@ -76,6 +76,7 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, f
     >>> clip_grad_value_([x], 7.0); x.grad.tolist()
     [6.0, -7.0]
     """
+    clip_value = checks.number("clip_grad_value_", clip_value=clip_value)
     for p in _with_gradients(parameters):
         assert p.grad is not None
         p.grad = p.grad.clamp(-float(clip_value), float(clip_value))

@@ -15,8 +15,8 @@ from glassgrad.base.errors import DeviceError, GradientError, InputError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.modules import running_statistics as pending
+from glassgrad.nn.modules.argument_checks import check_call
 from glassgrad.nn.optim.parameter_group import Group
-from glassgrad.tensor.argument_checks import explaining_class
 from glassgrad.tensor.autograd.leaves import take_started
 from glassgrad.tensor.tensor import Tensor
 
@@ -40,8 +40,9 @@ class Optimizer:
     __jit_unwatched__ = ("defaults", "shared")      # read when a group is added; empty between steps
     keeps: Mapping[str, str] = {}                   # attributes: a tensor per parameter; and PyTorch's names of them
 
-    def __init_subclass__(cls) -> None:
-        explaining_class(cls, "nn.optim")
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        check_call(cls, "nn.optim", args, kwargs)
+        return super().__new__(cls)
 
     def __init__(self, params: Parameters, defaults: dict[str, Any], master_weights: bool = True):
         self.defaults = {"maximize": False, **defaults}

@@ -20,17 +20,15 @@ from glassgrad.nn.state.formats.tensor_io import TensorIO
 from glassgrad.nn.state.formats.torch_legacy import is_torch_legacy, read_torch_legacy
 from glassgrad.nn.state.formats.torch_zip import is_torch_zip, read_torch_zip
 from glassgrad.nn.state.state_dict import Loaded, get_parameters, get_state_dict, load_state_dict
-from glassgrad.tensor.argument_checks import explaining
+from glassgrad.tensor import checks
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["get_parameters", "get_state_dict", "load_state_dict", "safe_save", "safe_load", "safe_load_metadata",
            "torch_load", "gguf_load", "save_checkpoint", "load_checkpoint", "Loaded", "SafeHeader", "TensorIO"]
 
-_explained = partial(explaining, room="nn.state")
 
 
 # -- safetensors -----------------------------------------------------------------------------------------------------
-@_explained
 def safe_save(tensors: Mapping[str, Tensor], path: str | os.PathLike[str],
               metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors by name into a safetensors file. The file appears whole, in place of one that was there, or not
@@ -42,10 +40,11 @@ def safe_save(tensors: Mapping[str, Tensor], path: str | os.PathLike[str],
     ...     safe_load(folder + "/model.safetensors")["weight"].tolist()
     [1.0, 2.0]
     """
+    checks.mappings("safe_save", tensors=tensors)
+    checks.paths("safe_save", path=path)
     write_file(tensors, path, metadata)
 
 
-@_explained
 def safe_load(path: Readable, device: str | None = None) -> dict[str, Tensor]:
     """The tensors of a safetensors file (a path, an open file, bytes, or a tensor of bytes) by name, without reading
     them yet.
@@ -54,6 +53,7 @@ def safe_load(path: Readable, device: str | None = None) -> dict[str, Tensor]:
     >>> safe_load(len(header).to_bytes(8, "little") + header + bytes([1, 0, 0, 0, 2, 0, 0, 0]))["weight"].tolist()
     [[1, 2]]
     """
+    checks.readable("safe_load", path=path)
     source = Source(path)
     return {name: source.tensor(*entry, device) for name, entry in read_header(source).entries.items()}
 
@@ -71,7 +71,6 @@ class SafeHeader(NamedTuple):
         return found
 
 
-@_explained
 def safe_load_metadata(path: Readable) -> SafeHeader:
     """What a safetensors file says about itself; as in tinygrad, a triple: its bytes, the data's place, the header.
 
@@ -82,13 +81,13 @@ def safe_load_metadata(path: Readable) -> SafeHeader:
     >>> header.metadata, header.fields["weight"]
     ({'made': 'today'}, {'dtype': 'F32', 'shape': [1], 'data_offsets': [0, 4]})
     """
+    checks.readable("safe_load_metadata", path=path)
     source = Source(path)
     header = read_header(source)
     return SafeHeader(source.tensor(0, (source.size,), dtypes.uint8), header.start, header.fields)
 
 
 # -- PyTorch ---------------------------------------------------------------------------------------------------------
-@_explained
 def torch_load(path: Readable, device: str | None = None) -> Any:
     """What `torch.save` wrote, in today's format or that before PyTorch 1.6, with tensors of ours. Nothing in the file
     is run: of Python objects it may hold only tensors, numbers, texts, lists, dicts and sets, and NumPy's numbers and
@@ -99,6 +98,7 @@ def torch_load(path: Readable, device: str | None = None) -> Any:
     >>> torch_load(b"".join(pickle.dumps(part) for part in parts))
     {'step': 3}
     """
+    checks.readable("torch_load", path=path)
     source = Source(path)
     if is_torch_zip(source):
         return read_torch_zip(source, device)
@@ -112,7 +112,6 @@ def torch_load(path: Readable, device: str | None = None) -> Any:
 
 
 # -- GGUF ------------------------------------------------------------------------------------------------------------
-@_explained
 def gguf_load(path: Readable, device: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The metadata and the tensors of a GGUF file. Quantised tensors become float32, computed from the file's bytes
     when they are needed. Kinds: F32 F16 BF16 F64 I8-I64, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, Q2_K to Q6_K, IQ1_S to IQ4_XS,
@@ -121,4 +120,5 @@ def gguf_load(path: Readable, device: str | None = None) -> tuple[dict[str, Any]
     >>> gguf_load(b"GGUF" + (3).to_bytes(4, "little") + bytes(16))        # a file of version 3 with nothing in it
     ({}, {})
     """
+    checks.readable("gguf_load", path=path)
     return read_gguf(Source(path), device)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError
@@ -19,8 +18,8 @@ from glassgrad.nn.modules.object_tree import Place, walk
 from glassgrad.nn.state.formats.safetensors import METADATA, read_header, write_file
 from glassgrad.nn.state.formats.source import Readable, Source
 from glassgrad.nn.state.state_dict import compare, get_state_dict, put
-from glassgrad.tensor.argument_checks import explaining
-from glassgrad.tensor.methods.random import _streams
+from glassgrad.tensor import checks
+from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Checkpoint", "load_checkpoint", "save_checkpoint"]
@@ -34,7 +33,6 @@ class Checkpoint(NamedTuple):
     extra: Any
 
 
-@partial(explaining, room="nn.state")
 def save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = None, step: int = 0,
                     extra: Any = None) -> None:
     """Write a training to a file: all that `load_checkpoint` needs to go on as if nothing had happened. `optimizer`
@@ -47,7 +45,9 @@ def save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = N
     ...     load_checkpoint(folder + "/run.safetensors", model), model["w"].tolist()
     (Checkpoint(step=7, extra={'best': 0.5}), [1.0, 2.0])
     """
-    seed, count = _streams.state()
+    checks.paths("save_checkpoint", path=path)
+    step = checks.integer("save_checkpoint", step=step)
+    seed, count = streams.state()
     tensors = _tensors(model, optimizer)
     first: dict[UOp, str] = {}
     same = {name: first[tensor.uop] for name, tensor in tensors.items()
@@ -68,7 +68,6 @@ def save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = N
                {"format": FORMAT, "training": text})
 
 
-@partial(explaining, room="nn.state")
 def load_checkpoint(path: Readable, model: Any, optimizer: Any = None) -> Checkpoint:
     """Go on from a saved training: give model, optimizer and random numbers their state back, and return step and
     extra. Model and optimizer are made as they were made for the training; whatever does not fit is reported at once,
@@ -80,6 +79,7 @@ def load_checkpoint(path: Readable, model: Any, optimizer: Any = None) -> Checkp
     ...     load_checkpoint(folder + "/run.safetensors", [Tensor([0.0])]).step
     2
     """
+    checks.readable("load_checkpoint", path=path)
     source = Source(path)
     header = read_header(source)
     training = _training(source, header.fields.get(METADATA, {}))
@@ -103,7 +103,7 @@ def load_checkpoint(path: Readable, model: Any, optimizer: Any = None) -> Checkp
         value = tuple(value) if isinstance(value, list) else value
         if _is_number(value) and value != place.value:
             _set(place, value)
-    _streams.restore(*training["random"])
+    streams.restore(*training["random"])
     return Checkpoint(training["step"], training["extra"])
 
 

@@ -6,7 +6,6 @@ Loading compares first and changes afterwards: all that does not fit is reported
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from functools import partial
 from typing import Any, NamedTuple
 
 from glassgrad.base.errors import GlassgradError, InputError, ShapeError
@@ -16,7 +15,7 @@ from glassgrad.compiler.graph.node import substitute
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.buffer import Buffer
 from glassgrad.nn.modules.object_tree import walk
-from glassgrad.tensor.argument_checks import explaining
+from glassgrad.tensor import checks
 from glassgrad.tensor.memory.host_values import is_torch
 from glassgrad.tensor.tensor import Tensor
 
@@ -26,7 +25,6 @@ __all__ = ["Loaded", "compare", "get_parameters", "get_state_dict", "load_state_
 MOST_ROWS = 100         # of each kind, that a message shows
 
 
-@partial(explaining, room="nn.state")
 def get_state_dict(obj: Any, prefix: str = "", tensor_type: type = Tensor) -> dict[str, Any]:
     """Every tensor in a model under its dotted name: attributes, lists, tuples, dicts and what is in them.
 
@@ -35,6 +33,10 @@ def get_state_dict(obj: Any, prefix: str = "", tensor_type: type = Tensor) -> di
     >>> list(get_state_dict(Model()))
     ['layers.0', 'layers.1.bias']
     """
+    if not isinstance(tensor_type, type):
+        raise checks.cannot_take("get_state_dict", "tensor_type", tensor_type, "a type",
+                                 "see help(nn.state.get_state_dict)")
+    checks.strings("get_state_dict", prefix=prefix)
     found: dict[str, Any] = {}
     for place in walk(obj, prefix, lambda value: isinstance(value, tensor_type)):
         if place.key in getattr(place.holder, "temporary_names", ()):
@@ -45,7 +47,6 @@ def get_state_dict(obj: Any, prefix: str = "", tensor_type: type = Tensor) -> di
     return found
 
 
-@partial(explaining, room="nn.state")
 def get_parameters(obj: Any) -> list[Tensor]:
     """Every tensor in a model, once each, in the order of `get_state_dict`.
 
@@ -157,7 +158,6 @@ def _hint(found: Comparison, state: Mapping[str, Any]) -> str:
 
 
 # -- loading ---------------------------------------------------------------------------------------------------------
-@partial(explaining, room="nn.state")
 def load_state_dict(model: Any, state_dict: MutableMapping[str, Any], strict: bool = True, verbose: bool = False,
                     consume: bool = False, realize: bool = True) -> Loaded:
     """Give a model's tensors the values of a state dictionary (tensors of glassgrad or PyTorch, or arrays), in the
@@ -171,6 +171,11 @@ def load_state_dict(model: Any, state_dict: MutableMapping[str, Any], strict: bo
     >>> model["weight"].tolist()
     [1.0, 2.0]
     """
+    checks.mappings("load_state_dict", state_dict=state_dict)
+    checks.flags("load_state_dict", strict=strict)
+    checks.flags("load_state_dict", verbose=verbose)
+    checks.flags("load_state_dict", consume=consume)
+    checks.flags("load_state_dict", realize=realize)
     found = compare(get_state_dict(model), state_dict, strict)
     if strict and not found.perfect:
         raise found.error()

@@ -22,7 +22,7 @@ from typing import Any
 from glassgrad.base.errors import GradientError, InputError
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
-from glassgrad.tensor.tensor import Tensor
+from glassgrad.tensor.base import TensorBase
 
 __all__ = ["Function", "custom_gradient"]
 
@@ -41,7 +41,7 @@ class Function:
     [6.0]
     """
 
-    def __init__(self, device: Any = None, *tensors: Tensor):
+    def __init__(self, device: Any = None, *tensors: TensorBase):
         self.device = device
         self.saved_tensors: tuple[Any, ...] = ()
         self.needs_input_grad: tuple[bool, ...] = ()
@@ -74,18 +74,18 @@ class Function:
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Compute the value; gradients will pass through `backward`."""
-        tensors = [a for a in args if isinstance(a, Tensor)]
+        tensors = [a for a in args if isinstance(a, TensorBase)]
         self = cls(tensors[0].device if tensors else None, *tensors)
-        self.needs_input_grad = tuple(isinstance(a, Tensor) and a.dtype.kind == "f" for a in args)
+        self.needs_input_grad = tuple(isinstance(a, TensorBase) and a.dtype.kind == "f" for a in args)
         result = cls.forward(self, *args, **kwargs)      # ctx is the first argument of both forms
         results = result if isinstance(result, tuple) else (result,)
         outputs = tuple(_with_gradient(self, results, i, args) for i in range(len(results)))
         return outputs if isinstance(result, tuple) else outputs[0]
 
 
-def _with_gradient(context: Function, results: tuple[Any, ...], number: int, args: tuple[Any, ...]) -> Tensor:
+def _with_gradient(context: Function, results: tuple[Any, ...], number: int, args: tuple[Any, ...]) -> TensorBase:
     value = results[number]
-    if not isinstance(value, Tensor):
+    if not isinstance(value, TensorBase):
         raise InputError(
             "forward must return tensors",
             given=f"{type(value).__name__} from {type(context).__name__}.forward",
@@ -93,33 +93,33 @@ def _with_gradient(context: Function, results: tuple[Any, ...], number: int, arg
             fix="wrap it: Tensor(value)",
         )
     if value.dtype.kind != "f":
-        return value.detach()
-    inputs = [a for a in args if isinstance(a, Tensor)]
+        return value._with(value.uop.detach())
+    inputs = [a for a in args if isinstance(a, TensorBase)]
     like = [(r.shape, r.dtype) for r in results]
 
     def backward(g: UOp, out: UOp, *nodes: UOp) -> tuple[UOp | None, ...]:
         given = [
-            Tensor._with(inputs[0], g if i == number else full(shape, 0, dtype))
+            TensorBase._with(inputs[0], g if i == number else full(shape, 0, dtype))
             for i, (shape, dtype) in enumerate(like)
         ]
         found = type(context).backward(context, *given)
         found = found if isinstance(found, (tuple, list)) else (found,)
         if len(found) == len(args):      # one per argument, as PyTorch has it
-            found = [f for f, a in zip(found, args) if isinstance(a, Tensor)]
-        return _checked(found, nodes, f"{type(context).__name__}.backward")
+            found = [f for f, a in zip(found, args) if isinstance(a, TensorBase)]
+        return _checked(found, nodes, f"{type(context).__name__}.backward", value)
 
     return value._with(own_gradient(value.uop, tuple(t.uop for t in inputs), backward))
 
 
-def _checked(found: Any, nodes: tuple[UOp, ...], what: str) -> tuple[UOp | None, ...]:
-    """One gradient per input, each of its input's shape."""
+def _checked(found: Any, nodes: tuple[UOp, ...], what: str, like: TensorBase) -> tuple[UOp | None, ...]:
+    """One gradient per input, each of its input's shape; what is no tensor becomes one of the class of `like`."""
     if len(found) != len(nodes):
         raise GradientError(f"{what} gave the wrong number of gradients", given=f"{len(found)}",
                             expected=f"{len(nodes)}, one per tensor (None for no gradient)", fix="return a tuple")
     out: list[UOp | None] = []
     for i, (g, node) in enumerate(zip(found, nodes)):
-        if g is not None and not isinstance(g, Tensor):
-            g = Tensor(g)
+        if g is not None and not isinstance(g, TensorBase):
+            g = like.__class__(g)
         if g is not None and g.shape != node.shape:
             raise GradientError(
                 f"{what} gave a gradient that does not fit",
@@ -151,17 +151,17 @@ def custom_gradient(backward: Callable[..., Any]) -> Callable[[Callable[..., Any
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Tensor:
+        def call(*args: Any, **kwargs: Any) -> TensorBase:
             value = function(*args, **kwargs)
-            if not isinstance(value, Tensor):
+            if not isinstance(value, TensorBase):
                 raise InputError("a function with a gradient of its own returns one tensor", given=type(value).__name__,
                                  expected="a Tensor", fix="for several results write a Function subclass")
-            inputs = [a for a in args if isinstance(a, Tensor)]
+            inputs = [a for a in args if isinstance(a, TensorBase)]
 
             def on_nodes(g: UOp, out: UOp, *nodes: UOp) -> tuple[UOp | None, ...]:
                 found = backward(*[value._with(n) for n in (g, out, *nodes)])
                 found = found if isinstance(found, (tuple, list)) else (found,)
-                return _checked(found, nodes, f"the backward of {function.__name__}")
+                return _checked(found, nodes, f"the backward of {function.__name__}", value)
 
             return value._with(own_gradient(value.uop, tuple(t.uop for t in inputs), on_nodes))
         return call

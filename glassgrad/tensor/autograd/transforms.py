@@ -7,7 +7,6 @@ gradient of a gradient: backward is linear in what it starts from, so its own gr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from glassgrad.base.errors import Bug, InputError, ShapeError
@@ -19,8 +18,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.registry import registry
-from glassgrad.tensor import index_check
-from glassgrad.tensor.argument_checks import explaining
+from glassgrad.tensor import checks, index_check
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.autograd.leaves import distinct
 from glassgrad.tensor.broadcast import resolve_axis
@@ -152,14 +150,16 @@ def _over(root: UOp, new: dict[UOp, UOp]) -> UOp:
 
 
 # -- one more axis -------------------------------------------------------------------------------------------
-@partial(explaining, room="glassgrad")
-def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0) -> Callable[..., Any]:
+def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0, **spelling: Any) -> Callable[..., Any]:
     """The function for a whole batch, written for one example: in_axes says which axis of each argument counts the
     examples (None: the same for all), out_axes where it goes in the result.
 
     >>> vmap(lambda x, y: (x * y).sum())(Tensor([[1, 2], [3, 4]]), Tensor([[1, 1], [0, 1]])).tolist()
     [3, 4]
     """
+    in_axes, out_axes = checks.spelled("vmap", spelling, in_axes=in_axes, out_axes=out_axes)
+    checks.callables("vmap", function=function)
+    out_axes = checks.integer("vmap", out_axes=out_axes)
     def call(*args: Any) -> Any:
         axes = (in_axes,) * len(args) if in_axes is None or isinstance(in_axes, int) else tuple(in_axes)
         if len(axes) != len(args):

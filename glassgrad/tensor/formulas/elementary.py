@@ -334,3 +334,7 @@ def _power_backward(g: UOp, z: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp | None]:
         return g * power(x, const(y.arg - 1.0, y.dtype)) * y, None
     to_x = y.eq(0.0).where(0.0, g * y * power(x, y - 1.0))
     return to_x, (x.eq(0.0) & (y < 0.0).logical_not()).where(0.0, g * z * log(x))
+
+
+def log10(x: UOp) -> UOp:
+    return x.log2() * math.log10(2.0)

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
+from glassgrad.tensor.formulas.arithmetic import (
+    absolute,
+    add,
+    as_float,
+    broadcast,
+    divide,
+    equal,
+    in_accumulator,
+    is_infinite,
+    is_nan,
+    logaddexp,
+    maximum,
+    mul,
+    square,
+    sub,
+    where,
+)
 from glassgrad.tensor.formulas.elementary import erf, exp, log, polynomial, tan
+from glassgrad.tensor.formulas.movement import pad_axis, part
 
-__all__ = ["digamma", "erfinv", "lgamma"]
+__all__ = ["differences", "digamma", "erfinv", "finite", "greatest_divisor", "hypot", "lgamma", "logcumsumexp", "logit",
+           "sinc", "skipping_nan", "xlogy"]
 
 # Giles (2012), "Approximating the erfinv function": two polynomials in w = -ln(1 - x^2)
 _ERFINV_NEAR = (1.50140941, 0.246640727, -0.00417768164, -0.00125372503, 0.00021858087, -4.39150654e-06, -3.5233877e-06,
@@ -77,3 +97,83 @@ def digamma(x: UOp) -> UOp:
 
 
 def _lgamma_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * digamma(x),)
+
+
+# -- functions that are 0 / 0 somewhere ----------------------------------------------------------------------
+def logit(x: UOp) -> UOp:
+    """ln(x / (1 - x))."""
+    x = as_float(x)
+    return sub(in_accumulator(log, x), in_accumulator(log, sub(1, x)))
+
+
+def sinc(x: UOp) -> UOp:
+    """sin(pi x) / (pi x), and 1 at 0."""
+    x = mul(x, math.pi)
+    nothing = x.eq(0)
+    return where(nothing, 1, divide(x.sin(), where(nothing, 1, x)))
+
+
+def xlogy(x: UOp, y: UOp) -> UOp:
+    """x ln(y), and 0 where x is 0."""
+    x, y = broadcast(x, y)
+    nothing = x.eq(0) & is_nan(y).logical_not()
+    return where(nothing, 0, mul(x, in_accumulator(log, where(nothing, 1, y))))
+
+
+def hypot(x: UOp, y: UOp) -> UOp:
+    """sqrt(x^2 + y^2), also where the squares would overflow."""
+    x, y = broadcast(as_float(x), as_float(y))
+    most = maximum(x.abs(), y.abs()).detach()
+    scale = where((most > 0) & (most < math.inf), most, 1)
+    size = mul(add(square(divide(x, scale)), square(divide(y, scale))).sqrt(), scale)
+    return where(is_infinite(x) | is_infinite(y), math.inf, size)     # whatever the other is, NaN too
+
+
+def finite(x: UOp, nan: float, above: float | None, below: float | None) -> UOp:
+    """x with NaN and the infinities replaced, the latter by the greatest and least numbers unless others are given."""
+    most = _GREATEST[x.dtype.name]
+    x = where(is_nan(x), nan, x)
+    x = where(equal(x, math.inf), most if above is None else above, x)
+    return where(equal(x, -math.inf), -most if below is None else below, x)
+
+
+_GREATEST = {"float64": 1.7976931348623157e308, "float32": 3.4028234663852886e38, "float16": 65504.0,
+             "bfloat16": 3.3895313892515355e38, "fp8e4m3": 448.0, "fp8e5m2": 57344.0}
+
+
+def skipping_nan(extreme: Callable[[UOp, UOp], UOp], x: UOp, y: UOp) -> UOp:
+    """The larger or smaller of each pair; where one is NaN, the other."""
+    if x.dtype.kind != "f":
+        return extreme(x, y)
+    return where(is_nan(x), y, where(is_nan(y), x, extreme(x, y)))
+
+
+# -- along an axis -------------------------------------------------------------------------------------------
+def logcumsumexp(x: UOp, axis: int) -> UOp:
+    """ln of the running sum of e^x along an axis, without overflow, in doubling steps."""
+    x = as_float(x)
+    if not x.shape or 0 in x.shape:
+        return x
+    step, n = 1, x.shape[axis]
+    while step < n:      # after it, each element holds the last 2 * step sums
+        before = pad_axis(part(x, axis, 0, n - step), axis, step, 0, -math.inf)
+        x, step = logaddexp(x, before).contiguous(), step * 2
+    return x
+
+
+def differences(x: UOp, axis: int, times: int) -> UOp:
+    """Each element less the one before it, so many times over."""
+    for _ in range(min(times, x.shape[axis])):      # then nothing is left
+        size = x.shape[axis]
+        later, earlier = part(x, axis, min(1, size), size), part(x, axis, 0, max(size - 1, 0))
+        x = later ^ earlier if x.dtype is dtypes.bool else later - earlier
+    return x
+
+
+def greatest_divisor(x: UOp, y: UOp) -> UOp:
+    """The greatest common divisor of integers, by Euclid: enough steps for the widest numbers of the type."""
+    x, y = absolute(x), absolute(y)
+    for _ in range(math.ceil(x.dtype.bits * 1.4405)):       # Lame: Fibonacci numbers take the longest
+        nothing = y.eq(0)
+        x, y = nothing.where(x, y), nothing.where(0, x % nothing.where(1, y)).contiguous()
+    return x

@@ -37,7 +37,7 @@ from glassgrad.runtime.devices import Device
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.function import custom_gradient
-from glassgrad.tensor.tensor import Tensor
+from glassgrad.tensor.base import TensorBase
 
 __all__ = ["c_kernel", "load"]
 
@@ -50,7 +50,7 @@ def c_kernel(
     backward: Callable[..., Any] | None = None,
     shape: Shape | Callable[..., Shape] | None = None,
     dtype: DType | str | None = None,
-) -> Callable[..., Tensor]:
+) -> Callable[..., TensorBase]:
     """A function of tensors that runs C source. The result has the first tensor's shape and dtype, unless `shape` (or a
     function of the arguments) and `dtype` say otherwise; `backward(gradient, result, *tensors)` gives the gradients.
 
@@ -62,8 +62,8 @@ def c_kernel(
     """
     compiled: dict[str, Any] = {}
 
-    def run(*args: Any) -> Tensor:
-        tensors = [a for a in args if isinstance(a, Tensor)]
+    def run(*args: Any) -> TensorBase:
+        tensors = [a for a in args if isinstance(a, TensorBase)]
         if not tensors:
             raise InputError(
                 "a C kernel needs a tensor", given=f"{name}{args!r}", expected="at least one Tensor",
@@ -95,7 +95,7 @@ def _function(source: str, name: str, place: str, args: Sequence[Any]) -> Callab
     if not isinstance(device, GpuDevice) or device.dialect.by_handle:
         raise DeviceError("a kernel of your own runs on the processor or with CUDA", given=f"a tensor on {place}",
                           expected="a device whose memory has addresses", fix='move it: x.to("CPU")')
-    numbers = [False, *[not isinstance(a, Tensor) for a in args], True]
+    numbers = [False, *[not isinstance(a, TensorBase) for a in args], True]
     try:
         kernel = device.user_kernel(source, name, numbers)
     except Rejected as error:
@@ -108,7 +108,7 @@ def _function(source: str, name: str, place: str, args: Sequence[Any]) -> Callab
 
 
 def _argument(value: Any, buffers: Any, name: str) -> Any:
-    if isinstance(value, Tensor):
+    if isinstance(value, TensorBase):
         return ctypes.c_void_p(next(buffers).arg.address)
     if isinstance(value, (bool, int)):
         return ctypes.c_longlong(int(value))

@@ -27,8 +27,8 @@ from glassgrad.engine.capture import refuse_reading
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
+from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.kernels.c_kernel import load
-from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Memory", "Program", "Value", "group", "loop", "register", "run_kernel"]
 
@@ -273,8 +273,8 @@ def register(shape: Sequence[int], dtype: DType, slot: int = 0, **_: Any) -> Mem
 _loaded: dict[str, Any] = {}
 
 
-def run_kernel(tensors: Sequence[Tensor], describe: Callable[..., Any],
-               grad_fxn: Callable[..., Any] | None) -> list[Tensor]:
+def run_kernel(tensors: Sequence[TensorBase], describe: Callable[..., Any],
+               grad_fxn: Callable[..., Any] | None) -> list[TensorBase]:
     """Every tensor as the kernel left it."""
     refuse_reading("a kernel of your own, which runs outside the captured kernels,")
     device = tensors[0].device

@@ -18,15 +18,15 @@ from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.buffer import Buffer
 from glassgrad.runtime.devices import Device
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.memory import dlpack
 from glassgrad.tensor.memory.host_values import HostValue
-from glassgrad.tensor.methods.sampling import Drawing
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Interop"]
+__all__ = ["InteropMixin"]
 
 # NumPy's functions of elements that are methods here: numpy.exp(x) is x.exp(), and stays lazy
 _OPERATORS = {"add": ("__add__", "__radd__"), "subtract": ("__sub__", "__rsub__"),
@@ -49,14 +49,14 @@ _OF_ONE = {"negative": "neg", "absolute": "abs", "reciprocal": "reciprocal", "sq
 
 def _as_arrays(value: Any) -> Any:
     """What was handed to a function of NumPy, with arrays for tensors, inside lists and dicts too."""
-    if isinstance(value, Interop):
-        return value.__array__()
+    if isinstance(value, TensorBase):
+        return value.__array__()  # type: ignore[attr-defined]
     if type(value) in (list, tuple):
         return type(value)(_as_arrays(item) for item in value)
     return {key: _as_arrays(item) for key, item in value.items()} if type(value) is dict else value
 
 
-class Interop(Drawing):
+class InteropMixin(TensorBase):
     """Other libraries."""
     __slots__ = ()
 
@@ -68,7 +68,8 @@ class Interop(Drawing):
         array([[1, 2],
                [3, 4]], dtype=int32)
         """
-        x = self if self.dtype.format == "e" or self.dtype.kind != "f" or self.dtype.bits >= 32 else self.float()
+        x = self if self.dtype.format == "e" or self.dtype.kind != "f" or self.dtype.bits >= 32 else \
+            self.cast(dtypes.float32)
         return running.array_of(x.uop, x.device)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -91,9 +92,9 @@ class Interop(Drawing):
             if len(inputs) == 2 and name in _OPERATORS:
                 first, second = inputs
                 straight, reflected = _OPERATORS[name]
-                return getattr(first, straight)(second) if isinstance(first, Interop) else \
+                return getattr(first, straight)(second) if isinstance(first, TensorBase) else \
                     getattr(second, reflected)(first)
-        if any(isinstance(target, Interop) for target in options.get("out", ())):
+        if any(isinstance(target, TensorBase) for target in options.get("out", ())):
             raise InputError(f"numpy.{name} cannot write into a tensor", given="out=a Tensor",
                              expected="a NumPy array", fix="assign what it returns: x.assign(...)")
         return getattr(ufunc, method)(*_as_arrays(inputs), **_as_arrays(options))
@@ -170,7 +171,7 @@ class Interop(Drawing):
         [1.0, 2.0, 3.0]
         """
         kind = dtype_by_name(dtype) if dtype is not None else dtypes.default_float
-        sizes = cls._sizes(tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), "from_blob")
+        sizes = checks.sizes(tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), "from_blob")
         if not isinstance(ptr, int) or ptr <= 0:
             raise InputError(
                 "from_blob needs an address",
@@ -190,7 +191,7 @@ class Interop(Drawing):
         >>> Tensor.from_torch(torch.tensor([1, 2])).tolist()
         [1, 2]
         """
-        if not hasattr(tensor, "detach") or not hasattr(tensor, "__dlpack__"):
+        if isinstance(tensor, type) or not hasattr(tensor, "detach") or not hasattr(tensor, "__dlpack__"):
             raise InputError("from_torch takes PyTorch's tensors", given=f"{type(tensor).__name__}",
                              expected="a torch.Tensor", fix="for other values write Tensor(value)")
         plain = tensor.detach().cpu()

@@ -10,16 +10,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DeviceError
+from glassgrad.tensor import checks
+from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.evaluate import canonical_device
-from glassgrad.tensor.methods.shape.stacking import Stacking
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Sharding"]
+__all__ = ["ShardingMixin"]
 
 
-class Sharding(Stacking):
+class ShardingMixin(TensorBase):
     """Where a tensor is, by other libraries' names."""
     __slots__ = ()
 
@@ -37,7 +39,7 @@ class Sharding(Stacking):
         >>> Tensor([1, 2]).shard(("CPU", "CPU"), axis=0).tolist()
         [1, 2]
         """
-        names = {canonical_device(d) for d in devices}
+        names = {canonical_device(d) for d in checks.items("shard", devices=devices)}
         if len(names) != 1:
             raise DeviceError(
                 "a tensor lives on one device",
@@ -56,10 +58,12 @@ class Sharding(Stacking):
         self.to_(self.shard(devices, axis).device)
         return self
 
-    def shard_like(self, other: Self) -> Self:
+    def shard_like(self, other: Self = REQUIRED, **spelling: Any) -> Self:
         """Where the other tensor is.
 
         >>> Tensor([1, 2]).shard_like(Tensor([3])).tolist()
         [1, 2]
         """
+        other, = checks.spelled("shard_like", spelling, other=other)
+        checks.tensors("shard_like", other=other)
         return self.to(other.device)

@@ -11,29 +11,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError, ShapeError
+from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes, promote
+from glassgrad.compiler.graph.uop import full
 from glassgrad.engine.capture import touch
 from glassgrad.engine.registry import registry
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import checks, evaluate as running
 from glassgrad.tensor.autograd.leaves import assigned, distinct, has_another_value, hold, holders
 from glassgrad.tensor.autograd.no_grad import is_cut, uncut
-from glassgrad.tensor.base import Core
+from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.broadcast import working_axis
+from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.formulas.arithmetic import as_node, where
+from glassgrad.tensor.formulas.indexing import VIEWS, lookup, repeat_movements, replace_part
+from glassgrad.tensor.formulas.movement import flatten
+from glassgrad.tensor.formulas.reductions import running as running_total
 from glassgrad.tensor.memory.disk import on_disk, write
-from glassgrad.tensor.memory.interop import Interop
-from glassgrad.tensor.methods.shape.indexing import VIEWS, again, replaced_part
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Assignment"]
+__all__ = ["AssignmentMixin"]
 
 
-class Assignment(Interop):
+class AssignmentMixin(TensorBase):
     """A tensor that takes another value."""
     __slots__ = ()
 
-    def assign(self, value: Any) -> Self:
+    def assign(self, value: Any = REQUIRED, **spelling: Any) -> Self:
         """This tensor takes a new value, in its own shape and type. Tensors computed before keep the old one; but a
         part of a tensor, such as `x[1:3]`, writes into x.
 
@@ -41,7 +46,8 @@ class Assignment(Interop):
         >>> x.assign(Tensor([3, 4])).tolist(), y.tolist()
         ([3, 4], [10, 20])
         """
-        new: Self = value if isinstance(value, Core) else \
+        value, = checks.spelled("assign", spelling, value=value)
+        new: Self = value if isinstance(value, TensorBase) else \
             self.__class__(value, device=None if on_disk(self.uop.device) else self.device,
                            dtype=self.dtype)  # type: ignore[assignment]
         if new.shape != self.shape:
@@ -50,7 +56,7 @@ class Assignment(Interop):
                 raise ShapeError("cannot assign a value of another shape", given=f"{new.shape} to {self.shape}",
                                  expected=f"shape {self.shape}, or one that broadcasts to it",
                                  fix="reshape the value first")
-            new = new.expand(self.shape)
+            new = new._with(new.uop.broadcast(self.shape))
         if new.dtype is not self.dtype:
             if promote(new.dtype, self.dtype) is not self.dtype:
                 raise DTypeError("cannot assign a value of another type",
@@ -80,12 +86,12 @@ class Assignment(Interop):
             owners: list[Self] = [t for t in holders((node,)) if t is not self]
             if owners:
                 seen = uncut(self.uop, node)
-                written = replaced_part(node, seen, new.uop)
+                written = replace_part(node, seen, new.uop)
                 registry.written.set(written, True)
                 for owner in owners:
                     owner.replace(owner._with(written))
                     assigned(owner)
-                view = again(seen, node, written)
+                view = repeat_movements(seen, node, written)
                 self.uop, self._device = view, new._device
                 touch(self)
                 return True
@@ -103,12 +109,14 @@ class Assignment(Interop):
             return self
         return super()._rebind(value)
 
-    def replace(self, value: Self, allow_shape_mismatch: bool = True) -> Self:
+    def replace(self, value: Self = REQUIRED, allow_shape_mismatch: bool = True, **spelling: Any) -> Self:
         """This tensor takes the place of another in the graph: its node, whatever shape and type that has.
 
         >>> Tensor([1, 2]).replace(Tensor([3.0])).tolist()
         [3.0]
         """
+        value, = checks.spelled("replace", spelling, value=value)
+        checks.tensors("replace", value=value)
         earlier, self.uop, self._device = self.uop, value.uop, value._device
         hold(self)
         has_another_value(self, earlier)
@@ -121,13 +129,15 @@ class Assignment(Interop):
         richer = [next(place for place, kind in enumerate(kinds) if t.dtype.kind in kind) for t in (value, self)]
         return self.assign(value.cast(self.dtype) if richer[0] <= richer[1] else value)
 
-    def copy_(self, src: Any) -> Self:
+    def copy_(self, src: Any = REQUIRED, **spelling: Any) -> Self:
         """This tensor takes the values of another, in its own type, broadcast to its shape.
 
         >>> Tensor([1.0, 2.0]).copy_(Tensor([3])).tolist()
         [3.0, 3.0]
         """
-        return self.assign(self.ufix(src).cast(self.dtype).expand(self.shape))
+        src, = checks.spelled("copy_", spelling, src=src)
+        value = as_node(self._operand(src), self.uop).cast(self.dtype)
+        return self.assign(self._with(checks.broadcast_to("copy_", value, self.shape), src))
 
     def fill_(self, value: Any) -> Self:
         """One value everywhere.
@@ -135,7 +145,8 @@ class Assignment(Interop):
         >>> Tensor([1.0, 2.0]).fill_(3).tolist()
         [3.0, 3.0]
         """
-        return self.copy_(value)
+        filler = as_node(self._operand(value, "to fill with"), self.uop).cast(self.dtype)
+        return self.assign(self._with(checks.broadcast_to("fill_", filler, self.shape), value))
 
     def zero_(self) -> Self:
         """Zeros.
@@ -143,12 +154,12 @@ class Assignment(Interop):
         >>> Tensor([1.0, 2.0]).zero_().tolist()
         [0.0, 0.0]
         """
-        return self.assign(self.zeros_like())
+        return self.assign(self._with(full(self.shape, 0, self.dtype)))
 
     # -- parts replaced --------------------------------------------------------------------------------------
     def _replaced(self, index: tuple[Any, ...], source: Self) -> Self:
         copy = self._with(self.uop.contiguous())         # no view: a view would pass the part on to its tensor
-        copy[index] = source
+        copy[index] = source                             # type: ignore[index]
         return copy
 
     def select_scatter(self, src: Self, dim: int, index: int) -> Self:
@@ -175,8 +186,10 @@ class Assignment(Interop):
         >>> Tensor([1, 2, 3]).masked_scatter(Tensor([True, False, True]), Tensor([8, 9])).tolist()
         [8, 2, 9]
         """
-        chosen = mask.bool().expand(self.shape)
-        place = (chosen.flatten().cast(dtypes.int32).cumsum(0) - 1).maximum(0)
+        checks.tensors("masked_scatter", mask=mask, source=source)
+        chosen = checks.broadcast_to("masked_scatter", mask.uop.cast(dtypes.bool), self.shape)
         if not self.numel():
             return self
-        return chosen.where(source.cast(self.dtype).flatten()[place].reshape(self.shape), self)
+        count = running_total(o.ADD, flatten(chosen).cast(dtypes.int32), 0)
+        values = lookup(flatten(source.uop.cast(self.dtype)), [(0, (count - 1).maximum(0))])
+        return self._with(where(chosen, values.reshape(self.shape), self.uop), mask, source)

@@ -9,15 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.tensor.base import Core
+from glassgrad.tensor import checks
+from glassgrad.tensor.base import TensorBase
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Casts"]
+__all__ = ["CastMixin"]
 
 
-class Casts(Core):
+class CastMixin(TensorBase):
     """x.float(), x.half(), x.int(), ..."""
     __slots__ = ()
 
@@ -107,6 +108,7 @@ class Casts(Core):
         >>> Tensor([1]).type_as(Tensor([1.0])).dtype
         dtypes.float32
         """
+        checks.tensors("type_as", other=other)
         return self.cast(other.dtype)
 
     def type(self, dtype: DType | str | None = None) -> Any:

@@ -9,40 +9,36 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.errors import DTypeError, InputError, ShapeError
+from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.compiler.graph.symbolic import Length, most
 from glassgrad.compiler.graph.uop import UOp, const, full
-from glassgrad.tensor import evaluate as running
+from glassgrad.tensor import checks, evaluate as running
 from glassgrad.tensor.autograd.leaves import distinct
+from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.broadcast import number, plain_number, shape_from
+from glassgrad.tensor.checks import REQUIRED, sizes
+from glassgrad.tensor.formulas.arithmetic import as_float, mul
 from glassgrad.tensor.formulas.counting import counting
+from glassgrad.tensor.formulas.movement import eye, tril, triu
+from glassgrad.tensor.formulas.reductions import largest
 from glassgrad.tensor.memory.disk import on_disk, opened
 from glassgrad.tensor.memory.host_values import read_array
-from glassgrad.tensor.methods.reduce import Reduce
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Creation"]
+__all__ = ["CreationMixin"]
 
 
-class Creation(Reduce):
+class CreationMixin(TensorBase):
     """New tensors."""
     __slots__ = ()
 
     @classmethod
     def _made(cls, node: UOp, device: str | None, requires_grad: bool | None) -> Self:
         return cls._leaf(distinct(node) if node.dtype.kind == "f" else node, device, requires_grad)
-
-    @staticmethod
-    def _sizes(args: tuple[Any, ...], what: str) -> tuple[int, ...]:
-        sizes = shape_from(args, what)
-        if any(n < 0 for n in sizes):
-            raise ShapeError(f"{what} cannot have a negative size", given=str(sizes), expected="sizes of 0 or more",
-                             fix="check how the sizes are computed")
-        return sizes
 
     # -- constants -------------------------------------------------------------------------------------------
     @classmethod
@@ -56,8 +52,8 @@ class Creation(Reduce):
         value = plain_number(fill_value, "to fill a tensor with")
         kind = dtype_by_name(dtype) if dtype is not None else const(value).dtype
         _refuse_overflow(value, kind)
-        sizes = cls._sizes(tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), "full")
-        return cls._made(full(sizes, value, kind), device, requires_grad)
+        made = sizes(tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), "full")
+        return cls._made(full(made, value, kind), device, requires_grad)
 
     @classmethod
     def zeros(cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None,
@@ -67,7 +63,7 @@ class Creation(Reduce):
         >>> Tensor.zeros(2, 3).tolist()
         [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
         """
-        return cls.full(cls._sizes(shape, "zeros"), 0, dtype or dtypes.default_float, device, requires_grad)
+        return cls.full(sizes(shape, "zeros"), 0, dtype or dtypes.default_float, device, requires_grad)
 
     @classmethod
     def ones(cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None,
@@ -77,7 +73,7 @@ class Creation(Reduce):
         >>> Tensor.ones(3).tolist()
         [1.0, 1.0, 1.0]
         """
-        return cls.full(cls._sizes(shape, "ones"), 1, dtype or dtypes.default_float, device, requires_grad)
+        return cls.full(sizes(shape, "ones"), 1, dtype or dtypes.default_float, device, requires_grad)
 
     @classmethod
     def empty(cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None,
@@ -88,10 +84,10 @@ class Creation(Reduce):
         >>> Tensor.empty(2).shape
         (2,)
         """
-        sizes, kind = cls._sizes(shape, "empty"), dtype_by_name(dtype or dtypes.default_float)
+        made, kind = sizes(shape, "empty"), dtype_by_name(dtype or dtypes.default_float)
         if on_disk(place := running.canonical_device(device)):
-            return cls._leaf(opened(str(place), sizes, kind), None, requires_grad)
-        return cls.full(sizes, 0, kind, device, requires_grad)
+            return cls._leaf(opened(str(place), made, kind), None, requires_grad)
+        return cls.full(made, 0, kind, device, requires_grad)
 
     @classmethod
     def const(cls, b: Any, dtype: Any = None, device: str | None = None) -> Self:
@@ -112,9 +108,14 @@ class Creation(Reduce):
         [7, 7]
         """
         kwargs.update(dtype=dtype, device=device)
-        value, kind = plain_number(fill_value, "to fill a tensor with"), self._wanted(kwargs)
+        return self._filled(fill_value, kwargs)
+
+    def _filled(self, fill_value: Any, given: dict[str, Any]) -> Self:
+        """One value everywhere, in the shape of this tensor."""
+        value = plain_number(fill_value, "to fill a tensor with")
+        kind, device, grad = checks.options(given, self.dtype, self.uop.device or self._device)
         _refuse_overflow(value, kind)
-        return self._like(full(self.shape, value, kind), kwargs)
+        return self._made(full(self.shape, value, kind), device, grad)
 
     def zeros_like(self, **kwargs: Any) -> Self:
         """Zeros in the shape and dtype of this tensor.
@@ -122,7 +123,7 @@ class Creation(Reduce):
         >>> Tensor([1, 2]).zeros_like().tolist()
         [0, 0]
         """
-        return self.full_like(0, **kwargs)
+        return self._filled(0, kwargs)
 
     def ones_like(self, **kwargs: Any) -> Self:
         """Ones in the shape and dtype of this tensor.
@@ -130,15 +131,16 @@ class Creation(Reduce):
         >>> Tensor([1, 2]).ones_like().tolist()
         [1, 1]
         """
-        return self.full_like(1, **kwargs)
+        return self._filled(1, kwargs)
 
-    def const_like(self, value: Any, dtype: Any = None) -> Self:
+    def const_like(self, value: Any = REQUIRED, dtype: Any = None, **spelling: Any) -> Self:
         """One value in this tensor's shape; `full_like`.
 
         >>> Tensor([1, 2]).const_like(7).tolist()
         [7, 7]
         """
-        return self.full_like(value, dtype=dtype)
+        value, = checks.spelled("const_like", spelling, value=value)
+        return self._filled(value, {"dtype": dtype})
 
     def empty_like(self, dtype: Any = None, device: str | None = None, **kwargs: Any) -> Self:
         """A tensor of this shape whose values do not matter yet (they are zeros).
@@ -146,7 +148,7 @@ class Creation(Reduce):
         >>> Tensor([1, 2]).empty_like().shape
         (2,)
         """
-        return self.full_like(0, dtype, device, **kwargs)
+        return self._filled(0, {"dtype": dtype, "device": device, **kwargs})
 
     def new_full(self, size: int | Sequence[int], fill_value: float, **kwargs: Any) -> Self:
         """One value everywhere, in this tensor's type and on its device.
@@ -188,26 +190,16 @@ class Creation(Reduce):
         """
         return self.__class__(data, **{"dtype": self.dtype, "device": self.device, **kwargs})
 
-    def _wanted(self, kwargs: dict[str, Any]) -> DType:
-        unknown = set(kwargs) - {"dtype", "device", "requires_grad"}
-        if unknown:
-            raise InputError("there is no such option", given=", ".join(sorted(unknown)),
-                             expected="dtype, device or requires_grad", fix="check the spelling")
-        return dtype_by_name(kwargs["dtype"]) if kwargs.get("dtype") is not None else self.uop.dtype
-
-    def _like(self, node: UOp, kwargs: dict[str, Any]) -> Self:
-        place = kwargs.get("device") or self.uop.device or self._device
-        return self._made(node, place, kwargs.get("requires_grad"))
-
     # -- ranges ----------------------------------------------------------------------------------------------
     @classmethod
     def arange(cls, start: Any, stop: Any = None, step: Any = 1, dtype: DType | str | None = None,
-               device: str | None = None, requires_grad: bool | None = None) -> Self:
+               device: str | None = None, requires_grad: bool | None = None, **spelling: Any) -> Self:
         """Numbers from start up to, not including, stop; with one argument, from 0.
 
         >>> Tensor.arange(5).tolist(), Tensor.arange(1, 2, 0.25).tolist()
         ([0, 1, 2, 3, 4], [1.0, 1.25, 1.5, 1.75])
         """
+        stop, = checks.spelled("arange", spelling, stop=stop)
         if stop is None:
             start, stop = 0, start
         start, stop, step = (plain_number(n, "in arange") for n in (start, stop, step))
@@ -240,13 +232,15 @@ class Creation(Reduce):
         return dtypes.default_int if fits else dtypes.int64
 
     @classmethod
-    def linspace(cls, start: float, stop: float, steps: int, dtype: DType | str | None = None,
-                 device: str | None = None, requires_grad: bool | None = None) -> Self:
+    def linspace(cls, start: float, stop: float = REQUIRED, steps: int = REQUIRED, dtype: DType | str | None = None,
+                 device: str | None = None, requires_grad: bool | None = None, **spelling: Any) -> Self:
         """`steps` numbers at equal distances from start to stop, both included.
 
         >>> Tensor.linspace(0, 1, 5).tolist()
         [0.0, 0.25, 0.5, 0.75, 1.0]
         """
+        stop, steps = checks.spelled("linspace", spelling, stop=stop, steps=steps)
+        start, stop = checks.number("linspace", start=start), checks.number("linspace", stop=stop)
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
             raise InputError("linspace needs a number of steps", given=f"steps={steps!r}",
                              expected="an int of 0 or more", fix="write Tensor.linspace(0, 1, 5), for example")
@@ -272,7 +266,12 @@ class Creation(Reduce):
         >>> Tensor.logspace(0, 2, 3, base=2).tolist()
         [1.0, 2.0, 4.0]
         """
-        return (cls.linspace(start, end, steps, **kwargs) * math.log2(base)).exp2()
+        base = checks.number("logspace", base=base)
+        if not 0 < base < math.inf:
+            raise InputError("logspace takes powers of a positive number", given=f"base={base}",
+                             expected="a finite number above 0", fix="write base=10.0")
+        exponents = cls.linspace(start, end, steps, **kwargs)
+        return exponents._with(as_float(mul(exponents.uop, math.log2(base))).exp2())
 
     @classmethod
     def eye(cls, n: int, m: int | None = None, dtype: DType | str | None = None, device: str | None = None,
@@ -282,22 +281,9 @@ class Creation(Reduce):
         >>> Tensor.eye(2).tolist(), Tensor.eye(1, 3, dtype=dtypes.int32).tolist()
         ([[1.0, 0.0], [0.0, 1.0]], [[1, 0, 0]])
         """
-        rows, columns = cls._sizes((n, n if m is None else m), "eye")
+        rows, columns = sizes((n, n if m is None else m), "eye")
         kind = dtype_by_name(dtype) if dtype is not None else dtypes.default_float
-        row = counting(rows).reshape((rows, 1)).expand((rows, columns))
-        column = counting(columns).reshape((1, columns)).expand((rows, columns))
-        return cls._made(row.eq(column).cast(kind), device, requires_grad)
-
-    def _diagonal_mask(self, diagonal: int, what: str) -> UOp:
-        """Whether column - row >= diagonal, over the last two axes."""
-        shape = self.uop.shape
-        if len(shape) < 2:
-            raise ShapeError(f"{what} needs a matrix", given=f"shape {shape}", expected="at least 2 axes",
-                             fix="reshape it first")
-        rows, columns = shape[-2:]
-        row = counting(rows).reshape((rows, 1)).expand((rows, columns))
-        column = counting(columns).reshape((1, columns)).expand((rows, columns))
-        return (column < row + diagonal).logical_not().broadcast(shape)
+        return cls._made(eye(rows, kind, columns), device, requires_grad)
 
     def triu(self, diagonal: int = 0) -> Self:
         """The part of a matrix on and above a diagonal, zeros below.
@@ -305,7 +291,8 @@ class Creation(Reduce):
         >>> Tensor([[1, 2], [3, 4]]).triu().tolist()
         [[1, 2], [0, 4]]
         """
-        return self._with(self._diagonal_mask(diagonal, "triu").where(self.uop, 0))
+        checks.two_axes("triu", self.shape)
+        return self._with(triu(self.uop, checks.integer("triu", diagonal=diagonal)))
 
     def tril(self, diagonal: int = 0) -> Self:
         """The part of a matrix on and below a diagonal, zeros above.
@@ -313,7 +300,8 @@ class Creation(Reduce):
         >>> Tensor([[1, 2], [3, 4]]).tril().tolist()
         [[1, 0], [3, 4]]
         """
-        return self._with(self._diagonal_mask(diagonal + 1, "tril").where(0, self.uop))
+        checks.two_axes("tril", self.shape)
+        return self._with(tril(self.uop, checks.integer("tril", diagonal=diagonal)))
 
     @classmethod
     def tri(cls, n: int, m: int | None = None, diagonal: int = 0, **kwargs: Any) -> Self:
@@ -322,7 +310,8 @@ class Creation(Reduce):
         >>> Tensor.tri(2).tolist()
         [[1.0, 0.0], [1.0, 1.0]]
         """
-        return cls.ones(n, n if m is None else m, **kwargs).tril(diagonal)
+        ones = cls.ones(n, n if m is None else m, **kwargs)
+        return ones._with(tril(ones.uop, checks.integer("tri", diagonal=diagonal)))
 
     @classmethod
     def tril_indices(cls, row: int, col: int, offset: int = 0) -> Self:
@@ -331,8 +320,9 @@ class Creation(Reduce):
         >>> Tensor.tril_indices(2, 2).tolist()
         [[0, 1, 1], [0, 0, 1]]
         """
-        places = [(i, j) for i in range(row) for j in range(min(max(i + offset + 1, 0), col))]
-        return cls([[p[k] for p in places] for k in range(2)], dtype=dtypes.int32)
+        rows, columns, offset = _matrix_size("tril_indices", row, col, offset)
+        found = [(i, j) for i in range(rows) for j in range(min(max(i + offset + 1, 0), columns))]
+        return cls([[p[k] for p in found] for k in range(2)], dtype=dtypes.int32)
 
     @classmethod
     def triu_indices(cls, row: int, col: int, offset: int = 0) -> Self:
@@ -341,27 +331,9 @@ class Creation(Reduce):
         >>> Tensor.triu_indices(2, 2).tolist()
         [[0, 0, 1], [0, 1, 1]]
         """
-        places = [(i, j) for i in range(row) for j in range(min(max(i + offset, 0), col), col)]
-        return cls([[p[k] for p in places] for k in range(2)], dtype=dtypes.int32)
-
-    def meshgrid(self, *others: Self, indexing: str = "ij") -> tuple[Self, ...]:
-        """A grid's coordinates from its axes: the first varies along rows ("ij") or columns ("xy").
-
-        >>> [t.tolist() for t in Tensor([1, 2]).meshgrid(Tensor([3, 4]))]
-        [[[1, 1], [2, 2]], [[3, 4], [3, 4]]]
-        """
-        if indexing not in ("ij", "xy"):
-            raise InputError("meshgrid knows two orders", given=f"indexing={indexing!r}", expected='"ij" or "xy"',
-                             fix='write indexing="ij"')
-        axes = (self, *others)
-        if len(axes) == 1:
-            return axes
-        order = list(range(len(axes)))
-        if indexing == "xy":
-            order[0], order[1] = 1, 0
-        shape = tuple(axes[i].numel() for i in order)
-        return tuple(t.reshape(tuple(-1 if i == order.index(k) else 1 for i in range(len(axes)))).expand(shape)
-                     for k, t in enumerate(axes))
+        rows, columns, offset = _matrix_size("triu_indices", row, col, offset)
+        found = [(i, j) for i in range(rows) for j in range(min(max(i + offset, 0), columns), columns)]
+        return cls([[p[k] for p in found] for k in range(2)], dtype=dtypes.int32)
 
     def one_hot(self, num_classes: int = -1) -> Self:
         """A new last axis with 1 at the place each value names and 0 elsewhere; -1 counts up to the largest value.
@@ -372,7 +344,9 @@ class Creation(Reduce):
         if self.uop.dtype.kind not in "iu":
             raise InputError("one_hot needs integers", given=f"{self.uop.dtype.name} values",
                              expected="an integer tensor", fix="cast first: x.int()")
-        count = num_classes if num_classes != -1 else int(running.number_in(self.amax().uop, self.device)) + 1
+        count = checks.integer("one_hot", num_classes=num_classes)
+        if count == -1:
+            count = int(running.number_in(largest(self.uop), self.device)) + 1
         places = counting(count, self.uop.dtype).broadcast((*self.shape, count))
         value = self.uop.reshape((*self.shape, 1)).expand((*self.shape, count))
         return self._with(value.eq(places).cast(dtypes.default_int))
@@ -393,6 +367,14 @@ class Creation(Reduce):
         place = running.canonical_device(device) or running.default_device()
         shared = running.share(array, place)
         return cls._leaf(shared if shared is not None else running.store(read_array(array), place), None, requires_grad)
+
+
+def _matrix_size(what: str, row: Any, col: Any, offset: Any) -> tuple[int, int, int]:
+    rows, columns = checks.integer(what, row=row), checks.integer(what, col=col)
+    if rows * columns > 1 << 28:
+        raise InputError(f"{what} lists its indices one by one", given=f"{rows} x {columns}",
+                         expected="at most 2^28 elements", fix="use triu or tril on a tensor of ones")
+    return rows, columns, checks.integer(what, offset=offset)
 
 
 def _refuse_overflow(value: Any, kind: DType) -> None:

@@ -6,18 +6,25 @@ Also here: a tensor's values drawn anew.
 
 from __future__ import annotations
 
-import functools
+import inspect
 import math
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.tensor.methods.assignment import Assignment
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor import checks
+from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.formulas import elementary
+from glassgrad.tensor.formulas.arithmetic import add, ceil, divide, in_accumulator, less, maximum, mul, sub, where
+from glassgrad.tensor.formulas.counting import counting
+from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, uniform
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["InPlace"]
+__all__ = ["InPlaceMixin", "in_place_methods"]
 
 # methods that have an in-place form, each with arguments for its example
 _ONE_TENSOR = """abs absolute acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh ceil cos
@@ -40,8 +47,8 @@ _KEEPING_SHAPE = {
     "scatter_reduce": "0, Tensor([0]), Tensor([5.0]), 'sum'",
 }
 # on integers, and on matrices
-_WHOLE = {**dict.fromkeys("bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor gcd lcm".split(),
-                          "Tensor([2])"), "bitwise_not": ""}
+_OF_INTEGERS = "bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor gcd lcm".split()
+_INTEGERS = {**dict.fromkeys(_OF_INTEGERS, "Tensor([2])"), "bitwise_not": ""}
 _MATRIX = {"addbmm": "Tensor([[[2.0]]]), Tensor([[[2.0]]])", "addmm": "Tensor([[2.0]]), Tensor([[2.0]])",
            "addr": "Tensor([2.0]), Tensor([2.0])", "tril": "", "triu": ""}
 _OTHERS = {"addmv": ("Tensor([1.0])", "Tensor([[2.0]]), Tensor([2.0])"),
@@ -50,9 +57,22 @@ _CHANGING_SHAPE = {"unsqueeze": "0", "squeeze": "", "t": "", "transpose": "0, 0"
                    "swapdims": "0, 0", "detach": ""}
 
 
-class InPlace(Assignment):
+class InPlaceMixin(TensorBase):
     """Names with an underscore."""
     __slots__ = ()
+
+    def _assigned(self, value: UOp) -> Self:
+        """This tensor with a new value."""
+        return self.assign(self._with(value))  # type: ignore[attr-defined,no-any-return]
+
+    def _drawn(self, what: str, draw: Callable[..., UOp], formula: Callable[[UOp], UOp], **numbers: Any) -> Self:
+        """New random values: a formula of numbers drawn in this tensor's type."""
+        for name, value in numbers.items():
+            checks.number(what, **{name: value})
+        if self.dtype.kind != "f":
+            raise InputError("these random numbers are fractions", given=f"{what} of {self.dtype.name}",
+                             expected="a float tensor", fix="use random_ for integers")
+        return self._assigned(formula(draw(self.shape, self.dtype)))
 
     # -- drawn anew ------------------------------------------------------------------------------------------
     def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
@@ -61,7 +81,7 @@ class InPlace(Assignment):
         >>> Tensor.zeros(2).normal_(5, 0).tolist()
         [5.0, 5.0]
         """
-        return self.assign(self.randn_like() * std + mean)
+        return self._drawn("normal_", standard_normal, lambda x: add(mul(x, std), mean), std=std, mean=mean)
 
     def log_normal_(self, mean: float = 1.0, std: float = 2.0) -> Self:
         """Numbers whose logarithms are of a normal distribution.
@@ -69,7 +89,8 @@ class InPlace(Assignment):
         >>> Tensor.zeros(2).log_normal_(0, 0).tolist()
         [1.0, 1.0]
         """
-        return self.assign((self.randn_like() * std + mean).exp())
+        return self._drawn("log_normal_", standard_normal,
+                           lambda x: in_accumulator(elementary.exp, add(mul(x, std), mean)), std=std, mean=mean)
 
     def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:
         """Numbers spread evenly from low to high.
@@ -77,7 +98,7 @@ class InPlace(Assignment):
         >>> Tensor.zeros(2).uniform_(5, 5).tolist()
         [5.0, 5.0]
         """
-        return self.assign(self.rand_like() * (high - low) + low)
+        return self._drawn("uniform_", uniform, lambda x: add(mul(x, high - low), low), low=low, high=high)
 
     def random_(self, low: int = 0, high: int | None = None) -> Self:
         """Integers from low up to, not including, high; with one number, from 0 up to it. Without any, those that
@@ -86,6 +107,7 @@ class InPlace(Assignment):
         >>> Tensor.zeros(3).random_(5, 6).tolist()
         [5.0, 5.0, 5.0]
         """
+        low, high = checks.integer("random_", low=low), checks.integer_or_none("random_", high=high)
         if high is None and low:
             low, high = 0, low
         if high is None:
@@ -95,8 +117,7 @@ class InPlace(Assignment):
         if low >= high:
             raise InputError("there is no number to draw", given=f"random_({low}, {high})",
                              expected="a low end below the high one", fix="write random_(0, 10)")
-        drawn = self.__class__.randint(*self.shape, low=low, high=high, device=self.device, dtype=dtypes.int64)
-        return self.assign(drawn.cast(self.dtype))
+        return self._assigned(integers(self.shape, low, high).cast(self.dtype))
 
     def bernoulli_(self, p: Any = 0.5) -> Self:
         """1 with probability p, else 0; p is a number, or a tensor of them.
@@ -104,8 +125,8 @@ class InPlace(Assignment):
         >>> Tensor.zeros(2).bernoulli_(1.0).tolist()
         [1.0, 1.0]
         """
-        chance = self.__class__.rand(*self.shape, device=self.device)
-        return self.assign((chance < p).cast(self.dtype))
+        drawn = uniform(self.shape, dtypes.default_float)
+        return self._assigned(less(drawn, self._operand(p, "as a probability")).cast(self.dtype))
 
     def exponential_(self, lambd: float = 1.0) -> Self:
         """Numbers of an exponential distribution of rate lambd: ways to wait.
@@ -113,7 +134,8 @@ class InPlace(Assignment):
         >>> (Tensor.zeros(100).exponential_() >= 0).all().item()
         True
         """
-        return self.assign(-(-self.rand_like()).log1p() / lambd)
+        return self._drawn("exponential_", uniform,
+                           lambda x: divide(-in_accumulator(elementary.log1p, -x), lambd), lambd=lambd)
 
     def geometric_(self, p: float) -> Self:
         """How many tries until one succeeds, each with probability p.
@@ -121,11 +143,12 @@ class InPlace(Assignment):
         >>> Tensor.zeros(2).geometric_(1 - 1e-12).tolist()
         [1.0, 1.0]
         """
+        p = checks.number("geometric_", p=p)
         if not 0 < p < 1:
             raise InputError("a probability of success lies between 0 and 1", given=f"p={p}", expected="0 < p < 1",
                              fix="pass a number such as 0.5")
-        tries = (-self.__class__.rand(*self.shape, device=self.device)).log1p() / math.log1p(-p)
-        return self.assign(tries.ceil().maximum(1).cast(self.dtype))
+        drawn = elementary.log1p(-uniform(self.shape, dtypes.default_float))
+        return self._assigned(maximum(ceil(divide(drawn, math.log1p(-p))), 1).cast(self.dtype))
 
     def cauchy_(self, median: float = 0.0, sigma: float = 1.0) -> Self:
         """Numbers of a Cauchy distribution.
@@ -133,7 +156,10 @@ class InPlace(Assignment):
         >>> Tensor.zeros(2).cauchy_(3.0, 0.0).tolist()
         [3.0, 3.0]
         """
-        return self.assign(((self.rand_like() - 0.5) * math.pi).tan() * sigma + median)
+        def cauchy(x: UOp) -> UOp:
+            return add(mul(in_accumulator(elementary.tan, mul(sub(x, 0.5), math.pi)), sigma), median)
+
+        return self._drawn("cauchy_", uniform, cauchy, median=median, sigma=sigma)
 
     # -- parts -----------------------------------------------------------------------------------------------
     def fill_diagonal_(self, fill_value: float, wrap: bool = False) -> Self:
@@ -143,38 +169,43 @@ class InPlace(Assignment):
         >>> Tensor.zeros(2, 3).fill_diagonal_(5).tolist()
         [[5.0, 0.0, 0.0], [0.0, 5.0, 0.0]]
         """
+        checks.flags("fill_diagonal_", wrap=wrap)
         if self.ndim < 2 or self.ndim > 2 and len(set(self.shape)) > 1:
             raise ShapeError("this has no diagonal to fill", given=f"shape {self.shape}",
                              expected="a matrix, or more axes of one size",
                              fix="fill parts of it: x[0].fill_diagonal_(1)")
         columns = self.shape[-1]
-        apart = sum(columns ** axis for axis in range(self.ndim))          # between two places, counted in rows
+        apart = sum(columns ** axis for axis in range(self.ndim))     # from one element of the diagonal to the next
         end = self.numel() if wrap and self.ndim == 2 else columns * columns if self.ndim == 2 else self.numel()
-        place = self.__class__.arange(self.numel(), device=self.device)
-        chosen = ((place % apart == 0) & (place < end)).reshape(self.shape)
-        return self.assign(chosen.where(fill_value, self).cast(self.dtype))
+        number = counting(self.numel())
+        chosen = ((number % apart).eq(0) & (number < end)).reshape(self.shape)
+        filler = self._operand(fill_value, "to fill with")
+        return self._assigned(where(chosen, filler, self.uop).cast(self.dtype))
 
 
-def _with_underscore(name: str, before: str, arguments: str, keeps_shape: bool) -> Any:
-    original = getattr(Assignment, name)
+def in_place_methods(cls: Any) -> Iterator[tuple[str, Any]]:
+    """The methods with an underscore of a class, by name, each made from the method without it: same signature, and
+    a result that becomes the tensor's own value."""
+    tables = (("Tensor([1.0])", _KEEPING_SHAPE, True), ("Tensor([1])", _INTEGERS, True),
+              ("Tensor([[1.0]])", _MATRIX, True), ("Tensor([1.0])", _CHANGING_SHAPE, False))
+    for before, names, keeps in tables:
+        for name, arguments in names.items():
+            yield f"{name}_", _with_underscore(getattr(cls, name), cls, name, before, arguments, keeps)
+    for name, (before, arguments) in _OTHERS.items():
+        yield f"{name}_", _with_underscore(getattr(cls, name), cls, name, before, arguments, True)
 
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+
+def _with_underscore(original: Any, cls: Any, name: str, before: str, arguments: str, keeps_shape: bool) -> Any:
+    def in_place(self: Any, *args: Any, **kwargs: Any) -> Any:
         value = original(self, *args, **kwargs)
         return self._kept(value) if keeps_shape else self.replace(value)
 
-    method.__name__, method.__qualname__ = f"{name}_", f"InPlace.{name}_"
-    method.__doc__ = f"""`{name}`, and the result is this tensor's new value.
+    in_place.__name__, in_place.__qualname__ = f"{name}_", f"{cls.__name__}.{name}_"
+    in_place.__signature__ = inspect.signature(original)                    # type: ignore[attr-defined]
+    in_place.__annotations__ = original.__annotations__
+    in_place.__doc__ = f"""`{name}`, and the result is this tensor's new value.
 
         >>> x = {before}; x.{name}_({arguments}) is x
         True
         """
-    return method
-
-
-for _before, _names, _keeps in (("Tensor([1.0])", _KEEPING_SHAPE, True), ("Tensor([1])", _WHOLE, True),
-                                ("Tensor([[1.0]])", _MATRIX, True), ("Tensor([1.0])", _CHANGING_SHAPE, False)):
-    for _name, _arguments in _names.items():
-        setattr(InPlace, f"{_name}_", _with_underscore(_name, _before, _arguments, _keeps))
-for _name, (_before, _arguments) in _OTHERS.items():
-    setattr(InPlace, f"{_name}_", _with_underscore(_name, _before, _arguments, True))
+    return in_place

@@ -1,4 +1,4 @@
-"""What a program asks of a tensor before it goes on: kinds, shapes, layout. In: a tensor. Out: mostly plain answers.
+"""Predicates of a tensor: kinds, shapes, layout. In: a tensor. Out: mostly plain answers.
 
 There are no complex numbers, so every value is real and its own conjugate; and no memory layout but row by row.
 """
@@ -9,16 +9,20 @@ import math
 from typing import TYPE_CHECKING
 
 from glassgrad.base.errors import ShapeError
-from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.methods.statistics import Statistics
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.uop import full
+from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.broadcast import working_axis
+from glassgrad.tensor.formulas.movement import matrix_transpose
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Questions"]
+__all__ = ["PredicatesMixin"]
 
 
-class Questions(Statistics):
+class PredicatesMixin(TensorBase):
     """Plain answers about a tensor."""
     __slots__ = ()
 
@@ -47,7 +51,7 @@ class Questions(Statistics):
         if self.numel() != 1:
             raise ShapeError("several values are not one truth", given=f"a tensor of shape {self.shape}",
                              expected="1 element", fix="ask x.any() or x.all()")
-        return bool(running.number_in(self.reshape(()).uop, self.device))
+        return bool(running.number_in(self.uop.reshape(()), self.device))
 
     def is_same_size(self, other: Self) -> bool:
         """Whether both have one shape.
@@ -55,6 +59,7 @@ class Questions(Statistics):
         >>> Tensor([1, 2]).is_same_size(Tensor([3, 4]))
         True
         """
+        checks.tensors("is_same_size", other=other)
         return self.shape == other.shape
 
     def is_contiguous(self) -> bool:
@@ -71,7 +76,7 @@ class Questions(Statistics):
         >>> Tensor([1.0]).isreal().tolist()
         [True]
         """
-        return self.full_like(True, dtype="bool")
+        return self._with(full(self.shape, True, dtypes.bool))
 
     def stride(self, dim: int | None = None) -> tuple[int, ...] | int:
         """By how many elements one step along each axis (or along `dim`) moves, row by row.
@@ -80,7 +85,7 @@ class Questions(Statistics):
         ((3, 1), 3)
         """
         steps = tuple(math.prod(max(n, 1) for n in self.shape[axis + 1:]) for axis in range(self.ndim))
-        return steps if dim is None else steps[dim]
+        return steps if dim is None else steps[working_axis(dim, self.ndim, "stride")]
 
     @property
     def itemsize(self) -> int:
@@ -108,7 +113,8 @@ class Questions(Statistics):
         >>> Tensor([[1, 2], [3, 4]]).mH.tolist()
         [[1, 3], [2, 4]]
         """
-        return self.transpose(-2, -1)
+        checks.two_axes("the transpose of matrices", self.shape)
+        return self._with(matrix_transpose(self.uop))
 
     @property
     def H(self) -> Self:
@@ -117,7 +123,7 @@ class Questions(Statistics):
         >>> Tensor([[1, 2]]).H.tolist()
         [[1], [2]]
         """
-        return self.transpose(-2, -1) if self.ndim > 1 else self
+        return self._with(matrix_transpose(self.uop)) if self.ndim > 1 else self
 
     def adjoint(self) -> Self:
         """Matrices with rows and columns exchanged; `mT`, for real numbers.
@@ -125,7 +131,8 @@ class Questions(Statistics):
         >>> Tensor([[1, 2]]).adjoint().tolist()
         [[1], [2]]
         """
-        return self.transpose(-2, -1)
+        checks.two_axes("the transpose of matrices", self.shape)
+        return self._with(matrix_transpose(self.uop))
 
     def conj(self) -> Self:
         """The values themselves: they are real.

@@ -7,18 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.broadcast import resolve_axis, working_axis
-from glassgrad.tensor.formulas import special
-from glassgrad.tensor.methods.neural.pooling import Pooling
+from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.broadcast import Axis, resolve_axis, working_axis
+from glassgrad.tensor.formulas import arithmetic, elementary, special
+from glassgrad.tensor.formulas.arithmetic import (
+    add,
+    as_float,
+    as_node,
+    both,
+    broadcast,
+    divide,
+    equal,
+    in_accumulator,
+    mul,
+    where,
+)
+from glassgrad.tensor.formulas.movement import cat
+from glassgrad.tensor.formulas.reductions import all_true, nan_mean, nan_sum
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Numerics"]
+__all__ = ["SpecialFunctionsMixin"]
 
 
-class Numerics(Pooling):
+class SpecialFunctionsMixin(TensorBase):
     """More functions of numbers."""
     __slots__ = ()
 
@@ -29,7 +43,7 @@ class Numerics(Pooling):
         >>> Tensor([0.0]).erfc().tolist()
         [1.0]
         """
-        return 1 - self.erf()
+        return self._with(arithmetic.sub(1, in_accumulator(elementary.erf, as_float(self.uop))))
 
     def erfinv(self) -> Self:
         """The y for which erf(y) = x.
@@ -37,7 +51,7 @@ class Numerics(Pooling):
         >>> Tensor([0.0, 1.0]).erfinv().tolist()
         [0.0, inf]
         """
-        return self._formula(special.erfinv)
+        return self._with(in_accumulator(special.erfinv, as_float(self.uop)))
 
     def lgamma(self) -> Self:
         """ln |gamma(x)|.
@@ -45,7 +59,7 @@ class Numerics(Pooling):
         >>> Tensor([1.0, 2.0]).lgamma().tolist()
         [0.0, 0.0]
         """
-        return self._formula(special.lgamma)
+        return self._with(in_accumulator(special.lgamma, as_float(self.uop)))
 
     def digamma(self) -> Self:
         """The derivative of `lgamma`.
@@ -53,7 +67,7 @@ class Numerics(Pooling):
         >>> round(Tensor([1.0]).digamma().item(), 4)
         -0.5772
         """
-        return self._formula(special.digamma)
+        return self._with(in_accumulator(special.digamma, as_float(self.uop)))
 
     def logit(self, eps: float | None = None) -> Self:
         """ln(x / (1 - x)), the inverse of sigmoid; `eps` keeps x between eps and 1 - eps.
@@ -61,8 +75,8 @@ class Numerics(Pooling):
         >>> Tensor([0.5]).logit().tolist()
         [0.0]
         """
-        x = self if eps is None else self.clamp(eps, 1 - eps)
-        return x.log() - (1 - x).log()
+        eps = checks.number_or_none("logit", eps=eps)
+        return self._with(special.logit(self.uop if eps is None else arithmetic.clamp(self.uop, eps, 1 - eps)))
 
     def sinc(self) -> Self:
         """sin(pi x) / (pi x), and 1 at 0.
@@ -70,9 +84,7 @@ class Numerics(Pooling):
         >>> Tensor([0.0]).sinc().tolist()
         [1.0]
         """
-        x = self._with(self._float_node()) * math.pi
-        nothing = x == 0
-        return nothing.where(1, x.sin() / nothing.where(1, x))
+        return self._with(special.sinc(as_float(self.uop)))
 
     def xlogy(self, other: Any) -> Self:
         """x ln(other), and 0 where x is 0.
@@ -80,9 +92,7 @@ class Numerics(Pooling):
         >>> Tensor([0.0]).xlogy(Tensor([0.0])).tolist()
         [0.0]
         """
-        x, y = self._with(self._float_node())._both(other)
-        nothing = (x == 0) & ~y.isnan()
-        return nothing.where(0, x * nothing.where(1, y).log())
+        return self._with(special.xlogy(*both(as_float(self.uop), self._operand(other))), other)
 
     def hypot(self, other: Any) -> Self:
         """sqrt(x^2 + other^2), also where the squares would overflow.
@@ -90,11 +100,7 @@ class Numerics(Pooling):
         >>> Tensor([3.0]).hypot(Tensor([4.0])).tolist()
         [5.0]
         """
-        x, y = self._both(other)
-        largest = x.abs().maximum(y.abs()).detach()
-        scale = ((largest > 0) & (largest < math.inf)).where(largest, 1)
-        size = ((x / scale).square() + (y / scale).square()).sqrt() * scale
-        return (x.isinf() | y.isinf()).where(math.inf, size)     # whatever the other is, NaN too
+        return self._with(special.hypot(*both(self.uop, self._operand(other))), other)
 
     def heaviside(self, values: Any) -> Self:
         """0 below 0, 1 above, and `values` at 0.
@@ -102,7 +108,9 @@ class Numerics(Pooling):
         >>> Tensor([-1.0, 0.0, 2.0]).heaviside(Tensor([0.5])).tolist()
         [0.0, 0.5, 1.0]
         """
-        return (self == 0).where(values, (self > 0).cast(self.dtype))
+        x = self.uop
+        above = arithmetic.less(0, x).cast(x.dtype)
+        return self._with(where(equal(x, 0), self._operand(values), above), values)
 
     def signbit(self) -> Self:
         """Whether the sign is a minus; of -0.0 too.
@@ -110,7 +118,7 @@ class Numerics(Pooling):
         >>> Tensor([-0.0, 1.0]).signbit().tolist()
         [True, False]
         """
-        return (self < 0) | ((self == 0) & (self.reciprocal() < 0)) if self.dtype.kind == "f" else self < 0
+        return self._with(arithmetic.is_negative(self.uop))
 
     def isposinf(self) -> Self:
         """Whether each value is +infinity.
@@ -118,7 +126,7 @@ class Numerics(Pooling):
         >>> Tensor([float("inf"), 1.0]).isposinf().tolist()
         [True, False]
         """
-        return self == math.inf
+        return self._with(equal(self.uop, math.inf))
 
     def isneginf(self) -> Self:
         """Whether each value is -infinity.
@@ -126,7 +134,7 @@ class Numerics(Pooling):
         >>> Tensor([float("-inf"), 1.0]).isneginf().tolist()
         [True, False]
         """
-        return self == -math.inf
+        return self._with(equal(self.uop, -math.inf))
 
     def nan_to_num(self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Self:
         """NaN and the infinities replaced: by 0 and the greatest and least numbers, unless others are given.
@@ -134,12 +142,10 @@ class Numerics(Pooling):
         >>> Tensor([float("nan"), 1.0]).nan_to_num().tolist()
         [0.0, 1.0]
         """
-        if self.dtype.kind != "f":
-            return self
-        most = _greatest(self.dtype.name)
-        x = self.isnan().where(nan, self)
-        x = (x == math.inf).where(most if posinf is None else posinf, x)
-        return (x == -math.inf).where(-most if neginf is None else neginf, x)
+        nan = checks.number("nan_to_num", nan=nan)
+        above, below = (checks.number_or_none("nan_to_num", posinf=posinf),
+                        checks.number_or_none("nan_to_num", neginf=neginf))
+        return self._with(special.finite(self.uop, nan, above, below)) if self.dtype.kind == "f" else self
 
     def deg2rad(self) -> Self:
         """Degrees as radians.
@@ -147,7 +153,7 @@ class Numerics(Pooling):
         >>> Tensor([0.0]).deg2rad().tolist()
         [0.0]
         """
-        return self * (math.pi / 180)
+        return self._with(mul(self.uop, math.pi / 180))
 
     def rad2deg(self) -> Self:
         """Radians as degrees.
@@ -155,7 +161,7 @@ class Numerics(Pooling):
         >>> Tensor([0.0]).rad2deg().tolist()
         [0.0]
         """
-        return self * (180 / math.pi)
+        return self._with(mul(self.uop, 180 / math.pi))
 
     def logaddexp2(self, other: Any) -> Self:
         """log2(2^x + 2^other), without overflow.
@@ -163,82 +169,68 @@ class Numerics(Pooling):
         >>> Tensor([3.0]).logaddexp2(Tensor([3.0])).tolist()
         [4.0]
         """
-        return (self * math.log(2)).logaddexp(self.ufix(other) * math.log(2)) * (1 / math.log(2))
+        x, y = (mul(value, math.log(2)) for value in (self.uop, as_node(self._operand(other), self.uop)))
+        return self._with(mul(arithmetic.logaddexp(*both(x, y)), 1 / math.log(2)), other)
 
     # -- comparing -------------------------------------------------------------------------------------------
-    def allclose(self, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
-        """Whether all of |x - other| <= atol + rtol |other|: one truth value, a tensor (`bool()` reads it).
-
-        >>> bool(Tensor([1.0, 2.0]).allclose(Tensor([1.0, 2.0])))
-        True
-        """
-        return self.isclose(other, rtol, atol, equal_nan).all()
-
     def equal(self, other: Self) -> bool:
         """Whether shape and all values are the same (reads them).
 
         >>> Tensor([1, 2]).equal(Tensor([1, 2]))
         True
         """
-        return self.shape == other.shape and bool(running.number_in((self == other).all().uop, self.device))
+        checks.tensors("equal", other=other)
+        if self.shape != other.shape:
+            return False
+        return bool(running.number_in(all_true(equal(self.uop, other.uop)), self.device))
 
     # -- running and summing ---------------------------------------------------------------------------------
-    def logcumsumexp(self, axis: int = 0) -> Self:
+    def logcumsumexp(self, axis: int = 0, **spelling: Any) -> Self:
         """ln of the running sum of e^x along an axis, without overflow.
 
         >>> Tensor([0.0, 0.0]).logcumsumexp().exp().round(decimals=6).tolist()
         [1.0, 2.0]
         """
-        where = resolve_axis(axis, self.ndim, "logcumsumexp")
-        if not self.ndim or not self.numel():
-            return self._with(self._float_node())
-        x, step, n = self._with(self._float_node()), 1, self.shape[where]
-        while step < n:      # after it, each element holds the last 2 * step sums
-            cut = x.shrink([(0, n - step) if a == where else (0, m) for a, m in enumerate(x.shape)])
-            before = cut._pad_constant([(step, 0) if a == where else (0, 0) for a in range(x.ndim)], -math.inf)
-            x, step = x.logaddexp(before), step * 2
-            x = x._with(x.uop.contiguous())
-        return x
+        axis, = checks.spelled("logcumsumexp", spelling, axis=axis)
+        return self._with(special.logcumsumexp(self.uop, resolve_axis(axis, self.ndim, "logcumsumexp")))
 
-    def nansum(self, axis: Any = None, keepdim: bool = False) -> Self:
+    def nansum(self, axis: Axis = None, keepdim: bool = False, **spelling: Any) -> Self:
         """The sum of all that is not NaN.
 
         >>> Tensor([1.0, float("nan"), 2.0]).nansum().item()
         3.0
         """
-        return self.isnan().where(0, self).sum(axis, keepdim)
+        axis, keepdim = checks.spelled("nansum", spelling, axis=axis, keepdim=keepdim)
+        checks.flags("nansum", keepdim=keepdim)
+        return self._with(nan_sum(self.uop, axis, keepdim))
 
-    def nanmean(self, axis: Any = None, keepdim: bool = False) -> Self:
+    def nanmean(self, axis: Axis = None, keepdim: bool = False, **spelling: Any) -> Self:
         """The mean of all that is not NaN.
 
         >>> Tensor([1.0, float("nan"), 2.0]).nanmean().item()
         1.5
         """
-        return self.nansum(axis, keepdim) / (~self.isnan()).cast(self.dtype).sum(axis, keepdim)
+        axis, keepdim = checks.spelled("nanmean", spelling, axis=axis, keepdim=keepdim)
+        checks.flags("nanmean", keepdim=keepdim)
+        return self._with(nan_mean(self.uop, axis, keepdim))
 
-    def diff(self, n: int = 1, dim: int = -1, prepend: Self | None = None, append: Self | None = None) -> Self:
+    def diff(self, n: int = 1, dim: int = -1, prepend: Self | None = None, append: Self | None = None,
+             **spelling: Any) -> Self:
         """Each element less the one before it, n times over; of an axis that may be longer by others at its ends.
 
         >>> Tensor([1, 4, 9]).diff().tolist()
         [3, 5]
         """
+        dim, = checks.spelled("diff", spelling, dim=dim)
+        n = checks.integer("diff", n=n)
+        checks.tensors_or_none("diff", prepend=prepend, append=append)
         axis = working_axis(dim, self.ndim, "diff")
         if n < 0:
             raise InputError("differences are taken so many times", given=f"n={n}", expected="0 or more",
                              fix="write x.diff(), or cumsum for the opposite")
         parts = [part for part in (prepend, self, append) if part is not None]
-        x = parts[0].cat(*parts[1:], dim=axis)
-        for _ in range(min(n, x.shape[axis])):      # then nothing is left
-            size = x.shape[axis]
-            cut = [(0, m) for m in x.shape]
-            later, earlier = list(cut), list(cut)
-            later[axis], earlier[axis] = (min(1, size), size), (0, max(size - 1, 0))
-            x = (
-                x.shrink(later) - x.shrink(earlier)
-                if x.dtype is not dtypes.bool
-                else x.shrink(later) ^ x.shrink(earlier)
-            )
-        return x
+        checks.fit_together("diff", [part.uop for part in parts], axis)
+        return self._with(special.differences(cat([part.uop for part in parts], axis), axis, n), prepend, append)
 
     def addcmul(self, tensor1: Self, tensor2: Self, value: float = 1) -> Self:
         """x + value tensor1 tensor2.
@@ -246,7 +238,9 @@ class Numerics(Pooling):
         >>> Tensor([1]).addcmul(Tensor([2]), Tensor([3])).tolist()
         [7]
         """
-        return self + (tensor1 * tensor2 if value == 1 else tensor1 * tensor2 * value)
+        product = mul(*both(self._operand(tensor1), self._operand(tensor2)))
+        factor = checks.number("addcmul", value=value)
+        return self._with(add(self.uop, product if factor == 1 else mul(product, factor)), tensor1, tensor2)
 
     def addcdiv(self, tensor1: Self, tensor2: Self, value: float = 1) -> Self:
         """x + value tensor1 / tensor2.
@@ -254,23 +248,8 @@ class Numerics(Pooling):
         >>> Tensor([1.0]).addcdiv(Tensor([6.0]), Tensor([3.0])).tolist()
         [3.0]
         """
-        return self + tensor1 / tensor2 * value
-
-    def clamp_min(self, min: Any) -> Self:
-        """At least `min`.
-
-        >>> Tensor([1, 5]).clamp_min(3).tolist()
-        [3, 5]
-        """
-        return self.clamp(min)
-
-    def clamp_max(self, max: Any) -> Self:
-        """At most `max`.
-
-        >>> Tensor([1, 5]).clamp_max(3).tolist()
-        [1, 3]
-        """
-        return self.clamp(None, max)
+        quotient = divide(*both(self._operand(tensor1), self._operand(tensor2)))
+        return self._with(add(self.uop, mul(quotient, checks.number("addcdiv", value=value))), tensor1, tensor2)
 
     def fmax(self, other: Any) -> Self:
         """The larger of each pair; where one is NaN, the other.
@@ -278,8 +257,7 @@ class Numerics(Pooling):
         >>> Tensor([1.0, float("nan")]).fmax(0).tolist()
         [1.0, 0.0]
         """
-        x, y = self._both(other)
-        return x.isnan().where(y, y.isnan().where(x, x.maximum(y))) if x.dtype.kind == "f" else x.maximum(y)
+        return self._with(special.skipping_nan(arithmetic.maximum, *both(self.uop, self._operand(other))), other)
 
     def fmin(self, other: Any) -> Self:
         """The smaller of each pair; where one is NaN, the other.
@@ -287,8 +265,7 @@ class Numerics(Pooling):
         >>> Tensor([1.0, float("nan")]).fmin(3).tolist()
         [1.0, 3.0]
         """
-        x, y = self._both(other)
-        return x.isnan().where(y, y.isnan().where(x, x.minimum(y))) if x.dtype.kind == "f" else x.minimum(y)
+        return self._with(special.skipping_nan(arithmetic.minimum, *both(self.uop, self._operand(other))), other)
 
     def float_power(self, exponent: Any) -> Self:
         """x to a power, computed in float64.
@@ -296,7 +273,8 @@ class Numerics(Pooling):
         >>> Tensor([2]).float_power(3).tolist()
         [8.0]
         """
-        return self.cast(dtypes.float64).pow(exponent)
+        exponent_ = self._operand(exponent, "as an exponent")
+        return self._with(arithmetic.power(self.uop.cast(dtypes.float64), exponent_), exponent)
 
     def ldexp(self, other: Any) -> Self:
         """x times 2 to a power.
@@ -304,25 +282,17 @@ class Numerics(Pooling):
         >>> Tensor([3.0]).ldexp(Tensor([2])).tolist()
         [12.0]
         """
-        return self * self.ufix(other).cast(self._float_node().dtype).exp2()
+        power = as_node(self._operand(other), self.uop).cast(as_float(self.uop).dtype)
+        return self._with(mul(self.uop, power.exp2()), other)
 
-    # -- integers ---------------------------------------------------------------------------------------
+    # -- integers --------------------------------------------------------------------------------------------
     def gcd(self, other: Any) -> Self:
         """The greatest common divisor of integers, by Euclid: enough steps for the widest numbers of the type.
 
         >>> Tensor([12, 7]).gcd(18).tolist()
         [6, 1]
         """
-        x, y = self._broadcasted(other)
-        if x.dtype.kind not in "iu":
-            raise DTypeError("gcd is of integers", given=f"{x.dtype.name} values", expected="integer tensors",
-                             fix="cast first: x.int()")
-        x, y = x.abs(), y.abs()
-        for _ in range(math.ceil(x.dtype.bits * 1.4405)):       # Lame: Fibonacci numbers take the longest
-            nothing = y == 0
-            x, y = nothing.where(x, y), nothing.where(0, x % nothing.where(1, y))
-            y = y._with(y.uop.contiguous())
-        return x
+        return self._with(special.greatest_divisor(*self._integers("gcd", other)), other)
 
     def lcm(self, other: Any) -> Self:
         """The least common multiple of integers.
@@ -330,12 +300,15 @@ class Numerics(Pooling):
         >>> Tensor([4, 0]).lcm(6).tolist()
         [12, 0]
         """
-        x, y = self._broadcasted(other)
-        divisor = x.gcd(y)
-        return (x // (divisor == 0).where(1, divisor) * y).abs()
+        x, y = self._integers("lcm", other)
+        divisor = special.greatest_divisor(x, y)
+        shared = arithmetic.floor_divide(x, where(equal(divisor, 0), 1, divisor))
+        return self._with(arithmetic.absolute(mul(shared, y)), other)
 
-
-def _greatest(name: str) -> float:
-    """The greatest finite number of a float type."""
-    return {"float64": 1.7976931348623157e308, "float32": 3.4028234663852886e38, "float16": 65504.0,
-            "bfloat16": 3.3895313892515355e38, "fp8e4m3": 448.0, "fp8e5m2": 57344.0}[name]
+    def _integers(self, what: str, other: Any) -> Any:
+        """This and another operand as integers of one type and shape."""
+        x, y = broadcast(self.uop, self._operand(other))
+        if x.dtype.kind not in "iu":
+            raise DTypeError(f"{what} is of integers", given=f"{x.dtype.name} values", expected="integer tensors",
+                             fix="cast first: x.int()")
+        return x, y

@@ -1,23 +1,23 @@
 """Angles, hyperbolas and the error function, element by element. In, out: tensors.
 
-Each is one line here; how it is computed, and its derivative, is in `formulas`.
+Each is one line here; how it is computed, and its derivative, is in formulas/elementary.py.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.compiler.graph import ops as o
+from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.methods.elementwise import Elementwise
+from glassgrad.tensor.formulas.arithmetic import as_float, broadcast, in_accumulator
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Trigonometry"]
+__all__ = ["TrigonometryMixin"]
 
 
-class Trigonometry(Elementwise):
+class TrigonometryMixin(TensorBase):
     """Angles, hyperbolas and the error function."""
     __slots__ = ()
 
@@ -27,7 +27,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).sin().tolist()
         [0.0]
         """
-        return self._float_unary(o.SIN)
+        return self._with(as_float(self.uop).sin())
 
     def cos(self) -> Self:
         """The cosine of an angle in radians.
@@ -35,7 +35,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).cos().tolist()
         [1.0]
         """
-        return self._formula(elementary.cos)
+        return self._with(in_accumulator(elementary.cos, as_float(self.uop)))
 
     def tan(self) -> Self:
         """The tangent of an angle in radians.
@@ -43,7 +43,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).tan().tolist()
         [0.0]
         """
-        return self._formula(elementary.tan)
+        return self._with(in_accumulator(elementary.tan, as_float(self.uop)))
 
     def asin(self) -> Self:
         """The angle from -pi/2 to pi/2 with this sine.
@@ -51,7 +51,9 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0, 1.0]).asin().numpy()
         array([0.       , 1.5707964], dtype=float32)
         """
-        return self._formula(elementary.asin)
+        return self._with(in_accumulator(elementary.asin, as_float(self.uop)))
+
+    arcsin = asin
 
     def acos(self) -> Self:
         """The angle from 0 to pi with this cosine.
@@ -59,7 +61,9 @@ class Trigonometry(Elementwise):
         >>> Tensor([1.0]).acos().tolist()
         [0.0]
         """
-        return self._formula(elementary.acos)
+        return self._with(in_accumulator(elementary.acos, as_float(self.uop)))
+
+    arccos = acos
 
     def atan(self) -> Self:
         """The angle from -pi/2 to pi/2 with this tangent.
@@ -67,7 +71,9 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0, float("inf")]).atan().numpy()
         array([0.       , 1.5707964], dtype=float32)
         """
-        return self._formula(elementary.atan)
+        return self._with(in_accumulator(elementary.atan, as_float(self.uop)))
+
+    arctan = atan
 
     def sinh(self) -> Self:
         """The hyperbolic sine.
@@ -75,7 +81,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).sinh().tolist()
         [0.0]
         """
-        return self._formula(elementary.sinh)
+        return self._with(in_accumulator(elementary.sinh, as_float(self.uop)))
 
     def cosh(self) -> Self:
         """The hyperbolic cosine.
@@ -83,7 +89,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).cosh().tolist()
         [1.0]
         """
-        return self._formula(elementary.cosh)
+        return self._with(in_accumulator(elementary.cosh, as_float(self.uop)))
 
     def tanh(self) -> Self:
         """The hyperbolic tangent.
@@ -91,7 +97,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0, 100.0, -100.0]).tanh().tolist()
         [0.0, 1.0, -1.0]
         """
-        return self._formula(elementary.tanh)
+        return self._with(in_accumulator(elementary.tanh, as_float(self.uop)))
 
     def asinh(self) -> Self:
         """The inverse of sinh.
@@ -99,7 +105,9 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).asinh().tolist()
         [0.0]
         """
-        return self._formula(elementary.asinh)
+        return self._with(in_accumulator(elementary.asinh, as_float(self.uop)))
+
+    arcsinh = asinh
 
     def acosh(self) -> Self:
         """The inverse of cosh.
@@ -107,7 +115,9 @@ class Trigonometry(Elementwise):
         >>> Tensor([1.0]).acosh().tolist()
         [0.0]
         """
-        return self._formula(elementary.acosh)
+        return self._with(in_accumulator(elementary.acosh, as_float(self.uop)))
+
+    arccosh = acosh
 
     def atanh(self) -> Self:
         """The inverse of tanh.
@@ -115,7 +125,9 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0]).atanh().tolist()
         [0.0]
         """
-        return self._formula(elementary.atanh)
+        return self._with(in_accumulator(elementary.atanh, as_float(self.uop)))
+
+    arctanh = atanh
 
     def erf(self) -> Self:
         """The error function, 2/sqrt(pi) times the integral of e^(-t^2) from 0 to x.
@@ -123,7 +135,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0, 9.0, -9.0]).erf().tolist()
         [0.0, 1.0, -1.0]
         """
-        return self._formula(elementary.erf)
+        return self._with(in_accumulator(elementary.erf, as_float(self.uop)))
 
     def sigmoid(self) -> Self:
         """1 / (1 + e^-x).
@@ -131,7 +143,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0, 1000.0, -1000.0]).sigmoid().tolist()
         [0.5, 1.0, 0.0]
         """
-        return self._formula(elementary.sigmoid)
+        return self._with(in_accumulator(elementary.sigmoid, as_float(self.uop)))
 
     def atan2(self, other: Any) -> Self:
         """The angle from -pi to pi of the point (other, self).
@@ -139,6 +151,7 @@ class Trigonometry(Elementwise):
         >>> Tensor([0.0, 1.0]).atan2(Tensor([-1.0, 0.0])).numpy()
         array([3.1415927, 1.5707964], dtype=float32)
         """
-        y, x = self._with(self._float_node())._broadcasted(other)
-        wide = x.dtype.accumulator
-        return y._with(elementary.atan2(y.uop.cast(wide), x.uop.cast(wide)).cast(x.dtype))
+        y, x = broadcast(as_float(self.uop), self._operand(other))
+        return self._with(in_accumulator(elementary.atan2, y, x), other)
+
+    arctan2 = atan2

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError
+from glassgrad.nn.modules.argument_checks import check_call
 from glassgrad.nn.optim.optimizer import Optimizer
-from glassgrad.tensor.argument_checks import explaining_class
 
 __all__ = ["LRScheduler", "LambdaLR", "MultiplicativeLR", "StepLR", "MultiStepLR", "ExponentialLR", "ConstantLR",
            "LinearLR", "PolynomialLR", "SequentialLR", "ChainedScheduler"]
@@ -32,14 +32,15 @@ class LRScheduler:
     ([0.5], [0.5, 0.25, 0.125])
     """
 
-    def __init_subclass__(cls) -> None:
-        explaining_class(cls, "nn.optim.lr_scheduler")
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        given = (*args[:1], *([kwargs["optimizer"]] if "optimizer" in kwargs else []))
+        if given and "optimizer" in cls.__init__.__annotations__ and not isinstance(given[0], Optimizer):
+            raise InputError("a schedule needs an optimizer", given=f"{given[0]!r} of type {type(given[0]).__name__}",
+                             expected="an optimizer of nn.optim", fix=f"write {cls.__name__}(optimizer, ...)")
+        check_call(cls, "nn.optim.lr_scheduler", args, kwargs)
+        return super().__new__(cls)
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1):
-        if not isinstance(optimizer, Optimizer):
-            raise InputError("a schedule needs an optimizer",
-                             given=f"{optimizer!r} of type {type(optimizer).__name__}",
-                             expected="an optimizer of nn.optim", fix="write StepLR(optimizer, ...)")
         self.optimizer, self.last_epoch = optimizer, last_epoch + 1
         for group in optimizer.param_groups:
             if last_epoch == -1:

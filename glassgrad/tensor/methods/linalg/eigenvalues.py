@@ -1,27 +1,53 @@
-"""Eigenvalues of symmetric matrices, triangles, powers of e: what follows from the factors in `linalg`. In, out: stacks
-of matrices. What has eigenvalues that are complex numbers is not here: there is no type for them.
+"""Eigenvalues of symmetric matrices, triangles, powers of e. In, out: stacks of matrices.
+
+Eigenvalues that are complex numbers are not here: there is no type for them.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.autograd.custom_gradient import JointResults, while_in_use
-from glassgrad.tensor.formulas import matrices
-from glassgrad.tensor.formulas.order import key_of, order_of
-from glassgrad.tensor.methods.linalg.factorizations import LinearAlgebra, _computed, _place, _tensor
+from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.formulas.arithmetic import add, divide, mul
+from glassgrad.tensor.formulas.linalg import factors
+from glassgrad.tensor.formulas.linalg.products import matmul
+from glassgrad.tensor.formulas.linalg.solving import matrices, solved
+from glassgrad.tensor.formulas.movement import eye, matrix_transpose, tril, triu
+from glassgrad.tensor.formulas.reductions import largest, total
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Eigen"]
+__all__ = ["EigenvaluesMixin"]
 
 
-class Eigen(LinearAlgebra):
+def _eigen(x: UOp, UPLO: str, what: str) -> tuple[UOp, UOp]:
+    """Eigenvalues and eigenvectors, read from one triangle."""
+    checks.choice(what, "a symmetric matrix is told by one of its triangles",
+                  "leave it out: the lower triangle is read", UPLO=UPLO, among=("L", "U"))
+    a, lead = matrices(x if UPLO == "L" or len(x.shape) < 2 else matrix_transpose(x), what)
+    values, vectors = factors.eigen(a).nodes(a)
+    return values.cast(x.dtype).reshape((*lead, x.shape[-1])), vectors.cast(x.dtype).reshape(x.shape)
+
+
+def _solve_triangular(x: UOp, other: UOp, upper: bool, left: bool = True, unit: bool = False) -> UOp:
+    triangle = triu(x, int(unit)) if upper else tril(x, -int(unit))
+    if unit:
+        triangle = add(triangle, eye(x.shape[-1], x.dtype))
+    if left:
+        return solved(triangle, other)
+    return matrix_transpose(solved(matrix_transpose(triangle), matrix_transpose(other)))
+
+
+def _cholesky_solve(x: UOp, factor: UOp, upper: bool) -> UOp:
+    lower = matrix_transpose(factor) if upper else factor
+    return _solve_triangular(matrix_transpose(lower), _solve_triangular(lower, x, False), True)
+
+
+class EigenvaluesMixin(TensorBase):
     """Eigenvalues, triangles, the exponential."""
     __slots__ = ()
 
@@ -33,12 +59,8 @@ class Eigen(LinearAlgebra):
         >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).eigh()[0].tolist()
         [1.0, 2.0]
         """
-        if UPLO not in ("L", "U"):
-            raise InputError("a symmetric matrix is told by one of its triangles", given=f"UPLO={UPLO!r}",
-                             expected='"L" or "U"', fix="leave it out: the lower triangle is read")
-        a, lead = (self if UPLO == "L" else self.transpose(-2, -1))._matrix("eigh")
-        values, vectors = (self._with(node) for node in _eigen(a.uop).nodes(a.uop))
-        return values.cast(self.dtype).reshape(*lead, self.shape[-1]), vectors.cast(self.dtype).reshape(self.shape)
+        values, vectors = _eigen(self.uop, UPLO, "eigh")
+        return self._with(values), self._with(vectors)
 
     def eigvalsh(self, UPLO: str = "L") -> Self:
         """The eigenvalues of a symmetric matrix, in ascending order.
@@ -46,7 +68,7 @@ class Eigen(LinearAlgebra):
         >>> Tensor([[0.0, 1.0], [1.0, 0.0]]).eigvalsh().numpy().round(4)
         array([-1.,  1.], dtype=float32)
         """
-        return self.eigh(UPLO)[0]
+        return self._with(_eigen(self.uop, UPLO, "eigh")[0])
 
     # -- triangles -------------------------------------------------------------------------------------------
     def solve_triangular(self, other: Self, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Self:
@@ -56,12 +78,10 @@ class Eigen(LinearAlgebra):
         >>> Tensor([[2.0, 9.0], [0.0, 4.0]]).solve_triangular(Tensor([[2.0], [4.0]]), upper=False).tolist()
         [[1.0], [1.0]]
         """
-        triangle = self.triu(int(unitriangular)) if upper else self.tril(-int(unitriangular))
-        if unitriangular:
-            triangle = triangle + self.eye(self.shape[-1], dtype=self.dtype, device=self.device)
-        if left:
-            return triangle.solve(other)
-        return triangle.transpose(-2, -1).solve(other.transpose(-2, -1)).transpose(-2, -1)
+        checks.tensors("solve_triangular", other=other)
+        checks.flags("solve_triangular", upper=upper, left=left, unitriangular=unitriangular)
+        checks.two_axes("solve_triangular", self.shape, *([] if left else [other.shape]))
+        return self._with(_solve_triangular(self.uop, other.uop, upper, left, unitriangular), other)
 
     def cholesky_solve(self, factor: Self, upper: bool = False) -> Self:
         """The x for which A @ x is this, where `factor` is A's `cholesky`.
@@ -69,9 +89,10 @@ class Eigen(LinearAlgebra):
         >>> Tensor([[8.0]]).cholesky_solve(Tensor([[2.0]])).tolist()
         [[2.0]]
         """
-        lower = factor.transpose(-2, -1) if upper else factor
-        halfway = lower.solve_triangular(self, upper=False)
-        return lower.transpose(-2, -1).solve_triangular(halfway, upper=True)
+        checks.tensors("cholesky_solve", factor=factor)
+        checks.flags("cholesky_solve", upper=upper)
+        checks.two_axes("cholesky_solve", self.shape, factor.shape)
+        return self._with(_cholesky_solve(self.uop, factor.uop, upper), factor)
 
     def cholesky_inverse(self, upper: bool = False) -> Self:
         """The inverse of the matrix of which this is the `cholesky`.
@@ -79,8 +100,10 @@ class Eigen(LinearAlgebra):
         >>> Tensor([[2.0]]).cholesky_inverse().tolist()
         [[0.25]]
         """
-        eye = self.eye(self.shape[-1], dtype=self.dtype, device=self.device)
-        return eye.expand(self.shape).cholesky_solve(self, upper)
+        checks.flags("cholesky_inverse", upper=upper)
+        checks.two_axes("cholesky_inverse", self.shape)
+        one = eye(self.shape[-1], self.dtype).broadcast(self.shape)
+        return self._with(_cholesky_solve(one, self.uop, upper))
 
     # -- powers ----------------------------------------------------------------------------------------------
     def matrix_exp(self) -> Self:
@@ -90,47 +113,17 @@ class Eigen(LinearAlgebra):
         >>> Tensor([[0.0, 1.0], [0.0, 0.0]]).matrix_exp().tolist()
         [[1.0, 1.0], [0.0, 1.0]]
         """
-        a, _ = self._matrix("matrix_exp")
-        if not a.numel():
+        a, _ = matrices(self.uop, "matrix_exp")
+        if 0 in a.shape:
             return self
-        size = float(running.number_in(a.detach().abs().sum(-1).max().uop, self.device))
+        size = float(running.number_in(largest(total(a.detach().abs(), -1)), self.device))
         halvings = max(0, math.ceil(math.log2(size)) + 1) if 0 < size < math.inf else 0
-        a = a * 2.0 ** -halvings
-        eye = self.eye(a.shape[-1], dtype=a.dtype, device=self.device)
+        a = mul(a, 2.0 ** -halvings)
+        one = eye(a.shape[-1], a.dtype)
         terms = 18 if a.dtype.mantissa > 23 else 10        # 2^-18 / 18! is below the type's rounding, and 2^-10 / 10!
-        total: Any = eye + a / terms
+        result = add(one, divide(a, terms))
         for n in range(terms - 1, 0, -1):
-            total = eye + (a @ total) / n
+            result = add(one, divide(matmul(a, result), n))
         for _ in range(halvings):
-            total = total @ total
-        return total.cast(self.dtype).reshape(self.shape)  # type: ignore[no-any-return]
-
-
-@while_in_use
-def _eigen(a: UOp) -> JointResults:
-    """Values (batch, n) and vectors (batch, n, n). A multiple of the identity makes the matrix positive, so that the
-    right angles that `matrices.jacobi` finds are those of its eigenvectors; their own quotients are the values."""
-    x = _tensor(a)
-    n = a.shape[-1]
-    whole = x.tril() + x.tril(-1).transpose(1, 2)
-    shift = whole.square().sum((1, 2), keepdim=True).sqrt()
-    raised = whole + LinearAlgebra.eye(n, dtype=a.dtype) * (shift + (shift == 0).where(1.0, 0.0))
-    _, vectors, sizes = (_tensor(node) for node in matrices.jacobi(_computed(raised), _place(a)))
-    order = _tensor(_computed(_tensor(order_of(key_of(sizes.uop, True)))[:, :n])).flip(1)     # the largest come first
-    vectors = vectors._known_places(2, order.unsqueeze(1).expand(a.shape))
-    values = (vectors * (whole @ vectors)).sum(1)
-    return JointResults((_computed(values), _computed(vectors)), _eigen_backward)
-
-
-def _eigen_backward(a: UOp, parts: tuple[UOp, ...], to_values: UOp | None, to_vectors: UOp | None) -> UOp:
-    """Of values V diag(g) V^T; of vectors V ((V^T g) / (l_j - l_i) off the diagonal) V^T, made symmetric (Magnus,
-    1985)."""
-    values, v = map(_tensor, parts)
-    if to_values is not None:
-        return ((v * _tensor(to_values).unsqueeze(1)) @ v.transpose(1, 2)).uop
-    assert to_vectors is not None
-    eye = LinearAlgebra.eye(a.shape[-1], dtype=a.dtype)
-    gaps = values.unsqueeze(1) - values.unsqueeze(2) + eye
-    inner = (v.transpose(1, 2) @ _tensor(to_vectors)) / gaps * (1 - eye)
-    whole = v @ inner @ v.transpose(1, 2)
-    return ((whole + whole.transpose(1, 2)) * 0.5).uop
+            result = matmul(result, result)
+        return self._with(result.cast(self.dtype).reshape(self.shape))

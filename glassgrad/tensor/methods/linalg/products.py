@@ -1,7 +1,4 @@
-"""Products of vectors and matrices. In, out: tensors.
-
-There is no matmul op: it is expand, multiply, sum; the compiler sees it.
-"""
+"""Products of vectors and matrices. In, out: tensors."""
 
 from __future__ import annotations
 
@@ -9,68 +6,61 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph.dtype import DType, dtype_by_name, promote
-from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph.dtype import DType, promote
+from glassgrad.tensor import checks
 from glassgrad.tensor.autograd.autocast import lowered
-from glassgrad.tensor.broadcast import broadcast_shape, working_axis
-from glassgrad.tensor.methods.random import Random
-from glassgrad.tensor.methods.reduce import sum_dtype
+from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.broadcast import working_axis
+from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.formulas.linalg import products
+from glassgrad.tensor.formulas.movement import unsqueeze
+from glassgrad.tensor.formulas.reductions import total
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Linear", "contract"]
+__all__ = ["ProductsMixin"]
 
 
-def contract(x: UOp, y: UOp, out: DType) -> UOp:
-    """The sum over the last axis of x * y; narrow floats are multiplied and summed in float32, then rounded."""
-    wide = out.accumulator
-    return (x.cast(wide) * y.cast(wide)).sum((len(x.shape) - 1,)).cast(out)
-
-
-class Linear(Random):
+class ProductsMixin(TensorBase):
     """Products of vectors and matrices."""
     __slots__ = ()
 
-    def matmul(self, other: Any, reverse: bool = False, dtype: DType | str | None = None) -> Self:
+    def matmul(self, other: Any = REQUIRED, reverse: bool = False, dtype: DType | str | None = None,
+               **spelling: Any) -> Self:
         """The matrix product; the same as `x @ other`. Vectors count as one row or column; axes before the last two
         are a stack of matrices and broadcast.
 
         >>> (Tensor([[1, 2], [3, 4]]) @ Tensor([[5, 6], [7, 8]])).tolist(), (Tensor([1, 2]) @ Tensor([3, 4])).item()
         ([[19, 22], [43, 50]], 11)
         """
+        other, dtype = checks.spelled("matmul", spelling, other=other, dtype=dtype)
+        checks.flags("matmul", reverse=reverse)
+        return self._product(other, reverse, dtype)
+
+    def _product(self, other: Any, reverse: bool = False, dtype: DType | str | None = None) -> Self:
         other = self._beside(other)
         left, right = (other, self) if reverse else (self, other)
         x, y = lowered(left.uop), lowered(right.uop)
-        place = left._shared_device(right) if left._device is not right._device else left._device
-        if not x.shape or not y.shape:
-            raise ShapeError("cannot multiply a matrix by a single number with @", given=f"{x.shape} @ {y.shape}",
-                             expected="at least 1 axis on each side", fix="use * to scale")
-        inner = y.shape[-2] if len(y.shape) > 1 else y.shape[0]
-        if x.shape[-1] != inner:
-            raise ShapeError("cannot multiply these matrices", given=f"{x.shape} @ {y.shape}",
-                             expected=f"columns of the left ({x.shape[-1]}) == rows of the right ({inner})",
-                             fix="transpose one side, or check the layer's in_features")
-        out = dtype_by_name(dtype) if dtype is not None else self._product_dtype(promote(x.dtype, y.dtype))
-        made = left._kin(right)._with(_product(x, y, out))
-        made._device = place
-        return made
+        kind = checks.dtype_or_none(dtype) or left._kin(right)._product_dtype(promote(x.dtype, y.dtype))
+        return left._with(products.matmul(x, y, kind), right)
 
     def _product_dtype(self, factors: DType) -> DType:
-        """The type that a matrix product of factors of this type has."""
-        return sum_dtype(factors)
+        """The type that a matrix product of factors of this type has. A subclass may say another."""
+        return products.product_dtype(factors)
 
-    def __matmul__(self, other: Any) -> Self: return self.matmul(other)
-    def __rmatmul__(self, other: Any) -> Self: return self.matmul(other, True)
-    def __imatmul__(self, other: Any) -> Self: return self._rebind(self.matmul(other))
+    def __matmul__(self, other: Any) -> Self: return self._product(other)
+    def __rmatmul__(self, other: Any) -> Self: return self._product(other, True)
+    def __imatmul__(self, other: Any) -> Self: return self._rebind(self._product(other))
 
-    def dot(self, other: Any, dtype: DType | str | None = None) -> Self:
+    def dot(self, other: Any = REQUIRED, dtype: DType | str | None = None, **spelling: Any) -> Self:
         """The same as `matmul`.
 
         >>> Tensor([1, 2]).dot(Tensor([3, 4])).item()
         11
         """
-        return self.matmul(other, dtype=dtype)
+        other, dtype = checks.spelled("dot", spelling, other=other, dtype=dtype)
+        return self._product(other, dtype=dtype)
 
     def outer(self, other: Self) -> Self:
         """Every element of this vector times every element of the other.
@@ -78,7 +68,10 @@ class Linear(Random):
         >>> Tensor([1, 2]).outer(Tensor([3, 4])).tolist()
         [[3, 4], [6, 8]]
         """
-        return self.reshape(-1, 1) * other.reshape(1, -1)
+        checks.tensors("outer", other=other)
+        return self._with(products.outer(self.uop, other.uop), other)
+
+    ger = outer
 
     def mm(self, other: Self) -> Self:
         """x @ other, for matrices.
@@ -86,7 +79,7 @@ class Linear(Random):
         >>> Tensor([[1, 2]]).mm(Tensor([[3], [4]])).tolist()
         [[11]]
         """
-        return self @ other
+        return self._product(other)
 
     def bmm(self, other: Self) -> Self:
         """x @ other, for stacks of matrices.
@@ -94,7 +87,7 @@ class Linear(Random):
         >>> Tensor([[[1, 2]]]).bmm(Tensor([[[3], [4]]])).tolist()
         [[[11]]]
         """
-        return self @ other
+        return self._product(other)
 
     def mv(self, other: Self) -> Self:
         """x @ other, for a matrix and a vector.
@@ -102,7 +95,7 @@ class Linear(Random):
         >>> Tensor([[1, 2]]).mv(Tensor([3, 4])).tolist()
         [11]
         """
-        return self @ other
+        return self._product(other)
 
     def vdot(self, other: Self) -> Self:
         """The product of two vectors.
@@ -110,10 +103,11 @@ class Linear(Random):
         >>> Tensor([1, 2]).vdot(Tensor([3, 4])).item()
         11
         """
+        checks.tensors("vdot", other=other)
         if self.ndim != 1 or other.ndim != 1:
             raise ShapeError("vdot is of vectors", given=f"{self.shape} and {other.shape}", expected="1 axis each",
                              fix="use x @ y for matrices")
-        return self @ other
+        return self._product(other)
 
     def kron(self, other: Self) -> Self:
         """The Kronecker product: every element of this times the whole other.
@@ -121,26 +115,22 @@ class Linear(Random):
         >>> Tensor([1, 10]).kron(Tensor([1, 2])).tolist()
         [1, 2, 10, 20]
         """
-        rank = max(self.ndim, other.ndim)
-        a, b = (1,) * (rank - self.ndim) + self.shape, (1,) * (rank - other.ndim) + other.shape
-        x = self.reshape([m for n in a for m in (n, 1)]) * other.reshape([m for n in b for m in (1, n)])
-        return x.reshape([n * m for n, m in zip(a, b)])
+        checks.tensors("kron", other=other)
+        return self._with(products.kron(self.uop, other.uop), other)
 
-    def cross(self, other: Self, dim: int = -1) -> Self:
+    def cross(self, other: Self, dim: int = -1, **spelling: Any) -> Self:
         """The cross product of vectors of three along an axis.
 
         >>> Tensor([1, 0, 0]).cross(Tensor([0, 1, 0])).tolist()
         [0, 0, 1]
         """
+        dim, = checks.spelled("cross", spelling, dim=dim)
+        checks.tensors("cross", other=other)
         axis = working_axis(dim, self.ndim, "cross")
         if self.shape[axis] != 3 or other.ndim != self.ndim or other.shape[axis] != 3:
-            raise ShapeError(
-                "a cross product is of vectors of three",
-                given=f"{self.shape} and {other.shape}, dim={dim}",
-                expected="3 along that axis",
-                fix="choose the axis with dim=",
-            )
-        return self.roll(-1, axis) * other.roll(-2, axis) - self.roll(-2, axis) * other.roll(-1, axis)
+            raise ShapeError("a cross product is of vectors of three", given=f"{self.shape} and {other.shape}, {dim=}",
+                             expected="3 along that axis", fix="choose the axis with dim=")
+        return self._with(products.cross(self.uop, other.uop, axis), other)
 
     def linear(self, weight: Self, bias: Self | None = None, dtype: DType | str | None = None) -> Self:
         """x @ weight + bias, with weight (inputs, outputs); a weight with one axis multiplies element by element.
@@ -149,17 +139,20 @@ class Linear(Random):
         >>> Tensor([[1.0, 2.0]]).linear(Tensor([[1.0], [10.0]]), Tensor([0.5])).tolist()
         [[21.5]]
         """
-        x = self * weight if weight.ndim == 1 else self.matmul(weight, dtype=dtype)
-        return x if bias is None else x + bias._with(lowered(bias.uop))
+        checks.tensors("linear", weight=weight)
+        checks.tensors_or_none("linear", bias=bias)
+        added = None if bias is None else bias.uop
+        return self._with(products.linear(self.uop, weight.uop, added, checks.dtype_or_none(dtype)), weight, bias)
 
-    def sequential(self, layers: Iterable[Callable[[Self], Self]]) -> Self:
+    def sequential(self, layers: Iterable[Callable[[Self], Self]] = REQUIRED, **spelling: Any) -> Self:
         """The result of one layer after another.
 
         >>> Tensor([1, 2]).sequential([lambda x: x + 1, lambda x: x * 10]).tolist()
         [20, 30]
         """
+        layers, = checks.spelled("sequential", spelling, layers=layers)
         x = self
-        for layer in layers:
+        for layer in checks.items("sequential", layers=layers):
             if not callable(layer):
                 raise InputError("sequential needs layers to call", given=f"{layer!r} of type {type(layer).__name__}",
                                  expected="functions or layers", fix="check the list of layers")
@@ -173,8 +166,8 @@ class Linear(Random):
         >>> Tensor([[1]]).addmm(Tensor([[1, 2]]), Tensor([[3], [4]])).tolist()
         [[12]]
         """
-        product = mat1 @ mat2 if alpha == 1 else (mat1 @ mat2) * alpha
-        return (self if beta == 1 else self * beta) + product
+        checks.tensors("addmm", mat1=mat1, mat2=mat2)
+        return self._added(products.matmul(mat1.uop, mat2.uop), beta, alpha, mat1, mat2)
 
     def addmv(self, mat: Self, vec: Self, beta: float = 1, alpha: float = 1) -> Self:
         """beta x + alpha mat @ vec.
@@ -182,7 +175,8 @@ class Linear(Random):
         >>> Tensor([1]).addmv(Tensor([[1, 2]]), Tensor([3, 4])).tolist()
         [12]
         """
-        return self.addmm(mat, vec, beta, alpha)
+        checks.tensors("addmv", mat=mat, vec=vec)
+        return self._added(products.matmul(mat.uop, vec.uop), beta, alpha, mat, vec)
 
     def addr(self, vec1: Self, vec2: Self, beta: float = 1, alpha: float = 1) -> Self:
         """beta x + alpha times the outer product of two vectors.
@@ -190,7 +184,9 @@ class Linear(Random):
         >>> Tensor([[1, 1]]).addr(Tensor([2]), Tensor([3, 4])).tolist()
         [[7, 9]]
         """
-        return self.addmm(vec1.unsqueeze(1), vec2.unsqueeze(0), beta, alpha)
+        checks.tensors("addr", vec1=vec1, vec2=vec2)
+        product = products.matmul(unsqueeze(vec1.uop, 1 if vec1.ndim else 0), unsqueeze(vec2.uop, 0))
+        return self._added(product, beta, alpha, vec1, vec2)
 
     def baddbmm(self, batch1: Self, batch2: Self, beta: float = 1, alpha: float = 1) -> Self:
         """beta x + alpha batch1 @ batch2, for stacks of matrices.
@@ -198,7 +194,8 @@ class Linear(Random):
         >>> Tensor([[[1]]]).baddbmm(Tensor([[[2]]]), Tensor([[[3]]])).tolist()
         [[[7]]]
         """
-        return self.addmm(batch1, batch2, beta, alpha)
+        checks.tensors("baddbmm", batch1=batch1, batch2=batch2)
+        return self._added(products.matmul(batch1.uop, batch2.uop), beta, alpha, batch1, batch2)
 
     def addbmm(self, batch1: Self, batch2: Self, beta: float = 1, alpha: float = 1) -> Self:
         """beta x + alpha times the sum of batch1 @ batch2 over the stack.
@@ -206,21 +203,10 @@ class Linear(Random):
         >>> Tensor([[1]]).addbmm(Tensor([[[2]], [[1]]]), Tensor([[[3]], [[4]]])).tolist()
         [[11]]
         """
-        product = (batch1 @ batch2).sum(0)
-        return (self if beta == 1 else self * beta) + (product if alpha == 1 else product * alpha)
+        checks.tensors("addbmm", batch1=batch1, batch2=batch2)
+        return self._added(total(products.matmul(batch1.uop, batch2.uop), 0), beta, alpha, batch1, batch2)
 
-
-def _product(x: UOp, y: UOp, out: DType) -> UOp:
-    """x (.., M, K) and y (.., K, N) to (.., M, N); a vector loses its axis again."""
-    vector_left, vector_right = len(x.shape) == 1, len(y.shape) == 1
-    k = x.shape[-1]
-    m, n = 1 if vector_left else x.shape[-2], 1 if vector_right else y.shape[-1]
-    if not vector_right:
-        order = list(range(len(y.shape)))
-        order[-1], order[-2] = order[-2], order[-1]
-        y = y.permute(order)                                        # (.., N, K)
-    stack = broadcast_shape(x.shape[:-2], y.shape[:-2])
-    x = x.reshape(x.shape[:-2] + (m, 1, k)).broadcast(stack + (m, n, k))
-    y = y.reshape(y.shape[:-2] + (1, n, k)).broadcast(stack + (m, n, k))
-    product = contract(x, y, out)                                   # (.., M, N, 1)
-    return product.reshape(stack + (() if vector_left else (m,)) + (() if vector_right else (n,)))
+    def _added(self, product: Any, beta: Any, alpha: Any, *others: Self) -> Self:
+        """beta x + alpha product."""
+        beta, alpha = self._operand(beta, "as beta"), self._operand(alpha, "as alpha")
+        return self._with(products.scaled_sum(self.uop, beta, product, alpha), *others)

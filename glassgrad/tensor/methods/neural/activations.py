@@ -1,23 +1,25 @@
-"""What stands between layers, element by element: relu and its relatives. In, out: tensors."""
+"""Activation functions, element by element: relu and its relatives. In, out: tensors."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.uop import const
+from glassgrad.tensor import checks
+from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.broadcast import working_axis
 from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.methods.neural.convolution import Convolution
+from glassgrad.tensor.formulas.arithmetic import add, as_float, in_accumulator, less, mul, sub, where
+from glassgrad.tensor.formulas.movement import halves
+from glassgrad.tensor.formulas.neural import activations
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Activations"]
+__all__ = ["ActivationsMixin"]
 
 
-class Activations(Convolution):
+class ActivationsMixin(TensorBase):
     """relu and its relatives."""
     __slots__ = ()
 
@@ -27,7 +29,7 @@ class Activations(Convolution):
         >>> Tensor([-1.0, 2.0]).relu().tolist()
         [0.0, 2.0]
         """
-        return self._with(self.uop.maximum(const(0, self.uop.dtype)))
+        return self._with(activations.relu(self.uop))
 
     def relu6(self) -> Self:
         """min(max(x, 0), 6).
@@ -35,7 +37,7 @@ class Activations(Convolution):
         >>> Tensor([-1.0, 2.0, 9.0]).relu6().tolist()
         [0.0, 2.0, 6.0]
         """
-        return self._between(0, 6)
+        return self._with(activations.between(self.uop, 0, 6))
 
     def leaky_relu(self, neg_slope: float = 0.01) -> Self:
         """x where it is positive, neg_slope * x elsewhere.
@@ -43,7 +45,7 @@ class Activations(Convolution):
         >>> Tensor([-1.0, 2.0]).leaky_relu(0.5).tolist()
         [-0.5, 2.0]
         """
-        return (self > 0).where(self, self * neg_slope)
+        return self._with(activations.leaky_relu(self.uop, self._operand(neg_slope, "as a slope")), neg_slope)
 
     def elu(self, alpha: float = 1.0) -> Self:
         """x where it is positive, alpha (e^x - 1) elsewhere.
@@ -51,7 +53,8 @@ class Activations(Convolution):
         >>> Tensor([float("-inf"), 2.0]).elu().tolist()
         [-1.0, 2.0]
         """
-        return self._formula(lambda x: (x > 0.0).where(x, elementary.expm1(x.minimum(0.0)) * alpha))
+        alpha = checks.number("elu", alpha=alpha)
+        return self._with(in_accumulator(lambda x: activations.elu(x, alpha), as_float(self.uop)))
 
     def celu(self, alpha: float = 1.0) -> Self:
         """max(x, 0) + min(alpha (e^(x / alpha) - 1), 0).
@@ -59,7 +62,8 @@ class Activations(Convolution):
         >>> Tensor([float("-inf"), 2.0]).celu(2.0).tolist()
         [-2.0, 2.0]
         """
-        return self._formula(lambda x: (x > 0.0).where(x, elementary.expm1((x / alpha).minimum(0.0)) * alpha))
+        alpha = checks.number("celu", alpha=alpha)
+        return self._with(in_accumulator(lambda x: activations.celu(x, alpha), as_float(self.uop)))
 
     def selu(self, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Self:
         """gamma elu(x, alpha): keeps mean 0 and variance 1 (Klambauer et al., 2017).
@@ -67,7 +71,8 @@ class Activations(Convolution):
         >>> Tensor([0.0]).selu().tolist()
         [0.0]
         """
-        return self.elu(alpha) * gamma
+        alpha, gamma = checks.number("selu", alpha=alpha), checks.number("selu", gamma=gamma)
+        return self._with(mul(in_accumulator(lambda x: activations.elu(x, alpha), as_float(self.uop)), gamma))
 
     def silu(self) -> Self:
         """x sigmoid(x).
@@ -75,7 +80,7 @@ class Activations(Convolution):
         >>> Tensor([0.0]).silu().tolist()
         [0.0]
         """
-        return self._formula(lambda x: x * elementary.sigmoid(x))
+        return self._with(activations.silu(self.uop))
 
     def swish(self) -> Self:
         """x sigmoid(x); another name of `silu`.
@@ -83,7 +88,7 @@ class Activations(Convolution):
         >>> Tensor([0.0]).swish().tolist()
         [0.0]
         """
-        return self.silu()
+        return self._with(activations.silu(self.uop))
 
     def gelu(self, approximate: str = "none") -> Self:
         """x (1 + erf(x / sqrt 2)) / 2 for approximate="none", as PyTorch has it; for approximate="tanh"
@@ -92,10 +97,10 @@ class Activations(Convolution):
         >>> Tensor([0.0, 100.0]).gelu().tolist()
         [0.0, 100.0]
         """
-        if approximate not in ("none", "tanh"):
-            raise InputError("there is no such gelu", given=f"approximate={approximate!r}", expected='"none" or "tanh"',
-                             fix='write x.gelu() or x.gelu("tanh")')
-        return self._formula(elementary.gelu if approximate == "none" else elementary.gelu_by_tanh)
+        checks.choice("gelu", "there is no such gelu", 'write x.gelu() or x.gelu("tanh")', approximate=approximate,
+                      among=("none", "tanh"))
+        formula = elementary.gelu if approximate == "none" else elementary.gelu_by_tanh
+        return self._with(in_accumulator(formula, as_float(self.uop)))
 
     def quick_gelu(self) -> Self:
         """x sigmoid(1.702 x).
@@ -103,7 +108,7 @@ class Activations(Convolution):
         >>> Tensor([0.0]).quick_gelu().tolist()
         [0.0]
         """
-        return self._formula(lambda x: x * elementary.sigmoid(x * 1.702))
+        return self._with(in_accumulator(lambda x: x * elementary.sigmoid(x * 1.702), as_float(self.uop)))
 
     def swiglu(self) -> Self:
         """The last axis cut in two halves a and b: silu(a) b (Shazeer, 2020).
@@ -111,29 +116,26 @@ class Activations(Convolution):
         >>> Tensor([0.0, 5.0]).swiglu().tolist()
         [0.0]
         """
-        size = self.shape[working_axis(-1, self.ndim, "swiglu")]
-        if size % 2:
+        axis = working_axis(-1, self.ndim, "swiglu")
+        if self.shape[axis] % 2:
             raise ShapeError("swiglu needs an even axis", given=f"shape {self.shape}",
                              expected="a last axis of two equal halves", fix="check the layer before")
-        a, b = self.split([size // 2, size // 2], dim=-1)
-        return a.silu() * b
+        a, b = halves(self.uop, axis)
+        return self._with(mul(activations.silu(a), b))
 
-    def glu(self, dim: int = -1) -> Self:
+    def glu(self, dim: int = -1, **spelling: Any) -> Self:
         """An axis cut in two halves a and b: a sigmoid(b).
 
         >>> Tensor([4.0, 0.0]).glu().tolist()
         [2.0]
         """
+        dim, = checks.spelled("glu", spelling, dim=dim)
         axis = working_axis(dim, self.ndim, "glu")
         if self.shape[axis] % 2:
-            raise InputError(
-                "glu needs an even axis",
-                given=f"an axis of {self.shape[axis]}",
-                expected="two equal halves",
-                fix="check the layer before",
-            )
-        a, b = self.chunk(2, dim=axis)
-        return a * b.sigmoid()
+            raise InputError("glu needs an even axis", given=f"an axis of {self.shape[axis]}",
+                             expected="two equal halves", fix="check the layer before")
+        a, b = halves(self.uop, axis)
+        return self._with(mul(a, activations.sigmoid(b)))
 
     def softplus(self, beta: float = 1.0, threshold: float = 20.0) -> Self:
         """ln(1 + e^(beta x)) / beta, without overflow, and x itself where beta x is above a threshold.
@@ -141,13 +143,11 @@ class Activations(Convolution):
         >>> Tensor([1000.0, -1000.0]).softplus().tolist()
         [1000.0, 0.0]
         """
+        beta, threshold = checks.number("softplus", beta=beta), checks.number("softplus", threshold=threshold)
         if beta == 0:
             raise InputError("softplus needs a beta to divide by", given="beta=0", expected="a number that is not 0",
                              fix="write x.softplus(), or x.relu() for the limit of large beta")
-        found = self._formula(lambda x: elementary.softplus(x) if beta == 1
-                              else elementary.softplus(x * beta) * (1 / beta))
-        # from 20 on the two are the same number in float32: only a lower threshold changes anything
-        return found if threshold >= 20 else (self * beta > threshold).where(self, found)
+        return self._with(activations.softplus(self.uop, beta, threshold))
 
     def logsigmoid(self) -> Self:
         """ln(sigmoid(x)), without underflow.
@@ -155,7 +155,7 @@ class Activations(Convolution):
         >>> Tensor([-1000.0]).logsigmoid().tolist()
         [-1000.0]
         """
-        return self._formula(lambda x: -elementary.softplus(-x))
+        return self._with(activations.log_sigmoid(self.uop))
 
     def mish(self) -> Self:
         """x tanh(softplus(x)) (Misra, 2019).
@@ -163,7 +163,7 @@ class Activations(Convolution):
         >>> Tensor([0.0]).mish().tolist()
         [0.0]
         """
-        return self._formula(lambda x: x * elementary.tanh(elementary.softplus(x)))
+        return self._with(in_accumulator(activations.mish, as_float(self.uop)))
 
     def softsign(self) -> Self:
         """x / (1 + |x|).
@@ -171,19 +171,17 @@ class Activations(Convolution):
         >>> Tensor([1.0, -3.0]).softsign().tolist()
         [0.5, -0.75]
         """
-        return self / (self.abs() + 1)
+        return self._with(activations.softsign(self.uop))
 
-    def hardtanh(self, min_val: float = -1, max_val: float = 1) -> Self:
+    def hardtanh(self, min_val: float = -1, max_val: float = 1, **spelling: Any) -> Self:
         """x limited to min_val and max_val.
 
         >>> Tensor([-3.0, 0.5]).hardtanh().tolist()
         [-1.0, 0.5]
         """
-        return self._between(min_val, max_val)
-
-    def _between(self, low: float, high: float) -> Self:
-        """x within limits; there is no gradient at the limits themselves."""
-        return self._binary(o.MAX, low)._binary(o.MIN, high)
+        low, high = checks.spelled("hardtanh", spelling, min_val=min_val, max_val=max_val)
+        limits = checks.number("hardtanh", min_val=low), checks.number("hardtanh", max_val=high)
+        return self._with(activations.between(self.uop, *limits))
 
     def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
         """alpha x + beta limited to 0 and 1.
@@ -191,7 +189,8 @@ class Activations(Convolution):
         >>> Tensor([-9.0, 0.0, 9.0]).hardsigmoid().tolist()
         [0.0, 0.5, 1.0]
         """
-        return (self * alpha + beta)._between(0, 1)
+        alpha, beta = checks.number("hardsigmoid", alpha=alpha), checks.number("hardsigmoid", beta=beta)
+        return self._with(activations.between(add(mul(self.uop, alpha), beta), 0, 1))
 
     def hardswish(self) -> Self:
         """x relu6(x + 3) / 6.
@@ -199,7 +198,7 @@ class Activations(Convolution):
         >>> Tensor([-4.0, 3.0]).hardswish().tolist()
         [-0.0, 3.0]
         """
-        return self * (self + 3).relu6() * (1 / 6)
+        return self._with(activations.hardswish(self.uop))
 
     def prelu(self, weight: Self) -> Self:
         """x where it is positive, weight x elsewhere; one weight, or one per channel (axis 1).
@@ -207,8 +206,10 @@ class Activations(Convolution):
         >>> Tensor([-2.0, 2.0]).prelu(Tensor([0.5])).tolist()
         [-1.0, 2.0]
         """
-        slope = weight.reshape(()) if weight.numel() == 1 else weight.reshape((-1,) + (1,) * max(self.ndim - 2, 0))
-        return (self > 0).where(self, self * slope)
+        checks.tensors("prelu", weight=weight)
+        per_channel = (weight.numel(),) + (1,) * max(self.ndim - 2, 0)
+        slope = weight.uop.reshape(() if weight.numel() == 1 else per_channel)
+        return self._with(activations.leaky_relu(self.uop, slope), weight)
 
     def threshold(self, threshold: float, value: float) -> Self:
         """x where it is above a threshold, `value` elsewhere.
@@ -216,7 +217,8 @@ class Activations(Convolution):
         >>> Tensor([0.5, 2.0]).threshold(1, 9).tolist()
         [9.0, 2.0]
         """
-        return (self > threshold).where(self, value)
+        limit, other = self._operand(threshold, "as a threshold"), self._operand(value, "in where")
+        return self._with(where(less(limit, self.uop), self.uop, other), threshold, value)
 
     def hardshrink(self, lambd: float = 0.5) -> Self:
         """x where |x| is above lambd, 0 elsewhere; NaN stays NaN.
@@ -224,7 +226,7 @@ class Activations(Convolution):
         >>> Tensor([0.25, -2.0]).hardshrink().tolist()
         [0.0, -2.0]
         """
-        return (self.abs() <= lambd).where(0, self)
+        return self._with(activations.hardshrink(self.uop, checks.number("hardshrink", lambd=lambd)))
 
     def softshrink(self, lambd: float = 0.5) -> Self:
         """x moved toward 0 by lambd, stopping there.
@@ -232,7 +234,7 @@ class Activations(Convolution):
         >>> Tensor([0.25, -2.0]).softshrink().tolist()
         [0.0, -1.5]
         """
-        return (self.abs() <= lambd).where(0, (self > 0).where(self - lambd, self + lambd))
+        return self._with(activations.softshrink(self.uop, checks.number("softshrink", lambd=lambd)))
 
     def tanhshrink(self) -> Self:
         """x - tanh(x).
@@ -240,4 +242,4 @@ class Activations(Convolution):
         >>> Tensor([0.0]).tanhshrink().tolist()
         [0.0]
         """
-        return self - self.tanh()
+        return self._with(sub(self.uop, activations.tanh(self.uop)))

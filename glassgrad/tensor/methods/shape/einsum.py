@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, promote
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor import checks
 from glassgrad.tensor.autograd.autocast import lowered
+from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.broadcast import resolve_axes, whole
-from glassgrad.tensor.methods.reduce import sum_dtype
-from glassgrad.tensor.methods.shape.scatter import Scattering
+from glassgrad.tensor.formulas.arithmetic import mul
+from glassgrad.tensor.formulas.linalg.products import matmul, product_dtype
+from glassgrad.tensor.formulas.movement import diagonal
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Einsum"]
+__all__ = ["EinsumMixin"]
 
 
 def _wrong(formula: str, expected: str) -> InputError:
@@ -64,45 +68,47 @@ def _terms(formula: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     return spelled, out
 
 
-class Einsum(Scattering):
+class EinsumMixin(TensorBase):
     """Axes by name."""
     __slots__ = ()
 
     @classmethod
-    def einsum(cls, formula: str, *operands: Any, dtype: DType | str | None = None) -> Self:
+    def einsum(cls, formula: str, *operands: Any, dtype: DType | str | None = None, **spelling: Any) -> Self:
         """Products summed over the axes that the result does not name.
 
         >>> x = Tensor([[1, 2], [3, 4]])
         >>> Tensor.einsum("ij,jk->ik", x, x).tolist(), Tensor.einsum("ii", x).item()
         ([[7, 10], [15, 22]], 5)
         """
+        dtype, = checks.spelled("einsum", spelling, dtype=dtype)
         tensors = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
-        if not tensors:
-            raise _wrong(formula, "at least one operand")
-        tensors = [t._with(lowered(t.uop)) for t in tensors]
-        terms, out = _terms(formula, [t.ndim for t in tensors])
+        if not isinstance(formula, str) or not tensors:
+            raise _wrong(formula, "a formula in a string, and at least one operand")
+        checks.tensor_list("einsum", operands=tensors)
+        nodes = [lowered(t.uop) for t in tensors]
+        terms, out = _terms(formula, [len(node.shape) for node in nodes])
         sizes: dict[str, int] = {}
-        for term, tensor in zip(terms, tensors):
-            for letter, n in zip(term, tensor.shape):
+        for term, node in zip(terms, nodes):
+            for letter, n in zip(term, node.shape):
                 if sizes.setdefault(letter, n) != n and 1 not in (n, sizes[letter]):
                     raise ShapeError("an axis of the formula has two sizes",
                                      given=f"{letter!r} is {sizes[letter]} and {n} in {formula!r}",
                                      expected="one size per letter", fix="check the operands' shapes")
                 sizes[letter] = max(sizes[letter], n) if 0 not in (n, sizes[letter]) else 0
-        kind = tensors[0].dtype
-        for tensor in tensors[1:]:
-            kind = promote(kind, tensor.dtype)
-        result = dtype_by_name(dtype) if dtype is not None else sum_dtype(kind) if kind.kind != "f" else kind
-        wide = result.accumulator
-        pairs = [_diagonals(t.cast(wide), term) for t, term in zip(tensors, terms)]
+        kind = nodes[0].dtype
+        for node in nodes[1:]:
+            kind = promote(kind, node.dtype)
+        result = dtype_by_name(dtype) if dtype is not None else product_dtype(kind)
+        pairs = [_diagonals(node.cast(result.accumulator), term) for node, term in zip(nodes, terms)]
         value, term = pairs[0]
         for i, (other, its) in enumerate(pairs[1:], 1):
             later = set(out).union(*[t for _, t in pairs[i + 1:]])
-            value, term = _product(value, term, other, its, later, sizes)
+            value, term = _product(value, term, other, its, later)
         gone = [i for i, c in enumerate(term) if c not in out]
         if gone:
-            value, term = value.sum(tuple(gone)), "".join(c for c in term if c in out)
-        return value.permute([term.index(c) for c in out]).cast(result)  # type: ignore[no-any-return]
+            value, term = _summed(value, gone), "".join(c for c in term if c in out)
+        value = value.permute([term.index(c) for c in out]).cast(result)
+        return tensors[0]._with(value, *tensors[1:])  # type: ignore[no-any-return]
 
     def tensordot(self, other: Self, dims: int | Sequence[Any] = 2) -> Self:
         """Products summed over the last `dims` axes of this and the first of the other, or over the axes named.
@@ -110,6 +116,10 @@ class Einsum(Scattering):
         >>> Tensor([[1, 2], [3, 4]]).tensordot(Tensor([[1, 0], [0, 1]])).item()
         5
         """
+        checks.tensors("tensordot", other=other)
+        return self._tensordot(other, dims)
+
+    def _tensordot(self, other: Self, dims: Any) -> Self:
         count = whole(dims)
         if count is not None and 0 <= count <= min(self.ndim, other.ndim):
             mine, theirs = tuple(range(self.ndim - count, self.ndim)), tuple(range(count))
@@ -128,9 +138,10 @@ class Einsum(Scattering):
             )
         rest, others = [a for a in range(self.ndim) if a not in mine], [a for a in range(other.ndim) if a not in theirs]
         k = math.prod(self.shape[a] for a in mine)
-        x = self.permute([*rest, *mine]).reshape(math.prod(self.shape[a] for a in rest), k)
-        y = other.permute([*theirs, *others]).reshape(k, math.prod(other.shape[a] for a in others))
-        return (x @ y).reshape(*[self.shape[a] for a in rest], *[other.shape[a] for a in others])
+        x = self.uop.permute([*rest, *mine]).reshape((math.prod(self.shape[a] for a in rest), k))
+        y = other.uop.permute([*theirs, *others]).reshape((k, math.prod(other.shape[a] for a in others)))
+        shape = (*[self.shape[a] for a in rest], *[other.shape[a] for a in others])
+        return self._with(matmul(x, y).reshape(shape), other)
 
     def inner(self, other: Self) -> Self:
         """Products summed over the last axis of both.
@@ -138,7 +149,10 @@ class Einsum(Scattering):
         >>> Tensor([1, 2]).inner(Tensor([3, 4])).item()
         11
         """
-        return self * other if not (self.ndim and other.ndim) else self.tensordot(other, ([-1], [-1]))
+        checks.tensors("inner", other=other)
+        if not (self.ndim and other.ndim):
+            return self._with(mul(self.uop, other.uop), other)
+        return self._tensordot(other, ([-1], [-1]))
 
     def rearrange(self, formula: str, **sizes: int) -> Self:
         """Axes by name: swapped, split with (a b), joined with (a b), dropped or made with 1.
@@ -146,7 +160,7 @@ class Einsum(Scattering):
         >>> Tensor([[1, 2, 3, 4]]).rearrange("1 (a b) -> b a", a=2).tolist()
         [[1, 3], [2, 4]]
         """
-        sides = formula.split("->")
+        sides = formula.split("->") if isinstance(formula, str) else ()
         if len(sides) != 2:
             raise _wrong(formula, "one -> between the axes as they are and as they shall be")
         left, right = (_axes(side, formula) for side in sides)
@@ -168,7 +182,7 @@ class Einsum(Scattering):
                                                [[d for n in axis for d in (dots if n == "..." else [n])]])]
         if len(set(named)) != len(named) or sorted(n for a in left for n in a) != sorted(n for a in right for n in a):
             raise _wrong(formula, "the same names on both sides, each once on a side")
-        known = dict(sizes)
+        known = {name: checks.integer("rearrange", **{name: size}) for name, size in sizes.items()}
         for axis, n in zip(left, self.shape):
             open_ = [name for name in axis if name not in known]
             product = math.prod(known[name] for name in axis if name in known)
@@ -178,34 +192,38 @@ class Einsum(Scattering):
             if open_:
                 known[open_[0]] = n // product if product else 0
         flat = [name for axis in left for name in axis]
-        x = self.reshape([known[name] for name in flat]).permute([flat.index(n) for axis in right for n in axis])
-        return x.reshape([math.prod(known[n] for n in axis) for axis in right])
+        x = self.uop.reshape([known[name] for name in flat]).permute([flat.index(n) for axis in right for n in axis])
+        return self._with(x.reshape([math.prod(known[n] for n in axis) for axis in right]))
 
 
-def _diagonals(x: Any, term: str) -> tuple[Any, str]:
+def _diagonals(x: UOp, term: str) -> tuple[UOp, str]:
     """A letter that a term names twice is a diagonal."""
     for letter in dict.fromkeys(term):
         while term.count(letter) > 1:
             first = term.index(letter)
             second = term.index(letter, first + 1)
-            x = x.diagonal(0, first, second)
+            x = diagonal(x, 0, first, second)
             rest = "".join(c for i, c in enumerate(term) if i not in (first, second))
             term = rest + letter
     return x, term
 
 
-def _product(x: Any, a: str, y: Any, b: str, later: set[str], sizes: dict[str, int]) -> tuple[Any, str]:
+def _summed(x: UOp, axes: Sequence[int]) -> UOp:
+    return x.sum(axes).reshape(tuple(n for i, n in enumerate(x.shape) if i not in axes))
+
+
+def _product(x: UOp, a: str, y: UOp, b: str, later: set[str]) -> tuple[UOp, str]:
     """The product of two terms, summed over the axes that nothing later names."""
     term = a + "".join(c for c in b if c not in a)
     gone = tuple(i for i, c in enumerate(term) if c not in later)
 
-    def spread(t: Any, own: str) -> Any:
-        ordered = t.permute([own.index(c) for c in term if c in own])
-        return ordered.reshape([t.shape[own.index(c)] if c in own else 1 for c in term])
+    def spread(node: UOp, own: str) -> UOp:
+        ordered = node.permute([own.index(c) for c in term if c in own])
+        return ordered.reshape([node.shape[own.index(c)] if c in own else 1 for c in term])
 
-    value = spread(x, a) * spread(y, b)
+    value = mul(spread(x, a), spread(y, b))
     kept = "".join(c for i, c in enumerate(term) if i not in gone)
-    return (value.sum(gone) if gone else value), kept
+    return (_summed(value, gone) if gone else value), kept
 
 
 def _axes(side: str, formula: str) -> list[list[str]]:

@@ -7,60 +7,64 @@ axes stand where the first of them stood if they are neighbours, else in front.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import IndexKindError, IndexRangeError, IndexShapeError, InputError, ShapeError
 from glassgrad.base.settings import settings
-from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Scatter
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.symbolic import Length
-from glassgrad.compiler.graph.uop import UOp, full
-from glassgrad.tensor import evaluate as running, index_check
-from glassgrad.tensor.broadcast import broadcast_shape, resolve_axis, shape_from, size_from, whole
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor import checks, evaluate as running, index_check
+from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.broadcast import resolve_axis, shape_from, size_from, whole
+from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.formulas.arithmetic import where
 from glassgrad.tensor.formulas.counting import counting
+from glassgrad.tensor.formulas.indexing import gather, is_plain_part, lookup, put, replace_view
+from glassgrad.tensor.formulas.movement import every, flatten, repeat_interleave
 from glassgrad.tensor.memory.disk import no_place, on_disk, write
-from glassgrad.tensor.methods.linalg.products import Linear
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Indexing"]
+__all__ = ["IndexingMixin"]
 
 
-class Indexing(Linear):
+class IndexingMixin(TensorBase):
     """x[...] and its kin."""
     __slots__ = ()
 
     def __getitem__(self, key: Any) -> Self:
-        parts = self._parts(key)
-        view, picks = self._basic(parts)
-        return self._with(_pick(view, picks)) if picks else self._with(view)
+        view, picks = self._basic(self._parts(key))
+        return self._with(lookup(view, picks) if picks else view)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """x[key] = value gives this tensor a new value; tensors computed from the old one keep it."""
         parts = self._parts(key)
         there = None if on_disk(self.uop.device) else self.device
-        new = value if isinstance(value, Indexing) else self.__class__(value, device=there, dtype=self.dtype)
+        new = value if isinstance(value, TensorBase) else self.__class__(value, device=there, dtype=self.dtype)
         if there is None:
             view, picks = self._basic(parts)
             if picks:
                 raise no_place(view)
-            write(view, running.bytes_of(_fitted(new, view.shape, self), new.device))
+            write(view, running.bytes_of(_fitted(new.uop, view.shape, self.dtype), new.device))
             return
-        held = self._rebind
-        if len(parts) == 1 and isinstance(parts[0], Indexing) and parts[0].dtype is dtypes.bool and new.numel() == 1:
-            mask = parts[0].reshape(parts[0].shape + (1,) * (self.ndim - parts[0].ndim))
-            held(mask.where(new.cast(self.dtype).reshape(()), self))
+        x = self.uop
+        if len(parts) == 1 and isinstance(parts[0], TensorBase) and parts[0].dtype is dtypes.bool and new.numel() == 1:
+            mask = parts[0].uop.reshape(parts[0].shape + (1,) * (self.ndim - parts[0].ndim))
+            self._rebind(self._with(where(mask, new.uop.cast(self.dtype).reshape(()), x)))
             return
         view, picks = self._basic(parts)
-        if not picks and _only_cuts(self.uop, view):
-            held(self._with(_replaced(self.uop, view, _fitted(new, view.shape, self))))
+        if not picks and is_plain_part(x, view):
+            self._rebind(self._with(replace_view(x, view, _fitted(new.uop, view.shape, self.dtype))))
             return
-        # where each chosen element lives, by choosing from the count of all elements
-        places = self._with(counting(self.numel(), dtypes.int64).reshape(self.shape))[key]
-        held(self._with(_put(self.uop, places.uop, _fitted(new, places.shape, self))))
+        places = self._element_numbers(key)
+        self._rebind(self._with(put(x, places, _fitted(new.uop, places.shape, self.dtype))))
+
+    def _element_numbers(self, key: Any) -> UOp:
+        """Which elements a key chooses, counted row by row."""
+        return self._with(counting(self.numel(), dtypes.int64).reshape(self.shape))[key].uop
 
     # -- reading the key -------------------------------------------------------------------------------------
     def _parts(self, key: Any) -> list[Any]:
@@ -75,7 +79,7 @@ class Indexing(Linear):
                     k = k.cast(dtypes.int32)
             if k is None or k is Ellipsis or isinstance(k, slice):
                 parts.append(k)
-            elif isinstance(k, Indexing):
+            elif isinstance(k, TensorBase):
                 if k.dtype.kind not in "iub":
                     raise IndexKindError("a tensor used as an index must hold integers or truth values",
                                          given=f"an index of {k.dtype.name}", expected="an integer or bool tensor",
@@ -87,7 +91,7 @@ class Indexing(Linear):
                 raise IndexKindError("cannot index a tensor with this", given=f"{k!r} of type {type(k).__name__}",
                                      expected="an int, a slice, None, ..., or an integer or bool tensor",
                                      fix="convert it to one of these")
-        if len(parts) == 1 and isinstance(parts[0], Indexing) and parts[0].dtype is dtypes.bool:
+        if len(parts) == 1 and isinstance(parts[0], TensorBase) and parts[0].dtype is dtypes.bool:
             return parts
         return self._spread(parts)
 
@@ -98,12 +102,12 @@ class Indexing(Linear):
                                  expected="at most one", fix="write out the other axes with :")
         expanded: list[Any] = []
         for p in parts:
-            if isinstance(p, Indexing) and p.dtype is dtypes.bool:
+            if isinstance(p, TensorBase) and p.dtype is dtypes.bool:
                 if not p.ndim:
                     raise IndexKindError("a single truth value stands alone in an index",
                                          given=f"it and {len(parts) - 1} more", expected="a mask with axes",
                                          fix="write x[mask][...]")
-                expanded.extend(self._places_of(p))
+                expanded.extend(self._indices_of(p))
             else:
                 expanded.append(p)
         used = sum(p is not None and p is not Ellipsis for p in expanded)
@@ -116,14 +120,14 @@ class Indexing(Linear):
             return expanded[:at] + rest + expanded[at + 1:]
         return expanded + rest
 
-    def _places_of(self, mask: Indexing) -> list[Self]:
+    def _indices_of(self, mask: TensorBase) -> list[Self]:
         """A mask as index tensors, one per axis of it; how many are true is known only by computing it."""
         found = running.array_of(mask.uop, mask.device).nonzero()
         return [self.__class__(axis.astype("int64"), device=self.device) for axis in found]
 
-    def _basic(self, parts: list[Any]) -> tuple[UOp, list[tuple[int, Indexing]]]:
+    def _basic(self, parts: list[Any]) -> tuple[UOp, list[tuple[int, UOp]]]:
         """The view that numbers, slices and None give, and the tensors still to look up, by axis of the view."""
-        if len(parts) == 1 and isinstance(parts[0], Indexing) and parts[0].dtype is dtypes.bool:
+        if len(parts) == 1 and isinstance(parts[0], TensorBase) and parts[0].dtype is dtypes.bool:
             mask = parts[0]
             if mask.shape != self.shape[:mask.ndim]:
                 raise IndexShapeError("the mask does not fit the tensor",
@@ -138,7 +142,7 @@ class Indexing(Linear):
         bounds: list[tuple[Any, Any]] = []
         strides: list[int] = []
         shape: list[int] = []                       # of the result, before strides above 1 are applied
-        picks: list[tuple[int, Indexing]] = []
+        picks: list[tuple[int, UOp]] = []
         axis = 0
         for p in parts:
             if p is None:
@@ -158,14 +162,14 @@ class Indexing(Linear):
             else:
                 if settings.CHECK_INDEX:
                     index_check.refuse_stored(p.uop, running.few_numbers(p.uop), axis, self.shape, from_end=True)
-                picks.append((len(shape), p))
+                picks.append((len(shape), p.uop))
                 bounds.append((0, n))
                 strides.append(1)
                 shape.append(n)
             axis += 1
         x = x.shrink(bounds).flip([i for i, s in enumerate(strides) if s < 0])
         for i, s in enumerate(strides):
-            x = _every(x, i, abs(s))
+            x = every(x, i, abs(s))
         return x.reshape(tuple(shape)), picks
 
     def _check_range(self, index: Any, axis: int) -> None:
@@ -207,96 +211,124 @@ class Indexing(Linear):
                                   fix="check the bounds; flip(), or reshape and index, for other steps")
         return start, stop, 1
 
+    def index_put(self, indices: Sequence[Any], values: Self, accumulate: bool = False) -> Self:
+        """A copy of this tensor with x[indices] = values, or += values for every naming of a place (`accumulate`).
+
+        >>> Tensor([1, 2]).index_put((Tensor([0, 0]),), Tensor([10, 20]), accumulate=True).tolist()
+        [31, 2]
+        """
+        checks.tensors("index_put", values=values)
+        checks.flags("index_put", accumulate=accumulate)
+        key = tuple(checks.items("index_put", indices=indices))
+        places = self._element_numbers(key)
+        source = checks.broadcast_to("index_put", values.uop.cast(self.dtype), places.shape)
+        return self._with(put(self.uop, places, source, "add" if accumulate else "set"), values)
+
     # -- looking up by name ----------------------------------------------------------------------------------
-    def gather(self, dim: int, index: Self) -> Self:
+    def gather(self, dim: int = REQUIRED, index: Self = REQUIRED, **spelling: Any) -> Self:
         """out[i, j] = x[index[i, j], j] for dim 0, and so on: along an axis, the elements an index of equal rank names.
         As in PyTorch, nothing is counted from the end here: -1 is no place.
 
         >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[0], [1]])).tolist()
         [[1], [4]]
         """
-        return self._gathered(dim, index, from_end=False)
+        dim, index = checks.spelled("gather", spelling, dim=dim, index=index)
+        return self._gathered(dim, index, "gather")
 
-    def _gathered(self, dim: int, index: Self, from_end: bool) -> Self:
-        axis = resolve_axis(dim, self.ndim, "gather")
+    def _gathered(self, dim: int, index: Self, what: str) -> Self:
+        checks.tensors(what, index=index)
+        axis = resolve_axis(dim, self.ndim, what)
         if index.ndim != self.ndim or any(i > n for a, (i, n) in enumerate(zip(index.shape, self.shape)) if a != axis):
             raise ShapeError("the index does not fit the tensor",
                              given=f"index {index.shape} for {self.shape}, dim={dim}",
                              expected="as many axes, and sizes that are not larger except along dim",
                              fix="check the shapes")
-        x = self.uop.shrink([(0, n if a == axis else i) for a, (n, i) in enumerate(zip(self.shape, index.shape))])
-        picks: list[tuple[int, Indexing]] = []
-        for a, n in enumerate(index.shape):
-            count = counting(n, dtypes.int64).reshape((1,) * a + (n,) + (1,) * (index.ndim - a - 1))
-            picks.append((a, index if a == axis else self._with(count.expand(index.shape))))
-        return self._with(_pick(x, picks, from_end)) if self.ndim else self.reshape(index.shape)
+        return self._with(gather(self.uop, axis, _integers(index, what)), index)
 
-    def take_along_dim(self, indices: Self, dim: int | None = None) -> Self:
+    def take_along_dim(self, indices: Self = REQUIRED, dim: int | None = None, **spelling: Any) -> Self:
         """`gather` with this and the places broadcast to each other; without an axis, of the flattened tensor. Along an
         axis -1 is the last place.
 
         >>> Tensor([[3, 1]]).take_along_dim(Tensor([[1], [0]]), 1).tolist()
         [[1], [3]]
         """
+        indices, dim = checks.spelled("take_along_dim", spelling, indices=indices, dim=dim)
+        checks.tensors("take_along_dim", indices=indices)
+        index = _integers(indices, "take_along_dim")
         if dim is None:
-            return self.flatten().gather(0, indices.flatten())
+            return self._with(gather(flatten(self.uop), 0, flatten(index)), indices)
         axis = resolve_axis(dim, self.ndim, "take_along_dim")
         if indices.ndim != self.ndim:
             raise ShapeError("the index of take_along_dim does not fit", given=f"{indices.shape} for {self.shape}",
                              expected=f"{self.ndim} axes", fix="insert axes of size 1 with unsqueeze")
         wide = [max(n, m) if 0 not in (n, m) else 0 for n, m in zip(self.shape, indices.shape)]
-        own = [self.shape[a] if a == axis else n for a, n in enumerate(wide)]
-        its = [indices.shape[a] if a == axis else n for a, n in enumerate(wide)]
-        return self.expand(own)._gathered(axis, indices.expand(its), from_end=True)
+        own = tuple(self.shape[a] if a == axis else n for a, n in enumerate(wide))
+        its = tuple(indices.shape[a] if a == axis else n for a, n in enumerate(wide))
+        if any(n not in (1, m) for shape, wished in ((self.shape, own), (indices.shape, its))
+               for n, m in zip(shape, wished)):
+            raise ShapeError("the index of take_along_dim does not fit", given=f"{indices.shape} for {self.shape}",
+                             expected="sizes that are equal, or 1, except along dim", fix="check the shapes")
+        return self._with(gather(self.uop.broadcast(own), axis, index.broadcast(its), from_end=True), indices)
 
-    def index_select(self, dim: int, index: Self) -> Self:
+    def index_select(self, dim: int = REQUIRED, index: Self = REQUIRED, **spelling: Any) -> Self:
         """The slices along one axis that a vector of places names.
 
         >>> Tensor([[1, 2], [3, 4]]).index_select(1, Tensor([1, 1])).tolist()
         [[2, 2], [4, 4]]
         """
+        dim, index = checks.spelled("index_select", spelling, dim=dim, index=index)
+        checks.tensors("index_select", index=index)
         axis = resolve_axis(dim, self.ndim, "index_select")
         return self._slices_at(axis, index)
 
     def _slices_at(self, axis: int, index: Self) -> Self:
-        """x[:, .., index], where -1 is no place: rows of a table, or of another axis."""
-        if index.dtype.kind not in "iu":
+        """x[:, .., index], where -1 is no index: rows of a table, or of another axis."""
+        if index.dtype.kind not in "iu" or not self.ndim:
             return self[(slice(None),) * axis + (index,)]
         if settings.CHECK_INDEX:
             index_check.refuse_stored(index.uop, running.few_numbers(index.uop), axis, self.shape, from_end=False)
-        return self._with(_pick(self.uop, [(axis, index)], from_end=False))
+        return self._with(lookup(self.uop, [(axis, index.uop)], from_end=False), index)
 
-    def repeat_interleave(self, repeats: Any, dim: int | None = None) -> Self:
+    def select(self, dim: int = REQUIRED, index: int = REQUIRED, **spelling: Any) -> Self:
+        """One slice of an axis, without it.
+
+        >>> Tensor([[1, 2], [3, 4]]).select(1, 0).tolist()
+        [1, 3]
+        """
+        dim, index = checks.spelled("select", spelling, dim=dim, index=index)
+        return self[(slice(None),) * resolve_axis(dim, self.ndim, "select") + (index,)]
+
+    def repeat_interleave(self, repeats: Any, dim: int | None = None, **spelling: Any) -> Self:
         """Each element several times in a row, along one axis or flattened: as often as a number says, or as a vector
         says of each.
 
         >>> Tensor([1, 2]).repeat_interleave(2).tolist(), Tensor([1, 2]).repeat_interleave(Tensor([3, 1])).tolist()
         ([1, 1, 2, 2], [1, 1, 1, 2])
         """
-        x = self if dim is not None and self.ndim else self.flatten()
-        axis = resolve_axis(dim if dim is not None else 0, x.ndim, "repeat_interleave")
+        dim, = checks.spelled("repeat_interleave", spelling, dim=dim)
+        x = self.uop if dim is not None and self.ndim else flatten(self.uop)
+        axis = resolve_axis(dim if dim is not None else 0, len(x.shape), "repeat_interleave")
         if isinstance(repeats, (list, tuple)) or hasattr(repeats, "__array_interface__"):
             repeats = self.__class__(repeats, device=self.device)
-        if isinstance(repeats, Indexing):
-            return x.index_select(axis, x._in_a_row(repeats, x.shape[axis]))
+        if isinstance(repeats, TensorBase):
+            chosen = self._repeated_indices(repeats, x.shape[axis])
+            return self._with(x)._slices_at(axis, chosen)
         [times] = shape_from((repeats,), "repeat_interleave")
         if times < 0:
             raise _not_so_often(times)
-        before, n, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1:]
-        y = x.uop.reshape((*before, n, 1, *after)).expand((*before, n, times, *after))
-        return self._with(y.reshape((*before, n * times, *after)))
+        return self._with(repeat_interleave(x, times, axis))
 
-    def _in_a_row(self, repeats: Indexing, n: int) -> Self:
-        """Each of n places as often as its number says. The numbers are computed: they say how much there will be."""
+    def _repeated_indices(self, repeats: TensorBase, n: int) -> Self:
+        """Each of n indices as often as its number says. The numbers are computed: they say how long the result is."""
         if repeats.dtype.kind not in "iu" or repeats.ndim > 1 or repeats.numel() not in (1, n):
             raise InputError("the repeats do not fit the axis",
                              given=f"{repeats.dtype.name} of shape {repeats.shape} for {n} elements",
                              expected="one integer, or one for each element", fix="check the axis")
-        counts = running.array_of(repeats.expand(n).uop, repeats.device)
+        counts = running.array_of(repeats.uop.broadcast((n,)), repeats.device)
         if (counts < 0).any():
             raise _not_so_often(counts.min())
-        places = [place for place, count in enumerate(counts.tolist()) for _ in range(count)]
-        return self.__class__(places, device=self.device, dtype=dtypes.int32)
+        indices = [index for index, count in enumerate(counts.tolist()) for _ in range(count)]
+        return self.__class__(indices, device=self.device, dtype=dtypes.int32)
 
     def take(self, index: Self) -> Self:
         """The elements of the flattened tensor that places name.
@@ -304,15 +336,26 @@ class Indexing(Linear):
         >>> Tensor([[1, 2], [3, 4]]).take(Tensor([3, 0])).tolist()
         [4, 1]
         """
-        return self.flatten()[index]
+        return self._with(flatten(self.uop))[index]
 
-    def masked_fill(self, mask: Self, value: Any) -> Self:
+    def masked_fill(self, mask: Self, value: Any = REQUIRED, **spelling: Any) -> Self:
         """This with `value` where a mask is true.
 
         >>> Tensor([1, 2, 3]).masked_fill(Tensor([True, False, True]), 9).tolist()
         [9, 2, 9]
         """
-        return mask.where(value, self)
+        value, = checks.spelled("masked_fill", spelling, value=value)
+        checks.tensors("masked_fill", mask=mask)
+        return mask._with(where(mask.uop, self._operand(value, "in where"), self.uop), self, value)
+
+
+def _integers(index: TensorBase, what: str) -> UOp:
+    """The node of an index tensor."""
+    if index.dtype.kind not in "iub":
+        raise IndexKindError("a tensor used as an index must hold integers or truth values",
+                             given=f"an index of {index.dtype.name}", expected="an integer or bool tensor",
+                             fix="cast it first: index.int()")
+    return index.uop
 
 
 def _not_so_often(times: Any) -> InputError:
@@ -320,112 +363,12 @@ def _not_so_often(times: Any) -> InputError:
                       fix="write x.repeat_interleave(2), for example")
 
 
-# -- on nodes ------------------------------------------------------------------------------------------------
-def _every(x: UOp, axis: int, step: int) -> UOp:
-    """Each step-th element along an axis: pad to a multiple, split, keep the first of each."""
-    if step == 1:
-        return x
-    n = x.shape[axis]
-    count = -(-n // step)
-    padded = x.pad([(0, count * step - n) if i == axis else (0, 0) for i in range(len(x.shape))])
-    before, after = x.shape[:axis], x.shape[axis + 1:]
-    split = padded.reshape((*before, count, step, *after))
-    return split.shrink([(0, 1) if i == axis + 1 else (0, m) for i, m in enumerate(split.shape)]).reshape(
-        (*before, count, *after))
-
-
-def _pick(x: UOp, picks: list[tuple[int, Indexing]], from_end: bool = True) -> UOp:
-    """Look up: one GATHER of the picked axes, brought to the front and made one, under the linear index. `from_end`: -1
-    is the last place."""
-    single = [(axis, index) for axis, index in picks if not index.shape]
-    if 0 < len(single) < len(picks):        # a tensor of one number is a number: its axis goes, and parts no neighbours
-        gone = [axis for axis, _ in single]
-        others = [(axis - sum(g < axis for g in gone), index) for axis, index in picks if index.shape]
-        return _pick(_pick(x, single, from_end), others, from_end)
-    axes = [a for a, _ in picks]
-    shape: tuple[int, ...] = ()
-    for _, index in picks:
-        shape = broadcast_shape(shape, index.shape)
-    linear: UOp | None = None
-    outside: UOp | None = None
-    for axis, index in picks:
-        n = x.shape[axis]
-        place = index.uop.cast(dtypes.int64) if len(picks) > 1 or index.dtype.bits < 32 else index.uop
-        if place.dtype.kind == "i" and from_end:
-            place = (place < 0).where(place + n, place)
-        place = place.broadcast(shape)
-        if len(picks) > 1 and settings.CHECK_INDEX:     # a bad place stays bad in the linear index, for who looks there
-            bad = index_check.outside(place, n)
-            outside = bad if outside is None else outside | bad
-        elif len(picks) > 1:
-            place = index_check.nearest(place, n)
-        linear = place if linear is None else linear * n + place
-    assert linear is not None
-    if outside is not None:
-        linear = outside.where(-1, linear)
-    rows_count = math.prod(x.shape[a] for a in axes)
-    watched = [index_check.Pick(index.uop, x.shape[axis], axis, from_end) for axis, index in picks]
-    index_check.watch(linear, watched, x.shape, rows_count)
-    rest = [a for a in range(len(x.shape)) if a not in axes]
-    rows = x.permute(axes + rest)
-    tail = tuple(x.shape[a] for a in rest)
-    rows = rows.reshape((rows_count, *tail))
-    found = UOp(o.GATHER, x.dtype, (rows, linear))
-    together = axes == list(range(axes[0], axes[0] + len(axes)))
-    lead = axes[0] if together else 0               # how many of the remaining axes stand before the looked-up ones
-    order = [len(shape) + i for i in range(lead)] + list(range(len(shape))) + \
-        [len(shape) + i for i in range(lead, len(rest))]
-    return found.permute(order)
-
-
-# -- writing -------------------------------------------------------------------------------------------------
-VIEWS = frozenset((o.RESHAPE, o.PERMUTE, o.SHRINK, o.FLIP))     # movements that show each element once, and no others
-
-
-def again(view: UOp, x: UOp, other: UOp) -> UOp:
-    """The movements that lead from x to a view of it, over another node of x's shape."""
-    return other if view is x else UOp(view.op, other.dtype, (again(view.src[0], x, other),), view.arg)
-
-
-def replaced_part(x: UOp, view: UOp, value: UOp) -> UOp:
-    """x with what a view of it shows replaced."""
-    if _only_cuts(x, view):
-        return _replaced(x, view, value)
-    return _put(x, again(view, x, counting(math.prod(x.shape), dtypes.int64).reshape(x.shape)), value)
-
-
-def _put(x: UOp, places: UOp, value: UOp) -> UOp:
-    """x with values put to places, which count its elements row by row."""
-    n = math.prod(places.shape)
-    flat = (x.reshape((math.prod(x.shape),)), places.reshape((n,)), value.reshape((n,)))
-    return UOp(o.SCATTER, x.dtype, flat, Scatter("set")).reshape(x.shape)
-
-
-def _only_cuts(x: UOp, view: UOp) -> bool:
-    """Whether a view is a plain part of x, perhaps with axes of size 1 dropped or added."""
-    while view.op is o.RESHAPE:
-        view = view.src[0]
-    return view is x or view.op is o.SHRINK and view.src[0] is x
-
-
-def _replaced(x: UOp, view: UOp, value: UOp) -> UOp:
-    """x with the part that `view` shows replaced by `value`."""
-    while view.op is o.RESHAPE:
-        view = view.src[0]
-    if view is x:
-        return value.reshape(x.shape)
-    around = [(start, n - stop) for n, (start, stop) in zip(x.shape, view.arg.bounds)]
-    inside = full(view.shape, True, dtypes.bool).pad(around)
-    return UOp(o.WHERE, x.dtype, (inside, value.reshape(view.shape).pad(around), x))
-
-
-def _fitted(value: Indexing, shape: tuple[int, ...], target: Indexing) -> UOp:
+def _fitted(value: UOp, shape: tuple[int, ...], dtype: DType) -> UOp:
     """A value broadcast to the part it replaces."""
-    if value.dtype.kind == "f" and target.dtype.kind != "f":
-        raise InputError("the value does not fit the tensor's type",
-                         given=f"{value.dtype.name} into {target.dtype.name}",
-                         expected=f"values of {target.dtype.name}", fix=f"cast it: value.cast({target.dtype!r})")
-    node = value.uop.cast(target.dtype)
+    if value.dtype.kind == "f" and dtype.kind != "f":
+        raise InputError("the value does not fit the tensor's type", given=f"{value.dtype.name} into {dtype.name}",
+                         expected=f"values of {dtype.name}", fix=f"cast it: value.cast({dtype!r})")
+    node = value.cast(dtype)
     extra = len(node.shape) - len(shape)
     if extra > 0 and all(n == 1 for n in node.shape[:extra]):
         node = node.reshape(node.shape[extra:])

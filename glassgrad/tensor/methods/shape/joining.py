@@ -1,81 +1,250 @@
-"""Putting tensors together and taking them apart: cat, stack, split, roll, unfold. In, out: tensors."""
+"""Putting tensors together and taking them apart: cat, stack, split, roll, unfold, diagonals. In, out: tensors."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import AxisError, InputError, ShapeError
-from glassgrad.compiler.graph.dtype import promote
-from glassgrad.compiler.graph.uop import full
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor import checks
+from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.broadcast import resolve_axis, shape_from, whole, working_axis
-from glassgrad.tensor.methods.creation import Creation
-from glassgrad.tensor.methods.shape.movement import joined
+from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.formulas.indexing import take
+from glassgrad.tensor.formulas.movement import (
+    cat,
+    diagonal,
+    diagonal_matrix,
+    flatten,
+    pad_axis,
+    part,
+    roll,
+    squeeze,
+    stack,
+    unsqueeze,
+)
+from glassgrad.tensor.formulas.reductions import total
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Joining", "several"]
+__all__ = ["JoiningMixin"]
 
 
-class Joining(Creation):
+def _several(first: Any, others: Sequence[Any], what: str) -> list[Any]:
+    """The tensors of f(a, b, c) or of f([a, b, c]), as PyTorch writes it."""
+    if isinstance(first, (list, tuple)) and any(isinstance(t, TensorBase) for t in others):
+        raise InputError(f"{what} takes tensors, or one list of them", given="a list, and tensors beside it",
+                         expected="one of the two", fix=f"write Tensor.{what}(*tensors, x)")
+    tensors = [*first, *others] if isinstance(first, (list, tuple)) else [first, *others]
+    wrong = [t for t in tensors if not isinstance(t, TensorBase)]
+    if not tensors or wrong:
+        raise InputError(f"{what} needs tensors",
+                         given=f"{type(wrong[0]).__name__} {wrong[0]!r}" if wrong else "none",
+                         expected="one or more tensors", fix=f"write Tensor.{what}(x, y), for example")
+    return tensors
+
+
+def _at_least(x: UOp, rank: int) -> UOp:
+    """A node with at least so many axes: a number as a vector, a vector as one row, a matrix as a block of depth 1."""
+    if not x.shape and rank:
+        x = x.reshape((1,))
+    if len(x.shape) < 2 <= rank:
+        x = unsqueeze(x, 0)
+    return unsqueeze(x, -1) if len(x.shape) < 3 <= rank else x
+
+
+class JoiningMixin(TensorBase):
     """Putting tensors together and taking them apart."""
     __slots__ = ()
 
-    def cat(self, *others: Self, dim: int = 0) -> Self:
+    # -- together --------------------------------------------------------------------------------------------
+    def cat(self, *others: Self, dim: int = 0, **spelling: Any) -> Self:
         """Tensors one after another along an axis; also `Tensor.cat(x, y, z, dim=0)`.
 
         >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
         [1, 2, 3]
         """
-        tensors = several(self, others, "cat")
-        first = tensors[0]
-        if not first.ndim:
-            raise AxisError("single numbers have no axis to be put along", given="cat of shape ()",
-                            expected="at least 1 axis", fix="use Tensor.stack, which makes one")
-        axis = resolve_axis(dim, first.ndim, "cat")
-        dtype, place = first.dtype, first._device
-        for i, t in enumerate(tensors):
-            if t.ndim != first.ndim or any(
-                    a != b for k, (a, b) in enumerate(zip(t.shape, first.shape)) if k != axis):
-                raise ShapeError("cannot put these tensors one after another",
-                                 given=f"shape {first.shape} first, shape {t.shape} at place {i}, along axis {axis}",
-                                 expected="the same number of axes and the same sizes, except along "
-                                          "that axis",
-                                 fix="check the shapes, or use Tensor.stack for a new axis")
-            dtype = promote(dtype, t.dtype)
-            if t._device is not place:
-                place = first._shared_device(t)
-        made = first._kin(*tensors)._with(joined([t.uop.cast(dtype) for t in tensors], axis))
-        made._device = place
-        return made
+        dim, = checks.spelled("cat", spelling, dim=dim)
+        return _joined(_several(self, others, "cat"), None, dim, "cat")  # type: ignore[no-any-return]
 
-    def stack(self, *others: Self, dim: int = 0) -> Self:
+    concat = cat
+    concatenate = cat
+
+    def stack(self, *others: Self, dim: int = 0, **spelling: Any) -> Self:
         """Tensors of one shape side by side along a new axis; also `Tensor.stack(x, y, z, dim=0)`.
 
         >>> Tensor([1, 2]).stack(Tensor([3, 4])).tolist()
         [[1, 2], [3, 4]]
         """
-        tensors = several(self, others, "stack")
+        dim, = checks.spelled("stack", spelling, dim=dim)
+        tensors = _several(self, others, "stack")
         for i, t in enumerate(tensors):
             if t.shape != tensors[0].shape:
                 raise ShapeError("cannot stack tensors of different shapes",
-                                 given=f"shape {tensors[0].shape} first, shape {t.shape} at place {i}",
+                                 given=f"shape {tensors[0].shape} first, shape {t.shape} at index {i}",
                                  expected="one shape", fix="use Tensor.cat to put them one after another")
         axis = resolve_axis(dim, tensors[0].ndim, "stack", extra=1)
-        return tensors[0].unsqueeze(axis).cat(*[t.unsqueeze(axis) for t in tensors[1:]], dim=axis)
+        return tensors[0]._with(stack([t.uop for t in tensors], axis), *tensors[1:])  # type: ignore[no-any-return]
 
-    def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
+    def hstack(self, *others: Self) -> Self:
+        """Joined along the second axis (vectors: the only one).
+
+        >>> Tensor([1]).hstack(Tensor([2])).tolist()
+        [1, 2]
+        """
+        tensors = _several(self, others, "hstack")
+        nodes = [_at_least(t.uop, 1) for t in tensors]
+        return _joined(tensors, nodes, 0 if len(nodes[0].shape) == 1 else 1, "hstack")  # type: ignore[no-any-return]
+
+    def vstack(self, *others: Self) -> Self:
+        """Joined along the first axis; vectors count as rows.
+
+        >>> Tensor([1, 2]).vstack(Tensor([3, 4])).tolist()
+        [[1, 2], [3, 4]]
+        """
+        tensors = _several(self, others, "vstack")
+        return _joined(tensors, [_at_least(t.uop, 2) for t in tensors], 0, "vstack")  # type: ignore[no-any-return]
+
+    row_stack = vstack
+
+    def dstack(self, *others: Self) -> Self:
+        """Joined along the third axis; vectors and matrices get one.
+
+        >>> Tensor([1, 2]).dstack(Tensor([3, 4])).tolist()
+        [[[1, 3], [2, 4]]]
+        """
+        tensors = _several(self, others, "dstack")
+        return _joined(tensors, [_at_least(t.uop, 3) for t in tensors], 2, "dstack")  # type: ignore[no-any-return]
+
+    def column_stack(self, *others: Self) -> Self:
+        """Vectors as the columns of a matrix; matrices side by side.
+
+        >>> Tensor([1, 2]).column_stack(Tensor([3, 4])).tolist()
+        [[1, 3], [2, 4]]
+        """
+        tensors = _several(self, others, "column_stack")
+        nodes = [t.uop.reshape((t.uop.elements, 1)) if t.ndim < 2 else t.uop for t in tensors]
+        return _joined(tensors, nodes, 1, "column_stack")  # type: ignore[no-any-return]
+
+    def block_diag(self, *others: Self) -> Self:
+        """A matrix with these along its diagonal, and zeros elsewhere.
+
+        >>> Tensor([[1, 2]]).block_diag(Tensor([[3]])).tolist()
+        [[1, 2, 0], [0, 0, 3]]
+        """
+        tensors = _several(self, others, "block_diag")
+        blocks = [_at_least(t.uop, 2) for t in tensors]
+        if any(len(block.shape) != 2 for block in blocks):
+            raise ShapeError("blocks are matrices", given=f"shapes {[block.shape for block in blocks]}",
+                             expected="at most 2 axes each", fix="reshape them, or stack the results")
+        width, before, rows = sum(block.shape[1] for block in blocks), 0, []
+        for block in blocks:
+            rows.append(pad_axis(block, 1, before, width - before - block.shape[1]))
+            before += block.shape[1]
+        return tensors[0]._with(cat(rows), *tensors[1:])  # type: ignore[no-any-return]
+
+    # -- to one rank or shape --------------------------------------------------------------------------------
+    def atleast_1d(self) -> Self:
+        """A number as a vector of one; anything else as it is.
+
+        >>> Tensor(3).atleast_1d().tolist()
+        [3]
+        """
+        return self._with(_at_least(self.uop, 1)) if self.ndim < 1 else self
+
+    def atleast_2d(self) -> Self:
+        """A vector as a matrix of one row; a matrix, or more, as it is.
+
+        >>> Tensor([1, 2]).atleast_2d().tolist()
+        [[1, 2]]
+        """
+        return self._with(_at_least(self.uop, 2)) if self.ndim < 2 else self
+
+    def atleast_3d(self) -> Self:
+        """A matrix as a block of depth 1, its last axis.
+
+        >>> Tensor([[1, 2]]).atleast_3d().shape
+        (1, 2, 1)
+        """
+        return self._with(_at_least(self.uop, 3)) if self.ndim < 3 else self
+
+    def broadcast_tensors(self, *others: Self) -> tuple[Self, ...]:
+        """All of them in the shape that they would meet in.
+
+        >>> [t.tolist() for t in Tensor([1, 2]).broadcast_tensors(Tensor([[3], [4]]))]
+        [[[1, 2], [1, 2]], [[3, 3], [4, 4]]]
+        """
+        tensors = _several(self, others, "broadcast_tensors")
+        return tuple(t._with(node) for t, node in zip(tensors, checks.broadcast_together([t.uop for t in tensors])))
+
+    def meshgrid(self, *others: Self, indexing: str = "ij") -> tuple[Self, ...]:
+        """A grid's coordinates from its axes: the first varies along rows ("ij") or columns ("xy").
+
+        >>> [t.tolist() for t in Tensor([1, 2]).meshgrid(Tensor([3, 4]))]
+        [[[1, 1], [2, 2]], [[3, 4], [3, 4]]]
+        """
+        checks.choice("meshgrid", "meshgrid has two orders", 'write indexing="ij"', indexing=indexing,
+                      among=("ij", "xy"))
+        axes = _several(self, others, "meshgrid")
+        if len(axes) == 1:
+            return (axes[0],)
+        return tuple(t._with(node) for t, node in zip(axes, _grid([t.uop for t in axes], indexing)))
+
+    def cartesian_prod(self, *others: Self) -> Self:
+        """Every choice of one value from each vector, as rows.
+
+        >>> Tensor([1, 2]).cartesian_prod(Tensor([3, 4])).tolist()
+        [[1, 3], [1, 4], [2, 3], [2, 4]]
+        """
+        vectors = _several(self, others, "cartesian_prod")
+        if len(vectors) == 1:
+            return vectors[0]  # type: ignore[no-any-return]
+        grids = [flatten(grid) for grid in _grid([t.uop for t in vectors], "ij")]
+        return vectors[0]._with(stack(grids, -1), *vectors[1:])  # type: ignore[no-any-return]
+
+    def combinations(self, r: int = 2, with_replacement: bool = False) -> Self:
+        """Every choice of r values of a vector, in order, as rows; each value once, or again `with_replacement`.
+
+        >>> Tensor([1, 2, 3]).combinations().tolist()
+        [[1, 2], [1, 3], [2, 3]]
+        """
+        r = checks.integer("combinations", r=r)
+        checks.flags("combinations", with_replacement=with_replacement)
+        if self.ndim != 1 or r < 0:
+            raise ShapeError("combinations are of a vector's values", given=f"shape {self.shape}, r={r}",
+                             expected="1 axis, and r of 0 or more", fix="flatten it first: x.flatten()")
+        choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+        rows = list(choose(range(self.shape[0]), r))
+        if not rows or not r:
+            return self._with(part(self.uop, 0, 0, 0).reshape((0,) if not r else (0, r)))
+        chosen = self.__class__(rows, dtype=dtypes.int32, device=self.device)
+        return self._with(take(self.uop, 0, chosen.uop), chosen)
+
+    # -- apart -----------------------------------------------------------------------------------------------
+    def _pieces(self, axis: int, cuts: Sequence[tuple[int, int]]) -> tuple[Self, ...]:
+        return tuple(self._with(part(self.uop, axis, start, stop)) for start, stop in cuts)
+
+    def split(self, sizes: int | Sequence[int] = REQUIRED, dim: int = 0, **spelling: Any) -> tuple[Self, ...]:
         """Pieces of a size (the last may be smaller), or of the sizes given, along an axis.
 
         >>> [t.tolist() for t in Tensor([1, 2, 3, 4, 5]).split(2)]
         [[1, 2], [3, 4], [5]]
         """
-        axis = working_axis(dim, self.ndim, "split")
+        sizes, dim = checks.spelled("split", spelling, sizes=sizes, dim=dim)
+        return self._split(sizes, dim, "split")
+
+    split_with_sizes = split
+
+    def _split(self, sizes: Any, dim: int, what: str) -> tuple[Self, ...]:
+        axis = working_axis(dim, self.ndim, what)
         n, size = self.shape[axis], whole(sizes)
         if size is None:
-            parts = shape_from((sizes,), "split")
+            parts = shape_from((sizes,), what)
         elif size <= 0:
             raise InputError("split needs pieces of at least one element", given=str(size), expected="1 or more",
                              fix="write x.split(2), for example")
@@ -84,64 +253,105 @@ class Joining(Creation):
         if sum(parts) != n or any(part < 0 for part in parts):
             raise ShapeError("the pieces do not add up to the axis", given=f"{parts} for an axis of {n}",
                              expected=f"sizes whose sum is {n}", fix="check the sizes")
-        pieces, start = [], 0
-        for size in parts:
-            bounds = [(0, m) for m in self.shape]
-            bounds[axis] = (start, start + size)
-            pieces.append(self._with(self.uop.shrink(bounds)))
-            start += size
-        return tuple(pieces)
+        ends = list(itertools.accumulate(parts))
+        return self._pieces(axis, [(end - size, end) for end, size in zip(ends, parts)])
 
-    def chunk(self, chunks: int, dim: int = 0) -> list[Self]:
+    def chunk(self, chunks: int, dim: int = 0, **spelling: Any) -> list[Self]:
         """At most so many equal pieces along an axis (the last may be smaller).
 
         >>> [t.tolist() for t in Tensor([1, 2, 3, 4, 5]).chunk(2)]
         [[1, 2, 3], [4, 5]]
         """
-        if (whole(chunks) or 0) <= 0:
+        dim, = checks.spelled("chunk", spelling, dim=dim)
+        count = whole(chunks) or 0
+        if count <= 0:
             raise InputError("chunk needs at least one piece", given=str(chunks), expected="1 or more",
                              fix="write x.chunk(2), for example")
         n = self.shape[working_axis(dim, self.ndim, "chunk")]
-        return list(self.split(math.ceil(n / chunks) if n else [0] * chunks, dim))
+        return list(self._split(math.ceil(n / count) if n else [0] * count, dim, "chunk"))
 
-    def unbind(self, dim: int = 0) -> tuple[Self, ...]:
+    def tensor_split(self, indices_or_sections: int | Sequence[int], dim: int = 0, **spelling: Any
+                     ) -> tuple[Self, ...]:
+        """So many pieces as equal as can be (the first ones longer), or cut before the places given.
+
+        >>> [t.tolist() for t in Tensor([1, 2, 3]).tensor_split(2)]
+        [[1, 2], [3]]
+        """
+        dim, = checks.spelled("tensor_split", spelling, dim=dim)
+        return self._tensor_split(indices_or_sections, dim, "tensor_split")
+
+    def _tensor_split(self, indices_or_sections: Any, dim: int, what: str) -> tuple[Self, ...]:
+        axis = working_axis(dim, self.ndim, what)
+        n, count = self.shape[axis], whole(indices_or_sections)
+        if count is None:
+            cuts = [min(max(c + n if c < 0 else c, 0), n) for c in shape_from((indices_or_sections,), what)]
+        elif count < 1:
+            raise InputError("tensor_split needs at least one piece", given=str(count), expected="1 or more",
+                             fix="write x.tensor_split(2), for example")
+        else:
+            cuts = [i * (n // count) + min(i, n % count) for i in range(1, count)]
+        return self._pieces(axis, [(a, max(a, b)) for a, b in zip([0, *cuts], [*cuts, n])])
+
+    def hsplit(self, indices_or_sections: int | Sequence[int]) -> tuple[Self, ...]:
+        """`tensor_split` along the second axis (vectors: the only one).
+
+        >>> [t.tolist() for t in Tensor([[1, 2]]).hsplit(2)]
+        [[[1]], [[2]]]
+        """
+        return self._tensor_split(indices_or_sections, 0 if self.ndim <= 1 else 1, "hsplit")
+
+    def vsplit(self, indices_or_sections: int | Sequence[int]) -> tuple[Self, ...]:
+        """`tensor_split` along the first axis.
+
+        >>> [t.tolist() for t in Tensor([[1], [2]]).vsplit(2)]
+        [[[1]], [[2]]]
+        """
+        return self._tensor_split(indices_or_sections, 0, "vsplit")
+
+    def dsplit(self, indices_or_sections: int | Sequence[int]) -> tuple[Self, ...]:
+        """`tensor_split` along the third axis.
+
+        >>> [t.tolist() for t in Tensor([[[1, 2]]]).dsplit(2)]
+        [[[[1]]], [[[2]]]]
+        """
+        return self._tensor_split(indices_or_sections, 2, "dsplit")
+
+    def unbind(self, dim: int = 0, **spelling: Any) -> tuple[Self, ...]:
         """The slices along an axis, without it.
 
         >>> [t.tolist() for t in Tensor([[1, 2], [3, 4]]).unbind()]
         [[1, 2], [3, 4]]
         """
+        dim, = checks.spelled("unbind", spelling, dim=dim)
         axis = working_axis(dim, self.ndim, "unbind")
-        shape = self.shape[:axis] + self.shape[axis + 1:]
-        return tuple(t.reshape(shape) for t in self.split(1, axis)) if self.shape[axis] else ()
+        x = self.uop
+        return tuple(self._with(squeeze(part(x, axis, i, i + 1), axis)) for i in range(self.shape[axis]))
 
-    def roll(self, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Self:
+    def roll(self, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None, **spelling: Any) -> Self:
         """Elements moved along axes, those that leave at one end coming in at the other.
 
         >>> Tensor([1, 2, 3]).roll(1).tolist()
         [3, 1, 2]
         """
-        if dims is None:
-            return self.flatten().roll(shifts, 0).reshape(self.shape)
-        by, along = shape_from((shifts,), "roll"), shape_from((dims,), "roll")
+        dims, = checks.spelled("roll", spelling, dims=dims)
+        x = flatten(self.uop) if dims is None else self.uop
+        by, along = shape_from((shifts,), "roll"), (0,) if dims is None else shape_from((dims,), "roll")
         if len(by) != len(along):
             raise InputError("roll needs one shift per axis", given=f"{len(by)} shifts for {len(along)} axes",
                              expected="as many of one as of the other", fix="write roll((1, 2), (0, 1)), for example")
-        x = self
         for shift, dim in zip(by, along):
-            axis = resolve_axis(dim, x.ndim, "roll")
-            n = x.shape[axis] if x.ndim else 0
-            if n and shift % n:
-                head, tail = x.split([n - shift % n, shift % n], axis)
-                x = tail.cat(head, dim=axis)
-        return x
+            x = roll(x, shift, resolve_axis(dim, len(x.shape), "roll"))
+        return self._with(x.reshape(self.shape))
 
-    def unfold(self, dim: int, size: int, step: int) -> Self:
+    def unfold(self, dim: int = REQUIRED, size: int = REQUIRED, step: int = REQUIRED, **spelling: Any) -> Self:
         """All windows of a size along an axis, `step` apart; the window is the new last axis.
 
         >>> Tensor([1, 2, 3, 4]).unfold(0, 2, 1).tolist()
         [[1, 2], [2, 3], [3, 4]]
         """
+        dim, size, step = checks.spelled("unfold", spelling, dim=dim, size=size, step=step)
         axis = resolve_axis(dim, self.ndim, "unfold")
+        size, step = checks.integer("unfold", size=size), checks.integer("unfold", step=step)
         n = self.shape[axis] if self.ndim else 1
         if not 0 <= size <= n or step < 1:
             raise ShapeError("the window does not fit the axis", given=f"size={size}, step={step} on an axis of {n}",
@@ -149,28 +359,20 @@ class Joining(Creation):
         x = self.uop if self.ndim else self.uop.reshape((1,))
         return self._with(x.window(axis, size, step))
 
+    # -- diagonals -------------------------------------------------------------------------------------------
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
         """The diagonal of two axes, as a new last axis; `offset` places above (or below, negative) the main one.
 
         >>> Tensor([[1, 2], [3, 4]]).diagonal().tolist(), Tensor([[1, 2], [3, 4]]).diagonal(1).tolist()
         ([1, 4], [2])
         """
+        offset = checks.integer("diagonal", offset=offset)
         row, column = resolve_axis(dim1, self.ndim, "diagonal"), resolve_axis(dim2, self.ndim, "diagonal")
         if self.ndim < 2 or row == column:
             raise ShapeError("diagonal needs two axes", given=f"dim1={dim1}, dim2={dim2}, shape {self.shape}",
                              expected="two different axes of a matrix or a stack of them",
                              fix="write x.diagonal(0, -2, -1)")
-        lead = [a for a in range(self.ndim) if a not in (row, column)]
-        x = self.uop.permute([*lead, row, column])
-        stack, (rows, columns) = x.shape[:-2], x.shape[-2:]
-        top, left = max(-offset, 0), max(offset, 0)
-        n = max(0, min(rows - top, columns - left))
-        if n == 0:
-            return self._with(full((*stack, 0), 0, self.dtype))
-        lead_bounds = [(0, m) for m in stack]
-        x = x.shrink([*lead_bounds, (top, top + n), (left, left + n)]).reshape((*stack, n * n))
-        x = x.pad([*[(0, 0) for _ in stack], (0, n)]).reshape((*stack, n, n + 1))
-        return self._with(x.shrink([*lead_bounds, (0, n), (0, 1)]).reshape((*stack, n)))
+        return self._with(diagonal(self.uop, offset, row, column))
 
     def diag(self, diagonal: int = 0) -> Self:
         """A matrix with this vector as a diagonal, `diagonal` places above (or below, negative) the main one; of a
@@ -179,26 +381,63 @@ class Joining(Creation):
         >>> Tensor([1, 2]).diag().tolist(), Tensor([[1, 2], [3, 4]]).diag().tolist()
         ([[1, 0], [0, 2]], [1, 4])
         """
-        if self.ndim == 2:
-            return self.diagonal(diagonal)
-        if self.ndim != 1:
+        offset = checks.integer("diag", diagonal=diagonal)
+        if self.ndim not in (1, 2):
             raise ShapeError("diag needs a vector or a matrix", given=f"shape {self.shape}", expected="1 or 2 axes",
                              fix="for stacks of matrices use x.diagonal(0, -2, -1), of vectors x.diag_embed()")
-        n = self.shape[0]
-        rows = self.uop.reshape((n, 1)).pad(((0, 0), (0, n)))     # n x (n + 1): each row starts one place later
-        square = rows.reshape((n * (n + 1),)).shrink(((0, n * n),)).reshape((n, n))
-        right, down = max(diagonal, 0), max(-diagonal, 0)
-        return self._with(square.pad(((down, right), (right, down))))
+        return self._with(_diagonal(self.uop, offset) if self.ndim == 2 else diagonal_matrix(self.uop, offset))
+
+    def diag_embed(self, offset: int = 0) -> Self:
+        """Matrices with the last axis as their diagonal, `offset` places above (or below, negative) the main one.
+
+        >>> Tensor([1, 2]).diag_embed(1).tolist()
+        [[0, 1, 0], [0, 0, 2], [0, 0, 0]]
+        """
+        working_axis(-1, self.ndim, "diag_embed")
+        return self._with(diagonal_matrix(self.uop, checks.integer("diag_embed", offset=offset)))
+
+    def diagflat(self, offset: int = 0) -> Self:
+        """A matrix with all elements as its diagonal.
+
+        >>> Tensor([[1], [2]]).diagflat().tolist()
+        [[1, 0], [0, 2]]
+        """
+        return self._with(diagonal_matrix(flatten(self.uop), checks.integer("diagflat", offset=offset)))
+
+    def sum_to_size(self, *size: Any) -> Self:
+        """Summed over the axes that broadcasting to this shape would have repeated.
+
+        >>> Tensor([[1, 2], [3, 4]]).sum_to_size(1, 2).tolist()
+        [[4, 6]]
+        """
+        shape = shape_from(size, "sum_to_size")
+        lead = self.ndim - len(shape)
+        if lead < 0 or any(n not in (1, m) for n, m in zip(shape, self.shape[lead:])):
+            raise ShapeError("cannot sum to this shape", given=f"{self.shape} to {shape}",
+                             expected="a shape that can be broadcast to the tensor's", fix="check the sizes")
+        gone = [*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 and self.shape[lead + i] != 1)]
+        return self._with((total(self.uop, gone, keepdim=True) if gone else self.uop).reshape(shape))
 
 
-def several(first: Joining | Sequence[Joining], others: Sequence[Joining], what: str) -> list:  # type: ignore[type-arg]
-    """The tensors of f(a, b, c) or of f([a, b, c]), as PyTorch writes it."""
-    if isinstance(first, (list, tuple)) and any(isinstance(t, Joining) for t in others):
-        raise InputError(f"{what} takes tensors, or one list of them", given="a list, and tensors beside it",
-                         expected="one of the two", fix=f"write Tensor.{what}(*tensors, x)")
-    tensors = [*first, *others] if isinstance(first, (list, tuple)) else [first, *others]
-    wrong = next((t for t in tensors if not isinstance(t, Joining)), None)
-    if not tensors or wrong is not None:
-        raise InputError(f"{what} needs tensors", given="none" if not tensors else f"{type(wrong).__name__} {wrong!r}",
-                         expected="one or more tensors", fix=f"write Tensor.{what}(x, y), for example")
-    return tensors
+_diagonal = diagonal         # the formula; the method `diag` has a parameter of this name
+
+
+def _joined(tensors: list[Any], nodes: list[UOp] | None, dim: int, what: str) -> Any:
+    """Tensors, or the nodes made of them, one after another along an axis."""
+    nodes = [t.uop for t in tensors] if nodes is None else nodes
+    if not nodes[0].shape:
+        raise AxisError("single numbers have no axis to be put along", given=f"{what} of shape ()",
+                        expected="at least 1 axis", fix="use Tensor.stack, which makes one")
+    axis = resolve_axis(dim, len(nodes[0].shape), what)
+    checks.fit_together(what, nodes, axis)
+    return tensors[0]._with(cat(nodes, axis), *tensors[1:])
+
+
+def _grid(axes: list[UOp], indexing: str) -> list[UOp]:
+    """The coordinates of a grid, each in the grid's shape."""
+    order = list(range(len(axes)))
+    if indexing == "xy":
+        order[0], order[1] = 1, 0
+    shape = tuple(axes[i].elements for i in order)
+    return [x.reshape(tuple(x.elements if i == order.index(k) else 1 for i in range(len(axes)))).expand(shape)
+            for k, x in enumerate(axes)]

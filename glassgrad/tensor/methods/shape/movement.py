@@ -11,66 +11,64 @@ from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.errors import AxisError, InputError, ModeError, ShapeError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.symbolic import Length
-from glassgrad.compiler.graph.uop import UOp, full
-from glassgrad.tensor.broadcast import broadcast_shape, resolve_axes, resolve_axis, shape_from, whole
-from glassgrad.tensor.methods.operator_names import Operators
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor import checks
+from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.broadcast import plain_number, resolve_axes, resolve_axis, shape_from, whole
+from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.formulas.movement import joined, pad_constant, part, transpose
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Movement"]
+__all__ = ["MovementMixin"]
 
 Sizes = int | Sequence[int]
 Padding = Sequence[Any]     # pairs (before, after) or None for every axis, or numbers from the last axis backward
 
 
-class Movement(Operators):
+def _one_row(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """f(2, 3) and f((2, 3)) alike."""
+    return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
+
+
+class MovementMixin(TensorBase):
     """Views: the same elements under other indices."""
     __slots__ = ()
 
     # -- shapes ----------------------------------------------------------------------------------------------
-    def reshape(self, *shape: Any) -> Self:
+    def reshape(self, *shape: Any, **spelling: Any) -> Self:
         """The same elements in row-major order under another shape; one size may be -1, and None keeps a size.
 
         >>> Tensor([1, 2, 3, 4, 5, 6]).reshape(2, -1).tolist()
         [[1, 2, 3], [4, 5, 6]]
         """
+        if spelling:
+            shape = checks.several("reshape", spelling, shape=shape)
+        return self._reshaped(shape)
+
+    def _reshaped(self, shape: tuple[Any, ...]) -> Self:
         x = self.uop
-        if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
-            shape = tuple(shape[0])
+        shape = _one_row(shape)
         if any(n is None for n in shape):
             shape = tuple(x.shape[i] if n is None and i < len(x.shape) else n for i, n in enumerate(shape))
         sizes = shape_from(shape, "reshape")
         if any(n < 0 for n in sizes):
-            sizes = self._fill_in(sizes)
+            sizes = _filled_in(x.shape, sizes)
         return self._with(x.reshape(sizes))
 
-    def _fill_in(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        count, known = math.prod(self.uop.shape), math.prod(n for n in sizes if n != -1)
-        if any(n < -1 for n in sizes) or sizes.count(-1) > 1:
-            raise ShapeError("cannot tell which sizes are meant", given=f"reshape{sizes}",
-                             expected="sizes of 0 or more, and at most one -1", fix="write the other sizes out")
-        if known == 0 or count % known != 0:
-            rest = f"{count} elements are not a multiple of {known}" if known else "0 elements leave it open"
-            raise ShapeError("cannot reshape: -1 does not come out as an integer",
-                             given=f"{self.uop.shape} ({count} elements) to {sizes}",
-                             expected=f"known sizes whose product divides {count}; {rest}",
-                             fix="check the sizes you wrote, or print(x.shape) before this line")
-        return tuple(count // known if n == -1 else n for n in sizes)
-
-    def view(self, *shape: Any, dtype: DType | None = None) -> Self:
+    def view(self, *shape: Any, dtype: DType | None = None, **spelling: Any) -> Self:
         """The same as `reshape`, which never copies here; with a type, the same as `bitcast`.
 
         >>> Tensor([1, 2, 3, 4]).view(2, 2).tolist(), Tensor([1]).view(dtypes.uint8).tolist()
         ([[1, 2], [3, 4]], [1, 0, 0, 0])
         """
-        if len(shape) == 1 and isinstance(shape[0], DType):
-            return self.bitcast(shape[0])
-        if dtype is not None and not shape:
-            return self.bitcast(dtype)
-        return self.reshape(*shape)
+        if spelling:
+            shape = checks.several("view", spelling, shape=shape)
+        kind = shape[0] if len(shape) == 1 and isinstance(shape[0], DType) else None if shape else dtype
+        return self.bitcast(kind) if kind is not None else self._reshaped(shape)
 
     def view_as(self, other: Self) -> Self:
         """Reshaped to another tensor's shape.
@@ -78,7 +76,8 @@ class Movement(Operators):
         >>> Tensor([1, 2, 3, 4]).view_as(Tensor.zeros(2, 2)).tolist()
         [[1, 2], [3, 4]]
         """
-        return self.reshape(other.shape)
+        checks.tensors("view_as", other=other)
+        return self._reshaped(other.shape)
 
     def reshape_as(self, other: Self) -> Self:
         """Reshaped to another tensor's shape.
@@ -86,33 +85,46 @@ class Movement(Operators):
         >>> Tensor([1, 2, 3, 4]).reshape_as(Tensor.zeros(2, 2)).tolist()
         [[1, 2], [3, 4]]
         """
-        return self.reshape(other.shape)
+        checks.tensors("reshape_as", other=other)
+        return self._reshaped(other.shape)
 
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
+    def flatten(self, start_dim: int = 0, end_dim: int = -1, **spelling: Any) -> Self:
         """Several neighbouring axes as one.
 
         >>> Tensor.zeros(2, 3, 4).flatten(1).shape
         (2, 12)
         """
+        start_dim, = checks.spelled("flatten", spelling, start_dim=start_dim)
         shape = self.uop.shape
         first = resolve_axis(start_dim, len(shape), "flatten")
         last = resolve_axis(end_dim, len(shape), "flatten")
         if not shape:
-            return self.reshape(1)
+            return self._with(self.uop.reshape((1,)))
         if last < first:
             raise AxisError("flatten needs its axes in order", given=f"start_dim={start_dim}, end_dim={end_dim}",
                             expected="start_dim at or before end_dim", fix="exchange them")
         return self._with(self.uop.reshape(shape[:first] + (math.prod(shape[first:last + 1]),) + shape[last + 1:]))
 
-    def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
+    def ravel(self) -> Self:
+        """All elements as a vector; `flatten`.
+
+        >>> Tensor([[1, 2]]).ravel().tolist()
+        [1, 2]
+        """
+        return self._with(self.uop.reshape((math.prod(self.shape),)))
+
+    def unflatten(self, dim: int = REQUIRED, sizes: Sequence[int] = REQUIRED, **spelling: Any) -> Self:
         """One axis as several; one of the sizes may be -1.
 
         >>> Tensor.zeros(2, 12).unflatten(1, (3, -1)).shape
         (2, 3, 4)
         """
+        dim, sizes = checks.spelled("unflatten", spelling, dim=dim, sizes=sizes)
         shape = self.uop.shape
         axis = resolve_axis(dim, len(shape), "unflatten")
         parts = shape_from((sizes,), "unflatten")
+        if not shape:
+            return self._reshaped(parts)
         if -1 in parts:
             known = math.prod(n for n in parts if n != -1)
             if parts.count(-1) > 1 or not known or shape[axis] % known:
@@ -120,56 +132,81 @@ class Movement(Operators):
                                  given=f"an axis of {shape[axis]} into {parts}",
                                  expected=f"known sizes whose product divides {shape[axis]}", fix="check the sizes")
             parts = tuple(shape[axis] // known if n == -1 else n for n in parts)
-        return self.reshape(shape[:axis] + parts + shape[axis + 1:])
+        return self._reshaped(shape[:axis] + parts + shape[axis + 1:])
 
-    def squeeze(self, dim: int | Sequence[int] | None = None) -> Self:
+    def squeeze(self, dim: int | Sequence[int] | None = None, **spelling: Any) -> Self:
         """Without axes of size 1: all of them, or those given; an axis of another size stays.
 
         >>> Tensor.zeros(1, 2, 1).squeeze().shape, Tensor.zeros(1, 2, 1).squeeze(1).shape
         ((2,), (1, 2, 1))
         """
+        dim, = checks.spelled("squeeze", spelling, dim=dim)
         shape = self.uop.shape
         axes = resolve_axes(dim, len(shape), "squeeze")
         return self._with(self.uop.reshape(tuple(n for i, n in enumerate(shape) if n != 1 or i not in axes)))
 
-    def unsqueeze(self, dim: int) -> Self:
+    def unsqueeze(self, dim: int = REQUIRED, **spelling: Any) -> Self:
         """With a new axis of size 1 at `dim`.
 
         >>> Tensor([1, 2]).unsqueeze(1).tolist()
         [[1], [2]]
         """
+        dim, = checks.spelled("unsqueeze", spelling, dim=dim)
         shape = self.uop.shape
         axis = resolve_axis(dim, len(shape), "unsqueeze", extra=1)
         return self._with(self.uop.reshape(shape[:axis] + (1,) + shape[axis:]))
 
     # -- order of axes ---------------------------------------------------------------------------------------
-    def permute(self, *order: Any) -> Self:
+    def permute(self, *order: Any, **spelling: Any) -> Self:
         """The axes in another order.
 
         >>> Tensor.zeros(2, 3, 4).permute(2, 0, 1).shape
         (4, 2, 3)
         """
+        order = shape_from(checks.several("permute", spelling, order=order), "permute")
         rank = len(self.uop.shape)
-        axes = tuple(resolve_axis(a, rank, "permute") for a in shape_from(order, "permute"))
+        axes = tuple(resolve_axis(a, rank, "permute") for a in order)
         if sorted(axes) != list(range(rank)):
             raise AxisError("permute needs every axis exactly once",
-                            given=f"permute{shape_from(order, 'permute')} of a tensor of shape {self.uop.shape}",
-                            expected=f"the axes 0 to {rank - 1} in some order",
-                            fix="name the missing axes")
+                            given=f"permute{order} of a tensor of shape {self.uop.shape}",
+                            expected=f"the axes 0 to {rank - 1} in some order", fix="name the missing axes")
         return self._with(self.uop.permute(axes))
 
-    def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
+    def transpose(self, dim0: int = 1, dim1: int = 0, **spelling: Any) -> Self:
         """Two axes exchanged.
 
         >>> Tensor([[1, 2], [3, 4]]).transpose().tolist()
         [[1, 3], [2, 4]]
         """
+        dim0, dim1 = checks.spelled("transpose", spelling, dim0=dim0, dim1=dim1)
+        return self._exchanged(dim0, dim1)
+
+    swapdims = transpose
+
+    def swapaxes(self, axis0: int = REQUIRED, axis1: int = REQUIRED, **spelling: Any) -> Self:
+        """Two axes swapped; `transpose`.
+
+        >>> Tensor([[1, 2]]).swapaxes(0, 1).tolist()
+        [[1], [2]]
+        """
+        axis0, axis1 = checks.spelled("swapaxes", spelling, axis0=axis0, axis1=axis1)
+        return self._exchanged(axis0, axis1)
+
+    def _exchanged(self, dim0: int, dim1: int) -> Self:
         rank = len(self.uop.shape)
         a, b = resolve_axis(dim0, rank, "transpose"), resolve_axis(dim1, rank, "transpose")
-        order = list(range(rank))
-        if rank:
-            order[a], order[b] = b, a
-        return self._with(self.uop.permute(order))
+        return self._with(transpose(self.uop, a, b))
+
+    def t(self) -> Self:
+        """A matrix with rows and columns swapped; a vector as it is.
+
+        >>> Tensor([[1, 2]]).t().tolist()
+        [[1], [2]]
+        """
+        if self.ndim > 2:
+            raise ShapeError("t() is for matrices", given=f"shape {self.shape}", expected="at most 2 axes",
+                             fix="use transpose(-2, -1)")
+        return self._exchanged(0, 1) if self.ndim == 2 else self
 
     @property
     def T(self) -> Self:
@@ -178,7 +215,7 @@ class Movement(Operators):
         >>> Tensor([[1, 2], [3, 4]]).T.tolist()
         [[1, 3], [2, 4]]
         """
-        return self.transpose(1, 0) if len(self.uop.shape) > 1 else self
+        return self._exchanged(1, 0) if len(self.uop.shape) > 1 else self
 
     @property
     def mT(self) -> Self:
@@ -187,7 +224,7 @@ class Movement(Operators):
         >>> Tensor.zeros(5, 2, 3).mT.shape
         (5, 3, 2)
         """
-        return self.transpose(-1, -2)
+        return self._exchanged(-1, -2)
 
     def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
         """One axis or several moved to other places, the rest in order.
@@ -204,20 +241,26 @@ class Movement(Operators):
                              expected="two rows of different axes, of equal length",
                              fix="write x.movedim((0, 1), (1, 2)), for example")
         order = [i for i in range(rank) if i not in of]
-        for place, axis in sorted(zip(to, of)):
-            order.insert(place, axis)
-        return self._with(self.uop.permute(order))
+        for at, axis in sorted(zip(to, of)):
+            order.insert(at, axis)
+        return self._with(self.uop.permute(order) if rank else self.uop)
+
+    moveaxis = movedim
 
     # -- repeating -------------------------------------------------------------------------------------------
-    def expand(self, *shape: Any) -> Self:
+    def expand(self, *shape: Any, **spelling: Any) -> Self:
         """Axes of size 1 repeated without copying; -1 or None keeps a size, and new axes may be added in front.
 
         >>> Tensor([[1], [2]]).expand(2, 3).tolist()
         [[1, 1, 1], [2, 2, 2]]
         """
+        if spelling:
+            shape = checks.several("expand", spelling, shape=shape)
+        return self._expanded(shape)
+
+    def _expanded(self, shape: tuple[Any, ...]) -> Self:
         x = self.uop
-        if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
-            shape = tuple(shape[0])
+        shape = _one_row(shape)
         lead = len(shape) - len(x.shape)
         keeps = [n is None or not isinstance(n, Length) and whole(n) == -1 for n in shape]
         kept = tuple(x.shape[i - lead] if keeps[i] and i >= lead else n for i, n in enumerate(shape))
@@ -235,46 +278,60 @@ class Movement(Operators):
         >>> Tensor([[1], [2]]).expand_as(Tensor.zeros(2, 2)).tolist()
         [[1, 1], [2, 2]]
         """
-        return self.expand(other.shape)
+        checks.tensors("expand_as", other=other)
+        return self._expanded(other.shape)
 
-    def broadcast_to(self, shape: Sizes) -> Self:
+    def broadcast_to(self, shape: Sizes = REQUIRED, **spelling: Any) -> Self:
         """Expanded to a shape, the axes aligned at the right.
 
         >>> Tensor([1, 2]).broadcast_to((2, 2)).tolist()
         [[1, 2], [1, 2]]
         """
-        return self.expand(shape)
+        shape, = checks.spelled("broadcast_to", spelling, shape=shape)
+        return self._expanded((shape,))
 
-    def _broadcasted(self, other: Any) -> tuple[Self, Self]:
-        """This and the other brought to one shape and dtype."""
-        x, y = self._both(other)
-        shape = broadcast_shape(x.shape, y.shape)
-        return x._with(x.uop.broadcast(shape)), y._with(y.uop.broadcast(shape))
-
-    def repeat(self, *repeats: Any) -> Self:
+    def repeat(self, *repeats: Any, **spelling: Any) -> Self:
         """The whole tensor, one after another along each axis.
 
         >>> Tensor([1, 2]).repeat(2, 2).tolist()
         [[1, 2, 1, 2], [1, 2, 1, 2]]
         """
-        times = shape_from(repeats, "repeat")
+        times = shape_from(checks.several("repeat", spelling, repeats=repeats), "repeat")
         if any(n < 0 for n in times) or len(times) < self.ndim:
             raise ShapeError("repeat needs a count for every axis",
                              given=f"{times} for a tensor of shape {self.shape}",
                              expected=f"at least {self.ndim} counts of 0 or more",
                              fix="write 1 for axes to leave alone")
+        return self._repeated(times)
+
+    def _repeated(self, times: tuple[int, ...]) -> Self:
         base = (1,) * (len(times) - self.ndim) + self.shape
         x = self.uop.reshape(tuple(m for n in base for m in (1, n)))
         x = x.expand(tuple(m for t, n in zip(times, base) for m in (t, n)))
         return self._with(x.reshape(tuple(t * n for t, n in zip(times, base))))
 
-    # -- borders ---------------------------------------------------------------------------------------------
-    def shrink(self, bounds: Sequence[tuple[int, int] | None]) -> Self:
+    def tile(self, *repeats: Any, **spelling: Any) -> Self:
+        """The tensor repeated along axes; missing numbers are 1.
+
+        >>> Tensor([1, 2]).tile(2).tolist()
+        [1, 2, 1, 2]
+        """
+        counts = shape_from(checks.several("tile", spelling, repeats=repeats), "tile")
+        times = (1,) * max(0, self.ndim - len(counts)) + counts
+        if any(n < 0 for n in times):
+            raise ShapeError("tile needs counts of 0 or more", given=f"{counts}", expected="counts of 0 or more",
+                             fix="write 1 for axes to leave alone")
+        return self._repeated(times)
+
+    # -- parts -----------------------------------------------------------------------------------------------
+    def shrink(self, bounds: Sequence[tuple[int, int] | None] = REQUIRED, **spelling: Any) -> Self:
         """The part between (start, stop) on every axis; None keeps an axis whole.
 
         >>> Tensor([1, 2, 3, 4]).shrink(((1, 3),)).tolist()
         [2, 3]
         """
+        bounds, = checks.spelled("shrink", spelling, bounds=bounds)
+        bounds = checks.items("shrink", bounds=bounds)
         shape = self.uop.shape
         parts = tuple((0, n) if b is None else shape_from((b,), "shrink") for b, n in zip(bounds, shape))
         if len(bounds) != len(shape) or any(len(b) != 2 or not 0 <= b[0] <= b[1] <= n for b, n in zip(parts, shape)):
@@ -283,16 +340,67 @@ class Movement(Operators):
                              fix="check the bounds")
         return self._with(self.uop.shrink(parts))  # type: ignore[arg-type]
 
-    def flip(self, *dims: Any) -> Self:
+    def narrow(self, dim: int = REQUIRED, start: int = REQUIRED, length: int = REQUIRED, **spelling: Any) -> Self:
+        """A part of an axis.
+
+        >>> Tensor([1, 2, 3]).narrow(0, 1, 2).tolist()
+        [2, 3]
+        """
+        dim, start, length = checks.spelled("narrow", spelling, dim=dim, start=start, length=length)
+        axis = resolve_axis(dim, self.ndim, "narrow")
+        start, length = checks.integer("narrow", start=start), checks.integer("narrow", length=length)
+        n = self.shape[axis] if self.ndim else 0
+        first = start + n if start < 0 else start
+        if not 0 <= first <= first + length <= n:
+            raise ShapeError("cannot shrink to these bounds", given=f"{(first, first + length)} of an axis of {n}",
+                             expected="0 <= start <= start + length <= size", fix="check the bounds")
+        return self._with(part(self.uop, axis, first, first + length))
+
+    def flip(self, *dims: Any, **spelling: Any) -> Self:
         """The order along these axes reversed.
 
         >>> Tensor([1, 2, 3]).flip(0).tolist()
         [3, 2, 1]
         """
-        if len(dims) == 1 and isinstance(dims[0], (tuple, list)):
-            dims = tuple(dims[0])
+        dims = _one_row(checks.several("flip", spelling, dims=dims))
         return self._with(self.uop.flip(resolve_axes(dims, len(self.uop.shape), "flip")))
 
+    def fliplr(self) -> Self:
+        """The second axis reversed.
+
+        >>> Tensor([[1, 2]]).fliplr().tolist()
+        [[2, 1]]
+        """
+        return self._with(self.uop.flip(resolve_axes(1, self.ndim, "fliplr")))
+
+    def flipud(self) -> Self:
+        """The first axis reversed.
+
+        >>> Tensor([[1], [2]]).flipud().tolist()
+        [[2], [1]]
+        """
+        return self._with(self.uop.flip(resolve_axes(0, self.ndim, "flipud")))
+
+    def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1), **spelling: Any) -> Self:
+        """Turned by k quarters in the plane of two axes, from the first toward the second.
+
+        >>> Tensor([[1, 2], [3, 4]]).rot90().tolist()
+        [[2, 4], [1, 3]]
+        """
+        dims, = checks.spelled("rot90", spelling, dims=dims)
+        k, axes = checks.integer("rot90", k=k), resolve_axes(dims, self.ndim, "rot90")
+        if len(axes) != 2:
+            raise checks.cannot_take("rot90", "dims", dims, "two axes")
+        first, second = axes
+        x = self.uop
+        if k % 4 == 2:
+            return self._with(x.flip((first, second)))
+        if k % 4 == 0:
+            return self
+        return self._with(transpose(x.flip((second,)), first, second) if k % 4 == 1 else
+                          transpose(x, first, second).flip((second,)))
+
+    # -- borders ---------------------------------------------------------------------------------------------
     def pad(self, padding: Padding, mode: str = "constant", value: float = 0.0) -> Self:
         """More elements around: ((before, after), ...) for every axis (None: none), or a flat (left, right, top, ...)
         from the last axis backward as in PyTorch; negative amounts cut. Modes: constant, reflect, replicate, circular.
@@ -300,97 +408,118 @@ class Movement(Operators):
         >>> Tensor([1, 2]).pad((1, 2)).tolist(), Tensor([1, 2]).pad(((1, 0),), value=9).tolist()
         ([0, 1, 2, 0, 0], [9, 1, 2])
         """
-        amounts = self._amounts(padding)
+        x = self.uop
+        amounts = _amounts(checks.items("pad", padding=padding), x.shape)
         if mode == "constant":
-            return self._pad_constant(amounts, value)
-        if mode not in ("reflect", "replicate", "circular"):
+            return self._with(pad_constant(x, amounts, self._filler(value)))
+        if not isinstance(mode, str) or mode not in ("reflect", "replicate", "circular"):
             raise ModeError("there is no such way to pad", given=f"mode={mode!r}",
                             expected='"constant", "reflect", "replicate" or "circular"', fix="check the spelling")
-        x = self
         for axis, (before, after) in enumerate(amounts):
-            x = x._pad_from_inside(axis, before, after, mode)
+            x = _pad_from_inside(x, axis, before, after, mode)
+        return self._with(x)
+
+    def pad_to(self, shape: Any = REQUIRED, *more: Any, value: float = 0, **spelling: Any) -> Self:
+        """Grown at the end of every axis to a shape; None keeps a size.
+
+        >>> Tensor([1, 2]).pad_to(4).tolist()
+        [1, 2, 0, 0]
+        """
+        shape, = checks.spelled("pad_to", spelling, shape=shape)
+        sizes = self._sizes_for((shape, *more), "pad_to")
+        amounts = _amounts([(0, m - n) for n, m in zip(self.shape, sizes)], self.shape)
+        return self._with(pad_constant(self.uop, amounts, self._filler(value)))
+
+    def _filler(self, value: Any) -> Any:
+        """A number to pad with, in this tensor's type."""
+        number = plain_number(value, "to pad with", "a number")
+        return number if number == 0 else self._number(number, self.dtype, o.WHERE)
+
+    def shrink_to(self, shape: Any = REQUIRED, *more: Any, **spelling: Any) -> Self:
+        """Cut at the end of every axis to a shape; None keeps a size.
+
+        >>> Tensor([1, 2, 3]).shrink_to(2).tolist()
+        [1, 2]
+        """
+        shape, = checks.spelled("shrink_to", spelling, shape=shape)
+        sizes = self._sizes_for((shape, *more), "shrink_to")
+        if any(not 0 <= m <= n for n, m in zip(self.shape, sizes)):
+            raise ShapeError("cannot shrink to these bounds", given=f"{sizes} of shape {self.shape}",
+                             expected="sizes from 0 to those there are", fix="check the sizes")
+        return self._with(self.uop.shrink([(0, m) for m in sizes]))
+
+    def _sizes_for(self, shape: tuple[Any, ...], what: str) -> tuple[int, ...]:
+        wish = _one_row(shape)
+        if len(wish) != self.ndim:
+            raise ShapeError(f"{what} needs one size per axis", given=f"{wish} for shape {self.shape}",
+                             expected=f"{self.ndim} sizes", fix="write None for axes to leave alone")
+        return shape_from(tuple(n if m is None else m for n, m in zip(self.shape, wish)), what)
+
+
+def _filled_in(shape: tuple[Any, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Sizes of which one is -1, with the size that it stands for."""
+    count, known = math.prod(shape), math.prod(n for n in sizes if n != -1)
+    if any(n < -1 for n in sizes) or sizes.count(-1) > 1:
+        raise ShapeError("cannot tell which sizes are meant", given=f"reshape{sizes}",
+                         expected="sizes of 0 or more, and at most one -1", fix="write the other sizes out")
+    if known == 0 or count % known != 0:
+        rest = f"{count} elements are not a multiple of {known}" if known else "0 elements leave it open"
+        raise ShapeError("cannot reshape: -1 does not come out as an integer",
+                         given=f"{shape} ({count} elements) to {sizes}",
+                         expected=f"known sizes whose product divides {count}; {rest}",
+                         fix="check the sizes you wrote, or print(x.shape) before this line")
+    return tuple(count // known if n == -1 else n for n in sizes)
+
+
+def _amounts(padding: Sequence[Any], shape: tuple[Any, ...]) -> list[tuple[int, int]]:
+    """Padding as (before, after) for every axis."""
+    rank = len(shape)
+    amounts: list[tuple[int, int]]
+    if all(p is None or isinstance(p, (tuple, list)) for p in padding) and len(padding):
+        pairs = [(0, 0) if p is None else shape_from((p,), "pad") for p in padding]
+        fits = len(pairs) == rank and all(len(p) == 2 for p in pairs)
+        amounts = [(p[0], p[1]) for p in pairs] if fits else []
+    else:
+        flat = shape_from((padding,), "pad")
+        fits = len(flat) % 2 == 0 and len(flat) <= 2 * rank
+        backward = list(zip(flat[::2], flat[1::2]))[::-1]
+        amounts = [(0, 0)] * (rank - len(backward)) + backward
+    if not fits:
+        raise ShapeError("the padding does not fit the axes", given=f"{tuple(padding)} for shape {shape}",
+                         expected=f"{rank} pairs (before, after), or at most {2 * rank} numbers from the last axis "
+                                  "backward", fix="write None for axes to leave alone: (None, (1, 1))")
+    if any(n + b + a < 0 for n, (b, a) in zip(shape, amounts)):
+        raise ShapeError("the padding cuts away more than there is", given=f"{amounts} for shape {shape}",
+                         expected="sizes of 0 or more", fix="cut less")
+    return amounts
+
+
+def _pad_from_inside(x: UOp, axis: int, before: int, after: int, mode: str) -> UOp:
+    """An axis padded with elements of its own."""
+    n = x.shape[axis]
+    if before < 0 or after < 0:
+        grown = max(before, 0), max(after, 0)
+        cut = [(min(before, 0), min(after, 0)) if i == axis else (0, 0) for i in range(len(x.shape))]
+        if mode == "circular":      # only what the cut leaves goes round; else the whole axis is there to copy from
+            return _pad_from_inside(pad_constant(x, cut), axis, *grown, mode)
+        return pad_constant(_pad_from_inside(x, axis, *grown, mode), cut)
+    if before == after == 0:
         return x
-
-    def _amounts(self, padding: Padding) -> list[tuple[int, int]]:
-        rank = len(self.uop.shape)
-        amounts: list[tuple[int, int]]
-        if all(p is None or isinstance(p, (tuple, list)) for p in padding) and len(padding):
-            pairs = [(0, 0) if p is None else shape_from((p,), "pad") for p in padding]
-            fits = len(pairs) == rank and all(len(p) == 2 for p in pairs)
-            amounts = [(p[0], p[1]) for p in pairs] if fits else []
-        else:
-            flat = shape_from((padding,), "pad")
-            fits = len(flat) % 2 == 0 and len(flat) <= 2 * rank
-            backward = list(zip(flat[::2], flat[1::2]))[::-1]
-            amounts = [(0, 0)] * (rank - len(backward)) + backward
-        if not fits:
-            raise ShapeError("the padding does not fit the axes", given=f"{tuple(padding)} for shape {self.uop.shape}",
-                             expected=f"{rank} pairs (before, after), or at most {2 * rank} numbers from the last axis "
-                                      "backward", fix="write None for axes to leave alone: (None, (1, 1))")
-        if any(n + b + a < 0 for n, (b, a) in zip(self.uop.shape, amounts)):
-            raise ShapeError("the padding cuts away more than there is", given=f"{amounts} for shape {self.uop.shape}",
-                             expected="sizes of 0 or more", fix="cut less")
-        return amounts
-
-    def _pad_constant(self, amounts: list[tuple[int, int]], value: Any) -> Self:
-        x = self.uop
-        if any(b < 0 or a < 0 for b, a in amounts):
-            x = x.shrink([(max(-b, 0), n - max(-a, 0)) for n, (b, a) in zip(x.shape, amounts)])
-        grown = [(max(b, 0), max(a, 0)) for b, a in amounts]
-        padded = x.pad(grown)
-        if padded is x or value == 0:
-            return self._with(padded)
-        filler = self._number(value, x.dtype, o.WHERE)
-        inside = full(x.shape, True, dtypes.bool).pad(grown)
-        return self._with(UOp(o.WHERE, filler.dtype, (inside, padded.cast(filler.dtype), filler)))
-
-    def _pad_from_inside(self, axis: int, before: int, after: int, mode: str) -> Self:
-        n = self.uop.shape[axis]
-        if before < 0 or after < 0:
-            grown = max(before, 0), max(after, 0)
-            cut = [(min(before, 0), min(after, 0)) if i == axis else (0, 0) for i in range(len(self.uop.shape))]
-            if mode == "circular":      # only what the cut leaves goes round; else the whole axis is there to copy from
-                return self._pad_constant(cut, 0)._pad_from_inside(axis, *grown, mode)
-            return self._pad_from_inside(axis, *grown, mode)._pad_constant(cut, 0)
-        if before == after == 0:
-            return self
-        reach = {"reflect": n - 1, "circular": n, "replicate": before + after if n else 0}[mode]
-        if max(before, after) > reach:
-            raise ShapeError(f"cannot pad with mode={mode!r} by more than there is to copy",
-                             given=f"({before}, {after}) on an axis of size {n}",
-                             expected=f"at most {reach} on each side",
-                             fix='pad less, or use mode="replicate"')
-
-        def part(start: int, stop: int, flip: bool = False, count: int = 0) -> UOp:
-            x = self.uop.shrink([(start, stop) if i == axis else (0, m) for i, m in enumerate(self.uop.shape)])
-            if count:
-                x = x.expand(x.shape[:axis] + (count,) + x.shape[axis + 1:])
-            return x.flip((axis,)) if flip else x
-
-        if mode == "reflect":
-            left, right = part(1, before + 1, flip=True), part(n - 1 - after, n - 1, flip=True)
-        elif mode == "circular":
-            left, right = part(n - before, n), part(0, after)
-        else:
-            left, right = part(0, min(before, 1), count=before), part(n - min(after, 1), n, count=after)
-        return self._with(joined([left, self.uop, right], axis))
+    reach = {"reflect": n - 1, "circular": n, "replicate": before + after if n else 0}[mode]
+    if max(before, after) > reach:
+        raise ShapeError(f"cannot pad with mode={mode!r} by more than there is to copy",
+                         given=f"({before}, {after}) on an axis of size {n}", expected=f"at most {reach} on each side",
+                         fix='pad less, or use mode="replicate"')
+    if mode == "reflect":
+        left, right = part(x, axis, 1, before + 1).flip((axis,)), part(x, axis, n - 1 - after, n - 1).flip((axis,))
+    elif mode == "circular":
+        left, right = part(x, axis, n - before, n), part(x, axis, 0, after)
+    else:
+        left, right = _copies(part(x, axis, 0, min(before, 1)), axis, before), \
+            _copies(part(x, axis, n - min(after, 1), n), axis, after)
+    return joined([left, x, right], axis)
 
 
-def joined(parts: list[UOp], axis: int) -> UOp:
-    """Parts one after another along an axis: each padded to the whole, and the right one chosen by position."""
-    parts = [p for p in parts if p.shape[axis]] or parts[:1]
-    total = sum(p.shape[axis] for p in parts)
-    out: UOp | None = None
-    start = 0
-    for p in parts:
-        n = p.shape[axis]
-        spread = p.pad([(start, total - start - n) if i == axis else (0, 0) for i in range(len(p.shape))])
-        if out is None:
-            out = spread
-        else:
-            inside = full((n,), True, dtypes.bool).pad([(start, total - start - n)])
-            inside = inside.reshape((1,) * axis + (total,) + (1,) * (len(p.shape) - axis - 1)).expand(spread.shape)
-            out = UOp(o.WHERE, p.dtype, (inside, spread, out))
-        start += n
-    assert out is not None
-    return out
+def _copies(x: UOp, axis: int, count: int) -> UOp:
+    """An axis of size 1 repeated; of no copies nothing is left."""
+    return x.expand(x.shape[:axis] + (count,) + x.shape[axis + 1:]) if count else x

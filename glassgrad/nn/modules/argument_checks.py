@@ -1,9 +1,9 @@
-"""Say which argument was wrong. In: functions and classes. Out: the same, whose failures name the argument.
+"""Constructor arguments compared with their annotations, before the constructor runs. In: a class and a call of it.
+Out: nothing, or an InputError that names the argument: given / expected / fix.
 
-A method handed something it was not made for (a string for an axis, a list for a weight) fails somewhere inside, with
-words about the inside. Then, and only then, its arguments are compared with its signature; if one does not fit, that is
-the mistake, said in the user's words. If all fit, the exception stays what it is: the fault is elsewhere. A call that
-Python refuses is tried once more with the keywords of other libraries (`keywords`).
+`Layer`, `Optimizer` and `LRScheduler` call `check_call` in `__new__`, and `Layer` looks for the wrong argument with
+`wrong_argument` when a `forward` fails: the constructors and `forward` themselves stay as they are written, and each of
+the many classes need not repeat what its annotations say. Does not know any layer.
 """
 
 from __future__ import annotations
@@ -12,19 +12,15 @@ import functools
 import inspect
 import numbers
 import os
-import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from glassgrad.base.errors import GlassgradError, InputError
+from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.dtype import DType
-from glassgrad.tensor.base import Core
+from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.broadcast import whole
-from glassgrad.tensor.parameter_names import translated
 
-__all__ = ["explained", "explaining", "explaining_class"]
-
-_FAILURES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, MemoryError)
+__all__ = ["check_call", "wrong_argument"]
 
 
 def _is_array(value: Any) -> bool:
@@ -32,13 +28,13 @@ def _is_array(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) or isinstance(value, Core)
+    return isinstance(value, numbers.Real) or isinstance(value, TensorBase)
 
 
 # what an annotation admits, and how to say so
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "Self": (lambda v: isinstance(v, Core), "a Tensor"),
-    "Tensor": (lambda v: isinstance(v, Core), "a Tensor"),
+    "Self": (lambda v: isinstance(v, TensorBase), "a Tensor"),
+    "Tensor": (lambda v: isinstance(v, TensorBase), "a Tensor"),
     "int": (lambda v: whole(v) is not None, "an integer"),
     "float": (_is_number, "a number"),
     "bool": (lambda v: isinstance(v, (bool, int)), "True or False"),
@@ -62,72 +58,56 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 _ALIASES = {"Axis": "int | Sequence[int] | None", "Sizes": "int | Sequence[int]",
             "Wish": "int | Sequence[int | None] | None",
             "Padding": "Sequence[int | Sequence[int] | None]", "Parameters": "Iterable[Tensor] | Tensor",
-            "Readable": "PathLike | bytes | IO | Tensor", "Betas": "Sequence[float]", "Coefficients": "Sequence[float]"}
+            "Readable": "PathLike | bytes | IO | Tensor", "Betas": "Sequence[float]", "Coefficients": "Sequence[float]",
+            "Activation": "str | Callable"}
 
 
-def explained(cls: Any) -> Any:
-    """A class whose public methods explain their failures."""
-    for name, found in {n: f for base in reversed(cls.__mro__) for n, f in vars(base).items()}.items():
-        if name.startswith("_") and name not in ("__getitem__", "__setitem__", "__pow__", "__matmul__"):
-            continue
-        if isinstance(found, types.FunctionType):
-            setattr(cls, name, explaining(found))
-        elif isinstance(found, (classmethod, staticmethod)):
-            setattr(cls, name, type(found)(explaining(found.__func__)))
-    return cls
+@functools.cache
+def _signature(function: Any) -> inspect.Signature:
+    return inspect.signature(function)
 
 
-def explaining_class(cls: Any, room: str) -> None:
-    """A class of ours that is made with arguments, and a layer that is called with them."""
-    for name in ("__init__", "forward"):
-        if name in vars(cls) and cls.__module__.startswith("glassgrad."):
-            setattr(cls, name, explaining(vars(cls)[name], room))
+def check_call(cls: Any, module: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse arguments of a constructor that do not fit its signature or its annotations; classes of users' own are
+    left alone."""
+    if not cls.__init__.__module__.startswith("glassgrad.") or not args and not kwargs:
+        return                                    # without arguments: a copy or a pickle makes an empty object first
+    try:
+        bound = _signature(cls.__init__).bind(None, *args, **kwargs)
+    except TypeError as refusal:
+        parameters = [str(p.replace(annotation=p.empty)) for p in _signature(cls.__init__).parameters.values()
+                      if p.name != "self"]
+        raise InputError(f"{cls.__name__} cannot be called like this", given=str(refusal),
+                         expected=f"{cls.__name__}({', '.join(parameters)})",
+                         fix=f"see help({module}.{cls.__name__})") from None
+    if (mistake := _mistake(cls.__name__, module, bound)) is not None:
+        raise mistake
 
 
-def explaining(function: Any, room: str = "Tensor") -> Any:
-    """A function that explains its failures; `room` is where help on it is found."""
-    @functools.wraps(function)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except GlassgradError:
-            raise
-        except _FAILURES as failure:
-            problem = failure
-        signature, name = inspect.signature(function), function.__name__
-        if name in ("__init__", "forward"):
-            name = type(args[0]).__name__
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as refusal:
-            again = translated(signature, args, kwargs)
-            if again is not None:
-                return method(*again[0], **again[1])
-            raise InputError(f"{name} cannot be called like this", given=str(refusal),
-                             expected=_call(name, signature), fix=f"see help({room}.{name})") from problem
-        mistake = _mistake(name, room, bound)
-        raise mistake or problem from (problem if mistake else problem.__cause__)
-    return method
+def wrong_argument(function: Any, name: str, module: str, args: tuple[Any, ...],
+                   kwargs: dict[str, Any]) -> InputError | None:
+    """The first argument of a call that does not fit the function, as an error; None where all fit."""
+    signature = _signature(function)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as refusal:
+        parameters = [str(p.replace(annotation=p.empty)) for p in signature.parameters.values()]
+        return InputError(f"{name} cannot be called like this", given=str(refusal),
+                          expected=f"{name}({', '.join(parameters)})", fix=f"see help({module}.{name})")
+    return _mistake(name, module, bound)
 
 
-def _call(name: str, signature: inspect.Signature) -> str:
-    """How a method is called: its parameters without their types."""
-    parameters = [str(p.replace(annotation=p.empty)) for p in signature.parameters.values()
-                  if p.name not in ("self", "cls")]
-    return f"{name}({', '.join(parameters)})"
-
-
-def _mistake(name: str, room: str, bound: inspect.BoundArguments) -> InputError | None:
-    """The first argument that does not fit the signature, as an error; None when all fit."""
+def _mistake(name: str, module: str, bound: inspect.BoundArguments) -> InputError | None:
+    """The first argument that does not fit its annotation, as an error; None when all fit."""
     for argument, given in bound.arguments.items():
         parameter = bound.signature.parameters[argument]
         values = given if parameter.kind is parameter.VAR_POSITIONAL else \
             given.values() if parameter.kind is parameter.VAR_KEYWORD else (given,)
         for value in values:
-            if argument not in ("self", "cls") and not _fits(value, parameter, room):
+            if argument != "self" and not _fits(value, parameter):
                 return InputError(f"{name} cannot take this {argument}",
                                   given=f"{argument}={_shown(value)} ({type(value).__name__})",
-                                  expected=_words(str(parameter.annotation)), fix=f"see help({room}.{name})")
+                                  expected=_words(str(parameter.annotation)), fix=f"see help({module}.{name})")
     return None
 
 
@@ -156,11 +136,9 @@ def _parts(text: str, mark: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def _fits(value: Any, parameter: inspect.Parameter, room: str) -> bool:
+def _fits(value: Any, parameter: inspect.Parameter) -> bool:
     annotation = str(parameter.annotation)
-    if parameter.annotation is parameter.empty or value is parameter.default:
-        return True
-    if annotation == "Any" and room != "Tensor":       # a model, an optimizer's state: whatever the user has
+    if parameter.annotation is parameter.empty or value is parameter.default or annotation == "Any":
         return True
     return _matches(value, annotation)
 
@@ -207,5 +185,5 @@ def _words(annotation: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value) if not isinstance(value, Core) else f"a Tensor of shape {value.shape}"
+    text = repr(value) if not isinstance(value, TensorBase) else f"a Tensor of shape {value.shape}"
     return text if len(text) < 60 else text[:57] + "..."

@@ -3,7 +3,7 @@
 The labels with a blank before, between and after them are the states of a chain; in each step a path stays, moves on by
 one, or skips a blank between two different labels. alpha[t, s] is the logarithm of the sum of all paths that are in
 state s at time t, beta[t, s] of all ways on from there; alpha + beta over their sum is the share of state s, and that
-share is the gradient. Time is a scalar that kernels are handed when they run, so every step runs the same compiled
+share is the gradient. Time is a scalar that kernels are passed when they run, so every step runs the same compiled
 code, and a loss costs O(time x states).
 """
 
@@ -18,11 +18,28 @@ from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.elementary import exp, log
-from glassgrad.tensor.methods.shape.movement import joined
+from glassgrad.tensor.formulas.indexing import gather
+from glassgrad.tensor.formulas.movement import joined, pad_constant, part, stack
 
-__all__ = ["losses"]
+__all__ = ["from_labels", "losses"]
 
 _WIDE = 16        # how many steps are put together at once
+
+
+def from_labels(x: UOp, labels: UOp, lengths: UOp, counts: UOp, blank: int) -> UOp:
+    """The loss of each sequence: x (time, batch, classes) holds log-probabilities, labels (batch, size) are padded."""
+    steps, batch, _ = x.shape
+    size = labels.shape[1]
+    used = counting(size).reshape((1, size)).expand((batch, size)) < counts.reshape((batch, 1)).expand((batch, size))
+    labels = used.where(labels.cast(dtypes.int32), blank)
+    blanks = full((batch, size), blank, dtypes.int32)
+    chain = stack([blanks, labels], 2).reshape((batch, 2 * size))
+    chain = pad_constant(chain, [(0, 0), (0, 1)], blank)                     # blank, label, blank, .., label, blank
+    states = 2 * size + 1
+    before = part(pad_constant(chain, [(0, 0), (2, 0)], blank), 1, 0, states)
+    skips = chain.ne(blank) & chain.ne(before)
+    logs = gather(x, 2, chain.reshape((1, batch, states)).expand((steps, batch, states)))
+    return losses(logs, skips, lengths, counts * 2)
 
 
 def losses(logs: UOp, skips: UOp, lengths: UOp, ends: UOp) -> UOp:
@@ -119,12 +136,12 @@ def _moved(x: UOp, by: int, fill: float = -math.inf) -> UOp:
 def _sum_of(*parts: UOp) -> UOp:
     """ln of the sum of e^x, without overflow."""
     most = parts[0]
-    for part in parts[1:]:
-        most = most.maximum(part)
+    for other in parts[1:]:
+        most = most.maximum(other)
     most = most.eq(-math.inf).where(0.0, most)
     total = exp(parts[0] - most)
-    for part in parts[1:]:
-        total = total + exp(part - most)
+    for other in parts[1:]:
+        total = total + exp(other - most)
     return log(total) + most
 
 

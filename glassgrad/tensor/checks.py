@@ -1,0 +1,337 @@
+"""Arguments checked where the user hands them in. In: what the user wrote. Out: plain values, or an InputError.
+
+A method calls these helpers on its first lines, so a wrong argument is named in the user's words before anything is
+computed with it: given / expected / fix. Nothing is wrapped: tracebacks, `help()` and profilers show the method itself.
+
+    def topk(self, k, dim=-1, ...):
+        k = checks.integer("topk", k=k)
+
+Each helper takes the method's name, then arguments by their names. What an axis, a shape or a number beside a tensor
+may be is checked in `broadcast.py`, which has to read it anyway.
+
+Keywords of other libraries: PyTorch says `dim` where tinygrad and NumPy say `axis`, NumPy `keepdims` where both say
+`keepdim`. A method has one name for each parameter, and takes the others as `**spelling`, which `spelled` resolves by
+the table below: one call in the methods that have synonyms, no second parameter for each of them in every signature,
+and an unknown keyword is refused with the method's own parameters. A parameter that can come under another name has
+the default `REQUIRED`, which `spelled` refuses.
+"""
+
+from __future__ import annotations
+
+import numbers
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.compiler.graph.dtype import DType, dtype_by_name
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.broadcast import broadcast_shape, shape_from, whole
+
+__all__ = ["REQUIRED", "SPELLINGS", "broadcast_to", "broadcast_together", "callables", "cannot_take", "choice",
+           "dtype_or_none", "fit_together", "flags", "integer", "integer_or_none", "integers_in", "items", "mappings",
+           "number", "number_or_none", "numbers_in", "options", "paths", "readable", "several", "sizes", "spelled",
+           "strings", "tensor_list", "tensors", "tensors_or_none", "two_axes"]
+
+
+class _Required:
+    """The default of a parameter that must be given, by its own name or by a synonym."""
+
+    def __repr__(self) -> str:
+        return "required"
+
+
+REQUIRED: Any = _Required()
+
+
+# -- what is wrong, in words ---------------------------------------------------------------------------------
+def cannot_take(what: str, name: str, value: Any, expected: str, fix: str = "") -> InputError:
+    """The error for an argument of the wrong kind."""
+    return InputError(f"{what} cannot take this {name}", given=f"{name}={_shown(value)} ({type(value).__name__})",
+                      expected=expected, fix=fix or f"see help(Tensor.{what})")
+
+
+def _shown(value: Any) -> str:
+    text = f"a Tensor of shape {value.shape}" if isinstance(value, TensorBase) else repr(value)
+    return text if len(text) < 60 else text[:57] + "..."
+
+
+# -- tensors -------------------------------------------------------------------------------------------------
+def tensors(what: str, **given: Any) -> None:
+    """Arguments that must be tensors."""
+    for name, value in given.items():
+        if not isinstance(value, TensorBase):
+            raise cannot_take(what, name, value, "a Tensor")
+
+
+def tensors_or_none(what: str, **given: Any) -> None:
+    """Arguments that must be tensors, where they are given."""
+    for name, value in given.items():
+        if value is not None and not isinstance(value, TensorBase):
+            raise cannot_take(what, name, value, "a Tensor or None")
+
+
+def tensor_list(what: str, **given: Any) -> list[Any]:
+    """A list of tensors."""
+    (name, value), = given.items()
+    found = items(what, **given)
+    if not all(isinstance(item, TensorBase) for item in found):
+        raise cannot_take(what, name, value, "a list of Tensors")
+    return found
+
+
+# -- numbers -------------------------------------------------------------------------------------------------
+def integer(what: str, **given: Any) -> int:
+    """An integer: Python's, NumPy's, or a tensor of one."""
+    (name, value), = given.items()
+    found = whole(value)
+    if found is None:
+        raise cannot_take(what, name, value, "an integer")
+    return found
+
+
+def integer_or_none(what: str, **given: Any) -> int | None:
+    """An integer, where it is given."""
+    (name, value), = given.items()
+    found = None if value is None else whole(value)
+    if found is None and value is not None:
+        raise cannot_take(what, name, value, "an integer or None")
+    return found
+
+
+def integers_in(what: str, **given: Any) -> tuple[int, ...]:
+    """A list of integers."""
+    (name, value), = given.items()
+    found = tuple(whole(item) for item in value) if isinstance(value, (list, tuple, range)) else (None,)
+    if None in found:
+        raise cannot_take(what, name, value, "a list of integers")
+    return found  # type: ignore[return-value]
+
+
+def number(what: str, **given: Any) -> Any:
+    """A number: Python's, NumPy's, or a tensor of one element."""
+    (name, value), = given.items()
+    if type(value) in (int, float, bool):
+        return value
+    if isinstance(value, TensorBase) and value.uop.size == 1:
+        return value.item()                              # type: ignore[attr-defined]
+    if not isinstance(value, numbers.Real):
+        raise cannot_take(what, name, value, "a number")
+    return float(value)
+
+
+def number_or_none(what: str, **given: Any) -> Any:
+    """A number, where it is given."""
+    (name, value), = given.items()
+    if value is None:
+        return None
+    if not isinstance(value, (numbers.Real, TensorBase)):
+        raise cannot_take(what, name, value, "a number or None")
+    return number(what, **given)
+
+
+def numbers_in(what: str, **given: Any) -> tuple[float, ...]:
+    """A list of numbers."""
+    (name, value), = given.items()
+    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(item, numbers.Real) for item in value):
+        raise cannot_take(what, name, value, "a list of numbers")
+    return tuple(value)
+
+
+# -- everything else -----------------------------------------------------------------------------------------
+def flags(what: str, **given: Any) -> None:
+    """Arguments that switch something on or off."""
+    for name, value in given.items():
+        if value is not True and value is not False and whole(value) is None and type(value).__name__ != "bool":
+            raise cannot_take(what, name, value, "True or False")
+
+
+def strings(what: str, **given: Any) -> None:
+    """Arguments that are text."""
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise cannot_take(what, name, value, "a string")
+
+
+def callables(what: str, **given: Any) -> None:
+    """Arguments that are called."""
+    for name, value in given.items():
+        if not callable(value):
+            raise cannot_take(what, name, value, "a function")
+
+
+def choice(what: str, problem: str, fix: str, *, among: Sequence[Any], **given: Any) -> None:
+    """An argument that must be one of a few."""
+    (name, value), = given.items()
+    if not isinstance(value, (str, type(None))) or value not in among:
+        words = [f'"{option}"' if isinstance(option, str) else str(option) for option in among]
+        raise InputError(problem, given=f"{name}={_shown(value)}",
+                         expected=", ".join(words[:-1]) + " or " + words[-1], fix=fix)
+
+
+def items(what: str, **given: Any) -> list[Any]:
+    """What a list, a tuple or another iterable holds."""
+    (name, value), = given.items()
+    if isinstance(value, (str, bytes, type, dict, TensorBase)) or not hasattr(value, "__iter__"):
+        raise cannot_take(what, name, value, "a list")
+    return list(value)
+
+
+def readable(what: str, **given: Any) -> None:
+    """What a file is read from: a path, bytes, an open file or a tensor of bytes."""
+    (name, value), = given.items()
+    if not isinstance(value, (str, os.PathLike, bytes, bytearray, memoryview, TensorBase)) and \
+            (isinstance(value, type) or not hasattr(value, "read")):
+        raise cannot_take(what, name, value, "a path or bytes or an open file or a Tensor",
+                          f"see help(nn.state.{what})")
+
+
+def paths(what: str, **given: Any) -> None:
+    """Where a file is written to."""
+    for name, value in given.items():
+        if not isinstance(value, (str, os.PathLike)):
+            raise cannot_take(what, name, value, "a path", f"see help(nn.state.{what})")
+
+
+def mappings(what: str, **given: Any) -> None:
+    """Arguments that are dictionaries, or behave like one."""
+    for name, value in given.items():
+        if not isinstance(value, Mapping):
+            raise cannot_take(what, name, value, "a dict", f"see help(nn.state.{what})")
+
+
+def dtype_or_none(dtype: Any) -> DType | None:
+    """A dtype, where it is given."""
+    return None if dtype is None else dtype_by_name(dtype)
+
+
+def two_axes(what: str, *shapes: tuple[Any, ...]) -> None:
+    """Shapes of matrices, or of stacks of them."""
+    for shape in shapes:
+        if len(shape) < 2:
+            raise ShapeError(f"{what} needs a matrix", given=f"shape {shape}", expected="at least 2 axes",
+                             fix="reshape it first")
+
+
+def fit_together(what: str, nodes: Sequence[UOp], axis: int) -> None:
+    """Nodes that are to be put one after another along an axis."""
+    first = nodes[0].shape
+    for i, node in enumerate(nodes):
+        if len(node.shape) != len(first) or any(a != b for k, (a, b) in enumerate(zip(node.shape, first)) if k != axis):
+            raise ShapeError("cannot put these tensors one after another",
+                             given=f"shape {first} first, shape {node.shape} at index {i}, along axis {axis}",
+                             expected="the same number of axes and the same sizes, except along that axis",
+                             fix="check the shapes, or use Tensor.stack for a new axis")
+
+
+# -- keywords of other libraries -----------------------------------------------------------------------------
+# our name of a parameter: what other libraries call it
+SPELLINGS: dict[str, frozenset[str]] = {name: frozenset(others.split()) for name, others in {
+    "axis": "dim dims axes",
+    "dim": "axis dims dimension",
+    "dims": "dim axis axes",
+    "order": "dims axes axis",
+    "keepdim": "keepdims",
+    "other": "x y w value exponent input",
+    "exponent": "x other",
+    "value": "x b other",
+    "weight": "w",
+    "target": "Y targets",
+    "dtype": "acc_dtype",
+    "op": "arg",
+    "bounds": "arg",
+    "shape": "size sizes args",
+    "repeats": "reps args dims",
+    "yes": "x input",
+    "no": "y other",
+    "min_": "min a_min",
+    "max_": "max a_max",
+    "layers": "ll",
+    "sizes": "split_size_or_sections split_size",
+    "start_dim": "start_axis",
+    "p": "ord",
+    "ord": "p",
+    "stop": "end",
+    "fill_value": "value",
+    "num_samples": "n",
+    "sorted_": "sorted",
+    "src": "value",
+    "axis0": "dim0",
+    "axis1": "dim1",
+    "dim0": "axis0",
+    "dim1": "axis1",
+    "in_axes": "in_dims",
+    "out_axes": "out_dims",
+    "min_val": "min_value",
+    "max_val": "max_value",
+}.items()}
+# PyTorch's words for how to do a thing that give the same values: copies never block, every order is stable
+_WITHOUT_EFFECT = frozenset(("non_blocking", "stable", "sparse_grad", "memory_format", "force"))
+
+
+def spelled(what: str, spelling: dict[str, Any], **own: Any) -> list[Any]:
+    """The arguments `own` of a method, in their order, some of which may have come under another library's name.
+
+    >>> spelled("sum", {"dim": 0}, axis=None, keepdim=False)
+    [0, False]
+    """
+    for keyword, value in spelling.items():
+        if keyword in _WITHOUT_EFFECT:
+            continue
+        ours = next((name for name in own if keyword in SPELLINGS.get(name, ()) or keyword == name), None)
+        if ours is None:
+            raise InputError(f"{what} cannot be called like this", given=f"got an unexpected keyword argument "
+                             f"{keyword!r}", expected=f"{what}({', '.join(own)})", fix=f"see help(Tensor.{what})")
+        own[ours] = value
+    for name, value in own.items():
+        if value is REQUIRED:
+            raise InputError(f"{what} cannot be called like this", given=f"missing a required argument: {name!r}",
+                             expected=f"{what}({', '.join(own)})", fix=f"see help(Tensor.{what})")
+    return list(own.values())
+
+
+def several(what: str, spelling: dict[str, Any], **own: Any) -> tuple[Any, ...]:
+    """The arguments of f(2, 3), f((2, 3)) or f(shape=(2, 3)), where the last name may be a synonym."""
+    (name, given), = own.items()
+    value, = spelled(what, spelling, **{name: given})
+    if spelling and value is not given:
+        return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    return given  # type: ignore[no-any-return]
+
+
+def broadcast_together(nodes: Sequence[UOp]) -> list[UOp]:
+    """Nodes in the shape that all of them broadcast to."""
+    shape: tuple[Any, ...] = ()
+    for node in nodes:
+        shape = broadcast_shape(shape, node.shape)
+    return [node.broadcast(shape) for node in nodes]
+
+
+def broadcast_to(what: str, node: UOp, shape: tuple[Any, ...]) -> UOp:
+    """A node at a shape that it must broadcast to."""
+    extra = len(shape) - len(node.shape)
+    if extra < 0 or any(n not in (1, m) for n, m in zip(node.shape, shape[extra:])):
+        raise ShapeError(f"an argument of {what} does not fit", given=f"shape {node.shape} for {shape}",
+                         expected=f"shape {shape}, or one that broadcasts to it", fix="reshape it first")
+    return node.broadcast(shape)
+
+
+# -- new tensors ---------------------------------------------------------------------------------------------
+def sizes(shape: Any, what: str) -> tuple[int, ...]:
+    """A shape written as f(2, 3), f((2, 3)) or f([2, 3]), without negative sizes."""
+    found = shape_from(shape, what)
+    if any(n < 0 for n in found):
+        raise ShapeError(f"{what} cannot have a negative size", given=str(found), expected="sizes of 0 or more",
+                         fix="check how the sizes are computed")
+    return found
+
+
+def options(given: dict[str, Any], dtype: DType, device: str | None) -> tuple[DType, Any, bool | None]:
+    """The dtype, device and requires_grad of a new tensor, which are another tensor's unless they are given."""
+    unknown = set(given) - {"dtype", "device", "requires_grad"}
+    if unknown:
+        raise InputError("there is no such option", given=", ".join(sorted(unknown)),
+                         expected="dtype, device or requires_grad", fix="check the spelling")
+    kind = dtype_by_name(given["dtype"]) if given.get("dtype") is not None else dtype
+    return kind, given.get("device") or device, given.get("requires_grad")

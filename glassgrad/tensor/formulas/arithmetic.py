@@ -1,0 +1,330 @@
+"""The operators on nodes, with type promotion and broadcasting. In: UOps and plain numbers. Out: UOps.
+
+A UOp's own operators expect operands of one shape and type. The functions here accept what a user may write: two nodes
+meet at one type and shape, a Python number takes the type of the node beside it (see `tensor/broadcast.py`). Formulas
+use them wherever shapes or types can differ. Does not know tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from glassgrad.base.errors import DTypeError
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtypes, promote
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.tensor.broadcast import VERBS, broadcast_shape, meet, meet_many, number
+from glassgrad.tensor.formulas import elementary, remainders
+
+__all__ = ["Operand", "absolute", "add", "as_float", "at_least", "at_most", "binary", "both", "ceil", "clamp",
+           "divide", "equal", "floor", "floor_divide", "in_accumulator", "is_finite", "is_float", "is_infinite",
+           "is_nan", "is_negative", "less", "maximum", "minimum", "mul", "not_equal", "power", "remainder",
+           "round_half_even", "sign", "square", "sub", "truncated_divide", "where"]
+
+Operand = UOp | bool | int | float          # or a symbolic length
+
+_bool = dtypes.bool
+_ON_TRUTH = {o.ADD: o.OR, o.MUL: o.AND, o.MAX: o.OR, o.MIN: o.AND}   # what these mean for bools, as in PyTorch
+_INTEGER_ONLY = frozenset({o.AND, o.OR, o.XOR, o.SHL, o.SHR})
+
+
+# -- operands ------------------------------------------------------------------------------------------------
+def as_node(x: Any, beside: Any, op: Op = o.ADD) -> UOp:
+    """An operand as a node: a number takes the type of the node beside it."""
+    return x if isinstance(x, UOp) else number(x, beside.dtype, op) if isinstance(beside, UOp) else const(x)
+
+
+def both(x: Any, y: Any) -> tuple[UOp, UOp]:
+    """Two operands as nodes of one type."""
+    x, y = as_node(x, y), as_node(y, x)
+    dtype = promote(x.dtype, y.dtype)
+    return x.cast(dtype), y.cast(dtype)
+
+
+def broadcast(x: Any, y: Any) -> tuple[UOp, UOp]:
+    """Two operands as nodes of one type and shape."""
+    x, y = both(x, y)
+    shape = broadcast_shape(x.shape, y.shape)
+    return x.broadcast(shape), y.broadcast(shape)
+
+
+def is_float(x: Any) -> bool:
+    """Whether an operand is a float number or a node of floats."""
+    return x.dtype.kind == "f" if isinstance(x, UOp) else isinstance(x, float)
+
+
+def as_float(x: UOp) -> UOp:
+    """A node of floats: integers and bools become the default float type."""
+    return x if x.dtype.kind == "f" else x.cast(dtypes.default_float)
+
+
+def in_accumulator(formula: Callable[..., UOp], *operands: UOp) -> UOp:
+    """A formula of several ops on floats of one type: float16 and bfloat16 pass through it in float32 and are rounded
+    once."""
+    dtype = operands[0].dtype
+    wide = dtype.accumulator
+    return formula(*(x.cast(wide) for x in operands)).cast(dtype)
+
+
+# -- two operands --------------------------------------------------------------------------------------------
+def binary(op: Op, x: Any, y: Any) -> UOp:
+    """One op of two operands, at least one of which is a node."""
+    if isinstance(x, UOp):
+        if isinstance(y, UOp):
+            if x.shape != y.shape or x.dtype is not y.dtype:
+                x, y = meet(x, y, op)
+        else:
+            y = number(y, x.dtype, op)
+            if y.dtype is not x.dtype:
+                x = x.cast(y.dtype)
+    else:
+        x = number(x, y.dtype, op)
+        if x.dtype is not y.dtype:
+            y = y.cast(x.dtype)
+    dtype = x.dtype
+    if dtype is _bool:
+        op = _ON_TRUTH.get(op, op)
+        if op is o.SUB:
+            raise DTypeError("truth values cannot be subtracted", given="bool - bool", expected="numbers",
+                             fix="use x ^ y for their difference, or cast: x.int() - y.int()")
+    elif dtype.kind == "f" and op in _INTEGER_ONLY:
+        raise DTypeError(f"{VERBS[op][1]} works on integers and truth values",
+                         given=f"{dtype.name} {VERBS[op][1]} {dtype.name}", expected="integer or bool tensors",
+                         fix="cast first: x.int(); or compare: (x > 0) & (y > 0)")
+    return UOp(op, _bool if op.compares else dtype, (x, y))
+
+
+def add(x: Any, y: Any) -> UOp: return binary(o.ADD, x, y)
+def sub(x: Any, y: Any) -> UOp: return binary(o.SUB, x, y)
+def mul(x: Any, y: Any) -> UOp: return binary(o.MUL, x, y)
+def less(x: Any, y: Any) -> UOp: return binary(o.CMPLT, x, y)
+def equal(x: Any, y: Any) -> UOp: return binary(o.CMPEQ, x, y)
+def not_equal(x: Any, y: Any) -> UOp: return binary(o.CMPNE, x, y)
+def square(x: UOp) -> UOp: return binary(o.MUL, x, x)
+
+
+def at_most(x: Any, y: Any) -> UOp:
+    """x <= y; for floats not "not y < x", which would hold for NaN."""
+    if is_float(x) or is_float(y):
+        return binary(o.CMPLT, x, y) | binary(o.CMPEQ, x, y)
+    return binary(o.CMPLT, y, x).logical_not()
+
+
+def at_least(x: Any, y: Any) -> UOp:
+    """x >= y."""
+    return at_most(y, x)
+
+
+def divide(x: Any, y: Any) -> UOp:
+    """x / y in floats: two integers become the default float type."""
+    if not is_float(x) and not is_float(y):
+        if isinstance(x, UOp):
+            x = x.cast(dtypes.default_float)
+        if isinstance(y, UOp):
+            y = y.cast(dtypes.default_float)
+    return binary(o.DIV, x, y)
+
+
+def _of_floats(formula: Callable[[UOp, UOp], UOp], op: Op, x: Any, y: Any) -> UOp:
+    x, y = both(x, y)
+    shape = broadcast_shape(x.shape, y.shape, op)
+    return in_accumulator(formula, x.broadcast(shape), y.broadcast(shape))
+
+
+def _as_numbers(x: Any, y: Any) -> tuple[Any, Any]:
+    """Two operands; where both are bools, the nodes among them become int32."""
+    if all(x.dtype is _bool if isinstance(x, UOp) else isinstance(x, bool) for x in (x, y)):
+        return tuple(x.cast(dtypes.int32) if isinstance(x, UOp) else x for x in (x, y))  # type: ignore[return-value]
+    return x, y
+
+
+def floor_divide(x: Any, y: Any) -> UOp:
+    """x // y, rounded down."""
+    if is_float(x) or is_float(y):
+        return _of_floats(remainders.floor_quotient, o.IDIV, x, y)
+    return binary(o.IDIV, *_as_numbers(x, y))
+
+
+def remainder(x: Any, y: Any) -> UOp:
+    """x % y, with the sign of y."""
+    if is_float(x) or is_float(y):
+        return _of_floats(remainders.floored, o.MOD, x, y)
+    return binary(o.MOD, *_as_numbers(x, y))
+
+
+def truncated_divide(x: Any, y: Any) -> UOp:
+    """x / y rounded toward zero."""
+    if is_float(x) or is_float(y):
+        return divide(x, y).trunc()
+    x, y = both(x, y)
+    down = binary(o.IDIV, x, y)     # rounds down; one more where the exact quotient is negative and not an integer
+    return add(down, (less(down, 0) & not_equal(mul(down, y), x)).cast(down.dtype))
+
+
+def truncated_remainder(x: Any, y: Any) -> UOp:
+    """What `truncated_divide` leaves, with the sign of x (C's fmod)."""
+    if is_float(x) or is_float(y):
+        return _of_floats(remainders.toward_zero, o.MOD, x, y)
+    return sub(x, mul(truncated_divide(x, y), y))
+
+
+def _limited(op: Op, x: Any, y: Any) -> UOp:
+    if isinstance(x, UOp) and x.dtype.kind == "f" and type(y) in (int, float):
+        return elementary.limited(op, x, const(y, x.dtype))
+    return binary(op, x, y)
+
+
+def maximum(x: Any, y: Any) -> UOp:
+    """The larger of each pair; NaN where either is."""
+    return _limited(o.MAX, x, y)
+
+
+def minimum(x: Any, y: Any) -> UOp:
+    """The smaller of each pair; NaN where either is."""
+    return _limited(o.MIN, x, y)
+
+
+def where(condition: UOp, yes: Any, no: Any) -> UOp:
+    """`yes` where a condition holds, else `no`, in the type that holds both."""
+    if condition.dtype is not _bool:
+        condition = condition.ne(0)
+    if not isinstance(yes, UOp):
+        yes = number(yes, no.dtype, o.WHERE) if isinstance(no, UOp) else const(yes)
+    if not isinstance(no, UOp):
+        no = number(no, yes.dtype, o.WHERE)
+    dtype = promote(yes.dtype, no.dtype)
+    condition, yes, no = meet_many([condition, yes.cast(dtype), no.cast(dtype)], o.WHERE)
+    return UOp(o.WHERE, dtype, (condition, yes, no))
+
+
+# -- powers --------------------------------------------------------------------------------------------------
+def power(x: Any, y: Any) -> UOp:
+    """x^y; of integers an integer."""
+    if isinstance(x, UOp) and not isinstance(y, UOp):
+        return _constant_power(x, y)
+    if is_float(x) or is_float(y):
+        return in_accumulator(elementary.power, *broadcast(x, y))
+    return elementary.integer_power(*broadcast(*_as_numbers(x, y)))
+
+
+def _constant_power(x: UOp, n: Any) -> UOp:
+    if isinstance(n, float) and n.is_integer() and x.dtype.kind == "f":
+        n = int(n)
+    if isinstance(n, int) and abs(n) <= 64:
+        if n < 0 and x.dtype.kind != "f":
+            raise DTypeError("integers have no negative powers", given=f"{x.dtype.name} ** {n}",
+                             expected="an exponent of 0 or more, or floats", fix="cast first: x.float() ** -1")
+        if x.dtype is _bool:
+            x = x.cast(dtypes.default_int)
+        wide = x.cast(x.dtype.accumulator)
+        made = elementary.whole_power(wide, abs(n)) if n else elementary.one(wide)
+        return (made if n >= 0 else made.recip()).cast(x.dtype)
+    x = as_float(x)
+    if n == 0.5:
+        return x.sqrt()
+    if n == -0.5:
+        return in_accumulator(elementary.rsqrt, x)
+    return in_accumulator(lambda x: elementary.power(x, const(n, x.dtype)), x)
+
+
+# -- one operand ---------------------------------------------------------------------------------------------
+def absolute(x: UOp) -> UOp:
+    """|x|."""
+    return x if x.dtype.kind in "bu" else x.abs()
+
+
+def sign(x: UOp) -> UOp:
+    """-1, 0 or 1; of NaN 0."""
+    if x.dtype is _bool:
+        return x
+    zero, one = const(0, x.dtype), const(1, x.dtype)
+    return (zero < x).where(one, (x < zero).where(const(-1, x.dtype), zero))
+
+
+def floor(x: UOp) -> UOp:
+    """Rounded down."""
+    if x.dtype.kind != "f":
+        return x
+    below = x.trunc()
+    return (x < below).where(below - 1.0, below)
+
+
+def ceil(x: UOp) -> UOp:
+    """Rounded up."""
+    if x.dtype.kind != "f":
+        return x
+    above = x.trunc()
+    return (above < x).where(above + 1.0, above)
+
+
+def round_half_even(x: UOp) -> UOp:
+    """Rounded to the nearest integer, halves to the even one."""
+    if x.dtype.kind != "f":
+        return x
+    toward_zero = x.trunc()
+    rest = (x - toward_zero).abs()
+    half = toward_zero * 0.5
+    away = (rest > 0.5) | (rest.eq(0.5) & half.trunc().ne(half))
+    return away.where((x < 0.0).where(toward_zero - 1.0, toward_zero + 1.0), toward_zero)
+
+
+def clamp(x: UOp, low: Any, high: Any) -> UOp:
+    """x within limits, either of which may be None."""
+    if x.dtype.kind == "f" and not isinstance(low, UOp) and not isinstance(high, UOp):
+        return elementary.clamp(x, *(None if n is None else const(n, x.dtype) for n in (low, high)))
+    x = x if low is None else maximum(x, low)
+    return x if high is None else minimum(x, high)
+
+
+def is_nan(x: UOp) -> UOp: return x.ne(x)
+def is_finite(x: UOp) -> UOp: return as_float(x).abs() < math.inf
+
+
+def is_infinite(x: UOp) -> UOp:
+    """Whether each value is +inf or -inf."""
+    return as_float(x).abs().eq(math.inf)
+
+
+def is_negative(x: UOp) -> UOp:
+    """Whether the sign is a minus; of -0.0 too."""
+    return less(x, 0) | (x.eq(0) & (x.recip() < 0)) if x.dtype.kind == "f" else less(x, 0)
+
+
+def zeros(shape: tuple[Any, ...], dtype: DType) -> UOp:
+    """A constant 0 at a shape."""
+    return full(shape, 0, dtype)
+
+
+# -- formulas of several operators ---------------------------------------------------------------------------
+def round_to(x: UOp, decimals: int) -> UOp:
+    """Rounded to so many decimals; negative ones round to tens, hundreds, ..."""
+    if not decimals:
+        return round_half_even(x)
+    scale = 10.0 ** abs(decimals)
+    if decimals > 0:
+        return divide(round_half_even(mul(x, scale)), scale)
+    return mul(round_half_even(divide(x, scale)), scale)
+
+
+def lerp(x: UOp, end: Any, weight: Any) -> UOp:
+    """From x (weight 0) to `end` (weight 1), in a straight line."""
+    return add(x, mul(sub(end, x), weight))
+
+
+def is_close(x: UOp, y: UOp, rtol: float, atol: float, equal_nan: bool) -> UOp:
+    """Whether |x - y| <= atol + rtol |y|."""
+    x, y = broadcast(x, y)
+    near = (at_most(absolute(sub(x, y)), add(atol, mul(rtol, absolute(y)))) & is_finite(y)) | equal(x, y)
+    return near | (is_nan(x) & is_nan(y)) if equal_nan else near
+
+
+def logaddexp(x: UOp, y: UOp) -> UOp:
+    """ln(e^x + e^y) without overflow."""
+    x, y = as_float(x), as_float(y)
+    top = maximum(x, y)
+    top = top.abs().eq(math.inf).where(0.0, top).detach()
+    terms = (in_accumulator(elementary.exp, sub(value, top)) for value in (x, y))
+    return add(in_accumulator(elementary.log, add(*terms)), top)

@@ -1,0 +1,283 @@
+"""Elements looked up and written by index, on nodes. In: UOps, index UOps. Out: UOps.
+
+A lookup by index tensors is one GATHER, a write one SCATTER over the flattened node; indices are reported to
+`tensor/index_check.py`, which finds those out of range when a result is computed. Does not know tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from glassgrad.base.settings import settings
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Scan, Scatter
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.tensor import index_check
+from glassgrad.tensor.broadcast import broadcast_shape
+from glassgrad.tensor.formulas.counting import counting
+from glassgrad.tensor.formulas.movement import along, movedim, pad_axis, part
+from glassgrad.tensor.formulas.order import key_of, largest_of, order_of
+
+__all__ = ["VIEWS", "argsort", "choose", "gather", "gather_known", "lookup", "product_at", "put", "repeat_movements",
+           "replace_part", "replace_view", "rows_of", "scatter", "scatter_slices", "scatter_targets", "sort", "take",
+           "topk", "true_indices", "unrows"]
+
+
+# -- looking up ----------------------------------------------------------------------------------------------
+def lookup(x: UOp, picks: Sequence[tuple[int, UOp]], from_end: bool = True) -> UOp:
+    """One GATHER of the picked axes, moved to the front and made one, under the linear index. `from_end`: -1 is the
+    last index."""
+    single = [(axis, index) for axis, index in picks if not index.shape]
+    if 0 < len(single) < len(picks):        # a node of one number is a number: its axis goes, and parts no neighbours
+        gone = [axis for axis, _ in single]
+        others = [(axis - sum(g < axis for g in gone), index) for axis, index in picks if index.shape]
+        return lookup(lookup(x, single, from_end), others, from_end)
+    axes = [a for a, _ in picks]
+    shape: tuple[int, ...] = ()
+    for _, index in picks:
+        shape = broadcast_shape(shape, index.shape)
+    linear: UOp | None = None
+    outside: UOp | None = None
+    for axis, index in picks:
+        n = x.shape[axis]
+        place = index.cast(dtypes.int64) if len(picks) > 1 or index.dtype.bits < 32 else index
+        if place.dtype.kind == "i" and from_end:
+            place = (place < 0).where(place + n, place)
+        place = place.broadcast(shape)
+        if len(picks) > 1 and settings.CHECK_INDEX:     # a bad index stays bad in the linear index, for the check
+            bad = index_check.outside(place, n)
+            outside = bad if outside is None else outside | bad
+        elif len(picks) > 1:
+            place = index_check.nearest(place, n)
+        linear = place if linear is None else linear * n + place
+    assert linear is not None
+    if outside is not None:
+        linear = outside.where(-1, linear)
+    rows_count = math.prod(x.shape[a] for a in axes)
+    watched = [index_check.Pick(index, x.shape[axis], axis, from_end) for axis, index in picks]
+    index_check.watch(linear, watched, x.shape, rows_count)
+    rest = [a for a in range(len(x.shape)) if a not in axes]
+    rows = x.permute(axes + rest).reshape((rows_count, *(x.shape[a] for a in rest)))
+    found = UOp(o.GATHER, x.dtype, (rows, linear))
+    together = axes == list(range(axes[0], axes[0] + len(axes)))
+    lead = axes[0] if together else 0               # how many of the remaining axes stand before the looked-up ones
+    order = [len(shape) + i for i in range(lead)] + list(range(len(shape))) + \
+        [len(shape) + i for i in range(lead, len(rest))]
+    return found.permute(order)
+
+
+def gather(x: UOp, axis: int, index: UOp, from_end: bool = False) -> UOp:
+    """out[i, j] = x[index[i, j], j] for axis 0, and so on."""
+    rank = len(x.shape)
+    if not rank:
+        return x.reshape(index.shape)
+    axis = axis + rank if axis < 0 else axis
+    x = x.shrink([(0, n if a == axis else i) for a, (n, i) in enumerate(zip(x.shape, index.shape))])
+    picks = [(a, index if a == axis else along(n, a, index.shape, dtypes.int64)) for a, n in enumerate(index.shape)]
+    return lookup(x, picks, from_end)
+
+
+def gather_known(x: UOp, axis: int, index: UOp) -> UOp:
+    """`gather` by indices that cannot be out of range."""
+    with index_check.trusted():
+        return gather(x, axis, index)
+
+
+def take(x: UOp, axis: int, index: UOp) -> UOp:
+    """x[:, .., index] by indices that cannot be out of range."""
+    with index_check.trusted():
+        return lookup(x, [(axis, index)])
+
+
+def choose(x: UOp, target: UOp, axis: int, ignored: int | None = None) -> UOp:
+    """Along an axis, the value whose index the target names, and 0 where it names none: a comparison and a sum, so
+    that its gradient needs no SCATTER."""
+    classes = x.shape[axis]
+    names = target.cast(dtypes.int32).reshape(target.shape[:axis] + (1,) + target.shape[axis:]).broadcast(x.shape)
+    named = along(classes, axis, x.shape).eq(names)
+    index_check.watch_classes(named, target, classes, axis, x.shape, ignored)
+    chosen = named.where(x, 0)
+    wide = x.dtype.accumulator
+    return chosen.cast(wide).sum((axis,)).cast(x.dtype).reshape(x.shape[:axis] + x.shape[axis + 1:])
+
+
+# -- order ---------------------------------------------------------------------------------------------------
+def rows_of(x: UOp, axis: int) -> UOp:
+    """(rows, n): an axis last and the others made one."""
+    if not x.shape:
+        return x.reshape((1, 1))
+    n = x.shape[axis]
+    return movedim(x, axis, -1).reshape((math.prod(x.shape) // n if n else 0, n))
+
+
+def unrows(rows: UOp, axis: int, shape: tuple[Any, ...]) -> UOp:
+    """The opposite: rows of any length back under a shape."""
+    if not shape:
+        return rows.reshape(())
+    return movedim(rows.reshape((*shape[:axis], *shape[axis + 1:], rows.shape[-1])), -1, axis)
+
+
+def argsort(x: UOp, axis: int, descending: bool = False) -> UOp:
+    """The indices that put an axis in order; equal values keep theirs."""
+    if 0 in x.shape:
+        return full(x.shape, 0, dtypes.int32)
+    axis = axis + len(x.shape) if axis < 0 else axis
+    return unrows(order_of(key_of(rows_of(x.detach(), axis), descending)), axis, x.shape)
+
+
+def sort(x: UOp, axis: int, descending: bool = False) -> tuple[UOp, UOp]:
+    """An axis in order, and the indices its values came from."""
+    order = argsort(x, axis, descending)
+    return (gather_known(x, axis, order) if x.shape and 0 not in x.shape else x), order
+
+
+def topk(x: UOp, k: int, axis: int, largest: bool, short: int) -> tuple[UOp, UOp]:
+    """The k largest or smallest values along an axis, in order, and their indices; axes of up to `short` are sorted."""
+    n = x.shape[axis]
+    if n <= short or 4 * k > n or 0 in x.shape:
+        indices = part(argsort(x, axis, largest), axis, 0, k)
+        return gather_known(x, axis, indices), indices
+    chosen = unrows(largest_of(key_of(rows_of(x.detach(), axis), not largest), k), axis, x.shape)
+    values = gather_known(x, axis, chosen)
+    order = argsort(values, axis, largest)
+    return gather_known(values, axis, order), gather_known(chosen, axis, order)
+
+
+def true_indices(mask: UOp, size: int) -> UOp:
+    """The indices (row by row) where a mask is true, as int32 (size,); -1 fills what is left over."""
+    count = mask.elements
+    mask = mask.reshape((count,)).contiguous()
+    so_far = UOp(o.SCAN, dtypes.int32, (mask.cast(dtypes.int32),), Scan(0, o.ADD))
+    seat = mask.where((so_far - 1).minimum(size), size)
+    base = full((size + 1,), -1, dtypes.int32)
+    return UOp(o.SCATTER, dtypes.int32, (base, seat, counting(count)), Scatter("set")).shrink(((0, size),))
+
+
+# -- writing -------------------------------------------------------------------------------------------------
+VIEWS = frozenset((o.RESHAPE, o.PERMUTE, o.SHRINK, o.FLIP))     # movements that show each element once, and no others
+
+
+def repeat_movements(view: UOp, x: UOp, other: UOp) -> UOp:
+    """The movements that lead from x to a view of it, over another node of x's shape."""
+    if view is x:
+        return other
+    return UOp(view.op, other.dtype, (repeat_movements(view.src[0], x, other),), view.arg)
+
+
+def replace_part(x: UOp, view: UOp, value: UOp) -> UOp:
+    """x with what a view of it shows replaced."""
+    if is_plain_part(x, view):
+        return replace_view(x, view, value)
+    places = counting(math.prod(x.shape), dtypes.int64).reshape(x.shape)
+    return put(x, repeat_movements(view, x, places), value)
+
+
+def put(x: UOp, places: UOp, value: UOp, mode: str = "set") -> UOp:
+    """x with values written to indices that count its elements row by row."""
+    n = math.prod(places.shape)
+    flat = (x.reshape((math.prod(x.shape),)), places.reshape((n,)), value.reshape((n,)))
+    return UOp(o.SCATTER, x.dtype, flat, Scatter(mode)).reshape(x.shape)
+
+
+def is_plain_part(x: UOp, view: UOp) -> bool:
+    """Whether a view is a plain part of x, perhaps with axes of size 1 dropped or added."""
+    while view.op is o.RESHAPE:
+        view = view.src[0]
+    return view is x or view.op is o.SHRINK and view.src[0] is x
+
+
+def replace_view(x: UOp, view: UOp, value: UOp) -> UOp:
+    """x with the plain part that `view` shows replaced by `value`."""
+    while view.op is o.RESHAPE:
+        view = view.src[0]
+    if view is x:
+        return value.reshape(x.shape)
+    around = [(start, n - stop) for n, (start, stop) in zip(x.shape, view.arg.bounds)]
+    inside = full(view.shape, True, dtypes.bool).pad(around)
+    return UOp(o.WHERE, x.dtype, (inside, value.reshape(view.shape).pad(around), x))
+
+
+def scatter_targets(shape: tuple[Any, ...], axis: int, index: UOp) -> UOp:
+    """For each index element, row by row, the linear index of the element of a tensor of `shape` that it names."""
+    place = index.cast(dtypes.int64)
+    if not shape:
+        return place.reshape((1,))
+    n = shape[axis]
+    outside = index_check.outside(place, n)
+    if not settings.CHECK_INDEX:
+        place = index_check.nearest(place, n)
+    linear = full(index.shape, 0, dtypes.int64)
+    for a, size in enumerate(shape):
+        linear = linear * size + (place if a == axis else along(index.shape[a], a, index.shape, dtypes.int64))
+    if settings.CHECK_INDEX:
+        linear = outside.where(-1, linear)              # a bad index must stay bad, for the check
+    linear = linear.reshape((linear.elements,))
+    index_check.watch(linear, [index_check.Pick(index, n, axis, from_end=False)], shape, math.prod(shape))
+    return linear
+
+
+def scatter(base: UOp, place: UOp, value: UOp, mode: str) -> UOp:
+    """A node with values written to linear indices of its elements: "set", "add" or "max"."""
+    src = base.reshape((base.elements,)), place, value.reshape(place.shape)
+    return UOp(o.SCATTER, base.dtype, src, Scatter(mode)).reshape(base.shape)
+
+
+def scatter_reduce(x: UOp, axis: int, index: UOp, place: UOp, value: UOp, how: str, include_self: bool) -> UOp:
+    """The sum, prod, mean, amax or amin of everything written to an element, and of x itself (`include_self`)."""
+    dtype, base = x.dtype, x
+    if not include_self:
+        touched = scatter(full(x.shape, False, dtypes.bool), place, full(place.shape, True, dtypes.bool), "set")
+        start = {"sum": 0, "mean": 0, "prod": 1, "amax": dtype.min, "amin": dtype.max}[how]
+        base = touched.where(const(start, dtype), base)
+    if how == "amax":
+        return scatter(base, place, value, "max")
+    if how == "amin":
+        opposite = UOp.__neg__ if dtype.kind == "f" else UOp.logical_not     # ~x: no overflow at the smallest
+        return opposite(scatter(opposite(base), place, opposite(value), "max"))
+    if how == "prod":
+        return base * product_at(x.shape, axis, index, place, value)
+    total = scatter(base, place, value, "add")
+    if how == "sum":
+        return total
+    count = scatter(full(x.shape, int(include_self), dtype), place, full(place.shape, 1, dtype), "add")
+    count = count.maximum(const(1, dtype))
+    return total / count if dtype.kind == "f" else total // count
+
+
+def product_at(shape: tuple[Any, ...], axis: int, index: UOp, place: UOp, value: UOp) -> UOp:
+    """The product of all values written to each element of a tensor of `shape`, 1 where none is. The index is put in
+    order, and neighbours of one element are multiplied in doubling steps."""
+    if not index.shape:
+        return value
+    dtype, elements, n = value.dtype, math.prod(shape), shape[axis]
+    key = rows_of(index, axis).cast(dtypes.int64)
+    order = order_of(key.cast(dtypes.uint32), max(1, (n - 1).bit_length()))
+    rows, count = key.shape
+    names, products = gather_known(key, 1, order), gather_known(rows_of(value, axis), 1, order)
+    step = 1
+    while step < count:      # after it, each element holds the product of the last 2 * step of its index
+        before = pad_axis(part(products, 1, 0, count - step), 1, step, 0, 1)
+        same = pad_axis(part(names, 1, 0, count - step), 1, step, 0, -1).eq(names)
+        products = same.where(products * before, products)
+        step *= 2
+    targets = gather_known(rows_of(place.reshape(index.shape), axis), 1, order)
+    after = pad_axis(part(names, 1, 1, count), 1, 0, 1, -1)
+    last = after.ne(names).where(targets, elements)          # one more element, for those that are not the last
+    flat = UOp(o.SCATTER, dtype, (full((elements + 1,), 1, dtype), last.reshape((rows * count,)),
+                                  products.reshape((rows * count,))), Scatter("set"))
+    index_check.watch_for(flat, place, elements)
+    return flat.shrink(((0, elements),)).reshape(shape)
+
+
+def scatter_slices(x: UOp, axis: int, index: UOp, source: UOp, mode: str, from_end: bool = False) -> UOp:
+    """x with slices written, or added, along an axis at the indices of a vector."""
+    moved, slices = movedim(x, axis, 0), movedim(source.cast(x.dtype), axis, 0)
+    place = index.reshape((index.elements,)).cast(dtypes.int64)
+    n = moved.shape[0]
+    if from_end:
+        place = (place < 0).where(place + n, place)
+    index_check.watch(place, [index_check.Pick(index, n, axis, from_end)], x.shape, n)
+    return movedim(UOp(o.SCATTER, x.dtype, (moved, place, slices), Scatter(mode)), 0, axis)

@@ -1,0 +1,224 @@
+"""Solutions, determinants and factors of matrices with their gradients, on nodes (batch, m, n). In, out: UOps.
+
+The factors are computed at once (`elimination.py`); their gradients are lazy expressions. Does not know tensors.
+"""
+
+from __future__ import annotations
+
+import math
+
+from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.tensor import evaluate as running
+from glassgrad.tensor.autograd.custom_gradient import JointResults, own_gradient, while_in_use
+from glassgrad.tensor.formulas import elementary
+from glassgrad.tensor.formulas.arithmetic import add, divide, equal, less, mul, sign, square, sub, where
+from glassgrad.tensor.formulas.indexing import gather_known
+from glassgrad.tensor.formulas.linalg import elimination
+from glassgrad.tensor.formulas.linalg.products import matmul
+from glassgrad.tensor.formulas.movement import cat, eye, matrix_transpose, part, tril, unsqueeze
+from glassgrad.tensor.formulas.order import key_of, order_of
+from glassgrad.tensor.formulas.reductions import any_true, product, total
+
+__all__ = ["cholesky", "determinant", "eigen", "inverse", "orthogonal", "signed_log", "singular", "solve"]
+
+
+def _device(*nodes: UOp) -> str:
+    return next((n.device for n in nodes if n.device), running.default_device())
+
+
+def _computed(x: UOp) -> UOp:
+    """The value in memory: what follows does not repeat the steps."""
+    found, = running.realize([x.contiguous()], _device(x))
+    return found
+
+
+def _per_matrix(x: UOp) -> UOp:
+    """One number per matrix, to be broadcast over it."""
+    return x.reshape((x.shape[0], 1, 1))
+
+
+# -- equations -----------------------------------------------------------------------------------------------
+def solve(a: UOp, b: UOp) -> UOp:
+    """The x of a x = b; NaN where a is singular."""
+    x, pivots, _ = elimination.eliminate(a, b, _device(a, b))
+    singular_ones = _per_matrix(any_true(pivots.eq(0.0), 1))
+    return own_gradient(_computed(where(singular_ones, math.nan, x)), (a, b), _solve_backward)
+
+
+def _solve_backward(g: UOp, x: UOp, a: UOp, b: UOp) -> tuple[UOp, UOp]:
+    to_b = solve(matrix_transpose(a), g)                           # db = A^-T g,  dA = -db x^T
+    return -matmul(to_b, matrix_transpose(x)), to_b
+
+
+def inverse(a: UOp) -> UOp:
+    """a^-1."""
+    n = a.shape[-1]
+    return solve(a, eye(n, a.dtype).reshape((1, n, n)).expand(a.shape))
+
+
+def determinant(a: UOp) -> UOp:
+    """The determinant of each matrix (batch,)."""
+    _, pivots, order = elimination.eliminate(a, full((*a.shape[:2], 1), 0, a.dtype), _device(a))
+    value = mul(product(pivots, 1), elimination.parity(order).cast(a.dtype))
+    return own_gradient(_computed(value), (a,), _determinant_backward)
+
+
+def _determinant_backward(g: UOp, y: UOp, a: UOp) -> tuple[UOp]:
+    return (mul(_per_matrix(mul(g, y)), matrix_transpose(inverse(a))),)          # d det = det tr(A^-1 dA)
+
+
+def signed_log(a: UOp) -> tuple[UOp, UOp]:
+    """The sign of each determinant, and the logarithm of its size."""
+    _, pivots, order = elimination.eliminate(a, full((*a.shape[:2], 1), 0, a.dtype), _device(a))
+    signs = mul(product(sign(pivots), 1), elimination.parity(order).cast(a.dtype))
+    size = total(elementary.log(pivots.abs()), 1)
+    return _computed(signs), own_gradient(_computed(size), (a,), _signed_log_backward)
+
+
+def _signed_log_backward(g: UOp, y: UOp, a: UOp) -> tuple[UOp]:
+    return (mul(_per_matrix(g), matrix_transpose(inverse(a))),)
+
+
+# -- triangles -----------------------------------------------------------------------------------------------
+def cholesky(a: UOp) -> UOp:
+    """The lower triangle L with L L^T = a."""
+    return own_gradient(elimination.cholesky(a, _device(a)), (a,), _cholesky_backward)
+
+
+def _cholesky_backward(g: UOp, lower: UOp, a: UOp) -> tuple[UOp]:
+    """S = L^-T phi(L^T g) L^-1, made symmetric (Murray, 2016)."""
+    turned = matrix_transpose(lower)
+    inner = tril(matmul(turned, g))
+    inner = sub(inner, mul(mul(inner, eye(inner.shape[-1], inner.dtype)), 0.5))
+    left = solve(turned, inner)
+    return (_symmetric(matrix_transpose(solve(turned, matrix_transpose(left)))),)
+
+
+def _symmetric(x: UOp) -> UOp:
+    return mul(add(x, matrix_transpose(x)), 0.5)
+
+
+@while_in_use
+def orthogonal(a: UOp) -> JointResults:
+    """Q (m, k) and R (k, n); the rest are the m - k columns that complete Q."""
+    batch, m, n = a.shape
+    k = min(m, n)
+    q, r = elimination.householder(a, _device(a))
+    return JointResults((part(q, 2, 0, k), part(r, 1, 0, k)), _qr_gradient, part(q, 2, k, m).detach())
+
+
+def _qr_gradient(a: UOp, parts: tuple[UOp, ...], to_q: UOp | None, to_r: UOp | None) -> UOp:
+    """For m >= n (Walter et al., 2010): (gQ + Q copyltu(M)) R^-T with M = R gR^T - gQ^T Q. A wider matrix is a square
+    one with more columns, whose gradient passes through Q."""
+    q, r = parts
+    m, n = a.shape[1:]
+    if m >= n:
+        return _qr_gradient_square(q, r, to_q, to_r)
+    rest = part(a, 2, m, n)
+    if to_r is None:
+        return cat([_qr_gradient_square(q, part(r, 2, 0, m), to_q, None), mul(rest, 0.0)], 2)
+    to_right = part(to_r, 2, m, n)
+    through = matmul(rest, matrix_transpose(to_right))
+    into_q = through if to_q is None else add(to_q, through)
+    first = _qr_gradient_square(q, part(r, 2, 0, m), into_q, part(to_r, 2, 0, m))
+    return cat([first, matmul(q, to_right)], 2)
+
+
+def _qr_gradient_square(q: UOp, r: UOp, to_q: UOp | None, to_r: UOp | None) -> UOp:
+    inner = None if to_r is None else matmul(r, matrix_transpose(to_r))
+    if to_q is not None:
+        crossed = matmul(matrix_transpose(to_q), q)
+        inner = -crossed if inner is None else sub(inner, crossed)
+    assert inner is not None
+    inner = add(tril(inner), matrix_transpose(tril(inner, -1)))
+    gathered = matmul(q, inner) if to_q is None else add(to_q, matmul(q, inner))
+    return matrix_transpose(solve(r, matrix_transpose(gathered)))
+
+
+# -- singular values -----------------------------------------------------------------------------------------
+def _descending(sizes: UOp, n: int) -> UOp:
+    """The indices of the n largest of each row, the largest first."""
+    return _computed(part(order_of(key_of(sizes, True)), 1, 0, n))
+
+
+@while_in_use
+def singular(a: UOp) -> JointResults:
+    """U (m, n), S (n), V (n, n) with U diag(S) V^T = a; the rest are the m - n columns that complete U."""
+    batch, m, n = a.shape
+    work, v, sizes = elimination.jacobi(a, _device(a))
+    order = _descending(sizes, n)
+    s = gather_known(sizes, 1, order)
+    across = unsqueeze(order, 1)
+    v = gather_known(v, 2, across.expand((batch, n, n)))
+    limit = mul(part(s, 1, 0, 1), m * 2.0 ** -(a.dtype.mantissa))
+    sound = unsqueeze(less(limit, s), 1)
+    u = divide(gather_known(work, 2, across.expand((batch, m, n))), where(sound, unsqueeze(s, 1), 1))
+    u = _computed(where(sound, u, 0))
+    complete = elimination.householder(u, _device(a))[0]           # columns without a length get one at right angles
+    u = where(sound, u, part(complete, 2, 0, n))
+    rest = part(complete, 2, n, m).detach()
+    return JointResults((_computed(u), _computed(s), _computed(v)), _singular_gradient, rest)
+
+
+def _singular_gradient(a: UOp, parts: tuple[UOp, ...], to_u: UOp | None, to_s: UOp | None, to_v: UOp | None) -> UOp:
+    """Of S: U diag(g) V^T; of U and V as below (Townsend, 2016)."""
+    u, s, v = parts
+    if to_s is not None:
+        return matmul(mul(u, unsqueeze(to_s, 1)), matrix_transpose(v))
+    if to_u is not None:
+        return _left_gradient(to_u, u, s, v)
+    assert to_v is not None
+    return _right_gradient(to_v, u, s, v)
+
+
+def _left_gradient(g: UOp, u: UOp, s: UOp, v: UOp) -> UOp:
+    """(U (F o (U^T g - g^T U)) S + (I - U U^T) g S^-1) V^T, with F as in `_gaps`."""
+    crossed = matmul(matrix_transpose(u), g)
+    skew = mul(_gaps(s), sub(crossed, matrix_transpose(crossed)))
+    inner = matmul(u, mul(skew, unsqueeze(s, 1)))
+    outside = divide(sub(g, matmul(u, crossed)), unsqueeze(s, 1))
+    return matmul(add(inner, outside), matrix_transpose(v))
+
+
+def _right_gradient(g: UOp, u: UOp, s: UOp, v: UOp) -> UOp:
+    """U S (F o (V^T g - g^T V)) V^T."""
+    crossed = matmul(matrix_transpose(v), g)
+    skew = mul(_gaps(s), sub(crossed, matrix_transpose(crossed)))
+    return matmul(matmul(u, mul(unsqueeze(s, 2), skew)), matrix_transpose(v))
+
+
+def _gaps(s: UOp) -> UOp:
+    """F_ij = 1 / (s_j^2 - s_i^2) off the diagonal, 0 on it."""
+    one = eye(s.shape[-1], s.dtype)
+    squares = square(s)
+    return divide(sub(1, one), add(sub(unsqueeze(squares, 1), unsqueeze(squares, 2)), one))
+
+
+# -- eigenvalues ---------------------------------------------------------------------------------------------
+@while_in_use
+def eigen(a: UOp) -> JointResults:
+    """The eigenvalues (batch, n) and eigenvectors (batch, n, n) of symmetric matrices, of which the lower triangle is
+    read. A multiple of the identity makes the matrix positive, so that the right angles that `elimination.jacobi` finds
+    are those of its eigenvectors; their own quotients are the values."""
+    n = a.shape[-1]
+    whole = add(tril(a), matrix_transpose(tril(a, -1)))
+    shift = total(square(whole), (1, 2), keepdim=True).sqrt()
+    raised = add(whole, mul(eye(n, a.dtype), add(shift, where(equal(shift, 0), 1.0, 0.0).cast(a.dtype))))
+    _, vectors, sizes = elimination.jacobi(_computed(raised), _device(a))
+    order = _descending(sizes, n).flip((1,))                       # the largest come first
+    vectors = gather_known(vectors, 2, unsqueeze(order, 1).expand(a.shape))
+    values = total(mul(vectors, matmul(whole, vectors)), 1)
+    return JointResults((_computed(values), _computed(vectors)), _eigen_gradient)
+
+
+def _eigen_gradient(a: UOp, parts: tuple[UOp, ...], to_values: UOp | None, to_vectors: UOp | None) -> UOp:
+    """Of values V diag(g) V^T; of vectors V ((V^T g) / (l_j - l_i) off the diagonal) V^T, made symmetric (Magnus,
+    1985)."""
+    values, v = parts
+    if to_values is not None:
+        return matmul(mul(v, unsqueeze(to_values, 1)), matrix_transpose(v))
+    assert to_vectors is not None
+    one = eye(a.shape[-1], a.dtype)
+    gaps = add(sub(unsqueeze(values, 1), unsqueeze(values, 2)), one)
+    inner = mul(divide(matmul(matrix_transpose(v), to_vectors), gaps), sub(1, one))
+    return _symmetric(matmul(matmul(v, inner), matrix_transpose(v)))

@@ -1,0 +1,94 @@
+"""Products of vectors and matrices, on nodes. In, out: UOps.
+
+There is no matmul op: it is expand, multiply, sum (a contraction); the compiler recognises it. Does not know tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glassgrad.base.errors import ShapeError
+from glassgrad.compiler.graph.dtype import DType, dtypes, promote
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor.autograd.autocast import lowered
+from glassgrad.tensor.broadcast import broadcast_shape
+from glassgrad.tensor.formulas.arithmetic import add, mul, sub
+from glassgrad.tensor.formulas.movement import matrix_transpose, roll
+from glassgrad.tensor.formulas.reductions import total
+
+__all__ = ["contract", "cross", "kron", "linear", "matmul", "outer", "product_dtype", "scaled_sum"]
+
+
+def product_dtype(factors: DType) -> DType:
+    """The type of a matrix product: sums of products of int8, int16 and their unsigned twins are taken in 32 bits."""
+    if factors.kind == "f" or factors.bits >= 32:
+        return factors
+    return dtypes.uint32 if factors.kind == "u" else dtypes.int32
+
+
+def contract(x: UOp, y: UOp, out: DType) -> UOp:
+    """The sum over the last axis of x * y; floats of 16 bits are multiplied and summed in float32, then rounded."""
+    wide = out.accumulator
+    return (x.cast(wide) * y.cast(wide)).sum((len(x.shape) - 1,)).cast(out)
+
+
+def matmul(x: UOp, y: UOp, dtype: DType | None = None) -> UOp:
+    """x (.., M, K) @ y (.., K, N); a vector counts as one row or column, and loses its axis again."""
+    x, y = lowered(x), lowered(y)
+    if not x.shape or not y.shape:
+        raise ShapeError("cannot multiply a matrix by a single number with @", given=f"{x.shape} @ {y.shape}",
+                         expected="at least 1 axis on each side", fix="use * to scale")
+    inner = y.shape[-2] if len(y.shape) > 1 else y.shape[0]
+    if x.shape[-1] != inner:
+        raise ShapeError("cannot multiply these matrices", given=f"{x.shape} @ {y.shape}",
+                         expected=f"columns of the left ({x.shape[-1]}) == rows of the right ({inner})",
+                         fix="transpose one side, or check the layer's in_features")
+    out = dtype or product_dtype(promote(x.dtype, y.dtype))
+    vector_left, vector_right = len(x.shape) == 1, len(y.shape) == 1
+    k = x.shape[-1]
+    m, n = 1 if vector_left else x.shape[-2], 1 if vector_right else y.shape[-1]
+    if not vector_right:
+        y = matrix_transpose(y)                                     # (.., N, K)
+    lead = broadcast_shape(x.shape[:-2], y.shape[:-2])
+    x = x.reshape(x.shape[:-2] + (m, 1, k)).broadcast(lead + (m, n, k))
+    y = y.reshape(y.shape[:-2] + (1, n, k)).broadcast(lead + (m, n, k))
+    product = contract(x, y, out)                                   # (.., M, N, 1)
+    return product.reshape(lead + (() if vector_left else (m,)) + (() if vector_right else (n,)))
+
+
+def linear(x: UOp, weight: UOp, bias: UOp | None = None, dtype: DType | None = None) -> UOp:
+    """x @ weight + bias; a weight with one axis multiplies element by element."""
+    x = mul(x, weight) if len(weight.shape) == 1 else matmul(x, weight, dtype)
+    return x if bias is None else add(x, lowered(bias))
+
+
+def scaled_sum(x: UOp, beta: Any, product: UOp, alpha: Any) -> UOp:
+    """beta x + alpha product, where a factor of 1 is not multiplied by."""
+    return add(x if _is_one(beta) else mul(x, beta), product if _is_one(alpha) else mul(product, alpha))
+
+
+def _is_one(factor: Any) -> bool:
+    return not isinstance(factor, UOp) and bool(factor == 1)
+
+
+def outer(x: UOp, y: UOp) -> UOp:
+    """Every element of a vector times every element of another."""
+    return mul(x.reshape((x.elements, 1)), y.reshape((1, y.elements)))
+
+
+def kron(x: UOp, y: UOp) -> UOp:
+    """The Kronecker product: every element of x times the whole of y."""
+    rank = max(len(x.shape), len(y.shape))
+    a, b = (1,) * (rank - len(x.shape)) + x.shape, (1,) * (rank - len(y.shape)) + y.shape
+    spread = mul(x.reshape([m for n in a for m in (n, 1)]), y.reshape([m for n in b for m in (1, n)]))
+    return spread.reshape([n * m for n, m in zip(a, b)])
+
+
+def cross(x: UOp, y: UOp, axis: int) -> UOp:
+    """The cross product of vectors of three along an axis."""
+    return sub(mul(roll(x, -1, axis), roll(y, -2, axis)), mul(roll(x, -2, axis), roll(y, -1, axis)))
+
+
+def vecdot(x: UOp, y: UOp, axis: int) -> UOp:
+    """The sum of products along one axis."""
+    return total(mul(x, y), axis)

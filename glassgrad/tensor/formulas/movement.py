@@ -1,0 +1,221 @@
+"""Other indices for the same elements, on nodes. In: UOps, axes counted from the front or the end. Out: UOps.
+
+Nothing here copies or checks what a user wrote: the methods do. Does not know tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtypes, promote
+from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.tensor.broadcast import number
+from glassgrad.tensor.formulas.counting import counting
+
+__all__ = ["above_diagonal", "along", "cat", "diagonal", "eye", "flatten", "joined", "matrix_transpose", "movedim",
+           "pad_constant", "part", "repeat_interleave", "roll", "squeeze", "stack", "transpose", "tril", "triu",
+           "unsqueeze"]
+
+
+def _from_front(axis: int, rank: int) -> int:
+    return axis + rank if axis < 0 else axis
+
+
+# -- axes ----------------------------------------------------------------------------------------------------
+def transpose(x: UOp, a: int, b: int) -> UOp:
+    """Two axes exchanged."""
+    order = list(range(len(x.shape)))
+    if order:
+        order[a], order[b] = order[b], order[a]
+    return x.permute(order)
+
+
+def matrix_transpose(x: UOp) -> UOp:
+    """The last two axes exchanged."""
+    return transpose(x, -2, -1)
+
+
+def movedim(x: UOp, source: int, destination: int) -> UOp:
+    """One axis moved to another position, the rest in order."""
+    rank = len(x.shape)
+    source = _from_front(source, rank)
+    order = [axis for axis in range(rank) if axis != source]
+    order.insert(_from_front(destination, rank), source)
+    return x.permute(order)
+
+
+def unsqueeze(x: UOp, axis: int) -> UOp:
+    """With a new axis of size 1."""
+    axis = _from_front(axis, len(x.shape) + 1)
+    return x.reshape(x.shape[:axis] + (1,) + x.shape[axis:])
+
+
+def squeeze(x: UOp, axis: int) -> UOp:
+    """Without an axis, if its size is 1."""
+    axis = _from_front(axis, len(x.shape))
+    return x.reshape(x.shape[:axis] + x.shape[axis + 1:]) if x.shape and x.shape[axis] == 1 else x
+
+
+def flatten(x: UOp, first: int = 0) -> UOp:
+    """The axes from `first` on as one."""
+    return x.reshape((*x.shape[:first], math.prod(x.shape[first:])))
+
+
+# -- parts ---------------------------------------------------------------------------------------------------
+def part(x: UOp, axis: int, start: Any, stop: Any) -> UOp:
+    """The elements from start up to stop along an axis."""
+    axis = _from_front(axis, len(x.shape))
+    return x.shrink([(start, stop) if a == axis else (0, n) for a, n in enumerate(x.shape)])
+
+
+def at(x: UOp, axis: int, index: int) -> UOp:
+    """The slice at one index of an axis, without that axis; a negative index counts from the end."""
+    axis = _from_front(axis, len(x.shape))
+    index = _from_front(index, x.shape[axis])
+    return squeeze(part(x, axis, index, index + 1), axis)
+
+
+def halves(x: UOp, axis: int) -> tuple[UOp, UOp]:
+    """An even axis cut in the middle."""
+    size = x.shape[axis]
+    return part(x, axis, 0, size // 2), part(x, axis, size // 2, size)
+
+
+def roll(x: UOp, shift: int, axis: int) -> UOp:
+    """Elements moved along an axis, those that leave at one end entering at the other."""
+    n = x.shape[axis] if x.shape else 0
+    if not n or not shift % n:
+        return x
+    cut = n - shift % n
+    return joined([part(x, axis, cut, n), part(x, axis, 0, cut)], _from_front(axis, len(x.shape)))
+
+
+def repeat_interleave(x: UOp, times: int, axis: int) -> UOp:
+    """Each element of an axis `times` times in a row."""
+    axis = _from_front(axis, len(x.shape))
+    before, n, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1:]
+    return x.reshape((*before, n, 1, *after)).expand((*before, n, times, *after)).reshape((*before, n * times, *after))
+
+
+def every(x: UOp, axis: int, step: int) -> UOp:
+    """Each step-th element along an axis: pad to a multiple, split, keep the first of each."""
+    if step == 1:
+        return x
+    n = x.shape[axis]
+    count = -(-n // step)
+    padded = x.pad([(0, count * step - n) if i == axis else (0, 0) for i in range(len(x.shape))])
+    before, after = x.shape[:axis], x.shape[axis + 1:]
+    return part(padded.reshape((*before, count, step, *after)), axis + 1, 0, 1).reshape((*before, count, *after))
+
+
+# -- together ------------------------------------------------------------------------------------------------
+def joined(parts: list[UOp], axis: int) -> UOp:
+    """Nodes of one type one after another along an axis: each padded to the whole, the right one chosen by index."""
+    parts = [p for p in parts if p.shape[axis]] or parts[:1]
+    total = sum(p.shape[axis] for p in parts)
+    out: UOp | None = None
+    start = 0
+    for p in parts:
+        n = p.shape[axis]
+        spread = p.pad([(start, total - start - n) if i == axis else (0, 0) for i in range(len(p.shape))])
+        if out is None:
+            out = spread
+        else:
+            inside = full((n,), True, dtypes.bool).pad([(start, total - start - n)])
+            inside = inside.reshape((1,) * axis + (total,) + (1,) * (len(p.shape) - axis - 1)).expand(spread.shape)
+            out = UOp(o.WHERE, p.dtype, (inside, spread, out))
+        start += n
+    assert out is not None
+    return out
+
+
+def cat(parts: Sequence[UOp], axis: int = 0) -> UOp:
+    """Nodes one after another along an axis, in the type that holds all."""
+    dtype = parts[0].dtype
+    for p in parts[1:]:
+        dtype = promote(dtype, p.dtype)
+    return joined([p.cast(dtype) for p in parts], _from_front(axis, len(parts[0].shape)))
+
+
+def stack(parts: Sequence[UOp], axis: int = 0) -> UOp:
+    """Nodes of one shape side by side along a new axis."""
+    axis = _from_front(axis, len(parts[0].shape) + 1)
+    return cat([unsqueeze(p, axis) for p in parts], axis)
+
+
+# -- borders -------------------------------------------------------------------------------------------------
+def pad_constant(x: UOp, amounts: Sequence[tuple[int, int]], value: Any = 0) -> UOp:
+    """(before, after) more elements of one value along each axis; negative amounts cut."""
+    if any(b < 0 or a < 0 for b, a in amounts):
+        x = x.shrink([(max(-b, 0), n - max(-a, 0)) for n, (b, a) in zip(x.shape, amounts)])
+    grown = [(max(b, 0), max(a, 0)) for b, a in amounts]
+    padded = x.pad(grown)
+    if padded is x or not isinstance(value, UOp) and value == 0:
+        return padded
+    filler = value if isinstance(value, UOp) else number(value, x.dtype, o.WHERE)
+    inside = full(x.shape, True, dtypes.bool).pad(grown)
+    return UOp(o.WHERE, filler.dtype, (inside, padded.cast(filler.dtype), filler))
+
+
+def pad_axis(x: UOp, axis: int, before: int, after: int, value: Any = 0) -> UOp:
+    """`pad_constant` along one axis."""
+    axis = _from_front(axis, len(x.shape))
+    return pad_constant(x, [(before, after) if a == axis else (0, 0) for a in range(len(x.shape))], value)
+
+
+# -- diagonals -----------------------------------------------------------------------------------------------
+def along(n: Any, axis: int, shape: Sequence[Any], dtype: DType = dtypes.int32) -> UOp:
+    """0, 1, ... along an axis of a shape."""
+    axis = _from_front(axis, len(shape))
+    return counting(n, dtype).reshape(tuple(n if a == axis else 1 for a in range(len(shape)))).expand(tuple(shape))
+
+
+def above_diagonal(shape: Sequence[Any], diagonal: int) -> UOp:
+    """Whether column - row >= diagonal, over the last two axes of a shape."""
+    rows, columns = shape[-2:]
+    row, column = along(rows, 0, (rows, columns)), along(columns, 1, (rows, columns))
+    return (column < row + diagonal).logical_not().broadcast(tuple(shape))
+
+
+def triu(x: UOp, diagonal: int = 0) -> UOp:
+    """Matrices with zeros below a diagonal."""
+    return above_diagonal(x.shape, diagonal).where(x, 0)
+
+
+def tril(x: UOp, diagonal: int = 0) -> UOp:
+    """Matrices with zeros above a diagonal."""
+    return above_diagonal(x.shape, diagonal + 1).where(0, x)
+
+
+def eye(n: int, dtype: DType, columns: int | None = None) -> UOp:
+    """Ones on the diagonal, zeros elsewhere."""
+    shape = (n, n if columns is None else columns)
+    return along(shape[0], 0, shape).eq(along(shape[1], 1, shape)).cast(dtype)
+
+
+def diagonal(x: UOp, offset: int = 0, row: int = 0, column: int = 1) -> UOp:
+    """The diagonal of two axes as a new last axis."""
+    rank = len(x.shape)
+    row, column = _from_front(row, rank), _from_front(column, rank)
+    x = x.permute([*(a for a in range(rank) if a not in (row, column)), row, column])
+    lead, (rows, columns) = x.shape[:-2], x.shape[-2:]
+    top, left = max(-offset, 0), max(offset, 0)
+    n = max(0, min(rows - top, columns - left))
+    if n == 0:
+        return full((*lead, 0), 0, x.dtype)
+    bounds = [(0, m) for m in lead]
+    x = x.shrink([*bounds, (top, top + n), (left, left + n)]).reshape((*lead, n * n))
+    x = x.pad([*[(0, 0) for _ in lead], (0, n)]).reshape((*lead, n, n + 1))
+    return x.shrink([*bounds, (0, n), (0, 1)]).reshape((*lead, n))
+
+
+def diagonal_matrix(x: UOp, offset: int = 0) -> UOp:
+    """Matrices with the last axis as their diagonal, `offset` above the main one."""
+    lead, n = x.shape[:-1], x.shape[-1]
+    rows = unsqueeze(x, -1).pad([*[(0, 0) for _ in lead], (0, 0), (0, n)])   # n x (n + 1): each row starts one later
+    square = part(rows.reshape((*lead, n * (n + 1))), -1, 0, n * n).reshape((*lead, n, n))
+    right, down = max(offset, 0), max(-offset, 0)
+    return square.pad([*[(0, 0) for _ in lead], (down, right), (right, down)])

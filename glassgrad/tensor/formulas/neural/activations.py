@@ -1,0 +1,162 @@
+"""Activation functions on nodes: relu and its relatives, softmax, norms. In, out: UOps. Does not know tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.tensor.autograd.autocast import exact
+from glassgrad.tensor.broadcast import Axis
+from glassgrad.tensor.formulas import elementary
+from glassgrad.tensor.formulas.arithmetic import (
+    absolute,
+    add,
+    as_float,
+    at_most,
+    binary,
+    divide,
+    in_accumulator,
+    less,
+    maximum,
+    mul,
+    power,
+    sub,
+    where,
+)
+from glassgrad.tensor.formulas.movement import pad_constant
+from glassgrad.tensor.formulas.reductions import largest, mean, mean_square, norm, total
+
+__all__ = ["between", "hardswish", "layer_norm", "leaky_relu", "local_response_norm", "log_softmax", "normalize",
+           "relu", "rms_norm", "silu", "sigmoid", "softmax", "softplus", "softshrink", "softsign", "tanh"]
+
+
+# -- element by element --------------------------------------------------------------------------------------
+def relu(x: UOp) -> UOp:
+    """max(x, 0); NaN stays NaN."""
+    return x.maximum(const(0, x.dtype))
+
+
+def between(x: UOp, low: float, high: float) -> UOp:
+    """x within limits; there is no gradient at the limits themselves."""
+    return binary(o.MIN, binary(o.MAX, x, low), high)
+
+
+def leaky_relu(x: UOp, slope: Any) -> UOp:
+    """x where it is positive, slope x elsewhere."""
+    return where(less(0, x), x, mul(x, slope))
+
+
+def elu(x: UOp, alpha: float) -> UOp:
+    """x where it is positive, alpha (e^x - 1) elsewhere."""
+    return (x > 0.0).where(x, elementary.expm1(x.minimum(0.0)) * alpha)
+
+
+def celu(x: UOp, alpha: float) -> UOp:
+    """max(x, 0) + min(alpha (e^(x / alpha) - 1), 0)."""
+    return (x > 0.0).where(x, elementary.expm1((x / alpha).minimum(0.0)) * alpha)
+
+
+def sigmoid(x: UOp) -> UOp:
+    """1 / (1 + e^-x)."""
+    return in_accumulator(elementary.sigmoid, as_float(x))
+
+
+def tanh(x: UOp) -> UOp:
+    """The hyperbolic tangent."""
+    return in_accumulator(elementary.tanh, as_float(x))
+
+
+def silu(x: UOp) -> UOp:
+    """x sigmoid(x)."""
+    return in_accumulator(lambda x: x * elementary.sigmoid(x), as_float(x))
+
+
+def softplus(x: UOp, beta: float = 1.0, threshold: float = 20.0) -> UOp:
+    """ln(1 + e^(beta x)) / beta, and x itself where beta x is above a threshold."""
+    found = in_accumulator(lambda x: elementary.softplus(x) if beta == 1
+                           else elementary.softplus(x * beta) * (1 / beta), as_float(x))
+    # from 20 on the two are the same number in float32: only a lower threshold changes anything
+    return found if threshold >= 20 else where(less(threshold, mul(x, beta)), x, found)
+
+
+def log_sigmoid(x: UOp) -> UOp:
+    """ln(sigmoid(x)), without underflow."""
+    return in_accumulator(lambda x: -elementary.softplus(-x), as_float(x))
+
+
+def mish(x: UOp) -> UOp:
+    """x tanh(softplus(x))."""
+    return x * elementary.tanh(elementary.softplus(x))
+
+
+def softsign(x: UOp) -> UOp:
+    """x / (1 + |x|)."""
+    return divide(x, add(absolute(x), 1))
+
+
+def hardswish(x: UOp) -> UOp:
+    """x relu6(x + 3) / 6."""
+    return mul(mul(x, between(add(x, 3), 0, 6)), 1 / 6)
+
+
+def hardshrink(x: UOp, limit: float) -> UOp:
+    """x where |x| is above a limit, 0 elsewhere."""
+    return where(at_most(absolute(x), limit), 0, x)
+
+
+def softshrink(x: UOp, limit: float) -> UOp:
+    """x moved toward 0 by a limit, stopping there."""
+    return where(at_most(absolute(x), limit), 0, where(less(0, x), sub(x, limit), add(x, limit)))
+
+
+# -- along axes ----------------------------------------------------------------------------------------------
+def _shifted(x: UOp, axis: Axis, dtype: DType | None) -> tuple[UOp, DType]:
+    """Each value less the largest of its row, in a type wide enough to sum, and the type to come back to."""
+    x = as_float(x)
+    out = dtype or exact(x.dtype)
+    x = x.cast(out.accumulator)
+    return (x if 0 in x.shape else sub(x, largest(x, axis, keepdim=True).detach())), out
+
+
+def softmax(x: UOp, axis: Axis = -1, dtype: DType | None = None) -> UOp:
+    """e^x over its sum along an axis."""
+    x, out = _shifted(x, axis, dtype)
+    e = elementary.exp(x)
+    return mul(e, total(e, axis, keepdim=True).recip()).cast(out)
+
+
+def log_softmax(x: UOp, axis: Axis = -1, dtype: DType | None = None) -> UOp:
+    """The logarithm of `softmax`."""
+    x, out = _shifted(x, axis, dtype)
+    return sub(x, elementary.log(total(elementary.exp(x), axis, keepdim=True))).cast(out)
+
+
+def layer_norm(x: UOp, axis: Axis, eps: float) -> UOp:
+    """(x - mean) / sqrt(variance + eps); the variance is over n."""
+    x = as_float(x)
+    wide = x.cast(x.dtype.accumulator)
+    centred = sub(wide, mean(wide, axis, keepdim=True))
+    return mul(centred, elementary.rsqrt(add(mean_square(centred, axis), eps))).cast(exact(x.dtype))
+
+
+def rms_norm(x: UOp, axis: Axis, eps: float) -> UOp:
+    """x / sqrt(mean(x^2) + eps)."""
+    x = as_float(x)
+    wide = x.cast(x.dtype.accumulator)
+    return mul(wide, elementary.rsqrt(add(mean_square(wide, axis), eps))).cast(exact(x.dtype))
+
+
+def normalize(x: UOp, p: float, axis: Axis, eps: float) -> UOp:
+    """x over its length along an axis, but at least eps; float16 and bfloat16 in float32."""
+    if x.dtype.kind == "f" and x.dtype.accumulator is not x.dtype:
+        return normalize(x.cast(x.dtype.accumulator), p, axis, eps).cast(x.dtype)
+    return divide(x, maximum(norm(x, p, axis, keepdim=True), eps))
+
+
+def local_response_norm(x: UOp, size: int, alpha: float, beta: float, k: float) -> UOp:
+    """x / (k + alpha times the mean square of `size` neighbouring channels)^beta."""
+    padding = [(0, 0), (size // 2, (size - 1) // 2), *[(0, 0)] * (len(x.shape) - 2)]
+    near = mean(pad_constant(mul(x, x), padding).window(1, size, 1), -1)
+    return divide(x, power(add(mul(near, alpha), k), beta))

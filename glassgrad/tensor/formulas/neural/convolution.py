@@ -1,0 +1,138 @@
+"""Convolutions and their transposes, on nodes: windows, then a contraction. In, out: UOps (batch, channels, ...space).
+
+Nothing is copied to make the windows. A transposed convolution is written with the adjoint of the windows, so that it
+too is one contraction. Does not know tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.compiler.graph.dtype import DType, promote
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor.autograd.autocast import lowered
+from glassgrad.tensor.broadcast import whole
+from glassgrad.tensor.formulas.arithmetic import add
+from glassgrad.tensor.formulas.linalg.products import product_dtype
+from glassgrad.tensor.formulas.movement import pad_constant
+from glassgrad.tensor.formulas.neural.windows import Windows
+
+__all__ = ["convolve", "convolve_transposed", "each", "refuse_large_windows", "space_padding"]
+
+
+def each(value: Any, rank: int, what: str, least: int = 1) -> tuple[int, ...]:
+    """One number per space axis, from one number or a sequence."""
+    one = whole(value)
+    sizes = (one,) * rank if one is not None else \
+        tuple(whole(n) for n in value) if isinstance(value, (tuple, list)) else ()
+    if len(sizes) != rank or any(n is None or n < least for n in sizes):
+        raise InputError(f"{what} does not fit the space axes", given=f"{what}={value!r}",
+                         expected=f"an integer of {least} or more, or {rank} of them",
+                         fix=f"write {what}={least}, for example")
+    return sizes  # type: ignore[return-value]
+
+
+def space_padding(padding: Any, rank: int) -> list[tuple[int, int]]:
+    """Padding as (before, after) per space axis, from an int, one per axis, or two, from the last backward."""
+    one = whole(padding)
+    given = [one] * rank if one is not None else \
+        [whole(n) for n in padding] if isinstance(padding, (tuple, list)) else []
+    amounts = [n for n in given if n is not None]
+    if len(amounts) == 2 * rank:
+        pairs = [(amounts[i], amounts[i + 1]) for i in range(0, 2 * rank, 2)][::-1]
+    else:
+        pairs = [(p, p) for p in amounts]
+    if len(pairs) != rank or len(amounts) != len(given):
+        raise InputError("the padding does not fit the space axes", given=f"padding={padding!r}",
+                         expected=f"an int, {rank} ints, or {2 * rank} ints from the last axis backward",
+                         fix="write padding=1, for example")
+    return pairs
+
+
+def refuse_large_windows(what: str, space: Sequence[Any], pairs: list[tuple[int, int]], size: Sequence[int],
+                         dilation: Sequence[int]) -> None:
+    """A window must fit into the padded input."""
+    for n, (before, after), k, d in zip(space, pairs, size, dilation):
+        if n + before + after < d * (k - 1) + 1:
+            raise ShapeError(f"the window of {what} is larger than the padded input",
+                             given=f"a window of {tuple(size)} (dilation {tuple(dilation)}) on {tuple(space)} "
+                                   f"padded by {pairs}",
+                             expected="a window that fits", fix="pad more, or use a smaller kernel")
+
+
+def _with_bias(x: UOp, bias: UOp | None) -> UOp:
+    """One number per channel added."""
+    if bias is None:
+        return x
+    bias = lowered(bias)
+    return add(x, bias.reshape((1, bias.elements) + (1,) * (len(x.shape) - 2)))
+
+
+def _contracted(x: UOp, w: UOp, rank: int, out: DType) -> UOp:
+    """(batch, group, 1, ...space, in, ...kernel) * (1, group, out, 1.., in, ...kernel), summed over the last axes."""
+    shape = tuple(max(n, m) if 0 not in (n, m) else 0 for n, m in zip(x.shape, w.shape))
+    result = (x.expand(shape) * w.expand(shape)).sum(range(3 + rank, len(shape))).cast(out)
+    return result.reshape((shape[0], shape[1] * shape[2], *shape[3:3 + rank]))
+
+
+def convolve(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: Any, dilation: Any, padding: Any,
+             dtype: DType | None) -> UOp:
+    """The convolution of (batch, in, ...space) with a weight of (out, in / groups, ...kernel)."""
+    x, w = lowered(x), lowered(w)
+    rank = len(w.shape) - 2
+    if rank < 1 or len(x.shape) != rank + 2 or groups < 1 or x.shape[1] != groups * w.shape[1] or w.shape[0] % groups:
+        raise ShapeError("the weight does not fit the input of this convolution",
+                         given=f"input {x.shape}, weight {w.shape}, groups={groups}",
+                         expected="input (batch, in, ...space) and weight (out, in / groups, ...kernel) with as "
+                                  "many kernel axes as space axes, and out divisible by groups",
+                         fix="check the layer's in_channels and groups; add a batch axis with x.unsqueeze(0)")
+    size, strides, dilations = w.shape[2:], each(stride, rank, "stride"), each(dilation, rank, "dilation")
+    pairs = space_padding(padding, rank)
+    refuse_large_windows("conv2d", x.shape[2:], pairs, size, dilations)
+    out = dtype or product_dtype(promote(x.dtype, w.dtype))
+    x, w = x.cast(out.accumulator), w.cast(out.accumulator)
+    batch, outputs, inputs = x.shape[0], w.shape[0] // groups, w.shape[1]
+    seen = Windows(size, strides, dilations).seen(pad_constant(x, [(0, 0), (0, 0), *pairs]))
+    space = seen.shape[2:2 + rank]
+    seen = seen.reshape((batch, groups, inputs, *space, *size))
+    seen = seen.permute((0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)))
+    seen = seen.reshape((batch, groups, 1, *space, inputs, *size))
+    w = w.reshape((1, groups, outputs, *(1,) * rank, inputs, *size))
+    return _with_bias(_contracted(seen, w, rank, out), bias)
+
+
+def convolve_transposed(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: Any, dilation: Any, padding: Any,
+                        output_padding: Any) -> UOp:
+    """The transposed convolution of (batch, in, ...space) with a weight of (in, out / groups, ...kernel)."""
+    x, w = lowered(x), lowered(w)
+    rank = len(w.shape) - 2
+    if rank < 1 or len(x.shape) != rank + 2 or groups < 1 or x.shape[1] != w.shape[0] or w.shape[0] % groups:
+        raise ShapeError("the weight does not fit the input of this transposed convolution",
+                         given=f"input {x.shape}, weight {w.shape}, groups={groups}",
+                         expected="input (batch, in, ...space) and weight (in, out / groups, ...kernel) with as many "
+                                  "kernel axes as space axes, and in divisible by groups",
+                         fix="check the layer's in_channels and groups; add a batch axis with x.unsqueeze(0)")
+    size = w.shape[2:]
+    strides, dilations = each(stride, rank, "stride"), each(dilation, rank, "dilation")
+    pads, extra = each(padding, rank, "padding", 0), each(output_padding, rank, "output_padding", 0)
+    out = product_dtype(promote(x.dtype, w.dtype))
+    x, w = x.cast(out.accumulator), w.cast(out.accumulator)
+    batch, inputs, outputs = x.shape[0], x.shape[1] // groups, w.shape[1]
+    x = x.reshape((batch, groups, inputs, *x.shape[2:]))
+    for i in range(rank):    # (.., n, ..) to (.., length, .., k): what each position receives through each tap
+        length = (x.shape[3 + i] - 1) * strides[i] + dilations[i] * (size[i] - 1) + 1 + extra[i]
+        x = x.reshape((*x.shape, 1)).expand((*x.shape, size[i]))
+        x = x.unwindow(3 + i, strides[i], dilations[i], length)
+        if pads[i] * 2 > length:
+            raise ShapeError("the padding cuts away more than there is",
+                             given=f"padding={pads} for {length} positions",
+                             expected="a result of 0 positions or more", fix="pad less, or pass output_padding")
+        x = x.shrink([(pads[i], length - pads[i]) if a == 3 + i else (0, n) for a, n in enumerate(x.shape)])
+    space = x.shape[3:3 + rank]
+    x = x.permute((0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)))
+    x = x.reshape((batch, groups, 1, *space, inputs, *size))
+    w = w.reshape((groups, inputs, outputs, *size)).permute((0, 2, 1, *range(3, 3 + rank)))
+    w = w.reshape((1, groups, outputs, *(1,) * rank, inputs, *size))
+    return _with_bias(_contracted(x, w, rank, out), bias)

@@ -1,0 +1,208 @@
+"""Losses on nodes: differences, cross entropies, margins. In: predictions and targets. Out: one loss per example.
+
+Does not know tensors; how losses are reduced to one number is `reduced`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor.formulas import elementary
+from glassgrad.tensor.formulas.arithmetic import (
+    absolute,
+    add,
+    as_float,
+    divide,
+    equal,
+    in_accumulator,
+    less,
+    maximum,
+    minimum,
+    mul,
+    not_equal,
+    power,
+    square,
+    sub,
+    where,
+)
+from glassgrad.tensor.formulas.indexing import choose
+from glassgrad.tensor.formulas.movement import along, unsqueeze
+from glassgrad.tensor.formulas.neural.activations import log_sigmoid, log_softmax, relu
+from glassgrad.tensor.formulas.reductions import mean, norm, total
+from glassgrad.tensor.formulas.special import xlogy
+
+__all__ = ["REDUCTIONS", "binary_cross_entropy", "binary_cross_entropy_logits", "class_axis", "cosine_embedding",
+           "cosine_similarity", "cross_entropy", "gaussian", "huber", "kl_divergence", "multi_margin", "nll",
+           "pairwise_distance", "poisson", "reduced", "triplet_margin"]
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def reduced(losses: UOp, reduction: str) -> UOp:
+    """The mean of losses, their sum, or the losses themselves."""
+    if not isinstance(reduction, str) or reduction not in REDUCTIONS:
+        raise InputError("there is no such reduction", given=f"reduction={reduction!r}",
+                         expected='"mean", "sum" or "none"', fix='write reduction="mean"')
+    return mean(losses) if reduction == "mean" else total(losses) if reduction == "sum" else losses
+
+
+def _exp(x: UOp) -> UOp: return in_accumulator(elementary.exp, as_float(x))
+def _log(x: UOp) -> UOp: return in_accumulator(elementary.log, as_float(x))
+
+
+# -- differences ---------------------------------------------------------------------------------------------
+def huber(x: UOp, target: Any, delta: float) -> UOp:
+    """d^2 / 2 for differences d up to delta, delta (|d| - delta / 2) beyond."""
+    size = absolute(sub(x, target))
+    return where(less(size, delta), mul(mul(size, size), 0.5), mul(sub(size, delta * 0.5), delta))
+
+
+def kl_divergence(x: UOp, target: UOp, log_target: bool) -> UOp:
+    """target (ln target - x), for x the logarithms of probabilities."""
+    if log_target:
+        return mul(_exp(target), sub(target, x))
+    return sub(xlogy(as_float(target), as_float(target)), mul(target, x))
+
+
+# -- two classes ---------------------------------------------------------------------------------------------
+def binary_cross_entropy(x: UOp, target: UOp) -> UOp:
+    """-(y ln p + (1 - y) ln(1 - p)); each logarithm is at least -100."""
+    yes, no = maximum(_log(x), -100), maximum(_log(sub(1, x)), -100)
+    return -add(mul(target, yes), mul(sub(1, target), no))
+
+
+def binary_cross_entropy_logits(x: UOp, target: UOp, pos_weight: UOp | None = None) -> UOp:
+    """`binary_cross_entropy` of sigmoid(x), without overflow."""
+    weight = target if pos_weight is None else mul(target, pos_weight)
+    return -add(mul(weight, log_sigmoid(x)), mul(sub(1, target), log_sigmoid(-as_float(x))))
+
+
+# -- many classes --------------------------------------------------------------------------------------------
+def class_axis(x: UOp, target: UOp, what: str) -> int:
+    """The axis of the classes: 1, or the only one."""
+    axis = 0 if len(x.shape) == 1 else 1
+    if not x.shape or target.shape != x.shape[:axis] + x.shape[axis + 1:]:
+        raise ShapeError(f"the targets of {what} do not fit the predictions",
+                         given=f"predictions {x.shape}, targets {target.shape}",
+                         expected=f"targets of shape {x.shape[:axis] + x.shape[axis + 1:]}, one class each",
+                         fix="check the batch sizes; classes are axis 1 of the predictions")
+    return axis
+
+
+def by_class(x: UOp, weight: UOp, axis: int) -> UOp:
+    """One weight per class, in the shape of the predictions."""
+    if weight.shape != (x.shape[axis],):
+        raise ShapeError("there is one weight per class", given=f"weight {weight.shape}, predictions {x.shape}",
+                         expected=f"shape ({x.shape[axis]},)", fix="check the number of classes")
+    return weight.reshape((weight.elements,) + (1,) * (len(x.shape) - axis - 1)).broadcast(x.shape)
+
+
+def _share(x: UOp, losses: UOp, target: UOp, axis: int, weight: UOp | None, ignored: int | None) -> tuple[UOp, UOp]:
+    """Which examples count, and how much each does."""
+    counted = not_equal(target, ignored) if ignored is not None else target.eq(target)
+    share = counted.cast(losses.dtype)
+    if weight is not None:
+        share = mul(share, choose(by_class(x, weight, axis), target, axis, ignored))
+    return counted, share
+
+
+def weighed(x: UOp, losses: UOp, target: UOp, axis: int, weight: UOp | None, ignored: int | None,
+            reduction: str) -> UOp:
+    """Losses with those that do not count left out, and each class counting as much as it should."""
+    counted, share = _share(x, losses, target, axis, weight, ignored)
+    losses = where(counted, losses if weight is None else mul(losses, share), 0)
+    return divide(total(losses), total(share)) if reduction == "mean" else reduced(losses, reduction)
+
+
+def nll(x: UOp, target: UOp, weight: UOp | None, ignored: int | None, reduction: str) -> UOp:
+    """Minus the log-probability of each target class."""
+    axis = class_axis(x, target, "nll_loss")
+    return weighed(x, -choose(x, target, axis, ignored), target, axis, weight, ignored, reduction)
+
+
+def cross_entropy(x: UOp, target: UOp, reduction: str, smooth: float, ignored: int, weight: UOp | None) -> UOp:
+    """Minus the log-probability of target classes, or of target probabilities."""
+    axis = 0 if len(x.shape) == 1 else 1
+    logs = log_softmax(x, axis)
+    if target.dtype.kind == "f":
+        if target.shape != x.shape:
+            raise ShapeError("the target probabilities do not fit the predictions",
+                             given=f"predictions {x.shape}, targets {target.shape}", expected="one shape",
+                             fix="for classes, hand in integers: target.int()")
+        target = add(mul(target, 1 - smooth), smooth / x.shape[axis]) if smooth else target
+        logs = logs if weight is None else mul(logs, by_class(x, weight, axis))
+        losses = -total(mul(logs, target), axis)
+        return divide(total(losses), max(1, losses.elements)) if reduction == "mean" else reduced(losses, reduction)
+    class_axis(x, target, "cross_entropy")
+    chosen = -choose(logs, target, axis, ignored)
+    if not smooth:
+        return weighed(x, chosen, target, axis, weight, ignored, reduction)
+    spread = logs if weight is None else mul(logs, by_class(x, weight, axis))
+    named = weighed(x, chosen, target, axis, weight, ignored, "none")
+    counted, share = _share(x, chosen, target, axis, weight, ignored)
+    losses = sub(mul(named, 1 - smooth), mul(where(counted, mean(spread, axis), 0), smooth))
+    return divide(total(losses), total(share)) if reduction == "mean" else reduced(losses, reduction)
+
+
+def sparse_cross_entropy(x: UOp, target: UOp, ignored: int, smooth: float, reduction: str) -> UOp:
+    """Minus the log-probability of target classes, which are the last axis of x."""
+    axis = len(x.shape) - 1
+    logs = log_softmax(x, axis)
+    losses = -choose(logs, target, axis, ignored)
+    if smooth:
+        losses = sub(mul(losses, 1 - smooth), mul(mean(logs, axis), smooth))
+    return weighed(x, losses, target, axis, None, ignored, reduction)
+
+
+# -- distances and margins -----------------------------------------------------------------------------------
+def cosine_similarity(x: UOp, y: UOp, axis: int, eps: float) -> UOp:
+    """x . y / (|x| |y|) along an axis; each length counts as at least eps."""
+    lengths = mul(maximum(norm(x, 2, axis), eps), maximum(norm(y, 2, axis), eps))
+    return divide(total(mul(x, y), axis), lengths)
+
+
+def pairwise_distance(x: UOp, y: Any, p: float, eps: float, keepdim: bool = False) -> UOp:
+    """The p-norm of x - y + eps along the last axis."""
+    return norm(add(sub(x, y), eps), p, -1, keepdim)
+
+
+def triplet_margin(x: UOp, positive: UOp, negative: UOp, margin: float, p: float, eps: float, swap: bool) -> UOp:
+    """max(0, |x - positive| - |x - negative| + margin)."""
+    near, far = pairwise_distance(x, positive, p, eps), pairwise_distance(x, negative, p, eps)
+    if swap:
+        far = minimum(far, pairwise_distance(positive, negative, p, eps))
+    return relu(add(sub(near, far), margin))
+
+
+def cosine_embedding(x: UOp, y: UOp, target: UOp, margin: float) -> UOp:
+    """1 - cos where the target is 1, max(0, cos - margin) where it is -1."""
+    alike = cosine_similarity(x, y, -1, 1e-8)
+    return where(equal(target, 1), sub(1, alike), relu(sub(alike, margin)))
+
+
+def multi_margin(x: UOp, target: UOp, p: int, margin: float, weight: UOp | None) -> UOp:
+    """The mean over the other classes of max(0, margin - x[target] + x[class])^p, for x (batch, classes)."""
+    chosen = unsqueeze(choose(x, target, 1), 1)
+    losses = power(relu(add(sub(margin, chosen), x)), p)
+    if weight is not None:
+        losses = mul(losses, unsqueeze(choose(by_class(x, weight, 1), target, 1), 1))
+    is_target = equal(along(x.shape[1], 1, x.shape), unsqueeze(target, 1))
+    return divide(total(where(is_target, 0, losses), 1), x.shape[1])
+
+
+# -- distributions -------------------------------------------------------------------------------------------
+def gaussian(x: UOp, target: UOp, var: UOp, full: bool, eps: float) -> UOp:
+    """(ln var + (x - target)^2 / var) / 2, with var at least eps; `full` adds ln(2 pi) / 2."""
+    spread = add(var, sub(maximum(var, eps), var).detach())       # the limit changes the value, not the gradient
+    losses = mul(add(_log(spread), divide(square(sub(x, target)), spread)), 0.5)
+    return add(losses, 0.5 * math.log(2 * math.pi)) if full else losses
+
+
+def poisson(x: UOp, target: UOp, log_input: bool, eps: float) -> UOp:
+    """e^x - target x, or x - target ln(x + eps) for x that is no logarithm."""
+    if log_input:
+        return sub(_exp(x), mul(target, x))
+    return sub(x, mul(target, _log(add(x, eps))))

@@ -1,0 +1,168 @@
+"""Pools on nodes: the mean or the largest of windows, of a given size or of as many parts as asked for. In, out: UOps.
+
+Nothing is copied to make the windows. Does not know tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from glassgrad.base.errors import ShapeError
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.tensor.autograd.custom_gradient import own_gradient
+from glassgrad.tensor.formulas.arithmetic import as_float, divide, where
+from glassgrad.tensor.formulas.counting import counting
+from glassgrad.tensor.formulas.indexing import gather_known, take
+from glassgrad.tensor.formulas.movement import flatten, pad_constant, squeeze
+from glassgrad.tensor.formulas.neural.convolution import each, refuse_large_windows, space_padding
+from glassgrad.tensor.formulas.neural.windows import FirstTakesAll, Windows
+from glassgrad.tensor.formulas.reductions import arg_extreme, total
+
+__all__ = ["PoolOptions", "adaptive_max", "adaptive_mean", "max_pool", "mean_pool"]
+
+
+@dataclass(frozen=True)
+class PoolOptions:
+    """The windows of a pool, as a user writes them."""
+    kernel_size: Any
+    stride: Any = None
+    dilation: Any = 1
+    padding: Any = 0
+    ceil_mode: bool = False
+
+    @property
+    def rank(self) -> int:
+        return len(self.kernel_size) if isinstance(self.kernel_size, (tuple, list)) else 2
+
+    def padded(self, what: str, x: UOp, fill: Any) -> tuple[UOp, Windows]:
+        """The padded input of a pool, and its windows."""
+        rank = self.rank
+        if len(x.shape) < rank:
+            raise ShapeError(f"{what} needs {rank} space axes", given=f"shape {x.shape}",
+                             expected="(batch, channels, ...space)", fix="reshape it first")
+        size = each(self.kernel_size, rank, "kernel_size")
+        strides = size if self.stride is None else each(self.stride, rank, "stride")
+        dilations, pairs = each(self.dilation, rank, "dilation"), space_padding(self.padding, rank)
+        space = x.shape[len(x.shape) - rank:]
+        if self.ceil_mode:
+            pairs = [_ceil_pair(n, p, k, s, d) for n, p, k, s, d in zip(space, pairs, size, strides, dilations)]
+        refuse_large_windows(what, space, pairs, size, dilations)
+        return pad_constant(x, [(0, 0)] * (len(x.shape) - rank) + pairs, fill), Windows(size, strides, dilations)
+
+
+def _ceil_pair(n: int, pair: tuple[int, int], k: int, s: int, d: int) -> tuple[int, int]:
+    """Padding for the last, partial window, if it starts inside the input or its front padding."""
+    before, after = pair
+    reach = d * (k - 1) + 1
+    count = -(-(n + before + after - reach) // s) + 1
+    if (count - 1) * s >= n + before:
+        count -= 1
+    return before, after + max(0, (count - 1) * s + reach - (n + before + after))
+
+
+# -- pools over windows --------------------------------------------------------------------------------------
+def mean_pool(x: UOp, options: PoolOptions, count_padding: bool = True, divisor: float | None = None) -> UOp:
+    """The mean of each window."""
+    x, what = as_float(x), "avg_pool2d"
+    padded, windows = options.padded(what, x, 0)
+    seen, rank = windows.of(padded), windows.rank
+    sums = total(seen, windows.taps(seen))
+    if divisor is not None:
+        return divide(sums, divisor)
+    if count_padding and not options.ceil_mode:
+        return divide(sums, math.prod(seen.shape[len(seen.shape) - rank:]))
+    space = x.shape[len(x.shape) - rank:]
+    if count_padding:    # what ceil_mode added at the end never counts, the padding itself does
+        grown = tuple(n + b + a for n, (b, a) in zip(space, space_padding(options.padding, rank)))
+        whole = PoolOptions(options.kernel_size, options.stride, options.dilation, 0, True)
+        counted = windows.of(whole.padded(what, full(grown, 1, x.dtype), 0)[0])
+        counted = counted.shrink([(0, n) for n in seen.shape[-2 * rank:]])
+    else:
+        counted = windows.of(options.padded(what, full(space, 1, x.dtype), 0)[0])
+    return divide(sums, total(counted, tuple(range(rank, 2 * rank))))
+
+
+def max_pool(x: UOp, options: PoolOptions, with_indices: bool = False) -> tuple[UOp, UOp | None]:
+    """The largest value of each window, and where it was found, counted over the flattened space axes."""
+    padded, windows = options.padded("max_pool2d", x, x.dtype.min)
+    seen, rank = windows.of(padded), windows.rank
+    axes = windows.taps(seen)
+    most = seen.reduce(o.AMAX, axes)
+    shape = seen.shape[:-rank]
+    found = own_gradient(most.reshape(shape), (seen if windows.side_by_side else padded,), FirstTakesAll(windows))
+    if not with_indices:
+        return found, None
+    space = x.shape[len(x.shape) - rank:]
+    index = counting(math.prod(space)).reshape(space)
+    indices = windows.of(options.padded("max_pool2d", index, dtypes.int32.max)[0])      # padding is nowhere
+    reached = seen.eq(most.expand(seen.shape)) | seen.ne(seen)
+    first = reached.where(indices.broadcast(seen.shape), dtypes.int32.max).reduce(o.AMIN, axes)
+    return found, first.reshape(shape)
+
+
+# -- pools of a given number of parts ------------------------------------------------------------------------
+def _parts(x: UOp, axis: int, count: int) -> tuple[UOp, UOp, UOp]:
+    """The parts of an axis, as a new axis behind it: elements, which of them count, and how many do. Part i runs from
+    floor(i n / count) to ceil((i + 1) n / count)."""
+    n = x.shape[axis]
+    number = counting(count)
+    first, end = number * n // count, ((number + 1) * n + (count - 1)) // count
+    longest = max(-(-(i + 1) * n // count) - i * n // count for i in range(count)) if count < n else min(n, 2)
+    shape = (count, longest)
+    offset = counting(longest).reshape((1, longest)).expand(shape)
+    lengths = (end - first).reshape((count, 1))
+    index = first.reshape((count, 1)).expand(shape) + offset
+    found = take(x, axis, index.minimum(n - 1))
+    tail = (1,) * (len(x.shape) - axis - 1)
+    inside = (offset < lengths.expand(shape)).reshape((*shape, *tail))
+    return found, inside, lengths.reshape((count, *tail))
+
+
+def adaptive_mean(x: UOp, sizes: tuple[int, ...]) -> UOp:
+    """Means of as many parts of the last axes as `sizes` says."""
+    rank = len(sizes)
+    space = x.shape[len(x.shape) - rank:]
+    if all(n % m == 0 for n, m in zip(space, sizes)):
+        return mean_pool(x, PoolOptions(tuple(n // m for n, m in zip(space, sizes))))
+    x = as_float(x)
+    for i, count in enumerate(sizes):
+        axis = len(x.shape) - rank + i
+        found, inside, lengths = _parts(x, axis, count)
+        x = divide(total(where(inside, found, 0), axis + 1), lengths.cast(x.dtype))
+    return x
+
+
+def adaptive_max(x: UOp, sizes: tuple[int, ...]) -> tuple[UOp, UOp]:
+    """The largest of as many parts of the last axes as `sizes` says, and their indices in the flattened space axes."""
+    rank = len(sizes)
+    lead, space = x.shape[:len(x.shape) - rank], x.shape[len(x.shape) - rank:]
+    if all(n % m == 0 for n, m in zip(space, sizes)):
+        values, indices = max_pool(x, PoolOptions(tuple(n // m for n, m in zip(space, sizes))), True)
+        assert indices is not None
+        return values, indices
+    index = counting(math.prod(space)).reshape(space)
+    inside: UOp | None = None
+    for i, count in enumerate(sizes):           # (c1, l1, c2, l2, ..): the parts, and the elements of each
+        index, here, _ = _parts(index, 2 * i, count)
+        here = here.reshape((*here.shape[:2], *(1, 1) * (rank - i - 1)))
+        here = here.reshape((1,) * (2 * rank - len(here.shape)) + here.shape)
+        inside = here if inside is None else _both(inside, here)
+    assert inside is not None
+    order = (*range(0, 2 * rank, 2), *range(1, 2 * rank, 2))
+    index, inside = (flatten(node.broadcast(index.shape).permute(order), rank) for node in (index, inside))
+    flat = x.reshape((*lead, math.prod(space)))
+    seen = where(inside, take(flat.detach(), len(lead), index), x.dtype.min)
+    best = arg_extreme(seen, o.AMAX, -1, True, "argmax")
+    indices = squeeze(gather_known(index.broadcast((*lead, *index.shape)), -1, best), -1)
+    # the first of equal ones gets the gradient, as in PyTorch
+    values = gather_known(flat, -1, flatten(indices, len(lead))).reshape(indices.shape)
+    return values, indices
+
+
+def _both(x: UOp, y: UOp) -> UOp:
+    shape = tuple(max(n, m) for n, m in zip(x.shape, y.shape))
+    return x.expand(shape) & y.expand(shape)

@@ -1,0 +1,118 @@
+"""Random numbers on nodes. In: shapes. Out: UOps whose numbers are fixed now, though they are computed later.
+
+Numbers are counted, not drawn: element i of the n-th random node is a function of (seed, n, i). So the order in which
+results are read changes nothing, and every device gives the same numbers. Seed and n are scalars that kernels are
+passed when they run, so each call runs the same compiled code. Does not know tensors.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+from glassgrad.base.settings import settings
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Cell, Random as RandomBits
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.symbolic import most
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor.formulas import elementary
+from glassgrad.tensor.formulas.arithmetic import at_most, divide, less, minimum, mul, sub, where
+from glassgrad.tensor.formulas.indexing import topk
+from glassgrad.tensor.formulas.movement import along, part, unsqueeze
+from glassgrad.tensor.formulas.order import SHORT
+from glassgrad.tensor.formulas.reductions import largest, running, total
+
+__all__ = ["integers", "standard_normal", "streams", "uniform", "weighted_draws"]
+
+
+class RandomStreams:
+    """The seed, and how many random tensors it has given."""
+
+    def __init__(self) -> None:
+        self.seed: UOp | None = None
+        self.count = 0
+
+    def start(self, seed: int) -> None:
+        self.seed, self.count = _scalar(seed & 0xFFFFFFFF), 0
+
+    def _begun(self) -> UOp:
+        if self.seed is None:
+            chosen = settings.SEED
+            self.start(chosen if chosen >= 0 else int.from_bytes(os.urandom(4), "little"))
+        assert self.seed is not None
+        return self.seed
+
+    def state(self) -> tuple[int, int]:
+        """All that decides the numbers to come: the seed and the count; chosen now, if nothing was drawn yet."""
+        return int(self._begun().arg.value), self.count
+
+    def restore(self, seed: int, count: int) -> None:
+        """Go on from a `state`."""
+        self.start(seed)
+        self.count = count
+
+    def bits(self, shape: tuple[int, ...]) -> UOp:
+        seed = self._begun()
+        self.count += 1
+        bits = RandomBits(tuple(map(most, shape)))       # an element's number does not depend on a variable's value
+        return UOp(o.RANDOM, dtypes.uint64, (seed, _scalar(self.count & 0xFFFFFFFF)), bits).shrink(
+            [(0, n) for n in shape])
+
+
+def _scalar(value: int) -> UOp:
+    return UOp(o.SCALAR, dtypes.uint32, (), Cell(value))
+
+
+streams = RandomStreams()
+
+
+def _fraction(word: UOp, dtype: DType) -> UOp:
+    """A 32-bit word as a number in [0, 1): as many of its upper bits as the type holds exactly."""
+    keep = dtype.mantissa + 1
+    return (word >> (32 - keep)).cast(dtypes.int32).cast(dtype) * 2.0 ** -keep
+
+
+def uniform(shape: tuple[int, ...], dtype: DType) -> UOp:
+    """Numbers in [0, 1)."""
+    bits = streams.bits(shape)
+    if dtype is dtypes.float64:
+        return (bits >> 11).cast(dtype) * 2.0 ** -53
+    return _fraction(bits.cast(dtypes.uint32), dtype)
+
+
+def standard_normal(shape: tuple[int, ...], dtype: DType) -> UOp:
+    """Numbers of mean 0 and deviation 1, by Box and Muller: a length and an angle from the two words."""
+    bits = streams.bits(shape)
+    wide = dtype.accumulator
+    u, v = bits.cast(dtypes.uint32), (bits >> 32).cast(dtypes.uint32)
+    if wide is dtypes.float64:
+        length, turn = (u.cast(wide) + 0.5) * 2.0 ** -32, v.cast(wide) * 2.0 ** -32
+    else:
+        length, turn = 1.0 - _fraction(u, wide), _fraction(v, wide)
+    return ((elementary.log(length) * -2.0).sqrt() * ((0.25 - turn) * (2 * math.pi)).sin()).cast(dtype)
+
+
+def integers(shape: tuple[int, ...], low: int, high: int) -> UOp:
+    """Integers from low up to, not including, high, as int64."""
+    bits, span = streams.bits(shape), high - low
+    if span <= 1 << 32:      # the upper half of word * span: even to one part in 2^32 / span
+        chosen = ((bits & 0xFFFFFFFF) * span) >> 32
+    else:
+        chosen = bits % span
+    return chosen.cast(dtypes.int64) + low
+
+
+def weighted_draws(weights: UOp, count: int, replacement: bool) -> UOp:
+    """Indices drawn with the weights of each row (rows, n); without replacement none comes twice."""
+    weights = weights if weights.dtype is dtypes.float64 else weights.cast(dtypes.float32)
+    rows, n = weights.shape
+    if not replacement and count > 1:
+        # the largest of ln(u) / w: the first of exponential clocks (Efraimidis and Spirakis, 2006)
+        clocks = divide(elementary.log(sub(1, uniform((rows, n), weights.dtype))), weights)
+        return topk(where(weights.eq(0), -math.inf, clocks), count, 1, True, SHORT)[1]
+    heights = running(o.ADD, weights, 1)           # the index where the running sum passes a random height
+    drawn = mul(uniform((rows, count), weights.dtype), part(heights, 1, n - 1, n))
+    passed = at_most(unsqueeze(heights, 1), unsqueeze(drawn, 2)).cast(dtypes.int32)
+    last = largest(where(less(0, weights), along(n, 1, weights.shape), 0), 1, keepdim=True)
+    return minimum(total(passed, 2, dtype=dtypes.int32), last)       # rounding cannot pass the last weight

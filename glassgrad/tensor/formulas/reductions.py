@@ -1,0 +1,210 @@
+"""Many values to one, on nodes: sums, products, extremes, running sums. In: UOps, axes as users write them. Out: UOps.
+
+Sums, products and running sums of floats of 16 bits are taken in float32 and rounded once. Does not know tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from glassgrad.base.errors import ShapeError
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Scan
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.symbolic import Length
+from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.tensor.autograd.autocast import exact
+from glassgrad.tensor.broadcast import Axis, resolve_axes, resolve_axis
+from glassgrad.tensor.formulas import elementary
+from glassgrad.tensor.formulas.arithmetic import (
+    absolute,
+    as_float,
+    divide,
+    in_accumulator,
+    is_nan,
+    mul,
+    power,
+    square,
+    sub,
+    where,
+)
+from glassgrad.tensor.formulas.movement import along, flatten
+
+__all__ = ["all_true", "any_true", "arg_extreme", "count", "largest", "logsumexp", "mean", "norm", "product", "reduce",
+           "refuse_empty", "running", "running_extreme", "smallest", "standard_deviation", "sum_dtype", "total",
+           "variance"]
+
+_WORDS = {o.SUM: "sum", o.PROD: "prod", o.AMAX: "max", o.AMIN: "min"}
+
+
+def sum_dtype(dtype: DType) -> DType:
+    """The type of a sum: small integers and bools are summed in 32 bits."""
+    if dtype.kind == "f" or dtype.bits >= 32:
+        return dtype
+    return dtypes.uint32 if dtype.kind == "u" else dtypes.int32
+
+
+def reduce(op: Op, x: UOp, axis: Axis = None, keepdim: bool = False, dtype: DType | None = None) -> UOp:
+    """Axes folded by an op; they stay with size 1 if `keepdim`."""
+    axes = resolve_axes(axis, len(x.shape), _WORDS[op])
+    out = dtype or x.dtype
+    wide = out.accumulator if op is o.SUM or op is o.PROD else out
+    y = x.cast(wide).reduce(op, axes).cast(out)
+    return y if keepdim else y.reshape(tuple(n for i, n in enumerate(x.shape) if i not in axes))
+
+
+def count(x: UOp, axis: Axis, what: str) -> Any:
+    """How many values a reduction folds into one."""
+    return math.prod(x.shape[a] for a in resolve_axes(axis, len(x.shape), what))
+
+
+def refuse_empty(x: UOp, axis: Axis, what: str) -> None:
+    """An extreme of no values does not exist."""
+    if count(x, axis, what) == 0:
+        raise ShapeError(f"{what} of no values has no answer", given=f"shape {x.shape}, axis={axis}",
+                         expected="at least one value to choose from", fix="check for empty tensors before this line")
+
+
+# -- sums ----------------------------------------------------------------------------------------------------
+def total(x: UOp, axis: Axis = None, keepdim: bool = False, dtype: DType | None = None) -> UOp:
+    """The sum."""
+    return reduce(o.SUM, x, axis, keepdim, dtype or exact(sum_dtype(x.dtype)))
+
+
+def product(x: UOp, axis: Axis = None, keepdim: bool = False, dtype: DType | None = None) -> UOp:
+    """The product."""
+    return reduce(o.PROD, x, axis, keepdim, dtype or exact(sum_dtype(x.dtype)))
+
+
+def mean(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
+    """The average; of integers a float."""
+    x = as_float(x)
+    wide = x.cast(x.dtype.accumulator)
+    return divide(reduce(o.SUM, wide, axis, keepdim), count(x, axis, "mean")).cast(exact(x.dtype))
+
+
+def variance(x: UOp, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> UOp:
+    """The mean of squared distances from the mean, over n - correction."""
+    x = as_float(x)
+    wide = x.cast(x.dtype.accumulator)
+    squares = total(square(sub(wide, mean(wide, axis, keepdim=True))), axis, keepdim)
+    left = count(x, axis, "var") - correction
+    left = left if isinstance(left, Length) else max(0, left)      # one value less than none: NaN, as for none
+    return divide(squares, left).cast(x.dtype)
+
+
+def standard_deviation(x: UOp, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> UOp:
+    """The square root of the variance; of equal values 0, with a gradient of 0."""
+    x = as_float(x)
+    if x.dtype.accumulator is not x.dtype:
+        return standard_deviation(x.cast(x.dtype.accumulator), axis, keepdim, correction).cast(x.dtype)
+    spread = variance(x, axis, keepdim, correction)
+    flat = spread.eq(0)                                            # the root is too steep there
+    return where(flat, 0.0, where(flat, 1.0, spread).sqrt())
+
+
+def norm(x: UOp, p: float = 2, axis: Axis = None, keepdim: bool = False) -> UOp:
+    """(sum |x|^p)^(1/p); p may be infinite, and 0 counts the values that are not 0. Powers, sums and roots of float16
+    and bfloat16 are taken in float32."""
+    if x.dtype.kind == "f" and x.dtype.accumulator is not x.dtype:
+        return norm(x.cast(x.dtype.accumulator), p, axis, keepdim).cast(exact(x.dtype))
+    size = absolute(x)
+    if p == 2:
+        return as_float(total(square(size), axis, keepdim)).sqrt()
+    if p == math.inf or p == -math.inf:
+        return largest(size, axis, keepdim) if p > 0 else smallest(size, axis, keepdim)
+    if p == 0:
+        return total(size.ne(0).cast(as_float(x).dtype), axis, keepdim)
+    if p == 1:
+        return total(size, axis, keepdim)
+    return power(total(power(size, p), axis, keepdim), 1.0 / p)
+
+
+def logsumexp(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
+    """ln of the sum of e^x, without overflow."""
+    x = as_float(x)
+    if count(x, axis, "logsumexp") == 0:
+        return in_accumulator(elementary.log, total(x, axis, keepdim))
+    top = largest(x, axis, keepdim=True).detach()
+    top = top.abs().eq(math.inf).where(0.0, top)
+    found = in_accumulator(elementary.log, total(in_accumulator(elementary.exp, sub(x, top)), axis, keepdim))
+    return found + top.reshape(found.shape).cast(found.dtype)
+
+
+# -- extremes ------------------------------------------------------------------------------------------------
+def largest(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
+    """The largest value; NaN if there is one."""
+    refuse_empty(x, axis, "max")
+    return reduce(o.AMAX, x, axis, keepdim)
+
+
+def smallest(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
+    """The smallest value; NaN if there is one."""
+    refuse_empty(x, axis, "min")
+    return reduce(o.AMIN, x, axis, keepdim)
+
+
+def arg_extreme(x: UOp, op: Op, axis: int | None, keepdim: bool, what: str) -> UOp:
+    """The index of the extreme along an axis, the first of equals; without an axis, in the flattened node."""
+    if axis is None:
+        found = arg_extreme(flatten(x), op, 0, False, what)
+        return found.reshape((1,) * len(x.shape)) if keepdim else found
+    at = resolve_axis(axis, len(x.shape), what)
+    if not x.shape:
+        return const(0, dtypes.default_int)
+    refuse_empty(x, at, what)
+    n = x.shape[at]
+    chosen = x.eq(x.reduce(op, (at,)).expand(x.shape))
+    if x.dtype.kind == "f":
+        chosen = chosen | is_nan(x)          # a NaN is the extreme, and equals nothing
+    first = chosen.where(along(n, at, x.shape, dtypes.default_int), n).reduce(o.AMIN, (at,))
+    return first if keepdim else first.reshape(x.shape[:at] + x.shape[at + 1:])
+
+
+def any_true(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
+    """Whether any value differs from zero."""
+    return reduce(o.AMAX, x.cast(dtypes.bool), axis, keepdim)
+
+
+def all_true(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
+    """Whether all values differ from zero."""
+    return reduce(o.AMIN, x.cast(dtypes.bool), axis, keepdim)
+
+
+# -- running -------------------------------------------------------------------------------------------------
+def running(op: Op, x: UOp, axis: int, dtype: DType | None = None) -> UOp:
+    """Each value combined with all before it along an axis."""
+    out = dtype or x.dtype
+    names = {o.ADD: "cumsum", o.MUL: "cumprod", o.MAX: "cummax", o.MIN: "cummin"}
+    at = resolve_axis(axis, len(x.shape), names[op])
+    x = x.cast(out)
+    return UOp(o.SCAN, out.accumulator, (x.cast(out.accumulator),), Scan(at, op)).cast(out) if x.shape else x
+
+
+def running_extreme(op: Op, x: UOp, axis: int) -> tuple[UOp, UOp]:
+    """The extreme so far along an axis, and its index (of equal ones the latest)."""
+    found = running(op, x, axis)
+    if not x.shape:
+        return found, const(0, dtypes.int32)
+    at = resolve_axis(axis, len(x.shape), "cummax")
+    reached = x.eq(found) | is_nan(x) if x.dtype.kind == "f" else x.eq(found)
+    return found, running(o.MAX, reached.where(along(x.shape[at], at, x.shape), 0), at)
+
+
+def mean_square(x: UOp, axis: Axis, keepdim: bool = True) -> UOp:
+    """The mean of the squares."""
+    return mean(mul(x, x), axis, keepdim)
+
+
+# -- skipping NaN --------------------------------------------------------------------------------------------
+def nan_sum(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
+    """The sum of all that is not NaN."""
+    return total(where(is_nan(x), 0, x), axis, keepdim)
+
+
+def nan_mean(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
+    """The mean of all that is not NaN."""
+    counted = is_nan(x).logical_not().cast(x.dtype)
+    return divide(nan_sum(x, axis, keepdim), total(counted, axis, keepdim))

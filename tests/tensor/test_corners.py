@@ -1,0 +1,41 @@
+"""Corners where results were wrong or calls were refused: comparisons with None, the order of `where`, float16 norms,
+empty results of transposed convolutions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from glassgrad import InputError, Tensor, dtypes
+
+
+def test_a_tensor_is_not_none() -> None:
+    x = Tensor([1.0, 2.0])
+    assert (x == None) is False and (x != None) is True and None not in [x]          # noqa: E711
+
+
+def test_where_on_a_float_condition_with_bool_values_shows_the_right_order() -> None:
+    x = Tensor([-1.0, 0.0, 2.0])
+    with pytest.raises(InputError, match="condition.where"):
+        x.where(x > 0, x ** 3)
+    assert (x > 0).where(x ** 3, x).tolist() == [-1.0, 0.0, 8.0]
+    assert x.where(x, x ** 3).tolist() == [-1.0, 0.0, 2.0]          # a float condition with float values is allowed
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_norms_of_16_bits_are_taken_in_float32(kind: str) -> None:
+    values = np.array([[300.0, 400.0], [3e-5, 4e-5], [1000.0, 1000.5]], np.float32)
+    ours, theirs = Tensor(values).cast(kind), torch.tensor(values).to(getattr(torch, kind))
+    pairs = [(ours.norm(dim=1), theirs.norm(dim=1)), (ours.std(axis=1), theirs.std(dim=1)),
+             (ours.var(axis=1), theirs.var(dim=1)), (ours.norm(3, 1), theirs.norm(3, dim=1)),
+             (ours.normalize(dim=1), torch.nn.functional.normalize(theirs, dim=1)),
+             (ours.rms_norm(eps=1e-6), torch.nn.functional.rms_norm(theirs, (2,), eps=1e-6))]
+    for found, wanted in pairs:
+        assert found.dtype is getattr(dtypes, kind)
+        np.testing.assert_allclose(found.float().numpy(), wanted.float().numpy(), rtol=1e-2, atol=1e-7)
+
+
+def test_a_transposed_convolution_may_be_empty() -> None:
+    ours = Tensor.ones(1, 1, 2).conv_transpose2d(Tensor.ones(1, 1, 1), padding=1)
+    assert ours.shape == (1, 1, 0) and ours.tolist() == [[[]]]
