@@ -85,13 +85,13 @@ class TinygradTensor(Tensor):
         return super().gelu(approximate)
 
     # -- gradients ----------------------------------------------------------------------------------------------
-    def clone(self, device: str | None = None) -> Self:
+    def clone(self, device: str | None = None, **spelling: Any) -> Self:
         """A copy with memory of its own, and a copy of the gradient.
 
         >>> TinygradTensor([1.0]).clone().tolist()
         [1.0]
         """
-        made = super().clone(device)
+        made = super().clone(device, **spelling)
         if self.grad is not None:
             made.grad = self.grad.clone(device)
         return made

@@ -21,19 +21,23 @@ class TorchTensor(Tensor):
     """
     __slots__ = ()
 
-    def max(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None) -> Any:
+    def max(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None, **spelling: Any) -> Any:
         """The largest value; along an axis the values and their indices; beside another tensor the larger of each pair.
 
         >>> TorchTensor([[1, 5], [7, 2]]).max(0).indices.tolist()
         [1, 0]
         """
-        return super().max(None, keepdim, dim=axis) if isinstance(axis, int) else super().max(axis, keepdim, dim=dim)
+        if isinstance(axis, int):
+            axis, dim = None, axis
+        return super().max(axis, keepdim, dim=dim, **spelling)
 
-    def min(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None) -> Any:
+    def min(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None, **spelling: Any) -> Any:
         """The smallest value; along an axis the values and their indices; beside another tensor the smaller of each
         pair.
 
         >>> TorchTensor([[1, 5], [7, 2]]).min(0).values.tolist()
         [1, 2]
         """
-        return super().min(None, keepdim, dim=axis) if isinstance(axis, int) else super().min(axis, keepdim, dim=dim)
+        if isinstance(axis, int):
+            axis, dim = None, axis
+        return super().min(axis, keepdim, dim=dim, **spelling)
