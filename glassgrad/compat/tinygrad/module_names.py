@@ -47,7 +47,7 @@ _LAZY: Names = {**_of(f"{HERE}.kernel_nodes", "LazyBuffer"), **_of(f"{HERE}.olde
 _DTYPE: Names = {
     **_TYPES, **_NUMPY_TYPES, "to_dtype": "glassgrad.compiler.graph.dtype:dtype_by_name",
     **_of(f"{HERE}.older_names", "least_upper_dtype", "least_upper_float", "DTypeLike", "ConstType"),
-    **_of(f"{HERE}.kernel_nodes", "AddrSpace"), "sum_acc_dtype": "glassgrad.tensor.methods.reduce:sum_dtype",
+    **_of(f"{HERE}.kernel_nodes", "AddrSpace"), "sum_acc_dtype": "glassgrad.tensor.formulas.reductions:sum_dtype",
     **_of(f"{HERE}.absent_classes", "ImageDType", "PtrDType"),
     **_of(f"{HERE}.dtype_functions", "_to_torch_dtype", "_from_torch_dtype")}
 _SCHEDULE: Names = {
