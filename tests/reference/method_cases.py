@@ -805,7 +805,7 @@ x.zero_()
 
 # tested in another file: what is random, what a device or a graph is, what only this library or tinygrad has
 ELSEWHERE: dict[str, str] = {name: file for file, names in {
-    "test_api_calls.py": """as_param call callify const decode_hevc_frame from_uop from_url fs_load fs_store
+    "test_api_calls.py": """as_param fuse call callify const decode_hevc_frame from_uop from_url fs_load fs_store
         invalids kernelize linear_with_vars llvm_bf16_cast random_bits schedule_linear schedule_with_vars
         unique_const""",
     "test_api_functions.py": """bernoulli exponential gumbel hash keccak manual_seed max_shape multinomial randperm
@@ -823,7 +823,7 @@ ELSEWHERE: dict[str, str] = {name: file for file, names in {
     "test_interop.py": "data from_blob from_dlpack from_torch numpy torch",
     "test_memory_use.py": "memory_plan",
     "test_nn_training.py": "no_grad train",
-    "test_schedule.py": "fuse schedule",
+    "test_schedule.py": "schedule",
     "test_tensor_creation.py": """glorot_uniform kaiming_normal kaiming_uniform normal rand randint randn scaled_uniform
         uniform""",
     "test_tensor_device.py": "device to_",

@@ -11,6 +11,7 @@ import pytest
 from graph_fuzzer import Maker, check_seed, listing
 
 from glassgrad.base.settings import Context
+from glassgrad.compiler import pipeline
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import substitute, toposort
 from glassgrad.compiler.graph.uop import UOp
@@ -49,14 +50,14 @@ def test_the_fuzzer_is_the_same_for_the_same_seed_and_varied() -> None:
 
 def test_the_fuzzer_finds_and_shrinks_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where x + y is computed as x - y, the report names the seed, the device, both values and a small graph."""
-    right = engine.rewrite
+    right = pipeline.rewrite
 
     def wrong(sinks: Sequence[UOp], *rules: Any) -> list[UOp]:
         sinks = right(sinks, *rules)
         return substitute(sinks, {n: UOp(o.SUB, n.dtype, n.src) for n in toposort(sinks)
                                   if n.op is o.ADD and n.dtype.is_float})
 
-    monkeypatch.setattr(engine, "rewrite", wrong)
+    monkeypatch.setattr(pipeline, "rewrite", wrong)
     monkeypatch.setattr(engine, "_known", {})               # nobody else shall find these schedules
     with pytest.raises(AssertionError) as caught:
         for seed in range(1, 30):

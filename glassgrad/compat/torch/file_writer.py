@@ -33,6 +33,7 @@ _TYPE_NAMES = {dtypes.fp8e4m3: "float8_e4m3fn", dtypes.fp8e5m2: "float8_e5m2"}
 def torch_file(value: Any) -> bytes:
     """The file of a value.
 
+    >>> from glassgrad import nn
     >>> content = torch_file({"weight": Tensor([1.0, 2.0]), "epoch": 3})
     >>> nn.state.torch_load(content)["weight"].tolist()
     [1.0, 2.0]

@@ -34,7 +34,8 @@ class LRScheduler:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         given = (*args[:1], *([kwargs["optimizer"]] if "optimizer" in kwargs else []))
-        if given and "optimizer" in cls.__init__.__annotations__ and not isinstance(given[0], Optimizer):
+        first = next(iter(cls.__init__.__annotations__), "")
+        if given and first == "optimizer" and not isinstance(given[0], Optimizer):
             raise InputError("a schedule needs an optimizer", given=f"{given[0]!r} of type {type(given[0]).__name__}",
                              expected="an optimizer of nn.optim", fix=f"write {cls.__name__}(optimizer, ...)")
         check_call(cls, "nn.optim.lr_scheduler", args, kwargs)
