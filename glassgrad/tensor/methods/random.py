@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from glassgrad.base.errors import InputError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Cell, Random as RandomBits
+from glassgrad.compiler.graph.arguments import Cell, RandomBits
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
