@@ -27,13 +27,13 @@ from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-from glassgrad.compiler.graph.rules.invariant_axes import narrow
+from glassgrad.compiler.graph.rules.invariant_axes import reduce_fewer_axes
 from glassgrad.compiler.graph.rules.nested_sums import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.device_placement import place_on_devices
 from glassgrad.compiler.schedule.fusion import fuse
-from glassgrad.compiler.schedule.kernel_groups import Group, group_results
+from glassgrad.compiler.schedule.kernel_groups import KernelGroup, group_results
 from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels, describe_graph
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class GraphWork:
     inputs: list[UOp]                                 # these leaves, by slot
     device: str                                       # where a value is made that reads nothing
     stored: dict[UOp, str] = field(default_factory=dict)         # nodes that get memory, with the reason
-    groups: list[Group] = field(default_factory=list)            # results by kernel, in the order they run
+    groups: list[KernelGroup] = field(default_factory=list)            # results by kernel, in the order they run
     schedule: Schedule = field(default_factory=Schedule)
 
 
@@ -149,7 +149,7 @@ def fold(work: GraphWork) -> None:
 @compiler_pass(GRAPH, "graph/rules/invariant_axes.py", OPTIMIZING)
 def invariant_axes(work: GraphWork) -> None:
     """Reduce no axis along which the source is constant."""
-    work.sinks = narrow(work.sinks)
+    work.sinks = reduce_fewer_axes(work.sinks)
 
 
 @compiler_pass(GRAPH, "graph/rules/nested_sums.py", OPTIMIZING, FOLDED)

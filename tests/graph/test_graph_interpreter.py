@@ -22,7 +22,7 @@ from glassgrad.compiler.check.graph_interpreter import (
     to_storage,
 )
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Axes, Cell, Random, Scan, Scatter
+from glassgrad.compiler.graph.arguments import Axes, Cell, RandomBits, Scan, Scatter
 from glassgrad.compiler.graph.dtype import ALL, DType, convert, dtypes
 from glassgrad.compiler.graph.uop import UOp, const
 
@@ -45,13 +45,7 @@ def gather(rows: UOp, index: UOp) -> UOp:
 # -- elementwise ------------------------------------------------------------------------------------------------------
 def has(op: o.Op, dtype: DType) -> bool:
     """Whether the op is defined on the type."""
-    if op in (o.DIV, o.RECIP, o.SQRT, o.EXP2, o.LOG2, o.SIN, o.TRUNC):
-        return dtype.kind == "f"
-    if op in (o.IDIV, o.MOD, o.SHL, o.SHR):
-        return dtype.kind in "iu"
-    if op in (o.AND, o.OR, o.XOR, o.NOT):
-        return dtype.kind != "f"
-    return not (op in (o.NEG, o.ABS, o.SUB, o.MULACC) and dtype.kind == "b")
+    return dtype.kind in op.takes
 
 
 @pytest.mark.parametrize("op, dtype", [(op, d) for op in o.Ops if op in o.ELEMENTWISE and op.meaning
@@ -281,13 +275,13 @@ def test_philox_gives_the_known_answers_of_its_authors(counter, key, expected):
 
 def test_random_counts_elements_in_row_major_order():
     seed, stream = const(7, dtypes.uint32), UOp(o.SCALAR, dtypes.uint32, (), Cell(3))
-    bits = interpret([UOp(o.RANDOM, dtypes.uint64, (seed, stream), Random((2, 3)))], {})[0]
+    bits = interpret([UOp(o.RANDOM, dtypes.uint64, (seed, stream), RandomBits((2, 3)))], {})[0]
     assert bits.shape == (2, 3) and bits.dtype == np.uint64
     for i, word in enumerate(bits.ravel()):
         low, high = philox(i, 3, 7)
         assert int(word) == int(low) | int(high) << 32
     stream.arg.value = 4
-    again = interpret([UOp(o.RANDOM, dtypes.uint64, (seed, stream), Random((2, 3)))], {})[0]
+    again = interpret([UOp(o.RANDOM, dtypes.uint64, (seed, stream), RandomBits((2, 3)))], {})[0]
     assert not (again == bits).any()
 
 

@@ -62,7 +62,7 @@ class Watch:
             raise fail(at, int(writers[at]), "stores where another task stored in the same phase")
 
 
-class Memory:
+class CheckedMemory:
     """One buffer or LOCAL memory. `array` is flat; of private memory it has a row for each task that runs now."""
 
     def __init__(self, name: str, dtype: DType, array: Array, private: bool = False):
@@ -72,7 +72,7 @@ class Memory:
         self.watch: Watch | None = None
 
     def check(self, index: Array, active: Array, what: str, place: Place) -> None:
-        """Every active index must lie inside; arrays of one shape."""
+        """Every active index must be inside; arrays of one shape."""
         outside = ((index < 0) | (index >= self.size)) & active
         if outside.any():
             at = int(outside.argmax())

@@ -1,7 +1,7 @@
 """Run a kernel's loop tree with NumPy, exactly as compiler/lower/loops.py defines it: the reference of every generated
 kernel.
 
-In: a `Kernel` and its arguments. Out: the arguments' arrays, stored into. Knows nothing of renderers or devices.
+In: a `Kernel` and its arguments. Out: the arguments' arrays, stored into. Does not know renderers or devices.
 
 Values carry named axes (named_axes.py): one for all tasks, and one for each wide range they depend on. So tasks and
 wide loops run as NumPy arrays, every statement for all iterations before the next, which is what "jammed" means; only
@@ -19,9 +19,9 @@ import numpy as np
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.check import loop_analysis as facts
-from glassgrad.compiler.check.checked_memory import Memory, Watch, poisoned
+from glassgrad.compiler.check.checked_memory import CheckedMemory, Watch, poisoned
 from glassgrad.compiler.check.graph_interpreter import array_type, evaluate, philox
-from glassgrad.compiler.check.named_axes import Array, Axes, Axis, Wide, any_over, binary, constant, fold, last
+from glassgrad.compiler.check.named_axes import Array, Axis, NamedAxes, Wide, any_over, binary, constant, fold, last
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import convert
 from glassgrad.compiler.graph.node import toposort
@@ -51,16 +51,15 @@ from glassgrad.compiler.lower.loops import (
 AT_ONCE = 1 << 22       # elements of index space that are computed together: bounds the memory used
 TASKS = "tasks"         # the axis of all tasks; every other axis is a RANGE
 ALWAYS = Wide(np.asarray(True))
-_IN_A_ROW = {o.ADD: np.add, o.MUL: np.multiply, o.MAX: np.maximum, o.MIN: np.minimum}      # all of loop_facts.SUMS
 
 
 def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
     """Run a kernel. `arguments[slot]` is a flat array of the PARAM's storage type, or a number where that is a scalar.
 
     Raises `Bug`, naming kernel, memory, index and iteration, where the tree is wrong: an access outside its memory,
-    tasks that meet in one element, a register read before it is assigned.
+    tasks that use one element, a register read before it is assigned.
     """
-    memories: dict[UOp, Memory] = {}
+    memories: dict[UOp, CheckedMemory] = {}
     scalars: dict[UOp, Wide] = {}
     for param in kernel.params:
         argument, name = arguments[param.arg.slot], f"param {param.arg.slot}"
@@ -71,10 +70,10 @@ def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
         if argument.dtype != wanted or argument.shape != (param.size,):
             raise Bug(f"{name} of kernel {kernel.name} takes a flat array of {param.size} {wanted}, "
                       f"not {argument.dtype}{list(argument.shape)}")
-        memories[param] = Memory(name, param.dtype, argument)
+        memories[param] = CheckedMemory(name, param.dtype, argument)
     stored = [s.memory for p in kernel.phases for s in walk(p.body) if isinstance(s, Store)]
     for memory in dict.fromkeys(m for m in stored if m.op is o.LOCAL and m.arg.home == "shared"):
-        memories[memory] = Memory(memory.arg.name, memory.dtype, poisoned(memory.dtype, (memory.arg.size,)))
+        memories[memory] = CheckedMemory(memory.arg.name, memory.dtype, poisoned(memory.dtype, (memory.arg.size,)))
     for number, phase in enumerate(kernel.phases):
         with np.errstate(all="ignore"):
             _PhaseRun(kernel, number, phase, memories, scalars).run()
@@ -83,7 +82,7 @@ def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
 class _PhaseRun:
     """One phase: its tasks in chunks, each chunk a walk over the statements."""
 
-    def __init__(self, kernel: Kernel, number: int, phase: Phase, memories: dict[UOp, Memory],
+    def __init__(self, kernel: Kernel, number: int, phase: Phase, memories: dict[UOp, CheckedMemory],
                  scalars: dict[UOp, Wide]):
         self.title = f"phase {number} of kernel {kernel.name}"
         self.written = [p for p in kernel.params if p.arg.slot in kernel.written] if kernel.written else kernel.params
@@ -97,7 +96,7 @@ class _PhaseRun:
                                           and s.memory.op is o.LOCAL and s.memory.arg.home == "worker"))
         self.as_axes = {s for s in loops if s.kind == LOOP and facts.is_axis(s) and self._stores_apart(s)}
         self.plans: dict[UOp, list[tuple[UOp, bool]]] = {}      # what to compute in order, and what of it is fixed
-        self.axes = Axes()
+        self.axes = NamedAxes()
         # while running
         self.first_task = 0
         self.tasks = Wide(np.arange(1), (TASKS,))          # positions in the chunk that runs now
@@ -128,7 +127,7 @@ class _PhaseRun:
             self.counters[loop.range] = Wide(values.astype(np.int64), (TASKS,))
             mask = self._before_stop(loop, mask)
         for memory in self.private:
-            self.memories[memory] = Memory(memory.arg.name, memory.dtype,
+            self.memories[memory] = CheckedMemory(memory.arg.name, memory.dtype,
                                            poisoned(memory.dtype, (count, memory.arg.size)), private=True)
         self._run(self.body, mask)
 
@@ -159,16 +158,16 @@ class _PhaseRun:
         range_, size = loop.range, loop.range.arg.size
         if range_ in self.counters:
             raise Bug(f"{self.title} opens the loop {range_.arg.name} inside itself")
-        room = max(1, AT_ONCE // self._open_size() // facts.width(loop.body))
+        step = max(1, AT_ONCE // self._open_size() // facts.width(loop.body))
         if loop.kind in WIDE:
             self._slice(loop, mask, 0, size, self.open_wide)
         elif loop in self.as_axes:
-            for start in range(0, size, room):
-                self._slice(loop, mask, start, min(size, start + room), self.along)
+            for start in range(0, size, step):
+                self._slice(loop, mask, start, min(size, start + step), self.along)
                 self.registers = {r: last(v, range_) for r, v in self.registers.items()}
         elif loop.kind == TASK and not any(isinstance(s, Store) and s.memory in self.private for s in walk(loop.body)):
-            for start in range(0, size, room):
-                self._slice(loop, mask, start, min(size, start + room), self.open_wide)
+            for start in range(0, size, step):
+                self._slice(loop, mask, start, min(size, start + step), self.open_wide)
                 self.registers = {r: v for r, v in self.registers.items() if range_ not in v.axes}   # they end here
         else:
             stop = Wide(np.asarray(size)) if loop.stop is None else self._value(loop.stop, mask)
@@ -213,7 +212,7 @@ class _PhaseRun:
             whole = np.broadcast_shapes(start.shape, values.shape)
             steps = np.concatenate([np.broadcast_to(start, (*whole[:at], 1, *whole[at + 1:])),
                                     np.broadcast_to(values, whole)], at)
-            sums = _IN_A_ROW[s.combine].accumulate(steps, at, steps.dtype)
+            sums = getattr(np, str(s.combine.ufunc)).accumulate(steps, at, steps.dtype)
             result = Wide(sums[(slice(None),) * at + (slice(1, None),)], axes)
         else:
             result = self._apply(step, [old, value])
@@ -360,7 +359,7 @@ class _PhaseRun:
             raise Bug(f"{self.title} {what} where a condition on {stray[0].arg.name} holds, "
                       f"but nothing else in the statement depends on that")
 
-    def _memory(self, node: UOp) -> Memory:
+    def _memory(self, node: UOp) -> CheckedMemory:
         if node not in self.memories and node not in self.private:
             raise Bug(f"{self.title} uses {node}, which is no parameter and never stored to")
         return self.memories[node]
@@ -393,7 +392,7 @@ class _PhaseRun:
                 names.append(f"{r.arg.name}={counter.array[spots[r]]}")
         return ", ".join(names) or "the only iteration"
 
-    def _race(self, memory: Memory, index: Array, place: Callable[[int], str]) -> Callable[[int, int, str], Bug]:
+    def _race(self, memory: CheckedMemory, index: Array, place: Callable[[int], str]) -> Callable[[int, int, str], Bug]:
         def fail(at: int, other: int, what: str) -> Bug:
             who = "several tasks" if other < 0 else f"task {self._task_name(other)}"
             return Bug(f"{self.title} {what}: {memory.name}[{index[at]}], at {place(at)}; the other is {who}")

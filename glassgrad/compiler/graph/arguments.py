@@ -1,4 +1,4 @@
-"""What an op is told besides its sources. In: nothing. Out: one small named tuple per op that has an argument.
+"""Arguments of ops, besides their sources. In: nothing. Out: one small named tuple per op that has an argument.
 
 Named tuples, because they hash in C, which interning lives on, and `node.arg.axis` says what `arg[0]` does not.
 """
@@ -65,7 +65,7 @@ class Scan(NamedTuple):
     combine: Op
 
 
-class Random(NamedTuple):
+class RandomBits(NamedTuple):
     shape: Shape
 
 
@@ -73,7 +73,7 @@ class Iota(NamedTuple):
     shape: Shape                             # (n,)
 
 
-class Place(NamedTuple):
+class OnDevice(NamedTuple):
     device: str
 
 
@@ -113,7 +113,7 @@ class Local(NamedTuple):
     home: str                                # worker: private to a task; shared: seen by all tasks of the launch
 
 
-class Fold(NamedTuple):
+class FoldOver(NamedTuple):
     combine: Op
 
 

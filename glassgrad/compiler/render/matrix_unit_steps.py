@@ -26,7 +26,7 @@ class Rows(NamedTuple):
     source: UOp            # the expression that says so: the LOAD, or the index of a store
 
 
-class Step(NamedTuple):
+class MatrixStep(NamedTuple):
     """total += left * right."""
     unit: MatrixUnit
     left: Rows
@@ -45,12 +45,12 @@ def matrix_axes(register: UOp, units: Set[UOp]) -> tuple[UOp, UOp]:
 
 
 def rows_at(memory: UOp, index: UOp, source: UOp, register: UOp, units: Set[UOp]) -> Rows:
-    """Where the elements of a register's matrix lie in memory: row by row, neighbours side by side."""
+    """Where the elements of a register's matrix are in memory: row by row, neighbours side by side."""
     row, column = matrix_axes(register, units)
     return _rows(memory, index, source, row, {column: 1}, units)
 
 
-def step_of(statement: Accumulate, units: Set[UOp], known: Iterable[MatrixUnit]) -> Step:
+def step_of(statement: Accumulate, units: Set[UOp], known: Iterable[MatrixUnit]) -> MatrixStep:
     """A sum of products as one instruction of one of the known units."""
     register, value = statement.register, statement.value
     row, column = matrix_axes(register, units)
@@ -68,7 +68,7 @@ def step_of(statement: Accumulate, units: Set[UOp], known: Iterable[MatrixUnit])
         a = _rows(left.src[0], left.src[1], left, row, {word: unit.pieces, piece: 1}, units)
     else:
         a = _words(left, row, {word: 1}, piece, units)
-    return Step(unit, a, _words(right, word, {column: 1}, piece, units))
+    return MatrixStep(unit, a, _words(right, word, {column: 1}, piece, units))
 
 
 def _words(element: UOp, row: UOp, within: dict[UOp, int], piece: UOp, units: Set[UOp]) -> Rows:
@@ -88,5 +88,5 @@ def _rows(memory: UOp, index: UOp, source: UOp, row: UOp, within: dict[UOp, int]
     inside = {a: k for a, k in terms.items() if a in units}
     step = inside.pop(row, 0)
     if inside != within or source.op is o.LOAD and len(source.src) > 2:
-        raise Bug(f"the rows of a matrix in {memory} do not lie as a matrix unit reads them")
+        raise Bug(f"the rows of a matrix in {memory} are not laid out as a matrix unit reads them")
     return Rows(memory, constant, {a: k for a, k in terms.items() if a not in units}, step, source)

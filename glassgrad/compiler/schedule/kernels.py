@@ -1,6 +1,6 @@
 """Cut a graph into kernels. In: sinks over PARAM leaves, and which nodes live in memory. Out: `Schedule`.
 
-Each stored node becomes a kernel's result (kernel_groups.py: which share a kernel); what lies between it and other
+Each stored node becomes a kernel's result (kernel_groups.py: which share a kernel); what is between it and other
 stored nodes is its body. A kernel's graph reads and writes numbered PARAMs, so that equal kernels are equal graphs.
 """
 
@@ -19,7 +19,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import Length, Symbol, most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.fusion import LEAVES
-from glassgrad.compiler.schedule.kernel_groups import Group
+from glassgrad.compiler.schedule.kernel_groups import KernelGroup
 from glassgrad.compiler.schedule.partial_updates import Part, Update, part_of
 
 
@@ -67,7 +67,8 @@ class Schedule:
         return self.slots[item.slots[0]].nonempty
 
 
-def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str], groups: list[Group]) -> Schedule:
+def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str],
+                     groups: list[KernelGroup]) -> Schedule:
     """One kernel for each group of stored nodes; `inputs` are the PARAM leaves by slot, `reasons` the stored nodes."""
     slots = [Slot(p.shape, p.dtype, p.device) for p in inputs]
     place: dict[UOp, int] = {p: i for i, p in enumerate(inputs)}
@@ -109,7 +110,7 @@ def _plan_update(planned: Schedule, root: UOp, part: Part, memory: _Memory, size
 
 # -- one kernel's own graph ----------------------------------------------------------------------------------
 class _Memory:
-    """Where values lie, and pieces of values: step 7 of a loop over x[i] is the kernel of step 6, begun elsewhere."""
+    """Where values are, and pieces of values: step 7 of a loop over x[i] is the kernel of step 6, begun elsewhere."""
 
     def __init__(self, place: dict[UOp, int], reasons: dict[UOp, str], slots: list[Slot]):
         self.place, self.reasons, self.slots = place, reasons, slots

@@ -1,7 +1,7 @@
 """LLVM IR of a kernel. In: a `Kernel`, a `Target`. Out: the text of a module, already vectorized and in SSA form.
 
-The text is compiled without optimization passes, so it must be good as it stands: registers are SSA values joined by
-phis, values sit where `walk` puts them, an address is one pointer per loop level plus a constant. Spelling of memory
+The text is compiled without optimization passes, so it must be good as it is: registers are SSA values joined by
+phis, values are where `Walker` puts them, an address is one pointer per loop level plus a constant. Spelling of memory
 access is in `llvm_memory`, of arithmetic in `llvm_ops`.
 """
 
@@ -16,7 +16,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch import Places, function_name
 from glassgrad.compiler.render.llvm.amx import Matrices
 from glassgrad.compiler.render.llvm.llvm_memory import PAST
-from glassgrad.compiler.render.llvm.llvm_ops import TYPES, Value, is_literal, list_of, literal
+from glassgrad.compiler.render.llvm.llvm_ops import TYPES, LlvmValue, list_of, literal
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import NOTHING, SUMS, Flow, Walker
 
@@ -25,23 +25,23 @@ def render_llvm(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
     """A kernel as the text of an LLVM module with one function per phase."""
     declarations: dict[str, str] = {}
     places = Places(kernel)
-    functions = [Function(places, target, jammed, function_name(kernel, p), declarations, kernel.past)
+    functions = [LlvmFunction(places, target, jammed, function_name(kernel, p), declarations, kernel.past)
                  for p, jammed in enumerate(phases)]
     texts = [function.text() for function in functions]
     notes = [PAST] if any(function.went_past for function in functions) else []
     return "\n".join([*texts, *[f"declare {d}" for d in declarations.values()], *notes, ""])
 
 
-class Function(Matrices):
+class LlvmFunction(Matrices):
     """One phase of a kernel as one LLVM function."""
 
     def __init__(self, places: Places, target: Target, jammed: Jammed, name: str, declarations: dict[str, str],
                  past: tuple[int, ...]):
         Walker.__init__(self, jammed)
         self.target, self.name, self.tasks, self.declarations = target, name, jammed.tasks, declarations
-        self.registers: dict[UOp, Value] = {}
-        self.counters: dict[UOp, Value] = {}
-        self.counts: dict[UOp, dict[int, Value]] = {}       # of innermost loops: multiples of the counter
+        self.registers: dict[UOp, LlvmValue] = {}
+        self.counters: dict[UOp, LlvmValue] = {}
+        self.counts: dict[UOp, dict[int, LlvmValue]] = {}       # of innermost loops: multiples of the counter
         self.offsets, self.slots, self.splits = places.offsets, places.slots, {}
         self.matrix_terms = {}
         self.past, self.went_past = past, False
@@ -57,7 +57,7 @@ class Function(Matrices):
         return "\n".join([head, "entry:", *self.scopes[0].lines, "  ret void", "}"])
 
     def _count_tasks(self) -> None:
-        left = Value("%task", "i64")
+        left = LlvmValue("%task", "i64")
         for number, range_ in reversed(list(enumerate(self.tasks))):
             size = range_.arg.size
             if size == 1:
@@ -116,8 +116,8 @@ class Function(Matrices):
         around = self.scopes[-1]
         start, head, after = around.block, self.label("loop"), self.label("after")
         name = f"%{_plain(range_.arg.name)}_{self.labels}"     # apart: k1 of label 4 is not k of label 14
-        self.counters[range_] = Value(name, "i64")
-        counts: dict[int, Value] = {}
+        self.counters[range_] = LlvmValue(name, "i64")
+        counts: dict[int, LlvmValue] = {}
         if not flow.loops:
             self.counts[range_] = counts
         joins = []
@@ -127,7 +127,7 @@ class Function(Matrices):
             if register in flow.exposed or register not in flow.assigned:
                 before = self._before(register, statement)
                 self.names += 1
-                inside = Value(f"%v{self.names}", before.type, before.lanes)
+                inside = LlvmValue(f"%v{self.names}", before.type, before.lanes)
                 joins.append((register, inside, before))
                 self.registers[register] = inside
             else:
@@ -138,7 +138,8 @@ class Function(Matrices):
         self.leave()
         end, lines = scope.block, around.lines
         # the multiple that ends the loop, one that does not wrap around before
-        last = next((k for k in counts if 0 < k * int(limit.text) < 1 << 63), 1) if is_literal(limit) else 1
+        trips = None if limit.constant is None else int(limit.constant)
+        last = 1 if trips is None else next((k for k in counts if 0 < k * trips < 1 << 63), 1)
         counts.setdefault(last, self.counters[range_])
         lines += [f"  br label %{head}", f"{head}:"]
         lines += [f"  {c.text} = phi i64 [ 0, %{start} ], [ {c.text}.next, %{end} ]" for c in counts.values()]
@@ -148,21 +149,21 @@ class Function(Matrices):
         for k, c in counts.items():
             # frozen, so that LLVM does not take these counters apart again, which costs a third of its time
             lines += [f"  {c.text}.sum = add i64 {c.text}, {_wrapped(k)}", f"  {c.text}.next = freeze i64 {c.text}.sum"]
-        end_at = int(limit.text) * last if last > 1 else limit.text
+        end_at = limit.text if trips is None else trips * last
         lines += [f"  {name}.more = icmp ult i64 {counts[last].text}.next, {end_at}",
                   f"  br i1 {name}.more, label %{head}, label %{after}", f"{after}:"]
         around.block = after
         del self.counters[range_]
         self.counts.pop(range_, None)
 
-    def _before(self, register: UOp, statement: For) -> Value:
+    def _before(self, register: UOp, statement: For) -> LlvmValue:
         """A register's value before a loop that changes it: 0 where only a branch inside gives it one."""
         if register in self.registers or not any(isinstance(s, Assign) and s.register is register
                                                  for s in walk(statement.body)):
             return self.register(register)
         return self.wide(literal(0, register.dtype), self.widths[register])
 
-    def _trips(self, statement: For) -> Value:
+    def _trips(self, statement: For) -> LlvmValue:
         size, stop = statement.range.arg.size, statement.stop
         whole = literal(size, dtypes.index)
         if stop is None:
@@ -171,7 +172,7 @@ class Function(Matrices):
         return limit if ix.bounds(stop)[1] <= size else self.call("llvm.smin", "i64", 0, limit, whole)
 
     # -- registers and values ------------------------------------------------------------------------------------
-    def register(self, node: UOp) -> Value:
+    def register(self, node: UOp) -> LlvmValue:
         found = self.registers.get(node)
         if found is None:
             raise Bug(f"the register {node.arg}{[s.arg for s in node.src]} is read before it is assigned")
@@ -198,8 +199,8 @@ class Function(Matrices):
         else:
             more = self.operand(value, lanes)
             # the fresh value first: its NaN test is then not part of the chain from one iteration to the next
-            result = self.binary(combine, dtype, more, self.register(register)) if combine.commutative else \
-                self.binary(combine, dtype, self.register(register), more)
+            result = self.apply(combine, dtype, more, self.register(register)) if combine.commutative else \
+                self.apply(combine, dtype, self.register(register), more)
         self.registers[register] = result
 
     def store(self, statement: Store) -> None:
@@ -208,7 +209,7 @@ class Function(Matrices):
         else:
             super().store(statement)
 
-    def get(self, node: UOp) -> Value:
+    def get(self, node: UOp) -> LlvmValue:
         """The value of a node, computed now if it is not there."""
         op = node.op
         if op is o.CONST:
@@ -217,7 +218,7 @@ class Function(Matrices):
             return self.register(node)
         if op is o.RANGE:
             if node in self.lanes:
-                return list_of([str(i) for i in range(node.arg.size)], "i32")
+                return list_of(range(node.arg.size), "i32")
             if node in self.counts:
                 self.counts[node][1] = self.counters[node]
             return self.counters[node]
@@ -227,8 +228,8 @@ class Function(Matrices):
             found = self.home(node).values[node]
         return found  # type: ignore[no-any-return]
 
-    def operand(self, node: UOp, lanes: int = 0, type_: str | None = None) -> Value:
-        """A node's value as wide as asked for. Lane indices may be i32 inside; they leave as their own type."""
+    def operand(self, node: UOp, lanes: int = 0, type_: str | None = None) -> LlvmValue:
+        """A node's value with so many lanes. Lane indices may be i32 inside; they leave as their own type."""
         value = self.get(node)
         type_ = type_ or TYPES[node.dtype]
         if value.lanes == lanes and value.type == type_:
@@ -244,7 +245,7 @@ class Function(Matrices):
             self.scope = resume
         return found  # type: ignore[no-any-return]
 
-    def make(self, node: UOp) -> Value:
+    def make(self, node: UOp) -> LlvmValue:
         op, dtype, src, lanes = node.op, node.dtype, node.src, self.widths[node]
         if op is o.LOAD:
             return self.load(node)
@@ -254,39 +255,35 @@ class Function(Matrices):
             return self.fold(node.arg.combine, dtype, self.operand(src[0], self.lanes[src[1]]))
         if op is o.CAST:
             value = self.get(src[0])
-            narrow = src[0].dtype is dtypes.index and lanes
-            return self.cast(value if narrow else self.operand(src[0], lanes), src[0].dtype, dtype)
+            may_be_i32 = src[0].dtype is dtypes.index and lanes
+            return self.cast(value if may_be_i32 else self.operand(src[0], lanes), src[0].dtype, dtype)
         if op is o.BITCAST:
             return self.bitcast(self.operand(src[0], lanes), TYPES[dtype])
         if op is o.WHERE:
-            return self.select(self.operand(src[0], self.widths[src[0]]), self.operand(src[1], lanes),
-                               self.operand(src[2], lanes))
-        if op is o.MULACC:
-            return self.multiply_add(dtype, *[self.operand(s, lanes) for s in src])
-        if len(src) == 1:
-            return self.unary(op, dtype, self.operand(src[0], lanes))
-        if src[0].dtype is dtypes.index:
+            condition = self.operand(src[0], self.widths[src[0]])
+            return self.apply(op, dtype, condition, *[self.operand(s, lanes) for s in src[1:]])
+        if op.kind == o.Kind.BINARY and src[0].dtype is dtypes.index:
             if op in SUMS and node not in ix.linear(node)[1]:
                 constant, terms = ix.linear(node)
                 return self.lane_sum(node, lanes) if lanes else self.total(constant, terms)
             if lanes and op is o.CMPLT and (result := self.lane_less(node, lanes)):
                 return result
             low, _ = ix.span(src[0])
-            small = lanes and op in _NARROW and all(fits(*ix.span(s)) for s in src)
+            small = lanes and op in _IN_32_BITS and all(fits(*ix.span(s)) for s in src)
             type_ = "i32" if small else "i64"
             x, y = self.operand(src[0], lanes, type_), self.operand(src[1], lanes, type_)
-            return self.binary(op, src[0].dtype, x, y, low)
-        return self.binary(op, src[0].dtype, self.operand(src[0], lanes), self.operand(src[1], lanes))
+            return self.apply(op, dtypes.index, x._replace(low=low), y)
+        return self.apply(op, src[-1].dtype, *[self.operand(s, lanes) for s in src])
 
     # -- index arithmetic ----------------------------------------------------------------------------------------
-    def resize(self, value: Value, type_: str) -> Value:
+    def resize(self, value: LlvmValue, type_: str) -> LlvmValue:
         """A lane index as another integer type; its value fits both."""
         return self.convert("trunc" if type_ == "i32" else "sext", value, type_)
 
-    def total(self, constant: int, terms: ix.Terms) -> Value:
+    def total(self, constant: int, terms: ix.Terms) -> LlvmValue:
         """constant + sum of k * atom in scalars: outer loops' terms first, so that they are added up outside."""
         ranked = sorted([(self.home(a).depth, ix.order_key(a), a, k) for a, k in terms.items()], key=lambda t: t[:2])
-        result: Value | None = None
+        result: LlvmValue | None = None
         key: tuple[object, ...] = ("sum",)
         resume = self.scope
         reads = NOTHING
@@ -305,7 +302,7 @@ class Function(Matrices):
         self.scope = resume
         return result or literal(_wrapped(constant), dtypes.index)
 
-    def multiple(self, atom: UOp, k: int) -> Value:
+    def multiple(self, atom: UOp, k: int) -> LlvmValue:
         """k * atom; of an innermost loop's counter it is counted along instead of multiplied."""
         counts = self.counts.get(atom)
         if k == 1 or counts is None:
@@ -313,36 +310,37 @@ class Function(Matrices):
             return value if k == 1 else self.put(f"mul i64 {value.text}, {_wrapped(k)}", "i64", 0)
         found = counts.get(k)
         if found is None:
-            found = counts[k] = Value(f"{self.counters[atom].text}.{str(k).replace('-', 'm')}", "i64")
+            found = counts[k] = LlvmValue(f"{self.counters[atom].text}.{str(k).replace('-', 'm')}", "i64")
         return found
 
-    def lane_sum(self, node: UOp, lanes: int) -> Value:
+    def lane_sum(self, node: UOp, lanes: int) -> LlvmValue:
         """An index that differs between lanes: its scalar part, repeated, plus what the lanes add."""
         constant, terms = ix.linear(node)
         type_ = "i32" if fits(*ix.span(node)) else "i64"
         same = {a: k for a, k in terms.items() if not self.widths[a]}
-        result: Value | None = None
+        result: LlvmValue | None = None
         for atom, k in terms.items():
             if atom in same:
                 continue
             if atom in self.lanes:
-                term = list_of([str(_wrapped(k * i + (0 if same else constant), type_)) for i in range(lanes)], type_)
+                term = list_of([_wrapped(k * i + (0 if same else constant), type_) for i in range(lanes)], type_)
                 constant = constant if same else 0
             else:
                 term = self.operand(atom, lanes, type_)
                 if k != 1:
-                    term = self.instruction("mul", term, self.wide(Value(str(_wrapped(k, type_)), type_), lanes))
+                    times = literal(_wrapped(k, type_), dtypes.index, type_)
+                    term = self.instruction("mul", term, self.wide(times, lanes))
             result = term if result is None else self.instruction("add", result, term)
         if same or constant or result is None:
             scalar = self.total(constant, same)
             if scalar.type != type_:
-                scalar = Value(str(_wrapped(int(scalar.text), type_)), type_) if is_literal(scalar) else \
-                    self.resize(scalar, type_)
+                scalar = self.resize(scalar, type_) if scalar.constant is None else \
+                    literal(_wrapped(int(scalar.constant), type_), dtypes.index, type_)
             repeated = self.wide(scalar, lanes)
             result = repeated if result is None else self.instruction("add", result, repeated)
         return result
 
-    def lane_less(self, node: UOp, lanes: int) -> Value | None:
+    def lane_less(self, node: UOp, lanes: int) -> LlvmValue | None:
         """x < y between indices: what differs between lanes stays on the left, the rest becomes one scalar limit."""
         (c, left), (d, right) = ix.linear(node.src[0]), ix.linear(node.src[1])
         terms = dict(left)
@@ -357,7 +355,7 @@ class Function(Matrices):
         return self.compare("slt", self.operand(wide, lanes, type_), self.operand(rest, lanes, type_))
 
 
-_NARROW = (o.IDIV, o.MOD, o.MAX, o.MIN, o.CMPLT, o.CMPEQ, o.CMPNE)
+_IN_32_BITS = (o.IDIV, o.MOD, o.MAX, o.MIN, o.CMPLT, o.CMPEQ, o.CMPNE)
 
 
 def fits(low: int, high: int) -> bool:
