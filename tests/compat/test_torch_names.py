@@ -447,3 +447,29 @@ print("accuracy", (predicted == y).float().mean().item(), losses[-1] < losses[0]
     assert done.returncode == 0, done.stderr
     word, accuracy, fell, version = done.stdout.split()
     assert float(accuracy) > 0.8 and fell == "True" and version.endswith("glassgrad")
+
+
+def test_a_file_without_counts_of_batches_loads() -> None:
+    """PyTorch before 0.4.1 wrote none, and PyTorch loads such files."""
+    there, here = theirs.nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+    state = {name: t for name, t in there.state_dict().items() if name != "num_batches_tracked"}
+    state["running_mean"] = theirs.tensor([3.0, 4.0])
+    report = nn.state.load_state_dict({"bn": here}, {f"bn.{name}": t for name, t in state.items()})
+    assert report.missing_keys == [] and here.running_mean is not None and here.running_mean.tolist() == [3, 4]
+    with pytest.raises(InputError, match="1 missing from the state"):
+        nn.state.load_state_dict(here, {name: t for name, t in state.items() if name != "running_var"})
+
+
+def test_a_device_is_accepted_where_it_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    from glassgrad.compat.torch import devices
+    monkeypatch.setattr(devices, "is_available", lambda: True)
+    assert ours.device("cuda:0") == "cuda" and repr(ours.device("cuda", 0)) == "device(type='cuda', index=0)"
+    with pytest.raises(DeviceError, match="there is one device of a kind here"):
+        ours.device("cuda:1")
+    with pytest.raises(DeviceError, match="there is no mps here"):
+        ours.device("mps")
+
+
+def test_autocast_is_at_the_top() -> None:
+    with ours.autocast("cpu", dtype=ours.bfloat16):
+        assert (ours.ones(2, 2) @ ours.ones(2, 2)).dtype is ours.bfloat16
