@@ -5,7 +5,8 @@ trace (guards.py) and binds what the function binds. What follows from the trace
 when it is made, and a call only compares and writes.
 
 Results belong to the caller. A buffer lists its readers, so a call writes into memory that nothing can read any more:
-weights and gradients where they are (`ResultsInPlace`), other results into one of two frames that take turns (`ResultFrame`).
+weights and gradients where they are (`ResultsInPlace`), other results into one of two frames that take turns
+(`ResultFrame`).
 """
 
 from __future__ import annotations
