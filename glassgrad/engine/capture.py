@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,12 +16,12 @@ from glassgrad.engine.executable import Ready
 from glassgrad.engine.schedule_key import Normal
 
 
-class Flag(Protocol):
+class RunCheck(Protocol):
     """A 32-bit number in memory (`buffer`) that says whether a run went well: below `size`, it did not."""
     buffer: Any
     size: int
 
-    def over(self, change: Callable[[UOp], UOp]) -> Flag:
+    def over(self, change: Callable[[UOp], UOp]) -> RunCheck:
         """The same of values over other buffers."""
 
     def verify(self, read: Callable[[UOp], Any]) -> None:
@@ -39,10 +40,15 @@ class Record:
 class Trace:
     """Schedules in the order they ran, and what to look at after each run of them."""
     records: list[Record] = field(default_factory=list)
-    flags: list[Flag] = field(default_factory=list)
+    flags: list[RunCheck] = field(default_factory=list)
     variables: frozenset[str] = frozenset()      # names of those whose values each call brings
     answers: dict[LengthComparison, None] = field(default_factory=dict)      # what was asked of those values
-    touched: set[int] = field(default_factory=set)     # the ids of tensors that this thread gave a value or a gradient
+    made: list[weakref.ref[Any]] = field(default_factory=list)      # tensors that were made by this thread
+    touched: dict[int, tuple[weakref.ref[Any], Any]] = field(default_factory=dict)     # tensors that this thread gave a
+    #                                                     value or a gradient, by id, with the gradient they had before
+    written: dict[int, UOp | None] = field(default_factory=dict)     # those that it gave a value, by id, with the node
+    #                                                     they stood for before, where it is known
+    data: set[UOp] = field(default_factory=set)           # buffers that hold plain data copied in it
     values: dict[UOp, UOp] = field(default_factory=dict)      # what nodes were found to be in it; a replay finds others
 
 
@@ -52,6 +58,8 @@ class _Current(threading.local):
 
 
 _current = _Current()
+open_traces = 0                  # in all threads; while there are none, nothing is noted
+_counting = threading.Lock()
 
 
 def recording() -> Trace | None:
@@ -62,18 +70,44 @@ def recording() -> Trace | None:
 @contextmanager
 def record(variables: Iterable[str] = ()) -> Iterator[Trace]:
     """Everything realized inside is also noted in the trace."""
+    global open_traces
     before, trace = _current.trace, Trace(variables=frozenset(variables))
     _current.trace = trace
+    with _counting:
+        open_traces += 1
     try:
         yield trace
     finally:
         _current.trace = before
+        with _counting:
+            open_traces -= 1
 
 
-def touch(tensor: Any) -> None:
-    """This thread gives a tensor a value or a gradient: a trace that another thread takes has no part in it."""
+def note_made(tensor: Any) -> None:
+    """A tensor was made; called while there are `open_traces`, of any thread."""
     if _current.trace is not None:
-        _current.trace.touched.add(id(tensor))
+        _current.trace.made.append(weakref.ref(tensor))
+
+
+def note_gradient(tensor: Any) -> None:
+    """A tensor is to get another gradient; called before it does."""
+    if open_traces and _current.trace is not None:
+        _current.trace.touched.setdefault(id(tensor), (weakref.ref(tensor), tensor.grad))
+
+
+def note_written(tensor: Any, earlier: UOp | None = None) -> None:
+    """A tensor was given a value; `earlier` is the node that it stood for before."""
+    if open_traces and _current.trace is not None:
+        note_gradient(tensor)
+        written = _current.trace.written
+        written[id(tensor)] = written.get(id(tensor)) or earlier
+
+
+def note_data(node: UOp) -> UOp:
+    """A buffer that plain data was copied into."""
+    if open_traces and _current.trace is not None:
+        _current.trace.data.add(node)
+    return node
 
 
 def refuse_reading(what: str) -> None:

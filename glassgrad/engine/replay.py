@@ -21,7 +21,7 @@ from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.compiler.schedule.partial_updates import rewrites
-from glassgrad.engine.capture import Flag, Trace
+from glassgrad.engine.capture import RunCheck, Trace
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.device_copies import CopyPlan
 from glassgrad.engine.memory_plan import MemoryUse
@@ -30,6 +30,7 @@ from glassgrad.engine.report import report_kernel, report_run, show_source
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.runtime.devices import Device
 
+_Use = tuple[str, Any, tuple[int, ...], Item]      # a launch: its device, program, slots and kernel
 Write = tuple[Any, int, int]       # an array of addresses, a position in it, and the address to write there
 
 
@@ -56,10 +57,11 @@ class Replay:
         self.sizes: list[tuple[Symbol, int]] = []             # variables, and the address of their value
         size = sum(r.ready.slots for r in trace.records)
         self._addresses = [0] * size
+        self._memory_of: dict[int, Any] = {}                  # what lies at a slot: a buffer's node, or the slot itself
         self._arenas = self._claim(trace)
         first = 0
         updates: list[tuple[int, int, int, Any]] = []
-        uses: list[tuple[str, Any, tuple[int, ...], Item]] = []
+        uses: list[_Use] = []
         for record in trace.records:
             ready, normal = record.ready, record.normal
             for i, node in enumerate(normal.buffers):
@@ -75,6 +77,7 @@ class Replay:
             for name, _, rows in ready.arenas:
                 for slot, offset in rows:
                     self._addresses[first + slot] = self._arenas[name].address + offset
+                    self._memory_of[first + slot] = first + slot
             self._place_pieces(ready.pieces, first)
             for segment in ready.segments:
                 shared = dict(segment.shared)
@@ -83,9 +86,11 @@ class Replay:
                     own = tuple(range(at, at + len(shared.get(number, ()))))
                     at += len(own)
                     uses.append((segment.device, program, tuple(first + s for s in (*item.slots, *own)), item))
-            self.operations += ready.operations
-            self.bytes += ready.bytes
             first += ready.slots
+        uses = self._without_unread(uses, {*outside, *[n for record in trace.records for n in record.results
+                                                       if any(n.arg is flag.buffer for flag in trace.flags)]})
+        self.operations = sum(program.operations for _, program, _, _ in uses)
+        self.bytes = sum(program.bytes for _, program, _, _ in uses)
         self._make_plans(uses)
         self._flags: list[tuple[int, int]] = []               # (address, bound) of numbers that end a run
         self.pause = 0                                        # launches that run before they are looked at
@@ -130,6 +135,7 @@ class Replay:
         else:                                # made and used up inside the call, or a constant of it
             self._kept.append(base)
         self._addresses[slot] = address
+        self._memory_of[slot] = base
 
     def _place_pieces(self, pieces: Sequence[tuple[int, int, int]], first: int) -> None:
         """Bind slots that are pieces of others; those of symbols follow them."""
@@ -137,6 +143,7 @@ class Replay:
             if pieces else {}
         for slot, whole, offset in pieces:
             self._addresses[first + slot] = self._addresses[first + whole] + offset
+            self._memory_of[first + slot] = self._memory_of.get(first + whole)
             if first + whole in outside:
                 symbol, start = outside[first + whole]
                 self._symbols[symbol].append((first + slot, start + offset))
@@ -158,7 +165,18 @@ class Replay:
             elif i < len(normal.cells) + len(normal.symbols):
                 self.sizes.append((normal.symbols[i - len(normal.cells)], address))
 
-    def _make_plans(self, uses: list[tuple[str, Any, tuple[int, ...], Item]]) -> None:
+    def _without_unread(self, uses: list[_Use], needed: set[Any]) -> list[_Use]:
+        """The launches without those whose results neither a later launch nor the caller can read. `needed` are the
+        buffers that outlive the call, and the flags."""
+        kept = []
+        for use in reversed(uses):
+            memory = [self._memory_of.get(slot) for slot in use[2]]
+            if not needed.isdisjoint(memory[:use[3].results]):
+                needed.update(memory)
+                kept.append(use)
+        return kept[::-1]
+
+    def _make_plans(self, uses: list[_Use]) -> None:
         """Neighbours on one device become one plan: on the CPU, one foreign call."""
         at = 0
         while at < len(uses):
@@ -191,7 +209,7 @@ class Replay:
         places = {slot for slot, _ in self._symbols[symbol]}
         return any(not places.isdisjoint(slots) for slots in self._slots[launch + 1:])
 
-    def check(self, flags: Sequence[Flag]) -> None:
+    def check(self, flags: Sequence[RunCheck]) -> None:
         """Once the flags are written, in the middle of a run, go on only if all is well."""
         self._flags = [(flag.buffer.address, flag.size) for flag in flags]
         places = {address for address, _ in self._flags}

@@ -1,25 +1,9 @@
 """Capture what a function launches, then replay it as one native call. In: a function of tensors. Out: `TinyJit`.
 
-A JIT that cannot lie:
-- The first calls run as they are and are traced; two traces must launch the same work, or the function is refused with
-  the line that differs. Only then are calls replayed.
-- A call is replayed only if its arguments' shapes, types, devices and plain values, whatever it sees in its closure,
-  its globals and its objects (guards.py), and the settings are those of the trace, and whatever it asked of its
-  symbolic lengths (`if n > 5`) has the same answer; otherwise it is traced anew.
-  A function that is traced anew again and again, because something in sight always changes, says so once.
-- Tensors it reads without being handed them (weights) are looked up at each call; tensors it leaves changed (weights,
-  gradients, running means) are changed by a replay in the same way. Results are the caller's to keep.
-- Where tensors come and go (`self.hidden = cell(x, self.hidden)`, or a user who puts another one there), a replay reads
-  what is there when it begins, and puts a new one there as the function does (replaced_state.py).
-- A call that fails at a bad index leaves all tensors as they were; only rows of a large cache (`cache[n] = row`) may
-  hold what it wrote before it looked.
-- A tensor that is handed in twice, or that the function also sees by itself, is one tensor: such a call has a capture
-  of its own (of these the 64 used last are kept). Where that is out of sight, and one of the two is changed, the call
-  is refused. A result that is returned twice, or also put somewhere, is one tensor too; one that is a view of a weight
-  shows what the weight was.
-- Random numbers are new at each call. Reading values inside is refused, and so is a function that changes plain values
-  which it can see (a counter): a replay runs no Python.
-- Gradients left lazy on tensors that did not ask for one (requires_grad is not True) are dropped, not computed.
+The contract is docs/guide/jit.md, "The jit's rules": what a replay does, what is guarded, what is refused, and what the
+jit cannot see. In short: the first calls run as they are and are traced (trace.py); when two traces were the same work,
+later calls are replays (replay.py) for as long as everything that the function can see is as it was (guards.py).
+Does not know kernels or devices.
 """
 
 from __future__ import annotations
@@ -38,13 +22,9 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.jit.buffer_substitution import Names
-from glassgrad.jit.captured import STALE, Captured
-from glassgrad.jit.compare_traces import Work, difference, narrow, refusal
-from glassgrad.jit.methods import Bound, Methods
-from glassgrad.jit.object_paths import Content, Place
-from glassgrad.jit.replaced_state import describe
-from glassgrad.jit.tracing import Traced
+from glassgrad.jit.replay import STALE, CapturedCall
+from glassgrad.jit.trace import TracedCall, TraceWork, difference, narrow, refusal
+from glassgrad.jit.values import ArrayContent, SymbolNames, describe
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd import autocast as precision
 from glassgrad.tensor.autograd.no_grad import inside
@@ -53,17 +33,17 @@ from glassgrad.tensor.tensor import Tensor
 __all__ = ["TinyJit", "jit"]
 
 
-class _Module(ModuleType):
+class _JitModule(ModuleType):
     """`glassgrad.jit` is this package and, called, the decorator: `@glassgrad.jit`."""
 
     def __call__(self, function: Callable[..., Any]) -> TinyJit:
         return TinyJit(function)
 
 
-sys.modules[__name__].__class__ = _Module
+sys.modules[__name__].__class__ = _JitModule
 
 _MOST_TRACES = 4           # of one combination of arguments before a function that keeps changing is refused
-_MOST_VARIANTS = 8         # replays of one combination, for surroundings that change back and forth
+_MOST_VARIANTS = 8         # captures of one combination, for guarded values that change back and forth
 _MOST_COMBINATIONS = 64    # a step number among the arguments makes every call a new one; also of one combination, for
                            # tensors that the function sees as well (`for w in weights: step(w)`)
 _MANY_CAPTURES = 16        # captures after which a function that is hardly ever replayed says so
@@ -79,7 +59,7 @@ class TinyJit:
     """
 
     def __new__(cls, function: Callable[..., Any] | None = None, **options: Any) -> Any:
-        """@TinyJit, or @TinyJit(prune=True), which is the same: launches that nobody reads are always dropped."""
+        """@TinyJit, or @TinyJit(prune=True), which is the same: launches whose results cannot be read are dropped."""
         return functools.partial(cls, **options) if function is None else super().__new__(cls)
 
     def __init__(self, function: Callable[..., Any], prune: bool = True, optimize: bool = True):
@@ -91,29 +71,38 @@ class TinyJit:
         self.__qualname__ = getattr(function, "__qualname__", self.__name__)
         self.__module__ = getattr(function, "__module__", __name__)
         self.__doc__ = function.__doc__
+        self._instance: weakref.ref[Any] | None = None         # the `self` of a method, which must not be kept alive
+        self._methods: dict[int, tuple[weakref.ref[Any], TinyJit]] = {}      # the jit of each object, by id
         self._known: dict[Any, _Combination] = {}
         self._latest: tuple[list[Any], _Combination] | None = None
         self._circumstances = _Circumstances()
-        self._methods = Methods()
-        self._captured: Callable[[TinyJit], None] | None = None     # told about each capture
         self._lock = threading.RLock()         # a replay's addresses are those of one call at a time
         self._replayed = 0                     # calls since the last notice
         self._captures: dict[str, int] = {}    # how often each reason led to one
         self._told = False
 
     def __get__(self, instance: Any, owner: Any) -> TinyJit:
+        """A jit for each object, by identity (objects may be equal or have no hash). It holds neither the object nor
+        what leads to it, so an object with a jitted method is freed like any other."""
         if instance is None:
             return self
-        return self._methods.of(instance, self._for_method, self.function)      # type: ignore[no-any-return]
-
-    def _for_method(self, bound: Bound) -> TinyJit:
-        made, methods = TinyJit(bound), self._methods
-        made._captured = lambda jit: methods.captured(bound.instance(), jit)
+        known = self._methods.get(id(instance))
+        if known is not None and known[0]() is instance:
+            return known[1]
+        table, key = self._methods, id(instance)
+        made = TinyJit(self.function)
+        try:
+            table[key] = (weakref.ref(instance, lambda _: table.pop(key, None)), made)
+        except TypeError:
+            raise JitError("a jitted method needs an object that can be referred to weakly",
+                           given=f"a {type(instance).__name__}", expected="an object with __weakref__",
+                           fix='add "__weakref__" to its __slots__, or jit a function instead') from None
+        made._instance = table[key][0]
         return made
 
     def __reduce__(self) -> Any:
         """A copy, or a pickle, is a jit of the same function without captures, which hold addresses. One that a module
-        knows by its name is that name, as functions are."""
+        holds under its name is that name, as functions are."""
         found: Any = sys.modules.get(self.__module__)
         for name in self.__qualname__.split("."):
             found = getattr(found, name, None)
@@ -131,30 +120,31 @@ class TinyJit:
 
     @property
     def fxn(self) -> Callable[..., Any]:
-        """The function itself, by tinygrad's name."""
+        """The function itself (tinygrad's name)."""
         return self.function
 
     @property
     def jit_cache(self) -> list[Any]:
         """The kernels that a replay of the latest capture launches; empty before there is one."""
-        found = [replay.replay.items for c in self._known.values() for replay in c.replays[:1]]
+        found = [captured.replay.items for c in self._known.values() for captured in c.replays[:1]]
         return list(found[-1]) if found else []
 
     @property
     def memory(self) -> MemoryUse | None:
         """The memory that a replay needs, in bytes: `.peak`, and its parts; the most of those captured, None before."""
-        found = [replay.replay.memory for c in self._known.values() for replay in c.replays]
+        found = [captured.replay.memory for c in self._known.values() for captured in c.replays]
         return max(found, key=lambda use: use.peak, default=None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if recording() is not None:
-            return self.function(*args, **kwargs)          # inside another capture: part of it
+        instance = None if self._instance is None else self._instance()
+        if recording() is not None:                        # inside another capture: part of it
+            return self._function(instance)(*args, **kwargs)
         tensors: list[Tensor] = []
         objects: list[Any] = []
-        symbols: Names = {}
+        symbols: SymbolNames = {}
         form: list[Any] = []
         for value in args:
-            if isinstance(value, Tensor) and not value.uop.symbolic:    # as `describe`, where it matters most
+            if isinstance(value, Tensor) and not value.uop.symbolic:    # as `describe`, for the most frequent case
                 node = value.uop
                 tensors.append(value)
                 form += (value.__class__, node.shape, node.dtype, node.device or value.device, value._requires_grad)
@@ -163,8 +153,7 @@ class TinyJit:
         if kwargs:
             form.append("**")
             describe(kwargs, form, tensors, objects, symbols)
-        ids = {*map(id, tensors)}
-        if len(ids) < len(tensors):                                     # one tensor, handed in more than once
+        if len(tensors) > 1 and len({*map(id, tensors)}) < len(tensors):     # one tensor, handed in more than once
             first: dict[int, int] = {}
             form += ("again", *[first.setdefault(id(t), i) for i, t in enumerate(tensors)])
             tensors = [tensors[i] for i in first.values()]
@@ -178,25 +167,24 @@ class TinyJit:
             else:
                 combination = self._find(form, objects)
             replays = combination.replays
-            if replays and not circumstances.check:        # CHECK references kernel by kernel, in a trace
+            if replays and not circumstances.check:        # CHECK compares kernel by kernel, in a trace
                 number = circumstances.number
-                for replay in replays:
-                    result = replay.call(tensors, ids, symbols, number)
+                for captured in replays:
+                    result = captured.call(instance, tensors, symbols, number)
                     if result is not STALE:
-                        if replay is not replays[0]:       # the one that fits is tried first next time
-                            replays.remove(replay)
-                            replays.insert(0, replay)
+                        if captured is not replays[0]:     # the one that fits is tried first next time
+                            replays.remove(captured)
+                            replays.insert(0, captured)
                         self._replayed += 1
                         return result
                 self._say_why(replays[0].why, circumstances.debug)
-            try:
-                return combination.trace(args, kwargs, list(symbols))
-            finally:
-                if self._captured is not None:
-                    self._captured(self)
+            return combination.trace(self._function(instance), (self.function, instance), args, kwargs, list(symbols))
+
+    def _function(self, instance: Any) -> Callable[..., Any]:
+        return self.function if instance is None else functools.partial(self.function, instance)
 
     def _find(self, form: list[Any], objects: list[Any]) -> _Combination:
-        """The combination of arguments that looks like this; a new one if there is none."""
+        """The combination of arguments of this form; a new one if there is none."""
         key = tuple(form)
         found = self._known.get(key)
         if found is None:
@@ -205,8 +193,8 @@ class TinyJit:
             if len(self._known) >= _MOST_COMBINATIONS:
                 self._known.pop(next(iter(self._known)))
             # kept: an array that is handed in may change, and another object must not get the id of one of these
-            form = [part.kept() if isinstance(part, Content) else part for part in form]
-            found = self._known[tuple(form)] = _Combination(self.function, objects)
+            form = [part.kept() if isinstance(part, ArrayContent) else part for part in form]
+            found = self._known[tuple(form)] = _Combination(self.__name__, objects)
         self._latest = (form, found)
         return found
 
@@ -254,28 +242,26 @@ class _Circumstances:
 
 
 class _Combination:
-    """One combination of arguments: its traces, and a replay for each two of them that agree."""
+    """One combination of arguments: its traces, and a capture for each two of them that agree."""
 
-    def __init__(self, function: Callable[..., Any], objects: list[Any]):
-        self.function, self.objects = function, objects     # held: another object must not get the id of one of them
-        self.traces: dict[tuple[tuple[int, int], ...], list[Work]] = {}      # by arguments that it sees by itself
-        self.passing: dict[tuple[int, Any], Place] = {}                      # where tensors come and go
-        self.read_only: list[tuple[Place, weakref.ref[Tensor]]] = []         # where it saw tensors it left alone
-        self.replays: list[Captured] = []
+    def __init__(self, name: str, objects: list[Any]):
+        self.name, self.objects = name, objects          # held: another object must not get the id of one of them
+        self.traces: dict[tuple[tuple[int, str], ...], list[TraceWork]] = {}    # by arguments that it sees by itself
+        self.found: dict[str, weakref.ref[Tensor]] = {}  # the tensors that the last trace saw, by path
+        self.moving: set[str] = set()                    # paths where tensors are replaced
+        self.replays: list[CapturedCall] = []
 
-    def trace(self, args: Any, kwargs: Any, symbols: list[Symbol]) -> Any:
+    def trace(self, function: Callable[..., Any], walked: tuple[Any, Any], args: Any, kwargs: Any,
+              symbols: list[Symbol]) -> Any:
         """Run the function itself; once two runs were the same work, later calls are replays."""
-        method = self.function if isinstance(self.function, Bound) else None
-        objects = [*self.objects, method.instance()] if method is not None else self.objects
-        self.passing.update((place.key, place) for place, was in self.read_only if place.now() is not was())
-        traced = Traced(self.function, objects, args, kwargs, symbols, self.passing.keys())
-        self.read_only = traced.read_only
-        self.passing = {place.key: place for place in traced.surroundings.guests}
-        key = tuple((i, id(reference())) for i, reference in traced.itself.items())
+        traced = TracedCall(function, (walked[0], self.objects, walked[1]), args, kwargs, symbols, self.found,
+                            self.moving)
+        self.found, self.moving = traced.found, traced.moving
+        work = TraceWork(traced)
+        key = tuple(work.itself.items())
         if key not in self.traces and len(self.traces) >= _MOST_COMBINATIONS:
             self.traces.clear()
         traces = self.traces.setdefault(key, [])
-        work = Work(traced)
         differences = [difference(traced, work, earlier) for earlier in traces]
         if "" in differences:
             if traced.faults:
@@ -283,8 +269,8 @@ class _Combination:
                 raise JitError("a replay of this function would not do what it does", given=traced.faults[0],
                                expected="a function that only computes tensors: later calls replay its kernels, not "
                                "its Python", fix="do that outside, keep it in a tensor, or leave the jit off")
-            narrow(work, traces.pop(differences.index("")))
-            self._keep(Captured(traced))
+            narrow(traced, work, traces.pop(differences.index("")))
+            self._keep(CapturedCall(traced))
         elif len(traces) + 1 >= _MOST_TRACES:
             traces.clear()
             raise refusal("; ".join([differences[-1], *traced.faults[:1]]))
@@ -292,12 +278,11 @@ class _Combination:
             traces.append(work)
         return traced.result
 
-    def _keep(self, captured: Captured) -> None:
-        """One more replay; of those for the same tensors that the function also sees, and of all, the latest used."""
+    def _keep(self, captured: CapturedCall) -> None:
+        """One more capture; of those for the same tensors that the function also sees, and of all, the latest used."""
         self.replays.insert(0, captured)
-        alike = [replay for replay in self.replays if replay.handed_of_its_own() == captured.handed_of_its_own()]
+        alike = [replay for replay in self.replays if replay.handed_of_its_own == captured.handed_of_its_own]
         dropped = [*alike[_MOST_VARIANTS:], *[r for r in self.replays[_MOST_COMBINATIONS:] if r not in alike]]
         self.replays = [replay for replay in self.replays if replay not in dropped]
         if dropped and settings.DEBUG >= 1:
-            name = getattr(self.function, "__name__", "function")
-            print(f"jit: {name} drops a capture that was not used for longest")
+            print(f"jit: {self.name} drops a capture that was not used for longest")

@@ -18,10 +18,10 @@ from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.engine.capture import touch
+from glassgrad.engine import capture
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd import no_grad as no_gradient
-from glassgrad.tensor.autograd.leaves import RESET, assigned, has_another_value, hold, is_held
+from glassgrad.tensor.autograd.leaves import RESET, UnreadGradient, assigned, has_another_value, hold, is_held
 from glassgrad.tensor.broadcast import number, plain_number, size_from, whole
 from glassgrad.tensor.formulas.bits import reread
 from glassgrad.tensor.memory.disk import on_disk, reread_in_place, stored
@@ -55,7 +55,7 @@ class TensorBase:
     __slots__ = ("uop", "_grad", "_requires_grad", "_device", "__weakref__")
 
     uop: UOp
-    _grad: Any               # a tensor, None, or RESET
+    _grad: Any               # a tensor, None, RESET, or an UnreadGradient
     _requires_grad: bool | None
     _device: str | None      # where constants are to live; what has memory knows for itself
 
@@ -85,6 +85,8 @@ class TensorBase:
         if file is not None:
             self.uop = stored(self.uop, self.device, file)
         hold(self)
+        if capture.open_traces:
+            capture.note_made(self)
         if requires_grad is not None:
             self.requires_grad = requires_grad
 
@@ -99,6 +101,8 @@ class TensorBase:
             made.uop, made._requires_grad, uop = ended, False, ended
         if uop.op is o.BUFFER:
             uop.arg.add_reader(ref(made))
+        if capture.open_traces:
+            capture.note_made(made)
         return made
 
     def _with_device(self, uop: UOp, first: TensorBase, others: tuple[Any, ...]) -> Self:
@@ -117,6 +121,18 @@ class TensorBase:
         made.uop, made._grad, made._requires_grad, made._device = uop, None, None, None
         if uop.op is o.BUFFER:
             uop.arg.add_reader(ref(made))
+        if capture.open_traces:
+            capture.note_made(made)
+        return made
+
+    @classmethod
+    def _of_result(cls, uop: UOp, leaves: list[Any]) -> Self:
+        """The only tensor that stands for a BUFFER; `leaves` is the list of the node's leaves. The jit's replays make
+        their results by this, in one call."""
+        made = _create(cls)
+        made.uop, made._grad, made._requires_grad, made._device = uop, None, None, None
+        leaves[:] = (ref(made),)
+        uop.arg.add_reader(leaves[0])
         return made
 
     @classmethod
@@ -252,12 +268,15 @@ class TensorBase:
         >>> (x * 3).sum().backward().item(), x.grad.tolist()
         (9.0, [3.0, 3.0])
         """
-        return None if self._grad is RESET else self._grad
+        grad = self._grad
+        if grad.__class__ is UnreadGradient:
+            grad = self._grad = grad.tensor(self)
+        return None if grad is RESET else grad
 
     @grad.setter
     def grad(self, value: Self | None) -> None:
+        capture.note_gradient(self)
         self._grad = RESET if value is None and self._grad is not None else value
-        touch(self)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Set `requires_grad` and return the tensor itself.

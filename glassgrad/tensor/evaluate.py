@@ -18,7 +18,7 @@ from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.capture import recording, refuse_reading
+from glassgrad.engine.capture import note_data, recording, refuse_reading
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.realize import is_result, memory_of, realize as compute, schedule_of
 from glassgrad.engine.registry import registry
@@ -57,7 +57,7 @@ def store(value: HostValue, device: str) -> UOp:
     buffer = Buffer(value.shape, value.dtype, device)
     if buffer.nbytes:
         buffer.copy_in(value.data)
-    return UOp(o.BUFFER, value.dtype, (), buffer)
+    return note_data(UOp(o.BUFFER, value.dtype, (), buffer))
 
 
 def share(array: Any, device: str) -> UOp | None:
@@ -73,7 +73,7 @@ def share(array: Any, device: str) -> UOp | None:
 def shared(memory: UOp) -> UOp:
     """A buffer whose memory others write to: what is computed from it is not remembered."""
     registry.foreign.set(memory, True)
-    return memory
+    return note_data(memory)
 
 
 # -- computing -----------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from jit_reference import CALLS, follow, numbers, rand, same
 
 from glassgrad import Context, GlassgradError, JitError, Tensor, dtypes
 from glassgrad.jit import TinyJit
-from glassgrad.jit.object_paths import Content
+from glassgrad.jit.values import ArrayContent
 
 
 # -- guards -------------------------------------------------------------------------------------------------------
@@ -223,12 +223,12 @@ def test_environment_variables_set_by_the_program_count(monkeypatch: pytest.Monk
     np.zeros((0, 3), np.float32), np.array([np.nan, 1.0]), np.array(["a", "b"]), np.array([1, "b"], dtype=object)],
     ids=["floats", "a view", "no axes", "empty", "nan", "texts", "objects"])
 def test_arrays_are_compared_bit_by_bit(array: np.ndarray) -> None:
-    kept = Content(array).kept()
-    assert Content(array) == kept and hash(Content(array)) == hash(kept)
-    assert Content(array) != Content(array.reshape(-1, 1)) and kept != "another thing"
+    kept = ArrayContent(array).kept()
+    assert ArrayContent(array) == kept and hash(ArrayContent(array)) == hash(kept)
+    assert ArrayContent(array) != ArrayContent(array.reshape(-1, 1)) and kept != "another thing"
     if array.size:
         array[...] = np.roll(array.reshape(-1), 1).reshape(array.shape) if array.size > 1 else array + 1
-        assert Content(array) != kept
+        assert ArrayContent(array) != kept
 
 
 def test_what_always_changes_is_named_once(capfd: pytest.CaptureFixture[str]) -> None:

@@ -239,7 +239,7 @@ def test_values_that_somebody_keeps_from_call_to_call_do_not_hinder_a_capture() 
 
 def test_which_of_two_equal_tensors_a_function_sees_is_still_told_apart() -> None:
     first, hidden = Tensor([1.0, 2.0]).realize(), threading.local()
-    hidden.other = first.detach()                      # where the jit does not look
+    hidden.other = first.detach()
 
     def function(x: Tensor) -> Tensor:
         return x * first + hidden.other

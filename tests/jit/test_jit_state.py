@@ -19,7 +19,6 @@ from jit_reference import CALLS, follow, rand, same
 from glassgrad import Device, JitError, Tensor, jit as jit_module, nn
 from glassgrad.engine import buffer
 from glassgrad.jit import TinyJit
-from glassgrad.jit.live_tensors import Living
 from glassgrad.nn import optim
 from glassgrad.nn.state import get_parameters, get_state_dict, load_state_dict
 from glassgrad.runtime.python.python_device import PythonDevice
@@ -405,15 +404,10 @@ def test_a_jit_in_a_model_is_no_part_of_its_state() -> None:
 
 @pytest.mark.parametrize("inside", [gc.collect, lambda: gc.collect(0), lambda: None], ids=["all", "young", "none"])
 def test_the_collector_of_garbage_is_left_as_it_was(inside: Callable[[], Any]) -> None:
-    with Living() as living:
-        made = Tensor([1.0])
-        inside()
-        found = living.now()
-        assert not gc.isenabled() and sum(t is made for t in found) == 1 and len({*map(id, found)}) == len(found)
-    assert gc.isenabled()
     state = types.SimpleNamespace(w=rand(2))
 
     def function(x: Tensor) -> Tensor:
+        assert gc.isenabled()
         inside()
         state.w.assign(state.w * 0.5 + x)
         inside()
@@ -507,25 +501,20 @@ def test_what_else_a_function_may_put_in_the_place_of_a_state() -> None:
     for function in (keep_argument, keep_old, tuple_of_them):
         again(function)
 
-    def assigned_and_replaced(m: Any, x: Tensor) -> Tensor:
-        m.h.assign(m.h + 1)                              # whoever holds the old one sees this
-        m.h = (m.h + x).realize()
-        return m.h * 1
-
-    with pytest.raises(JitError, match="changes the tensor at m.h in place, and another one is put there"):
-        again(assigned_and_replaced)
-
 
 def test_a_replaced_state_that_is_also_handed_in() -> None:
-    m = types.SimpleNamespace(h=Tensor([1.0, 2.0]).realize())
+    def run(wrap: Callable[..., Any]) -> list[Any]:
+        m = types.SimpleNamespace(h=Tensor([1.0, 2.0]).realize())
 
-    @TinyJit
-    def step(a: Tensor, x: Tensor) -> Tensor:
-        a.assign(a + x)
-        m.h = (m.h * 2).realize()
-        return m.h * 1
+        @wrap
+        def step(a: Tensor, x: Tensor) -> Tensor:
+            a.assign(a + x)
+            m.h = (m.h * 2).realize()
+            return m.h * 1
 
-    for _ in range(4):
-        step(Tensor([1.0, 1.0]).realize(), Tensor([1.0, 2.0]).realize())
-    with pytest.raises(JitError, match="changes and also reads by another way"):
-        step(m.h, Tensor([1.0, 2.0]).realize())
+        seen = []
+        for call in range(12):
+            a = m.h if call in (4, 5, 6, 7, 9) else Tensor([1.0, 1.0]).realize()
+            seen.append([step(a, Tensor([1.0, 2.0]).realize()), a, m.h])
+        return [[t.tolist() for t in row] for row in seen]
+    assert run(TinyJit) == run(lambda function: function)

@@ -219,15 +219,12 @@ def test_a_jitted_cache_stays_where_it_is(device: str) -> None:
 
 
 @pytest.mark.parametrize("keep", [
-    lambda cache: cache * 2, lambda cache: (cache * 2).realize(), lambda cache: cache.numpy(), lambda cache: cache.uop,
+    lambda cache: cache * 2, lambda cache: (cache * 2).realize(), lambda cache: cache.numpy(),
     lambda cache: cache.detach(), lambda cache: cache[0], lambda cache: memoryview(cache.data()),
-    lambda cache: Tensor(cache.uop), lambda cache: [cache.reshape(-1)], lambda cache: cache.uop.base.arg])
+    lambda cache: Tensor(cache.uop), lambda cache: [cache.reshape(-1)]])
 def test_a_value_that_somebody_knows_is_not_written_over(keep: Callable[[Tensor], Any]) -> None:
     def read(value: Any) -> np.ndarray:
         value = value[0] if isinstance(value, list) else value
-        value = Tensor(value) if type(value).__name__ == "UOp" else value
-        if type(value).__name__ == "Buffer":
-            return np.frombuffer(value.copy_out(), np.float32).copy()
         return np.array(value.numpy() if isinstance(value, Tensor) else value)
 
     v, reference = Variable("v", 0, 127), np.zeros(ROOM, np.float32)

@@ -27,7 +27,7 @@ from glassgrad import (
     c_kernel,
 )
 from glassgrad.base import errors
-from glassgrad.jit import TinyJit, guards as surroundings
+from glassgrad.jit import TinyJit, guards
 from glassgrad.nn.datasets.files import DataFile, read_checked
 from glassgrad.runtime import user_device as plugin
 from glassgrad.runtime.cpu import c_compiler as ccompiler, llvm_compiler as llvm, worker_pool as workers
@@ -331,7 +331,7 @@ float8_e4m3fn, float8_e5m2
 
 
 def test_a_function_that_sees_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surroundings, "_MOST_PLACES", 5)
+    monkeypatch.setattr(guards, "MOST_BINDINGS", 5)
     rows = [[i] for i in range(50)]
     with pytest.raises(JitError) as error:
         for _ in range(4):

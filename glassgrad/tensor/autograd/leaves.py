@@ -9,7 +9,7 @@ constants get a DETACH node with a token of their own, which computes nothing.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import GradientError
@@ -19,11 +19,11 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.engine.capture import touch
+from glassgrad.engine.capture import note_written
 from glassgrad.engine.registry import Tensors, registry
 
-__all__ = ["RESET", "Leaf", "assigned", "assigned_within", "cut_off", "distinct",
-           "has_another_value", "hold", "hold_alone", "holders", "is_cut_off", "is_held", "leaves_among",
+__all__ = ["RESET", "Leaf", "UnreadGradient", "assigned", "assigned_within", "cut_off", "distinct",
+           "has_another_value", "hold", "holders", "is_cut_off", "is_held", "leaf_row", "leaves_among",
            "refuse_cut_off", "refuse_replaced", "started_from", "still_a_leaf", "take_started",
            "written_with"]
 
@@ -36,6 +36,22 @@ class Leaf:
         return "leaf"
 
 
+class UnreadGradient:
+    """A gradient that a jitted call left and that was not read yet: `grad` makes a tensor of it when it is read. So the
+    jit can tell without counting references that nothing else holds it."""
+    __slots__ = ("_node", "made")
+
+    def __init__(self, node: Callable[[], UOp]):
+        self._node = node
+        self.made: weakref.ref[Any] | None = None        # the tensor, once it was read
+
+    def tensor(self, owner: Any) -> Any:
+        """The gradient of its owner as a tensor."""
+        made = owner._with(self._node())
+        self.made = weakref.ref(made)
+        return made
+
+
 RESET = Leaf()   # in the place of a gradient that was there and was set to None
 
 
@@ -46,14 +62,19 @@ def distinct(node: UOp) -> UOp:
 
 def hold(tensor: Any) -> None:
     """Register, without keeping it alive, that this tensor is a leaf."""
-    touch(tensor)
+    note_written(tensor)
     registry.hold(tensor)
 
 
-def hold_alone(tensor: Any) -> None:
-    """The same, of a tensor whose node no other tensor holds by now."""
-    registry.leaves.pop(tensor.uop)
-    registry.hold(tensor)
+def leaf_row(node: UOp) -> Tensors:
+    """The list of a node's leaves, for code that hands the node out again and again: it replaces the list's content."""
+    row = registry.leaves.get(node)
+    if row is None:
+        row = []
+        registry.leaves.set(node, row)
+    if node.op is o.BUFFER:
+        node.arg.held = True
+    return row
 
 
 def is_held(tensor: Any) -> bool:
@@ -83,7 +104,7 @@ def still_a_leaf(tensor: Any, earlier: UOp) -> None:
 
 def has_another_value(tensor: Any, earlier: UOp) -> None:
     """The tensor was given a new value: what was computed from the earlier one has no leaf there any more."""
-    touch(tensor)
+    note_written(tensor, earlier)
     if tensor.requires_grad is True and tensor.uop is not earlier and any(
             t is tensor for t in _alive(registry.leaves.get(earlier))):
         _add(registry.replaced, earlier, tensor)

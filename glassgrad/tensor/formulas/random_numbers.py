@@ -1,4 +1,4 @@
-"""RandomBits numbers on nodes. In: shapes. Out: UOps whose numbers are fixed now, though they are computed later.
+"""Random numbers on nodes. In: shapes. Out: UOps whose numbers are fixed now, though they are computed later.
 
 Numbers are counted, not drawn: element i of the n-th random node is a function of (seed, n, i). So the order in which
 results are read changes nothing, and every device gives the same numbers. Seed and n are scalars that kernels are
@@ -12,7 +12,7 @@ import os
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Cell, RandomBits as RandomBits
+from glassgrad.compiler.graph.arguments import Cell, RandomBits
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp

@@ -14,7 +14,7 @@ from glassgrad.base.errors import DTypeError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes, promote
 from glassgrad.compiler.graph.uop import full
-from glassgrad.engine.capture import touch
+from glassgrad.engine.capture import note_written
 from glassgrad.engine.registry import registry
 from glassgrad.tensor import checks, evaluate as running
 from glassgrad.tensor.autograd.leaves import assigned, distinct, has_another_value, hold, holders
@@ -93,7 +93,7 @@ class AssignmentMixin(TensorBase):
                     assigned(owner)
                 view = repeat_movements(seen, node, written)
                 self.uop, self._device = view, new._device
-                touch(self)
+                note_written(self)
                 return True
         return False
 
