@@ -177,7 +177,7 @@ def test_what_changes_nothing_is_left_out():
     assert x.reshape((2, 3)) is x and x.permute((0, 1)) is x and x.expand((2, 3)) is x and x.flip(()) is x
     assert x.pad(((0, 0), (0, 0))) is x and x.shrink(((0, 2), (0, 3))) is x and x.cast(dtypes.float32) is x
     assert x.reshape((6,)).reshaped((2, 3)) is x and x.contiguous() is x
-    assert x.reshape((6,)).reshape((3, 2)) is x.reshape((3, 2))
+    assert x.reshape((6,)).reshaped((3, 2)) is x.reshape((3, 2))
 
 
 def test_shape_mistakes_are_told():
