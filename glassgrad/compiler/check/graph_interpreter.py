@@ -323,7 +323,7 @@ def _reduce(np: Any, node: UOp, x: Array) -> Array:
 
 @_means(o.SCAN)
 def _(np: Any, node: UOp, x: Array) -> Array:
-    combine = {o.ADD: np.add, o.MUL: np.multiply, o.MAX: np.maximum, o.MIN: np.minimum}[node.arg.combine]
+    combine = getattr(np, node.arg.combine.ufunc)
     wide = _widen(np, x, node.dtype)
     return _settle(np, combine.accumulate(wide, axis=node.arg.axis, dtype=wide.dtype), node.dtype)
 

@@ -10,8 +10,6 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import WIDE, Accumulate, For, If, Prefetch, Statement, Store, expressions, walk
 
-SUMS = (o.ADD, o.MUL, o.MAX, o.MIN)       # what a loop can accumulate as an axis
-
 
 def is_axis(loop: For) -> bool:
     """Whether a LOOP does nothing but accumulate and store, and no iteration needs what another did, but for stores
@@ -21,9 +19,9 @@ def is_axis(loop: For) -> bool:
     sums = [s for s in inner if isinstance(s, Accumulate)]
     if not all(isinstance(s, (Accumulate, Store)) or isinstance(s, For) and s.kind in WIDE for s in inner):
         return False
-    if any(s.combine not in SUMS or s.register.dtype.kind == "b" or s.register.dtype.accumulator is not s.register.dtype
-           for s in sums):                # narrow floats are rounded at every step
-        return False
+    types = [s.register.dtype for s in sums]
+    if any(s.combine.ufunc is None for s in sums) or any(t.kind == "b" or t.accumulator is not t for t in types):
+        return False                      # floats below float32 are rounded at every step
     growing = {s.register for s in sums}
     if len(growing) < len(sums):
         return False                      # x * a + b, again and again, is not a product and a sum

@@ -51,7 +51,6 @@ from glassgrad.compiler.lower.loops import (
 AT_ONCE = 1 << 22       # elements of index space that are computed together: bounds the memory used
 TASKS = "tasks"         # the axis of all tasks; every other axis is a RANGE
 ALWAYS = Wide(np.asarray(True))
-_IN_A_ROW = {o.ADD: np.add, o.MUL: np.multiply, o.MAX: np.maximum, o.MIN: np.minimum}      # all of loop_facts.SUMS
 
 
 def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
@@ -213,7 +212,7 @@ class _PhaseRun:
             whole = np.broadcast_shapes(start.shape, values.shape)
             steps = np.concatenate([np.broadcast_to(start, (*whole[:at], 1, *whole[at + 1:])),
                                     np.broadcast_to(values, whole)], at)
-            sums = _IN_A_ROW[s.combine].accumulate(steps, at, steps.dtype)
+            sums = getattr(np, str(s.combine.ufunc)).accumulate(steps, at, steps.dtype)
             result = Wide(sums[(slice(None),) * at + (slice(1, None),)], axes)
         else:
             result = self._apply(step, [old, value])

@@ -1,14 +1,19 @@
-"""The one table of operations. In: nothing. Out: `Op` objects and groups computed from their traits.
+"""The one table of operations. In: nothing. Out: `Op` objects, and groups of them by their properties.
 
-Each op is declared once with everything that is true of it on every device. `meaning` is its definition in NumPy
-(given the module, so that loading this file loads no NumPy); the interpreters run it and every generated kernel is
-checked against it.
+Each op is declared once, with everything that is true of it on every device. `meaning` is its definition in NumPy
+(given the module, so that loading this file loads no NumPy), `constant` its definition for plain Python numbers. The
+interpreters, constant folding, and the rules for shapes and types read the declaration; every generated kernel is
+compared with it. Besides, an op has a gradient (gradient.py) and one line in the table of each renderer (C_OPS,
+LLVM_OPS, GPU_OPS); docs/extending/op.md adds one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from glassgrad.compiler.graph.dtype import DType, convert
 
 
 class Kind:
@@ -16,26 +21,34 @@ class Kind:
     UNARY, BINARY, TERNARY = "unary", "binary", "ternary"   # one result element from one element of each source
     REDUCE = "reduce"          # folds axes of its source to size 1
     MOVEMENT = "movement"      # the same elements under other indices; never computes
-    MEMORY = "memory"          # where values live
-    SPECIAL = "special"        # cannot honestly be composed of the others
+    MEMORY = "memory"          # where values are stored
+    SPECIAL = "special"        # cannot be composed of the others
     LEAF = "leaf"              # has no tensor sources
     KERNEL = "kernel"          # appears only inside a lowered kernel
 
 
 class Op:
-    """One operation: its name, kind and traits. Plain object, compared by identity (hashing an Enum costs more)."""
-    __slots__ = ("name", "kind", "meaning", "commutative", "associative", "idempotent", "identity", "compares",
-                 "combine", "cost")
+    """One operation: its name, kind and properties. Plain object, compared by identity (hashing an Enum costs more)."""
+    __slots__ = ("name", "kind", "meaning", "ufunc", "constant", "takes", "commutative", "associative", "idempotent",
+                 "identity", "compares", "converts", "approximate", "combine", "cost", "sign")
 
-    def __init__(self, name: str, kind: str, meaning: Callable[..., Any] | None, traits: dict[str, Any]):
-        self.name, self.kind, self.meaning = name, kind, meaning
-        self.commutative: bool = traits.get("commutative", False)
-        self.associative: bool = traits.get("associative", False)
-        self.idempotent: bool = traits.get("idempotent", False)
-        self.identity: Any = traits.get("identity")        # x op identity == x; "min"/"max" stand for the type's limits
-        self.compares: bool = traits.get("compares", False)  # the result is bool
-        self.combine: Op | None = traits.get("combine")    # of a reduction: the binary op it repeats
-        self.cost: int = traits.get("cost", 1)             # in units of one vector instruction, roughly
+    def __init__(self, name: str, kind: str, meaning: str | Callable[..., Any] | None, properties: dict[str, Any]):
+        get = properties.get
+        self.name, self.kind = name, kind
+        self.ufunc = meaning if isinstance(meaning, str) else None       # the NumPy function that does the same
+        self.meaning = _numpy_function(meaning) if isinstance(meaning, str) else meaning     # (np, *arrays) -> array
+        self.constant: Callable[..., Any] | None = get("constant")       # (dtype, *numbers) -> number, or None: unknown
+        self.takes: str = get("takes", "bfiu")             # kinds of element types: bool, float, int, unsigned
+        self.commutative: bool = get("commutative", False)
+        self.associative: bool = get("associative", False)
+        self.idempotent: bool = get("idempotent", False)
+        self.identity: Any = get("identity")               # x op identity == x; "min"/"max" stand for the type's limits
+        self.compares: bool = get("compares", False)       # the result is bool; else it has the last source's type ...
+        self.converts: bool = get("converts", False)       # ... unless the node says to which type it converts
+        self.approximate: bool = get("approximate", False)   # written as a polynomial: lower/transcendental.py
+        self.combine: Op | None = get("combine")           # of a reduction: the binary op it repeats
+        self.cost: int = get("cost", 1)                    # in units of one vector instruction, roughly
+        self.sign: str = get("sign", "")                   # between two operands, where loop trees are printed
 
     def __repr__(self) -> str:
         return f"Ops.{self.name}"
@@ -53,9 +66,19 @@ class Ops(metaclass=_Ops):
     """Every op by name: `Ops.ADD`. Filled by the declarations below, so the table is the only list."""
 
 
-def _declare(name: str, kind: str, meaning: Callable[..., Any] | None = None, **traits: Any) -> Op:
-    op = Op(name, kind, meaning, traits)
+ELEMENTWISE: set[Op] = set()
+REDUCE: set[Op] = set()
+MOVEMENT: set[Op] = set()
+_GROUPS = {Kind.UNARY: ELEMENTWISE, Kind.BINARY: ELEMENTWISE, Kind.TERNARY: ELEMENTWISE, Kind.REDUCE: REDUCE,
+           Kind.MOVEMENT: MOVEMENT}
+
+
+def declare(name: str, kind: str, meaning: str | Callable[..., Any] | None = None, **properties: Any) -> Op:
+    """A new op, as `Ops.<name>`. `meaning` is a function of NumPy by name, or a function of (np, *arrays)."""
+    op = Op(name, kind, meaning, properties)
     setattr(Ops, name, op)
+    if kind in _GROUPS:
+        _GROUPS[kind].add(op)
     return op
 
 
@@ -64,114 +87,157 @@ def op_by_name(name: str) -> Op:
     return found
 
 
-def _nan_max(np: Any, x: Any, y: Any) -> Any:
-    return np.maximum(x, y)
+def _numpy_function(name: str) -> Callable[..., Any]:
+    return lambda np, *arrays: getattr(np, name)(*arrays)
 
 
-def _floor_divide(np: Any, x: Any, y: Any) -> Any:  # total: by zero gives 0, INT_MIN / -1 wraps
-    safe = np.where(y == 0, np.ones_like(y), y)
-    with np.errstate(all="ignore"):
-        return np.where(y == 0, np.zeros_like(x), np.floor_divide(x, safe)).astype(x.dtype)
+# -- meanings in NumPy that are not one of its functions -----------------------------------------------------
+def _divided(name: str) -> Callable[..., Any]:
+    """Integer division that is defined everywhere: by zero gives 0, and INT_MIN / -1 wraps."""
+    def divide(np: Any, x: Any, y: Any) -> Any:
+        safe = np.where(y == 0, np.ones_like(y), y)
+        with np.errstate(all="ignore"):
+            return np.where(y == 0, np.zeros_like(x), getattr(np, name)(x, safe)).astype(x.dtype)
+    return divide
 
 
-def _floor_mod(np: Any, x: Any, y: Any) -> Any:
-    safe = np.where(y == 0, np.ones_like(y), y)
-    with np.errstate(all="ignore"):
-        return np.where(y == 0, np.zeros_like(x), np.mod(x, safe)).astype(x.dtype)
+def _shifted(name: str) -> Callable[..., Any]:
+    """A shift that is defined everywhere: by less than 0, or by all bits and more, gives 0."""
+    def shift(np: Any, x: Any, y: Any) -> Any:
+        beyond = (y < 0) | (y >= x.dtype.itemsize * 8)
+        return np.where(beyond, np.zeros_like(x), getattr(np, name)(x, np.where(beyond, np.zeros_like(y), y)))
+    return shift
 
 
-def _shift_left(np: Any, x: Any, y: Any) -> Any:  # over-wide shifts give 0
-    bits = x.dtype.itemsize * 8
-    wide = (y < 0) | (y >= bits)
-    return np.where(wide, np.zeros_like(x), np.left_shift(x, np.where(wide, np.zeros_like(y), y)))
+# -- meanings for Python's numbers: floats are float64, and the result is rounded to the op's type -----------
+def _divide(dtype: DType, x: float, y: float) -> float:
+    if y != 0:
+        return x / y
+    return math.nan if x == 0 or x != x else math.copysign(math.inf, x) * math.copysign(1, y)
 
 
-def _shift_right(np: Any, x: Any, y: Any) -> Any:
-    bits = x.dtype.itemsize * 8
-    wide = (y < 0) | (y >= bits)
-    return np.where(wide, np.zeros_like(x), np.right_shift(x, np.where(wide, np.zeros_like(y), y)))
+def _sqrt(dtype: DType, x: float) -> float:
+    return math.sqrt(x) if x >= 0 else (x if x == 0 or x != x else math.nan)
+
+
+def _trunc(dtype: DType, x: float) -> float:
+    return math.copysign(math.trunc(x), x) if math.isfinite(x) else x
+
+
+def _exp2(dtype: DType, x: float) -> float:
+    try:
+        return float(2.0 ** x)
+    except OverflowError:
+        return math.inf
+
+
+def _log2(dtype: DType, x: float) -> float:
+    return math.log2(x) if x > 0 else (-math.inf if x == 0 else math.nan)
+
+
+def _choose(pick: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """max or min: NaN wins; which of 0.0 and -0.0 wins is not defined."""
+    def choose(dtype: DType, x: Any, y: Any) -> Any:
+        if x != x or y != y:
+            return math.nan
+        if x == y == 0 and math.copysign(1, x) != math.copysign(1, y):
+            return None
+        return pick(x, y)
+    return choose
+
+
+def _shift(move: Callable[[int, int], int]) -> Callable[..., int]:
+    return lambda dtype, x, y: move(x, y) if 0 <= y < dtype.bits else 0
 
 
 U, B, T, R, M = Kind.UNARY, Kind.BINARY, Kind.TERNARY, Kind.REDUCE, Kind.MOVEMENT
 
 # -- elementwise ---------------------------------------------------------------------------------------------
-NEG = _declare("NEG", U, lambda np, x: np.negative(x))
-ABS = _declare("ABS", U, lambda np, x: np.abs(x))
-RECIP = _declare("RECIP", U, lambda np, x: np.divide(x.dtype.type(1), x), cost=8)
-SQRT = _declare("SQRT", U, lambda np, x: np.sqrt(x), cost=8)
-EXP2 = _declare("EXP2", U, lambda np, x: np.exp2(x), cost=16)
-LOG2 = _declare("LOG2", U, lambda np, x: np.log2(x), cost=20)
-SIN = _declare("SIN", U, lambda np, x: np.sin(x), cost=30)
-TRUNC = _declare("TRUNC", U, lambda np, x: np.trunc(x))
-NOT = _declare("NOT", U, lambda np, x: np.logical_not(x) if x.dtype == np.bool_ else np.invert(x))
-CAST = _declare("CAST", U)            # value conversion, to the node's own dtype: see check/graph_interpreter.py
-BITCAST = _declare("BITCAST", U)      # the same bits under another type of the same size
+NEG = declare("NEG", U, "negative", takes="fiu", constant=lambda dtype, x: -x)
+ABS = declare("ABS", U, "abs", takes="fiu", constant=lambda dtype, x: abs(x))
+RECIP = declare("RECIP", U, lambda np, x: np.divide(x.dtype.type(1), x), takes="f", cost=8,
+                constant=lambda dtype, x: _divide(dtype, 1.0, x))
+SQRT = declare("SQRT", U, "sqrt", takes="f", cost=8, constant=_sqrt)
+EXP2 = declare("EXP2", U, "exp2", takes="f", cost=16, approximate=True, constant=_exp2)
+LOG2 = declare("LOG2", U, "log2", takes="f", cost=20, approximate=True, constant=_log2)
+SIN = declare("SIN", U, "sin", takes="f", cost=30, approximate=True,
+              constant=lambda dtype, x: math.sin(x) if math.isfinite(x) else math.nan)
+TRUNC = declare("TRUNC", U, "trunc", takes="f", constant=_trunc)
+NOT = declare("NOT", U, lambda np, x: np.logical_not(x) if x.dtype == np.bool_ else np.invert(x), takes="biu",
+              constant=lambda dtype, x: not x if dtype.kind == "b" else ~x)
+CAST = declare("CAST", U, converts=True)         # the same value in the node's own type: check/graph_interpreter.py
+BITCAST = declare("BITCAST", U, converts=True)   # the same bits under another type of the same size
 
-ADD = _declare("ADD", B, lambda np, x, y: np.add(x, y), commutative=True, associative=True, identity=0)
-SUB = _declare("SUB", B, lambda np, x, y: np.subtract(x, y))
-MUL = _declare("MUL", B, lambda np, x, y: np.multiply(x, y), commutative=True, associative=True, identity=1)
-DIV = _declare("DIV", B, lambda np, x, y: np.divide(x, y), cost=8)          # floats only
-IDIV = _declare("IDIV", B, _floor_divide, cost=20)                          # integers; rounds down
-MOD = _declare("MOD", B, _floor_mod, cost=20)                               # integers; the sign of the divisor
-MAX = _declare("MAX", B, _nan_max, commutative=True, associative=True, idempotent=True, identity="min")
-MIN = _declare("MIN", B, lambda np, x, y: np.minimum(x, y), commutative=True, associative=True, idempotent=True,
-               identity="max")
-CMPLT = _declare("CMPLT", B, lambda np, x, y: np.less(x, y), compares=True)
-CMPNE = _declare("CMPNE", B, lambda np, x, y: np.not_equal(x, y), commutative=True, compares=True)
-CMPEQ = _declare("CMPEQ", B, lambda np, x, y: np.equal(x, y), commutative=True, compares=True)
-AND = _declare("AND", B, lambda np, x, y: np.bitwise_and(x, y), commutative=True, associative=True, idempotent=True)
-OR = _declare("OR", B, lambda np, x, y: np.bitwise_or(x, y), commutative=True, associative=True, idempotent=True)
-XOR = _declare("XOR", B, lambda np, x, y: np.bitwise_xor(x, y), commutative=True, associative=True)
-SHL = _declare("SHL", B, _shift_left)
-SHR = _declare("SHR", B, _shift_right)
+ADD = declare("ADD", B, "add", sign="+", commutative=True, associative=True, identity=0,
+              constant=lambda dtype, x, y: x + y)
+SUB = declare("SUB", B, "subtract", sign="-", takes="fiu", constant=lambda dtype, x, y: x - y)
+MUL = declare("MUL", B, "multiply", sign="*", commutative=True, associative=True, identity=1,
+              constant=lambda dtype, x, y: x * y)
+DIV = declare("DIV", B, "divide", sign="/", takes="f", cost=8, constant=_divide)
+IDIV = declare("IDIV", B, _divided("floor_divide"), sign="//", takes="iu", cost=20,          # rounds down
+               constant=lambda dtype, x, y: x // y if y else 0)
+MOD = declare("MOD", B, _divided("mod"), sign="%", takes="iu", cost=20,                      # the sign of the divisor
+              constant=lambda dtype, x, y: x % y if y else 0)
+MAX = declare("MAX", B, "maximum", commutative=True, associative=True, idempotent=True, identity="min",
+              constant=_choose(max))
+MIN = declare("MIN", B, "minimum", commutative=True, associative=True, idempotent=True, identity="max",
+              constant=_choose(min))
+CMPLT = declare("CMPLT", B, "less", sign="<", compares=True, constant=lambda dtype, x, y: x < y)
+CMPNE = declare("CMPNE", B, "not_equal", sign="!=", compares=True, commutative=True,
+                constant=lambda dtype, x, y: x != y)
+CMPEQ = declare("CMPEQ", B, "equal", sign="==", compares=True, commutative=True, constant=lambda dtype, x, y: x == y)
+AND = declare("AND", B, "bitwise_and", sign="&", takes="biu", commutative=True, associative=True, idempotent=True,
+              constant=lambda dtype, x, y: x & y)
+OR = declare("OR", B, "bitwise_or", sign="|", takes="biu", commutative=True, associative=True, idempotent=True,
+             constant=lambda dtype, x, y: x | y)
+XOR = declare("XOR", B, "bitwise_xor", sign="^", takes="biu", commutative=True, associative=True,
+              constant=lambda dtype, x, y: x ^ y)
+SHL = declare("SHL", B, _shifted("left_shift"), sign="<<", takes="iu", constant=_shift(lambda x, y: x << y))
+SHR = declare("SHR", B, _shifted("right_shift"), sign=">>", takes="iu", constant=_shift(lambda x, y: x >> y))
 
-WHERE = _declare("WHERE", T, lambda np, c, x, y: np.where(c, x, y))
-MULACC = _declare("MULACC", T, lambda np, x, y, z: np.add(np.multiply(x, y), z))   # rounded once where it can be
+WHERE = declare("WHERE", T, "where", constant=lambda dtype, c, x, y: x if c else y)      # c is bool
+MULACC = declare("MULACC", T, lambda np, x, y, z: np.add(np.multiply(x, y), z), takes="fiu",   # may be rounded once
+                 constant=lambda dtype, x, y, z: convert(x * y, dtype.accumulator) + z)
 
 # -- reductions: fold `arg.axes` to size 1 with the `combine` op ---------------------------------------------
-SUM = _declare("SUM", R, lambda np, x, axes: np.sum(x, axis=axes, keepdims=True, dtype=x.dtype), combine=ADD)
-PROD = _declare("PROD", R, lambda np, x, axes: np.prod(x, axis=axes, keepdims=True, dtype=x.dtype), combine=MUL)
-AMAX = _declare("AMAX", R, lambda np, x, axes: np.max(x, axis=axes, keepdims=True), combine=MAX)
-AMIN = _declare("AMIN", R, lambda np, x, axes: np.min(x, axis=axes, keepdims=True), combine=MIN)
+SUM = declare("SUM", R, lambda np, x, axes: np.sum(x, axis=axes, keepdims=True, dtype=x.dtype), combine=ADD)
+PROD = declare("PROD", R, lambda np, x, axes: np.prod(x, axis=axes, keepdims=True, dtype=x.dtype), combine=MUL)
+AMAX = declare("AMAX", R, lambda np, x, axes: np.max(x, axis=axes, keepdims=True), combine=MAX)
+AMIN = declare("AMIN", R, lambda np, x, axes: np.min(x, axis=axes, keepdims=True), combine=MIN)
 
 # -- movement: the same elements under other indices ---------------------------------------------------------
-RESHAPE = _declare("RESHAPE", M)
-PERMUTE = _declare("PERMUTE", M)
-EXPAND = _declare("EXPAND", M)        # axes of size 1 repeat
-PAD = _declare("PAD", M)              # with zeros
-SHRINK = _declare("SHRINK", M)
-FLIP = _declare("FLIP", M)
-WINDOW = _declare("WINDOW", M)        # out[.., o, .., k] = x[.., o*stride + k*dilation, ..]; k is a new last axis
-UNWINDOW = _declare("UNWINDOW", M)    # out[.., i, .., k] = x[.., (i - k*dilation) / stride, .., k], or 0
+RESHAPE = declare("RESHAPE", M)
+PERMUTE = declare("PERMUTE", M)
+EXPAND = declare("EXPAND", M)        # axes of size 1 repeat
+PAD = declare("PAD", M)              # with zeros
+SHRINK = declare("SHRINK", M)
+FLIP = declare("FLIP", M)
+WINDOW = declare("WINDOW", M)        # out[.., o, .., k] = x[.., o*stride + k*dilation, ..]; k is a new last axis
+UNWINDOW = declare("UNWINDOW", M)    # out[.., i, .., k] = x[.., (i - k*dilation) / stride, .., k], or 0
 
 # -- memory and leaves ---------------------------------------------------------------------------------------
-BUFFER = _declare("BUFFER", Kind.LEAF)             # arg: Buffer, a row-major value in memory
-CONST = _declare("CONST", Kind.LEAF)               # arg: a Python scalar; shape ()
-SCALAR = _declare("SCALAR", Kind.LEAF)             # arg: Cell, a scalar handed to the kernel when it runs; shape ()
-LENGTH = _declare("LENGTH", Kind.LEAF)             # arg: Count, a symbolic size as a number; shape ()
-CONTIGUOUS = _declare("CONTIGUOUS", Kind.MEMORY)   # "store this here"
-COPY = _declare("COPY", Kind.MEMORY)               # to arg.device
-DETACH = _declare("DETACH", Kind.MEMORY)           # the same value; gradients stop
-STORE = _declare("STORE", Kind.MEMORY)             # (PARAM, value): a kernel's result
-SINK = _declare("SINK", Kind.MEMORY)               # (STORE, ...): all that one kernel does
+BUFFER = declare("BUFFER", Kind.LEAF)             # arg: Buffer, a row-major value in memory
+CONST = declare("CONST", Kind.LEAF)               # arg: a Python scalar; shape ()
+SCALAR = declare("SCALAR", Kind.LEAF)             # arg: Cell, a scalar passed to the kernel when it runs; shape ()
+LENGTH = declare("LENGTH", Kind.LEAF)             # arg: Count, a symbolic size as a number; shape ()
+CONTIGUOUS = declare("CONTIGUOUS", Kind.MEMORY)   # "store this here"
+COPY = declare("COPY", Kind.MEMORY)               # to arg.device
+DETACH = declare("DETACH", Kind.MEMORY)           # the same value; gradients stop
+STORE = declare("STORE", Kind.MEMORY)             # (PARAM, value): a kernel's result
+SINK = declare("SINK", Kind.MEMORY)               # (STORE, ...): all that one kernel does
 
-# -- those that cannot honestly be composed ------------------------------------------------------------------
-GATHER = _declare("GATHER", Kind.SPECIAL)     # (rows (n, *rest), index S) -> S + rest:  out[s, r] = rows[index[s], r]
-SCATTER = _declare("SCATTER", Kind.SPECIAL)   # (base (n, *rest), index S, value S + rest): base[index[s], r] op= value
-SCAN = _declare("SCAN", Kind.SPECIAL)         # running combination along one axis, inclusive
-IOTA = _declare("IOTA", Kind.SPECIAL)         # 0, 1, ..., n - 1 of arg.shape (n,): each element is its own index
-RANDOM = _declare("RANDOM", Kind.SPECIAL)     # (seed, stream) -> uint64 of arg.shape: counter-based random bits
+# -- those that cannot be composed of the others -------------------------------------------------------------
+GATHER = declare("GATHER", Kind.SPECIAL)     # (rows (n, *rest), index S) -> S + rest:  out[s, r] = rows[index[s], r]
+SCATTER = declare("SCATTER", Kind.SPECIAL)   # (base (n, *rest), index S, value S + rest): base[index[s], r] op= value
+SCAN = declare("SCAN", Kind.SPECIAL)         # running combination along one axis, inclusive
+IOTA = declare("IOTA", Kind.SPECIAL)         # 0, 1, ..., n - 1 of arg.shape (n,): each element is its own index
+RANDOM = declare("RANDOM", Kind.SPECIAL)     # (seed, stream) -> uint64 of arg.shape: counter-based random bits
 
 # -- inside kernels ------------------------------------------------------------------------------------------
-PARAM = _declare("PARAM", Kind.LEAF)       # arg: Param, the kernel's n-th buffer or scalar
-RANGE = _declare("RANGE", Kind.KERNEL)     # arg: Range, a loop's counter
-LOCAL = _declare("LOCAL", Kind.KERNEL)     # arg: Local, memory that lives as long as one launch
-LOAD = _declare("LOAD", Kind.KERNEL, cost=1)   # (memory, index[, gate]): an element, or 0 where the gate is false
-REGISTER = _declare("REGISTER", Kind.KERNEL)   # arg: name; src: wide axes that index it; a mutable scalar or tile
-FOLD = _declare("FOLD", Kind.KERNEL)       # (value, *wide axes) with arg.combine: a tile or vector to one value
-PHILOX = _declare("PHILOX", Kind.KERNEL)   # (seed, stream, element index): RANDOM at one element
-
-ELEMENTWISE = frozenset(o for o in Ops if o.kind in (U, B, T))
-REDUCE = frozenset(o for o in Ops if o.kind == R)
-MOVEMENT = frozenset(o for o in Ops if o.kind == M)
-COMPARES = frozenset(o for o in Ops if o.compares)
+PARAM = declare("PARAM", Kind.LEAF)       # arg: Param, the kernel's n-th buffer or scalar
+RANGE = declare("RANGE", Kind.KERNEL)     # arg: Range, a loop's counter
+LOCAL = declare("LOCAL", Kind.KERNEL)     # arg: Local, memory that exists as long as one launch
+LOAD = declare("LOAD", Kind.KERNEL)       # (memory, index[, gate]): an element, or 0 where the gate is false
+REGISTER = declare("REGISTER", Kind.KERNEL)   # arg: name; src: wide axes that index it; a mutable scalar or tile
+FOLD = declare("FOLD", Kind.KERNEL)       # (value, *wide axes) with arg.combine: a tile or vector to one value
+PHILOX = declare("PHILOX", Kind.KERNEL)   # (seed, stream, element index): RANDOM at one element

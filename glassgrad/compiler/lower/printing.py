@@ -6,8 +6,6 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Assign, For, If, Kernel, Prefetch, Statement, Store, expressions
 
-_INFIX = {o.ADD: "+", o.SUB: "-", o.MUL: "*", o.DIV: "/", o.IDIV: "//", o.MOD: "%", o.CMPLT: "<", o.CMPNE: "!=",
-          o.CMPEQ: "==", o.AND: "&", o.OR: "|", o.XOR: "^", o.SHL: "<<", o.SHR: ">>"}
 _LONGEST = 400
 
 
@@ -55,8 +53,8 @@ def _body(body: list[Statement], depth: int, lines: list[str]) -> None:
             lines.append(f"{pad}{_memory(s.memory)}[{text(s.index)}] {combine}= {text(s.value)}{gate}")
 
 
-def _combine(op: object) -> str:
-    return _INFIX.get(op, getattr(op, "name", "").lower())  # type: ignore[call-overload,no-any-return]
+def _combine(op: o.Op) -> str:
+    return op.sign or op.name.lower()
 
 
 def _memory(memory: UOp) -> str:
@@ -80,8 +78,8 @@ def text(node: UOp) -> str:
             gate = f" if {write(n.src[2], depth + 1)}" if len(n.src) > 2 else ""
             return f"{_memory(n.src[0])}[{write(n.src[1], depth + 1)}{gate}]"
         parts = [write(s, depth + 1) for s in n.src]
-        if n.op in _INFIX:
-            return f"({parts[0]} {_INFIX[n.op]} {parts[1]})"
+        if n.op.sign:
+            return f"({parts[0]} {n.op.sign} {parts[1]})"
         name = n.dtype.name if n.op is o.CAST else n.op.name.lower()
         return f"{name}({', '.join(parts)})"
 

@@ -17,11 +17,13 @@ Polynomials are minimax fits (least squares, reweighted by the error until it is
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes, round_float
+from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.polynomial import horner, layout_of, pieces
 from glassgrad.compiler.lower.sine import sine
@@ -59,13 +61,9 @@ _INVERSES = {math.log2(math.e): _LN2,
 
 def expand(node: UOp) -> UOp:
     """The node's value by simple operations. The errors are stated at each function."""
-    if node.op is o.EXP2:
-        return _exp2(node.src[0])
-    if node.op is o.LOG2:
-        return _log2(node.src[0])
-    if node.op is o.SIN:
-        return sine(node.src[0])
-    raise Bug(f"only EXP2, LOG2 and SIN are written as polynomials, not {node.op.name}")
+    if node.op not in POLYNOMIALS:
+        raise Bug(f"{node.op.name} has no line in the table POLYNOMIALS (compiler/lower/transcendental.py)")
+    return POLYNOMIALS[node.op](*node.src)
 
 
 def _exp2(source: UOp) -> UOp:
@@ -131,3 +129,6 @@ def _log2(x: UOp) -> UOp:
     result = f.mulacc(horner(f, _LOG2[x.dtype], layout), power)
     finite = (x < number(math.inf)).where(result, x)                        # inf and nan are their own logarithms
     return (number(0.0) < x).where(finite, x.eq(number(0.0)).where(number(-math.inf), number(math.nan)))
+
+
+POLYNOMIALS: dict[Op, Callable[..., UOp]] = {o.EXP2: _exp2, o.LOG2: _log2, o.SIN: sine}    # all `approximate` ops

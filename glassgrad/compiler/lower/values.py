@@ -40,7 +40,6 @@ from glassgrad.compiler.lower.philox import philox
 from glassgrad.compiler.lower.transcendental import expand
 from glassgrad.compiler.schedule.fusion import counted
 
-_CURVED = (o.EXP2, o.LOG2, o.SIN)
 _PASSES = (o.CAST, o.BITCAST, o.WHERE)   # defined on narrow floats as they are
 
 Question = tuple[UOp, Index, Any]
@@ -250,4 +249,4 @@ def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if dtype.kind == "f" and dtype.bits < 32 and src[0].dtype not in (dtypes.float32, dtypes.float64):
             return src[0].cast(dtypes.float32).cast(dtype)       # ... both ways
     result = UOp(op, dtype, src, node.arg)
-    return expand(result) if op in _CURVED else result
+    return expand(result) if op.approximate else result

@@ -1,13 +1,16 @@
 """Arithmetic in C with vector extensions. In: operands as `CValue`s. Out: expressions, and the helpers they call.
 
-Written for GCC 12, Clang and their `vector_size` types, with -fwrapv. A vector of n lanes lies in one of the next power
-of two. Booleans are 0 and 1; of vectors, 0 and -1 in 32 bits. Narrow floats are the integers that hold their bits.
+`C_OPS`, at the end, has one line for each op. Written for GCC 12, Clang and their `vector_size` types, with -fwrapv. A
+vector of n lanes is held in one of the next power of two. Booleans are 0 and 1; of vectors, 0 and -1 in 32 bits. Floats
+of less than 32 bits are the integers that hold their bits.
 """
 
 from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
@@ -27,11 +30,13 @@ MASK = dtypes.int32
 
 
 class CValue(NamedTuple):
-    """An expression: its text, element type and lanes (0 for a scalar). `simple` needs no parentheses."""
+    """An expression: its text, its element type and lanes (0 for a scalar), and what is known of it."""
     text: str
     dtype: DType
     lanes: int = 0
-    simple: bool = True
+    simple: bool = True                            # it needs no parentheses as an operand
+    constant: float | int | bool | None = None     # its value, where the text is a literal
+    low: int | None = None                         # the least value it can have, where that is known
 
     @property
     def inside(self) -> str:
@@ -44,7 +49,29 @@ def kept(dtype: DType) -> DType:
     return carrier(dtype) if dtype in NARROW else dtype
 
 
-def number(value: float | int | bool, dtype: DType) -> str:
+@dataclass
+class Definitions:
+    """What stands before the functions: types, then helpers, each by name in the order of their first use."""
+    types: dict[str, str] = field(default_factory=dict)
+    helpers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def lines(self) -> list[str]:
+        return [text for text in (*self.types.values(), *self.helpers.values()) if text]
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How a language spells what C compilers have built in."""
+    function: str = "__builtin_{name}{end}"                         # {end}: "f" for float32
+    nan: tuple[str, str] = ('__builtin_nanf("")', '__builtin_nan("")')      # of float32, of float64
+    inf: tuple[str, str] = ("__builtin_inff()", "__builtin_inf()")
+
+
+BUILTIN = Spelling()
+
+
+def number(value: float | int | bool, dtype: DType, spelling: Spelling = BUILTIN) -> str:
     """A literal."""
     if dtype in NARROW:
         value, dtype = bits_of(float(value), dtype), carrier(dtype)
@@ -58,11 +85,11 @@ def number(value: float | int | bool, dtype: DType) -> str:
         return f"({text})" if value < 0 and text[0] != "(" else text
     end = "f" if dtype is dtypes.float32 else ""
     if math.isnan(value):
-        return f'__builtin_nan{end}("")'
+        return spelling.nan[dtype is dtypes.float64]
     if dtype is dtypes.float32:
         value = struct.unpack("<f", struct.pack("<I", bits_of(value, dtype)))[0]
     if math.isinf(value):
-        return f"{'-' if value < 0 else ''}__builtin_inf{end}()"
+        return f"{'-' if value < 0 else ''}{spelling.inf[dtype is dtypes.float64]}"
     text = repr(value)
     if end:       # the shortest that is the same float32
         text = next(t for p in range(1, 10) if bits_of(float(t := f"{value:.{p}g}"), dtype) == bits_of(value, dtype))
@@ -71,33 +98,53 @@ def number(value: float | int | bool, dtype: DType) -> str:
 
 
 class CArithmetic:
-    """Ops on CValues. `helpers` collects the definitions that the text needs, in order."""
-    helpers: dict[str, str]
+    """Ops on CValues. `definitions` collects the types and helpers that the text needs, in order."""
+    definitions: Definitions
     spelled: dict[str, str] = SPELLED
+    spelling: Spelling = BUILTIN
     inline: str = "static inline"          # what stands before a helper
+    language: str = "C"
+
+    @property
+    def ops(self) -> Mapping[Op, COp]:
+        """The table of ops."""
+        return C_OPS
+
+    def apply(self, op: Op, dtype: DType, *values: CValue) -> CValue:
+        """An op on values of `dtype`, by its line in the table."""
+        if dtype.kind == "f" and dtype.bits < 32 and op is not o.WHERE:
+            raise Bug(f"{op.name} of {dtype.name} reached the {self.language} renderer; it must be computed in float32")
+        write = self.ops.get(op)
+        if write is None or dtype.kind not in op.takes:
+            raise Bug(f"{op.name} of {dtype.name} reached the {self.language} renderer; it must be lowered before")
+        return write(self, dtype, *values)
+
+    def constant(self, value: float | int | bool, dtype: DType) -> CValue:
+        known = bits_of(float(value), dtype) if dtype in NARROW else value
+        return CValue(number(value, dtype, self.spelling), dtype, constant=known)
 
     # -- types ---------------------------------------------------------------------------------------------------
     def type(self, dtype: DType, lanes: int = 0) -> str:
         """The C name of a type, defined when first used."""
         if lanes and dtype is dtypes.bool:
             dtype = MASK
-        base = NAMES[kept(dtype)]
-        if base not in self.helpers:
+        base, types = NAMES[kept(dtype)], self.definitions.types
+        if base not in types:
             spelled = self.spelled[base]
-            self.helpers[base] = f"typedef {spelled} {base};" if spelled != base else ""
+            types[base] = f"typedef {spelled} {base};" if spelled != base else ""
         if not lanes:
             return base
         name = f"{base}x{lanes}"
-        if name not in self.helpers:
+        if name not in types:
             whole = width(lanes) * kept(dtype).itemsize
-            self.helpers[name] = f"typedef {base} {name} __attribute__((vector_size({whole})));"
+            types[name] = f"typedef {base} {name} __attribute__((vector_size({whole})));"
         return name
 
     def define(self, name: str, result: str, arguments: str, *body: str) -> str:
         """A helper function, written once."""
-        if name not in self.helpers:
+        if name not in self.definitions.helpers:
             lines = "\n".join(f"  {line}" for line in body)
-            self.helpers[name] = f"{self.inline} {result} {name}({arguments}) {{\n{lines}\n}}"
+            self.definitions.helpers[name] = f"{self.inline} {result} {name}({arguments}) {{\n{lines}\n}}"
         return name
 
     def call(self, name: str, dtype: DType, lanes: int, *arguments: CValue) -> CValue:
@@ -108,9 +155,9 @@ class CArithmetic:
         if x.lanes == lanes:
             return x
         if x.lanes:
-            raise Bug(f"a vector of {x.lanes} lanes is used where {lanes or 'a scalar'} is asked for")
+            raise Bug(f"a vector of {x.lanes} lanes is used where {lanes or 'a scalar'} is needed")
         full = self.type(x.dtype, lanes)
-        if x.text in ("0", "0.0", "0.0f"):
+        if x.constant == 0 and math.copysign(1, x.constant) > 0:
             return CValue(f"({full}){{0}}", x.dtype, lanes)
         # truth values are masks of the integers' type: the same type, another meaning, another name
         value, name = ("-x", "mask") if x.dtype is dtypes.bool else ("x", "all")
@@ -118,8 +165,9 @@ class CArithmetic:
                            f"return ({full}){{{', '.join([value] * width(lanes))}}};")
         return self.call(name, x.dtype, lanes, x)
 
-    def select(self, condition: CValue, yes: CValue, no: CValue) -> CValue:
-        lanes, dtype = yes.lanes, yes.dtype
+    def select(self, dtype: DType, condition: CValue, yes: CValue, no: CValue) -> CValue:
+        lanes = max(condition.lanes, yes.lanes, no.lanes)
+        yes, no = self.wide(yes, lanes), self.wide(no, lanes)
         if not condition.lanes:
             return CValue(f"{condition.inside} ? {yes.inside} : {no.inside}", dtype, lanes, False)
         if dtype is dtypes.bool:
@@ -160,55 +208,38 @@ class CArithmetic:
             return CValue(f"({self.type(dtype)})({text})", dtype)
         return CValue(text, dtype, lanes, False)
 
-    def unary(self, op: Op, dtype: DType, x: CValue) -> CValue:
-        kind, lanes = dtype.kind, x.lanes
-        end = "f" if dtype is dtypes.float32 else ""
-        if op is o.NEG:
-            back = f"({self.type(dtype)})" if not lanes and dtype.bits < 32 else ""
-            return CValue(f"{back}-{x.inside}", dtype, lanes, False)
-        if op is o.NOT:
-            if kind == "b" and not lanes:
-                return CValue(f"!{x.inside}", dtype)
-            back = f"({self.type(dtype)})" if not lanes and dtype.bits < 32 else ""
-            return CValue(f"{back}~{x.inside}", dtype, lanes)
-        if op is o.RECIP:
-            return self.infix("/", CValue(number(1.0, dtype), dtype), x, dtype)
-        if op is o.ABS and kind == "u" or op is o.TRUNC and kind != "f":
-            return x
-        if op is o.ABS and kind == "i":
-            if lanes:
-                return self.lanewise("abs", dtype, "$x < 0 ? -$x : $x", x)
-            return CValue(f"({self.type(dtype)})({x.inside} < 0 ? -{x.inside} : {x.inside})", dtype)
-        name = {o.ABS: "fabs", o.SQRT: "sqrt", o.TRUNC: "trunc"}.get(op)
-        if name and kind == "f" and dtype.bits >= 32:
-            if lanes:
-                return self.lanewise(name, dtype, f"__builtin_{name}{end}($x)", x)
-            return self.call(f"__builtin_{name}{end}", dtype, 0, x)
-        raise Bug(f"{op.name} of {dtype.name} reached the C renderer; it must be lowered before")
+    def negate(self, dtype: DType, x: CValue) -> CValue:
+        back = f"({self.type(dtype)})" if not x.lanes and dtype.bits < 32 else ""
+        return CValue(f"{back}-{x.inside}", dtype, x.lanes, False)
 
-    def binary(self, op: Op, dtype: DType, x: CValue, y: CValue, low: int | None = None) -> CValue:
-        """x op y, both of `dtype`; `low` is the least value x can have, where that is known."""
-        kind, lanes = dtype.kind, max(x.lanes, y.lanes)
-        if kind == "f" and dtype.bits < 32:
-            raise Bug(f"{op.name} of {dtype.name} reached the C renderer; it must be computed in float32")
-        if kind == "b":
-            return self._logic(op, x, y)
-        if op in _SIGNS:
-            return self.infix(_SIGNS[op], x, y, dtype)
-        if op in _COMPARES:
-            return self.compare(_COMPARES[op], x, y)
-        if op is o.MAX or op is o.MIN:
-            return self._extreme(op, dtype, self.wide(x, lanes), self.wide(y, lanes))
-        if op is o.DIV and kind == "f":
-            return self.infix("/", x, y, dtype)
-        if kind in "iu" and op in (o.SHL, o.SHR):
-            return self._shift("<<" if op is o.SHL else ">>", dtype, x, y)
-        if kind in "iu" and op in (o.IDIV, o.MOD):
-            return self._divide(op, dtype, x, y, low)
-        raise Bug(f"{op.name} of {dtype.name} reached the C renderer; it must be lowered before")
+    def invert(self, dtype: DType, x: CValue) -> CValue:
+        if dtype.kind == "b" and not x.lanes:
+            return CValue(f"!{x.inside}", dtype)
+        back = f"({self.type(dtype)})" if not x.lanes and dtype.bits < 32 else ""
+        return CValue(f"{back}~{x.inside}", dtype, x.lanes)
+
+    def absolute(self, dtype: DType, x: CValue) -> CValue:
+        if dtype.kind == "u":
+            return x
+        if dtype.kind == "f":
+            return self.function("fabs", dtype, x)
+        if x.lanes:
+            return self.lanewise("abs", dtype, "$x < 0 ? -$x : $x", x)
+        return CValue(f"({self.type(dtype)})({x.inside} < 0 ? -{x.inside} : {x.inside})", dtype)
+
+    def function(self, name: str, dtype: DType, *arguments: CValue) -> CValue:
+        """A function of C's library on floats: "sqrt" is sqrtf for float32."""
+        spelled = self.spelling.function.format(name=name, end="f" if dtype is dtypes.float32 else "")
+        if not arguments[0].lanes:
+            return self.call(spelled, dtype, 0, *arguments)
+        names = ", ".join(f"${n}" for n in "xyz"[:len(arguments)])
+        return self.lanewise(name, dtype, f"{spelled}({names})", *arguments)
+
+    def multiply_add(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
+        return self.apply(o.ADD, dtype, self.apply(o.MUL, dtype, x, y), z)
 
     def compare(self, sign: str, x: CValue, y: CValue) -> CValue:
-        """x sign y as booleans."""
+        """x sign y of numbers, as booleans."""
         lanes, itemsize = max(x.lanes, y.lanes), kept(x.dtype).itemsize
         if not lanes:
             return CValue(f"{x.inside} {sign} {y.inside}", dtypes.bool, 0, False)
@@ -217,23 +248,23 @@ class CArithmetic:
             return CValue(result.text, dtypes.bool, lanes, False)
         return CValue(f"__builtin_convertvector({result.text}, {self.type(dtypes.bool, lanes)})", dtypes.bool, lanes)
 
-    def _logic(self, op: Op, x: CValue, y: CValue) -> CValue:
+    def logic(self, sign: str, x: CValue, y: CValue) -> CValue:
+        """x sign y of booleans. "<" is (not x) & y, and "==" is not (x ^ y)."""
         lanes = max(x.lanes, y.lanes)
         x, y = self.wide(x, lanes), self.wide(y, lanes)
-        sign = _LOGIC.get(op)
-        if sign:
-            return CValue(f"{x.inside} {sign} {y.inside}", dtypes.bool, lanes, False)
         no = "~" if lanes else "!"
-        if op is o.CMPLT:
+        if sign == "<":
             return CValue(f"{no}{x.inside} & {y.inside}", dtypes.bool, lanes, False)
-        if op is o.CMPEQ:
+        if sign == "==":
             return CValue(f"{no}({x.inside} ^ {y.inside})", dtypes.bool, lanes)
-        raise Bug(f"{op.name} of bool reached the C renderer; it must be lowered before")
+        return CValue(f"{x.inside} {sign} {y.inside}", dtypes.bool, lanes, False)
 
-    def _extreme(self, op: Op, dtype: DType, x: CValue, y: CValue) -> CValue:
-        sign, name = (">", "max") if op is o.MAX else ("<", "min")
-        full = self.type(dtype, x.lanes)
-        if not x.lanes:      # a NaN in y is the answer because no comparison with it holds
+    def extreme(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
+        """max or min of numbers; a NaN wins."""
+        lanes = max(x.lanes, y.lanes)
+        x, y = self.wide(x, lanes), self.wide(y, lanes)
+        full = self.type(dtype, lanes)
+        if not lanes:        # a NaN in y is the result because no comparison with it holds
             test = f"x {sign} y || x != x" if dtype.kind == "f" else f"x {sign} y"
             self.define(f"{name}_{full}", full, f"{full} x, {full} y", f"return {test} ? x : y;")
         else:
@@ -243,13 +274,12 @@ class CArithmetic:
                         f"return ({full})((where & ({bits})x) | (~where & ({bits})y));")
         return self.call(f"{name}_{full}", dtype, x.lanes, x, y)
 
-    def _shift(self, sign: str, dtype: DType, x: CValue, y: CValue) -> CValue:
-        amount = literal_int(y)
-        if amount is not None:
-            if not 0 <= amount < dtype.bits:
-                return self.wide(CValue("0", dtype), x.lanes)
-            whole = f"({self.type(dtype)}){x.inside}" if literal_int(x) is not None else x.inside   # C's 16 is an int
-            shifted = f"{whole} {sign} {amount}"
+    def shift(self, sign: str, dtype: DType, x: CValue, y: CValue) -> CValue:
+        if y.constant is not None:
+            if not 0 <= y.constant < dtype.bits:
+                return self.wide(self.constant(0, dtype), x.lanes)
+            whole = f"({self.type(dtype)}){x.inside}" if x.constant is not None else x.inside   # C's 16 is an int
+            shifted = f"{whole} {sign} {y.constant}"
             return CValue(shifted, dtype, x.lanes, False) if x.lanes or dtype.bits >= 32 else \
                 CValue(f"({self.type(dtype)})({shifted})", dtype)
         lanes = max(x.lanes, y.lanes)
@@ -262,17 +292,15 @@ class CArithmetic:
             return self.lanewise(name, dtype, f"{name}_{scalar}($x, $y)", x, y)
         return self.call(f"{name}_{scalar}", dtype, 0, x, y)
 
-    def _divide(self, op: Op, dtype: DType, x: CValue, y: CValue, low: int | None) -> CValue:
-        by, scalar = literal_int(y), self.type(dtype)
-        sign, name = ("/", "divide") if op is o.IDIV else ("%", "modulo")
-        lanes = max(x.lanes, y.lanes)
-        if by is not None and by > 0 and (dtype.kind == "u" or low is not None and low >= 0):
-            y = CValue(number(by, dtype), dtype)
+    def divide(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
+        """x // y or x % y of integers, rounding down; 0 where y is 0."""
+        scalar, lanes = self.type(dtype), max(x.lanes, y.lanes)
+        if y.constant is not None and y.constant > 0 and (dtype.kind == "u" or x.low is not None and x.low >= 0):
             return self.infix(sign, x, y if dtype.bits >= 32 else self.wide(y, lanes), dtype)
         x, y = self.wide(x, lanes), self.wide(y, lanes)
         if dtype.kind == "u":
             self.define(f"{name}_{scalar}", scalar, f"{scalar} x, {scalar} y", f"return y == 0 ? 0 : x {sign} y;")
-        elif op is o.IDIV:      # rounds down; by 0 is 0, and by -1 never overflows
+        elif sign == "/":       # rounds down; by 0 is 0, and by -1 never overflows
             self.define(f"{name}_{scalar}", scalar, f"{scalar} x, {scalar} y",
                         "if (y == 0 || y == -1) return y == 0 ? 0 : -x;", f"{scalar} q = x / y, r = x % y;",
                         "return r != 0 && (r ^ y) < 0 ? q - 1 : q;")
@@ -290,7 +318,7 @@ class CArithmetic:
         body = [f"{scalar} {', '.join(f't{i} = v[{i}]' for i in range(x.lanes))};"]
 
         def one(a: str, b: str) -> str:
-            return self.binary(combine, dtype, CValue(a, dtype), CValue(b, dtype)).text
+            return self.apply(combine, dtype, CValue(a, dtype), CValue(b, dtype)).text
 
         def tree(lanes: int) -> str:
             if lanes == 1:
@@ -312,7 +340,7 @@ class CArithmetic:
         if source is dtype:
             return x
         if dtype.kind == "b":
-            return self.compare("!=", x, self.wide(CValue("0", source), lanes))
+            return self.compare("!=", x, self.wide(CValue("0", source, constant=0), lanes))
         full = self.type(dtype, lanes)
         if source.kind == "b" and lanes:
             integer = SIGNED[dtype.itemsize]
@@ -343,7 +371,7 @@ class CArithmetic:
     def bitcast(self, x: CValue, dtype: DType) -> CValue:
         to, source = self.type(dtype, x.lanes), self.type(x.dtype, x.lanes)
         if to == source:
-            return CValue(x.text, dtype, x.lanes, x.simple)
+            return x._replace(dtype=dtype)
         if x.lanes or kept(dtype).kind != "f" and kept(x.dtype).kind != "f":
             return CValue(f"({to}){x.inside}", dtype, x.lanes)
         name = self.define(f"{to}_bits_{source}", to, f"{source} x", f"{to} r;", "__builtin_memcpy(&r, &x, sizeof r);",
@@ -356,11 +384,51 @@ def width(lanes: int) -> int:
     return 1 << (lanes - 1).bit_length()
 
 
-def literal_int(value: CValue) -> int | None:
-    text = value.text.strip("()").rstrip("ul")
-    return int(text) if text.lstrip("-").isdigit() else None
+COp = Callable[..., CValue]      # (renderer, type of the operands, *operands)
 
 
-_SIGNS = {o.ADD: "+", o.SUB: "-", o.MUL: "*", o.AND: "&", o.OR: "|", o.XOR: "^"}
-_LOGIC = {o.ADD: "|", o.MUL: "&", o.AND: "&", o.OR: "|", o.XOR: "^", o.MAX: "|", o.MIN: "&", o.CMPNE: "^"}
-_COMPARES = {o.CMPLT: "<", o.CMPNE: "!=", o.CMPEQ: "=="}
+def infix(sign: str, of_bools: str = "") -> COp:
+    """x sign y; of booleans, with a sign of their own."""
+    def write(c: CArithmetic, dtype: DType, x: CValue, y: CValue) -> CValue:
+        return c.logic(of_bools, x, y) if dtype.kind == "b" else c.infix(sign, x, y, dtype)
+    return write
+
+
+def compare(sign: str, of_bools: str) -> COp:
+    def write(c: CArithmetic, dtype: DType, x: CValue, y: CValue) -> CValue:
+        return c.logic(of_bools, x, y) if dtype.kind == "b" else c.compare(sign, x, y)
+    return write
+
+
+def extreme(sign: str, name: str, of_bools: str) -> COp:
+    def write(c: CArithmetic, dtype: DType, x: CValue, y: CValue) -> CValue:
+        return c.logic(of_bools, x, y) if dtype.kind == "b" else c.extreme(dtype, x, y, sign, name)
+    return write
+
+
+C_OPS: dict[Op, COp] = {
+    o.NEG: lambda c, dtype, x: c.negate(dtype, x),
+    o.ABS: lambda c, dtype, x: c.absolute(dtype, x),
+    o.RECIP: lambda c, dtype, x: c.infix("/", c.constant(1.0, dtype), x, dtype),
+    o.SQRT: lambda c, dtype, x: c.function("sqrt", dtype, x),
+    o.TRUNC: lambda c, dtype, x: c.function("trunc", dtype, x),
+    o.NOT: lambda c, dtype, x: c.invert(dtype, x),
+    o.ADD: infix("+", of_bools="|"),
+    o.SUB: infix("-"),
+    o.MUL: infix("*", of_bools="&"),
+    o.DIV: infix("/"),
+    o.IDIV: lambda c, dtype, x, y: c.divide(dtype, x, y, "/", "divide"),
+    o.MOD: lambda c, dtype, x, y: c.divide(dtype, x, y, "%", "modulo"),
+    o.MAX: extreme(">", "max", of_bools="|"),
+    o.MIN: extreme("<", "min", of_bools="&"),
+    o.CMPLT: compare("<", of_bools="<"),
+    o.CMPNE: compare("!=", of_bools="^"),
+    o.CMPEQ: compare("==", of_bools="=="),
+    o.AND: infix("&", of_bools="&"),
+    o.OR: infix("|", of_bools="|"),
+    o.XOR: infix("^", of_bools="^"),
+    o.SHL: lambda c, dtype, x, y: c.shift("<<", dtype, x, y),
+    o.SHR: lambda c, dtype, x, y: c.shift(">>", dtype, x, y),
+    o.WHERE: lambda c, dtype, condition, x, y: c.select(dtype, condition, x, y),
+    o.MULACC: lambda c, dtype, x, y, z: c.multiply_add(dtype, x, y, z),
+}

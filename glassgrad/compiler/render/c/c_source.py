@@ -16,7 +16,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Prefetch, Statement, Store
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_matrix_units import CMatrices
-from glassgrad.compiler.render.c.c_ops import CValue, number, width
+from glassgrad.compiler.render.c.c_ops import CValue, Definitions, width
 from glassgrad.compiler.render.launch import Places, function_name
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import READS, SUMS, Flow, Walker
@@ -26,21 +26,18 @@ LONGEST = 72       # characters of an expression before it gets a name
 
 def render_c(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
     """A kernel as C, with one function per phase."""
-    helpers: dict[str, str] = {}
-    places = Places(kernel)
-    functions = [CFunction(places, target, jammed, function_name(kernel, p), helpers).text()
+    definitions, places = Definitions(), Places(kernel)
+    functions = [CFunction(places, target, jammed, function_name(kernel, p), definitions).text()
                  for p, jammed in enumerate(phases)]
-    types = [text for text in helpers.values() if text.startswith("typedef")]
-    inline = [text for text in helpers.values() if text and not text.startswith("typedef")]
-    return "\n".join([*types, *inline, "", "\n\n".join(functions), ""])
+    return "\n".join([*definitions.lines, "", "\n\n".join(functions), ""])
 
 
 class CFunction(CMatrices):
     """One phase of a kernel as one C function."""
 
-    def __init__(self, places: Places, target: Target, jammed: Jammed, name: str, helpers: dict[str, str]):
+    def __init__(self, places: Places, target: Target, jammed: Jammed, name: str, definitions: Definitions):
         Walker.__init__(self, jammed)
-        self.helpers, self.name, self.tasks, self.matrix_units = helpers, name, jammed.tasks, target.units
+        self.definitions, self.name, self.tasks, self.matrix_units = definitions, name, jammed.tasks, target.units
         self.offsets, self.slots = places.offsets, places.slots
         self.taken: set[str] = {"args", "task", "scratch", *_KEYWORDS}
         self.given: dict[Any, str] = {}
@@ -124,19 +121,23 @@ class CFunction(CMatrices):
             end = value.inside
             limit = end if high <= range_.arg.size else f"({end} < {limit} ? {end} : {limit})"
         name = self.named(range_, range_.arg.name)
-        self._nested(f"for (i64 {name} = 0; {name} < {limit}; {name}++) {{", statement.body, flow, range_,
-                     stop is not None and ix.bounds(stop)[0] <= 0)
+        heads = [*self.loop_pragmas(range_, flow), f"for (i64 {name} = 0; {name} < {limit}; {name}++) {{"]
+        self._nested(heads, statement.body, flow, range_, stop is not None and ix.bounds(stop)[0] <= 0)
+
+    def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
+        """Lines before a loop that tell the compiler how to treat it."""
+        return []
 
     def branch(self, condition: UOp, body: list[Statement], flow: Flow) -> None:
-        self._nested(f"if ({self.operand(condition).text}) {{", body, flow, None, True)
+        self._nested([f"if ({self.operand(condition).text}) {{"], body, flow, None, True)
 
-    def _nested(self, head: str, body: list[Statement], flow: Flow, range_: UOp | None, guard: bool) -> None:
+    def _nested(self, heads: list[str], body: list[Statement], flow: Flow, range_: UOp | None, guard: bool) -> None:
         around = self.scopes[-1]
         self.enter(flow, "", range_, guard)
         self.run(body)
         lines = self.scopes[-1].lines
         self.leave()
-        around.lines += [head, *["  " + line for line in lines], "}"]
+        around.lines += [*heads, *["  " + line for line in lines], "}"]
 
     # -- registers and values ------------------------------------------------------------------------------------
     def register(self, node: UOp) -> CValue:
@@ -170,13 +171,13 @@ class CFunction(CMatrices):
         if combine is o.ADD and register.dtype.bits >= 32:
             self.line(f"{target.text} += {more.text};")
         else:
-            self.line(f"{target.text} = {self.binary(combine, register.dtype, more, target).text};")
+            self.line(f"{target.text} = {self.apply(combine, register.dtype, more, target).text};")
 
     def operand(self, node: UOp) -> CValue:
         """The value of a node: a scalar or as wide as the node is."""
         op = node.op
         if op is o.CONST:
-            return CValue(number(node.arg, node.dtype), node.dtype)
+            return self.constant(node.arg, node.dtype)
         if op is o.REGISTER:
             return self.register(node)
         if op is o.RANGE:
@@ -226,14 +227,9 @@ class CFunction(CMatrices):
             return self.cast(values[0], dtype)
         if op is o.BITCAST:
             return self.bitcast(values[0], dtype)
-        if op is o.WHERE:
-            return self.select(values[0], self.wide(values[1], lanes), self.wide(values[2], lanes))
-        if op is o.MULACC:
-            return self.binary(o.ADD, dtype, self.binary(o.MUL, dtype, values[0], values[1]), values[2])
-        if len(src) == 1:
-            return self.unary(op, dtype, values[0])
-        low = ix.span(src[0])[0] if src[0].dtype is dtypes.index else -1
-        return self.binary(op, src[0].dtype, values[0], values[1], low)
+        if src[0].dtype is dtypes.index:
+            values[0] = values[0]._replace(low=ix.span(src[0])[0])
+        return self.apply(op, src[-1].dtype, *values)
 
     def sum(self, constant: int, terms: dict[UOp, int], lanes: int) -> CValue:
         """constant + sum of k * atom, as one would write it."""
@@ -241,7 +237,7 @@ class CFunction(CMatrices):
         ranked = sorted(terms, key=lambda a: (self.widths[a], self.home(a).depth, ix.order_key(a)))
         for atom, k in [(a, terms[a]) for a in ranked]:
             value = self.operand(atom)
-            times = CValue(number(wrapped(abs(k)), dtypes.index), dtypes.index)
+            times = self.constant(wrapped(abs(k)), dtypes.index)
             term = value if abs(k) == 1 else self.infix("*", value, times, dtypes.index)
             if total is None:
                 if abs(k) == 1:
@@ -251,9 +247,9 @@ class CFunction(CMatrices):
                 text = f"{total.text} {'+' if k > 0 else '-'} {term.inside if abs(k) == 1 else term.text}"
                 total = CValue(text, dtypes.index, max(total.lanes, term.lanes), False)
         constant = wrapped(constant)
-        rest = CValue(number(abs(constant) if constant > -(1 << 63) else constant, dtypes.index), dtypes.index)
+        rest = self.constant(abs(constant) if constant > -(1 << 63) else constant, dtypes.index)
         if total is None:
-            return self.wide(CValue(number(constant, dtypes.index), dtypes.index), lanes)
+            return self.wide(self.constant(constant, dtypes.index), lanes)
         if constant:
             sign = "-" if -(1 << 63) < constant < 0 else "+"
             total = CValue(f"{total.text} {sign} {rest.text}", dtypes.index, total.lanes, False)
@@ -275,7 +271,7 @@ class CFunction(CMatrices):
         return scalar, offsets, None
 
     def place(self, memory: UOp, scalar: CValue) -> str:
-        return self.base(memory) if scalar.text == "0" else f"{self.base(memory)} + {scalar.text}"
+        return self.base(memory) if scalar.constant == 0 else f"{self.base(memory)} + {scalar.text}"
 
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> CValue:
         dtype = memory.dtype
@@ -330,7 +326,7 @@ class CFunction(CMatrices):
         if combine is not None:
             if step is None:
                 raise Bug("lanes may meet in one place: they cannot be combined in parallel")
-            value = self.binary(combine, dtype, self.load(memory, statement.index, statement.gate, lanes), value)
+            value = self.apply(combine, dtype, self.load(memory, statement.index, statement.gate, lanes), value)
         if not lanes:
             self.line(f"{self.base(memory)}[{scalar.text}] = {value.text};")
             return

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from glassgrad.compiler.render.c.c_ops import Spelling
+
 __all__ = ["CUDA", "DIALECTS", "OPENCL", "Dialect"]
 
 
@@ -15,7 +17,7 @@ __all__ = ["CUDA", "DIALECTS", "OPENCL", "Dialect"]
 class Dialect:
     """The words of one language."""
     name: str
-    prelude: str                 # what stands before everything: names for what C compilers have built in
+    spelling: Spelling           # what C compilers have built in
     kernel: str                  # before a kernel, with its number of {threads}
     helper: str                  # before any other function
     pointer: str                 # before the type of a pointer to the device's memory
@@ -27,23 +29,13 @@ class Dialect:
     types: tuple[tuple[str, str], ...]       # spelled otherwise than in C
     warp: int = 0                # threads that can read each other's registers; 0: there is no way to
     by_handle: bool = False      # memory is a handle and a distance, and that of a group comes as an argument too
+    prelude: tuple[str, ...] = ()            # lines before everything
 
 
 CUDA = Dialect(
     name="cuda",
-    prelude="""#define __builtin_nanf(text) __int_as_float(0x7fc00000)
-#define __builtin_nan(text) __longlong_as_double(0x7ff8000000000000ll)
-#define __builtin_inff() __int_as_float(0x7f800000)
-#define __builtin_inf() __longlong_as_double(0x7ff0000000000000ll)
-#define __builtin_fmaf fmaf
-#define __builtin_fma fma
-#define __builtin_fabsf fabsf
-#define __builtin_fabs fabs
-#define __builtin_sqrtf sqrtf
-#define __builtin_sqrt sqrt
-#define __builtin_truncf truncf
-#define __builtin_trunc trunc
-""",
+    spelling=Spelling("{name}{end}", ("__int_as_float(0x7fc00000)", "__longlong_as_double(0x7ff8000000000000ll)"),
+                      ("__int_as_float(0x7f800000)", "__longlong_as_double(0x7ff0000000000000ll)")),
     kernel='extern "C" __global__ void __launch_bounds__({threads})',
     helper="static __device__ __forceinline__",
     pointer="",
@@ -58,20 +50,8 @@ CUDA = Dialect(
 
 OPENCL = Dialect(
     name="opencl",
-    prelude="""#define __builtin_nanf(text) as_float(0x7fc00000)
-#define __builtin_nan(text) as_double(0x7ff8000000000000l)
-#define __builtin_inff() INFINITY
-#define __builtin_inf() ((double)INFINITY)
-#define __builtin_fmaf fma
-#define __builtin_fma fma
-#define __builtin_fabsf fabs
-#define __builtin_fabs fabs
-#define __builtin_sqrtf sqrt
-#define __builtin_sqrt sqrt
-#define __builtin_truncf trunc
-#define __builtin_trunc trunc
-#pragma OPENCL FP_CONTRACT OFF
-""",
+    spelling=Spelling("{name}", ("as_float(0x7fc00000)", "as_double(0x7ff8000000000000l)"),
+                      ("INFINITY", "((double)INFINITY)")),
     kernel="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void",
     helper="static inline",
     pointer="__global ",
@@ -82,6 +62,7 @@ OPENCL = Dialect(
     wait="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
     types=(("bool", "bool"), ("i64", "long"), ("u64", "unsigned long")),
     by_handle=True,
+    prelude=("#pragma OPENCL FP_CONTRACT OFF",),
 )
 
 DIALECTS = {dialect.name: dialect for dialect in (CUDA, OPENCL)}

@@ -13,6 +13,8 @@ differs is written here:
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from glassgrad.base.errors import Bug
@@ -35,7 +37,7 @@ from glassgrad.compiler.lower.loops import (
 )
 from glassgrad.compiler.lower.reduced_precision import carrier
 from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.render.c.c_ops import CValue, number
+from glassgrad.compiler.render.c.c_ops import C_OPS, COp, CValue, Definitions, infix
 from glassgrad.compiler.render.c.c_source import CFunction, wrapped
 from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.dialects import Dialect
@@ -73,30 +75,27 @@ def gpu_launch(kernel: Kernel) -> GpuLaunch:
 
 def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Jammed]) -> str:
     """The source of all phases of a kernel."""
-    helpers: dict[str, str] = {}
-    places, info = Places(kernel), launch_info(kernel)
+    definitions, places, info = Definitions(), Places(kernel), launch_info(kernel)
     functions = []
     for number_, jammed in enumerate(phases):
-        function = GpuFunction(kernel, places, target, jammed, function_name(kernel, number_), helpers, dialect,
+        function = GpuFunction(kernel, places, target, jammed, function_name(kernel, number_), definitions, dialect,
                                info.phases[number_][1], info.scratch_bytes)
         functions.append(function.text())
-    types = [text for text in helpers.values() if text.startswith("typedef")]
-    inline = [text for text in helpers.values() if text and not text.startswith("typedef")]
-    return "\n".join([dialect.prelude, *types, *inline, "", "\n\n".join(functions), ""])
+    return "\n".join([*dialect.prelude, *definitions.lines, "", "\n\n".join(functions), ""])
 
 
 class GpuFunction(CFunction):
     """One phase as one function that every thread of every group runs."""
 
     def __init__(self, kernel: Kernel, places: Places, target: Target, jammed: Jammed, name: str,
-                 helpers: dict[str, str], dialect: Dialect, tasks: int, scratch: int):
+                 definitions: Definitions, dialect: Dialect, tasks: int, scratch: int):
         self.dialect, self.kernel, self.scratch_bytes, self.task_count = dialect, kernel, scratch, tasks
         self.spelled = {**CFunction.spelled, **dict(dialect.types)}
-        self.inline = dialect.helper
+        self.inline, self.spelling, self.language = dialect.helper, dialect.spelling, dialect.name
         self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
         self.fences = fences(jammed.body)
         self.folds: set[int] = set()                     # bytes of the values that threads hand to each other
-        super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, helpers)
+        super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
         self.taken |= {"thread", "area"}
 
@@ -156,13 +155,10 @@ class GpuFunction(CFunction):
         if id(statement) in self.fences:
             self.line(self.dialect.wait)
 
-    def _nested(self, head: str, body: list[Statement], flow: Flow, range_: UOp | None, guard: bool) -> None:
-        """Innermost loops that only sum go four rounds at a time: what they read is on its way together."""
-        super()._nested(head, body, flow, range_, guard)
+    def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
+        """Innermost loops that only sum run four iterations at a time, so that their loads overlap."""
         sums = not flow.loops and all(what.op is o.REGISTER for what in flow.writes)
-        if range_ is not None and range_.arg.size >= UNROLL and sums:
-            lines = self.scopes[-1].lines
-            lines.insert(len(lines) - 1 - lines[::-1].index(head), f"#pragma unroll {UNROLL}")
+        return [f"#pragma unroll {UNROLL}"] if range_.arg.size >= UNROLL and sums else []
 
     # -- threads -----------------------------------------------------------------------------------------------
     def _counter(self, node: UOp) -> CValue:
@@ -181,8 +177,8 @@ class GpuFunction(CFunction):
         self.values_named += 1
         name = self.named(("value", self.values_named), f"v{self.values_named}")
         lanes = next(r.arg.size for r in node.src[1:] if r in self.thread_ranges)
-        start = number(identity(node.arg.combine, node.dtype).arg, node.dtype)
-        text = f"thread < {lanes} ? {value.inside} : {start}" if lanes < self.threads else value.text
+        start = self.constant(identity(node.arg.combine, node.dtype).arg, node.dtype)
+        text = f"thread < {lanes} ? {value.inside} : {start.text}" if lanes < self.threads else value.text
         fold = self._folded(node.arg.combine, node.dtype)
         self.line(f"{self.type(node.dtype)} {name} = {fold}({text}, area, thread);")
         return CValue(name, node.dtype)
@@ -194,7 +190,7 @@ class GpuFunction(CFunction):
         near = f"{d.near}i64 *area, i64 thread"
 
         def both(x: str, y: str) -> str:
-            return self.binary(combine, dtype, CValue(x, dtype), CValue(y, dtype)).text
+            return self.apply(combine, dtype, CValue(x, dtype), CValue(y, dtype)).text
         if d.warp:
             self.folds.add(self.threads // d.warp)
             far = [f"for (int step = {d.warp // 2}; step; step /= 2) {{",
@@ -236,9 +232,6 @@ class GpuFunction(CFunction):
     def _expression(self, node: UOp) -> CValue:
         if node.op is o.PARAM:
             return CValue(f"*(const {self._unit(node)} *)&cell{node.arg.slot}", node.dtype)
-        if node.op is o.MULACC and node.dtype.kind == "f":
-            x, y, z = (self.operand(s) for s in node.src)
-            return self.fused(node.dtype, x, y, z)
         return super()._expression(node)
 
     def accumulate(self, statement: Accumulate) -> None:
@@ -246,10 +239,10 @@ class GpuFunction(CFunction):
         if statement.combine is o.ADD and value.op is o.MUL and register.dtype.kind == "f":
             total = self.register(register)
             x, y = (self.operand(s) for s in value.src)
-            self.line(f"{total.text} = {self.fused(register.dtype, x, y, total).text};")
+            self.line(f"{total.text} = {self.multiply_add(register.dtype, x, y, total).text};")
         elif statement.combine is o.ADD and register.dtype.kind == "i":
             total = self.register(register)
-            self.line(f"{total.text} = {self.binary(o.ADD, register.dtype, total, self.operand(value)).text};")
+            self.line(f"{total.text} = {self.apply(o.ADD, register.dtype, total, self.operand(value)).text};")
         else:
             super().accumulate(statement)
 
@@ -259,41 +252,44 @@ class GpuFunction(CFunction):
         kind, bits = self.type(dtype), self.type(carrier(dtype))
         return CValue(f"({kind})(({bits}){x.inside} {sign} ({bits}){y.inside})", dtype)
 
-    def binary(self, op: Op, dtype: DType, x: CValue, y: CValue, low: int | None = None) -> CValue:
-        if dtype.kind == "i" and dtype.bits >= 32 and op in _WRAP:
-            return self.wrapping(dtype, _WRAP[op], x, y)
-        return super().binary(op, dtype, x, y, low)
-
     def sum(self, constant: int, terms: ix.Terms, lanes: int) -> CValue:
         """constant + sum of k * atom; of counters, which never grow too large, as one would write it."""
         if all(n.op not in (o.LOAD, o.REGISTER) for n in toposort(list(terms))):
             return super().sum(constant, terms, lanes)
-        total = CValue(number(wrapped(constant), dtypes.index), dtypes.index)
+        total = self.constant(wrapped(constant), dtypes.index)
         for atom, k in terms.items():
-            times = CValue(number(wrapped(k), dtypes.index), dtypes.index)
+            times = self.constant(wrapped(k), dtypes.index)
             value = self.operand(atom)
             term = value if k == 1 else self.wrapping(dtypes.index, "*", value, times)
-            total = term if total.text == "0" else self.wrapping(dtypes.index, "+", total, term)
+            total = term if total.constant == 0 else self.wrapping(dtypes.index, "+", total, term)
         return total
 
-    def unary(self, op: Op, dtype: DType, x: CValue) -> CValue:
-        if dtype.kind == "i" and dtype.bits >= 32 and op in (o.NEG, o.ABS):
-            opposite = self.wrapping(dtype, "-", CValue("0", dtype), x)
-            return opposite if op is o.NEG else \
-                CValue(f"{x.inside} < 0 ? {opposite.inside} : {x.inside}", dtype, 0, False)
-        return super().unary(op, dtype, x)
+    def negate(self, dtype: DType, x: CValue) -> CValue:
+        if not may_overflow(dtype):
+            return super().negate(dtype, x)
+        return self.wrapping(dtype, "-", self.constant(0, dtype), x)
 
-    def _shift(self, sign: str, dtype: DType, x: CValue, y: CValue) -> CValue:
-        if sign == "<<" and dtype.kind == "i" and dtype.bits >= 32:
+    def absolute(self, dtype: DType, x: CValue) -> CValue:
+        if not may_overflow(dtype):
+            return super().absolute(dtype, x)
+        return CValue(f"{x.inside} < 0 ? {self.negate(dtype, x).inside} : {x.inside}", dtype, 0, False)
+
+    def shift(self, sign: str, dtype: DType, x: CValue, y: CValue) -> CValue:
+        if sign == "<<" and may_overflow(dtype):
             bits = carrier(dtype)
-            shifted = super()._shift(sign, bits, CValue(f"({self.type(bits)}){x.inside}", bits), y)
+            shifted = super().shift(sign, bits, CValue(f"({self.type(bits)}){x.inside}", bits), y)
             return CValue(f"({self.type(dtype)}){shifted.inside}", dtype)
-        return super()._shift(sign, dtype, x, y)
+        return super().shift(sign, dtype, x, y)
 
-    def fused(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
-        """x * y + z, rounded once. It is written where it is meant: what a compiler fuses of its own accord depends on
-        what else is in a kernel."""
-        return self.call(f"__builtin_fma{'f' if dtype is dtypes.float32 else ''}", dtype, 0, x, y, z)
+    def multiply_add(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
+        """x * y + z, of floats rounded once: which products a compiler fuses by itself depends on the whole kernel."""
+        if dtype.kind == "f":
+            return self.function("fma", dtype, x, y, z)
+        return super().multiply_add(dtype, x, y, z)
+
+    @property
+    def ops(self) -> Mapping[Op, COp]:
+        return GPU_OPS
 
     def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> CValue:
         found = super().load(memory, index, gate, 0)
@@ -309,7 +305,7 @@ class GpuFunction(CFunction):
         tests.append("" if statement.gate is None else self.operand(statement.gate).inside)
         value = self.operand(statement.value)
         if combine is not None:
-            value = self.binary(combine, memory.dtype, self.load(memory, index, statement.gate, 0), value)
+            value = self.apply(combine, memory.dtype, self.load(memory, index, statement.gate, 0), value)
         test = " && ".join(t for t in tests if t)
         place = self.split(index)[0]
         self.line(f"{f'if ({test}) ' if test else ''}{self.base(memory)}[{place.text}] = {value.text};")
@@ -328,7 +324,26 @@ class GpuFunction(CFunction):
         return self.call(name, dtype, 0, x)
 
 
-_WRAP = {o.ADD: "+", o.SUB: "-", o.MUL: "*"}
+def may_overflow(dtype: DType) -> bool:
+    """Whether arithmetic of this type is undefined where it overflows: smaller integers are computed as int."""
+    return dtype.kind == "i" and dtype.bits >= 32
+
+
+def wrapping(sign: str, of_bools: str = "") -> COp:
+    """x sign y, where signed integers wrap around."""
+    plain = infix(sign, of_bools)
+
+    def write(c: GpuFunction, dtype: DType, x: CValue, y: CValue) -> CValue:
+        return c.wrapping(dtype, sign, x, y) if may_overflow(dtype) else plain(c, dtype, x, y)
+    return write
+
+
+# All that C_OPS has, which calls the methods above, and what is written differently on a GPU.
+GPU_OPS: ChainMap[Op, COp] = ChainMap({
+    o.ADD: wrapping("+", of_bools="|"),
+    o.SUB: wrapping("-"),
+    o.MUL: wrapping("*", of_bools="&"),
+}, C_OPS)
 
 
 def _threads(lanes: list[UOp]) -> int:

@@ -16,7 +16,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch import Places, function_name
 from glassgrad.compiler.render.llvm.amx import Matrices
 from glassgrad.compiler.render.llvm.llvm_memory import PAST
-from glassgrad.compiler.render.llvm.llvm_ops import TYPES, Value, is_literal, list_of, literal
+from glassgrad.compiler.render.llvm.llvm_ops import TYPES, Value, list_of, literal
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import NOTHING, SUMS, Flow, Walker
 
@@ -138,7 +138,8 @@ class Function(Matrices):
         self.leave()
         end, lines = scope.block, around.lines
         # the multiple that ends the loop, one that does not wrap around before
-        last = next((k for k in counts if 0 < k * int(limit.text) < 1 << 63), 1) if is_literal(limit) else 1
+        trips = None if limit.constant is None else int(limit.constant)
+        last = 1 if trips is None else next((k for k in counts if 0 < k * trips < 1 << 63), 1)
         counts.setdefault(last, self.counters[range_])
         lines += [f"  br label %{head}", f"{head}:"]
         lines += [f"  {c.text} = phi i64 [ 0, %{start} ], [ {c.text}.next, %{end} ]" for c in counts.values()]
@@ -148,7 +149,7 @@ class Function(Matrices):
         for k, c in counts.items():
             # frozen, so that LLVM does not take these counters apart again, which costs a third of its time
             lines += [f"  {c.text}.sum = add i64 {c.text}, {_wrapped(k)}", f"  {c.text}.next = freeze i64 {c.text}.sum"]
-        end_at = int(limit.text) * last if last > 1 else limit.text
+        end_at = limit.text if trips is None else trips * last
         lines += [f"  {name}.more = icmp ult i64 {counts[last].text}.next, {end_at}",
                   f"  br i1 {name}.more, label %{head}, label %{after}", f"{after}:"]
         around.block = after
@@ -198,8 +199,8 @@ class Function(Matrices):
         else:
             more = self.operand(value, lanes)
             # the fresh value first: its NaN test is then not part of the chain from one iteration to the next
-            result = self.binary(combine, dtype, more, self.register(register)) if combine.commutative else \
-                self.binary(combine, dtype, self.register(register), more)
+            result = self.apply(combine, dtype, more, self.register(register)) if combine.commutative else \
+                self.apply(combine, dtype, self.register(register), more)
         self.registers[register] = result
 
     def store(self, statement: Store) -> None:
@@ -217,7 +218,7 @@ class Function(Matrices):
             return self.register(node)
         if op is o.RANGE:
             if node in self.lanes:
-                return list_of([str(i) for i in range(node.arg.size)], "i32")
+                return list_of(range(node.arg.size), "i32")
             if node in self.counts:
                 self.counts[node][1] = self.counters[node]
             return self.counters[node]
@@ -259,13 +260,9 @@ class Function(Matrices):
         if op is o.BITCAST:
             return self.bitcast(self.operand(src[0], lanes), TYPES[dtype])
         if op is o.WHERE:
-            return self.select(self.operand(src[0], self.widths[src[0]]), self.operand(src[1], lanes),
-                               self.operand(src[2], lanes))
-        if op is o.MULACC:
-            return self.multiply_add(dtype, *[self.operand(s, lanes) for s in src])
-        if len(src) == 1:
-            return self.unary(op, dtype, self.operand(src[0], lanes))
-        if src[0].dtype is dtypes.index:
+            condition = self.operand(src[0], self.widths[src[0]])
+            return self.apply(op, dtype, condition, *[self.operand(s, lanes) for s in src[1:]])
+        if op.kind == o.Kind.BINARY and src[0].dtype is dtypes.index:
             if op in SUMS and node not in ix.linear(node)[1]:
                 constant, terms = ix.linear(node)
                 return self.lane_sum(node, lanes) if lanes else self.total(constant, terms)
@@ -275,8 +272,8 @@ class Function(Matrices):
             small = lanes and op in _NARROW and all(fits(*ix.span(s)) for s in src)
             type_ = "i32" if small else "i64"
             x, y = self.operand(src[0], lanes, type_), self.operand(src[1], lanes, type_)
-            return self.binary(op, src[0].dtype, x, y, low)
-        return self.binary(op, src[0].dtype, self.operand(src[0], lanes), self.operand(src[1], lanes))
+            return self.apply(op, dtypes.index, x._replace(low=low), y)
+        return self.apply(op, src[-1].dtype, *[self.operand(s, lanes) for s in src])
 
     # -- index arithmetic ----------------------------------------------------------------------------------------
     def resize(self, value: Value, type_: str) -> Value:
@@ -326,18 +323,19 @@ class Function(Matrices):
             if atom in same:
                 continue
             if atom in self.lanes:
-                term = list_of([str(_wrapped(k * i + (0 if same else constant), type_)) for i in range(lanes)], type_)
+                term = list_of([_wrapped(k * i + (0 if same else constant), type_) for i in range(lanes)], type_)
                 constant = constant if same else 0
             else:
                 term = self.operand(atom, lanes, type_)
                 if k != 1:
-                    term = self.instruction("mul", term, self.wide(Value(str(_wrapped(k, type_)), type_), lanes))
+                    times = literal(_wrapped(k, type_), dtypes.index, type_)
+                    term = self.instruction("mul", term, self.wide(times, lanes))
             result = term if result is None else self.instruction("add", result, term)
         if same or constant or result is None:
             scalar = self.total(constant, same)
             if scalar.type != type_:
-                scalar = Value(str(_wrapped(int(scalar.text), type_)), type_) if is_literal(scalar) else \
-                    self.resize(scalar, type_)
+                scalar = self.resize(scalar, type_) if scalar.constant is None else \
+                    literal(_wrapped(int(scalar.constant), type_), dtypes.index, type_)
             repeated = self.wide(scalar, lanes)
             result = repeated if result is None else self.instruction("add", result, repeated)
         return result

@@ -16,14 +16,14 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Prefetch, Statement, Store, ranges_of
-from glassgrad.compiler.render.llvm.llvm_ops import SHORT, TYPES, Arithmetic, Value, list_of, literal
+from glassgrad.compiler.render.llvm.llvm_ops import SHORT, TYPES, LlvmArithmetic, Value, list_of, literal
 from glassgrad.compiler.render.value_order import NOTHING, Walker
 
 GATHER = None     # the step of an index that has none
 PAST = "!0 = !{i32 1}"     # what `!nontemporal !0` refers to
 
 
-class Memory(Arithmetic, Walker):
+class Memory(LlvmArithmetic, Walker):
     """Loads and stores of a `Function`."""
     slots: dict[UOp, int]       # where in `args` shared LOCALs are
     offsets: dict[UOp, int]     # where in the scratch worker LOCALs are
@@ -116,7 +116,7 @@ class Memory(Arithmetic, Walker):
         """One pointer per lane."""
         base = self.address(memory, constant, same)
         if step is not GATHER:
-            offsets = list_of([str(step * i) for i in range(lanes)], "i64")
+            offsets = list_of([step * i for i in range(lanes)], "i64")
         else:
             assert wide is not None
             offsets = self.operand(wide, lanes)    # sign-extended from 32 bits, which gathers understand
@@ -151,7 +151,7 @@ class Memory(Arithmetic, Walker):
             return self._strided(memory, constant, same, step, lanes)
         places = self.pointers(memory, constant, same, wide, step, lanes)
         if mask is None:
-            mask = list_of(["true"] * lanes, "i1")
+            mask = list_of([True] * lanes, "i1")
         return self._masked_load("llvm.masked.gather", places, mask, memory, lanes)
 
     def read(self, place: Value, memory: UOp, lanes: int) -> Value:
@@ -208,7 +208,7 @@ class Memory(Arithmetic, Walker):
                 raise Bug("lanes may meet in one place: they cannot be combined in parallel")
             # reading again what is already loaded is right: the memory's kept values end with this store
             old = self.in_register(self._load(memory, statement.index, statement.gate, lanes), memory)
-            value = self.binary(combine, memory.dtype, old, value)
+            value = self.apply(combine, memory.dtype, old, value)
         if memory.dtype is dtypes.bool:
             value = self.convert("zext", value, "i8")
         align = memory.dtype.itemsize
@@ -234,7 +234,7 @@ class Memory(Arithmetic, Walker):
             name = f"@llvm.masked.store.v{lanes}{SHORT.get(value.type, value.type)}.p0"
         else:
             place = self.pointers(memory, constant, same, wide, step, lanes)
-            mask = mask or list_of(["true"] * lanes, "i1")
+            mask = mask or list_of([True] * lanes, "i1")
             name = f"@llvm.masked.scatter.v{lanes}{SHORT.get(value.type, value.type)}.v{lanes}p0"
         self.declare("void", name, f"{value.full}, {place.full}, i32, {mask.full}")
         self.line(f"call void {name}({value.typed}, {place.typed}, i32 {align}, {mask.typed})")
@@ -337,7 +337,7 @@ def _turns(lanes: int) -> bool:
 
 def _first(count: int, lanes: int) -> Value:
     """A mask of the first lanes."""
-    return list_of(["true" if i < count else "false" for i in range(lanes)], "i1")
+    return list_of([i < count for i in range(lanes)], "i1")
 
 
 def _unit(memory: UOp) -> str:
@@ -347,4 +347,4 @@ def _unit(memory: UOp) -> str:
 
 def _zero(value: Value) -> Value:
     text = "zeroinitializer" if value.lanes else "0x0000000000000000" if value.type in ("float", "double") else "0"
-    return Value(text, value.type, value.lanes)
+    return Value(text, value.type, value.lanes, 0)

@@ -1,13 +1,16 @@
 """Arithmetic in LLVM IR. In: operands as `Value`s. Out: lines of IR, and the `Value` they name.
 
-Every op has the total meaning of the op table: nothing traps, nothing is poison. Booleans are i1 here (a byte in
-memory); float16, bfloat16 and fp8 are carried as the integers that hold their bits, so no library is ever called for
-them. Knows nothing of loops, memory or where lines go (`line` is the subclass's).
+`LLVM_OPS`, at the end, has one line for each op. Every op is defined for all operands, as its declaration has it:
+nothing traps, nothing is poison. Booleans are i1 here (a byte in memory); float16, bfloat16 and fp8 are carried as the
+integers that hold their bits, so no library is ever called for them. Does not know loops, memory or where lines go
+(`line` is the subclass's).
 """
 
 from __future__ import annotations
 
+import math
 import struct
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
@@ -19,10 +22,12 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 
 class Value(NamedTuple):
-    """An SSA name or literal: `text` without its type, the element `type`, and lanes (0 for a scalar)."""
+    """An SSA name or literal: `text` without its type, the element `type`, lanes (0 for a scalar), what is known."""
     text: str
     type: str
     lanes: int = 0
+    constant: float | int | bool | None = None     # of a literal: its value, equal in all lanes (float16 ...: its bits)
+    low: int | None = None                         # the least value it can have, where that is known
 
     @property
     def full(self) -> str:
@@ -47,33 +52,44 @@ BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "float": 32, "double"
 def literal(value: float | int | bool, dtype: DType, type_: str | None = None) -> Value:
     """A scalar constant; floats are written as the exact bits LLVM wants: those of a double."""
     if dtype.kind == "b":
-        return Value("true" if value else "false", "i1")
+        return Value("true" if value else "false", "i1", constant=bool(value))
     if dtype.kind in "iu":
-        return Value(str(int(value)), type_ or TYPES[dtype])
+        return Value(str(int(value)), type_ or TYPES[dtype], constant=int(value))
     if dtype.bits < 32:
-        return Value(str(bits_of(float(value), dtype)), TYPES[dtype])
+        bits = bits_of(float(value), dtype)
+        return Value(str(bits), TYPES[dtype], constant=bits)
     number = float(value)
     if dtype is dtypes.float32:
         number = struct.unpack("<f", struct.pack("<I", bits_of(number, dtype)))[0]
     text = "0x7FF8000000000000" if number != number else f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
-    return Value(text, TYPES[dtype])
+    return Value(text, TYPES[dtype], constant=number)
 
 
-def list_of(values: list[str], type_: str) -> Value:
-    """A vector constant, written out."""
-    if values[0] in ("0", "0x0000000000000000") and len(set(values)) == 1:
-        return Value("zeroinitializer", type_, len(values))
-    return Value("<" + ", ".join([f"{type_} {v}" for v in values]) + ">", type_, len(values))
+def list_of(values: Sequence[int | bool], type_: str) -> Value:
+    """A vector of integers or booleans, written out."""
+    texts = [str(v).lower() if type_ == "i1" else str(v) for v in values]
+    return _vector(texts, type_, values[0] if len(set(texts)) == 1 else None)
 
 
-def is_literal(value: Value) -> bool:
-    return not value.lanes and value.text[0] != "%"
+def _vector(texts: list[str], type_: str, constant: float | int | bool | None) -> Value:
+    if constant == 0 and type_ != "i1" and math.copysign(1, constant) > 0:
+        return Value("zeroinitializer", type_, len(texts), constant)
+    return Value("<" + ", ".join([f"{type_} {t}" for t in texts]) + ">", type_, len(texts), constant)
 
 
-class Arithmetic:
+class LlvmArithmetic:
     """Ops on Values of equal width. `line(text)` writes one line, `declare(text)` an intrinsic."""
     target: Target
     names: int = 0
+
+    def apply(self, op: Op, dtype: DType, *values: Value) -> Value:
+        """An op on values of `dtype`, by its line in the table."""
+        if dtype.kind == "f" and dtype.bits < 32 and op is not o.WHERE:
+            raise Bug(f"{op.name} of {dtype.name} reached the LLVM renderer; it must be computed in float32")
+        write = LLVM_OPS.get(op)
+        if write is None or dtype.kind not in op.takes:
+            raise Bug(f"{op.name} of {dtype.name} reached the LLVM renderer; it must be lowered before")
+        return write(self, dtype, *values)
 
     def line(self, text: str) -> None:
         raise NotImplementedError
@@ -106,9 +122,9 @@ class Arithmetic:
         if value.lanes == lanes:
             return value
         if value.lanes:
-            raise Bug(f"a vector of {value.lanes} lanes is used where {lanes or 'a scalar'} is asked for")
-        if is_literal(value):
-            return list_of([value.text] * lanes, value.type)
+            raise Bug(f"a vector of {value.lanes} lanes is used where {lanes or 'a scalar'} is needed")
+        if value.constant is not None:
+            return _vector([value.text] * lanes, value.type, value.constant)
         full = f"<{lanes} x {value.type}>"
         first = self.put(f"insertelement {full} poison, {value.typed}, i64 0", value.type, lanes)
         return self.put(f"shufflevector {first.typed}, {full} poison, <{lanes} x i32> zeroinitializer", value.type,
@@ -134,92 +150,62 @@ class Arithmetic:
         return self.put(f"{name} {how} {a.typed}, {b.text}", "i1", a.lanes)
 
     # -- ops -----------------------------------------------------------------------------------------------------
-    def unary(self, op: Op, dtype: DType, x: Value) -> Value:
-        kind = dtype.kind
-        if op is o.NEG:
-            return self.put(f"fneg {x.typed}", x.type, x.lanes) if kind == "f" else \
-                self.instruction("sub", self.constant(0, x, dtype), x)
-        if op is o.ABS:
-            if kind == "f":
-                return self.call("llvm.fabs", x.type, x.lanes, x)
-            return self.call("llvm.abs", x.type, x.lanes, x, extra=", i1 false") if kind == "i" else x
-        if op is o.RECIP:
-            return self.instruction("fdiv", self.constant(1.0, x, dtype), x)
-        if op is o.SQRT:
-            return self.call("llvm.sqrt", x.type, x.lanes, x)
-        if op is o.TRUNC:
-            return self.call("llvm.trunc", x.type, x.lanes, x) if kind == "f" else x
-        if op is o.NOT:
-            return self.instruction("xor", x, self.constant(True if kind == "b" else -1, x, dtype))
-        raise Bug(f"{op.name} of {dtype.name} reached the LLVM renderer; it must be lowered before")
+    def negate(self, dtype: DType, x: Value) -> Value:
+        if dtype.kind == "f":
+            return self.put(f"fneg {x.typed}", x.type, x.lanes)
+        return self.instruction("sub", self.constant(0, x, dtype), x)
 
-    def binary(self, op: Op, dtype: DType, x: Value, y: Value, low: int | None = None) -> Value:
-        """x op y, both of `dtype`; `low` is the least value x can have, where that is known."""
-        kind = dtype.kind
-        if kind == "f" and dtype.bits < 32:
-            raise Bug(f"{op.name} of {dtype.name} reached the LLVM renderer; it must be computed in float32")
-        if op is o.MAX or op is o.MIN:
-            return self._extreme(op, dtype, x, y)
-        if op in _COMPARES:
-            if kind == "b" and op is o.CMPLT:
-                return self.instruction("and", self.unary(o.NOT, dtype, x), y)
-            return self.compare(_COMPARES[op][0 if kind == "f" else 1 if kind == "i" else 2], x, y)
-        if kind == "b":
-            name = {o.ADD: "or", o.MUL: "and", o.AND: "and", o.OR: "or", o.XOR: "xor", o.SUB: "xor"}.get(op)
-            if name:
-                return self.instruction(name, x, y)
-        elif kind == "f":
-            name = {o.ADD: "fadd", o.SUB: "fsub", o.MUL: "fmul", o.DIV: "fdiv"}.get(op)
-            if name:
-                return self.instruction(name, x, y)
-        else:
-            name = {o.ADD: "add", o.SUB: "sub", o.MUL: "mul", o.AND: "and", o.OR: "or", o.XOR: "xor"}.get(op)
-            if name:
-                return self.instruction(name, x, y)
-            if op is o.SHL or op is o.SHR:
-                return self._shift("shl" if op is o.SHL else "ashr" if kind == "i" else "lshr", dtype, x, y)
-            if op is o.IDIV or op is o.MOD:
-                return self._divide(op, dtype, x, y, low)
-        raise Bug(f"{op.name} of {dtype.name} reached the LLVM renderer; it must be lowered before")
+    def absolute(self, dtype: DType, x: Value) -> Value:
+        if dtype.kind == "f":
+            return self.call("llvm.fabs", x.type, x.lanes, x)
+        return self.call("llvm.abs", x.type, x.lanes, x, extra=", i1 false") if dtype.kind == "i" else x
+
+    def invert(self, dtype: DType, x: Value) -> Value:
+        return self.instruction("xor", x, self.constant(True if dtype.kind == "b" else -1, x, dtype))
+
+    def less(self, dtype: DType, x: Value, y: Value) -> Value:
+        if dtype.kind == "b":
+            return self.instruction("and", self.invert(dtype, x), y)
+        return self.compare({"f": "olt", "i": "slt", "u": "ult"}[dtype.kind], x, y)
 
     def multiply_add(self, dtype: DType, x: Value, y: Value, z: Value) -> Value:
         if dtype.kind == "f" and self.target.has_fma:
             return self.call("llvm.fma", x.type, x.lanes, x, y, z)
-        return self.binary(o.ADD, dtype, self.binary(o.MUL, dtype, x, y), z)
+        return self.apply(o.ADD, dtype, self.apply(o.MUL, dtype, x, y), z)
 
-    def _extreme(self, op: Op, dtype: DType, x: Value, y: Value) -> Value:
+    def extreme(self, dtype: DType, x: Value, y: Value, name: str, how: str, of_bools: str) -> Value:
+        """max or min; a NaN wins."""
         if dtype.kind == "b":
-            return self.instruction("or" if op is o.MAX else "and", x, y)
+            return self.instruction(of_bools, x, y)
         if dtype.kind != "f":
-            name = ("s" if dtype.kind == "i" else "u") + ("max" if op is o.MAX else "min")
-            return self.call(f"llvm.{name}", x.type, x.lanes, x, y)
+            return self.call(f"llvm.{'s' if dtype.kind == 'i' else 'u'}{name}", x.type, x.lanes, x, y)
         # "x > y ? x : y" is one instruction, and gives y where either is NaN; a NaN in x needs a test of its own
-        how = "ogt" if op is o.MAX else "olt"
         if _is_number(y):
             x, y = y, x
         best = self.select(self.compare(how, x, y), x, y)
         return best if _is_number(x) else self.select(self.compare("uno", x, x), x, best)
 
-    def _shift(self, name: str, dtype: DType, x: Value, y: Value) -> Value:
-        amount = literal_int(y)
-        if amount is not None:
-            return self.instruction(name, x, y) if 0 <= amount < dtype.bits else self.constant(0, x, dtype)
+    def shift(self, name: str, dtype: DType, x: Value, y: Value) -> Value:
+        """x shifted by y; 0 where y is negative or not less than the number of bits."""
+        if y.constant is not None:
+            return self.instruction(name, x, y) if 0 <= y.constant < dtype.bits else self.constant(0, x, dtype)
         inside = self.compare("ult", y, self.constant(dtype.bits, y, dtype))
         safe = self.instruction("and", y, self.constant(dtype.bits - 1, y, dtype))
         return self.select(inside, self.instruction(name, x, safe), self.constant(0, x, dtype))
 
-    def _divide(self, op: Op, dtype: DType, x: Value, y: Value, low: int | None) -> Value:
-        by = literal_int(y)
+    def divide(self, dtype: DType, x: Value, y: Value, remainder: bool) -> Value:
+        """x // y, or x % y where `remainder`: rounding down; 0 where y is 0."""
+        by = None if y.constant is None else int(y.constant)
         zero, one = self.constant(0, x, dtype), self.constant(1, x, dtype)
         if by is not None and by > 0:
             shift = by.bit_length() - 1
             if by == 1 << shift:                     # both round down, whatever the sign
-                if op is o.MOD:
+                if remainder:
                     return self.instruction("and", x, self.constant(by - 1, x, dtype))
                 return self.instruction("ashr" if dtype.kind == "i" else "lshr", x, self.constant(shift, x, dtype))
-            if dtype.kind == "u" or low is not None and low >= 0:
-                return self.instruction("udiv" if op is o.IDIV else "urem", x, y)
-            if op is o.MOD:
+            if dtype.kind == "u" or x.low is not None and x.low >= 0:
+                return self.instruction("urem" if remainder else "udiv", x, y)
+            if remainder:
                 rest = self.instruction("srem", x, y)
                 return self.select(self.compare("slt", rest, zero), self.instruction("add", rest, y), rest)
             quotient = self.instruction("sdiv", x, y)
@@ -228,14 +214,14 @@ class Arithmetic:
         none = self.compare("eq", y, zero)
         if dtype.kind == "u":
             safe = self.select(none, one, y)
-            return self.select(none, zero, self.instruction("udiv" if op is o.IDIV else "urem", x, safe))
+            return self.select(none, zero, self.instruction("urem" if remainder else "udiv", x, safe))
         minus = self.compare("eq", y, self.constant(-1, y, dtype))    # INT_MIN / -1 traps: x / -1 is -x
         safe = self.select(self.put(f"or {none.typed}, {minus.text}", "i1", none.lanes), one, y)
         quotient = self.instruction("sdiv", x, safe)
         rest = self.instruction("sub", x, self.instruction("mul", quotient, safe))
         mixed = self.compare("slt", self.instruction("xor", rest, safe), zero)
         over = self.instruction("and", mixed, self.compare("ne", rest, zero))
-        if op is o.MOD:
+        if remainder:
             return self.select(over, self.instruction("add", rest, safe), rest)    # by 1 instead of 0 or -1: 0
         floor = self.select(over, self.instruction("sub", quotient, one), quotient)
         return self.select(none, zero, self.select(minus, self.instruction("sub", zero, x), floor))
@@ -248,13 +234,13 @@ class Arithmetic:
         half = lanes // 2
         if half == 1:
             low, high = (self.put(f"extractelement {value.typed}, i64 {i}", value.type, 0) for i in (0, 1))
-            result = self.binary(combine, dtype, low, high)
+            result = self.apply(combine, dtype, low, high)
         else:
             low, high = self.shuffle(value, list(range(half))), self.shuffle(value, list(range(half, 2 * half)))
-            result = self.fold(combine, dtype, self.binary(combine, dtype, low, high))
+            result = self.fold(combine, dtype, self.apply(combine, dtype, low, high))
         if lanes % 2:
             last = self.put(f"extractelement {value.typed}, i64 {lanes - 1}", value.type, 0)
-            result = self.binary(combine, dtype, result, last)
+            result = self.apply(combine, dtype, result, last)
         return result
 
     # -- conversions ---------------------------------------------------------------------------------------------
@@ -327,21 +313,43 @@ class Arithmetic:
         return self.select(fits, result, self.constant(-(1 << (bits - 1)), result, dtypes.int64))
 
 
-_COMPARES = {o.CMPLT: ("olt", "slt", "ult"), o.CMPNE: ("une", "ne", "ne"), o.CMPEQ: ("oeq", "eq", "eq")}
-
-
-def literal_int(value: Value) -> int | None:
-    """The number an integer literal (or a vector of equal ones) stands for."""
-    text = "0" if value.text == "zeroinitializer" else value.text
-    if text[0] == "<":
-        items = {item.split()[-1] for item in text[1:-1].split(",")}
-        text = items.pop() if len(items) == 1 else "%"
-    return int(text) if text.lstrip("-").isdigit() else None
-
-
 def _is_number(value: Value) -> bool:
     """Whether a float is a literal and not a NaN."""
-    text = value.text
-    if text == "zeroinitializer":
-        return True
-    return "0x7FF8" not in text and (text[0] == "0" or text.startswith(f"<{value.type} 0x"))
+    return value.constant is not None and value.constant == value.constant
+
+
+LlvmOp = Callable[..., Value]      # (renderer, type of the operands, *operands)
+
+
+def instruction(f: str = "", i: str = "", b: str = "", u: str = "") -> LlvmOp:
+    """One instruction, by the kind of the operands' type; unsigned as signed where it is not given."""
+    names = {"f": f, "i": i, "u": u or i, "b": b}
+    return lambda ir, dtype, x, y: ir.instruction(names[dtype.kind], x, y)
+
+
+LLVM_OPS: dict[Op, LlvmOp] = {
+    o.NEG: LlvmArithmetic.negate,
+    o.ABS: LlvmArithmetic.absolute,
+    o.RECIP: lambda ir, dtype, x: ir.instruction("fdiv", ir.constant(1.0, x, dtype), x),
+    o.SQRT: lambda ir, dtype, x: ir.call("llvm.sqrt", x.type, x.lanes, x),
+    o.TRUNC: lambda ir, dtype, x: ir.call("llvm.trunc", x.type, x.lanes, x),
+    o.NOT: LlvmArithmetic.invert,
+    o.ADD: instruction(f="fadd", i="add", b="or"),
+    o.SUB: instruction(f="fsub", i="sub"),
+    o.MUL: instruction(f="fmul", i="mul", b="and"),
+    o.DIV: instruction(f="fdiv"),
+    o.IDIV: lambda ir, dtype, x, y: ir.divide(dtype, x, y, remainder=False),
+    o.MOD: lambda ir, dtype, x, y: ir.divide(dtype, x, y, remainder=True),
+    o.MAX: lambda ir, dtype, x, y: ir.extreme(dtype, x, y, "max", "ogt", of_bools="or"),
+    o.MIN: lambda ir, dtype, x, y: ir.extreme(dtype, x, y, "min", "olt", of_bools="and"),
+    o.CMPLT: LlvmArithmetic.less,
+    o.CMPNE: lambda ir, dtype, x, y: ir.compare("une" if dtype.kind == "f" else "ne", x, y),
+    o.CMPEQ: lambda ir, dtype, x, y: ir.compare("oeq" if dtype.kind == "f" else "eq", x, y),
+    o.AND: instruction(i="and", b="and"),
+    o.OR: instruction(i="or", b="or"),
+    o.XOR: instruction(i="xor", b="xor"),
+    o.SHL: lambda ir, dtype, x, y: ir.shift("shl", dtype, x, y),
+    o.SHR: lambda ir, dtype, x, y: ir.shift("ashr" if dtype.kind == "i" else "lshr", dtype, x, y),
+    o.WHERE: lambda ir, dtype, condition, x, y: ir.select(condition, x, y),
+    o.MULACC: LlvmArithmetic.multiply_add,
+}
