@@ -45,13 +45,7 @@ def gather(rows: UOp, index: UOp) -> UOp:
 # -- elementwise ------------------------------------------------------------------------------------------------------
 def has(op: o.Op, dtype: DType) -> bool:
     """Whether the op is defined on the type."""
-    if op in (o.DIV, o.RECIP, o.SQRT, o.EXP2, o.LOG2, o.SIN, o.TRUNC):
-        return dtype.kind == "f"
-    if op in (o.IDIV, o.MOD, o.SHL, o.SHR):
-        return dtype.kind in "iu"
-    if op in (o.AND, o.OR, o.XOR, o.NOT):
-        return dtype.kind != "f"
-    return not (op in (o.NEG, o.ABS, o.SUB, o.MULACC) and dtype.kind == "b")
+    return dtype.kind in op.takes
 
 
 @pytest.mark.parametrize("op, dtype", [(op, d) for op in o.Ops if op in o.ELEMENTWISE and op.meaning
