@@ -33,7 +33,7 @@ from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.device_placement import place_on_devices
 from glassgrad.compiler.schedule.fusion import fuse
-from glassgrad.compiler.schedule.kernel_groups import Group, group_results
+from glassgrad.compiler.schedule.kernel_groups import KernelGroup, group_results
 from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels, describe_graph
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class GraphWork:
     inputs: list[UOp]                                 # these leaves, by slot
     device: str                                       # where a value is made that reads nothing
     stored: dict[UOp, str] = field(default_factory=dict)         # nodes that get memory, with the reason
-    groups: list[Group] = field(default_factory=list)            # results by kernel, in the order they run
+    groups: list[KernelGroup] = field(default_factory=list)            # results by kernel, in the order they run
     schedule: Schedule = field(default_factory=Schedule)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from glassgrad.base.errors import JitError
-from glassgrad.compiler.graph.symbolic import Comparison, Symbol, on_binding, on_comparing, on_reading
+from glassgrad.compiler.graph.symbolic import LengthComparison, Symbol, on_binding, on_comparing, on_reading
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.executable import Ready
 from glassgrad.engine.schedule_key import Normal
@@ -41,7 +41,7 @@ class Trace:
     records: list[Record] = field(default_factory=list)
     flags: list[Flag] = field(default_factory=list)
     variables: frozenset[str] = frozenset()      # names of those whose values each call brings
-    answers: dict[Comparison, None] = field(default_factory=dict)      # what was asked of those values
+    answers: dict[LengthComparison, None] = field(default_factory=dict)      # what was asked of those values
     touched: set[int] = field(default_factory=set)     # the ids of tensors that this thread gave a value or a gradient
     values: dict[UOp, UOp] = field(default_factory=dict)      # what nodes were found to be in it; a replay finds others
 
@@ -84,7 +84,7 @@ def refuse_reading(what: str) -> None:
                        fix="return the tensor and read it outside, or leave the jit off this function")
 
 
-def note_answer(comparison: Comparison) -> None:
+def note_answer(comparison: LengthComparison) -> None:
     """What the program does next may hang on this answer: a replay is for calls whose variables give the same one.
     Variables that no call brings are not looked at again, so an answer of theirs cannot be kept."""
     trace = _current.trace

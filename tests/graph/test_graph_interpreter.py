@@ -22,7 +22,7 @@ from glassgrad.compiler.check.graph_interpreter import (
     to_storage,
 )
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Axes, Cell, Random, Scan, Scatter
+from glassgrad.compiler.graph.arguments import Axes, Cell, RandomBits, Scan, Scatter
 from glassgrad.compiler.graph.dtype import ALL, DType, convert, dtypes
 from glassgrad.compiler.graph.uop import UOp, const
 
@@ -275,13 +275,13 @@ def test_philox_gives_the_known_answers_of_its_authors(counter, key, expected):
 
 def test_random_counts_elements_in_row_major_order():
     seed, stream = const(7, dtypes.uint32), UOp(o.SCALAR, dtypes.uint32, (), Cell(3))
-    bits = interpret([UOp(o.RANDOM, dtypes.uint64, (seed, stream), Random((2, 3)))], {})[0]
+    bits = interpret([UOp(o.RANDOM, dtypes.uint64, (seed, stream), RandomBits((2, 3)))], {})[0]
     assert bits.shape == (2, 3) and bits.dtype == np.uint64
     for i, word in enumerate(bits.ravel()):
         low, high = philox(i, 3, 7)
         assert int(word) == int(low) | int(high) << 32
     stream.arg.value = 4
-    again = interpret([UOp(o.RANDOM, dtypes.uint64, (seed, stream), Random((2, 3)))], {})[0]
+    again = interpret([UOp(o.RANDOM, dtypes.uint64, (seed, stream), RandomBits((2, 3)))], {})[0]
     assert not (again == bits).any()
 
 

@@ -22,7 +22,17 @@ from glassgrad.compiler.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE, Kind
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA, STRIP
 from glassgrad.compiler.graph.rules.constants import EXACT, fold
 from glassgrad.compiler.graph.rules.elementwise import holds_all
-from glassgrad.compiler.graph.rules.rewrite import Hole, Literal, Node, Pattern, Rule, RuleSet, holes, node, rewrite
+from glassgrad.compiler.graph.rules.rewrite import (
+    Hole,
+    Literal,
+    NodePattern,
+    Pattern,
+    Rule,
+    RuleSet,
+    holes,
+    node,
+    rewrite,
+)
 from glassgrad.compiler.graph.uop import UOp, const, full
 
 SHAPES = [(), (1,), (3,), (2, 3), (1, 3), (2, 1), (1, 1), (2, 1, 3), (1, 2, 1), (0, 2), (4,)]
@@ -53,7 +63,7 @@ class Filler:
             return made if made.arg == pattern.value else self.fail()
         if isinstance(pattern, Hole):
             return self.hole(pattern, shape, dtype)
-        assert isinstance(pattern, Node)
+        assert isinstance(pattern, NodePattern)
         op = self.random.choice(pattern.ops)
         if op in ELEMENTWISE:
             return self.elementwise(pattern, op, shape, dtype)
@@ -102,7 +112,7 @@ class Filler:
             inside = self.rule.inexact.inside(array)
         return np.where(inside, array, self.rng.choice(candidates, array.shape)).astype(array.dtype)
 
-    def elementwise(self, pattern: Node, op, shape, dtype: DType) -> UOp:
+    def elementwise(self, pattern: NodePattern, op, shape, dtype: DType) -> UOp:
         count = {Kind.UNARY: 1, Kind.BINARY: 2, Kind.TERNARY: 3}[op.kind]
         if op.compares:
             if dtype is not dtypes.bool:
@@ -132,10 +142,11 @@ class Filler:
             raise Unsuitable
         return UOp(op, dtype, sources)
 
-    def movement(self, pattern: Node, op, shape, dtype: DType) -> UOp:
+    def movement(self, pattern: NodePattern, op, shape, dtype: DType) -> UOp:
         source, choose, rank = pattern.sources[0], self.random, len(shape)
         of_constant = isinstance(source, Hole) and source.constant
-        constant_below = isinstance(source, Node) and isinstance(source.sources[0], Hole) and source.sources[0].constant
+        below = source.sources[0] if isinstance(source, NodePattern) else None
+        constant_below = isinstance(below, Hole) and below.constant
         if op is o.RESHAPE:
             if of_constant:
                 inner = () if math.prod(shape) == 1 else self.fail()
@@ -191,7 +202,7 @@ def numbers(dtype: DType) -> list:
 
 
 def reductions_in(pattern: Pattern) -> bool:
-    return isinstance(pattern, Node) and (pattern.ops[0] in REDUCE or any(map(reductions_in, pattern.sources)))
+    return isinstance(pattern, NodePattern) and (pattern.ops[0] in REDUCE or any(map(reductions_in, pattern.sources)))
 
 
 def compare(rule: Rule, before: np.ndarray, after: np.ndarray, dtype: DType, values: Values) -> bool:

@@ -15,7 +15,7 @@ from loop_kernels import Inputs, check
 from glassgrad import Context, Tensor
 from glassgrad.compiler.check.graph_interpreter import interpret
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Iota, Param, Random, Scan, Scatter
+from glassgrad.compiler.graph.arguments import Iota, Param, RandomBits, Scan, Scatter
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
@@ -129,7 +129,7 @@ def test_gather_clamps(rng: np.random.Generator) -> None:
 
 def test_random_bits_and_counts() -> None:
     seed, stream = const(7, dtypes.uint32), const(3, dtypes.uint32)
-    bits = UOp(o.RANDOM, dtypes.uint64, (seed, stream), Random((5, 7)))
+    bits = UOp(o.RANDOM, dtypes.uint64, (seed, stream), RandomBits((5, 7)))
     count = UOp(o.IOTA, dtypes.int32, (), Iota((9,)))
     check([bits, bits.permute((1, 0)), count * 2], {}, lower)
 

@@ -199,8 +199,8 @@ def _params(*sizes: int) -> list[Any]:
 
 
 def _fold() -> Any:
-    from glassgrad.compiler.graph.arguments import Fold
-    return Fold(o.ADD)
+    from glassgrad.compiler.graph.arguments import FoldOver
+    return FoldOver(o.ADD)
 
 
 # -- waiting --------------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class Watch:
             raise fail(at, int(writers[at]), "stores where another task stored in the same phase")
 
 
-class Memory:
+class CheckedMemory:
     """One buffer or LOCAL memory. `array` is flat; of private memory it has a row for each task that runs now."""
 
     def __init__(self, name: str, dtype: DType, array: Array, private: bool = False):

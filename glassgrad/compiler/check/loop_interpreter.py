@@ -19,9 +19,9 @@ import numpy as np
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.check import loop_analysis as facts
-from glassgrad.compiler.check.checked_memory import Memory, Watch, poisoned
+from glassgrad.compiler.check.checked_memory import CheckedMemory, Watch, poisoned
 from glassgrad.compiler.check.graph_interpreter import array_type, evaluate, philox
-from glassgrad.compiler.check.named_axes import Array, Axes, Axis, Wide, any_over, binary, constant, fold, last
+from glassgrad.compiler.check.named_axes import Array, Axis, NamedAxes, Wide, any_over, binary, constant, fold, last
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import convert
 from glassgrad.compiler.graph.node import toposort
@@ -59,7 +59,7 @@ def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
     Raises `Bug`, naming kernel, memory, index and iteration, where the tree is wrong: an access outside its memory,
     tasks that meet in one element, a register read before it is assigned.
     """
-    memories: dict[UOp, Memory] = {}
+    memories: dict[UOp, CheckedMemory] = {}
     scalars: dict[UOp, Wide] = {}
     for param in kernel.params:
         argument, name = arguments[param.arg.slot], f"param {param.arg.slot}"
@@ -70,10 +70,10 @@ def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
         if argument.dtype != wanted or argument.shape != (param.size,):
             raise Bug(f"{name} of kernel {kernel.name} takes a flat array of {param.size} {wanted}, "
                       f"not {argument.dtype}{list(argument.shape)}")
-        memories[param] = Memory(name, param.dtype, argument)
+        memories[param] = CheckedMemory(name, param.dtype, argument)
     stored = [s.memory for p in kernel.phases for s in walk(p.body) if isinstance(s, Store)]
     for memory in dict.fromkeys(m for m in stored if m.op is o.LOCAL and m.arg.home == "shared"):
-        memories[memory] = Memory(memory.arg.name, memory.dtype, poisoned(memory.dtype, (memory.arg.size,)))
+        memories[memory] = CheckedMemory(memory.arg.name, memory.dtype, poisoned(memory.dtype, (memory.arg.size,)))
     for number, phase in enumerate(kernel.phases):
         with np.errstate(all="ignore"):
             _PhaseRun(kernel, number, phase, memories, scalars).run()
@@ -82,7 +82,7 @@ def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
 class _PhaseRun:
     """One phase: its tasks in chunks, each chunk a walk over the statements."""
 
-    def __init__(self, kernel: Kernel, number: int, phase: Phase, memories: dict[UOp, Memory],
+    def __init__(self, kernel: Kernel, number: int, phase: Phase, memories: dict[UOp, CheckedMemory],
                  scalars: dict[UOp, Wide]):
         self.title = f"phase {number} of kernel {kernel.name}"
         self.written = [p for p in kernel.params if p.arg.slot in kernel.written] if kernel.written else kernel.params
@@ -96,7 +96,7 @@ class _PhaseRun:
                                           and s.memory.op is o.LOCAL and s.memory.arg.home == "worker"))
         self.as_axes = {s for s in loops if s.kind == LOOP and facts.is_axis(s) and self._stores_apart(s)}
         self.plans: dict[UOp, list[tuple[UOp, bool]]] = {}      # what to compute in order, and what of it is fixed
-        self.axes = Axes()
+        self.axes = NamedAxes()
         # while running
         self.first_task = 0
         self.tasks = Wide(np.arange(1), (TASKS,))          # positions in the chunk that runs now
@@ -127,7 +127,7 @@ class _PhaseRun:
             self.counters[loop.range] = Wide(values.astype(np.int64), (TASKS,))
             mask = self._before_stop(loop, mask)
         for memory in self.private:
-            self.memories[memory] = Memory(memory.arg.name, memory.dtype,
+            self.memories[memory] = CheckedMemory(memory.arg.name, memory.dtype,
                                            poisoned(memory.dtype, (count, memory.arg.size)), private=True)
         self._run(self.body, mask)
 
@@ -359,7 +359,7 @@ class _PhaseRun:
             raise Bug(f"{self.title} {what} where a condition on {stray[0].arg.name} holds, "
                       f"but nothing else in the statement depends on that")
 
-    def _memory(self, node: UOp) -> Memory:
+    def _memory(self, node: UOp) -> CheckedMemory:
         if node not in self.memories and node not in self.private:
             raise Bug(f"{self.title} uses {node}, which is no parameter and never stored to")
         return self.memories[node]
@@ -392,7 +392,7 @@ class _PhaseRun:
                 names.append(f"{r.arg.name}={counter.array[spots[r]]}")
         return ", ".join(names) or "the only iteration"
 
-    def _race(self, memory: Memory, index: Array, place: Callable[[int], str]) -> Callable[[int, int, str], Bug]:
+    def _race(self, memory: CheckedMemory, index: Array, place: Callable[[int], str]) -> Callable[[int, int, str], Bug]:
         def fail(at: int, other: int, what: str) -> Bug:
             who = "several tasks" if other < 0 else f"task {self._task_name(other)}"
             return Bug(f"{self.title} {what}: {memory.name}[{index[at]}], at {place(at)}; the other is {who}")

@@ -20,13 +20,13 @@ Axis = Any              # a name: anything that can be a dictionary's key
 
 
 class Wide(NamedTuple):
-    """An array and the names of its axes, in the order of the `Axes` it was made with."""
+    """An array and the names of its axes, in the order of the `NamedAxes` it was made with."""
     array: Array
     axes: tuple[Axis, ...] = ()
 
 
-class Axes:
-    """Every axis met so far. Axes are kept in the order of their first meeting, so aligning never transposes."""
+class NamedAxes:
+    """Every axis seen so far, in the order of first use, so that aligning never transposes."""
 
     def __init__(self) -> None:
         self.order: dict[Axis, int] = {}

@@ -65,7 +65,7 @@ class Scan(NamedTuple):
     combine: Op
 
 
-class Random(NamedTuple):
+class RandomBits(NamedTuple):
     shape: Shape
 
 
@@ -73,7 +73,7 @@ class Iota(NamedTuple):
     shape: Shape                             # (n,)
 
 
-class Place(NamedTuple):
+class OnDevice(NamedTuple):
     device: str
 
 
@@ -113,7 +113,7 @@ class Local(NamedTuple):
     home: str                                # worker: private to a task; shared: seen by all tasks of the launch
 
 
-class Fold(NamedTuple):
+class FoldOver(NamedTuple):
     combine: Op
 
 

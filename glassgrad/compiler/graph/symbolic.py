@@ -41,7 +41,7 @@ SIGNS: dict[str, Callable[[int, int], bool]] = {"<": operator.lt, "<=": operator
                                                 ">=": operator.ge, "!=": operator.ne}
 
 
-class Comparison(NamedTuple):
+class LengthComparison(NamedTuple):
     """A length beside 0, where its bounds leave the answer open; and the answer that its value gave."""
     length: Length
     sign: str
@@ -55,7 +55,7 @@ class Comparison(NamedTuple):
         return f"whether {repr(self.length).split(' = ')[0]} {self.sign} 0"
 
 
-on_comparing: list[Callable[[Comparison], None]] = []     # told of answers that another value may change
+on_comparing: list[Callable[[LengthComparison], None]] = []     # told of answers that another value may change
 on_reading: list[Callable[[str], None]] = []     # told before a value is read: the jit refuses here
 on_binding: list[Callable[[Symbol], None]] = []  # told when a variable gets a value
 
@@ -182,7 +182,7 @@ class Length:
         """A comparison that the value decides."""
         answer = SIGNS[sign](self._evaluate(), 0)
         for told in on_comparing:
-            told(Comparison(self, sign, answer))
+            told(LengthComparison(self, sign, answer))
         return answer
 
     def _announce(self, what: str) -> None:

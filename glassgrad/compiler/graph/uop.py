@@ -17,9 +17,9 @@ from glassgrad.compiler.graph.arguments import (
     Dimension,
     Expand,
     Flip,
+    OnDevice,
     Pad,
     Permute,
-    Place,
     Reshape,
     Shape,
     Shrink,
@@ -164,7 +164,7 @@ class UOp(Node):
         return self if self.op is o.DETACH and self.arg is None else UOp(o.DETACH, self.dtype, (self,))
 
     def copy_to(self, device: str) -> UOp:
-        return UOp(o.COPY, self.dtype, (self,), Place(device))
+        return UOp(o.COPY, self.dtype, (self,), OnDevice(device))
 
     @property
     def st(self) -> Any:

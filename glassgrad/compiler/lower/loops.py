@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import Union
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Fold, Local, Range
+from glassgrad.compiler.graph.arguments import FoldOver, Local, Range
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const
@@ -131,7 +131,7 @@ def local(name: str, dtype: DType, size: int, home: str = "worker") -> UOp:
 def fold(value: UOp, combine: Op, wide: Iterable[UOp]) -> UOp:
     """One value from all iterations of the wide ranges, combined in a fixed tree."""
     wide = tuple(r for r in wide if r in ranges_of(value))
-    return UOp(o.FOLD, value.dtype, (value, *wide), Fold(combine)) if wide else value
+    return UOp(o.FOLD, value.dtype, (value, *wide), FoldOver(combine)) if wide else value
 
 
 def ranges_of(node: UOp) -> frozenset[UOp]:

@@ -26,7 +26,7 @@ class Rows(NamedTuple):
     source: UOp            # the expression that says so: the LOAD, or the index of a store
 
 
-class Step(NamedTuple):
+class MatrixStep(NamedTuple):
     """total += left * right."""
     unit: MatrixUnit
     left: Rows
@@ -50,7 +50,7 @@ def rows_at(memory: UOp, index: UOp, source: UOp, register: UOp, units: Set[UOp]
     return _rows(memory, index, source, row, {column: 1}, units)
 
 
-def step_of(statement: Accumulate, units: Set[UOp], known: Iterable[MatrixUnit]) -> Step:
+def step_of(statement: Accumulate, units: Set[UOp], known: Iterable[MatrixUnit]) -> MatrixStep:
     """A sum of products as one instruction of one of the known units."""
     register, value = statement.register, statement.value
     row, column = matrix_axes(register, units)
@@ -68,7 +68,7 @@ def step_of(statement: Accumulate, units: Set[UOp], known: Iterable[MatrixUnit])
         a = _rows(left.src[0], left.src[1], left, row, {word: unit.pieces, piece: 1}, units)
     else:
         a = _words(left, row, {word: 1}, piece, units)
-    return Step(unit, a, _words(right, word, {column: 1}, piece, units))
+    return MatrixStep(unit, a, _words(right, word, {column: 1}, piece, units))
 
 
 def _words(element: UOp, row: UOp, within: dict[UOp, int], piece: UOp, units: Set[UOp]) -> Rows:

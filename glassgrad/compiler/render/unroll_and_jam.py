@@ -16,7 +16,7 @@ from itertools import product
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
-from glassgrad.compiler.graph.arguments import Fold
+from glassgrad.compiler.graph.arguments import FoldOver
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import rebuild
 from glassgrad.compiler.graph.node import toposort
@@ -157,7 +157,7 @@ class _Jam:
     def folded(self, value: UOp, combine: Op, target: UOp) -> UOp:
         """All lanes of a value as one, where the target they are combined into is the same for all of them."""
         lanes = tuple([r for r in self.lanes if r in ranges_of(value) and r not in ranges_of(target)])
-        return UOp(o.FOLD, value.dtype, (value, *lanes), Fold(combine)) if lanes else value
+        return UOp(o.FOLD, value.dtype, (value, *lanes), FoldOver(combine)) if lanes else value
 
     def split_gate(self, gate: UOp | None) -> tuple[UOp | None, UOp | None]:
         """A gate as (the part that is the same for all lanes, the part that is not): a branch and a mask."""

@@ -7,7 +7,7 @@ device of its own: it is made where it is read, and copied to the other devices 
 from __future__ import annotations
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Param, Place
+from glassgrad.compiler.graph.arguments import OnDevice, Param
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 
@@ -49,7 +49,7 @@ def _with_copies(planned: Schedule) -> list[Item]:
                 brought[slot, item.device] = len(slots)
                 slots.append(Slot(source.shape, source.dtype, item.device))
                 ast = UOp(o.COPY, source.dtype, (UOp(o.PARAM, source.dtype, (), Param(1, source.shape)),),
-                          Place(str(item.device)))
+                          OnDevice(str(item.device)))
                 why = ("read on another device too",)
                 out.append(Item(ast, (len(slots) - 1, slot), 1, item.device, why, item.lines))
             there = brought[slot, item.device]

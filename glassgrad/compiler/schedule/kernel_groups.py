@@ -1,4 +1,4 @@
-"""Which results share a kernel, and in which order kernels run. In: stored nodes. Out: `Group`s, one for each kernel.
+"""Which results share a kernel, and in which order kernels run. In: stored nodes. Out: a `KernelGroup` each.
 
 Results of equal shape, but for axes of length 1, that belong together share one kernel: a result and what is computed
 from it element by element (a gradient and the updated weight), and results that read the same values (an optimizer's
@@ -22,7 +22,7 @@ MOST_RESULTS = 8      # of one kernel
 
 
 @dataclass(eq=False)
-class Group:
+class KernelGroup:
     """The results of one kernel, and what it needs."""
     roots: list[UOp]
     reads: dict[UOp, bool]       # stored nodes and leaves it reads: True where only element by element
@@ -31,11 +31,11 @@ class Group:
     bit: int
 
 
-def group_results(reasons: dict[UOp, str], asked: set[UOp]) -> list[Group]:
+def group_results(reasons: dict[UOp, str], asked: set[UOp]) -> list[KernelGroup]:
     """The stored nodes by kernel; kernels in the order they run in. `asked` are kept when all is done."""
-    groups: list[Group] = []
-    home: dict[UOp, Group] = {}
-    by_shape: dict[Shape, list[Group]] = {}
+    groups: list[KernelGroup] = []
+    home: dict[UOp, KernelGroup] = {}
+    by_shape: dict[Shape, list[KernelGroup]] = {}
     for node in reasons:
         reads, reduces = _reads(node, reasons)
         bit = 1 << len(groups)
@@ -43,7 +43,7 @@ def group_results(reasons: dict[UOp, str], asked: set[UOp]) -> list[Group]:
         for r in reads:
             if r in home:
                 needs |= home[r].needs
-        fresh = Group([node], reads, needs, reduces, bit)
+        fresh = KernelGroup([node], reads, needs, reduces, bit)
         alone = node.op in (o.COPY, o.SCATTER, o.SCAN) or (node in asked and part_of(node) is not None)
         joined = None
         if not alone:
@@ -58,8 +58,8 @@ def group_results(reasons: dict[UOp, str], asked: set[UOp]) -> list[Group]:
     return _frugal(_ordered(groups, home), home, asked)
 
 
-def _join(fresh: Group, candidates: list[Group], home: dict[UOp, Group], groups: list[Group],
-          reasons: dict[UOp, str]) -> Group | None:
+def _join(fresh: KernelGroup, candidates: list[KernelGroup], home: dict[UOp, KernelGroup], groups: list[KernelGroup],
+          reasons: dict[UOp, str]) -> KernelGroup | None:
     """The group that a new result may share a kernel with, brought up to date; None where there is none."""
     node = fresh.roots[0]
     for group in reversed(candidates):
@@ -128,10 +128,10 @@ def _inside(root: UOp, reasons: dict[UOp, str]) -> list[UOp]:
     return order
 
 
-def _ordered(groups: list[Group], home: dict[UOp, Group]) -> list[Group]:
+def _ordered(groups: list[KernelGroup], home: dict[UOp, KernelGroup]) -> list[KernelGroup]:
     """Groups after those they read from."""
     done: set[int] = set()
-    out: list[Group] = []
+    out: list[KernelGroup] = []
     for first in groups:
         stack = [first]
         while stack:
@@ -148,7 +148,7 @@ def _ordered(groups: list[Group], home: dict[UOp, Group]) -> list[Group]:
     return out
 
 
-def _frugal(groups: list[Group], home: dict[UOp, Group], asked: set[UOp]) -> list[Group]:
+def _frugal(groups: list[KernelGroup], home: dict[UOp, KernelGroup], asked: set[UOp]) -> list[KernelGroup]:
     """The same groups, still after those they read from, in an order that keeps fewer values at a time: one that is
     ready and lets go of as much memory as it takes runs at once. A gradient of a weight, say, ends the life of a
     layer's input. Each group and each value is looked at once: the time is that of sorting."""
@@ -172,7 +172,7 @@ def _frugal(groups: list[Group], home: dict[UOp, Group], asked: set[UOp]) -> lis
     done = [False] * len(groups)
     ready = [i for i, count in enumerate(missing) if not count]                  # both are heaps
     frees = [i for i in ready if takes[i] <= 0]
-    out: list[Group] = []
+    out: list[KernelGroup] = []
     while ready or frees:
         at = heappop(frees if frees else ready)
         if done[at]:

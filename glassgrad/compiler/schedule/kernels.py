@@ -19,7 +19,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import Length, Symbol, most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.fusion import LEAVES
-from glassgrad.compiler.schedule.kernel_groups import Group
+from glassgrad.compiler.schedule.kernel_groups import KernelGroup
 from glassgrad.compiler.schedule.partial_updates import Part, Update, part_of
 
 
@@ -67,7 +67,8 @@ class Schedule:
         return self.slots[item.slots[0]].nonempty
 
 
-def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str], groups: list[Group]) -> Schedule:
+def cut_into_kernels(sinks: list[UOp], inputs: list[UOp], reasons: dict[UOp, str],
+                     groups: list[KernelGroup]) -> Schedule:
     """One kernel for each group of stored nodes; `inputs` are the PARAM leaves by slot, `reasons` the stored nodes."""
     slots = [Slot(p.shape, p.dtype, p.device) for p in inputs]
     place: dict[UOp, int] = {p: i for i, p in enumerate(inputs)}

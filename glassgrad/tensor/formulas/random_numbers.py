@@ -12,7 +12,7 @@ import os
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Cell, Random as RandomBits
+from glassgrad.compiler.graph.arguments import Cell, RandomBits
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp

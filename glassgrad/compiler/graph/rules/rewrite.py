@@ -30,36 +30,36 @@ class Pattern:
     """Anything that can stand in a pattern; operators on patterns make larger ones."""
     __slots__ = ()
 
-    def __add__(self, y: Any) -> Node: return node(o.ADD, self, y)
-    def __radd__(self, y: Any) -> Node: return node(o.ADD, y, self)
-    def __sub__(self, y: Any) -> Node: return node(o.SUB, self, y)
-    def __rsub__(self, y: Any) -> Node: return node(o.SUB, y, self)
-    def __mul__(self, y: Any) -> Node: return node(o.MUL, self, y)
-    def __rmul__(self, y: Any) -> Node: return node(o.MUL, y, self)
-    def __truediv__(self, y: Any) -> Node: return node(o.DIV, self, y)
-    def __rtruediv__(self, y: Any) -> Node: return node(o.DIV, y, self)
-    def __floordiv__(self, y: Any) -> Node: return node(o.IDIV, self, y)
-    def __mod__(self, y: Any) -> Node: return node(o.MOD, self, y)
-    def __and__(self, y: Any) -> Node: return node(o.AND, self, y)
-    def __or__(self, y: Any) -> Node: return node(o.OR, self, y)
-    def __xor__(self, y: Any) -> Node: return node(o.XOR, self, y)
-    def __lshift__(self, y: Any) -> Node: return node(o.SHL, self, y)
-    def __rshift__(self, y: Any) -> Node: return node(o.SHR, self, y)
-    def __lt__(self, y: Any) -> Node: return node(o.CMPLT, self, y)
-    def __gt__(self, y: Any) -> Node: return node(o.CMPLT, y, self)
-    def __neg__(self) -> Node: return node(o.NEG, self)
-    def __invert__(self) -> Node: return node(o.NOT, self)
-    def eq(self, y: Any) -> Node: return node(o.CMPEQ, self, y)
-    def ne(self, y: Any) -> Node: return node(o.CMPNE, self, y)
-    def maximum(self, y: Any) -> Node: return node(o.MAX, self, y)
-    def minimum(self, y: Any) -> Node: return node(o.MIN, self, y)
-    def where(self, x: Any, y: Any) -> Node: return node(o.WHERE, self, x, y)
-    def abs(self) -> Node: return node(o.ABS, self)
-    def recip(self) -> Node: return node(o.RECIP, self)
-    def sqrt(self) -> Node: return node(o.SQRT, self)
-    def exp2(self) -> Node: return node(o.EXP2, self)
-    def log2(self) -> Node: return node(o.LOG2, self)
-    def trunc(self) -> Node: return node(o.TRUNC, self)
+    def __add__(self, y: Any) -> NodePattern: return node(o.ADD, self, y)
+    def __radd__(self, y: Any) -> NodePattern: return node(o.ADD, y, self)
+    def __sub__(self, y: Any) -> NodePattern: return node(o.SUB, self, y)
+    def __rsub__(self, y: Any) -> NodePattern: return node(o.SUB, y, self)
+    def __mul__(self, y: Any) -> NodePattern: return node(o.MUL, self, y)
+    def __rmul__(self, y: Any) -> NodePattern: return node(o.MUL, y, self)
+    def __truediv__(self, y: Any) -> NodePattern: return node(o.DIV, self, y)
+    def __rtruediv__(self, y: Any) -> NodePattern: return node(o.DIV, y, self)
+    def __floordiv__(self, y: Any) -> NodePattern: return node(o.IDIV, self, y)
+    def __mod__(self, y: Any) -> NodePattern: return node(o.MOD, self, y)
+    def __and__(self, y: Any) -> NodePattern: return node(o.AND, self, y)
+    def __or__(self, y: Any) -> NodePattern: return node(o.OR, self, y)
+    def __xor__(self, y: Any) -> NodePattern: return node(o.XOR, self, y)
+    def __lshift__(self, y: Any) -> NodePattern: return node(o.SHL, self, y)
+    def __rshift__(self, y: Any) -> NodePattern: return node(o.SHR, self, y)
+    def __lt__(self, y: Any) -> NodePattern: return node(o.CMPLT, self, y)
+    def __gt__(self, y: Any) -> NodePattern: return node(o.CMPLT, y, self)
+    def __neg__(self) -> NodePattern: return node(o.NEG, self)
+    def __invert__(self) -> NodePattern: return node(o.NOT, self)
+    def eq(self, y: Any) -> NodePattern: return node(o.CMPEQ, self, y)
+    def ne(self, y: Any) -> NodePattern: return node(o.CMPNE, self, y)
+    def maximum(self, y: Any) -> NodePattern: return node(o.MAX, self, y)
+    def minimum(self, y: Any) -> NodePattern: return node(o.MIN, self, y)
+    def where(self, x: Any, y: Any) -> NodePattern: return node(o.WHERE, self, x, y)
+    def abs(self) -> NodePattern: return node(o.ABS, self)
+    def recip(self) -> NodePattern: return node(o.RECIP, self)
+    def sqrt(self) -> NodePattern: return node(o.SQRT, self)
+    def exp2(self) -> NodePattern: return node(o.EXP2, self)
+    def log2(self) -> NodePattern: return node(o.LOG2, self)
+    def trunc(self) -> NodePattern: return node(o.TRUNC, self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,7 +83,7 @@ class Literal(Pattern):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Node(Pattern):
+class NodePattern(Pattern):
     """Catches a node whose op is one of `ops` and whose sources match: one by one, or all (`each`), or one (`some`)."""
     ops: tuple[Op, ...]
     sources: tuple[Pattern, ...] = ()
@@ -108,19 +108,19 @@ def _pattern(value: Any) -> Pattern:
     return value if isinstance(value, Pattern) else Literal(value)
 
 
-def node(ops: Op | Iterable[Op], *sources: Any, name: str | None = None) -> Node:
+def node(ops: Op | Iterable[Op], *sources: Any, name: str | None = None) -> NodePattern:
     """A node of one op (or one of several) with these sources; `name` makes it known to the rule's functions."""
-    return Node((ops,) if isinstance(ops, Op) else tuple(ops), tuple(map(_pattern, sources)), "list", name)
+    return NodePattern((ops,) if isinstance(ops, Op) else tuple(ops), tuple(map(_pattern, sources)), "list", name)
 
 
-def each(ops: Op | Iterable[Op], source: Pattern) -> Node:
+def each(ops: Op | Iterable[Op], source: Pattern) -> NodePattern:
     """A node of which every source matches."""
-    return Node((ops,) if isinstance(ops, Op) else tuple(ops), (source,), "each")
+    return NodePattern((ops,) if isinstance(ops, Op) else tuple(ops), (source,), "each")
 
 
-def some(ops: Op | Iterable[Op], source: Pattern) -> Node:
+def some(ops: Op | Iterable[Op], source: Pattern) -> NodePattern:
     """A node of which at least one source matches."""
-    return Node((ops,) if isinstance(ops, Op) else tuple(ops), (source,), "some")
+    return NodePattern((ops,) if isinstance(ops, Op) else tuple(ops), (source,), "some")
 
 
 # -- rules ---------------------------------------------------------------------------------------------------
@@ -143,11 +143,11 @@ class Rule:
 
     def __init__(self, name: str, pattern: Pattern, replacement: Expression | Callable[..., UOp | None],
                  when: Callable[..., bool] | None = None, why: str = "", inexact: Inexact | None = None):
-        if not isinstance(pattern, Node) or name in Rule.known or not why:
+        if not isinstance(pattern, NodePattern) or name in Rule.known or not why:
             raise Bug(f"the rule {name!r} needs a pattern with an op, a name of its own, and a reason")
         self.name, self.pattern, self.when, self.why, self.inexact = name, pattern, when, why, inexact
         self.replacement = replacement if callable(replacement) else _pattern(replacement)
-        self.variants = [variant for variant in _orders(pattern) if isinstance(variant, Node)]
+        self.variants = [variant for variant in _orders(pattern) if isinstance(variant, NodePattern)]
         self._constants = {h.name for h in holes_of(pattern) if h.constant}
         self._when_names = _names_of(when) if when else ()
         self._replacement_names = _names_of(replacement) if callable(replacement) else ()
@@ -156,7 +156,7 @@ class Rule:
     def __repr__(self) -> str:
         return f"Rule({self.name}: {self.pattern!r})"
 
-    def apply(self, root: UOp, variant: Node) -> UOp | None:
+    def apply(self, root: UOp, variant: NodePattern) -> UOp | None:
         """What the root becomes by this rule, or None."""
         found: dict[str, UOp] = {}
         if not _match(variant, root, found):
@@ -183,7 +183,7 @@ class Rule:
 
 def holes_of(pattern: Pattern) -> list[Hole]:
     """Every hole in a pattern."""
-    if isinstance(pattern, Node):
+    if isinstance(pattern, NodePattern):
         return [h for source in pattern.sources for h in holes_of(source)]
     return [pattern] if isinstance(pattern, Hole) else []
 
@@ -194,7 +194,7 @@ def _names_of(function: Callable[..., Any]) -> tuple[str, ...]:
 
 def _orders(pattern: Pattern) -> Iterator[Pattern]:
     """The pattern with the operands of commutative ops in every order."""
-    if not isinstance(pattern, Node):
+    if not isinstance(pattern, NodePattern):
         yield pattern
         return
     seen = set()
@@ -202,7 +202,7 @@ def _orders(pattern: Pattern) -> Iterator[Pattern]:
         turned = [sources, sources[::-1]] if pattern.quantity == "list" and all(x.commutative for x in pattern.ops) \
             else [sources]
         for order in turned:
-            variant = Node(pattern.ops, tuple(order), pattern.quantity, pattern.name)
+            variant = NodePattern(pattern.ops, tuple(order), pattern.quantity, pattern.name)
             if repr(variant) not in seen:
                 seen.add(repr(variant))
                 yield variant
@@ -219,7 +219,7 @@ def _match(pattern: Pattern, candidate: UOp, found: dict[str, UOp]) -> bool:
         return True
     if type(pattern) is Literal:
         return candidate.op is o.CONST and candidate.arg == pattern.value
-    assert type(pattern) is Node
+    assert type(pattern) is NodePattern
     if candidate.op not in pattern.ops:
         return False
     if pattern.name is not None:
@@ -239,7 +239,7 @@ def _build(pattern: Pattern, found: dict[str, UOp], dtype: DType) -> UOp:
         return found[pattern.name]
     if isinstance(pattern, Literal):
         return const(pattern.value, dtype)
-    assert isinstance(pattern, Node)
+    assert isinstance(pattern, NodePattern)
     op = pattern.ops[0]
     first = 1 if op is o.WHERE else 0
     beside = [_build(p, found, dtype) for p in pattern.sources[first:] if not isinstance(p, Literal)]
@@ -249,7 +249,7 @@ def _build(pattern: Pattern, found: dict[str, UOp], dtype: DType) -> UOp:
 
 
 # -- looking rules up and applying them ----------------------------------------------------------------------
-def _may_match(pattern: Node, op: Op, sources: Sequence[Op]) -> bool:
+def _may_match(pattern: NodePattern, op: Op, sources: Sequence[Op]) -> bool:
     """Whether the ops of a node and of its sources allow a match at all."""
     if op not in pattern.ops:
         return False
@@ -260,13 +260,13 @@ def _may_match(pattern: Node, op: Op, sources: Sequence[Op]) -> bool:
 
 
 def _admits(pattern: Pattern, op: Op) -> bool:
-    if isinstance(pattern, Node):
+    if isinstance(pattern, NodePattern):
         return op in pattern.ops
     return op is o.CONST if isinstance(pattern, Literal) or (isinstance(pattern, Hole) and pattern.constant) else True
 
 
 Form = tuple[Op, ...]                  # a node's op and its sources' ops
-Candidates = list[tuple[Rule, Node]]
+Candidates = list[tuple[Rule, NodePattern]]
 
 
 class RuleSet:

@@ -12,16 +12,16 @@ from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Assign, Statement, Store, ranges_of
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
-from glassgrad.compiler.render.llvm.llvm_memory import Memory
-from glassgrad.compiler.render.llvm.llvm_ops import Value
-from glassgrad.compiler.render.matrix_unit_steps import Rows, Step, is_matrix, matrix_axes, rows_at, step_of
+from glassgrad.compiler.render.llvm.llvm_memory import LlvmMemory
+from glassgrad.compiler.render.llvm.llvm_ops import LlvmValue
+from glassgrad.compiler.render.matrix_unit_steps import MatrixStep, Rows, is_matrix, matrix_axes, rows_at, step_of
 
 TILE_TYPE = "x86_amx"
 
 
-class Matrices(Memory):
+class Matrices(LlvmMemory):
     """What a `Function` does with small matrices."""
-    registers: dict[UOp, Value]
+    registers: dict[UOp, LlvmValue]
     matrix_terms: dict[tuple[tuple[UOp, int], ...], ix.Terms]      # equal terms are one: addresses are kept by it
 
     def is_matrix(self, register: UOp) -> bool:
@@ -76,12 +76,12 @@ class Matrices(Memory):
         row, column = matrix_axes(register, self.units)
         return f"i16 {row.arg.size}, i16 {column.arg.size * register.dtype.itemsize}"
 
-    def _operands(self, step: Step) -> tuple[Value, Value]:
+    def _operands(self, step: MatrixStep) -> tuple[LlvmValue, LlvmValue]:
         unit = step.unit
         return (self._kept_tile(step.left, f"i16 {unit.rows}, i16 {_deep(unit)}"),
                 self._kept_tile(step.right, f"i16 {unit.words}, i16 {unit.columns * WORD.itemsize}"))
 
-    def _kept_tile(self, rows: Rows, shape: str) -> Value:
+    def _kept_tile(self, rows: Rows, shape: str) -> LlvmValue:
         """A matrix from memory, read once for all the products of a step that it is part of."""
         here, key = self.scopes[-1], ("tile", rows.source)
         found = here.values.get(key)
@@ -91,14 +91,14 @@ class Matrices(Memory):
             found = self.keep(here, key, self.reads[rows.source], self._load_tile(rows, shape, passes))
         return found  # type: ignore[no-any-return]
 
-    def _load_tile(self, rows: Rows, shape: str, passes: bool = False) -> Value:
+    def _load_tile(self, rows: Rows, shape: str, passes: bool = False) -> LlvmValue:
         """A matrix from memory: one that `passes` is kept out of the first-level cache."""
         place, step = self._place(rows)
         name = f"@llvm.x86.{'tileloaddt164' if passes else 'tileloadd64'}.internal"
         self.declare(TILE_TYPE, name, "i16, i16, ptr, i64")
         return self.put(f"call {TILE_TYPE} {name}({shape}, {place.typed}, i64 {step})", TILE_TYPE, 0)
 
-    def _place(self, rows: Rows) -> tuple[Value, int]:
+    def _place(self, rows: Rows) -> tuple[LlvmValue, int]:
         """A matrix's first element, and the bytes from row to row."""
         terms = self.matrix_terms.setdefault(tuple(rows.terms.items()), rows.terms)
         return self.address(rows.memory, rows.constant, terms), rows.step * rows.memory.dtype.itemsize

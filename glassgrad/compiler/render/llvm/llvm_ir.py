@@ -16,7 +16,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch import Places, function_name
 from glassgrad.compiler.render.llvm.amx import Matrices
 from glassgrad.compiler.render.llvm.llvm_memory import PAST
-from glassgrad.compiler.render.llvm.llvm_ops import TYPES, Value, list_of, literal
+from glassgrad.compiler.render.llvm.llvm_ops import TYPES, LlvmValue, list_of, literal
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import NOTHING, SUMS, Flow, Walker
 
@@ -25,23 +25,23 @@ def render_llvm(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
     """A kernel as the text of an LLVM module with one function per phase."""
     declarations: dict[str, str] = {}
     places = Places(kernel)
-    functions = [Function(places, target, jammed, function_name(kernel, p), declarations, kernel.past)
+    functions = [LlvmFunction(places, target, jammed, function_name(kernel, p), declarations, kernel.past)
                  for p, jammed in enumerate(phases)]
     texts = [function.text() for function in functions]
     notes = [PAST] if any(function.went_past for function in functions) else []
     return "\n".join([*texts, *[f"declare {d}" for d in declarations.values()], *notes, ""])
 
 
-class Function(Matrices):
+class LlvmFunction(Matrices):
     """One phase of a kernel as one LLVM function."""
 
     def __init__(self, places: Places, target: Target, jammed: Jammed, name: str, declarations: dict[str, str],
                  past: tuple[int, ...]):
         Walker.__init__(self, jammed)
         self.target, self.name, self.tasks, self.declarations = target, name, jammed.tasks, declarations
-        self.registers: dict[UOp, Value] = {}
-        self.counters: dict[UOp, Value] = {}
-        self.counts: dict[UOp, dict[int, Value]] = {}       # of innermost loops: multiples of the counter
+        self.registers: dict[UOp, LlvmValue] = {}
+        self.counters: dict[UOp, LlvmValue] = {}
+        self.counts: dict[UOp, dict[int, LlvmValue]] = {}       # of innermost loops: multiples of the counter
         self.offsets, self.slots, self.splits = places.offsets, places.slots, {}
         self.matrix_terms = {}
         self.past, self.went_past = past, False
@@ -57,7 +57,7 @@ class Function(Matrices):
         return "\n".join([head, "entry:", *self.scopes[0].lines, "  ret void", "}"])
 
     def _count_tasks(self) -> None:
-        left = Value("%task", "i64")
+        left = LlvmValue("%task", "i64")
         for number, range_ in reversed(list(enumerate(self.tasks))):
             size = range_.arg.size
             if size == 1:
@@ -116,8 +116,8 @@ class Function(Matrices):
         around = self.scopes[-1]
         start, head, after = around.block, self.label("loop"), self.label("after")
         name = f"%{_plain(range_.arg.name)}_{self.labels}"     # apart: k1 of label 4 is not k of label 14
-        self.counters[range_] = Value(name, "i64")
-        counts: dict[int, Value] = {}
+        self.counters[range_] = LlvmValue(name, "i64")
+        counts: dict[int, LlvmValue] = {}
         if not flow.loops:
             self.counts[range_] = counts
         joins = []
@@ -127,7 +127,7 @@ class Function(Matrices):
             if register in flow.exposed or register not in flow.assigned:
                 before = self._before(register, statement)
                 self.names += 1
-                inside = Value(f"%v{self.names}", before.type, before.lanes)
+                inside = LlvmValue(f"%v{self.names}", before.type, before.lanes)
                 joins.append((register, inside, before))
                 self.registers[register] = inside
             else:
@@ -156,14 +156,14 @@ class Function(Matrices):
         del self.counters[range_]
         self.counts.pop(range_, None)
 
-    def _before(self, register: UOp, statement: For) -> Value:
+    def _before(self, register: UOp, statement: For) -> LlvmValue:
         """A register's value before a loop that changes it: 0 where only a branch inside gives it one."""
         if register in self.registers or not any(isinstance(s, Assign) and s.register is register
                                                  for s in walk(statement.body)):
             return self.register(register)
         return self.wide(literal(0, register.dtype), self.widths[register])
 
-    def _trips(self, statement: For) -> Value:
+    def _trips(self, statement: For) -> LlvmValue:
         size, stop = statement.range.arg.size, statement.stop
         whole = literal(size, dtypes.index)
         if stop is None:
@@ -172,7 +172,7 @@ class Function(Matrices):
         return limit if ix.bounds(stop)[1] <= size else self.call("llvm.smin", "i64", 0, limit, whole)
 
     # -- registers and values ------------------------------------------------------------------------------------
-    def register(self, node: UOp) -> Value:
+    def register(self, node: UOp) -> LlvmValue:
         found = self.registers.get(node)
         if found is None:
             raise Bug(f"the register {node.arg}{[s.arg for s in node.src]} is read before it is assigned")
@@ -209,7 +209,7 @@ class Function(Matrices):
         else:
             super().store(statement)
 
-    def get(self, node: UOp) -> Value:
+    def get(self, node: UOp) -> LlvmValue:
         """The value of a node, computed now if it is not there."""
         op = node.op
         if op is o.CONST:
@@ -228,7 +228,7 @@ class Function(Matrices):
             found = self.home(node).values[node]
         return found  # type: ignore[no-any-return]
 
-    def operand(self, node: UOp, lanes: int = 0, type_: str | None = None) -> Value:
+    def operand(self, node: UOp, lanes: int = 0, type_: str | None = None) -> LlvmValue:
         """A node's value as wide as asked for. Lane indices may be i32 inside; they leave as their own type."""
         value = self.get(node)
         type_ = type_ or TYPES[node.dtype]
@@ -245,7 +245,7 @@ class Function(Matrices):
             self.scope = resume
         return found  # type: ignore[no-any-return]
 
-    def make(self, node: UOp) -> Value:
+    def make(self, node: UOp) -> LlvmValue:
         op, dtype, src, lanes = node.op, node.dtype, node.src, self.widths[node]
         if op is o.LOAD:
             return self.load(node)
@@ -276,14 +276,14 @@ class Function(Matrices):
         return self.apply(op, src[-1].dtype, *[self.operand(s, lanes) for s in src])
 
     # -- index arithmetic ----------------------------------------------------------------------------------------
-    def resize(self, value: Value, type_: str) -> Value:
+    def resize(self, value: LlvmValue, type_: str) -> LlvmValue:
         """A lane index as another integer type; its value fits both."""
         return self.convert("trunc" if type_ == "i32" else "sext", value, type_)
 
-    def total(self, constant: int, terms: ix.Terms) -> Value:
+    def total(self, constant: int, terms: ix.Terms) -> LlvmValue:
         """constant + sum of k * atom in scalars: outer loops' terms first, so that they are added up outside."""
         ranked = sorted([(self.home(a).depth, ix.order_key(a), a, k) for a, k in terms.items()], key=lambda t: t[:2])
-        result: Value | None = None
+        result: LlvmValue | None = None
         key: tuple[object, ...] = ("sum",)
         resume = self.scope
         reads = NOTHING
@@ -302,7 +302,7 @@ class Function(Matrices):
         self.scope = resume
         return result or literal(_wrapped(constant), dtypes.index)
 
-    def multiple(self, atom: UOp, k: int) -> Value:
+    def multiple(self, atom: UOp, k: int) -> LlvmValue:
         """k * atom; of an innermost loop's counter it is counted along instead of multiplied."""
         counts = self.counts.get(atom)
         if k == 1 or counts is None:
@@ -310,15 +310,15 @@ class Function(Matrices):
             return value if k == 1 else self.put(f"mul i64 {value.text}, {_wrapped(k)}", "i64", 0)
         found = counts.get(k)
         if found is None:
-            found = counts[k] = Value(f"{self.counters[atom].text}.{str(k).replace('-', 'm')}", "i64")
+            found = counts[k] = LlvmValue(f"{self.counters[atom].text}.{str(k).replace('-', 'm')}", "i64")
         return found
 
-    def lane_sum(self, node: UOp, lanes: int) -> Value:
+    def lane_sum(self, node: UOp, lanes: int) -> LlvmValue:
         """An index that differs between lanes: its scalar part, repeated, plus what the lanes add."""
         constant, terms = ix.linear(node)
         type_ = "i32" if fits(*ix.span(node)) else "i64"
         same = {a: k for a, k in terms.items() if not self.widths[a]}
-        result: Value | None = None
+        result: LlvmValue | None = None
         for atom, k in terms.items():
             if atom in same:
                 continue
@@ -340,7 +340,7 @@ class Function(Matrices):
             result = repeated if result is None else self.instruction("add", result, repeated)
         return result
 
-    def lane_less(self, node: UOp, lanes: int) -> Value | None:
+    def lane_less(self, node: UOp, lanes: int) -> LlvmValue | None:
         """x < y between indices: what differs between lanes stays on the left, the rest becomes one scalar limit."""
         (c, left), (d, right) = ix.linear(node.src[0]), ix.linear(node.src[1])
         terms = dict(left)

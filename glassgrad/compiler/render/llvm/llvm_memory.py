@@ -16,14 +16,14 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Prefetch, Statement, Store, ranges_of
-from glassgrad.compiler.render.llvm.llvm_ops import SHORT, TYPES, LlvmArithmetic, Value, list_of, literal
+from glassgrad.compiler.render.llvm.llvm_ops import SHORT, TYPES, LlvmArithmetic, LlvmValue, list_of, literal
 from glassgrad.compiler.render.value_order import NOTHING, Walker
 
 GATHER = None     # the step of an index that has none
 PAST = "!0 = !{i32 1}"     # what `!nontemporal !0` refers to
 
 
-class Memory(LlvmArithmetic, Walker):
+class LlvmMemory(LlvmArithmetic, Walker):
     """Loads and stores of a `Function`."""
     slots: dict[UOp, int]       # where in `args` shared LOCALs are
     offsets: dict[UOp, int]     # where in the scratch worker LOCALs are
@@ -31,11 +31,11 @@ class Memory(LlvmArithmetic, Walker):
     past: tuple[int, ...]       # slots whose stores go past the caches
     went_past: bool             # whether one did
 
-    def operand(self, node: UOp, lanes: int = 0, type_: str | None = None) -> Value: raise NotImplementedError
-    def total(self, constant: int, terms: ix.Terms) -> Value: raise NotImplementedError
+    def operand(self, node: UOp, lanes: int = 0, type_: str | None = None) -> LlvmValue: raise NotImplementedError
+    def total(self, constant: int, terms: ix.Terms) -> LlvmValue: raise NotImplementedError
 
     # -- addresses -----------------------------------------------------------------------------------------------
-    def base(self, memory: UOp) -> Value:
+    def base(self, memory: UOp) -> LlvmValue:
         """The pointer to a param's or LOCAL's first element, read once at the function's start."""
         start = self.scopes[0]
         found = start.values.get(("base", memory))
@@ -56,11 +56,11 @@ class Memory(LlvmArithmetic, Walker):
             self.scope = resume
         return found  # type: ignore[no-any-return]
 
-    def cell(self, param: UOp) -> Value:
+    def cell(self, param: UOp) -> LlvmValue:
         """A scalar argument."""
         return self.in_register(self.read(self.base(param), param, 0), param)
 
-    def address(self, memory: UOp, constant: int, terms: ix.Terms) -> Value:
+    def address(self, memory: UOp, constant: int, terms: ix.Terms) -> LlvmValue:
         """The pointer to memory[constant + terms]: one step per loop level, the constant last, for nothing."""
         short = ("at", memory, id(terms))     # `splits` keeps the terms, so equal ids are the same terms
         here = self.scopes[-1]
@@ -71,7 +71,7 @@ class Memory(LlvmArithmetic, Walker):
             self.keep(here, short, NOTHING.union(*[self.reads[a] for a in terms]), pointer)
         return self.put(f"getelementptr {unit}, ptr {pointer.text}, i64 {constant}", "ptr", 0) if constant else pointer
 
-    def _step(self, memory: UOp, unit: str, terms: ix.Terms) -> Value:
+    def _step(self, memory: UOp, unit: str, terms: ix.Terms) -> LlvmValue:
         pointer = self.base(memory)
         levels: dict[int, ix.Terms] = {}
         for atom, k in terms.items():
@@ -112,7 +112,7 @@ class Memory(LlvmArithmetic, Walker):
         return same, offsets, GATHER
 
     def pointers(self, memory: UOp, constant: int, same: ix.Terms, wide: UOp | None, step: int | None,
-                 lanes: int) -> Value:
+                 lanes: int) -> LlvmValue:
         """One pointer per lane."""
         base = self.address(memory, constant, same)
         if step is not GATHER:
@@ -123,12 +123,12 @@ class Memory(LlvmArithmetic, Walker):
         return self.put(f"getelementptr {_unit(memory)}, {base.typed}, {offsets.typed}", "ptr", lanes)
 
     # -- loads ---------------------------------------------------------------------------------------------------
-    def load(self, node: UOp) -> Value:
+    def load(self, node: UOp) -> LlvmValue:
         memory, index = node.src[:2]
         gate = node.src[2] if len(node.src) == 3 else None
         return self.in_register(self._load(memory, index, gate, self.widths[node]), node)
 
-    def _load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> Value:
+    def _load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> LlvmValue:
         constant, same, wide, step = self.split(index)
         if not lanes:
             if gate is None:
@@ -154,7 +154,7 @@ class Memory(LlvmArithmetic, Walker):
             mask = list_of([True] * lanes, "i1")
         return self._masked_load("llvm.masked.gather", places, mask, memory, lanes)
 
-    def read(self, place: Value, memory: UOp, lanes: int) -> Value:
+    def read(self, place: LlvmValue, memory: UOp, lanes: int) -> LlvmValue:
         unit = _unit(memory)
         whole = self.whole(lanes)
         if whole != lanes:
@@ -169,7 +169,7 @@ class Memory(LlvmArithmetic, Walker):
         odd = lanes > 2 and lanes & (lanes - 1) and self.target.has_masks
         return 1 << lanes.bit_length() if odd else lanes
 
-    def _masked_load(self, name: str, place: Value, mask: Value, memory: UOp, lanes: int) -> Value:
+    def _masked_load(self, name: str, place: LlvmValue, mask: LlvmValue, memory: UOp, lanes: int) -> LlvmValue:
         unit, align = _unit(memory), memory.dtype.itemsize
         full = f"<{lanes} x {unit}>"
         mangled = f"@{name}.v{lanes}{SHORT.get(unit, unit)}.{'v' + str(lanes) if place.lanes else ''}p0"
@@ -177,7 +177,7 @@ class Memory(LlvmArithmetic, Walker):
         return self.put(f"call {full} {mangled}({place.typed}, i32 {align}, {mask.typed}, {full} zeroinitializer)",
                         unit, lanes)
 
-    def _strided(self, memory: UOp, constant: int, same: ix.Terms, step: int, lanes: int) -> Value:
+    def _strided(self, memory: UOp, constant: int, same: ix.Terms, step: int, lanes: int) -> LlvmValue:
         """Every 2nd to 4th element: whole vectors that start so that the last one ends with the last element."""
         starts = [min(i * lanes, (lanes - 1) * step + 1 - lanes) for i in range(step)]
         parts = [self.read(self.address(memory, constant + s, same), memory, lanes) for s in starts]
@@ -191,7 +191,7 @@ class Memory(LlvmArithmetic, Walker):
                               result.type, lanes)
         return result
 
-    def in_register(self, value: Value, like: UOp) -> Value:
+    def in_register(self, value: LlvmValue, like: UOp) -> LlvmValue:
         """A value from memory: booleans are bytes there."""
         return self.compare("ne", value, _zero(value)) if like.dtype is dtypes.bool else value
 
@@ -312,11 +312,11 @@ class Memory(LlvmArithmetic, Walker):
                 self.declare("void", name, f"{row.full}, ptr, i32, {mask.full}")
                 self.line(f"call void {name}({row.typed}, {place.typed}, i32 {memory.dtype.itemsize}, {mask.typed})")
 
-    def turned(self, columns: list[Value]) -> list[Value]:
+    def turned(self, columns: list[LlvmValue]) -> list[LlvmValue]:
         """Vectors as a block, turned: row i holds element i of every column. Halves change places, then quarters of
         halves, and so on: one shuffle for each vector at every halving."""
         lanes = columns[0].lanes
-        block = columns + [Value("poison", columns[0].type, lanes)] * (lanes - len(columns))
+        block = columns + [LlvmValue("poison", columns[0].type, lanes)] * (lanes - len(columns))
         apart = lanes // 2
         while apart:
             for i in range(lanes):
@@ -335,7 +335,7 @@ def _turns(lanes: int) -> bool:
     return lanes >= 4 and lanes & (lanes - 1) == 0
 
 
-def _first(count: int, lanes: int) -> Value:
+def _first(count: int, lanes: int) -> LlvmValue:
     """A mask of the first lanes."""
     return list_of([i < count for i in range(lanes)], "i1")
 
@@ -345,6 +345,6 @@ def _unit(memory: UOp) -> str:
     return "i8" if memory.dtype is dtypes.bool else TYPES[memory.dtype]
 
 
-def _zero(value: Value) -> Value:
+def _zero(value: LlvmValue) -> LlvmValue:
     text = "zeroinitializer" if value.lanes else "0x0000000000000000" if value.type in ("float", "double") else "0"
-    return Value(text, value.type, value.lanes, 0)
+    return LlvmValue(text, value.type, value.lanes, 0)

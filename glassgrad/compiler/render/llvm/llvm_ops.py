@@ -1,4 +1,4 @@
-"""Arithmetic in LLVM IR. In: operands as `Value`s. Out: lines of IR, and the `Value` they name.
+"""Arithmetic in LLVM IR. In: operands as `LlvmValue`s. Out: lines of IR, and the `LlvmValue` they name.
 
 `LLVM_OPS`, at the end, has one line for each op. Every op is defined for all operands, as its declaration has it:
 nothing traps, nothing is poison. Booleans are i1 here (a byte in memory); float16, bfloat16 and fp8 are carried as the
@@ -21,7 +21,7 @@ from glassgrad.compiler.lower.reduced_precision import bits_of
 from glassgrad.compiler.optimize.targets.target import Target
 
 
-class Value(NamedTuple):
+class LlvmValue(NamedTuple):
     """An SSA name or literal: `text` without its type, the element `type`, lanes (0 for a scalar), what is known."""
     text: str
     type: str
@@ -49,32 +49,32 @@ SHORT = {"float": "f32", "double": "f64", "half": "f16", "ptr": "p0"}
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "float": 32, "double": 64}
 
 
-def literal(value: float | int | bool, dtype: DType, type_: str | None = None) -> Value:
+def literal(value: float | int | bool, dtype: DType, type_: str | None = None) -> LlvmValue:
     """A scalar constant; floats are written as the exact bits LLVM wants: those of a double."""
     if dtype.kind == "b":
-        return Value("true" if value else "false", "i1", constant=bool(value))
+        return LlvmValue("true" if value else "false", "i1", constant=bool(value))
     if dtype.kind in "iu":
-        return Value(str(int(value)), type_ or TYPES[dtype], constant=int(value))
+        return LlvmValue(str(int(value)), type_ or TYPES[dtype], constant=int(value))
     if dtype.bits < 32:
         bits = bits_of(float(value), dtype)
-        return Value(str(bits), TYPES[dtype], constant=bits)
+        return LlvmValue(str(bits), TYPES[dtype], constant=bits)
     number = float(value)
     if dtype is dtypes.float32:
         number = struct.unpack("<f", struct.pack("<I", bits_of(number, dtype)))[0]
     text = "0x7FF8000000000000" if number != number else f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
-    return Value(text, TYPES[dtype], constant=number)
+    return LlvmValue(text, TYPES[dtype], constant=number)
 
 
-def list_of(values: Sequence[int | bool], type_: str) -> Value:
+def list_of(values: Sequence[int | bool], type_: str) -> LlvmValue:
     """A vector of integers or booleans, written out."""
     texts = [str(v).lower() if type_ == "i1" else str(v) for v in values]
     return _vector(texts, type_, values[0] if len(set(texts)) == 1 else None)
 
 
-def _vector(texts: list[str], type_: str, constant: float | int | bool | None) -> Value:
+def _vector(texts: list[str], type_: str, constant: float | int | bool | None) -> LlvmValue:
     if constant == 0 and type_ != "i1" and math.copysign(1, constant) > 0:
-        return Value("zeroinitializer", type_, len(texts), constant)
-    return Value("<" + ", ".join([f"{type_} {t}" for t in texts]) + ">", type_, len(texts), constant)
+        return LlvmValue("zeroinitializer", type_, len(texts), constant)
+    return LlvmValue("<" + ", ".join([f"{type_} {t}" for t in texts]) + ">", type_, len(texts), constant)
 
 
 class LlvmArithmetic:
@@ -82,7 +82,7 @@ class LlvmArithmetic:
     target: Target
     names: int = 0
 
-    def apply(self, op: Op, dtype: DType, *values: Value) -> Value:
+    def apply(self, op: Op, dtype: DType, *values: LlvmValue) -> LlvmValue:
         """An op on values of `dtype`, by its line in the table."""
         if dtype.kind == "f" and dtype.bits < 32 and op is not o.WHERE:
             raise Bug(f"{op.name} of {dtype.name} reached the LLVM renderer; it must be computed in float32")
@@ -97,14 +97,14 @@ class LlvmArithmetic:
     def declare(self, result: str, name: str, arguments: str) -> None:
         raise NotImplementedError
 
-    def put(self, text: str, type_: str, lanes: int) -> Value:
+    def put(self, text: str, type_: str, lanes: int) -> LlvmValue:
         """One instruction with a result."""
         self.names += 1
         name = f"%v{self.names}"
         self.line(f"{name} = {text}")
-        return Value(name, type_, lanes)
+        return LlvmValue(name, type_, lanes)
 
-    def call(self, name: str, type_: str, lanes: int, *arguments: Value, extra: str = "") -> Value:
+    def call(self, name: str, type_: str, lanes: int, *arguments: LlvmValue, extra: str = "") -> LlvmValue:
         """An intrinsic overloaded on the type of its first argument."""
         like = arguments[0]
         mangled = f"{'v' + str(like.lanes) if like.lanes else ''}{SHORT.get(like.type, like.type)}"
@@ -113,11 +113,11 @@ class LlvmArithmetic:
         given = ", ".join([a.typed for a in arguments]) + extra
         return self.put(f"call {result} @{name}.{mangled}({given})", type_, lanes)
 
-    def constant(self, value: float | int | bool, like: Value, dtype: DType) -> Value:
+    def constant(self, value: float | int | bool, like: LlvmValue, dtype: DType) -> LlvmValue:
         """A constant as wide as `like`."""
         return self.wide(literal(value, dtype, like.type if dtype.kind in "iu" else None), like.lanes)
 
-    def wide(self, value: Value, lanes: int) -> Value:
+    def wide(self, value: LlvmValue, lanes: int) -> LlvmValue:
         """A value repeated in all lanes."""
         if value.lanes == lanes:
             return value
@@ -130,50 +130,50 @@ class LlvmArithmetic:
         return self.put(f"shufflevector {first.typed}, {full} poison, <{lanes} x i32> zeroinitializer", value.type,
                         lanes)
 
-    def shuffle(self, value: Value, order: list[int], other: Value | None = None) -> Value:
+    def shuffle(self, value: LlvmValue, order: list[int], other: LlvmValue | None = None) -> LlvmValue:
         """Some lanes of a vector, in the given order; the lanes of the other vector are counted on from there."""
         picked = ", ".join([f"i32 {i}" for i in order])
         second = f"{value.full} poison" if other is None else other.typed
         return self.put(f"shufflevector {value.typed}, {second}, <{len(order)} x i32> <{picked}>",
                         value.type, len(order))
 
-    def select(self, condition: Value, yes: Value, no: Value) -> Value:
+    def select(self, condition: LlvmValue, yes: LlvmValue, no: LlvmValue) -> LlvmValue:
         if yes.lanes:
             condition = self.wide(condition, yes.lanes)
         return self.put(f"select {condition.typed}, {yes.typed}, {no.typed}", yes.type, yes.lanes)
 
-    def instruction(self, name: str, a: Value, b: Value) -> Value:
+    def instruction(self, name: str, a: LlvmValue, b: LlvmValue) -> LlvmValue:
         return self.put(f"{name} {a.typed}, {b.text}", a.type, a.lanes)
 
-    def compare(self, how: str, a: Value, b: Value) -> Value:
+    def compare(self, how: str, a: LlvmValue, b: LlvmValue) -> LlvmValue:
         name = "fcmp" if a.type in ("float", "double") else "icmp"
         return self.put(f"{name} {how} {a.typed}, {b.text}", "i1", a.lanes)
 
     # -- ops -----------------------------------------------------------------------------------------------------
-    def negate(self, dtype: DType, x: Value) -> Value:
+    def negate(self, dtype: DType, x: LlvmValue) -> LlvmValue:
         if dtype.kind == "f":
             return self.put(f"fneg {x.typed}", x.type, x.lanes)
         return self.instruction("sub", self.constant(0, x, dtype), x)
 
-    def absolute(self, dtype: DType, x: Value) -> Value:
+    def absolute(self, dtype: DType, x: LlvmValue) -> LlvmValue:
         if dtype.kind == "f":
             return self.call("llvm.fabs", x.type, x.lanes, x)
         return self.call("llvm.abs", x.type, x.lanes, x, extra=", i1 false") if dtype.kind == "i" else x
 
-    def invert(self, dtype: DType, x: Value) -> Value:
+    def invert(self, dtype: DType, x: LlvmValue) -> LlvmValue:
         return self.instruction("xor", x, self.constant(True if dtype.kind == "b" else -1, x, dtype))
 
-    def less(self, dtype: DType, x: Value, y: Value) -> Value:
+    def less(self, dtype: DType, x: LlvmValue, y: LlvmValue) -> LlvmValue:
         if dtype.kind == "b":
             return self.instruction("and", self.invert(dtype, x), y)
         return self.compare({"f": "olt", "i": "slt", "u": "ult"}[dtype.kind], x, y)
 
-    def multiply_add(self, dtype: DType, x: Value, y: Value, z: Value) -> Value:
+    def multiply_add(self, dtype: DType, x: LlvmValue, y: LlvmValue, z: LlvmValue) -> LlvmValue:
         if dtype.kind == "f" and self.target.has_fma:
             return self.call("llvm.fma", x.type, x.lanes, x, y, z)
         return self.apply(o.ADD, dtype, self.apply(o.MUL, dtype, x, y), z)
 
-    def extreme(self, dtype: DType, x: Value, y: Value, name: str, how: str, of_bools: str) -> Value:
+    def extreme(self, dtype: DType, x: LlvmValue, y: LlvmValue, name: str, how: str, of_bools: str) -> LlvmValue:
         """max or min; a NaN wins."""
         if dtype.kind == "b":
             return self.instruction(of_bools, x, y)
@@ -185,7 +185,7 @@ class LlvmArithmetic:
         best = self.select(self.compare(how, x, y), x, y)
         return best if _is_number(x) else self.select(self.compare("uno", x, x), x, best)
 
-    def shift(self, name: str, dtype: DType, x: Value, y: Value) -> Value:
+    def shift(self, name: str, dtype: DType, x: LlvmValue, y: LlvmValue) -> LlvmValue:
         """x shifted by y; 0 where y is negative or not less than the number of bits."""
         if y.constant is not None:
             return self.instruction(name, x, y) if 0 <= y.constant < dtype.bits else self.constant(0, x, dtype)
@@ -193,7 +193,7 @@ class LlvmArithmetic:
         safe = self.instruction("and", y, self.constant(dtype.bits - 1, y, dtype))
         return self.select(inside, self.instruction(name, x, safe), self.constant(0, x, dtype))
 
-    def divide(self, dtype: DType, x: Value, y: Value, remainder: bool) -> Value:
+    def divide(self, dtype: DType, x: LlvmValue, y: LlvmValue, remainder: bool) -> LlvmValue:
         """x // y, or x % y where `remainder`: rounding down; 0 where y is 0."""
         by = None if y.constant is None else int(y.constant)
         zero, one = self.constant(0, x, dtype), self.constant(1, x, dtype)
@@ -226,7 +226,7 @@ class LlvmArithmetic:
         floor = self.select(over, self.instruction("sub", quotient, one), quotient)
         return self.select(none, zero, self.select(minus, self.instruction("sub", zero, x), floor))
 
-    def fold(self, combine: Op, dtype: DType, value: Value) -> Value:
+    def fold(self, combine: Op, dtype: DType, value: LlvmValue) -> LlvmValue:
         """All lanes combined: upper half with lower half, again and again; an odd lane joins at the end."""
         lanes = value.lanes
         if lanes == 1:
@@ -244,7 +244,7 @@ class LlvmArithmetic:
         return result
 
     # -- conversions ---------------------------------------------------------------------------------------------
-    def cast(self, x: Value, source: DType, dtype: DType) -> Value:
+    def cast(self, x: LlvmValue, source: DType, dtype: DType) -> LlvmValue:
         """The value in another type. float -> int as x86 does it: towards zero, the least integer if it cannot fit."""
         a, b = source.kind, dtype.kind
         to = TYPES[dtype]
@@ -268,24 +268,24 @@ class LlvmArithmetic:
             return self._low_bytes(x)
         return self.convert("trunc" if BITS[to] < BITS[x.type] else "sext" if a == "i" else "zext", x, to)
 
-    def _low_bytes(self, x: Value) -> Value:
+    def _low_bytes(self, x: LlvmValue) -> LlvmValue:
         """The lowest byte of every i64 lane, taken from the vector's bytes (little-endian)."""
         whole = self.put(f"bitcast {x.typed} to <{8 * x.lanes} x i8>", "i8", 8 * x.lanes)
         return self.shuffle(whole, [8 * lane for lane in range(x.lanes)])
 
-    def convert(self, how: str, x: Value, to: str) -> Value:
+    def convert(self, how: str, x: LlvmValue, to: str) -> LlvmValue:
         full = f"<{x.lanes} x {to}>" if x.lanes else to
         return self.put(f"{how} {x.typed} to {full}", to, x.lanes)
 
-    def bitcast(self, x: Value, to: str) -> Value:
+    def bitcast(self, x: LlvmValue, to: str) -> LlvmValue:
         return x if x.type == to else self.convert("bitcast", x, to)
 
-    def _half(self, x: Value, to: str) -> Value:
+    def _half(self, x: LlvmValue, to: str) -> LlvmValue:
         if to == "float":
             return self.convert("fpext", self.convert("bitcast", x, "half"), "float")
         return self.convert("bitcast", self.convert("fptrunc", x, "half"), "i16")
 
-    def _to_integer(self, x: Value, source: DType, dtype: DType) -> Value:
+    def _to_integer(self, x: LlvmValue, source: DType, dtype: DType) -> LlvmValue:
         if dtype is dtypes.uint32 or dtype is dtypes.uint64:        # the upper half of the range is reached by a detour
             half = self.constant(2.0 ** (dtype.bits - 1), x, source)
             beyond = self.compare("oge", x, half)
@@ -295,7 +295,7 @@ class LlvmArithmetic:
         wide = self._to_signed(x, source, max(32, dtype.bits))
         return self.convert("trunc", wide, TYPES[dtype]) if dtype.bits < 32 else wide
 
-    def _to_signed(self, x: Value, source: DType, bits: int) -> Value:
+    def _to_signed(self, x: LlvmValue, source: DType, bits: int) -> LlvmValue:
         name = {4: "llvm.x86.sse2.cvttps2dq", 8: "llvm.x86.avx.cvtt.ps2dq.256"}.get(x.lanes)
         if name and source is dtypes.float32 and bits == 32 and self.target.vector_bytes >= 4 * x.lanes \
                 and self.target.arch == "x86_64":
@@ -313,12 +313,12 @@ class LlvmArithmetic:
         return self.select(fits, result, self.constant(-(1 << (bits - 1)), result, dtypes.int64))
 
 
-def _is_number(value: Value) -> bool:
+def _is_number(value: LlvmValue) -> bool:
     """Whether a float is a literal and not a NaN."""
     return value.constant is not None and value.constant == value.constant
 
 
-LlvmOp = Callable[..., Value]      # (renderer, type of the operands, *operands)
+LlvmOp = Callable[..., LlvmValue]      # (renderer, type of the operands, *operands)
 
 
 def instruction(f: str = "", i: str = "", b: str = "", u: str = "") -> LlvmOp:
