@@ -27,7 +27,7 @@ from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
-from glassgrad.compiler.graph.rules.invariant_axes import narrow
+from glassgrad.compiler.graph.rules.invariant_axes import reduce_fewer_axes
 from glassgrad.compiler.graph.rules.nested_sums import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp
@@ -149,7 +149,7 @@ def fold(work: GraphWork) -> None:
 @compiler_pass(GRAPH, "graph/rules/invariant_axes.py", OPTIMIZING)
 def invariant_axes(work: GraphWork) -> None:
     """Reduce no axis along which the source is constant."""
-    work.sinks = narrow(work.sinks)
+    work.sinks = reduce_fewer_axes(work.sinks)
 
 
 @compiler_pass(GRAPH, "graph/rules/nested_sums.py", OPTIMIZING, FOLDED)

@@ -182,7 +182,7 @@ def _deep(x: Tensor) -> Tensor:
 
 
 REASONS: dict[str, Callable[[Tensor], Any]] = {
-    "asked for": lambda x: x + 1,
+    "an output": lambda x: x + 1,
     "contiguous() asks for memory": lambda x: (x + 1).T.contiguous().sum(1),
     "copied to another device": lambda x: (x + 1).to(ANOTHER),
     "read by copy": lambda x: (x + 1).to(ANOTHER),
@@ -190,7 +190,7 @@ REASONS: dict[str, Callable[[Tensor], Any]] = {
     "read by scan": lambda x: x.sum(0).cumsum(0),
     "read by index: any row, any number of times": lambda x: (x * 2)[Tensor([1, 2, 3]).realize()],
     "an index with a reduction inside": lambda x: x[x.argmax(1)],
-    "its rows differ from those it meets": lambda x: x.sum(0, keepdim=True) + x.sum(1, keepdim=True),
+    "its rows differ from those it is combined with": lambda x: x.sum(0, keepdim=True) + x.sum(1, keepdim=True),
     "a sum of products shares its kernel with no other reduction": lambda x: x @ x.T + x @ (x + 1),
     "a reduction under pad would be computed again": lambda x: x.sum(1).pad(((1, 1),)) + 1,
     "a reshape mixes the rows of its reduction with the rest": lambda x: x.softmax().reshape(256, 16) + 1,
@@ -199,7 +199,7 @@ REASONS: dict[str, Callable[[Tensor], Any]] = {
     "a factor of a sum of products, with a reduction inside": lambda x: x.softmax() @ x,
     "a sum of products under another reduction": lambda x: (x @ x).sum(),
     "its rows are reduced in turn": lambda x: (ready(64, 512).sum(1) ** 2).sum(),
-    "computed for fewer axes than its reader walks":
+    "computed for fewer axes than its reader has":
         lambda x: (x.sum(1).reshape(64, 1, 1).expand(64, 64, 3) * ready(64, 64, 3)).sum(1),
     "used by several kernels, and costly to compute again": _shared,
     f"a kernel of {LARGEST} operations is long enough": _long,

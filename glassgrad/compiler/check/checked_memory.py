@@ -72,7 +72,7 @@ class CheckedMemory:
         self.watch: Watch | None = None
 
     def check(self, index: Array, active: Array, what: str, place: Place) -> None:
-        """Every active index must lie inside; arrays of one shape."""
+        """Every active index must be inside; arrays of one shape."""
         outside = ((index < 0) | (index >= self.size)) & active
         if outside.any():
             at = int(outside.argmax())

@@ -1,4 +1,4 @@
-"""The reference: what a graph means, by NumPy. In: UOps and arrays for their leaves. Out: arrays. Knows nothing of
+"""The reference: what a graph means, by NumPy. In: UOps and arrays for their leaves. Out: arrays. Does not know
 kernels.
 
 Every element type has an array type that holds its values: its own, except that bfloat16 and the two fp8 types, which
@@ -67,7 +67,7 @@ def interpret(roots: Sequence[UOp], values: Mapping[UOp, Array]) -> list[Array]:
                 result = _in_pieces(np, node, parts, done) if parts else _value(np, node, sources)
                 for s in [s for n in (node, *(parts or ())) for s in n.src if s not in within]:
                     uses[s] -= 1
-                    if not uses[s]:                    # nobody will ask again: long graphs stay small
+                    if not uses[s]:                    # no longer needed: long graphs stay small
                         del done[s]
             if result.shape != node.shape or result.dtype != array_type(node.dtype):
                 raise Bug(f"{node} has the value of an array of {result.dtype}{list(result.shape)}")
@@ -80,7 +80,7 @@ _LARGE = 1 << 20    # elements: what is made at once stays near the processor, t
 
 
 def _large_parts(node: UOp, uses: Mapping[UOp, int], values: Mapping[UOp, Array]) -> list[UOp]:
-    """Of a reduction's large source: the elementwise nodes that nobody else needs, sources first. None of them where
+    """Of a reduction's large source: the elementwise nodes that nothing else needs, sources first. None of them where
     no axis is left to cut along."""
     if all(n == 1 for n in node.shape):
         return []
@@ -226,7 +226,7 @@ def array_type(dtype: DType) -> Any:
 
 
 def storage_type(dtype: DType) -> Any:
-    """The NumPy type of arrays that hold the bits of `dtype` as they lie in memory."""
+    """The NumPy type of arrays that hold the bits of `dtype` as they are in memory."""
     import numpy as np
     return np.dtype(f"uint{dtype.bits}" if dtype in _NOT_IN_NUMPY else dtype.name)
 
@@ -238,8 +238,8 @@ def cast_array(x: Array, dtype: DType) -> Array:
         if dtype.kind == "b":
             return np.asarray(x != 0)
         if dtype.kind == "f":
-            narrow = dtype.bits < 32
-            return _settle(np, x.astype(np.float32 if narrow else dtype.name), dtype)
+            small = dtype.bits < 32
+            return _settle(np, x.astype(np.float32 if small else dtype.name), dtype)
         return _truncate(np, x.astype(np.float64), dtype) if x.dtype.kind == "f" else x.astype(dtype.name)
 
 
@@ -256,7 +256,7 @@ def _truncate(np: Any, x: Array, dtype: DType) -> Array:
 
 # -- values and the bits in memory ---------------------------------------------------------------------------
 def to_storage(values: Array, dtype: DType) -> Array:
-    """Values as they lie in memory: the array itself, or the codes of types that NumPy lacks, rounded to nearest even.
+    """Values as they are in memory: the array itself, or the codes of types that NumPy lacks, rounded to nearest even.
 
     >>> import numpy as np
     >>> [hex(code) for code in to_storage(np.array([1.0, 3.14159], np.float32), dtypes.bfloat16)]
@@ -282,7 +282,7 @@ def to_storage(values: Array, dtype: DType) -> Array:
 
 
 def from_storage(codes: Array | bytes | memoryview, dtype: DType) -> Array:
-    """The values behind what lies in memory: an array of codes, or raw bytes (one axis).
+    """The values of what is in memory: an array of codes, or raw bytes (one axis).
 
     >>> from_storage(bytes([0x49, 0x40]), dtypes.bfloat16)
     array([3.140625], dtype=float32)
@@ -381,7 +381,7 @@ def _(np: Any, node: UOp, x: Array) -> Array:
     return out
 
 
-# -- the four that cannot honestly be composed ---------------------------------------------------------------
+# -- those that cannot be composed of the others --------------------------------------------------------------
 @_means(o.GATHER)
 def _(np: Any, node: UOp, rows: Array, index: Array) -> Array:
     if not len(rows):

@@ -1,4 +1,4 @@
-"""What the kernel interpreter knows of a tree before it runs. In: statements and expressions. Out: facts about them."""
+"""Facts about a loop tree, for the kernel interpreter. In: statements and expressions. Out: facts about them."""
 
 from __future__ import annotations
 

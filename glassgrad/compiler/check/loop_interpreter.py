@@ -1,7 +1,7 @@
 """Run a kernel's loop tree with NumPy, exactly as compiler/lower/loops.py defines it: the reference of every generated
 kernel.
 
-In: a `Kernel` and its arguments. Out: the arguments' arrays, stored into. Knows nothing of renderers or devices.
+In: a `Kernel` and its arguments. Out: the arguments' arrays, stored into. Does not know renderers or devices.
 
 Values carry named axes (named_axes.py): one for all tasks, and one for each wide range they depend on. So tasks and
 wide loops run as NumPy arrays, every statement for all iterations before the next, which is what "jammed" means; only
@@ -57,7 +57,7 @@ def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
     """Run a kernel. `arguments[slot]` is a flat array of the PARAM's storage type, or a number where that is a scalar.
 
     Raises `Bug`, naming kernel, memory, index and iteration, where the tree is wrong: an access outside its memory,
-    tasks that meet in one element, a register read before it is assigned.
+    tasks that use one element, a register read before it is assigned.
     """
     memories: dict[UOp, CheckedMemory] = {}
     scalars: dict[UOp, Wide] = {}
@@ -158,16 +158,16 @@ class _PhaseRun:
         range_, size = loop.range, loop.range.arg.size
         if range_ in self.counters:
             raise Bug(f"{self.title} opens the loop {range_.arg.name} inside itself")
-        room = max(1, AT_ONCE // self._open_size() // facts.width(loop.body))
+        step = max(1, AT_ONCE // self._open_size() // facts.width(loop.body))
         if loop.kind in WIDE:
             self._slice(loop, mask, 0, size, self.open_wide)
         elif loop in self.as_axes:
-            for start in range(0, size, room):
-                self._slice(loop, mask, start, min(size, start + room), self.along)
+            for start in range(0, size, step):
+                self._slice(loop, mask, start, min(size, start + step), self.along)
                 self.registers = {r: last(v, range_) for r, v in self.registers.items()}
         elif loop.kind == TASK and not any(isinstance(s, Store) and s.memory in self.private for s in walk(loop.body)):
-            for start in range(0, size, room):
-                self._slice(loop, mask, start, min(size, start + room), self.open_wide)
+            for start in range(0, size, step):
+                self._slice(loop, mask, start, min(size, start + step), self.open_wide)
                 self.registers = {r: v for r, v in self.registers.items() if range_ not in v.axes}   # they end here
         else:
             stop = Wide(np.asarray(size)) if loop.stop is None else self._value(loop.stop, mask)

@@ -1,6 +1,7 @@
-"""Arrays whose axes have names. In: NumPy arrays and the ranges they run over. Out: arrays that meet by axis.
+"""Arrays whose axes have names. In: NumPy arrays and the ranges they run over. Out: arrays aligned by axis.
 
-The kernel interpreter computes with these: what an iteration is, not which position an axis has, decides what meets.
+The kernel interpreter computes with these: the range an axis runs over, not its position, decides which elements are
+combined.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def any_over(mask: Wide, keep: Iterable[Axis]) -> Wide:
 
 
 def last(value: Wide, axis: Axis) -> Wide:
-    """What stands at the end of an axis, where the value has that axis."""
+    """What is at the end of an axis, where the value has that axis."""
     if axis not in value.axes:
         return value
     at = value.axes.index(axis)
@@ -107,7 +108,7 @@ def constant(node: UOp) -> Wide:
 
 
 def binary(combine: Op, dtype: DType) -> UOp:
-    """A node that stands for `combine` on two values of a type."""
+    """A node of `combine` on two values of a type."""
     nothing = identity(combine, dtype)
     return UOp(combine, dtype, (nothing, nothing))
 

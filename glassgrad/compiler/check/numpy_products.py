@@ -1,4 +1,4 @@
-"""A large sum of products, by NumPy's matrix product. In: arrays. Out: an array, or None. Knows nothing of nodes.
+"""A large sum of products, by NumPy's matrix product. In: arrays. Out: an array, or None. Does not know nodes.
 
 The reference of large kernels: term by term, one convolution would be billions of elements. An axis along which an
 array repeats itself (stride 0: it was expanded) is one that it does not see; so the arrays themselves tell which axes
@@ -72,7 +72,7 @@ def _multiplied(np: Any, whole: Array, factor: Array) -> Array:
 
 
 def _matrices(np: Any, factor: Array, batch: list[int], kept: list[int], k: list[int]) -> Array:
-    """A factor as (batch, kept, k) in float64; axes that it alone sees and nobody keeps are summed."""
+    """A factor as (batch, kept, k) in float64; axes that it alone has and the result does not are summed."""
     order = [*batch, *kept, *k]
     axes = seen(factor)
     alone = [a for a, used in enumerate(axes) if used and a not in order]

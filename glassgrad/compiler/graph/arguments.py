@@ -1,4 +1,4 @@
-"""What an op is told besides its sources. In: nothing. Out: one small named tuple per op that has an argument.
+"""Arguments of ops, besides their sources. In: nothing. Out: one small named tuple per op that has an argument.
 
 Named tuples, because they hash in C, which interning lives on, and `node.arg.axis` says what `arg[0]` does not.
 """

@@ -49,7 +49,7 @@ def nontrivial(shape: Shape) -> AxisSet:
 def carried(node: UOp, axes: AxisSet, exact: bool) -> AxisSet | None:
     """Axes of `node.src[0]` as axes of a movement or reduce node.
 
-    Where a reshape mixes axes inside and outside the set there is no answer: None if `exact`, else all of the mix.
+    Where a reshape mixes axes inside and outside the set there is no such set: None if `exact`, else all of the mix.
     """
     op, arg, source = node.op, node.arg, node.src[0].shape
     if op is o.PERMUTE:
@@ -72,7 +72,7 @@ def carried(node: UOp, axes: AxisSet, exact: bool) -> AxisSet | None:
 
 
 def start_of_piece(node: UOp) -> int | None:
-    """Which element of its source a SHRINK begins with, if what it takes lies there in one piece; else None.
+    """Which element of its source a SHRINK begins with, if what it takes is contiguous there; else None.
 
     >>> from glassgrad.compiler.graph.dtype import dtypes
     >>> from glassgrad.compiler.graph.uop import full

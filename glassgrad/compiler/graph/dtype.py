@@ -1,4 +1,4 @@
-"""Element types and how they meet. In: nothing. Out: `DType`, `dtypes`, `promote`. Knows nothing of graphs or NumPy."""
+"""Element types and type promotion. In: nothing. Out: `DType`, `dtypes`, `promote`. Does not know graphs or NumPy."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class DType:
 
     @property
     def accumulator(self) -> DType:
-        """The type a sum of this type is carried in: narrow floats in float32."""
+        """The type a sum of this type is carried in: floats below float32 in float32."""
         return dtypes.float32 if self.kind == "f" and self.bits < 32 else self
 
 
@@ -159,7 +159,7 @@ ALL: tuple[DType, ...] = tuple(sorted({id(d): d for d in vars(dtypes).values() i
                                       key=lambda d: d.rank))
 _by_name = {name: d for name, d in vars(dtypes).items() if isinstance(d, DType) and not name.startswith("default_")}
 
-# Each type and the narrowest types that hold all of it, as JAX and tinygrad have it. A type meets another at the
+# Each type and the smallest types that hold all of it, as JAX and tinygrad have it. The common type of two is the
 # lowest-ranked type that both reach.
 _WIDER: dict[DType, tuple[DType, ...]] = {
     dtypes.bool: (dtypes.int8, dtypes.uint8), dtypes.int8: (dtypes.int16,), dtypes.int16: (dtypes.int32,),
@@ -170,7 +170,7 @@ _WIDER: dict[DType, tuple[DType, ...]] = {
     dtypes.float16: (dtypes.float32,), dtypes.bfloat16: (dtypes.float32,), dtypes.float32: (dtypes.float64,),
     dtypes.float64: (),
 }
-_meets: dict[tuple[DType, DType], DType] = {}
+_common: dict[tuple[DType, DType], DType] = {}
 
 
 def _reach(dtype: DType) -> set[DType]:
@@ -185,13 +185,13 @@ def promote(a: DType, b: DType) -> DType:
     """
     if a is b:
         return a
-    meet = _meets.get((a, b))
-    if meet is None:
-        meet = min(_reach(a) & _reach(b), key=lambda d: d.rank)
-        if meet.is_float and not (a.is_float or b.is_float):   # uint64 and a signed type: no integer holds both
-            meet = dtypes.float32
-        _meets[a, b] = meet
-    return meet
+    common = _common.get((a, b))
+    if common is None:
+        common = min(_reach(a) & _reach(b), key=lambda d: d.rank)
+        if common.is_float and not (a.is_float or b.is_float):   # uint64 and a signed type: no integer holds both
+            common = dtypes.float32
+        _common[a, b] = common
+    return common
 
 
 # -- one value's conversion: what CAST means, for constants --------------------------------------------------
@@ -214,7 +214,7 @@ def convert(value: Any, dtype: DType) -> bool | int | float:
 def _truncate(value: float, dtype: DType) -> int:
     """A float to an integer as x86 and PyTorch do: out of the conversion's range gives that register's lowest value.
 
-    Up to int32 the register has 32 bits, above it 64; the wrap to `dtype` comes after. uint64 has 2**63 more room.
+    Up to int32 the register has 32 bits, above it 64; the wrap to `dtype` comes after. uint64 reaches 2**63 higher.
     """
     lowest = -(1 << 31) if dtype.bits < 32 or dtype is dtypes.int32 else -(1 << 63)
     if value != value:

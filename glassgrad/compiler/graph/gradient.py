@@ -1,4 +1,4 @@
-"""The gradient table. In: a graph, a seed, targets. Out: new graphs, the targets' gradients. Knows nothing of Tensors.
+"""The gradient table. In: a graph, a seed, targets. Out: new graphs, the targets' gradients. Does not know Tensors.
 
 One entry per op, under its formula: g is the gradient of the op's result `out`, and the entry gives one gradient per
 source, or None where there is none. Entries build ordinary nodes, so gradients of gradients need nothing more. Where
@@ -58,7 +58,7 @@ def _gradients(order: Sequence[UOp], root: UOp, seed: UOp, targets: Sequence[UOp
         if node.dtype.kind == "f" and (passes or node in wanted):
             between.add(node)
     received: dict[UOp, UOp] = {root: _fit(seed, root)} if root in between else {}
-    for node in reversed(order):                # users before sources: what a node receives is complete when it is met
+    for node in reversed(order):                # users before sources: what a node receives is complete here
         g = received.get(node)
         if g is None or node.op not in GRADIENTS or not any(s in between for s in passes_to(node)):
             continue

@@ -2,7 +2,7 @@
 
 A training loop builds the same graph at each step, over other buffers. What follows from structure alone (a gradient)
 is worked out for the first one and noted as rows: an op, an argument, sources by number. For the next graph the rows
-are filled in with its nodes. Knows nothing of what is derived.
+are filled in with its nodes. Does not know gradients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OWN = frozenset((o.BUFFER, o.SCALAR))          # nodes whose argument is an ide
 
 def derived(function: Callable[[], list[UOp | None]], order: Sequence[UOp], given: Sequence[UOp]) -> list[UOp | None]:
     """What `function` makes of the graph `order` (sources first). It may depend on the graph's structure and on which
-    nodes of it are `given`, its roots among them, and on nothing else; what it makes stands over nodes of the graph."""
+    nodes of it are `given`, its roots among them, and on nothing else; its result is built over nodes of the graph."""
     if any(node.symbolic for node in given):
         return function()
     places: dict[UOp, int] = {}

@@ -4,8 +4,8 @@ A length is a polynomial over variables in one canonical form, so equal lengths 
 computed, and `1024 - v + v` is the int 1024 again. Its bounds follow from those of its variables. A bound variable
 also has a value, which is no part of the structure of a graph: one kernel serves every value.
 
-Comparisons are answered by the bounds where they decide, else by the value; the jit notes such an answer, and replays a
-call only where it is the same. Where a plain number is asked for (`int(v)`, `range(v)`), the value is read; inside a
+Comparisons are decided by the bounds where those suffice, else by the value; the jit records such a result, and replays
+a call only where it is the same. Where a plain number is needed (`int(v)`, `range(v)`), the value is read; inside a
 jitted function that is refused, because a replay has other values.
 """
 
@@ -42,22 +42,22 @@ SIGNS: dict[str, Callable[[int, int], bool]] = {"<": operator.lt, "<=": operator
 
 
 class LengthComparison(NamedTuple):
-    """A length beside 0, where its bounds leave the answer open; and the answer that its value gave."""
+    """A length beside 0, where its bounds do not decide; and the result that its value gave."""
     length: Length
     sign: str
     answer: bool
 
     def holds(self, value_of: Callable[[Symbol], int]) -> bool:
-        """Whether other values of the variables give the same answer."""
+        """Whether other values of the variables give the same result."""
         return SIGNS[self.sign](int(replaced(self.length, value_of)), 0) is self.answer
 
     def __str__(self) -> str:
         return f"whether {repr(self.length).split(' = ')[0]} {self.sign} 0"
 
 
-on_comparing: list[Callable[[LengthComparison], None]] = []     # told of answers that another value may change
-on_reading: list[Callable[[str], None]] = []     # told before a value is read: the jit refuses here
-on_binding: list[Callable[[Symbol], None]] = []  # told when a variable gets a value
+on_comparing: list[Callable[[LengthComparison], None]] = []     # called with results that another value may change
+on_reading: list[Callable[[str], None]] = []     # called before a value is read: the jit refuses here
+on_binding: list[Callable[[Symbol], None]] = []  # called when a variable gets a value
 
 
 class Length:
@@ -181,13 +181,13 @@ class Length:
     def _beside_zero(self, sign: str) -> bool:
         """A comparison that the value decides."""
         answer = SIGNS[sign](self._evaluate(), 0)
-        for told in on_comparing:
-            told(LengthComparison(self, sign, answer))
+        for notify in on_comparing:
+            notify(LengthComparison(self, sign, answer))
         return answer
 
     def _announce(self, what: str) -> None:
-        for told in on_reading:
-            told(what)
+        for notify in on_reading:
+            notify(what)
 
     def _read(self, what: str) -> int:
         self._announce(what)
@@ -250,8 +250,8 @@ class Variable(Length):
                              fix=f'bind another value, or widen it: Variable("{name}", {min(low, value)}, '
                                   f"{max(high, value)})" if value >= 0 else "bind another value")
         bound = Symbol(name, low, high, value)
-        for told in on_binding:
-            told(bound)
+        for notify in on_binding:
+            notify(bound)
         return Variable._of(bound)
 
     def unbind(self) -> tuple[Variable, int]:
@@ -264,7 +264,7 @@ class Variable(Length):
         return plain, {plain: value}
 
 
-# -- helpers that take ints too: what shapes are asked ---------------------------------------------------------
+# -- helpers that take ints too: for shapes ---------------------------------------------------------
 Size = Any                     # int | Length
 
 
@@ -332,7 +332,7 @@ def value_of(atom: Symbol) -> int:
     """A variable's value now."""
     if atom.value is None:
         raise InputError("a variable has no value yet", given=f'Variable("{atom.name}", {atom.low}, {atom.high})',
-                         expected="a value when a size is asked for", fix=f"bind it: {atom.name}.bind({atom.low})")
+                         expected="a value when a size is read", fix=f"bind it: {atom.name}.bind({atom.low})")
     return atom.value
 
 
@@ -355,7 +355,7 @@ def _terms(value: Any) -> Terms | None:
         return dict(value.terms)
     if isinstance(value, int):
         return {(): value}
-    # a tensor of one number is an index as well, and knows itself what to do beside a length
+    # a tensor of one number is an index as well, and has its own arithmetic with lengths
     return {(): value.__index__()} if hasattr(value, "__index__") and not hasattr(value, "uop") else None
 
 

@@ -168,7 +168,7 @@ class UOp(Node):
 
     @property
     def st(self) -> Any:
-        """Where this node's elements lie in the memory below its movement ops: a `ShapeTracker` (tinygrad's name)."""
+        """Where this node's elements are in the memory below its movement ops: a `ShapeTracker` (tinygrad's name)."""
         # view.py is built on this file, and few ever ask
         from glassgrad.compiler.graph.view import ShapeTracker
         return ShapeTracker.of(self)

@@ -1,6 +1,6 @@
-"""Where a view's elements lie: strides, offset and mask. In: chains of movement nodes. Out: `View`, `ShapeTracker`.
+"""Where a view's elements are in memory: strides, offset and mask. In: movement nodes. Out: `View`, `ShapeTracker`.
 
-Lowering does not read these (it pushes loop counters through the movement nodes); they are the answer shown to users
+Lowering does not read these (it pushes loop counters through the movement nodes); they are shown to users
 (`tensor.uop.st`), and serve zero-copy export and sub-buffers. One `View` is an affine map with a box of valid indices;
 what one cannot say (a reshape of a transpose, say) becomes a stack of them. Whether two merge into one is decided by
 index arithmetic: write the upper view's addresses, take them apart in the lower view's shape, and see whether what
@@ -43,7 +43,7 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class View:
-    """Element (i, j) lies at offset + i*strides[0] + j*strides[1]; outside the mask it is 0, and lies nowhere."""
+    """Element (i, j) is at offset + i*strides[0] + j*strides[1]; outside the mask it is 0, and is not in memory."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
@@ -186,7 +186,7 @@ def _collapse(view: View) -> View:
 
 
 def _below(i: UOp, limit: int, box: dict[UOp, tuple[int, int]]) -> bool:
-    """Narrows the box of one counter so that exactly i < limit remains; False where that is not a box."""
+    """Shrinks the box of one counter so that exactly i < limit remains; False where that is not a box."""
     constant, terms = linear(i)
     limit -= constant
     if len(terms) == 1:
@@ -232,7 +232,7 @@ class ShapeTracker:
 
     @staticmethod
     def of(node: UOp) -> ShapeTracker:
-        """Where the elements of a chain of movement ops lie, in the memory of the node below them."""
+        """Where the elements of a chain of movement ops are, in the memory of the node below them."""
         chain = []
         while node.op.kind == Kind.MOVEMENT or node.op is o.DETACH:
             chain.append(node)
@@ -257,7 +257,7 @@ class ShapeTracker:
         return len(self.views) == 1 and self.views[0].contiguous
 
     def is_contiguous(self) -> bool:
-        """Whether the elements lie in memory one after another, in order, from the beginning."""
+        """Whether the elements are in memory one after another, in order, from the beginning."""
         return self.contiguous
 
     @property
@@ -266,7 +266,7 @@ class ShapeTracker:
         return self.views[0].offset if len(self.views) == 1 else linear(self._expression()[0])[0]
 
     def strides(self) -> tuple[int | None, ...]:
-        """How far apart neighbours along each axis lie; None where that is not one number."""
+        """How far apart neighbours along each axis are; None where that is not one number."""
         return self.views[0].strides if len(self.views) == 1 else self.real_strides()
 
     def real_strides(self) -> tuple[int | None, ...]:

@@ -82,7 +82,7 @@ class Store:
 
 @dataclass(eq=False)
 class Prefetch:
-    """A hint that memory[index] is read soon; of lanes, the first counts. It means nothing: the index may even lie
+    """A hint that memory[index] is read soon; of lanes, the first counts. It means nothing: the index may even be
     outside the memory."""
     memory: UOp
     index: UOp

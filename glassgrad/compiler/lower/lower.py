@@ -1,7 +1,7 @@
 """Turn one kernel's graph into loops. In: a SINK of STOREs over PARAMs. Out: a loop tree (`Kernel`), not yet optimized.
 
-Each output axis becomes a counter, and each result is asked for at the counters (values.py). Values that cost much and
-are asked for by several loops of one row are kept in LOCAL memory (`choose_kept`).
+Each output axis becomes a counter, and each result is computed at the counters (values.py). Values that cost much and
+are read by several loops of one row are kept in LOCAL memory (`choose_kept`).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Lowering(Values):
         return sorted(loops, key=lambda c: -votes[c])
 
     def choose_kept(self, keep_bytes: int) -> tuple[UOp, tuple[int, ...]] | None:
-        """A costly value that several loops of one row ask for, each over the whole row; the outermost such node."""
+        """A costly value that several loops of one row read, each over the whole row; the outermost such node."""
         if not self.reductions:
             return None
         for node in reversed(toposort([self.sink])):
@@ -139,7 +139,7 @@ class _Lowering(Values):
         combine = {"set": None, "add": o.ADD, "max": o.MAX}[node.arg.mode]
         spot = flatten((row.maximum(0).minimum(self.size(base.shape[0] - 1)), *rest), base.shape)
         wide = target.dtype.accumulator
-        if combine is not None and wide is not target.dtype:     # narrow floats are combined in float32
+        if combine is not None and wide is not target.dtype:     # floats below float32 are combined in float32
             value = UOp(combine, wide, (load(target, spot).cast(wide), value.cast(wide))).cast(target.dtype)
             combine = None
         body: list[Statement] = [Store(target, spot, value, combine)]

@@ -138,7 +138,7 @@ def under_gate(at: UOp, gate: UOp) -> UOp:
 
 
 def flatten(at: Index, shape: Shape) -> UOp:
-    """The row-major position of an index; memory has room for the longest of symbolic sizes."""
+    """The row-major position of an index; memory is as large as the longest of symbolic sizes needs."""
     total, step = index(0), 1
     for i, n in zip(reversed(at), reversed(shape)):
         total = add(total, multiply(i, step))

@@ -1,4 +1,4 @@
-"""Random bits as arithmetic. In: seed, stream and an element's index. Out: a uint64 UOp. Knows nothing of tensors.
+"""Random bits as arithmetic. In: seed, stream and an element's index. Out: a uint64 UOp. Does not know tensors.
 
 Philox2x32 of ten rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011): a
 bijection of 64-bit counters under a 32-bit key, so that element i is drawn without drawing the others. A round is one

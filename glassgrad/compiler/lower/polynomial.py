@@ -1,6 +1,6 @@
 """What writing functions as polynomials needs: a float's layout, exact constants, Horner's scheme.
 
-In: numbers and UOps. Out: constants and UOps. Knows nothing of any particular function.
+In: numbers and UOps. Out: constants and UOps. Does not know any particular function.
 """
 
 from __future__ import annotations

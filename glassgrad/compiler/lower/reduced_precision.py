@@ -1,4 +1,4 @@
-"""Narrow floats in plain arithmetic. In: casts to and from float16, bfloat16 and fp8. Out: integer and float32 UOps.
+"""Reduced-precision floats in plain arithmetic. In: casts to and from float16, bfloat16, fp8. Out: other UOps.
 
 No target needs a library for them this way, and lanes stay lanes. The meaning is PyTorch's: every cast goes through
 float32 and rounds to nearest, ties to even; what is too large becomes infinity, or in fp8e4m3, which has none, the
@@ -15,7 +15,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import UOp, const
 
-NARROW = frozenset((dtypes.float16, dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2))
+SMALL_FLOATS = frozenset((dtypes.float16, dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2))
 _NAN = {dtypes.float16: 0x7E00, dtypes.bfloat16: 0x7FC0, dtypes.fp8e4m3: 0x7F, dtypes.fp8e5m2: 0x7F,
         dtypes.float32: 0x7FC00000, dtypes.float64: 0x7FF8000000000000}
 
@@ -26,9 +26,9 @@ def carrier(dtype: DType) -> DType:
 
 
 def legalizer(half: bool, rounding: bool) -> Callable[[UOp], UOp | None]:
-    """Exchanges what a target lacks: casts of narrow floats (float16 unless it has `half`), TRUNC unless `rounding`."""
+    """Replaces what a target lacks: casts of small floats (float16 unless it has `half`), TRUNC unless `rounding`."""
     def legalize(node: UOp) -> UOp | None:
-        if node.op is o.CAST and (node.dtype in NARROW or node.src[0].dtype in NARROW):
+        if node.op is o.CAST and (node.dtype in SMALL_FLOATS or node.src[0].dtype in SMALL_FLOATS):
             return cast(node.src[0], node.dtype, half)
         if node.op is o.TRUNC and not rounding and node.dtype.kind == "f":
             return truncate(node.src[0])
@@ -37,17 +37,17 @@ def legalizer(half: bool, rounding: bool) -> Callable[[UOp], UOp | None]:
 
 
 def cast(x: UOp, dtype: DType, half: bool = False) -> UOp:
-    """x in another type, where one of the two types is a narrow float."""
-    if x.dtype in NARROW:
+    """x in another type, where one of the two types is a reduced-precision float."""
+    if x.dtype in SMALL_FLOATS:
         x = x.cast(dtypes.float32) if x.dtype is dtypes.float16 and half else widen(x)
-    if dtype not in NARROW:
+    if dtype not in SMALL_FLOATS:
         return x.cast(dtype)
     x = x.cast(dtypes.float32)
-    return x.cast(dtype) if dtype is dtypes.float16 and half else narrow(x, dtype)
+    return x.cast(dtype) if dtype is dtypes.float16 and half else round_to(x, dtype)
 
 
 def widen(x: UOp) -> UOp:
-    """A narrow float as float32: its exponent and mantissa moved into place, then scaled by the difference in bias."""
+    """A small float as float32: its exponent and mantissa moved into place, then scaled by the difference in bias."""
     dtype = x.dtype
     bits = x.bitcast(carrier(dtype)).cast(dtypes.uint32)
     shift = 23 - dtype.mantissa
@@ -64,8 +64,8 @@ def widen(x: UOp) -> UOp:
     return (value.bitcast(dtypes.uint32) | sign).bitcast(dtypes.float32)
 
 
-def narrow(x: UOp, dtype: DType) -> UOp:
-    """A float32 rounded to a narrow float."""
+def round_to(x: UOp, dtype: DType) -> UOp:
+    """A float32 rounded to a reduced-precision float."""
     bits = x.bitcast(dtypes.uint32)
     if dtype is dtypes.bfloat16:           # the upper half of a float32, rounded: exponents need no care
         half = (bits + ((bits >> 16) & 1) + const(0x7FFF, dtypes.uint32)) >> 16
@@ -77,7 +77,7 @@ def narrow(x: UOp, dtype: DType) -> UOp:
     rounding = ((size >> shift) & 1) + const((1 << (shift - 1)) - 1, dtypes.uint32)
     normal = (size + rounding - ((127 - bias) << 23)) >> shift
     result = normal.minimum(_limit(dtype))
-    # adding a number whose last place is the smallest narrow float makes the adder round for us
+    # adding a number whose last place is the smallest such float makes the adder round for us
     magic = (1 - bias - dtype.mantissa + 23 + 127) << 23
     adder = const(struct.unpack("<f", struct.pack("<I", magic))[0], dtypes.float32)
     tiny = (size.bitcast(dtypes.float32) + adder).bitcast(dtypes.uint32) - const(magic, dtypes.uint32)

@@ -1,4 +1,4 @@
-"""Write SIN as a polynomial. In: a float32 or float64 source. Out: UOps. Knows nothing of loops or devices.
+"""Write SIN as a polynomial. In: a float32 or float64 source. Out: UOps. Does not know loops or devices.
 
 sin(x) = +-sin(r) with r = x - n*pi in [-pi/2, pi/2]: the work is to find r for large x. Up to a limit, n*pi is taken
 off in three exact pieces. Beyond it, x/pi is multiplied out in integers, mod 2, with the bits of 1/pi that the exponent
@@ -28,7 +28,7 @@ _SIN = {
                      -2.505210687190576e-08, 1.6058939658005738e-10, -7.642990177508378e-13, 2.7211605260448263e-15),
 }
 _LIMIT = {dtypes.float32: 2.0 ** 7, dtypes.float64: 2.0 ** 20}     # up to where three pieces of pi are enough
-_WORDS = {dtypes.float32: 3, dtypes.float64: 5}                    # of 1/pi, 32 bits each, that meet one x
+_WORDS = {dtypes.float32: 3, dtypes.float64: 5}                    # of 1/pi, 32 bits each, that one x needs
 
 _LOW = 0xffffffff
 _BOUNDED = (o.MUL, o.ADD, o.SUB, o.NEG, o.ABS, o.CAST, o.WHERE)
@@ -37,12 +37,12 @@ _BOUNDED = (o.MUL, o.ADD, o.SUB, o.NEG, o.ABS, o.CAST, o.WHERE)
 def sine(source: UOp) -> UOp:
     """sin(source) for every finite value; nan for inf."""
     layout = layout_of(source.dtype)
-    x, turned = _quarter(source)
+    x, cosine = _quarter(source)
     size = x.abs()
-    usual = _signed(x, turned, *_short_reduction(size, turned, layout), layout)
+    usual = _signed(x, cosine, *_short_reduction(size, cosine, layout), layout)
     if magnitude(x) <= _LIMIT[x.dtype]:
         return usual
-    large = _signed(x, turned, *_long_reduction(size, turned, layout), layout)
+    large = _signed(x, cosine, *_long_reduction(size, cosine, layout), layout)
     right = (size < layout.number(math.inf)).where(large, layout.number(math.nan))
     # compared as integers, so that inf and nan are large too, and the maximum over lanes is a plain one
     limit = (int(math.log2(_LIMIT[x.dtype])) + layout.bias) << layout.mantissa
@@ -50,12 +50,12 @@ def sine(source: UOp) -> UOp:
     return UOp(o.WHERE, x.dtype, (short, usual, right), RARELY)
 
 
-def _signed(x: UOp, turned: bool, rest: UOp, odd: UOp, layout: Layout) -> UOp:
+def _signed(x: UOp, cosine: bool, rest: UOp, odd: UOp, layout: Layout) -> UOp:
     """The sine of the rest of |x|, negative where n is odd, and where x is: sin is odd, cos is even."""
     square = rest * rest
     value = (rest * square).mulacc(horner(square, _SIN[x.dtype], layout), rest)
     sign = odd << layout.bits(layout.unsigned.bits - 1)
-    if not turned:                                                  # by bits: sin(-0.0) is -0.0
+    if not cosine:                                                  # by bits: sin(-0.0) is -0.0
         sign = sign ^ (x.bitcast(layout.unsigned) & layout.bits(1 << (layout.unsigned.bits - 1)))
     return (value.bitcast(layout.unsigned) ^ sign).bitcast(x.dtype)
 
@@ -71,13 +71,13 @@ def _quarter(source: UOp) -> tuple[UOp, bool]:
     return source, False
 
 
-def _short_reduction(x: UOp, turned: bool, layout: Layout) -> tuple[UOp, UOp]:
+def _short_reduction(x: UOp, cosine: bool, layout: Layout) -> tuple[UOp, UOp]:
     """x - n*pi (of a cosine: x - (n - 1/2)*pi) for 0 <= x <= limit, and n's bits (the last one counts)."""
     number, mantissa = layout.number, layout.mantissa
     magic = number(1.5 * 2.0 ** mantissa)                           # its last place is 1, so adding it rounds
-    turns = x.mulacc(number(1 / math.pi), number(0.5)) + magic if turned else x.mulacc(number(1 / math.pi), magic)
+    turns = x.mulacc(number(1 / math.pi), number(0.5)) + magic if cosine else x.mulacc(number(1 / math.pi), magic)
     minus_n = magic - turns
-    if turned:
+    if cosine:
         minus_n = minus_n + number(0.5)
     bits = int(_LIMIT[layout.dtype] / math.pi).bit_length() + 1
     rest = x
@@ -86,7 +86,7 @@ def _short_reduction(x: UOp, turned: bool, layout: Layout) -> tuple[UOp, UOp]:
     return rest, turns.bitcast(layout.unsigned)
 
 
-def _long_reduction(x: UOp, turned: bool, layout: Layout) -> tuple[UOp, UOp]:
+def _long_reduction(x: UOp, cosine: bool, layout: Layout) -> tuple[UOp, UOp]:
     """The same for any finite x >= limit: x/pi mod 2 by long multiplication in words of 32 bits.
 
     x is M * 2^e with an integer M. Bits of 1/pi worth 2^(1-e) or more make multiples of 2, so they are left out; the
@@ -103,7 +103,7 @@ def _long_reduction(x: UOp, turned: bool, layout: Layout) -> tuple[UOp, UOp]:
     else:
         limbs = [whole & layout.bits(_LOW), whole >> layout.bits(32)]
     *lower, top = [word.cast(dtypes.uint32) for word in _multiply(limbs, window, keep=len(limbs) + 1)]
-    if turned:
+    if cosine:
         top = top + 0x40000000
     odd = (top + 0x40000000) >> 31                                   # a fraction of 1/2 or more belongs to the next n
     fraction = top << 1                                              # as a signed number it runs from -1/2 to 1/2

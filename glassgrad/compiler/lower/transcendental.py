@@ -2,7 +2,7 @@
 
 Every operation used (add, multiply, multiply-add, bit moves, selects) is a vector instruction everywhere, so a vector
 costs what a scalar costs. There are no branches: every lane pays for every case, so cases are few. SIN is in sine.py.
-Knows nothing of loops or devices. Narrow floats are cast to float32 by the caller.
+Does not know loops or devices. Floats below float32 are cast to float32 by the caller.
 
                      largest error in ulp where MULACC is fused (and where it is not), vector instructions
                      float32             float64

@@ -1,8 +1,8 @@
 """What a node's element is. In: a node and an index. Out: an expression; the loops it needs, placed in open blocks.
 
 Movement nodes only change the index, LOADs end the question, and a reduction becomes a loop of its own with a register,
-placed as far out as the index it is asked for allows. That placement is the whole of row fusion: a softmax's maximum is
-asked for at an index that knows only the row, so its loop stands once per row. What is to be kept in LOCAL memory is
+placed as far out as its index allows. That placement is the whole of row fusion: a softmax's maximum is
+needed at an index that has only the row, so its loop is placed once per row. What is to be kept in LOCAL memory is
 stored by the first loop that computes it, and read by those that follow.
 """
 
@@ -40,7 +40,7 @@ from glassgrad.compiler.lower.philox import philox
 from glassgrad.compiler.lower.transcendental import expand
 from glassgrad.compiler.schedule.fusion import counted
 
-_PASSES = (o.CAST, o.BITCAST, o.WHERE)   # defined on narrow floats as they are
+_PASSES = (o.CAST, o.BITCAST, o.WHERE)   # defined on floats below float32 as they are
 
 Question = tuple[UOp, Index, Any]
 Answer = Generator[Question, UOp, UOp]
@@ -48,14 +48,14 @@ Answer = Generator[Question, UOp, UOp]
 
 @dataclass
 class Block:
-    """A loop: its counter (None outside all loops), the statements so far, and whether it stands in its parent."""
+    """A loop: its counter (None outside all loops), the statements so far, and whether it is in its parent already."""
     counter: UOp | None
     statements: list[Statement] = field(default_factory=list)
     closed: bool = False
 
 
 class Values:
-    """The values of one kernel's nodes: what was asked for already, and the loops that are open."""
+    """The values of one kernel's nodes: what was computed already, and the loops that are open."""
 
     def __init__(self, sink: UOp, kept: dict[UOp, tuple[int, ...]]):
         self.sink, self.kept = sink, kept    # kept: nodes to keep in LOCAL memory, with the axes that index it
@@ -130,7 +130,7 @@ class Values:
             src: dict[UOp, UOp] = {}
             for s in sorted(node.src, key=lambda s: -self.nesting[s]):
                 src[s] = yield (s, at if s.shape != () else (), gate)
-            if self.is_filled(node):      # kept by a loop that a source asked for
+            if self.is_filled(node):      # kept by a loop that a source needed
                 return (yield (node, at, gate))
             result = _compute(node, tuple([src[s] for s in node.src]))
             if node in self.kept and node not in self.kept_at and self.outputs.isdisjoint(
@@ -174,7 +174,7 @@ class Values:
 
     # -- reductions ------------------------------------------------------------------------------------------
     def depth(self, at: Index, gate: UOp | None) -> int:
-        """How deep in the open blocks something must stand that is asked for at this index."""
+        """How deep in the open blocks a value at this index must be placed."""
         needed = frozenset().union(*[ranges_of(i) for i in at], ranges_of(gate) if gate is not None else ())
         return max((d for d, block in enumerate(self.path) if block.counter in needed), default=0)
 
@@ -220,7 +220,7 @@ class Values:
         self.memo = {q: v for q, v in self.memo.items() if q[0] is not node}
 
     def is_filled(self, node: UOp) -> bool:
-        """Whether what is asked for here stands after the loops that keep this node. Inside them, or in a loop that is
+        """Whether this place comes after the loops that keep this node. Inside them, or in a loop that is
         placed before one of them, its memory holds only a part yet."""
         if node not in self.kept_at:
             return False
@@ -236,7 +236,7 @@ def _load(memory: UOp, at: UOp, gate: UOp | None) -> UOp:
 
 
 def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:
-    """One elementwise op on values: narrow floats by way of float32, curves as polynomials."""
+    """One elementwise op on values: floats below float32 by way of float32, curves as polynomials."""
     op, dtype = node.op, node.dtype
     narrow: DType | None = next((s.dtype for s in src if s.dtype.kind == "f" and s.dtype.bits < 32), None)
     if narrow is not None and op not in _PASSES:
@@ -245,7 +245,7 @@ def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:
         return result.cast(narrow) if dtype is narrow else result
     if op is o.CAST:
         if src[0].dtype.kind == "f" and src[0].dtype.bits < 32 and dtype is not dtypes.float32:
-            return src[0].cast(dtypes.float32).cast(dtype)       # narrow floats go through float32 ...
+            return src[0].cast(dtypes.float32).cast(dtype)       # reduced precision goes through float32 ...
         if dtype.kind == "f" and dtype.bits < 32 and src[0].dtype not in (dtypes.float32, dtypes.float64):
             return src[0].cast(dtypes.float32).cast(dtype)       # ... both ways
     result = UOp(op, dtype, src, node.arg)

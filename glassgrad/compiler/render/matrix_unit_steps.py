@@ -45,7 +45,7 @@ def matrix_axes(register: UOp, units: Set[UOp]) -> tuple[UOp, UOp]:
 
 
 def rows_at(memory: UOp, index: UOp, source: UOp, register: UOp, units: Set[UOp]) -> Rows:
-    """Where the elements of a register's matrix lie in memory: row by row, neighbours side by side."""
+    """Where the elements of a register's matrix are in memory: row by row, neighbours side by side."""
     row, column = matrix_axes(register, units)
     return _rows(memory, index, source, row, {column: 1}, units)
 
@@ -88,5 +88,5 @@ def _rows(memory: UOp, index: UOp, source: UOp, row: UOp, within: dict[UOp, int]
     inside = {a: k for a, k in terms.items() if a in units}
     step = inside.pop(row, 0)
     if inside != within or source.op is o.LOAD and len(source.src) > 2:
-        raise Bug(f"the rows of a matrix in {memory} do not lie as a matrix unit reads them")
+        raise Bug(f"the rows of a matrix in {memory} are not laid out as a matrix unit reads them")
     return Rows(memory, constant, {a: k for a, k in terms.items() if a not in units}, step, source)

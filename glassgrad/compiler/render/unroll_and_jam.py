@@ -47,7 +47,7 @@ Binding = dict[UOp, UOp]      # tile range -> its value, a CONST
 @dataclass
 class Jammed:
     """A phase without TILE loops: `tasks` are spread over workers, `body` is what one of them runs."""
-    tasks: list[UOp]          # the ranges that the task number stands for, outermost first
+    tasks: list[UOp]          # the ranges that the task number counts, outermost first
     body: list[Statement]
     lanes: list[UOp]          # the ranges that are vectors
     units: list[UOp]          # the ranges inside one instruction of a matrix unit

@@ -3,7 +3,7 @@
 Renderers emit text without optimization passes behind them, so the good order is found here. A value is computed in
 the outermost open scope where everything it reads is settled: the ranges it depends on are open, and no loop or branch
 inside that scope changes a register or memory it reads. It is kept there until one of those is written. A scope is a
-list of lines; while a loop is open, the end of its parent's list lies right before the loop: that is where hoisted
+list of lines; while a loop is open, the end of its parent's list is right before the loop: that is where hoisted
 values go.
 """
 
@@ -233,7 +233,7 @@ class Walker:
 
     # -- facts ---------------------------------------------------------------------------------------------------
     def note(self, roots: Iterable[UOp]) -> frozenset[Any]:
-        """Finds what every node under the roots reads, and how wide it is; answers for the last node."""
+        """Finds what every node under the roots reads, and how wide it is; returns those of the last node."""
         reads, widths, lanes = self.reads, self.widths, self.lanes
         result = NOTHING
         for node in toposort(roots):

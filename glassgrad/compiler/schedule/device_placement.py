@@ -16,12 +16,12 @@ __all__ = ["place_on_devices"]
 
 def place_on_devices(planned: Schedule, default: str) -> None:
     """Give everything a device: that of its readers; results, and what has no readers, get the default device."""
-    slots, asked = planned.slots, set(planned.sinks)
+    slots, outputs = planned.slots, set(planned.sinks)
     readers: dict[int, str] = {}                         # slot: the device of the first kernel that reads it
     for item in reversed(planned.items):
         made = item.slots[:item.results]
         if item.device is None:
-            item.device = default if asked.intersection(made) else \
+            item.device = default if outputs.intersection(made) else \
                 next((readers[slot] for slot in made if slot in readers), default)
         for slot in made:
             slots[slot].device = item.device
@@ -43,7 +43,7 @@ def _with_copies(planned: Schedule) -> list[Item]:
         for slot in item.slots[item.results:] if item.ast.op is not o.COPY else ():
             source = slots[slot]
             own = slot if source.whole is None else source.whole
-            if own not in computed or source.device == item.device:      # numbers that are given lie with the host
+            if own not in computed or source.device == item.device:      # given numbers are with the host
                 continue
             if (slot, item.device) not in brought:
                 brought[slot, item.device] = len(slots)

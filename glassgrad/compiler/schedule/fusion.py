@@ -1,4 +1,4 @@
-"""Decide which nodes live in memory. In: the sinks' graph. Out: {node: reason}. Knows nothing of loops or devices.
+"""Decide which nodes get memory. In: the sinks' graph. Out: {node: reason}. Does not know loops or devices.
 
 Everything else is computed where it is used. One walk down the graph keeps, for every node, what is inlined in it: its
 cost, and the reductions inside together with the axes they vary along (`Inlined`). A node gets memory when a rule
@@ -21,7 +21,7 @@ COSTLY = 12            # vector instructions above which a value is stored rathe
 MANY_INPUTS = 3        # as many loads to compute a value again cost more than to load it
 SMALL = 16 * 1024      # elements: below, one kernel that does it all beats two
 LARGEST = 1000         # operations in one kernel: compile time grows faster than what fusing more would save
-DEEPEST = 8            # reductions in a row in one kernel: each walks what all before it made once more
+DEEPEST = 8            # reductions in a row in one kernel: each reads what all before it made once more
 FEWER = 8              # a value this many times smaller than its reader costs next to nothing to keep and to load
 _SEEN_THROUGH = (o.WINDOW, o.UNWINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
 _FEEDS = (*_SEEN_THROUGH, o.MUL, o.CAST)
@@ -59,7 +59,7 @@ def fuse(sinks: list[UOp]) -> dict[UOp, str]:
     """Every node that gets memory, sources before users, with the reason.
 
     A first walk may find out late that a mean or a maximum is needed by several kernels, after its early readers were
-    given memory because of the reduction inside them. So there is a second, which knows of such values from the start.
+    given memory because of the reduction inside them. So there is a second, which has such values from the start.
     """
     order = toposort(sinks)
     plan = _Plan(order, {})
@@ -88,7 +88,7 @@ class _Plan:
             self.visit(node)
             if node.op not in LEAVES:
                 if node in wanted:
-                    self.store(node, "asked for")
+                    self.store(node, "an output")
                 elif node in self.known and self.inlined[node].rows is not None:
                     self.store(node, self.known[node])
         self.separate_shared(order)
@@ -98,7 +98,7 @@ class _Plan:
         base = node
         while base.op in (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH) and base not in self.reasons:
             base = base.src[0]
-        if base.op in LEAVES or reason == "asked for":
+        if base.op in LEAVES or reason == "an output":
             base = node
         if base.op not in LEAVES:
             self._note(base, reason)
@@ -165,7 +165,7 @@ class _Plan:
             if rows is None:
                 rows, contraction, only = inside.rows, inside.contraction, inside.only
             elif inside.rows != rows:
-                self.cut(s, "its rows differ from those it meets")
+                self.cut(s, "its rows differ from those it is combined with")
             elif inside.only is None or inside.only is not only:
                 if inside.contraction or contraction:
                     self.cut(s, "a sum of products shares its kernel with no other reduction")
@@ -224,7 +224,7 @@ class _Plan:
             if image.op is o.PAD and image not in self.reasons:
                 value = image.src[0]
                 while value.op is o.CAST and value.src[0].dtype.itemsize < value.dtype.itemsize:
-                    value = value.src[0]                 # whoever reads it widens it: a matrix unit wants it narrow
+                    value = value.src[0]                 # its readers convert it: a matrix unit reads the smaller type
                 if self.inlined[value].cost > 0:
                     self.store(value, "read by every tap of a window")
                 return NOTHING
@@ -294,7 +294,7 @@ class _Plan:
                 self.cut(source, "its rows are reduced in turn")
             elif not axes & inside.rows and nontrivial(source.shape) - axes - inside.rows:
                 few, large, between = self._reductions_under(source)
-                self.store_under(few + large, between, "computed for fewer axes than its reader walks")
+                self.store_under(few + large, between, "computed for fewer axes than its reader has")
         if self.inlined[source].depth >= DEEPEST:
             self.store(source, DEEP_ENOUGH)
         inside = self.inlined[source]
@@ -303,8 +303,8 @@ class _Plan:
 
     def cut(self, node: UOp, reason: str) -> None:
         """Give memory to the reductions inlined in a node, as little of it as will do: to the few values that the node
-        repeats and, of a reduction as large as itself, to the first value that others read too. What lies between is
-        computed again by every reader; where that is costly, or nobody shares it, the node itself gets memory."""
+        repeats and, of a reduction as large as itself, to the first value that others read too. What is between is
+        computed again by every reader; where that is costly, or nothing shares it, the node itself gets memory."""
         few, large, between = self._reductions_under(node)
         shared = [self._first_shared(n, between) for n in large]
         if node in shared or len(shared) > 1 or sum(n.op.cost for n in between) >= COSTLY:
@@ -321,7 +321,7 @@ class _Plan:
                 self.visit(n)
 
     def _reductions_under(self, node: UOp) -> tuple[list[UOp], list[UOp], set[UOp]]:
-        """The values that reductions inlined in a node leave: few that it repeats, others; and what lies above them."""
+        """The values that reductions inlined in a node leave: few that it repeats, others; and what is above them."""
         few: list[UOp] = []
         large: list[UOp] = []
         between: set[UOp] = set()
@@ -351,7 +351,7 @@ class _Plan:
 
     # -- values that several kernels would compute -----------------------------------------------------------
     def separate_shared(self, order: list[UOp]) -> None:
-        """Walk users first: where the users of a value lie in different kernels, it is stored if it is worth it."""
+        """Users first: where the users of a value are in different kernels, it is stored if it is worth it."""
         owner: dict[UOp, UOp | None] = {}      # the one stored node that a node is computed for; None: several
         for node in reversed(order):
             readers = {owner.get(r) if r not in self.reasons else r for r in self.readers.get(node, [])}
@@ -367,5 +367,5 @@ class _Plan:
     def _worth_sharing(self, node: UOp) -> bool:
         inside = self.inlined[node]
         if node.op.kind == Kind.MOVEMENT or node.op is o.DETACH:
-            return False                        # its source is asked next, and is not larger
+            return False                        # its source is next, and is not larger
         return inside.rows is not None or inside.cost >= COSTLY or inside.inputs >= MANY_INPUTS and inside.cost > 0

@@ -31,8 +31,8 @@ class KernelGroup:
     bit: int
 
 
-def group_results(reasons: dict[UOp, str], asked: set[UOp]) -> list[KernelGroup]:
-    """The stored nodes by kernel; kernels in the order they run in. `asked` are kept when all is done."""
+def group_results(reasons: dict[UOp, str], outputs: set[UOp]) -> list[KernelGroup]:
+    """The stored nodes by kernel; kernels in the order they run in. `outputs` are kept when all is done."""
     groups: list[KernelGroup] = []
     home: dict[UOp, KernelGroup] = {}
     by_shape: dict[Shape, list[KernelGroup]] = {}
@@ -44,7 +44,7 @@ def group_results(reasons: dict[UOp, str], asked: set[UOp]) -> list[KernelGroup]
             if r in home:
                 needs |= home[r].needs
         fresh = KernelGroup([node], reads, needs, reduces, bit)
-        alone = node.op in (o.COPY, o.SCATTER, o.SCAN) or (node in asked and part_of(node) is not None)
+        alone = node.op in (o.COPY, o.SCATTER, o.SCAN) or (node in outputs and part_of(node) is not None)
         joined = None
         if not alone:
             joined = _join(fresh, by_shape.get(_squeezed(node), [])[-MOST_RESULTS:], home, groups, reasons)
@@ -55,7 +55,7 @@ def group_results(reasons: dict[UOp, str], asked: set[UOp]) -> list[KernelGroup]
                 by_shape.setdefault(_squeezed(node), []).append(fresh)
         else:
             home[node] = joined
-    return _frugal(_ordered(groups, home), home, asked)
+    return _frugal(_ordered(groups, home), home, outputs)
 
 
 def _join(fresh: KernelGroup, candidates: list[KernelGroup], home: dict[UOp, KernelGroup], groups: list[KernelGroup],
@@ -148,7 +148,7 @@ def _ordered(groups: list[KernelGroup], home: dict[UOp, KernelGroup]) -> list[Ke
     return out
 
 
-def _frugal(groups: list[KernelGroup], home: dict[UOp, KernelGroup], asked: set[UOp]) -> list[KernelGroup]:
+def _frugal(groups: list[KernelGroup], home: dict[UOp, KernelGroup], outputs: set[UOp]) -> list[KernelGroup]:
     """The same groups, still after those they read from, in an order that keeps fewer values at a time: one that is
     ready and lets go of as much memory as it takes runs at once. A gradient of a weight, say, ends the life of a
     layer's input. Each group and each value is looked at once: the time is that of sorting."""
@@ -159,11 +159,11 @@ def _frugal(groups: list[KernelGroup], home: dict[UOp, KernelGroup], asked: set[
             readers.setdefault(value, []).append(i)
     left = {value: len(waiting) for value, waiting in readers.items()}           # readers that have not run
     missing = [len({home[value].bit for value in values}) for values in reads]   # groups to wait for
-    takes = [sum(_bytes(r) for r in group.roots if r not in asked) for group in groups]
+    takes = [sum(_bytes(r) for r in group.roots if r not in outputs) for group in groups]
 
     def ends(value: UOp, reader: int) -> None:
         """The reader will be the last of a value."""
-        if value not in asked:
+        if value not in outputs:
             takes[reader] -= _bytes(value)
 
     for value, waiting in readers.items():

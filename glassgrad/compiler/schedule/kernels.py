@@ -1,6 +1,6 @@
 """Cut a graph into kernels. In: sinks over PARAM leaves, and which nodes live in memory. Out: `Schedule`.
 
-Each stored node becomes a kernel's result (kernel_groups.py: which share a kernel); what lies between it and other
+Each stored node becomes a kernel's result (kernel_groups.py: which share a kernel); what is between it and other
 stored nodes is its body. A kernel's graph reads and writes numbered PARAMs, so that equal kernels are equal graphs.
 """
 
@@ -110,7 +110,7 @@ def _plan_update(planned: Schedule, root: UOp, part: Part, memory: _Memory, size
 
 # -- one kernel's own graph ----------------------------------------------------------------------------------
 class _Memory:
-    """Where values lie, and pieces of values: step 7 of a loop over x[i] is the kernel of step 6, begun elsewhere."""
+    """Where values are, and pieces of values: step 7 of a loop over x[i] is the kernel of step 6, begun elsewhere."""
 
     def __init__(self, place: dict[UOp, int], reasons: dict[UOp, str], slots: list[Slot]):
         self.place, self.reasons, self.slots = place, reasons, slots

@@ -2,7 +2,7 @@
 
 A row written into a cache is a new value, as all values are: the old one, copied, and then the row. That is two
 kernels. How much is copied is a variable of the first: all of it, or nothing where the result may have the old value's
-memory, because nobody else knows that any more (in_place_results.py). A whole value may be written over the old one
+memory, because that is known nowhere else any more (in_place_results.py). A whole value may be written over the old one
 where a kernel reads of that only the element that it writes.
 """
 
@@ -19,7 +19,7 @@ LEAST = 16 * 1024        # elements: of less, one kernel that copies and replace
 
 
 class Part(NamedTuple):
-    """`whole` with what lies within `bounds` replaced by `value`."""
+    """`whole` with the part within `bounds` replaced by `value`."""
     whole: UOp
     value: UOp
     bounds: tuple[tuple[Any, Any], ...]

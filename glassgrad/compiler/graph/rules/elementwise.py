@@ -34,7 +34,7 @@ def _is_power_of_two(number: float) -> bool:
 
 
 def is_wide(f: UOp) -> bool:
-    """Whether the type has room: rules that change intermediate results leave float16 and fp8 alone."""
+    """Whether the type has range to spare: rules that change intermediate results leave float16 and fp8 alone."""
     return f.dtype.exponent >= 8
 
 
@@ -44,12 +44,12 @@ ANYWHERE = Inexact("everywhere but at the limits of the type", lambda a: (abs(a)
 CONSTANTS = [
     Rule("fold", each(EXACT, c), lambda root: fold(root), why="an operation on constants is a constant"),
     Rule("fold-rounded", each(ROUNDED, c), lambda root: fold(root),
-         why="the exact answer, rounded once, is better than any polynomial",
-         inexact=Inexact("everywhere: exp2, log2 and sin have no exact answer", lambda a: a == a, ulps=2)),
+         why="the exact result, rounded once, is better than any polynomial",
+         inexact=Inexact("everywhere: exp2, log2 and sin have no exact result", lambda a: a == a, ulps=2)),
     Rule("constant-right", node((o.ADD, o.MUL, o.AND, o.OR, o.XOR, o.CMPEQ, o.CMPNE), c, x),
          lambda root: UOp(root.op, root.dtype, (root.src[1], root.src[0])),
          when=lambda root, x: root.src[0].op is o.CONST and x.op is not o.CONST,
-         why="one order for constants, so that equal nodes meet"),
+         why="one order for constants, so that equal nodes are one"),
 ]
 
 # -- arithmetic ----------------------------------------------------------------------------------------------

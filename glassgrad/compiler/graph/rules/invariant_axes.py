@@ -17,7 +17,7 @@ from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.graph.uop import UOp, const
 
 
-def narrow(sinks: list[UOp]) -> list[UOp]:
+def reduce_fewer_axes(sinks: list[UOp]) -> list[UOp]:
     """The sinks with every reduction over the smallest space that gives its value."""
     order = toposort(sinks)
     if not any(n.op in o.REDUCE for n in order):

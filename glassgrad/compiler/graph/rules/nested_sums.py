@@ -1,7 +1,7 @@
 """Join sums of sums of products. In: sinks. Out: sinks, where a product is summed once over all its axes.
 
 The gradient of a convolution by its input comes out of the chain rule as: sum over channels, then for each space axis
-move (UNWINDOW) and sum over the window. Computed so, the first sum is larger than the answer by the window's size. But
+move (UNWINDOW) and sum over the window. Computed so, the first sum is larger than the result by the window's size. But
     movement(sum over R of a * b) == sum over R of movement(a) * movement(b)     a movement does not see the axes of R
     sum over A of sum over R == sum over A and R
 so it is one sum of products over channels and window, which the contraction recipe makes fast. A factor that does not
@@ -39,7 +39,7 @@ def join_sums(sinks: list[UOp]) -> list[UOp]:
 
 
 def _alone(node: UOp, readers: dict[UOp, int]) -> bool:
-    """Whether nobody else reads the sum below: joining would compute it twice."""
+    """Whether nothing else reads the sum below: joining would compute it twice."""
     inner = node.src[0]
     while inner.op in _THROUGH and readers.get(inner, 0) == 1:
         inner = inner.src[0]

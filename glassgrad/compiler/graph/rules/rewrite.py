@@ -1,4 +1,4 @@
-"""The rewrite engine: rules are data. In: UOps and rules. Out: UOps that mean the same. Knows no particular rule.
+"""The rewrite engine: rules are data. In: UOps and rules. Out: UOps of equal value. Does not know any particular rule.
 
 A rule's left side is written with holes and operators, `(x // c) // d`, and matches nodes of that form in any order of
 commutative operands; its right side is written the same way, or is a function of what the holes caught. Rules are
@@ -128,7 +128,7 @@ def some(ops: Op | Iterable[Op], source: Pattern) -> NodePattern:
 class Inexact:
     """Says that a rule changes results: by how many units of the last place, and inside which domain that holds."""
     domain: str
-    inside: Callable[[Any], Any]     # of an array that fills a float hole: which elements lie in the domain
+    inside: Callable[[Any], Any]     # of an array that fills a float hole: which elements are in the domain
     ulps: float = 4
     floor: float = 0.0               # the error is measured against this, where results are smaller
 
@@ -199,9 +199,9 @@ def _orders(pattern: Pattern) -> Iterator[Pattern]:
         return
     seen = set()
     for sources in itertools.product(*map(_orders, pattern.sources)):
-        turned = [sources, sources[::-1]] if pattern.quantity == "list" and all(x.commutative for x in pattern.ops) \
+        orders = [sources, sources[::-1]] if pattern.quantity == "list" and all(x.commutative for x in pattern.ops) \
             else [sources]
-        for order in turned:
+        for order in orders:
             variant = NodePattern(pattern.ops, tuple(order), pattern.quantity, pattern.name)
             if repr(variant) not in seen:
                 seen.add(repr(variant))
@@ -280,7 +280,7 @@ class RuleSet:
         return iter(self.rules)
 
     def table(self) -> dict[Form, Candidates]:
-        """The rules that may match a form, filled as forms are met; rules that DISABLE_RULES names are left out."""
+        """The rules that may match a form, filled as forms appear; rules that DISABLE_RULES names are left out."""
         return self._tables.setdefault(settings.DISABLE_RULES, {})
 
     def candidates(self, form: Form) -> Candidates:

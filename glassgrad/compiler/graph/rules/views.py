@@ -132,7 +132,7 @@ MOVES = [
          why="move the small value, repeat last"),
     Rule("flip-expand", node(o.FLIP, node(o.EXPAND, x, name="inner")), _flip_expand,
          why="equal elements have no order"),
-    Rule("flip-flip", node(o.FLIP, node(o.FLIP, x, name="inner")), why="turned twice",
+    Rule("flip-flip", node(o.FLIP, node(o.FLIP, x, name="inner")), why="reversed twice",
          replacement=lambda root, inner, x: x.flip(set(root.arg.axes) ^ set(inner.arg.axes))),
     Rule("flip-one", node(o.FLIP, x), lambda root, x: x.flip(a for a in root.arg.axes if x.shape[a] != 1),
          when=lambda root, x: any(x.shape[a] == 1 for a in root.arg.axes), why="one element has no order"),

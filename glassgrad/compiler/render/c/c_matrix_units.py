@@ -11,7 +11,7 @@ from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Assign, Store
-from glassgrad.compiler.lower.reduced_precision import NARROW
+from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
 from glassgrad.compiler.render.c.c_ops import CArithmetic, CValue
 from glassgrad.compiler.render.matrix_unit_steps import Rows, is_matrix, matrix_axes, rows_at, step_of
@@ -84,7 +84,7 @@ class CMatrices(CArithmetic, Walker):
 
     def _widened(self, dtype: DType, element: str) -> str:
         """An element of a factor as the total's type: bfloat16 is the upper half of a float32."""
-        if dtype not in NARROW:
+        if dtype not in SMALL_FLOATS:
             return element
         word, wide = self.type(WORD), self.type(dtypes.float32)
         name = self.define("widen_bf16", wide, f"{self.type(dtype)} x", f"{word} bits = ({word})x << 16;",

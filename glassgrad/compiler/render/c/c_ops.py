@@ -17,7 +17,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.lower.reduced_precision import NARROW, bits_of, carrier
+from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, bits_of, carrier
 
 NAMES = {dtypes.bool: "bool", dtypes.int8: "i8", dtypes.uint8: "u8", dtypes.int16: "i16", dtypes.uint16: "u16",
          dtypes.int32: "i32", dtypes.uint32: "u32", dtypes.int64: "i64", dtypes.uint64: "u64", dtypes.float32: "f32",
@@ -46,12 +46,12 @@ class CValue(NamedTuple):
 
 def kept(dtype: DType) -> DType:
     """The type a value is carried in."""
-    return carrier(dtype) if dtype in NARROW else dtype
+    return carrier(dtype) if dtype in SMALL_FLOATS else dtype
 
 
 @dataclass
 class Definitions:
-    """What stands before the functions: types, then helpers, each by name in the order of their first use."""
+    """What comes before the functions: types, then helpers, each by name in the order of their first use."""
     types: dict[str, str] = field(default_factory=dict)
     helpers: dict[str, str] = field(default_factory=dict)
 
@@ -73,7 +73,7 @@ BUILTIN = Spelling()
 
 def number(value: float | int | bool, dtype: DType, spelling: Spelling = BUILTIN) -> str:
     """A literal."""
-    if dtype in NARROW:
+    if dtype in SMALL_FLOATS:
         value, dtype = bits_of(float(value), dtype), carrier(dtype)
     if dtype.kind == "b":
         return "1" if value else "0"
@@ -102,7 +102,7 @@ class CArithmetic:
     definitions: Definitions
     spelled: dict[str, str] = SPELLED
     spelling: Spelling = BUILTIN
-    inline: str = "static inline"          # what stands before a helper
+    inline: str = "static inline"          # what comes before a helper
     language: str = "C"
 
     @property
@@ -120,7 +120,7 @@ class CArithmetic:
         return write(self, dtype, *values)
 
     def constant(self, value: float | int | bool, dtype: DType) -> CValue:
-        known = bits_of(float(value), dtype) if dtype in NARROW else value
+        known = bits_of(float(value), dtype) if dtype in SMALL_FLOATS else value
         return CValue(number(value, dtype, self.spelling), dtype, constant=known)
 
     # -- types ---------------------------------------------------------------------------------------------------
@@ -329,8 +329,8 @@ class CArithmetic:
             body.append(" ".join(f"t{i} = {one(f't{i}', f't{half + i}')};" for i in range(half)))
             rest = tree(half)
             return one(rest, f"last{lanes}") if lanes % 2 else rest
-        answer = tree(x.lanes)
-        self.define(name, scalar, f"{full} v", *body, f"return {answer};")
+        result = tree(x.lanes)
+        self.define(name, scalar, f"{full} v", *body, f"return {result};")
         return self.call(name, dtype, 0, x)
 
     # -- conversions ---------------------------------------------------------------------------------------------

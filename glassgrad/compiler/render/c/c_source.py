@@ -1,7 +1,7 @@
 """C of a kernel. In: a `Kernel`, a `Target`. Out: C source for GCC or Clang, written to be read as well.
 
-Loops are loops, registers are variables, an expression used once stands where it is used; one used again has a name, in
-the scope that `walk` chose for it. Spelling of arithmetic is in `c_ops`.
+Loops are loops, registers are variables, an expression used once is written in place; one used again has a name, in the
+scope that `Walker` chose for it. Spelling of arithmetic is in `c_ops`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     void name(float *data0, const float *data1, char *scratch)
 
-For devices that somebody plugs in: no vectors, no tasks, no table of arguments. All phases run one after another.
+For users' own devices: no vectors, no tasks, no table of arguments. All phases run one after another.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TYPES = {
     "bfloat16": "unsigned short",
     "fp8e4m3": "unsigned char",
     "fp8e5m2": "unsigned char",
-}      # narrow floats travel as bits
+}      # reduced-precision floats are passed as bits
 
 
 def plain_launch(kernel: Kernel) -> LaunchInfo:
@@ -41,7 +41,7 @@ def plain_launch(kernel: Kernel) -> LaunchInfo:
 
 
 def plain_function(kernel: Kernel, phases: str, prefix: str = "", qualifier: str = "") -> str:
-    """The phases (C for the target PLAIN) as static functions, and the kernel itself, which calls them. `prefix` stands
+    """The phases (C for the target PLAIN) as static functions, and the kernel itself, which calls them. `prefix` comes
     before everything, `qualifier` before the kernel (`extern "C"`, for example)."""
     info = launch_info(kernel)
     for name, _ in info.phases:

@@ -31,7 +31,7 @@ def fences(body: list[Statement]) -> set[int]:
 
 class _Touched:
     """The memories read and written since the threads last waited; `placed` are those written where a loaded number
-    says, where two threads may meet. Other stores of one phase never meet: each place has one thread."""
+    says, where two threads may use one place. Other stores of one phase never do: each place has one thread."""
     __slots__ = ("placed", "read", "written")
 
     def __init__(self, read: Memories = NONE, written: Memories = NONE, placed: Memories = NONE):
@@ -63,7 +63,7 @@ class _Fences:
         return _Touched(frozenset(read), frozenset(written), frozenset(placed))
 
     def straight(self, body: list[Statement], before: _Touched) -> _Touched:
-        """Statements one after another; `before` is what was touched since the last wait, and so is the answer."""
+        """Statements one after another; `before` is what was touched since the last wait, and so is the result."""
         for s in body:
             if isinstance(s, For) and s.kind in (LANE, UNIT):          # the same statements, in all threads
                 before = self.straight(s.body, before)

@@ -1,6 +1,6 @@
 """How languages of GPUs spell things. In: nothing. Out: a `Dialect` for each.
 
-They are C with a few words of their own: where memory lies, which thread this is, how threads wait for each other. All
+They are C with a few words of their own: where memory is, which thread this is, how threads wait for each other. All
 the rest of a kernel is written by gpu_source.py and c_source.py, alike for every language.
 """
 

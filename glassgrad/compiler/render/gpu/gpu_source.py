@@ -7,8 +7,8 @@ differs is written here:
     a value without lanes    every thread computes it, alike
     a store without lanes    the first thread does it
     fewer lanes than threads the rest neither read nor write
-    FOLD over lanes          threads hand their values to each other
-    LOCAL memory             lies with the group, and threads wait for each other where it changes hands (barriers.py)
+    FOLD over lanes          threads exchange their values
+    LOCAL memory             is with the group, and threads wait for each other where others read it (barriers.py)
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ["GpuLaunch", "gpu_launch", "render_gpu"]
 
 WARP = 32                   # groups are whole multiples of it
 UNROLL = 4
-NEAR_BYTES = 40 << 10       # of LOCAL memory lie with the group; more goes to the device's memory
+NEAR_BYTES = 40 << 10       # of LOCAL memory are with the group; more goes to the device's memory
 GROUPS = 1056               # that run at once where each needs memory of its own on the device: 8 for each of 132
 
 
@@ -94,7 +94,7 @@ class GpuFunction(CFunction):
         self.inline, self.spelling, self.language = dialect.helper, dialect.spelling, dialect.name
         self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
         self.fences = fences(jammed.body)
-        self.folds: set[int] = set()                     # bytes of the values that threads hand to each other
+        self.folds: set[int] = set()                     # bytes of the values that threads exchange
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
         self.taken |= {"thread", "area"}
@@ -122,7 +122,7 @@ class GpuFunction(CFunction):
                           *["  " + line for line in body], "}"])
 
     def _parameters(self, far: bool) -> str:
-        """The arguments: numbers as the eight bytes of their cell, memory as its dialect knows it."""
+        """The arguments: numbers as the eight bytes of their cell, memory as its dialect passes it."""
         out = [f"u64 cell{p.arg.slot}" if p.arg.scalar else self._memory(f"data{p.arg.slot}", self._unit(p))
                for p in sorted(self.kernel.params, key=lambda p: p.arg.slot)]
         out += [self._memory(f"shared{i}", "char") for i, _ in enumerate(shared_locals(self.kernel))]

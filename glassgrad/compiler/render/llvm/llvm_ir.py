@@ -1,7 +1,7 @@
 """LLVM IR of a kernel. In: a `Kernel`, a `Target`. Out: the text of a module, already vectorized and in SSA form.
 
-The text is compiled without optimization passes, so it must be good as it stands: registers are SSA values joined by
-phis, values sit where `walk` puts them, an address is one pointer per loop level plus a constant. Spelling of memory
+The text is compiled without optimization passes, so it must be good as it is: registers are SSA values joined by
+phis, values are where `Walker` puts them, an address is one pointer per loop level plus a constant. Spelling of memory
 access is in `llvm_memory`, of arithmetic in `llvm_ops`.
 """
 
@@ -229,7 +229,7 @@ class LlvmFunction(Matrices):
         return found  # type: ignore[no-any-return]
 
     def operand(self, node: UOp, lanes: int = 0, type_: str | None = None) -> LlvmValue:
-        """A node's value as wide as asked for. Lane indices may be i32 inside; they leave as their own type."""
+        """A node's value with so many lanes. Lane indices may be i32 inside; they leave as their own type."""
         value = self.get(node)
         type_ = type_ or TYPES[node.dtype]
         if value.lanes == lanes and value.type == type_:
@@ -255,8 +255,8 @@ class LlvmFunction(Matrices):
             return self.fold(node.arg.combine, dtype, self.operand(src[0], self.lanes[src[1]]))
         if op is o.CAST:
             value = self.get(src[0])
-            narrow = src[0].dtype is dtypes.index and lanes
-            return self.cast(value if narrow else self.operand(src[0], lanes), src[0].dtype, dtype)
+            may_be_i32 = src[0].dtype is dtypes.index and lanes
+            return self.cast(value if may_be_i32 else self.operand(src[0], lanes), src[0].dtype, dtype)
         if op is o.BITCAST:
             return self.bitcast(self.operand(src[0], lanes), TYPES[dtype])
         if op is o.WHERE:
@@ -269,7 +269,7 @@ class LlvmFunction(Matrices):
             if lanes and op is o.CMPLT and (result := self.lane_less(node, lanes)):
                 return result
             low, _ = ix.span(src[0])
-            small = lanes and op in _NARROW and all(fits(*ix.span(s)) for s in src)
+            small = lanes and op in _IN_32_BITS and all(fits(*ix.span(s)) for s in src)
             type_ = "i32" if small else "i64"
             x, y = self.operand(src[0], lanes, type_), self.operand(src[1], lanes, type_)
             return self.apply(op, dtypes.index, x._replace(low=low), y)
@@ -355,7 +355,7 @@ class LlvmFunction(Matrices):
         return self.compare("slt", self.operand(wide, lanes, type_), self.operand(rest, lanes, type_))
 
 
-_NARROW = (o.IDIV, o.MOD, o.MAX, o.MIN, o.CMPLT, o.CMPEQ, o.CMPNE)
+_IN_32_BITS = (o.IDIV, o.MOD, o.MAX, o.MIN, o.CMPLT, o.CMPEQ, o.CMPNE)
 
 
 def fits(low: int, high: int) -> bool:

@@ -1,9 +1,9 @@
-"""Memory access in LLVM IR. In: LOADs and Stores. Out: the best instruction for the way their index meets the lanes.
+"""Memory access in LLVM IR. In: LOADs and Stores. Out: the best instruction for how an index depends on the lanes.
 
 An index is split into constant + scalar terms + what the lanes add. Where neighbouring lanes read neighbours it is one
 vector access, backwards one access and a shuffle, in small steps a few accesses and a shuffle, else a gather. Gates
 become masks; for a single element, a safe index and a select. Stores whose lanes step over each other's places are
-turned in registers, and stored along memory.
+transposed in registers, and stored along memory.
 """
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ class LlvmMemory(LlvmArithmetic, Walker):
         values = [self.operand(s.value, lanes) for s in stores]
         if memory.dtype is dtypes.bool:
             values = [self.convert("zext", v, "i8") for v in values]
-        rows = self.turned(values)
+        rows = self.transposed(values)
         mask = _first(len(stores), lanes)
         unit = values[0].type
         name = f"@llvm.masked.store.v{lanes}{SHORT.get(unit, unit)}.p0"
@@ -312,8 +312,8 @@ class LlvmMemory(LlvmArithmetic, Walker):
                 self.declare("void", name, f"{row.full}, ptr, i32, {mask.full}")
                 self.line(f"call void {name}({row.typed}, {place.typed}, i32 {memory.dtype.itemsize}, {mask.typed})")
 
-    def turned(self, columns: list[LlvmValue]) -> list[LlvmValue]:
-        """Vectors as a block, turned: row i holds element i of every column. Halves change places, then quarters of
+    def transposed(self, columns: list[LlvmValue]) -> list[LlvmValue]:
+        """Vectors as a block, transposed: row i holds element i of every column. Halves change places, then quarters of
         halves, and so on: one shuffle for each vector at every halving."""
         lanes = columns[0].lanes
         block = columns + [LlvmValue("poison", columns[0].type, lanes)] * (lanes - len(columns))
@@ -331,7 +331,7 @@ class LlvmMemory(LlvmArithmetic, Walker):
 
 
 def _turns(lanes: int) -> bool:
-    """Whether a block of so many lanes can be turned by halves."""
+    """Whether a block of so many lanes can be transposed by halves."""
     return lanes >= 4 and lanes & (lanes - 1) == 0
 
 
