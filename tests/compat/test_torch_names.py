@@ -462,7 +462,7 @@ def test_a_file_without_counts_of_batches_loads() -> None:
 
 def test_a_device_is_accepted_where_it_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
     from glassgrad.compat.torch import devices
-    monkeypatch.setattr(devices, "is_available", lambda: True)
+    monkeypatch.setattr(devices.Device, "is_available", lambda name: True)
     assert ours.device("cuda:0") == "cuda" and repr(ours.device("cuda", 0)) == "device(type='cuda', index=0)"
     with pytest.raises(DeviceError, match="there is one device of a kind here"):
         ours.device("cuda:1")

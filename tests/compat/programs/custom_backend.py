@@ -11,10 +11,10 @@ launched = []
 
 
 class MyAllocator(Allocator):
-    def _alloc(self, size, options=None):
+    def _alloc(self, size):
         return (ctypes.c_uint8 * size)()
 
-    def _free(self, buf, options=None):
+    def _free(self, buf):
         pass
 
     def copyin(self, dest, src):
@@ -39,7 +39,7 @@ class MyRunner:
         self.file.flush()
         self.function = getattr(ctypes.CDLL(self.file.name), name)
 
-    def __call__(self, *bufs, global_size=None, local_size=None, wait=False):
+    def __call__(self, *bufs, global_size, local_size):
         launched.append(len(bufs))
         self.function(*bufs)
 
