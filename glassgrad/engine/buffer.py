@@ -101,8 +101,6 @@ class Buffer:
         """List what a weak reference refers to as a reader, for as long as it lives: a node over this buffer, a tensor
         whose `uop` is its node (it counts while it still is), an array that shares the memory."""
         readers = self.readers
-        if readers and readers[-1] is reference:         # a tensor that is realized again and again
-            return
         readers.append(reference)
         if len(readers) > self._most:
             self._drop_dead()

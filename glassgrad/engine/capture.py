@@ -84,7 +84,7 @@ def record(variables: Iterable[str] = ()) -> Iterator[Trace]:
 
 
 def note_made(tensor: Any) -> None:
-    """A tensor was made; called while there are `open_traces`, of any thread."""
+    """A tensor was made; called while a trace of any thread is taken."""
     if _current.trace is not None:
         _current.trace.made.append(weakref.ref(tensor))
 

@@ -55,7 +55,8 @@ class Registry:
             known[:] = [*[r for r in known if r() is not None and r() is not tensor], reference]
         if node.op is o.BUFFER:
             node.arg.held = True
-            node.arg.add_reader(reference)
+            if not node.arg.readers or node.arg.readers[-1] is not reference:     # it may be held again and again
+                node.arg.add_reader(reference)
 
     def stands_for(self, tensor: Any) -> bool:
         """Whether a tensor is a leaf at the node it stands for."""

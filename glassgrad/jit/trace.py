@@ -29,6 +29,7 @@ from glassgrad.engine.schedule_key import Normal, scalar_bytes
 from glassgrad.jit.guards import Binding, Walk
 from glassgrad.jit.values import PLAIN, is_nest, mapped, tensors_of
 from glassgrad.tensor.autograd.leaves import cut_off, hold, holders, is_cut_off, is_held
+from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
 from glassgrad.tensor.formulas.indexing import VIEWS
 from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.tensor import Tensor, class_of_results
@@ -124,7 +125,7 @@ class TracedCall:
         lazy = [(t, t.uop, as_buffer(t)) for t, p in zip(walk.tensors, walk.paths) if p in self.moving and is_lazy(t)]
         first, dice = streams.count, random.getstate()
         self.seed = streams.seed
-        with record(s.name for s in symbols) as self.trace:
+        with noting_tensors(), record(s.name for s in symbols) as self.trace:
             for tensor, _, node in lazy:         # read as an argument would be
                 tensor.uop = node
                 hold(tensor)

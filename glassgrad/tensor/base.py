@@ -85,7 +85,7 @@ class TensorBase:
         if file is not None:
             self.uop = stored(self.uop, self.device, file)
         hold(self)
-        if capture.open_traces:
+        if no_gradient.open_blocks:
             capture.note_made(self)
         if requires_grad is not None:
             self.requires_grad = requires_grad
@@ -97,12 +97,12 @@ class TensorBase:
             return self._kin(*others)._with_device(uop, self, others)
         made = _create(self.__class__)
         made.uop, made._grad, made._requires_grad, made._device = uop, None, None, self._device
-        if no_gradient.open_blocks and (ended := no_gradient.cut(uop)) is not None:
-            made.uop, made._requires_grad, uop = ended, False, ended
+        if no_gradient.open_blocks:
+            if (ended := no_gradient.cut(uop)) is not None:
+                made.uop, made._requires_grad, uop = ended, False, ended
+            capture.note_made(made)
         if uop.op is o.BUFFER:
             uop.arg.add_reader(ref(made))
-        if capture.open_traces:
-            capture.note_made(made)
         return made
 
     def _with_device(self, uop: UOp, first: TensorBase, others: tuple[Any, ...]) -> Self:
@@ -121,7 +121,7 @@ class TensorBase:
         made.uop, made._grad, made._requires_grad, made._device = uop, None, None, None
         if uop.op is o.BUFFER:
             uop.arg.add_reader(ref(made))
-        if capture.open_traces:
+        if no_gradient.open_blocks:
             capture.note_made(made)
         return made
 

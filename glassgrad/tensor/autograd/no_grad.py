@@ -8,15 +8,16 @@ that writing to it (`weight[0].fill_(0)`) still reaches the tensor it is a view 
 from __future__ import annotations
 
 import threading
-from contextlib import ContextDecorator
+from collections.abc import Iterator
+from contextlib import ContextDecorator, contextmanager
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.uop import UOp
 
-__all__ = ["cut", "ended", "inside", "is_cut", "no_grad", "uncut"]
+__all__ = ["cut", "ended", "inside", "is_cut", "no_grad", "traced", "uncut"]
 
-open_blocks = 0                  # in all threads; while there are none, nobody asks further
+open_blocks = 0                  # blocks, and traces of the jit, in all threads; while there are none, nothing is asked
 _counting = threading.Lock()
 
 
@@ -57,6 +58,20 @@ class no_grad(ContextDecorator):
         _blocks.depth += by
         with _counting:
             open_blocks += by
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """A block in which tensors that are made are noted (engine/capture.py): it counts among the open ones, so that
+    making a tensor has one thing to ask."""
+    global open_blocks
+    with _counting:
+        open_blocks += 1
+    try:
+        yield
+    finally:
+        with _counting:
+            open_blocks -= 1
 
 
 def inside() -> bool:
