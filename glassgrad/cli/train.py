@@ -108,7 +108,7 @@ class Writer:
     def __init__(self, characters: int, length: int = 64, width: int = 96, layers: int = 3):
         self.length = length
         self.characters, self.places = nn.Embedding(characters, width), nn.Embedding(length, width)
-        self.blocks = [_Block(width) for _ in range(layers)]
+        self.blocks = [_TransformerBlock(width) for _ in range(layers)]
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, characters)
 
     def __call__(self, text: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ class Writer:
         return self.head(self.norm(x))
 
 
-class _Block:
+class _TransformerBlock:
     def __init__(self, width: int, heads: int = 4):
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)

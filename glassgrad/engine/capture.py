@@ -13,7 +13,7 @@ from glassgrad.base.errors import JitError
 from glassgrad.compiler.graph.symbolic import LengthComparison, Symbol, on_binding, on_comparing, on_reading
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.executable import Ready
-from glassgrad.engine.schedule_key import Normal
+from glassgrad.engine.schedule_key import NormalizedGraph
 
 
 class RunCheck(Protocol):
@@ -32,7 +32,7 @@ class RunCheck(Protocol):
 class Record:
     """One schedule that ran: its compiled form, the graph it ran for, and the buffers it made."""
     ready: Ready
-    normal: Normal
+    normal: NormalizedGraph
     results: list[UOp]
 
 

@@ -23,7 +23,7 @@ from glassgrad.engine.memory_plan import Life, MemoryUse, place
 from glassgrad.engine.profile import profiling
 from glassgrad.engine.registry import registry
 from glassgrad.engine.report import check_kernel, report_kernel, report_run, show_source
-from glassgrad.engine.schedule_key import Normal, scalar_bytes
+from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
 from glassgrad.runtime.devices import Device
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Ready:
         scratch = max((s.plan.scratch for s in self.segments), default=0)
         return MemoryUse(given, made, sum(total for _, total, _ in self.arenas), scratch)
 
-    def run(self, normal: Normal, free: Collection[UOp] = (), into: Buffer | None = None) -> list[UOp]:
+    def run(self, normal: NormalizedGraph, free: Collection[UOp] = (), into: Buffer | None = None) -> list[UOp]:
         """Compute the graph's sinks; new buffers for each. A sink that is one of the `free` buffers with a part
         replaced has its memory, and is its node from now on; `into` is where the only one goes."""
         planned = self.planned

@@ -30,7 +30,7 @@ from glassgrad.engine.executable import Ready
 from glassgrad.engine.in_place import free_sources, piece_of
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.registry import registry
-from glassgrad.engine.schedule_key import Normal, normalise, scalar_bytes, with_params
+from glassgrad.engine.schedule_key import NormalizedGraph, normalise, scalar_bytes, with_params
 from glassgrad.runtime.devices import Device
 
 _VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH)
@@ -142,7 +142,7 @@ class _Known:
 _known: dict[Any, _Known] = {}
 
 
-def _find(normal: Normal, device: str) -> Ready:
+def _find(normal: NormalizedGraph, device: str) -> Ready:
     """The compiled schedule of a graph: made once for its structure and constants."""
     mode = (kernel_mode(), device)
     known = _known.get((mode, normal.key))
@@ -165,10 +165,10 @@ def _find(normal: Normal, device: str) -> Ready:
     return known.general
 
 
-def _schedule(normal: Normal, scalars: Sequence[int], device: str) -> Schedule:
+def _schedule(normal: NormalizedGraph, scalars: Sequence[int], device: str) -> Schedule:
     return make_schedule(*with_params(normal, scalars), device)
 
 
-def _prepare(normal: Normal, scalars: tuple[int, ...], device: str) -> Ready:
+def _prepare(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> Ready:
     GlobalCounters.schedules += 1
     return Ready(_schedule(normal, scalars, device), scalars, len(normal.buffers))

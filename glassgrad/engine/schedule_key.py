@@ -1,4 +1,4 @@
-"""A graph without its buffers: the key by which schedules are found again. In: sinks. Out: `Normal`.
+"""A graph without its buffers: the key by which schedules are found again. In: sinks. Out: `NormalizedGraph`.
 
 Buffers, scalar cells and float constants are lifted out, in the order a walk meets them; what is left is structure.
 Two training steps on new batches have the same structure, so the second needs no scheduling. A slice that is one piece
@@ -23,7 +23,7 @@ from glassgrad.compiler.graph.uop import UOp
 
 
 @dataclass(eq=False)
-class Normal:
+class NormalizedGraph:
     """Structure and what was lifted out of it."""
     key: tuple[Any, ...]
     order: list[UOp]
@@ -42,7 +42,7 @@ class Normal:
 _LIFTED = frozenset((o.BUFFER, o.CONST, o.SCALAR, o.DETACH))
 
 
-def normalise(sinks: Sequence[UOp]) -> Normal:
+def normalise(sinks: Sequence[UOp]) -> NormalizedGraph:
     """Take a graph apart into structure and leaves."""
     order = toposort(sinks)
     place: dict[UOp, int] = {}
@@ -84,7 +84,7 @@ def normalise(sinks: Sequence[UOp]) -> Normal:
             rows.append((op, n.dtype))
         else:
             rows.append((op, n.dtype, type(n.arg), struct.pack("d", n.arg) if n.dtype.kind == "f" else n.arg))
-    return Normal((*rows, *map(at, sinks)), order, sinks, buffers, addresses, cells, list(symbols), constants)
+    return NormalizedGraph((*rows, *map(at, sinks)), order, sinks, buffers, addresses, cells, list(symbols), constants)
 
 
 def _piece(node: UOp, pieces: dict[UOp, int]) -> int | None:
@@ -97,7 +97,7 @@ def _piece(node: UOp, pieces: dict[UOp, int]) -> int | None:
     return None if start is None else begin + start * node.dtype.itemsize
 
 
-def with_params(normal: Normal, scalars: Sequence[int]) -> tuple[list[UOp], list[UOp]]:
+def with_params(normal: NormalizedGraph, scalars: Sequence[int]) -> tuple[list[UOp], list[UOp]]:
     """The sinks over PARAMs: slots are buffers, cells, variables, and the constants numbered in `scalars`."""
     constants = [normal.constants[i] for i in scalars]
     first = len(normal.buffers) + len(normal.cells)

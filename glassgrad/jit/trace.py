@@ -25,7 +25,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import Record, record
 from glassgrad.engine.realize import is_result
-from glassgrad.engine.schedule_key import Normal, scalar_bytes
+from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
 from glassgrad.jit.guards import Binding, Walk
 from glassgrad.jit.values import PLAIN, is_nest, mapped, tensors_of
 from glassgrad.tensor.autograd.leaves import cut_off, hold, holders, is_cut_off, is_held
@@ -505,7 +505,7 @@ def _line_using(record: Record, constant: UOp) -> str:
     return str(user.line or "an unknown line")
 
 
-def _first_difference(normal: Normal, earlier: tuple[Any, ...]) -> str:
+def _first_difference(normal: NormalizedGraph, earlier: tuple[Any, ...]) -> str:
     nodes = [n for n in normal.order if n.op is not o.DETACH]            # a row of the key each
     for node, row, was in zip(nodes, normal.key, earlier):
         if row != was:

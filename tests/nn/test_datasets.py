@@ -285,7 +285,7 @@ def small(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Da
     monkeypatch.setattr(datafiles, "cache_folder", lambda: tmp_path / "cache")
     places = datafiles.places
     monkeypatch.setattr(datafiles, "places", lambda: (
-        datafiles.Place(tmp_path / "shared") if place.path.name == "data" and not place.ours else place
+        datafiles.DataFolder(tmp_path / "shared") if place.path.name == "data" and not place.ours else place
         for place in places()))
     files = tuple(DataFile(name, len(packed[name]), digest(packed[name]), digest(contents[name]))
                   for name in contents)

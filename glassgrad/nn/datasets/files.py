@@ -135,7 +135,7 @@ def digits_arrays() -> Arrays:
 
 
 @dataclass(frozen=True)
-class Place:
+class DataFolder:
     """A folder to look into; `ours` says that we may remove a broken file from it."""
     path: Path
     ours: bool = False
@@ -151,16 +151,16 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "glassgrad" / "data"
 
 
-def places() -> Iterator[Place]:
+def places() -> Iterator[DataFolder]:
     """The folders that are searched, in order."""
     if own := os.environ.get("GLASSGRAD_DATA"):
         if not Path(own).expanduser().is_dir():
             notice(f"GLASSGRAD_DATA={own} is not a folder; looking elsewhere")
-        yield Place(Path(own).expanduser())
-    yield Place(cache_folder(), ours=True)
+        yield DataFolder(Path(own).expanduser())
+    yield DataFolder(cache_folder(), ours=True)
     checkout = Path(__file__).resolve().parents[3]
     if (checkout / "pyproject.toml").exists():
-        yield Place(checkout.parent / "shared" / "data")
+        yield DataFolder(checkout.parent / "shared" / "data")
 
 
 def whereabouts(dataset: DataSet) -> str:

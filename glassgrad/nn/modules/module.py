@@ -21,7 +21,7 @@ from typing import Any
 from glassgrad.base.errors import InputError
 from glassgrad.base.settings import Context, settings
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.nn.modules.object_tree import Place, walk
+from glassgrad.nn.modules.object_tree import ObjectPart, walk
 from glassgrad.nn.state.state_dict import Loaded, get_state_dict, load_state_dict
 from glassgrad.tensor.tensor import Tensor
 
@@ -220,11 +220,11 @@ class Module:
         return f"{type(self).__name__}(" + ("\n" + "\n".join(rows) + "\n" if rows else "") + ")"
 
 
-def _is_buffer(place: Place) -> bool:
+def _is_buffer(place: ObjectPart) -> bool:
     return isinstance(place.holder, Module) and place.key in place.holder.buffer_names
 
 
-def _is_parameter(place: Place) -> bool:
+def _is_parameter(place: ObjectPart) -> bool:
     if place.value.dtype not in dtypes.floats or _is_buffer(place):
         return False
     known = isinstance(place.holder, Module) and \

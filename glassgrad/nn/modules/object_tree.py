@@ -16,14 +16,14 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.base import TensorBase
 
-__all__ = ["Place", "walk"]
+__all__ = ["ObjectPart", "walk"]
 
 # never looked into: they hold no part of a model, or very much that is none
 _OPAQUE = (str, bytes, bytearray, bool, int, float, complex, type(None), type, ModuleType, FunctionType,
            BuiltinFunctionType, MethodType, TensorBase, UOp, DType)
 
 
-class Place(NamedTuple):
+class ObjectPart(NamedTuple):
     """A value and where it was found: `holder[key]`, or the attribute `key` of `holder`; None for the root itself."""
     name: str
     value: Any
@@ -31,14 +31,14 @@ class Place(NamedTuple):
     key: Any
 
 
-def walk(root: Any, prefix: str, wanted: Callable[[Any], bool]) -> Iterator[Place]:
+def walk(root: Any, prefix: str, wanted: Callable[[Any], bool]) -> Iterator[ObjectPart]:
     """Every value inside that is wanted, in the order of attributes and items.
 
     >>> [(p.name, p.value) for p in walk({"a": [1, 2], "b": (3,)}, "", lambda value: isinstance(value, int))]
     [('a.0', 1), ('a.1', 2), ('b.0', 3)]
     """
     inside: set[int] = set()                                # ids of the objects that lead to where we are
-    waiting: list[Place | int] = [Place(prefix, root, None, None)]
+    waiting: list[ObjectPart | int] = [ObjectPart(prefix, root, None, None)]
     while waiting:
         place = waiting.pop()
         if isinstance(place, int):
@@ -49,7 +49,7 @@ def walk(root: Any, prefix: str, wanted: Callable[[Any], bool]) -> Iterator[Plac
             holder, before = place.value, place.name
             inside.add(id(holder))
             waiting.append(id(holder))
-            parts = [Place(f"{before}{key}.", value, holder, key) for key, value in _parts(holder)]
+            parts = [ObjectPart(f"{before}{key}.", value, holder, key) for key, value in _parts(holder)]
             waiting.extend(reversed(parts))
 
 

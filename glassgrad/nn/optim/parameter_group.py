@@ -28,7 +28,7 @@ def itself(value: Any) -> float:
     return float(value)
 
 
-class _Held:
+class _SharedSetting:
     """A tensor with a number in it, and which number, as long as nobody else gave the tensor a new value."""
     __slots__ = ("tensor", "node", "value")
 
@@ -37,7 +37,7 @@ class _Held:
 
     def __reduce__(self) -> Any:
         """For pickles and copies, in which the tensor stands for another node."""
-        return _Held, (self.tensor, self.value if self.tensor.uop is self.node else self.tensor.item())
+        return _SharedSetting, (self.tensor, self.value if self.tensor.uop is self.node else self.tensor.item())
 
 
 class Group(MutableMapping[str, Any]):
@@ -60,14 +60,14 @@ class Group(MutableMapping[str, Any]):
         self._values, self._device, self._dtype = dict(values), device, dtype
         self._moving = {"lr"}
         self._switches = {key: value for key, value in values.items() if key != "params" and not _is_number(value)}
-        self._held: dict[tuple[str, Of], _Held] = {}
+        self._held: dict[tuple[str, Of], _SharedSetting] = {}
         rate = self._values["lr"]
         if isinstance(rate, Tensor):
             if rate.numel() != 1:
                 raise InputError("a learning rate is one number", given=f"a tensor of shape {rate.shape}",
                                  expected="a tensor with 1 element",
                                  fix="use one group of parameters per learning rate")
-            held = self._held["lr", itself] = _Held(rate, 0.0)
+            held = self._held["lr", itself] = _SharedSetting(rate, 0.0)
             held.node = None  # type: ignore[assignment]
 
     # -- as a dictionary -------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Group(MutableMapping[str, Any]):
         held = self._held.get((key, of))
         if held is None:
             value = of(self._values[key])
-            held = self._held[key, of] = _Held(self._stored(value), value)
+            held = self._held[key, of] = _SharedSetting(self._stored(value), value)
         return held.tensor
 
     def _stored(self, value: float) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.nn.modules.object_tree import Place, walk
+from glassgrad.nn.modules.object_tree import ObjectPart, walk
 from glassgrad.nn.state.formats.safetensors import METADATA, read_header, write_file
 from glassgrad.nn.state.formats.source import Readable, Source
 from glassgrad.nn.state.state_dict import compare, get_state_dict, put
@@ -118,7 +118,7 @@ def _tensors(model: Any, optimizer: Any) -> dict[str, Tensor]:
     return tensors
 
 
-def _numbers(optimizer: Any) -> list[Place]:
+def _numbers(optimizer: Any) -> list[ObjectPart]:
     """The plain numbers in an optimizer, and tuples of them, that can be set again."""
     return [place for place in walk(optimizer, "", _is_number) if _can_set(place)]
 
@@ -128,11 +128,11 @@ def _is_number(value: Any) -> bool:
     return all(type(number) in (bool, int, float) for number in several)
 
 
-def _can_set(place: Place) -> bool:
+def _can_set(place: ObjectPart) -> bool:
     return place.holder is not None and not isinstance(place.holder, tuple)
 
 
-def _set(place: Place, value: Any) -> None:
+def _set(place: ObjectPart, value: Any) -> None:
     if hasattr(place.holder, "__setitem__"):
         place.holder[place.key] = value
     else:

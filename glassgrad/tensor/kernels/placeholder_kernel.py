@@ -150,12 +150,13 @@ class Element(Value):
         found = self._of(value)
         before = self.memory.steps
         inside = tuple(s for s in _merged(found.steps, self.place.steps) if all(s is not b for b in before))
-        store = Store(self.memory.name, f"{self.text} = {found.cast(self.dtype).text};", found.loops | self.place.loops)
+        store = StoreStatement(self.memory.name, f"{self.text} = {found.cast(self.dtype).text};",
+                               found.loops | self.place.loops)
         return (*before, *_closed((*inside, store), ended))
 
 
 # -- programs --------------------------------------------------------------------------------------------------------
-class Store:
+class StoreStatement:
     """One writing of one element."""
 
     def __init__(self, memory: str, text: str, loops: frozenset[str]):

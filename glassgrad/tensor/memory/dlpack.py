@@ -22,12 +22,12 @@ class _Device(ctypes.Structure):
     _fields_ = [("kind", ctypes.c_int32), ("number", ctypes.c_int32)]
 
 
-class _Type(ctypes.Structure):
+class _DLDataType(ctypes.Structure):
     _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
 
 
-class _Array(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device", _Device), ("ndim", ctypes.c_int32), ("dtype", _Type),
+class _DLTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", _Device), ("ndim", ctypes.c_int32), ("dtype", _DLDataType),
                 ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
                 ("byte_offset", ctypes.c_uint64)]
 
@@ -41,9 +41,9 @@ class _Versioned(ctypes.Structure):
 
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_Managed._fields_ = [("array", _Array), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
+_Managed._fields_ = [("array", _DLTensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
 _Versioned._fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
-                       ("deleter", _Deleter), ("flags", ctypes.c_uint64), ("array", _Array)]
+                       ("deleter", _Deleter), ("flags", ctypes.c_uint64), ("array", _DLTensor)]
 
 CPU = 1
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
@@ -93,8 +93,8 @@ def give(memory: Any, shape: tuple[int, ...], dtype: DType, versioned: bool, cop
     sizes = (ctypes.c_int64 * max(1, len(shape)))(*shape)
     strides = (ctypes.c_int64 * max(1, len(shape)))(*_row_major(shape))
     code = _BFLOAT if dtype is dtypes.bfloat16 else _CODES[dtype.kind]
-    array = _Array(ctypes.addressof(memory), _Device(CPU, 0), len(shape),
-                   _Type(code, dtype.bits if code != _CODES["b"] else 8, 1),
+    array = _DLTensor(ctypes.addressof(memory), _Device(CPU, 0), len(shape),
+                   _DLDataType(code, dtype.bits if code != _CODES["b"] else 8, 1),
                    ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64)),
                    ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)), 0)
     managed: Any = _Versioned(_MAJOR, 0, None, _taken_back, _COPIED if copied else 0, array) if versioned else \
