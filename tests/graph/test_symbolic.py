@@ -426,7 +426,7 @@ this variable has a value already
     (lambda: int(Variable("v", 2, 9) + 1), """\
 a variable has no value yet
   given:    Variable("v", 2, 9)
-  expected: a value when a size is asked for
+  expected: a value when a size is read
   fix:      bind it: v.bind(2)"""),
     (lambda: Tensor.zeros(Variable("v", 2, 9)), """\
 a variable has no value yet
