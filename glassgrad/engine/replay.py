@@ -89,6 +89,7 @@ class Replay:
             first += ready.slots
         uses = self._without_unread(uses, {*outside, *[n for record in trace.records for n in record.results
                                                        if any(n.arg is flag.buffer for flag in trace.flags)]})
+        self._memory_of.clear()                               # the trace's own buffers are not kept
         self.operations = sum(program.operations for _, program, _, _ in uses)
         self.bytes = sum(program.bytes for _, program, _, _ in uses)
         self._make_plans(uses)

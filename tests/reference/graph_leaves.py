@@ -20,6 +20,10 @@ class Stored:
 
     def __init__(self, shape: tuple[int, ...], dtype: DType, device: str | None = None):
         self.shape, self.dtype, self.device = shape, dtype, device
+        self.readers: list[object] = []
+
+    def add_reader(self, reference: object) -> None:
+        self.readers.append(reference)
 
     def add_reader(self, reference: object) -> None:
         """Nothing is written over here, so who reads it does not matter."""

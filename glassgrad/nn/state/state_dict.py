@@ -25,7 +25,7 @@ __all__ = ["Loaded", "compare", "get_parameters", "get_state_dict", "load_state_
 MOST_ROWS = 100         # of each kind, that a message shows
 
 
-def get_state_dict(obj: Any, prefix: str = "", tensor_type: type = Tensor) -> dict[str, Any]:
+def get_state_dict(obj: Any, prefix: str = "", tensor_type: type | tuple[type, ...] = Tensor) -> dict[str, Any]:
     """Every tensor in a model under its dotted name: attributes, lists, tuples, dicts and what is in them.
 
     >>> class Model:
@@ -33,8 +33,9 @@ def get_state_dict(obj: Any, prefix: str = "", tensor_type: type = Tensor) -> di
     >>> list(get_state_dict(Model()))
     ['layers.0', 'layers.1.bias']
     """
-    if not isinstance(tensor_type, type):
-        raise checks.cannot_take("get_state_dict", "tensor_type", tensor_type, "a type",
+    kinds = tensor_type if isinstance(tensor_type, tuple) else (tensor_type,)
+    if not all(isinstance(kind, type) for kind in kinds):
+        raise checks.cannot_take("get_state_dict", "tensor_type", tensor_type, "a type or a tuple of types",
                                  "see help(nn.state.get_state_dict)")
     checks.strings("get_state_dict", prefix=prefix)
     found: dict[str, Any] = {}
