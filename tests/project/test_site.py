@@ -27,7 +27,7 @@ CONFIGURATION = (ROOT / "mkdocs.yml").read_text()
 
 
 def test_the_navigation_has_every_page_once() -> None:
-    listed = re.findall(r"([\w/]+\.md)$", CONFIGURATION[CONFIGURATION.index("\nnav:"):], re.M)
+    listed = re.findall(r"([\w/-]+\.md)$", CONFIGURATION[CONFIGURATION.index("\nnav:"):], re.M)
     assert sorted(listed) == sorted(p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md"))
 
 

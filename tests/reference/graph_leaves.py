@@ -23,9 +23,6 @@ class Stored:
         self.readers: list[object] = []
 
     def add_reader(self, reference: object) -> None:
-        self.readers.append(reference)
-
-    def add_reader(self, reference: object) -> None:
         """Nothing is written over here, so who reads it does not matter."""
 
 
