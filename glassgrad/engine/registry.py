@@ -37,9 +37,7 @@ class Registry:
         self.leaves: NodeTable[Tensors] = NodeTable()       # leaf tensors that stand for the node
         self.former: NodeTable[Tensors] = NodeTable()       # that stood for it and have the same value at another node
         self.replaced: NodeTable[Tensors] = NodeTable()     # that stood for it and were given another value
-        self.computed: NodeTable[Tensors] = NodeTable()     # computed tensors whose `grad` is wanted
         self.jitted: NodeTable[bool] = NodeTable()          # made by a jitted call: no gradient passes
-        self.written: NodeTable[bool] = NodeTable()         # got its value by a write through a view
         self.foreign: NodeTable[bool] = NodeTable()         # memory that another library may write to
         self.losses: Tensors = []                           # where `backward` started since they were last taken
         self.assigned: dict[int, weakref.ref[Any]] = {}     # tensors with a new value that is not computed yet
@@ -81,7 +79,7 @@ class Registry:
     def rewritten(self, node: UOp) -> UOp:
         """This BUFFER's contents are another value from now on: only its leaves are what they were."""
         node.arg.version += 1
-        for table in (self.values, self.replaced, self.computed, self.jitted, self.written):
+        for table in (self.values, self.replaced, self.jitted):
             table.pop(node)
         return node
 

@@ -30,9 +30,10 @@ from glassgrad.jit.guards import Guards
 from glassgrad.jit.trace import BufferSource, TracedCall, add_gradient, as_buffer, is_lazy, shows_another
 from glassgrad.jit.values import NestForm, SymbolNames, tensors_of
 from glassgrad.runtime.devices import Device
-from glassgrad.tensor.autograd.leaves import RESET, UnreadGradient, cut_off, hold, leaf_row
+from glassgrad.tensor.autograd.leaves import RESET, UnreadGradient, cut_off, leaf_row
 from glassgrad.tensor.evaluate import computed_array
 from glassgrad.tensor.formulas.random_numbers import streams
+from glassgrad.tensor.memory.storage import is_shared, shares_with, storage_of
 from glassgrad.tensor.tensor import Tensor, class_of_results
 
 __all__ = ["STALE", "CapturedCall"]
@@ -162,7 +163,8 @@ class ResultsInPlace:
             for row in self._moved:
                 self._hand_out(row, found[row.number], seen)
                 known.add(id(row.node))
-            self._moved, self.disturbed = [], False
+            # while a tensor has views, it gets new memory at each call, and they get nodes over that
+            self._moved, self.disturbed = [], any(is_shared(found[row.number]) for row in self._weights)
             seen[len(found):] = [row.gradient for row in self._gradients]
             self._buffers = [row.node.arg for row in self._weights if row.node is not None]
             self.counted = [buffer for buffer in self._buffers if buffer.dtype.kind != "f"]
@@ -175,8 +177,8 @@ class ResultsInPlace:
         if row.weight is None:
             row.gradient = tensor._grad = UnreadGradient(partial(_moved, row.view, node))
         else:
-            tensor.uop = row.weight.node = seen[row.number] = node
-            hold(tensor)
+            row.weight.node = seen[row.number] = node
+            tensor._rebound(node)
             self.replay.bind(row.weight.symbol, node.arg.address)
         if row.replacing is not None:
             row.replacing.copied.value = 0
@@ -209,6 +211,7 @@ class CapturedCall:
         shown = {symbols.get(base) for base in traced.shown_bases()}
         self.shown = [w for w in self.weights if w.symbol in shown]      # results are views of these, as they were
         self.after = [(traced.numbers[id(t)], over_symbols(t.uop)) for t in traced.changed]
+        self.changed = [number for number, _ in self.after]      # tensors in sight that get another value
         self.grads = [(traced.numbers[id(t)], None if g is None else over_symbols(g.uop)) for t, g in traced.grads]
         self.argument_updates = [(i, over_symbols(node)) for i, node in traced.argument_updates]
         self.argument_grads = [(i, over_symbols(node)) for i, node in traced.argument_grads]
@@ -380,7 +383,8 @@ class CapturedCall:
             return None
         others = [t for i, t in enumerate(tensors) if i not in self.itself] if self.itself else tensors
         ids = {*map(id, others)}
-        if not ids.isdisjoint(map(id, found)) or any(shows_another(others[i]) for i, _ in self.argument_updates):
+        if not ids.isdisjoint(map(id, found)) or any(shows_another(others[i]) or shares_with(others[i], ids)
+                                                     for i, _ in self.argument_updates):
             return None
         return others
 
@@ -426,11 +430,14 @@ class CapturedCall:
         if circumstances != self.circumstances:
             self.circumstances = circumstances
             self.replay.prepare()
-        arguments, handed, known = [], self.handed, self.known
+        arguments, handed, known, changed = [], self.handed, self.known, self.changed
         for i, tensor in enumerate(tensors):
             node = tensor.uop
             if id(node) in known and not checked and self._arguments(tensors, found) is None:
                 self.why = _OTHERS_HANDED
+                return STALE
+            if changed and storage_of(tensor) is not None and shares_with(tensor, {id(found[n]) for n in changed}):
+                self.why = "it is handed a view of a tensor that it changes"
                 return STALE
             if node.op is not o.BUFFER:
                 node = as_buffer(tensor)
@@ -559,10 +566,11 @@ class ResultFrame:
             given = {**self.made(), **shown, **dict(zip(captured.inputs, arguments))}
         for (number, node, then), leaves in zip(self._after, self._after_leaves):
             tensor = found[number]
-            tensor.uop = node if node is not None else _moved(then, given.get(then.base, then.base), captured.names)
-            if node is None:
-                hold(tensor)
+            new = node if node is not None else _moved(then, given.get(then.base, then.base), captured.names)
+            if node is None or storage_of(tensor) is not None:
+                tensor._rebound(new)
             else:                                # a leaf, and the latest reader
+                tensor.uop = new
                 reference, readers = weakref.ref(tensor), node.arg.readers
                 leaves[:] = (reference,)
                 if not readers or readers[-1] is not reference:
@@ -610,8 +618,7 @@ class ResultFrame:
             tensor.grad = None if grad is None else tensor._with(
                 _moved(grad, given.get(grad.base, grad.base), captured.names))
         for i, node in captured.argument_updates:
-            tensors[i].uop = _moved(node, given.get(node.base, node.base), captured.names)
-            hold(tensors[i])
+            tensors[i]._rebound(_moved(node, given.get(node.base, node.base), captured.names))
         for i, node in captured.argument_grads:
             add_gradient(tensors[i], tensors[i]._with(_moved(node, given.get(node.base, node.base), captured.names)))
 

@@ -30,8 +30,8 @@ from glassgrad.jit.guards import Binding, Walk
 from glassgrad.jit.values import PLAIN, is_nest, mapped, tensors_of
 from glassgrad.tensor.autograd.leaves import cut_off, hold, holders, is_cut_off, is_held
 from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
-from glassgrad.tensor.formulas.indexing import VIEWS
 from glassgrad.tensor.formulas.random_numbers import streams
+from glassgrad.tensor.memory.storage import follows, is_shared, leave, shares_with
 from glassgrad.tensor.tensor import Tensor, class_of_results
 
 __all__ = ["BufferSource", "TraceWork", "TracedCall", "add_gradient", "as_buffer", "difference", "is_lazy", "narrow",
@@ -145,12 +145,16 @@ class TracedCall:
             self.hidden = self._find_hidden()
             self._realize_left()
         self.streams = (first, streams.count)
+        for tensor in self.returned:             # results are values: a replay could not make views of them
+            if not self.was_there(tensor):
+                leave(tensor)
         own = {id(a): tensor for a, tensor in zip(self.arguments, originals)}
         self.places = {id(a): i for i, a in enumerate(self.arguments)}
         self.form = result
         self.result = mapped(result, lambda t: own.get(id(t), t))
         self._find_updates(views)
-        self.changed = [t for t, node, _, _ in self.before if self._is_changed(t, node)]
+        # views follow the tensor that they are views of, which is changed too
+        self.changed = [t for t, node, _, _ in self.before if self._is_changed(t, node) and not follows(t)]
         self.grads = [(t, t.grad) for t, _, grad, _ in self.before
                       if t.grad is not grad and id(t) in self.trace.touched]
         self.sources = self._sources()
@@ -201,7 +205,7 @@ class TracedCall:
             tensor = reference()
             if tensor is not None and id(tensor) not in apart:
                 earlier = self.trace.written.get(id(tensor)) or tensor.uop
-                if tensor.uop is not earlier or tensor in grads:
+                if tensor.uop is not earlier and not follows(tensor) or tensor in grads:
                     self._add(Before(tensor, earlier, old, tensor.requires_grad))
 
     def _add(self, before: Before) -> int:
@@ -283,8 +287,7 @@ class TracedCall:
         """Do to the arguments what was done to those that stood for them."""
         self._find_updates(views)
         for i, node in self.argument_updates:
-            originals[i].uop = node
-            hold(originals[i])
+            originals[i]._rebound(node)
         for i, node in self.argument_grads:
             add_gradient(originals[i], originals[i]._with(node))
         for tensor, original in zip(self.arguments, originals):
@@ -306,6 +309,8 @@ class TracedCall:
                 given = f"an argument of shape {tensor.shape} that it changes and also reads by another way"
             elif i in updated and shows_another(tensor):
                 given = f"an argument of shape {tensor.shape} that it assigns to, which is a view of another tensor"
+            elif i in updated and shares_with(tensor, {id(other) for other in originals}):
+                given = f"an argument of shape {tensor.shape} that it assigns to, and a view of it"
             if given:
                 raise JitError("a jitted function changes a tensor that it is handed and that is not the argument's "
                                "alone", given=given, expected="arguments that share nothing with what it changes, or "
@@ -546,12 +551,7 @@ def as_buffer(tensor: Tensor) -> UOp:
 
 def shows_another(tensor: Tensor) -> bool:
     """Whether it is a view of another tensor, so that assigning to it changes that one."""
-    node = tensor.uop
-    while node.op in VIEWS:
-        node = node.src[0]
-        if any(other is not tensor for other in holders((node,))):
-            return True
-    return False
+    return is_shared(tensor) and bool(tensor._steps)
 
 
 def add_gradient(tensor: Tensor, grad: Tensor) -> None:

@@ -21,12 +21,13 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine import capture
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd import no_grad as no_gradient
-from glassgrad.tensor.autograd.leaves import RESET, UnreadGradient, assigned, has_another_value, hold, is_held
+from glassgrad.tensor.autograd.leaves import RESET, UnreadGradient, hold
 from glassgrad.tensor.broadcast import number, plain_number, size_from, whole
 from glassgrad.tensor.formulas.bits import reread
 from glassgrad.tensor.memory.disk import on_disk, reread_in_place, stored
 from glassgrad.tensor.memory.file_mapping import of_file
 from glassgrad.tensor.memory.host_values import is_torch, read_value
+from glassgrad.tensor.memory.storage import Step, TensorStorage, share
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -52,12 +53,14 @@ def _as_bool(value: Any) -> bool:
 
 class TensorBase:
     """State and identity of a tensor: which node it stands for, its gradient, and whether it wants one."""
-    __slots__ = ("uop", "_grad", "_requires_grad", "_device", "__weakref__")
+    __slots__ = ("uop", "_grad", "_requires_grad", "_device", "_storage", "_steps", "__weakref__")
 
     uop: UOp
     _grad: Any               # a tensor, None, RESET, or an UnreadGradient
     _requires_grad: bool | None
     _device: str | None      # where constants are to live; what has memory knows for itself
+    _storage: TensorStorage | None         # what it shares with its views; unset until it is viewed
+    _steps: tuple[Step, ...]         # the movement ops from the storage's whole value to this tensor's
 
     def __init__(self, data: Any, device: str | None = None, dtype: DType | str | None = None,
                  requires_grad: bool | None = None):
@@ -112,6 +115,13 @@ class TensorBase:
             if isinstance(other, TensorBase) and other._device is not first._device:
                 place = first._shared_device(other) or place
         made._device = place
+        return made
+
+    def _view(self, uop: UOp) -> Self:
+        """A tensor that shows elements of this one: a write to either is seen by both."""
+        made = self._with(uop)
+        if not on_disk(uop.device):
+            share(made, self)
         return made
 
     @classmethod
@@ -349,14 +359,8 @@ class TensorBase:
         return self
 
     def _rebind(self, value: Self) -> Self:
-        """x += y: this tensor takes the new value; others that were computed from the old one keep it."""
-        leaf, earlier = is_held(self), self.uop
-        self.uop, self._device = value.uop, value._device
-        if leaf:
-            hold(self)
-            assigned(self)
-        has_another_value(self, earlier)
-        return self
+        """x += y: this tensor and its views take the new value (methods/assignment.py)."""
+        raise NotImplementedError
 
     # -- operands --------------------------------------------------------------------------------------------
     def _shared_device(self, other: TensorBase) -> str | None:

@@ -29,8 +29,8 @@ from glassgrad.tensor.autograd.leaves import assigned_within
 from glassgrad.tensor.memory.host_values import HostValue, numpy_dtype
 
 __all__ = ["canonical_device", "default_device", "copied", "store", "share", "shared", "taken", "realize", "schedule",
-           "Planned", "Step", "memory", "value_of", "bytes_of", "array_of", "computed_array", "number_in",
-           "few_numbers"]
+           "Planned", "Step", "memory", "value_of", "bytes_of", "array_of", "shown_array",
+           "computed_array", "number_in", "few_numbers"]
 
 
 # -- places --------------------------------------------------------------------------------------------------
@@ -248,12 +248,15 @@ def bytes_of(node: UOp, device: str) -> memoryview:
 
 
 def array_of(node: UOp, device: str) -> Any:
-    """The node's value as a NumPy array: shared memory if the node is a BUFFER, else an array of the caller's own,
-    because equal expressions share one node and its value."""
+    """The node's value as a NumPy array of the caller's own: values here never change, so no memory is shared."""
     import numpy
-    data = bytes_of(node, device)
-    return numpy.frombuffer(data if node.op is o.BUFFER else bytearray(data), node.dtype.format).reshape(
-        sizes_now(node.shape))
+    return numpy.frombuffer(bytearray(bytes_of(node, device)), node.dtype.format).reshape(sizes_now(node.shape))
+
+
+def shown_array(node: UOp, device: str) -> Any:
+    """The node's value as a read-only NumPy array; of a BUFFER in the host's memory, that memory itself."""
+    import numpy
+    return numpy.frombuffer(bytes_of(node, device).toreadonly(), node.dtype.format).reshape(sizes_now(node.shape))
 
 
 def computed_array(node: UOp, device: str) -> Any:

@@ -30,7 +30,6 @@ from glassgrad.tensor.autograd.leaves import (
     refuse_replaced,
     started_from,
     still_a_leaf,
-    written_with,
 )
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.autograd.training import Training, TrainingSwitch
@@ -40,6 +39,7 @@ from glassgrad.tensor.formulas.bits import refuse_bits
 from glassgrad.tensor.memory.host_values import HostValue, nest
 from glassgrad.tensor.memory.interop import InteropMixin
 from glassgrad.tensor.memory.sharding import ShardingMixin
+from glassgrad.tensor.memory.storage import applied, is_shared, leave, share, storage_of
 from glassgrad.tensor.methods.arithmetic import ArithmeticMixin
 from glassgrad.tensor.methods.assignment import AssignmentMixin
 from glassgrad.tensor.methods.casts import CastMixin
@@ -107,8 +107,13 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         Ops.BUFFER
         """
         checks.tensor_list("realize", others=others)
-        tensors: tuple[Tensor, ...] = written_with((self, *others))
+        tensors, views = _owners_first((self, *others))
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
+            if (storage := storage_of(t)) is not None and t._steps and t.uop is not node:
+                if is_shared(t):
+                    storage.keep()
+                else:
+                    leave(t)                     # a view of what is gone: it has a value of its own
             # equal values share one buffer; their gradients must not: two parameters of zeros stay two leaves
             wants = t._requires_grad is not False
             earlier, leaf = t.uop, wants and is_held(t)
@@ -116,6 +121,9 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
             hold(t)
             if leaf and t.uop is not earlier:
                 still_a_leaf(t, earlier)         # it is the same value
+        for view, owner in views:
+            view.uop = applied(view._steps, owner.uop)
+            hold(view)
         return self
 
     def schedule(self, *others: Tensor) -> running.Planned:
@@ -170,7 +178,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
 
     @data.setter
     def data(self, value: Tensor) -> None:
-        if value.uop is ended(self.uop):                            # x.data += 1 has written already
+        if (storage := storage_of(self)) is not None and storage_of(value) is storage:    # x.data += 1 has written
             return
         self.replace(value.detach())
         assigned(self)
@@ -370,7 +378,7 @@ for _name, _method in in_place_methods(Tensor):       # x.add_(1), from the sign
 
 
 class TensorValues(Tensor):
-    """What `x.data` is: x without its gradient. It takes new values for x; called, it shows x's memory."""
+    """What `x.data` is: a view of x without its gradient; called, it shows x's memory."""
     __slots__ = ("_owner",)
     _owner: Tensor
 
@@ -379,6 +387,7 @@ class TensorValues(Tensor):
         """A tensor's values."""
         made = cls._of_node(ended(owner.uop))
         made._owner, made._requires_grad, made._device = owner, False, owner._device
+        share(made, owner)
         return made
 
     def __call__(self) -> memoryview:
@@ -388,19 +397,11 @@ class TensorValues(Tensor):
         owner = getattr(self, "_owner", None)           # what is computed from values is a plain tensor
         return super()._with(uop, *others) if owner is None else owner._with(uop, *others)
 
-    def assign(self, value: Any = REQUIRED, **spelling: Any) -> Any:
-        value, = checks.spelled("assign", spelling, value=value)
-        return self._follow(self._owner.assign(value.detach() if isinstance(value, Tensor) else value))
-
     def replace(self, value: Any = REQUIRED, allow_shape_mismatch: bool = True, **spelling: Any) -> Any:
         value, = checks.spelled("replace", spelling, value=value)
-        return self._follow(self._owner.replace(value))
-
-    def _rebind(self, value: Any) -> Any:
-        return self._follow(self._owner._rebind(value.detach()))
-
-    def _follow(self, owner: Tensor) -> TensorValues:
-        self.uop = ended(owner.uop)
+        self._owner.replace(value)
+        self.uop = ended(self._owner.uop)
+        share(self, self._owner)
         return self
 
 
@@ -411,6 +412,20 @@ def class_of_results(tensor: Tensor) -> type[Tensor]:
     True
     """
     return tensor._owner.__class__ if isinstance(tensor, TensorValues) else tensor.__class__
+
+
+def _owners_first(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+    """What to compute for some tensors, and those that are then views of it. After `cache[3].assign(row)`, realizing
+    the row means the cache: the row is a view of its memory, and costs nothing more."""
+    found: dict[int, Tensor] = {}
+    views = []
+    for tensor in tensors:
+        storage = storage_of(tensor)
+        owners = storage.owners() if storage is not None and storage.written and tensor._steps else ()
+        if owners:
+            views.append((tensor, owners[0]))
+        found.update((id(t), t) for t in owners or (tensor,))
+    return list(found.values()), views
 
 
 def _restored(kind: type[Tensor], dtype: str, shape: tuple[int, ...], data: bytes, device: str,

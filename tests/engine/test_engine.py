@@ -153,7 +153,7 @@ def test_assigns_and_readers_in_every_order(order: int) -> None:
     for i in ([0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0])[order]:
         named[i].realize()
         assert named[i].tolist() == expected[i]
-    assert view.tolist() == [2.0, 3.0] and w.tolist() == [4.0, 3.0, 2.0]
+    assert view.tolist() == [3.0, 2.0] and w.tolist() == [4.0, 3.0, 2.0], "a view shows the present value"
 
 
 def test_swapping_two_tensors() -> None:

@@ -1,4 +1,4 @@
-"""x[i] = v writes the part alone where nobody knows the old value, and leaves that alone where somebody does."""
+"""x[i] = v writes the part alone where nothing else reads the old value, and leaves that alone where something does."""
 
 from __future__ import annotations
 
@@ -48,16 +48,19 @@ def test_parts_of_all_kinds(shape, key):
 
 
 KNOWN = {
-    "a lazy result": lambda x: x * 2, "a view": lambda x: x[1:], "a row": lambda x: x[0], "the same value": Tensor,
-    "detached": lambda x: x.detach(), "a sum": lambda x: x.sum(0), "an array": lambda x: x.numpy(),
-    "a list with a view": lambda x: [x.T], "bytes": lambda x: x.data(), "a result that was read": lambda x: (
-        lambda y: (y.numpy(), y)[1])(x + 1), "a replaced copy": lambda x: x.select_scatter(x[1] * 3, 0, 2),
+    "a lazy result": lambda x: x * 2, "a row times two": lambda x: x[0] * 2, "the same value": Tensor,
+    "the negative": lambda x: -x.detach(), "a sum": lambda x: x.sum(0), "an array": lambda x: x.numpy(),
+    "a shown array": lambda x: np.asarray(x), "a flipped copy": lambda x: x.flip(0), "bytes": lambda x: x.data(),
+    "a result that was read": lambda x: (lambda y: (y.numpy(), y)[1])(x + 1),
+    "a replaced copy": lambda x: x.select_scatter(x[1] * 3, 0, 2),
 }
+VIEWS = {"a view": lambda x: x[1:], "a row": lambda x: x[0], "detached": lambda x: x.detach(),
+         "a list": lambda x: [x.T]}
 
 
 @pytest.mark.parametrize("shape", [LARGE, SMALL], ids=str)
 @pytest.mark.parametrize("name", KNOWN)
-def test_who_knows_the_old_value_keeps_it(name, shape):
+def test_what_reads_the_old_value_keeps_it(name, shape):
     def values(known):
         known = known[0] if isinstance(known, list) else known
         return known.numpy().copy() if isinstance(known, Tensor) else np.array(known)
@@ -72,6 +75,21 @@ def test_who_knows_the_old_value_keeps_it(name, shape):
     expected[1:3] = expected[2:4] + 1
     np.testing.assert_array_equal(values(known), wanted)
     np.testing.assert_array_equal(x.numpy(), expected)
+
+
+@pytest.mark.parametrize("shape", [LARGE, SMALL], ids=str)
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_shows_the_new_value_and_costs_no_copy(name, shape):
+    x, expected = start(shape)
+    view, before = VIEWS[name](x), address(x)
+    for i in range(3):
+        x[i] = 5.0 + i
+        x.realize()
+        expected[i] = 5 + i
+    assert address(x) == before
+    shown = VIEWS[name](expected) if name != "detached" else expected
+    for mine, wanted in zip(view, shown) if isinstance(view, list) else [(view, shown)]:
+        np.testing.assert_array_equal(mine.numpy(), wanted)
 
 
 def test_a_result_computed_from_the_new_value_before_it_was_there():

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor.autograd.leaves import assigned, holders
+from glassgrad.tensor.autograd.leaves import holders
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["METHODS", "Write", "add_methods", "remove_methods"]
@@ -41,14 +41,11 @@ def after(self: UOp, *writes: Write) -> UOp:
     """
     here = Tensor(self)                  # it holds the node, so what is written there arrives here too
     for target, value in writes:
-        owners = holders((target,))
-        if not owners:                   # a view: its tensors are found from there
-            Tensor._of_node(target).assign(Tensor._of_node(value))
-            continue
-        new = Tensor._of_node(target).assign(Tensor._of_node(value)).uop
-        for owner in owners:
-            owner.replace(owner._with(new))
-            assigned(owner)
+        node = target
+        while not holders((node,)) and node.src:         # of a view, the tensors that it is a view of
+            node = node.src[0]
+        for owner in holders((node,)):
+            owner._view(target).assign(Tensor._of_node(value))
     return here.uop
 
 

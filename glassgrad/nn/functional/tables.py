@@ -96,7 +96,7 @@ def _shorten(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -
     rows = weight.detach()._slices_at(0, places)
     lengths = rows.abs().amax(-1, keepdim=True) if norm_type == float("inf") else \
         (rows.abs() ** norm_type).sum(-1, keepdim=True) ** (1 / norm_type)
-    table = weight.detach()
+    table = weight.detach().clone()
     table[places] = (lengths > max_norm).where(rows * (max_norm / (lengths + 1e-7)), rows)
     weight.assign(table)
     still_a_leaf(weight, old)

@@ -24,8 +24,7 @@ from glassgrad.engine.registry import Tensors, registry
 
 __all__ = ["RESET", "Leaf", "UnreadGradient", "assigned", "assigned_within", "cut_off", "distinct",
            "has_another_value", "hold", "holders", "is_cut_off", "is_held", "leaf_row", "leaves_among",
-           "refuse_cut_off", "refuse_replaced", "started_from", "still_a_leaf", "take_started",
-           "written_with"]
+           "refuse_cut_off", "refuse_replaced", "started_from", "still_a_leaf", "take_started"]
 
 
 class Leaf:
@@ -152,20 +151,6 @@ def refuse_cut_off(root: UOp) -> None:
                                 given=f"{node.dtype.name} values of shape {node.shape} that a jitted function computed "
                                 "from tensors with requires_grad=True", expected="backward() in the same function",
                                 fix="call backward() inside it, or let it return, or keep, value.detach()")
-
-
-# -- tensors written through views ----------------------------------------------------------------------------
-def written_with(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-    """These tensors, and those that were written through one of them: `cache[3].assign(row).realize()` means the cache.
-    The view then is a view of memory, and costs nothing."""
-    more: dict[int, Any] = {}
-    for tensor in tensors:
-        node = tensor.uop
-        while node.op.kind == o.Kind.MOVEMENT:
-            node = node.src[0]
-            if node in registry.written:
-                more.update((id(owner), owner) for owner in holders((node,)))
-    return (*tensors, *[t for t in more.values() if all(t is not other for other in tensors)]) if more else tensors
 
 
 # -- losses --------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.uop import UOp
 
-__all__ = ["cut", "ended", "inside", "is_cut", "no_grad", "traced", "uncut"]
+__all__ = ["cut", "ended", "inside", "no_grad", "traced"]
 
 open_blocks = 0                  # blocks, and traces of the jit, in all threads; while there are none, nothing is asked
 _counting = threading.Lock()
@@ -91,16 +91,3 @@ def cut(node: UOp) -> UOp | None:
 def ended(node: UOp) -> UOp:
     """A node's value, which no gradient passes."""
     return UOp(o.DETACH, node.dtype, (node,), _CUT)
-
-
-def is_cut(node: UOp) -> bool:
-    """Whether a block made this node."""
-    return node.op is o.DETACH and node.arg is _CUT
-
-
-def uncut(view: UOp, base: UOp) -> UOp:
-    """A view of `base` as it would be had no block cut it."""
-    if view is base:
-        return view
-    below = uncut(view.src[0], base)
-    return below if is_cut(view) else view if below is view.src[0] else UOp(view.op, view.dtype, (below,), view.arg)

@@ -20,8 +20,9 @@ from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.movement import along, movedim, pad_axis, part
 from glassgrad.tensor.formulas.order import key_of, largest_of, order_of
+from glassgrad.tensor.memory.storage import Step, applied, refuse_repeated
 
-__all__ = ["VIEWS", "argsort", "choose", "gather", "gather_known", "lookup", "product_at", "put", "repeat_movements",
+__all__ = ["argsort", "choose", "gather", "gather_known", "lookup", "product_at", "put",
            "replace_part", "replace_view", "rows_of", "scatter", "scatter_slices", "scatter_targets", "sort", "take",
            "topk", "true_indices", "unrows"]
 
@@ -157,22 +158,14 @@ def true_indices(mask: UOp, size: int) -> UOp:
 
 
 # -- writing -------------------------------------------------------------------------------------------------
-VIEWS = frozenset((o.RESHAPE, o.PERMUTE, o.SHRINK, o.FLIP))     # movements that show each element once, and no others
-
-
-def repeat_movements(view: UOp, x: UOp, other: UOp) -> UOp:
-    """The movements that lead from x to a view of it, over another node of x's shape."""
-    if view is x:
-        return other
-    return UOp(view.op, other.dtype, (repeat_movements(view.src[0], x, other),), view.arg)
-
-
-def replace_part(x: UOp, view: UOp, value: UOp) -> UOp:
-    """x with what a view of it shows replaced."""
+def replace_part(x: UOp, steps: tuple[Step, ...], value: UOp) -> UOp:
+    """x with what a view of it shows replaced; `steps` are the movement ops from x to the view."""
+    view = applied(steps, x, cuts=False)
     if is_plain_part(x, view):
         return replace_view(x, view, value)
-    places = counting(math.prod(x.shape), dtypes.int64).reshape(x.shape)
-    return put(x, repeat_movements(view, x, places), value)
+    places = applied(steps, counting(math.prod(x.shape), dtypes.int64).reshape(x.shape), cuts=False)
+    refuse_repeated(steps, places)
+    return put(x, places, value)
 
 
 def put(x: UOp, places: UOp, value: UOp, mode: str = "set") -> UOp:

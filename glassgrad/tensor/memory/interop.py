@@ -62,25 +62,31 @@ class InteropMixin(TensorBase):
 
     # -- NumPy -----------------------------------------------------------------------------------------------
     def numpy(self) -> Any:
-        """The values as a NumPy array; bfloat16 and fp8, which NumPy does not have, as float32.
+        """The values as a NumPy array of your own: writing to it changes no tensor. bfloat16 and fp8, which NumPy does
+        not have, come as float32.
 
         >>> Tensor([[1, 2], [3, 4]]).numpy()
         array([[1, 2],
                [3, 4]], dtype=int32)
         """
-        x = self if self.dtype.format == "e" or self.dtype.kind != "f" or self.dtype.bits >= 32 else \
-            self.cast(dtypes.float32)
+        x = self if self._in_numpy else self.cast(dtypes.float32)
         return running.array_of(x.uop, x.device)
 
+    @property
+    def _in_numpy(self) -> bool:
+        """Whether NumPy has this type."""
+        return self.dtype.format == "e" or self.dtype.kind != "f" or self.dtype.bits >= 32
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """The values for NumPy: `numpy.asarray(x)` shares the memory of what is computed, `numpy.array(x)` copies."""
-        array = self.numpy()
-        shared = self.uop.op is o.BUFFER and Device[self.device].memory.on_host
+        """The values for NumPy: `numpy.asarray(x)` shows the memory of what is computed, read-only; `numpy.array(x)`
+        copies."""
+        shared = not copy and self.uop.op is o.BUFFER and self._in_numpy and Device[self.device].memory.on_host
+        array = running.shown_array(self.uop, self.device) if shared else self.numpy()
         if dtype is not None and array.dtype != dtype:
             array, shared = array.astype(dtype), False
         if copy is False and not shared:
             raise ValueError("the values of this tensor cannot be an array without a copy")
-        return array.copy() if copy and shared else array
+        return array
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:  # type: ignore[override]
         """NumPy's functions of elements: a lazy tensor where there is such a method, else what NumPy makes of the

@@ -1,32 +1,30 @@
 """A tensor that takes another value: assign, replace, copy_. In, out: tensors.
 
-Here a name is given a new value; nothing that was computed from the old one changes, and views of it keep it too. So
-`x.add_(1)` is `x.assign(x.add(1))`, and `p.grad.zero_()` does what it says. Given to a view, the value goes to the
-tensor it is a view of: `x[2:4].assign(y)` is `x[2:4] = y`. `select_scatter` and its kin leave the tensor as it is and
-give the changed copy.
+A write gives a storage a new value: the tensor and all views of it show it, and nothing that was computed from the old
+one changes. So `x.add_(1)` is `x.assign(x.add(1))`, and `x[2:4].assign(y)` is `x[2:4] = y`. `replace` gives the name
+another storage instead. `select_scatter` and its kin leave the tensor as it is and give the changed copy.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from glassgrad.base.errors import DTypeError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes, promote
-from glassgrad.compiler.graph.uop import full
-from glassgrad.engine.capture import note_written
-from glassgrad.engine.registry import registry
+from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.autograd.leaves import assigned, distinct, has_another_value, hold, holders
-from glassgrad.tensor.autograd.no_grad import is_cut, uncut
+from glassgrad.tensor.autograd.leaves import assigned, distinct, has_another_value, hold, holders, is_held
 from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.broadcast import working_axis
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas.arithmetic import as_node, where
-from glassgrad.tensor.formulas.indexing import VIEWS, lookup, repeat_movements, replace_part
+from glassgrad.tensor.formulas.indexing import lookup, replace_part
 from glassgrad.tensor.formulas.movement import flatten
 from glassgrad.tensor.formulas.reductions import running as running_total
 from glassgrad.tensor.memory.disk import on_disk, write
+from glassgrad.tensor.memory.storage import applied, is_shared, leave, storage_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,8 +37,8 @@ class AssignmentMixin(TensorBase):
     __slots__ = ()
 
     def assign(self, value: Any = REQUIRED, **spelling: Any) -> Self:
-        """This tensor takes a new value, in its own shape and type. Tensors computed before keep the old one; but a
-        part of a tensor, such as `x[1:3]`, writes into x.
+        """This tensor and its views take a new value, in its own shape and type; of a view, such as `x[1:3]`, x takes
+        it there. Tensors computed before keep the old one.
 
         >>> x = Tensor([1, 2]); y = x * 10
         >>> x.assign(Tensor([3, 4])).tolist(), y.tolist()
@@ -68,55 +66,67 @@ class AssignmentMixin(TensorBase):
             write(self.uop, running.bytes_of(new.uop, new.device))
             return self
         self._shared_device(new)
-        if new.uop is not self.uop and self._written_through(new):
-            return self
-        self.replace(new)
-        if any(other is not self for other in holders((self.uop,))):     # a leaf's value: two leaves from now on
-            self.uop = distinct(self.uop)
-            hold(self)
-        assigned(self)
+        self._write(new, leaf=True)
         return self
 
-    def _written_through(self, new: Self) -> bool:
-        """A view's new value, in the tensors it is a view of: `cache[:, 3].assign(row)` changes the cache, as in
-        PyTorch and tinygrad. False where this tensor is no view of a tensor somebody has."""
-        node = self.uop
-        while node.op in VIEWS or node is not self.uop and is_cut(node):
-            node = node.src[0]
-            owners: list[Self] = [t for t in holders((node,)) if t is not self]
-            if owners:
-                seen = uncut(self.uop, node)
-                written = replace_part(node, seen, new.uop)
-                registry.written.set(written, True)
-                for owner in owners:
-                    owner.replace(owner._with(written))
-                    assigned(owner)
-                view = repeat_movements(seen, node, written)
-                self.uop, self._device = view, new._device
-                note_written(self)
-                return True
-        return False
+    def _write(self, new: Self, leaf: bool) -> None:
+        """Put a value of this tensor's shape and type where it and its views see it. A tensor that shows all of its
+        storage is a `leaf` afterwards, if that is wanted; others that were leaves still are."""
+        storage = storage_of(self)
+        if storage is None:
+            self._take(new.uop, new, leaf)
+            return
+        whole = replace_part(storage.whole(), self._steps, new.uop) if self._steps else new.uop
+        storage.written = True
+        for member in storage.live():
+            member._take(applied(member._steps, whole), new, leaf and member is self and not member._steps)
+        storage.forget()
+
+    def _rebound(self, node: UOp) -> None:
+        """A computed value for this tensor and its views."""
+        self._write(self._with(node), leaf=True)
+
+    def _take(self, node: UOp, new: Self, leaf: bool) -> None:
+        earlier, held = self.uop, is_held(self)
+        self.uop, self._device = node, new._device
+        if leaf or held:
+            # equal values share one node; two leaves do not
+            if any(other is not self for other in holders((node,))):
+                self.uop = distinct(node)
+            hold(self)
+            assigned(self)
+        elif node.op is o.BUFFER:
+            node.arg.add_reader(ref(self))
+        has_another_value(self, earlier)
 
     def _rebind(self, value: Self) -> Self:
-        """x += y and x[i] = y: as `assign`; but integers may become floats, where x is nobody's view."""
+        """x += y and x[i] = y: as `assign`; but integers may become floats, where x has no views."""
         if value.shape != self.shape:
             raise ShapeError("an operation in place keeps the shape", given=f"{self.shape} would become {value.shape}",
                              expected=f"something that broadcasts to {self.shape}",
                              fix="write x = x + y, which makes a new tensor")
         if value.dtype is not self.dtype and self.dtype.kind in ("f", value.dtype.kind):
             value = value.cast(self.dtype)
-        if value.dtype is self.dtype and self._written_through(value):
-            return self
-        return super()._rebind(value)
+        if value.dtype is not self.dtype:
+            if is_shared(self):
+                raise DTypeError("an operation in place keeps the type of a tensor that has views",
+                                 given=f"{self.dtype.name} would become {value.dtype.name}",
+                                 expected=f"values of {self.dtype.name}",
+                                 fix="write x = x + y, which makes a new tensor")
+            leave(self)
+        self._write(value, leaf=False)
+        return self
 
     def replace(self, value: Self = REQUIRED, allow_shape_mismatch: bool = True, **spelling: Any) -> Self:
-        """This tensor takes the place of another in the graph: its node, whatever shape and type that has.
+        """This tensor takes the place of another in the graph: its node, whatever shape and type that has. Views of it
+        keep the value they show.
 
         >>> Tensor([1, 2]).replace(Tensor([3.0])).tolist()
         [3.0]
         """
         value, = checks.spelled("replace", spelling, value=value)
         checks.tensors("replace", value=value)
+        leave(self)
         earlier, self.uop, self._device = self.uop, value.uop, value._device
         hold(self)
         has_another_value(self, earlier)
@@ -158,7 +168,7 @@ class AssignmentMixin(TensorBase):
 
     # -- parts replaced --------------------------------------------------------------------------------------
     def _replaced(self, index: tuple[Any, ...], source: Self) -> Self:
-        copy = self._with(self.uop.contiguous())         # no view: a view would pass the part on to its tensor
+        copy = self._with(self.uop)                      # no view, which would pass the part on to its tensor
         copy[index] = source                             # type: ignore[index]
         return copy
 

@@ -106,7 +106,7 @@ class ElementwiseMixin(TensorBase):
         >>> (x * x.detach()).sum().gradient(x)[0].tolist()
         [2.0]
         """
-        made = self._with(self.uop.detach())
+        made = self._view(self.uop.detach())
         made._requires_grad = False
         return made
 

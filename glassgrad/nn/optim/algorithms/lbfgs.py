@@ -89,7 +89,7 @@ class LBFGS(Optimizer):
                 break
             looked = 0
             if group["line_search_fn"]:
-                origin = [p.detach() for p in self.params]
+                origin = [p.detach().clone() for p in self.params]
                 found, looked = strong_wolfe(partial(self._looked, closure, origin, d),
                                              Point(0.0, loss, slope, gradient), t, group["max_eval"] - evaluations,
                                              _largest(d))

@@ -193,7 +193,7 @@ class EinsumMixin(TensorBase):
                 known[open_[0]] = n // product if product else 0
         flat = [name for axis in left for name in axis]
         x = self.uop.reshape([known[name] for name in flat]).permute([flat.index(n) for axis in right for n in axis])
-        return self._with(x.reshape([math.prod(known[n] for n in axis) for axis in right]))
+        return self._view(x.reshape([math.prod(known[n] for n in axis) for axis in right]))
 
 
 def _diagonals(x: UOp, term: str) -> tuple[UOp, str]:

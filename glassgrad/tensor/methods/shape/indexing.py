@@ -37,7 +37,7 @@ class IndexingMixin(TensorBase):
 
     def __getitem__(self, key: Any) -> Self:
         view, picks = self._basic(self._parts(key))
-        return self._with(lookup(view, picks) if picks else view)
+        return self._with(lookup(view, picks)) if picks else self._view(view)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """x[key] = value gives this tensor a new value; tensors computed from the old one keep it."""

@@ -155,7 +155,7 @@ class JoiningMixin(TensorBase):
         >>> Tensor(3).atleast_1d().tolist()
         [3]
         """
-        return self._with(_at_least(self.uop, 1)) if self.ndim < 1 else self
+        return self._view(_at_least(self.uop, 1)) if self.ndim < 1 else self
 
     def atleast_2d(self) -> Self:
         """A vector as a matrix of one row; a matrix, or more, as it is.
@@ -163,7 +163,7 @@ class JoiningMixin(TensorBase):
         >>> Tensor([1, 2]).atleast_2d().tolist()
         [[1, 2]]
         """
-        return self._with(_at_least(self.uop, 2)) if self.ndim < 2 else self
+        return self._view(_at_least(self.uop, 2)) if self.ndim < 2 else self
 
     def atleast_3d(self) -> Self:
         """A matrix as a block of depth 1, its last axis.
@@ -171,7 +171,7 @@ class JoiningMixin(TensorBase):
         >>> Tensor([[1, 2]]).atleast_3d().shape
         (1, 2, 1)
         """
-        return self._with(_at_least(self.uop, 3)) if self.ndim < 3 else self
+        return self._view(_at_least(self.uop, 3)) if self.ndim < 3 else self
 
     def broadcast_tensors(self, *others: Self) -> tuple[Self, ...]:
         """All of them in the shape that they would meet in.
@@ -180,7 +180,7 @@ class JoiningMixin(TensorBase):
         [[[1, 2], [1, 2]], [[3, 3], [4, 4]]]
         """
         tensors = _several(self, others, "broadcast_tensors")
-        return tuple(t._with(node) for t, node in zip(tensors, checks.broadcast_together([t.uop for t in tensors])))
+        return tuple(t._view(node) for t, node in zip(tensors, checks.broadcast_together([t.uop for t in tensors])))
 
     def meshgrid(self, *others: Self, indexing: str = "ij") -> tuple[Self, ...]:
         """A grid's coordinates from its axes: the first varies along rows ("ij") or columns ("xy").
@@ -227,7 +227,7 @@ class JoiningMixin(TensorBase):
 
     # -- apart -----------------------------------------------------------------------------------------------
     def _pieces(self, axis: int, cuts: Sequence[tuple[int, int]]) -> tuple[Self, ...]:
-        return tuple(self._with(part(self.uop, axis, start, stop)) for start, stop in cuts)
+        return tuple(self._view(part(self.uop, axis, start, stop)) for start, stop in cuts)
 
     def split(self, sizes: int | Sequence[int] = REQUIRED, dim: int = 0, **spelling: Any) -> tuple[Self, ...]:
         """Pieces of a size (the last may be smaller), or of the sizes given, along an axis.
@@ -325,7 +325,7 @@ class JoiningMixin(TensorBase):
         dim, = checks.spelled("unbind", spelling, dim=dim)
         axis = working_axis(dim, self.ndim, "unbind")
         x = self.uop
-        return tuple(self._with(squeeze(part(x, axis, i, i + 1), axis)) for i in range(self.shape[axis]))
+        return tuple(self._view(squeeze(part(x, axis, i, i + 1), axis)) for i in range(self.shape[axis]))
 
     def roll(self, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None, **spelling: Any) -> Self:
         """Elements moved along axes, those that leave at one end coming in at the other.
@@ -357,7 +357,7 @@ class JoiningMixin(TensorBase):
             raise ShapeError("the window does not fit the axis", given=f"size={size}, step={step} on an axis of {n}",
                              expected="a size of at most the axis, and a step of at least 1", fix="check the numbers")
         x = self.uop if self.ndim else self.uop.reshape((1,))
-        return self._with(x.window(axis, size, step))
+        return self._view(x.window(axis, size, step))
 
     # -- diagonals -------------------------------------------------------------------------------------------
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
@@ -372,7 +372,7 @@ class JoiningMixin(TensorBase):
             raise ShapeError("diagonal needs two axes", given=f"dim1={dim1}, dim2={dim2}, shape {self.shape}",
                              expected="two different axes of a matrix or a stack of them",
                              fix="write x.diagonal(0, -2, -1)")
-        return self._with(diagonal(self.uop, offset, row, column))
+        return self._view(diagonal(self.uop, offset, row, column))
 
     def diag(self, diagonal: int = 0) -> Self:
         """A matrix with this vector as a diagonal, `diagonal` places above (or below, negative) the main one; of a

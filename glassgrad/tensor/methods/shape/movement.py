@@ -57,7 +57,7 @@ class MovementMixin(TensorBase):
         sizes = shape_from(shape, "reshape")
         if any(n < 0 for n in sizes):
             sizes = _filled_in(x.shape, sizes)
-        return self._with(x.reshape(sizes))
+        return self._view(x.reshape(sizes))
 
     def view(self, *shape: Any, dtype: DType | None = None, **spelling: Any) -> Self:
         """The same as `reshape`, which never copies here; with a type, the same as `bitcast`.
@@ -99,11 +99,11 @@ class MovementMixin(TensorBase):
         first = resolve_axis(start_dim, len(shape), "flatten")
         last = resolve_axis(end_dim, len(shape), "flatten")
         if not shape:
-            return self._with(self.uop.reshape((1,)))
+            return self._view(self.uop.reshape((1,)))
         if last < first:
             raise AxisError("flatten needs its axes in order", given=f"start_dim={start_dim}, end_dim={end_dim}",
                             expected="start_dim at or before end_dim", fix="exchange them")
-        return self._with(self.uop.reshape(shape[:first] + (math.prod(shape[first:last + 1]),) + shape[last + 1:]))
+        return self._view(self.uop.reshape(shape[:first] + (math.prod(shape[first:last + 1]),) + shape[last + 1:]))
 
     def ravel(self) -> Self:
         """All elements as a vector; `flatten`.
@@ -111,7 +111,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([[1, 2]]).ravel().tolist()
         [1, 2]
         """
-        return self._with(self.uop.reshape((math.prod(self.shape),)))
+        return self._view(self.uop.reshape((math.prod(self.shape),)))
 
     def unflatten(self, dim: int = REQUIRED, sizes: Sequence[int] = REQUIRED, **spelling: Any) -> Self:
         """One axis as several; one of the sizes may be -1.
@@ -143,7 +143,7 @@ class MovementMixin(TensorBase):
         dim, = checks.spelled("squeeze", spelling, dim=dim)
         shape = self.uop.shape
         axes = resolve_axes(dim, len(shape), "squeeze")
-        return self._with(self.uop.reshape(tuple(n for i, n in enumerate(shape) if n != 1 or i not in axes)))
+        return self._view(self.uop.reshape(tuple(n for i, n in enumerate(shape) if n != 1 or i not in axes)))
 
     def unsqueeze(self, dim: int = REQUIRED, **spelling: Any) -> Self:
         """With a new axis of size 1 at `dim`.
@@ -154,7 +154,7 @@ class MovementMixin(TensorBase):
         dim, = checks.spelled("unsqueeze", spelling, dim=dim)
         shape = self.uop.shape
         axis = resolve_axis(dim, len(shape), "unsqueeze", extra=1)
-        return self._with(self.uop.reshape(shape[:axis] + (1,) + shape[axis:]))
+        return self._view(self.uop.reshape(shape[:axis] + (1,) + shape[axis:]))
 
     # -- order of axes ---------------------------------------------------------------------------------------
     def permute(self, *order: Any, **spelling: Any) -> Self:
@@ -170,7 +170,7 @@ class MovementMixin(TensorBase):
             raise AxisError("permute needs every axis exactly once",
                             given=f"permute{order} of a tensor of shape {self.uop.shape}",
                             expected=f"the axes 0 to {rank - 1} in some order", fix="name the missing axes")
-        return self._with(self.uop.permute(axes))
+        return self._view(self.uop.permute(axes))
 
     def transpose(self, dim0: int = 1, dim1: int = 0, **spelling: Any) -> Self:
         """Two axes exchanged.
@@ -195,7 +195,7 @@ class MovementMixin(TensorBase):
     def _exchanged(self, dim0: int, dim1: int) -> Self:
         rank = len(self.uop.shape)
         a, b = resolve_axis(dim0, rank, "transpose"), resolve_axis(dim1, rank, "transpose")
-        return self._with(transpose(self.uop, a, b))
+        return self._view(transpose(self.uop, a, b))
 
     def t(self) -> Self:
         """A matrix with rows and columns swapped; a vector as it is.
@@ -243,7 +243,7 @@ class MovementMixin(TensorBase):
         order = [i for i in range(rank) if i not in of]
         for at, axis in sorted(zip(to, of)):
             order.insert(at, axis)
-        return self._with(self.uop.permute(order) if rank else self.uop)
+        return self._view(self.uop.permute(order) if rank else self.uop)
 
     moveaxis = movedim
 
@@ -270,7 +270,7 @@ class MovementMixin(TensorBase):
             raise ShapeError("cannot expand to this shape", given=f"{x.shape} to {tuple(shape)}",
                              expected="the same sizes, where only axes of size 1 grow and new axes come first",
                              fix="reshape first, so that the axis to repeat has size 1")
-        return self._with(x.broadcast(sizes))
+        return self._view(x.broadcast(sizes))
 
     def expand_as(self, other: Self) -> Self:
         """Expanded to another tensor's shape.
@@ -338,7 +338,7 @@ class MovementMixin(TensorBase):
             raise ShapeError("cannot shrink to these bounds", given=f"{tuple(bounds)} of shape {shape}",
                              expected="one (start, stop) per axis with 0 <= start <= stop <= size",
                              fix="check the bounds")
-        return self._with(self.uop.shrink(parts))  # type: ignore[arg-type]
+        return self._view(self.uop.shrink(parts))  # type: ignore[arg-type]
 
     def narrow(self, dim: int = REQUIRED, start: int = REQUIRED, length: int = REQUIRED, **spelling: Any) -> Self:
         """A part of an axis.
@@ -354,7 +354,7 @@ class MovementMixin(TensorBase):
         if not 0 <= first <= first + length <= n:
             raise ShapeError("cannot shrink to these bounds", given=f"{(first, first + length)} of an axis of {n}",
                              expected="0 <= start <= start + length <= size", fix="check the bounds")
-        return self._with(part(self.uop, axis, first, first + length))
+        return self._view(part(self.uop, axis, first, first + length))
 
     def flip(self, *dims: Any, **spelling: Any) -> Self:
         """The order along these axes reversed.
@@ -446,7 +446,7 @@ class MovementMixin(TensorBase):
         if any(not 0 <= m <= n for n, m in zip(self.shape, sizes)):
             raise ShapeError("cannot shrink to these bounds", given=f"{sizes} of shape {self.shape}",
                              expected="sizes from 0 to those there are", fix="check the sizes")
-        return self._with(self.uop.shrink([(0, m) for m in sizes]))
+        return self._view(self.uop.shrink([(0, m) for m in sizes]))
 
     def _sizes_for(self, shape: tuple[Any, ...], what: str) -> tuple[int, ...]:
         wish = _one_row(shape)

@@ -1,0 +1,170 @@
+"""What a tensor and its views share. In: tensors, nodes. Out: `TensorStorage`, the tensors that show one value.
+
+A view shows elements of another tensor, and a write through any of them is seen by all of them; docs/design/
+views_and_memory.md says who sees what. Nodes never change, so a write makes a new value of the whole, and every live
+tensor of the storage gets the node that shows its part of that. Each holds the movement ops ("steps") that lead there.
+Does not know how a part is replaced: methods/assignment.py does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any
+from weakref import ref
+
+from glassgrad.base.errors import Bug, InputError
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.ops import Kind, Op
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.graph.view import ShapeTracker, View
+
+__all__ = ["Step", "TensorStorage", "applied", "follows", "is_shared", "leave", "refuse_repeated", "share",
+           "shares_with", "storage_of"]
+
+Step = tuple[Op, Any]                        # a movement op (or DETACH) and its argument
+_FEW = 8                                     # members that are listed before dead ones are dropped
+_ONE_TO_ONE = frozenset((o.RESHAPE, o.PERMUTE, o.SHRINK, o.FLIP, o.DETACH))
+
+
+class TensorStorage:
+    """The live tensors that show one value: it itself, and views of it."""
+    __slots__ = ("members", "written", "_kept")
+
+    def __init__(self) -> None:
+        self.members: list[ref[Any]] = []
+        self.written = False                 # a write made the present value: its tensor is computed before its views
+        self._kept: UOp | None = None        # the whole, where no member leads to it any more
+
+    def live(self) -> list[Any]:
+        """The tensors that show it now."""
+        return [t for t in (m() for m in self.members) if t is not None and t._storage is self]
+
+    def add(self, tensor: Any) -> None:
+        """One more tensor shows it."""
+        members = self.members
+        if len(members) >= _FEW:
+            members[:] = [m for m in members if m() is not None]
+        members.append(ref(tensor))
+
+    def owners(self) -> list[Any]:
+        """The live tensors that show the whole."""
+        return [t for t in self.live() if not t._steps]
+
+    def whole(self) -> UOp:
+        """The present value of all of it."""
+        found = None
+        for member in self.live():
+            root = _undone(member.uop, member._steps)
+            if root is not None and (found is None or not member._steps):
+                found = root
+        if found is None:
+            found = self._kept
+        if found is None:
+            raise Bug("a storage whose value no tensor leads to")
+        return found
+
+    def keep(self) -> None:
+        """A view is about to get memory of its own: hold the whole, unless a tensor that shows it all lives."""
+        if not self.owners():
+            self._kept = self.whole()
+
+    def forget(self) -> None:
+        """The members lead to the whole again."""
+        self._kept = None
+
+
+def storage_of(tensor: Any) -> TensorStorage | None:
+    """The storage that a tensor shares; None for one that was never viewed."""
+    try:
+        return tensor._storage  # type: ignore[no-any-return]
+    except AttributeError:
+        tensor._storage = None               # the next look is cheaper: a replay looks at its state in every call
+        return None
+
+
+def is_shared(tensor: Any) -> bool:
+    """Whether another live tensor shows the same storage."""
+    storage = storage_of(tensor)
+    return storage is not None and any(other is not tensor for other in storage.live())
+
+
+def follows(tensor: Any) -> bool:
+    """Whether a tensor is a view of a live one: giving that a value gives this one its own."""
+    storage = getattr(tensor, "_storage", None)
+    return storage is not None and bool(tensor._steps) and bool(storage.owners())
+
+
+def shares_with(tensor: Any, others: Set[int]) -> bool:
+    """Whether a tensor shows the storage of another that is among these, given by id."""
+    storage = getattr(tensor, "_storage", None)
+    return storage is not None and any(id(other) in others for other in storage.live() if other is not tensor)
+
+
+def share(view: Any, source: Any) -> None:
+    """`view`, whose node is movement ops over that of `source`, shows the storage of `source` from now on."""
+    storage = getattr(source, "_storage", None)
+    if storage is None:
+        storage = source._storage = TensorStorage()
+        source._steps = ()
+        storage.members.append(ref(source))
+    view._storage = storage
+    view._steps = source._steps + _steps(view.uop, source.uop)
+    storage.add(view)
+
+
+def leave(tensor: Any) -> None:
+    """The tensor has a value of its own from now on."""
+    if getattr(tensor, "_storage", None) is not None:
+        tensor._storage = None
+
+
+def _steps(node: UOp, below: UOp) -> tuple[Step, ...]:
+    found: list[Step] = []
+    while node is not below:
+        if not node.src:
+            raise Bug(f"{node} does not lead to the tensor that it is a view of")
+        found.append((node.op, node.arg))
+        node = node.src[0]
+    found.reverse()
+    return tuple(found)
+
+
+def _undone(node: UOp, steps: tuple[Step, ...]) -> UOp | None:
+    """The node below some steps; None where the node is not that."""
+    for op, arg in reversed(steps):
+        if node.op is not op or node.arg != arg:
+            return None
+        node = node.src[0]
+    return node
+
+
+def applied(steps: tuple[Step, ...], node: UOp, cuts: bool = True) -> UOp:
+    """The steps over a node; without those that only end gradients, where `cuts` is False."""
+    for op, arg in steps:
+        if cuts or op is not o.DETACH:
+            node = UOp(op, node.dtype, (node,), arg)
+    return node
+
+
+def refuse_repeated(steps: tuple[Step, ...], places: UOp) -> None:
+    """Raise where a view shows an element of its tensor more than once, or none. `places` are the steps over the number
+    of each element."""
+    if all(op in _ONE_TO_ONE for op, _ in steps):
+        return
+    if all(op.kind == Kind.MOVEMENT or op is o.DETACH for op, _ in steps) and not places.symbolic and all(
+            map(_one_to_one, ShapeTracker.of(places).simplify().views)):
+        return
+    raise InputError("this view cannot be written: several of its elements are one element of its tensor",
+                     given=f"a view of shape {places.shape}, made by {', '.join(op.name for op, _ in steps)}",
+                     expected="a view that shows each element once",
+                     fix="write to the tensor itself, or to a copy: view = view.clone()")
+
+
+def _one_to_one(view: View) -> bool:
+    """Whether no two elements of a view lie at one place."""
+    reach = 0
+    for stride, n in sorted((abs(s), n) for s, n in zip(view.strides, view.shape) if n > 1):
+        if stride <= reach:
+            return False
+        reach += stride * (n - 1)
+    return view.mask is None
