@@ -13,14 +13,14 @@ assert spec is not None and spec.loader is not None
 figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
-LINES = {"compiler": 11_030, "check": 900, "engine and runtime": 4_402, "tensor": 9_635, "nn": 6_490, "jit": 2_006,
-         "package": 37_335}
+LINES = {"compiler": 11_030, "check": 900, "engine and runtime": 4_410, "tensor": 9_640, "nn": 6_490, "jit": 2_010,
+         "package": 37_350}
 LONGEST_CHAIN = 5
 LARGEST_FOLDER = 16
 IMPORT_CIRCLES = 1
 NAMES_USED_TWICE = 0
 PRIVATE_USES = 0
-EXECUTED_LINES, EXECUTED_FILES = 5_270, 93
+EXECUTED_LINES, EXECUTED_FILES = 5_600, 100      # depends a little on the processor
 
 
 @pytest.mark.parametrize("part", LINES)
