@@ -291,7 +291,7 @@ the array is not in the host's memory
   expected: the CPU, 1
   fix:      move it to the CPU first"""
     with pytest.raises(DTypeError) as refused:
-        dlpack._dtype_of(dlpack._Type(5, 64, 1))
+        dlpack._dtype_of(dlpack._DLDataType(5, 64, 1))
     assert text(refused) == """\
 this DLPack type has no counterpart
   given:    code 5, 64 bits, 1 lanes

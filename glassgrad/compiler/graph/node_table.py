@@ -21,10 +21,10 @@ class NodeTable(Generic[V]):
 
     >>> from glassgrad.compiler.graph.uop import const
     >>> table: NodeTable[str] = NodeTable()
-    >>> node = const(2.0) * 3.0
-    >>> table.set(node, "six")
+    >>> node = const(2.6875) * 3.4375
+    >>> table.set(node, "nine")
     >>> table.get(node), node in table, len(table)
-    ('six', True, 1)
+    ('nine', True, 1)
     >>> del node
     >>> len(table)
     0

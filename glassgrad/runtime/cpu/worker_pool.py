@@ -289,8 +289,8 @@ class WorkerPool:
             if crew is not None:
                 crew.stop()
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing() and getattr(self, "_crew", None) is not None:
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:     # modules may be gone by then
+        if not finalizing() and getattr(self, "_crew", None) is not None:
             self.close()
 
 
