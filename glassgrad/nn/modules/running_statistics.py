@@ -1,4 +1,4 @@
-"""Values that a forward pass changed and nobody has computed yet: running means and variances. In, out: tensors.
+"""Values that a forward pass changed and that are not computed yet: running means and variances. In, out: tensors.
 
 A lazy running mean remembers the whole pass it came from. `optimizer.step()` computes the pending ones together
 with the parameters, so that the pass runs once; without an optimizer they are computed after a few passes, so that

@@ -1,4 +1,4 @@
-"""All schedules under PyTorch's name of the room: `from glassgrad.nn.optim.lr_scheduler import StepLR`."""
+"""All schedules under PyTorch's name of the module: `from glassgrad.nn.optim.lr_scheduler import StepLR`."""
 
 from glassgrad.nn.optim.schedules.cycles import CosineAnnealingLR, CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
 from glassgrad.nn.optim.schedules.plateau import ReduceLROnPlateau
