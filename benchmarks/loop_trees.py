@@ -21,15 +21,7 @@ from typing import Any
 
 from glassgrad import Tensor, Variable
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (
-    Accumulate,
-    Assign,
-    For,
-    If,
-    Kernel,
-    Prefetch,
-    Statement,
-)
+from glassgrad.compiler.lower.loops import Accumulate, Assign, For, If, Kernel, Prefetch, Statement
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.matrix_units import units_of

@@ -27,20 +27,8 @@ from glassgrad.compiler.graph.arguments import Param
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import add, multiply
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.loops import (
-    LANE,
-    LOOP,
-    TASK,
-    TILE,
-    Assign,
-    For,
-    Kernel,
-    Phase,
-    Store,
-    counter,
-    load,
-    register,
-)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Assign, For, Kernel, Phase, Store, counter, load,
+                                            register)
 from glassgrad.compiler.lower.printing import show
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.pipeline import make_source

@@ -9,25 +9,9 @@
 from importlib import import_module
 from typing import Any
 
-from glassgrad.base.errors import (
-    AxisError,
-    Bug,
-    DeviceError,
-    DTypeError,
-    DTypeNameError,
-    FormatError,
-    GlassgradError,
-    GradientError,
-    IndexKindError,
-    IndexRangeError,
-    IndexShapeError,
-    InputError,
-    JitError,
-    MemoryLimitError,
-    ModeError,
-    NoAxesError,
-    ShapeError,
-)
+from glassgrad.base.errors import (AxisError, Bug, DeviceError, DTypeError, DTypeNameError, FormatError, GlassgradError,
+                                   GradientError, IndexKindError, IndexRangeError, IndexShapeError, InputError,
+                                   JitError, MemoryLimitError, ModeError, NoAxesError, ShapeError)
 from glassgrad.base.settings import Context
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.symbolic import Variable

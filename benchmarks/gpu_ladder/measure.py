@@ -15,26 +15,8 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-from variants import (
-    ATTENTION,
-    FULL,
-    JOBS,
-    KINDS,
-    LADDER,
-    LAYOUTS,
-    MMA,
-    MORE,
-    OTHERS,
-    PLAIN,
-    RAGGED,
-    SIMPLE,
-    SMALL,
-    STEP1,
-    STEP6,
-    SWITCHES,
-    TWICE,
-    VECTOR,
-)
+from variants import (ATTENTION, FULL, JOBS, KINDS, LADDER, LAYOUTS, MMA, MORE, OTHERS, PLAIN, RAGGED, SIMPLE, SMALL,
+                      STEP1, STEP6, SWITCHES, TWICE, VECTOR)
 from wgmma import Wgmma
 
 TOLERANCE = {"bf16": 4e-3, "f16": 1e-3, "tf32": 2e-3, "s8": 0.0}

@@ -12,156 +12,43 @@ from importlib import import_module
 from types import ModuleType
 
 from glassgrad.nn import optim as optim, state as state
-from glassgrad.nn.layers.activations import (
-    CELU,
-    ELU,
-    GELU,
-    GLU,
-    SELU,
-    Hardshrink,
-    Hardsigmoid,
-    Hardswish,
-    Hardtanh,
-    LeakyReLU,
-    LogSigmoid,
-    LogSoftmax,
-    Mish,
-    PReLU,
-    ReLU,
-    ReLU6,
-    RReLU,
-    Sigmoid,
-    SiLU,
-    Softmax,
-    Softmax2d,
-    Softmin,
-    Softplus,
-    Softshrink,
-    Softsign,
-    Swish,
-    Tanh,
-    Tanhshrink,
-    Threshold,
-)
+from glassgrad.nn.layers.activations import (CELU, ELU, GELU, GLU, SELU, Hardshrink, Hardsigmoid, Hardswish, Hardtanh,
+                                             LeakyReLU, LogSigmoid, LogSoftmax, Mish, PReLU, ReLU, ReLU6, RReLU,
+                                             Sigmoid, SiLU, Softmax, Softmax2d, Softmin, Softplus, Softshrink, Softsign,
+                                             Swish, Tanh, Tanhshrink, Threshold)
 from glassgrad.nn.layers.attention import MultiHeadAttention, MultiheadAttention
 from glassgrad.nn.layers.batch_normalization import BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d
 from glassgrad.nn.layers.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from glassgrad.nn.layers.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
 from glassgrad.nn.layers.embedding import Embedding, EmbeddingBag
-from glassgrad.nn.layers.layer_normalization import (
-    GroupNorm,
-    InstanceNorm,
-    InstanceNorm1d,
-    InstanceNorm2d,
-    InstanceNorm3d,
-    LayerNorm,
-    LayerNorm2d,
-    LocalResponseNorm,
-    RMSNorm,
-)
-from glassgrad.nn.layers.lazy import (
-    LazyBatchNorm1d,
-    LazyBatchNorm2d,
-    LazyBatchNorm3d,
-    LazyConv1d,
-    LazyConv2d,
-    LazyConv3d,
-    LazyConvTranspose1d,
-    LazyConvTranspose2d,
-    LazyConvTranspose3d,
-    LazyInstanceNorm1d,
-    LazyInstanceNorm2d,
-    LazyInstanceNorm3d,
-    LazyLinear,
-)
+from glassgrad.nn.layers.layer_normalization import (GroupNorm, InstanceNorm, InstanceNorm1d, InstanceNorm2d,
+                                                     InstanceNorm3d, LayerNorm, LayerNorm2d, LocalResponseNorm, RMSNorm)
+from glassgrad.nn.layers.lazy import (LazyBatchNorm1d, LazyBatchNorm2d, LazyBatchNorm3d, LazyConv1d, LazyConv2d,
+                                      LazyConv3d, LazyConvTranspose1d, LazyConvTranspose2d, LazyConvTranspose3d,
+                                      LazyInstanceNorm1d, LazyInstanceNorm2d, LazyInstanceNorm3d, LazyLinear)
 from glassgrad.nn.layers.linear import Bilinear, Identity, Linear
-from glassgrad.nn.layers.padding import (
-    CircularPad1d,
-    CircularPad2d,
-    CircularPad3d,
-    ConstantPad1d,
-    ConstantPad2d,
-    ConstantPad3d,
-    ReflectionPad1d,
-    ReflectionPad2d,
-    ReflectionPad3d,
-    ReplicationPad1d,
-    ReplicationPad2d,
-    ReplicationPad3d,
-    ZeroPad1d,
-    ZeroPad2d,
-    ZeroPad3d,
-)
-from glassgrad.nn.layers.pooling import (
-    AdaptiveAvgPool1d,
-    AdaptiveAvgPool2d,
-    AdaptiveAvgPool3d,
-    AdaptiveMaxPool1d,
-    AdaptiveMaxPool2d,
-    AdaptiveMaxPool3d,
-    AvgPool1d,
-    AvgPool2d,
-    AvgPool3d,
-    LPPool1d,
-    LPPool2d,
-    LPPool3d,
-    MaxPool1d,
-    MaxPool2d,
-    MaxPool3d,
-    MaxUnpool1d,
-    MaxUnpool2d,
-    MaxUnpool3d,
-    Upsample,
-    UpsamplingBilinear2d,
-    UpsamplingNearest2d,
-)
-from glassgrad.nn.layers.rearranging import (
-    ChannelShuffle,
-    Flatten,
-    Fold,
-    PixelShuffle,
-    PixelUnshuffle,
-    Unflatten,
-    Unfold,
-)
+from glassgrad.nn.layers.padding import (CircularPad1d, CircularPad2d, CircularPad3d, ConstantPad1d, ConstantPad2d,
+                                         ConstantPad3d, ReflectionPad1d, ReflectionPad2d, ReflectionPad3d,
+                                         ReplicationPad1d, ReplicationPad2d, ReplicationPad3d, ZeroPad1d, ZeroPad2d,
+                                         ZeroPad3d)
+from glassgrad.nn.layers.pooling import (AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d,
+                                         AdaptiveMaxPool2d, AdaptiveMaxPool3d, AvgPool1d, AvgPool2d, AvgPool3d,
+                                         LPPool1d, LPPool2d, LPPool3d, MaxPool1d, MaxPool2d, MaxPool3d, MaxUnpool1d,
+                                         MaxUnpool2d, MaxUnpool3d, Upsample, UpsamplingBilinear2d, UpsamplingNearest2d)
+from glassgrad.nn.layers.rearranging import (ChannelShuffle, Flatten, Fold, PixelShuffle, PixelUnshuffle, Unflatten,
+                                             Unfold)
 from glassgrad.nn.layers.recurrent_cells import GRUCell, LSTMCell, RNNCell
 from glassgrad.nn.layers.recurrent_layers import GRU, LSTM, RNN
 from glassgrad.nn.layers.sequential import Sequential
-from glassgrad.nn.layers.transformer import (
-    Transformer,
-    TransformerDecoder,
-    TransformerDecoderLayer,
-    TransformerEncoder,
-    TransformerEncoderLayer,
-)
+from glassgrad.nn.layers.transformer import (Transformer, TransformerDecoder, TransformerDecoderLayer,
+                                             TransformerEncoder, TransformerEncoderLayer)
 from glassgrad.nn.losses.adaptive_softmax import AdaptiveLogSoftmaxWithLoss
-from glassgrad.nn.losses.distances import (
-    CosineEmbeddingLoss,
-    CosineSimilarity,
-    GaussianNLLLoss,
-    HingeEmbeddingLoss,
-    MarginRankingLoss,
-    MultiLabelMarginLoss,
-    MultiLabelSoftMarginLoss,
-    MultiMarginLoss,
-    PairwiseDistance,
-    PoissonNLLLoss,
-    SoftMarginLoss,
-    TripletMarginLoss,
-    TripletMarginWithDistanceLoss,
-)
-from glassgrad.nn.losses.losses import (
-    BCELoss,
-    BCEWithLogitsLoss,
-    CrossEntropyLoss,
-    CTCLoss,
-    HuberLoss,
-    KLDivLoss,
-    L1Loss,
-    MSELoss,
-    NLLLoss,
-    SmoothL1Loss,
-)
+from glassgrad.nn.losses.distances import (CosineEmbeddingLoss, CosineSimilarity, GaussianNLLLoss, HingeEmbeddingLoss,
+                                           MarginRankingLoss, MultiLabelMarginLoss, MultiLabelSoftMarginLoss,
+                                           MultiMarginLoss, PairwiseDistance, PoissonNLLLoss, SoftMarginLoss,
+                                           TripletMarginLoss, TripletMarginWithDistanceLoss)
+from glassgrad.nn.losses.losses import (BCELoss, BCEWithLogitsLoss, CrossEntropyLoss, CTCLoss, HuberLoss, KLDivLoss,
+                                        L1Loss, MSELoss, NLLLoss, SmoothL1Loss)
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.module import Module, ModuleDict, ModuleList, Parameter, ParameterDict, ParameterList
 

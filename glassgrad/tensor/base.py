@@ -31,8 +31,10 @@ from glassgrad.tensor.memory.storage import Step, TensorStorage, share
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+else:
+    Self = "Self"        # Python 3.10 has none, and annotations are not evaluated
 
-__all__ = ["Found", "TensorBase"]
+__all__ = ["Found", "Self", "TensorBase"]
 
 _create = object.__new__
 

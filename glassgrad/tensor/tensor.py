@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import DTypeError, GradientError, NoAxesError, ShapeError
 from glassgrad.compiler.graph.dtype import dtype_by_name
@@ -17,22 +17,13 @@ from glassgrad.compiler.graph.gradient import gradients
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.autograd.leaves import (
-    RESET,
-    assigned,
-    distinct,
-    hold,
-    holders,
-    is_held,
-    leaves_among,
-    refuse_cut_off,
-    refuse_replaced,
-    started_from,
-    still_a_leaf,
-)
+from glassgrad.tensor.autograd.leaves import (RESET, assigned, distinct, hold, holders, is_held, leaves_among,
+                                              refuse_cut_off, refuse_replaced, started_from, still_a_leaf)
 from glassgrad.tensor.autograd.no_grad import ended
 from glassgrad.tensor.autograd.training import Training, TrainingSwitch
+from glassgrad.tensor.base import Self
 from glassgrad.tensor.broadcast import resolve_axis
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas.bits import refuse_bits
@@ -71,11 +62,6 @@ from glassgrad.tensor.methods.special_functions import SpecialFunctionsMixin
 from glassgrad.tensor.methods.statistics import StatisticsMixin
 from glassgrad.tensor.methods.trigonometry import TrigonometryMixin
 from glassgrad.tensor.tinygrad_names import TinygradNamesMixin
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from glassgrad.engine.memory_plan import MemoryUse
 
 __all__ = ["Tensor", "class_of_results"]
 

@@ -10,7 +10,7 @@ import gzip
 import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import DeviceError, GlassgradError, InputError, ShapeError
 from glassgrad.compiler.graph import ops as o
@@ -22,12 +22,9 @@ from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks, evaluate as running
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas.arithmetic import binary, where
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["TinygradNamesMixin"]
 
@@ -109,9 +106,8 @@ class TinygradNamesMixin(TensorBase):
         """
         checks.tensor_list("custom_kernel", lst=lst)
         checks.callables("custom_kernel", fxn=fxn)
-        from glassgrad.tensor.kernels.placeholder_kernel import (
-            run_kernel,  # a C compiler and processes, which few ever need
-        )
+        from glassgrad.tensor.kernels.placeholder_kernel import \
+            run_kernel  # a C compiler and processes, which few ever need
         return run_kernel((self, *lst), fxn, grad_fxn)     # type: ignore[return-value,arg-type]
 
     # -- schedules -------------------------------------------------------------------------------------------

@@ -12,15 +12,8 @@ from graph_leaves import Values, awkward, buffer, conversion_is_defined, same
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.check import graph_interpreter as interpreter
-from glassgrad.compiler.check.graph_interpreter import (
-    array_type,
-    cast_array,
-    from_storage,
-    interpret,
-    philox,
-    storage_type,
-    to_storage,
-)
+from glassgrad.compiler.check.graph_interpreter import (array_type, cast_array, from_storage, interpret, philox,
+                                                        storage_type, to_storage)
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Axes, Cell, RandomBits, Scan, Scatter
 from glassgrad.compiler.graph.dtype import ALL, DType, convert, dtypes

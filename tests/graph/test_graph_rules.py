@@ -22,17 +22,8 @@ from glassgrad.compiler.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE, Kind
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA, STRIP
 from glassgrad.compiler.graph.rules.constants import EXACT, fold
 from glassgrad.compiler.graph.rules.elementwise import holds_all
-from glassgrad.compiler.graph.rules.rewrite import (
-    Hole,
-    Literal,
-    NodePattern,
-    Pattern,
-    Rule,
-    RuleSet,
-    holes,
-    node,
-    rewrite,
-)
+from glassgrad.compiler.graph.rules.rewrite import (Hole, Literal, NodePattern, Pattern, Rule, RuleSet, holes, node,
+                                                    rewrite)
 from glassgrad.compiler.graph.uop import UOp, const, full
 
 SHAPES = [(), (1,), (3,), (2, 3), (1, 3), (2, 1), (1, 1), (2, 1, 3), (1, 2, 1), (0, 2), (4,)]

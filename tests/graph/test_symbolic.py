@@ -10,20 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from symbolic_reference import DATA, DEVICES, MOST, NUMBERS, VALUES, near, soft
 
-from glassgrad import (
-    Context,
-    Device,
-    GlassgradError,
-    GlobalCounters,
-    IndexRangeError,
-    InputError,
-    ShapeError,
-    Tensor,
-    TinyJit,
-    Variable,
-    dtypes,
-    nn,
-)
+from glassgrad import (Context, Device, GlassgradError, GlobalCounters, IndexRangeError, InputError, ShapeError, Tensor,
+                       TinyJit, Variable, dtypes, nn)
 from glassgrad.compiler.check.graph_interpreter import interpret
 from glassgrad.compiler.graph.symbolic import Length
 

@@ -10,17 +10,8 @@ import numpy as np
 import pytest
 from symbolic_reference import DATA, DEVICES, MOST, NUMBERS, captured_once, near, soft
 
-from glassgrad import (
-    Context,
-    GlobalCounters,
-    IndexRangeError,
-    InputError,
-    JitError,
-    ShapeError,
-    Tensor,
-    TinyJit,
-    Variable,
-)
+from glassgrad import (Context, GlobalCounters, IndexRangeError, InputError, JitError, ShapeError, Tensor, TinyJit,
+                       Variable)
 
 
 # -- under the jit ------------------------------------------------------------------------------------------------

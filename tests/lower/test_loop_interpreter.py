@@ -16,25 +16,8 @@ from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.arguments import Param
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import UOp, const, identity
-from glassgrad.compiler.lower.loops import (
-    LANE,
-    LOOP,
-    TASK,
-    TILE,
-    Accumulate,
-    Assign,
-    For,
-    If,
-    Kernel,
-    Phase,
-    Statement,
-    Store,
-    counter,
-    fold,
-    load,
-    local,
-    register,
-)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Kernel, Phase,
+                                            Statement, Store, counter, fold, load, local, register)
 
 FLOAT, INT = dtypes.float32, dtypes.int32
 

@@ -25,25 +25,8 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import add, index, multiply, substitute_index
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.compiler.graph.uop import UOp, const, identity
-from glassgrad.compiler.lower.loops import (
-    LANE,
-    LOOP,
-    TASK,
-    TILE,
-    Accumulate,
-    Assign,
-    For,
-    Kernel,
-    Phase,
-    Statement,
-    Store,
-    counter,
-    load,
-    local,
-    register,
-    task_loops,
-    walk,
-)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Kernel, Phase, Statement,
+                                            Store, counter, load, local, register, task_loops, walk)
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.moves import loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.plain import plain_loops

@@ -19,22 +19,8 @@ from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.nested_sums import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.loops import (
-    LOOP,
-    TILE,
-    Accumulate,
-    Assign,
-    For,
-    If,
-    Kernel,
-    Phase,
-    Store,
-    counter,
-    load,
-    local,
-    register,
-    walk,
-)
+from glassgrad.compiler.lower.loops import (LOOP, TILE, Accumulate, Assign, For, If, Kernel, Phase, Store, counter,
+                                            load, local, register, walk)
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.moves import padding_copy as zeros
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges

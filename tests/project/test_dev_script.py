@@ -155,7 +155,7 @@ def test_the_status_of_the_tests_is_the_status_of_the_script(checkout):
 @pytest.mark.parametrize("fails, status", [("-m ruff", 1), ("-m mypy", 1), ("nothing", 0)])
 def test_lint_runs_both_checkers_and_fails_if_either_does(checkout, fails, status):
     assert checkout.run("lint", FAKE_FAILS=fails).returncode == status
-    assert checkout.calls()[-2:] == ["-m ruff check .", "-m mypy"]
+    assert checkout.calls()[-3:] == ["-m ruff check .", "-m isort --check-only --quiet .", "-m mypy"]
 
 
 @pytest.mark.parametrize("arguments, calls", [

@@ -6,10 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from glassgrad import (
-    Tensor,
-    TinyJit,
-)
+from glassgrad import Tensor, TinyJit
 
 MOST = 70
 VALUES = (1, 2, 3, 16, 17, 37, 64, 69, 70)

@@ -27,21 +27,8 @@ from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.nested_sums import join_sums
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.loops import (
-    LANE,
-    LOOP,
-    Assign,
-    For,
-    If,
-    Kernel,
-    Phase,
-    Statement,
-    Store,
-    counter,
-    load,
-    local,
-    register,
-)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, Assign, For, If, Kernel, Phase, Statement, Store, counter, load,
+                                            local, register)
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU

@@ -11,25 +11,8 @@ from glassgrad.compiler.check.graph_interpreter import cast_array, storage_type,
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const, identity
-from glassgrad.compiler.lower.loops import (
-    LANE,
-    LOOP,
-    TASK,
-    TILE,
-    Accumulate,
-    Assign,
-    For,
-    If,
-    Kernel,
-    Phase,
-    Prefetch,
-    Store,
-    counter,
-    fold,
-    load,
-    local,
-    register,
-)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Kernel, Phase,
+                                            Prefetch, Store, counter, fold, load, local, register)
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.launch import launch_info
 from glassgrad.runtime.cpu.llvm_compiler import assembly

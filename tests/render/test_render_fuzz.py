@@ -14,26 +14,8 @@ from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.loops import (
-    LANE,
-    LOOP,
-    TILE,
-    Accumulate,
-    Assign,
-    For,
-    If,
-    Kernel,
-    Phase,
-    Statement,
-    Store,
-    counter,
-    fold,
-    load,
-    local,
-    ranges_of,
-    register,
-    walk,
-)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Kernel, Phase, Statement,
+                                            Store, counter, fold, load, local, ranges_of, register, walk)
 from glassgrad.compiler.lower.printing import show
 
 SIZE = 1024           # elements of every memory

@@ -17,22 +17,8 @@ from render_kernels import BOOL, F32, HOST, at, matmul, param, prepare
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.loops import (
-    LANE,
-    LOOP,
-    TASK,
-    TILE,
-    Accumulate,
-    Assign,
-    For,
-    Kernel,
-    Phase,
-    Store,
-    counter,
-    fold,
-    load,
-    register,
-)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, Kernel, Phase, Store,
+                                            counter, fold, load, register)
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.runtime.cpu.elf_loader import ElfObject

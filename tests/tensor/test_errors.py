@@ -13,19 +13,8 @@ from typing import NamedTuple
 import pytest
 
 import glassgrad
-from glassgrad import (
-    Bug,
-    Device,
-    DeviceError,
-    DTypeError,
-    FormatError,
-    GlassgradError,
-    InputError,
-    JitError,
-    ShapeError,
-    Tensor,
-    c_kernel,
-)
+from glassgrad import (Bug, Device, DeviceError, DTypeError, FormatError, GlassgradError, InputError, JitError,
+                       ShapeError, Tensor, c_kernel)
 from glassgrad.base import errors
 from glassgrad.jit import TinyJit, guards
 from glassgrad.nn.datasets.files import DataFile, read_checked

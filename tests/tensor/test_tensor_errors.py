@@ -9,17 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from glassgrad import (
-    AxisError,
-    DeviceError,
-    DTypeError,
-    GradientError,
-    IndexRangeError,
-    InputError,
-    ShapeError,
-    Tensor,
-    dtypes,
-)
+from glassgrad import (AxisError, DeviceError, DTypeError, GradientError, IndexRangeError, InputError, ShapeError,
+                       Tensor, dtypes)
 
 F32 = "float32"
 

@@ -12,17 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_names import (
-    ABSENT,
-    DIFFERENCES,
-    IN_PYTORCH,
-    IN_TINYGRAD,
-    MODULE_DIFFERENCES,
-    NOT_FROM_PYTORCH,
-    PLAIN,
-    PYTORCH,
-    TINYGRAD,
-)
+from api_names import (ABSENT, DIFFERENCES, IN_PYTORCH, IN_TINYGRAD, MODULE_DIFFERENCES, NOT_FROM_PYTORCH, PLAIN,
+                       PYTORCH, TINYGRAD)
 
 import glassgrad
 from glassgrad import Tensor, nn

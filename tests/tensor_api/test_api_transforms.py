@@ -8,21 +8,8 @@ import numpy as np
 import pytest
 from torch_reference import Tensor, seeded, torch
 
-from glassgrad import (
-    Function,
-    GradientError,
-    InputError,
-    JitError,
-    ShapeError,
-    TinyJit,
-    c_kernel,
-    checkpoint,
-    custom_gradient,
-    grad,
-    jvp,
-    value_and_grad,
-    vmap,
-)
+from glassgrad import (Function, GradientError, InputError, JitError, ShapeError, TinyJit, c_kernel, checkpoint,
+                       custom_gradient, grad, jvp, value_and_grad, vmap)
 
 
 # -- gradients of one's own -------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph import ops as o
@@ -16,10 +16,8 @@ from glassgrad.compiler.graph.gradient import passes_to
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.leaves import leaves_among
+from glassgrad.tensor.base import Self
 from glassgrad.tensor.tensor import Tensor
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["TinygradTensor"]
 

@@ -27,26 +27,8 @@ from glassgrad.compiler.graph.dtype import convert
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import ELEMENTWISE
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (
-    LANE,
-    LOOP,
-    TASK,
-    TILE,
-    UNIT,
-    WIDE,
-    Accumulate,
-    Assign,
-    For,
-    If,
-    Kernel,
-    Phase,
-    Statement,
-    Store,
-    expressions,
-    ranges_of,
-    task_loops,
-    walk,
-)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, WIDE, Accumulate, Assign, For, If, Kernel,
+                                            Phase, Statement, Store, expressions, ranges_of, task_loops, walk)
 
 AT_ONCE = 1 << 22       # elements of index space that are computed together: bounds the memory used
 TASKS = "tasks"         # the axis of all tasks; every other axis is a RANGE

@@ -11,21 +11,8 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import (
-    Axes,
-    Count,
-    Dimension,
-    Expand,
-    Flip,
-    OnDevice,
-    Pad,
-    Permute,
-    Reshape,
-    Shape,
-    Shrink,
-    Unwindow,
-    Window,
-)
+from glassgrad.compiler.graph.arguments import (Axes, Count, Dimension, Expand, Flip, OnDevice, Pad, Permute, Reshape,
+                                                Shape, Shrink, Unwindow, Window)
 from glassgrad.compiler.graph.dtype import DType, convert, dtypes
 from glassgrad.compiler.graph.node import Node
 from glassgrad.compiler.graph.node_table import NodeTable

@@ -14,18 +14,8 @@ from glassgrad.compiler.graph.index_algebra import index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import Length, most
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (
-    LOOP,
-    TASK,
-    Accumulate,
-    Assign,
-    Kernel,
-    Phase,
-    Statement,
-    Store,
-    load,
-    register,
-)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, Kernel, Phase, Statement, Store, load,
+                                            register)
 from glassgrad.compiler.lower.movement import flatten, source_index
 from glassgrad.compiler.lower.values import Block, Values
 

@@ -14,18 +14,8 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Shape
 from glassgrad.compiler.graph.axes import runs
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import (
-    add,
-    both,
-    build,
-    divide,
-    index,
-    less,
-    linear,
-    modulo,
-    multiply,
-    rebuild,
-)
+from glassgrad.compiler.graph.index_algebra import (add, both, build, divide, index, less, linear, modulo, multiply,
+                                                    rebuild)
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import Length, Size, most
 from glassgrad.compiler.graph.uop import UOp

@@ -22,24 +22,8 @@ from glassgrad.compiler.graph.index_algebra import rebuild
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (
-    LANE,
-    LOOP,
-    TILE,
-    UNIT,
-    WIDE,
-    Accumulate,
-    Assign,
-    For,
-    If,
-    Phase,
-    Prefetch,
-    Statement,
-    Store,
-    ranges_of,
-    task_loops,
-    walk,
-)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, UNIT, WIDE, Accumulate, Assign, For, If, Phase, Prefetch,
+                                            Statement, Store, ranges_of, task_loops, walk)
 
 Binding = dict[UOp, UOp]      # tile range -> its value, a CONST
 

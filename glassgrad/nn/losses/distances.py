@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from glassgrad.nn.functional.losses import (
-    multi_margin_loss,
-    multilabel_margin_loss,
-    poisson_nll_loss,
-    triplet_margin_with_distance_loss,
-)
+from glassgrad.nn.functional.losses import (multi_margin_loss, multilabel_margin_loss, poisson_nll_loss,
+                                            triplet_margin_with_distance_loss)
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 

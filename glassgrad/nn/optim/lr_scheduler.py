@@ -2,19 +2,9 @@
 
 from glassgrad.nn.optim.schedules.cycles import CosineAnnealingLR, CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
 from glassgrad.nn.optim.schedules.plateau import ReduceLROnPlateau
-from glassgrad.nn.optim.schedules.schedule import (
-    ChainedScheduler,
-    ConstantLR,
-    ExponentialLR,
-    LambdaLR,
-    LinearLR,
-    LRScheduler,
-    MultiplicativeLR,
-    MultiStepLR,
-    PolynomialLR,
-    SequentialLR,
-    StepLR,
-)
+from glassgrad.nn.optim.schedules.schedule import (ChainedScheduler, ConstantLR, ExponentialLR, LambdaLR, LinearLR,
+                                                   LRScheduler, MultiplicativeLR, MultiStepLR, PolynomialLR,
+                                                   SequentialLR, StepLR)
 
 __all__ = ["ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR",
            "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR",

@@ -10,22 +10,8 @@ from typing import Any
 
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const, full
-from glassgrad.tensor.formulas.arithmetic import (
-    add,
-    at_most,
-    ceil,
-    divide,
-    floor,
-    is_nan,
-    lerp,
-    less,
-    maximum,
-    minimum,
-    mul,
-    round_half_even,
-    sub,
-    where,
-)
+from glassgrad.tensor.formulas.arithmetic import (add, at_most, ceil, divide, floor, is_nan, lerp, less, maximum,
+                                                  minimum, mul, round_half_even, sub, where)
 from glassgrad.tensor.formulas.indexing import gather_known, rows_of, sort, take
 from glassgrad.tensor.formulas.movement import flatten
 from glassgrad.tensor.formulas.reductions import all_true, any_true, total

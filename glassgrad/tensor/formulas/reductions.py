@@ -18,18 +18,8 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.broadcast import Axis, resolve_axes, resolve_axis
 from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import (
-    absolute,
-    as_float,
-    divide,
-    in_accumulator,
-    is_nan,
-    mul,
-    power,
-    square,
-    sub,
-    where,
-)
+from glassgrad.tensor.formulas.arithmetic import (absolute, as_float, divide, in_accumulator, is_nan, mul, power,
+                                                  square, sub, where)
 from glassgrad.tensor.formulas.movement import along, flatten
 
 __all__ = ["all_true", "any_true", "arg_extreme", "count", "largest", "logsumexp", "mean", "norm", "product", "reduce",

@@ -8,23 +8,8 @@ from collections.abc import Callable
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
-from glassgrad.tensor.formulas.arithmetic import (
-    absolute,
-    add,
-    as_float,
-    broadcast,
-    divide,
-    equal,
-    in_accumulator,
-    is_infinite,
-    is_nan,
-    logaddexp,
-    maximum,
-    mul,
-    square,
-    sub,
-    where,
-)
+from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_float, broadcast, divide, equal, in_accumulator,
+                                                  is_infinite, is_nan, logaddexp, maximum, mul, square, sub, where)
 from glassgrad.tensor.formulas.elementary import erf, exp, log, polynomial, tan
 from glassgrad.tensor.formulas.movement import pad_axis, part
 

@@ -10,19 +10,8 @@ import math
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor.formulas.arithmetic import (
-    add,
-    as_float,
-    at_least,
-    at_most,
-    clamp,
-    divide,
-    floor,
-    less,
-    mul,
-    sub,
-    where,
-)
+from glassgrad.tensor.formulas.arithmetic import (add, as_float, at_least, at_most, clamp, divide, floor, less, mul,
+                                                  sub, where)
 from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.indexing import gather_known, sort
 from glassgrad.tensor.formulas.linalg.products import matmul

@@ -10,7 +10,7 @@ import ctypes
 import html
 import math
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import DeviceError, InputError
 from glassgrad.compiler.graph import ops as o
@@ -19,12 +19,9 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.buffer import Buffer
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.memory import dlpack
 from glassgrad.tensor.memory.host_values import HostValue
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["InteropMixin"]
 

@@ -7,16 +7,13 @@ all the devices named must be the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import DeviceError
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.evaluate import canonical_device
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["ShardingMixin"]
 

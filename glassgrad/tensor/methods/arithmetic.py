@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.compiler.graph import ops as o
@@ -13,16 +14,11 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import VERBS, plain_number
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas import arithmetic
 from glassgrad.tensor.formulas.arithmetic import as_node, binary
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from typing_extensions import Self
 
 __all__ = ["ArithmeticMixin"]
 

@@ -7,7 +7,7 @@ another storage instead. `select_scatter` and its kin leave the tensor as it is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 from glassgrad.base.errors import DTypeError, ShapeError
@@ -16,7 +16,7 @@ from glassgrad.compiler.graph.dtype import dtypes, promote
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks, evaluate as running
 from glassgrad.tensor.autograd.leaves import assigned, distinct, has_another_value, hold, holders, is_held
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import working_axis
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas.arithmetic import as_node, where
@@ -25,9 +25,6 @@ from glassgrad.tensor.formulas.movement import flatten
 from glassgrad.tensor.formulas.reductions import running as running_total
 from glassgrad.tensor.memory.disk import on_disk, write
 from glassgrad.tensor.memory.storage import applied, is_shared, leave, storage_of
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["AssignmentMixin"]
 

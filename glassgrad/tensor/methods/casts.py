@@ -6,14 +6,11 @@ class.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import TensorBase
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from glassgrad.tensor.base import Self, TensorBase
 
 __all__ = ["CastMixin"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.compiler.graph import ops as o
@@ -16,7 +16,7 @@ from glassgrad.compiler.graph.symbolic import Length, most
 from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor import checks, evaluate as running
 from glassgrad.tensor.autograd.leaves import distinct
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import number, plain_number, shape_from
 from glassgrad.tensor.checks import REQUIRED, sizes
 from glassgrad.tensor.formulas.arithmetic import as_float, mul
@@ -25,9 +25,6 @@ from glassgrad.tensor.formulas.movement import eye, tril, triu
 from glassgrad.tensor.formulas.reductions import largest
 from glassgrad.tensor.memory.disk import on_disk, opened
 from glassgrad.tensor.memory.host_values import read_array
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["CreationMixin"]
 

@@ -6,22 +6,18 @@ Integers become float32 where the result is no integer. How they are computed is
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas import arithmetic, elementary
 from glassgrad.tensor.formulas.arithmetic import as_float, as_node, both, in_accumulator, where
 from glassgrad.tensor.formulas.reductions import all_true
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from typing_extensions import Self
 
 __all__ = ["ElementwiseMixin"]
 

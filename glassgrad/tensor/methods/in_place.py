@@ -9,20 +9,17 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import add, ceil, divide, in_accumulator, less, maximum, mul, sub, where
 from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, uniform
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["InPlaceMixin", "in_place_methods"]
 

@@ -6,18 +6,14 @@ There are no complex numbers, so every value is real and its own conjugate; and 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import full
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import working_axis
 from glassgrad.tensor.formulas.movement import matrix_transpose
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["PredicatesMixin"]
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.checks import options, sizes
 from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, streams, uniform
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["RandomMixin"]
 

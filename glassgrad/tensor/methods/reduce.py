@@ -6,7 +6,8 @@ narrower than 32 bits are summed in float32 and rounded at the end.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
@@ -14,14 +15,9 @@ from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
 from glassgrad.tensor.autograd.autocast import exact
-from glassgrad.tensor.base import Found, TensorBase
+from glassgrad.tensor.base import Found, Self, TensorBase
 from glassgrad.tensor.broadcast import Axis
 from glassgrad.tensor.formulas import reductions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from typing_extensions import Self
 
 __all__ = ["ReduceMixin"]
 

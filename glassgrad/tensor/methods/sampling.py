@@ -7,21 +7,18 @@ order of reading.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import both, broadcast, divide, in_accumulator, less, sub
 from glassgrad.tensor.formulas.hashes import absorb, hash_parameters, lane_tables, padding_bytes, threefry
 from glassgrad.tensor.formulas.movement import flatten
 from glassgrad.tensor.formulas.order import order_of
 from glassgrad.tensor.formulas.random_numbers import uniform, weighted_draws
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["SamplingMixin"]
 

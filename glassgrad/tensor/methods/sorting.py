@@ -6,7 +6,7 @@ As in PyTorch, NaN counts as greater than every number and equal values keep the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import ops as o
@@ -15,7 +15,7 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.base import Found, TensorBase
+from glassgrad.tensor.base import Found, Self, TensorBase
 from glassgrad.tensor.broadcast import broadcast_shape, plain_number, resolve_axis
 from glassgrad.tensor.formulas import order
 from glassgrad.tensor.formulas.arithmetic import both, maximum, minimum, where
@@ -23,9 +23,6 @@ from glassgrad.tensor.formulas.indexing import argsort, gather_known, sort, take
 from glassgrad.tensor.formulas.movement import cat, flatten, part, squeeze, stack
 from glassgrad.tensor.formulas.order_statistics import median, quantile, search_sorted
 from glassgrad.tensor.formulas.reductions import arg_extreme, largest, running as running_total, smallest, total
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["SortingMixin"]
 

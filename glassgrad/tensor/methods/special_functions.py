@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import Axis, resolve_axis, working_axis
 from glassgrad.tensor.formulas import arithmetic, elementary, special
-from glassgrad.tensor.formulas.arithmetic import (
-    add,
-    as_float,
-    as_node,
-    both,
-    broadcast,
-    divide,
-    equal,
-    in_accumulator,
-    mul,
-    where,
-)
+from glassgrad.tensor.formulas.arithmetic import (add, as_float, as_node, both, broadcast, divide, equal,
+                                                  in_accumulator, mul, where)
 from glassgrad.tensor.formulas.movement import cat
 from glassgrad.tensor.formulas.reductions import all_true, nan_mean, nan_sum
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["SpecialFunctionsMixin"]
 

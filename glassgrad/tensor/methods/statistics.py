@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.base import Found, TensorBase
+from glassgrad.tensor.base import Found, Self, TensorBase
 from glassgrad.tensor.broadcast import working_axis
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas import statistics
 from glassgrad.tensor.formulas.arithmetic import equal
 from glassgrad.tensor.formulas.movement import flatten, squeeze, unsqueeze
 from glassgrad.tensor.formulas.reductions import any_true, largest, running as running_total, smallest, sum_dtype, total
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["StatisticsMixin"]
 

@@ -5,14 +5,11 @@ Each is one line here; how it is computed, and its derivative, is in formulas/el
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import as_float, broadcast, in_accumulator
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["TrigonometryMixin"]
 

@@ -10,18 +10,8 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.loops import (
-    LANE,
-    WIDE,
-    Assign,
-    For,
-    If,
-    Statement,
-    expressions,
-    fold,
-    ranges_of,
-    register,
-)
+from glassgrad.compiler.lower.loops import (LANE, WIDE, Assign, For, If, Statement, expressions, fold, ranges_of,
+                                            register)
 from glassgrad.compiler.lower.polynomial import RARELY
 from glassgrad.compiler.optimize.moves.loop_moves import rebuild
 

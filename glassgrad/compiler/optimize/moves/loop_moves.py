@@ -11,40 +11,13 @@ from collections.abc import Iterable, Sequence
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import (
-    add,
-    both,
-    bounds,
-    divide,
-    index,
-    less,
-    modulo,
-    multiply,
-    substitute_index,
-)
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, modulo, multiply,
+                                                    substitute_index)
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.loops import (
-    LANE,
-    LOOP,
-    TASK,
-    TILE,
-    Accumulate,
-    Assign,
-    For,
-    If,
-    Prefetch,
-    Statement,
-    Store,
-    counter,
-    expressions,
-    load,
-    local,
-    ranges_of,
-    register,
-    walk,
-)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Prefetch, Statement,
+                                            Store, counter, expressions, load, local, ranges_of, register, walk)
 
 Replace = dict[UOp, UOp]
 PHASE_TASKS = 4096       # the most of one phase: to claim a task costs 0.05 us, and more where several claim at once

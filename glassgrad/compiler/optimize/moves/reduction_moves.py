@@ -13,25 +13,8 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, divide, index, multiply
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (
-    LANE,
-    LOOP,
-    TASK,
-    TILE,
-    Accumulate,
-    Assign,
-    For,
-    If,
-    Statement,
-    Store,
-    counter,
-    expressions,
-    fold,
-    load,
-    local,
-    register,
-    walk,
-)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Statement, Store,
+                                            counter, expressions, fold, load, local, register, walk)
 from glassgrad.compiler.optimize.moves.loop_moves import Replace, accumulated, assigned, one, rebuild, steps_of, within
 
 

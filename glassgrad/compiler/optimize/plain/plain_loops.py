@@ -13,19 +13,8 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import linear
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (
-    LOOP,
-    TASK,
-    For,
-    If,
-    Prefetch,
-    Statement,
-    Store,
-    expressions,
-    ranges_of,
-    task_loops,
-    walk,
-)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, For, If, Prefetch, Statement, Store, expressions, ranges_of,
+                                            task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed

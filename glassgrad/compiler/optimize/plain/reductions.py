@@ -21,20 +21,8 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, index, multiply
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (
-    LANE,
-    LOOP,
-    TILE,
-    Accumulate,
-    Assign,
-    For,
-    Statement,
-    Store,
-    counter,
-    expressions,
-    load,
-    local,
-)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Statement, Store, counter,
+                                            expressions, load, local)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import one

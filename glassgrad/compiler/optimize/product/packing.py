@@ -15,20 +15,8 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.loops import (
-    LANE,
-    LOOP,
-    TASK,
-    TILE,
-    For,
-    If,
-    Statement,
-    Store,
-    counter,
-    load,
-    local,
-    ranges_of,
-)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, For, If, Statement, Store, counter, load, local,
+                                            ranges_of)
 from glassgrad.compiler.lower.reduced_precision import carrier
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one

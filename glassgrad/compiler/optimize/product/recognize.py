@@ -16,20 +16,8 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, divide, linear, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (
-    LOOP,
-    Accumulate,
-    Assign,
-    For,
-    Statement,
-    Store,
-    counter,
-    expressions,
-    ranges_of,
-    register,
-    task_loops,
-    walk,
-)
+from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, expressions,
+                                            ranges_of, register, task_loops, walk)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.targets import cpu
 from glassgrad.compiler.optimize.targets.limits import Limits

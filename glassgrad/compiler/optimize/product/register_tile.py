@@ -23,36 +23,13 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const, identity
-from glassgrad.compiler.lower.loops import (
-    LANE,
-    LOOP,
-    TILE,
-    Accumulate,
-    Assign,
-    For,
-    Prefetch,
-    Statement,
-    Store,
-    counter,
-    load,
-    local,
-    ranges_of,
-    register,
-)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Prefetch, Statement, Store,
+                                            counter, load, local, ranges_of, register)
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, nested, one
 from glassgrad.compiler.optimize.product.packing import PackedFactor
-from glassgrad.compiler.optimize.product.recognize import (
-    FlatProduct,
-    Product,
-    count,
-    few_rows,
-    fit_sets,
-    flat_axis,
-    image_axis,
-    stride_along,
-    swells,
-)
+from glassgrad.compiler.optimize.product.recognize import (FlatProduct, Product, count, few_rows, fit_sets, flat_axis,
+                                                           image_axis, stride_along, swells)
 from glassgrad.compiler.optimize.product.tiling import PanelBlocks, Tiling, blocks, square
 from glassgrad.compiler.optimize.targets import cpu
 from glassgrad.compiler.optimize.targets.target import Target

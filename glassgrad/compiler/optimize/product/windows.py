@@ -20,20 +20,8 @@ from dataclasses import dataclass
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (
-    LANE,
-    LOOP,
-    TILE,
-    Accumulate,
-    Assign,
-    For,
-    If,
-    Statement,
-    Store,
-    counter,
-    load,
-    register,
-)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
+                                            load, register)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import left_of, nested, one

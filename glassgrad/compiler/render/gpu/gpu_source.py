@@ -23,18 +23,8 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (
-    LANE,
-    Accumulate,
-    For,
-    Kernel,
-    Prefetch,
-    Statement,
-    Store,
-    ranges_of,
-    shared_locals,
-    walk,
-)
+from glassgrad.compiler.lower.loops import (LANE, Accumulate, For, Kernel, Prefetch, Statement, Store, ranges_of,
+                                            shared_locals, walk)
 from glassgrad.compiler.lower.reduced_precision import carrier
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import C_OPS, COp, CValue, Definitions, infix

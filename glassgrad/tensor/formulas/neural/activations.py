@@ -10,21 +10,8 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.broadcast import Axis
 from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import (
-    absolute,
-    add,
-    as_float,
-    at_most,
-    binary,
-    divide,
-    in_accumulator,
-    less,
-    maximum,
-    mul,
-    power,
-    sub,
-    where,
-)
+from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_float, at_most, binary, divide, in_accumulator,
+                                                  less, maximum, mul, power, sub, where)
 from glassgrad.tensor.formulas.movement import pad_constant
 from glassgrad.tensor.formulas.reductions import largest, mean, mean_square, norm, total
 

@@ -7,23 +7,8 @@ from typing import Any
 
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const, full
-from glassgrad.tensor.formulas.arithmetic import (
-    absolute,
-    add,
-    as_float,
-    at_least,
-    at_most,
-    clamp,
-    divide,
-    floor,
-    less,
-    maximum,
-    minimum,
-    mul,
-    round_half_even,
-    sub,
-    where,
-)
+from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_float, at_least, at_most, clamp, divide, floor,
+                                                  less, maximum, minimum, mul, round_half_even, sub, where)
 from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.indexing import gather, take
 from glassgrad.tensor.formulas.linalg.products import matmul

@@ -11,23 +11,8 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import (
-    absolute,
-    add,
-    as_float,
-    divide,
-    equal,
-    in_accumulator,
-    less,
-    maximum,
-    minimum,
-    mul,
-    not_equal,
-    power,
-    square,
-    sub,
-    where,
-)
+from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_float, divide, equal, in_accumulator, less, maximum,
+                                                  minimum, mul, not_equal, power, square, sub, where)
 from glassgrad.tensor.formulas.indexing import choose
 from glassgrad.tensor.formulas.movement import along, unsqueeze
 from glassgrad.tensor.formulas.neural.activations import log_sigmoid, log_softmax, relu

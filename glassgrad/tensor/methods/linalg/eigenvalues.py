@@ -6,20 +6,16 @@ Eigenvalues that are complex numbers are not here: there is no type for them.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.formulas.arithmetic import add, divide, mul
 from glassgrad.tensor.formulas.linalg import factors
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.linalg.solving import matrices, solved
 from glassgrad.tensor.formulas.movement import eye, matrix_transpose, tril, triu
 from glassgrad.tensor.formulas.reductions import largest, total
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["EigenvaluesMixin"]
 

@@ -7,20 +7,16 @@ singular matrix gives NaN where PyTorch raises, because whether it is one is kno
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from glassgrad.base.errors import ShapeError
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.formulas.arithmetic import add, divide, less, mul, where
 from glassgrad.tensor.formulas.linalg import factors
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.linalg.solving import inverted, matrices, singular_values, solved
 from glassgrad.tensor.formulas.movement import cat, diagonal, eye, matrix_transpose, pad_axis, unsqueeze
 from glassgrad.tensor.formulas.reductions import largest, total
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["FactorizationsMixin"]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import Axis, resolve_axis
 from glassgrad.tensor.formulas.arithmetic import absolute, divide, less, maximum, mul
 from glassgrad.tensor.formulas.linalg import factors
@@ -19,9 +19,6 @@ from glassgrad.tensor.formulas.linalg.products import matmul, vecdot
 from glassgrad.tensor.formulas.linalg.solving import inverted, matrices, singular_values, solved
 from glassgrad.tensor.formulas.movement import at, cat, flatten, movedim, squeeze, unsqueeze
 from glassgrad.tensor.formulas.reductions import largest, norm, running, smallest, sum_dtype, total
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["NormsMixin"]
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType, promote
 from glassgrad.tensor import checks
 from glassgrad.tensor.autograd.autocast import lowered
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import working_axis
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas.linalg import products
 from glassgrad.tensor.formulas.movement import unsqueeze
 from glassgrad.tensor.formulas.reductions import total
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["ProductsMixin"]
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import working_axis
 from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import add, as_float, in_accumulator, less, mul, sub, where
 from glassgrad.tensor.formulas.movement import halves
 from glassgrad.tensor.formulas.neural import activations
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["ActivationsMixin"]
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.formulas.neural.convolution import convolve, convolve_transposed
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["ConvolutionMixin"]
 

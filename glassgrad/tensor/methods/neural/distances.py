@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import ShapeError
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas.arithmetic import add, as_node, equal, maximum, mul, sub, where
 from glassgrad.tensor.formulas.movement import unsqueeze
@@ -14,9 +14,6 @@ from glassgrad.tensor.formulas.neural import losses
 from glassgrad.tensor.formulas.neural.activations import relu, softplus
 from glassgrad.tensor.formulas.neural.losses import reduced
 from glassgrad.tensor.formulas.reductions import mean, norm
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["DistancesMixin"]
 

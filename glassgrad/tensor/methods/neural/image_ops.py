@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import whole
 from glassgrad.tensor.formulas.arithmetic import clamp, round_half_even
 from glassgrad.tensor.formulas.neural import images
 from glassgrad.tensor.formulas.neural.convolution import each
 from glassgrad.tensor.formulas.neural.pooling import adaptive_mean
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["ImageOpsMixin"]
 

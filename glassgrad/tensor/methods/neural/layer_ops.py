@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import Axis, resolve_axes
 from glassgrad.tensor.formulas.arithmetic import add, as_float, mul, sub
 from glassgrad.tensor.formulas.movement import repeat_interleave
 from glassgrad.tensor.formulas.neural import activations
 from glassgrad.tensor.formulas.neural.attention import attention, dropout
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["LayerOpsMixin"]
 

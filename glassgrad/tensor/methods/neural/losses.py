@@ -4,13 +4,13 @@ reduction="none"."""
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas.arithmetic import absolute, divide, square, sub, where
@@ -19,9 +19,6 @@ from glassgrad.tensor.formulas.movement import unsqueeze
 from glassgrad.tensor.formulas.neural import ctc, losses
 from glassgrad.tensor.formulas.neural.losses import reduced
 from glassgrad.tensor.formulas.reductions import mean, total
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["LossesMixin"]
 

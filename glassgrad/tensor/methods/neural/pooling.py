@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import shape_from, whole
 from glassgrad.tensor.formulas.indexing import scatter, scatter_targets
 from glassgrad.tensor.formulas.neural.convolution import each
 from glassgrad.tensor.formulas.neural.pooling import PoolOptions, adaptive_max, adaptive_mean, max_pool, mean_pool
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["PoolingMixin"]
 

@@ -10,21 +10,18 @@ import math
 import re
 import string
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, promote
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
 from glassgrad.tensor.autograd.autocast import lowered
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axes, whole
 from glassgrad.tensor.formulas.arithmetic import mul
 from glassgrad.tensor.formulas.linalg.products import matmul, product_dtype
 from glassgrad.tensor.formulas.movement import diagonal
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["EinsumMixin"]
 

@@ -8,7 +8,7 @@ axes stand where the first of them stood if they are neighbours, else in front.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import IndexKindError, IndexRangeError, IndexShapeError, InputError, ShapeError
 from glassgrad.base.settings import settings
@@ -16,7 +16,7 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks, evaluate as running, index_check
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis, shape_from, size_from, whole
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas.arithmetic import where
@@ -24,9 +24,6 @@ from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.indexing import gather, is_plain_part, lookup, put, replace_view
 from glassgrad.tensor.formulas.movement import every, flatten, repeat_interleave
 from glassgrad.tensor.memory.disk import no_place, on_disk, write
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["IndexingMixin"]
 

@@ -5,32 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import AxisError, InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis, shape_from, whole, working_axis
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas.indexing import take
-from glassgrad.tensor.formulas.movement import (
-    cat,
-    diagonal,
-    diagonal_matrix,
-    flatten,
-    pad_axis,
-    part,
-    roll,
-    squeeze,
-    stack,
-    unsqueeze,
-)
+from glassgrad.tensor.formulas.movement import (cat, diagonal, diagonal_matrix, flatten, pad_axis, part, roll, squeeze,
+                                                stack, unsqueeze)
 from glassgrad.tensor.formulas.reductions import total
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["JoiningMixin"]
 

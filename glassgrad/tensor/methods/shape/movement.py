@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import AxisError, InputError, ModeError, ShapeError
 from glassgrad.compiler.graph import ops as o
@@ -15,13 +15,10 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import plain_number, resolve_axes, resolve_axis, shape_from, whole
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas.movement import joined, pad_constant, part, transpose
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["MovementMixin"]
 

@@ -7,26 +7,17 @@ earlier ones, on every device.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks, index_check
-from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import plain_number, resolve_axis, working_axis
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas.arithmetic import as_node, mul
-from glassgrad.tensor.formulas.indexing import (
-    product_at,
-    scatter,
-    scatter_reduce,
-    scatter_slices,
-    scatter_targets,
-)
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from glassgrad.tensor.formulas.indexing import product_at, scatter, scatter_reduce, scatter_slices, scatter_targets
 
 __all__ = ["ScatterMixin"]
 
