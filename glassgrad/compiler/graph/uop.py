@@ -18,6 +18,7 @@ from glassgrad.compiler.graph.node import Node
 from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import Length
+from glassgrad.compiler.graph.view import ShapeTracker
 
 
 class UOp(Node):
@@ -154,10 +155,8 @@ class UOp(Node):
         return UOp(o.COPY, self.dtype, (self,), OnDevice(device))
 
     @property
-    def st(self) -> Any:
+    def st(self) -> ShapeTracker:
         """Where this node's elements are in the memory below its movement ops: a `ShapeTracker` (tinygrad's name)."""
-        # view.py is built on this file, and few ever ask
-        from glassgrad.compiler.graph.view import ShapeTracker
         return ShapeTracker.of(self)
 
     @property

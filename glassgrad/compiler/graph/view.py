@@ -3,8 +3,8 @@
 Lowering does not read these (it pushes loop counters through the movement nodes); they are shown to users
 (`tensor.uop.st`), and serve zero-copy export and sub-buffers. One `View` is an affine map with a box of valid indices;
 what one cannot say (a reshape of a transpose, say) becomes a stack of them. Whether two merge into one is decided by
-index arithmetic: write the upper view's addresses, take them apart in the lower view's shape, and see whether what
-comes out is affine again.
+integer arithmetic: write the upper view's addresses as a sum of strides, take it apart into indices of the lower view,
+and see whether what comes out is such a sum again.
 """
 
 from __future__ import annotations
@@ -13,15 +13,12 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Range
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import add, bounds, build, divide, index, linear, modulo, multiply
+from glassgrad.compiler.graph.node import Node
 from glassgrad.compiler.graph.ops import Kind
-from glassgrad.compiler.graph.uop import UOp
 
 Mask = tuple[tuple[int, int], ...]      # per axis, the valid indices: first <= i < last
 
@@ -122,27 +119,64 @@ class View:
         return View.of(self.shape, [-s if a in axes else s for a, s in enumerate(self.strides)], offset, mask)
 
 
-# -- merging two views by index arithmetic -------------------------------------------------------------------
-def _counters(shape: Sequence[int]) -> list[UOp]:
-    return [index(0) if n == 1 else UOp(o.RANGE, dtypes.index, (), Range(f"i{axis}", n))
-            for axis, n in enumerate(shape)]
+# -- merging two views: digits of addresses ------------------------------------------------------------------
+class _Sum(NamedTuple):
+    """constant + the sum of steps[a] * index along axis a, plus something within `reach` that depends on the axes in
+    `mixed`, and is 0 where all indices are."""
+    constant: int
+    steps: tuple[int, ...]
+    mixed: frozenset[int] = frozenset()
+    reach: tuple[int, int] = (0, 0)
+
+    def bounds(self, shape: Sequence[int]) -> tuple[int, int]:
+        """The least and the greatest value it can have."""
+        ends = [k * (n - 1) for k, n in zip(self.steps, shape)]
+        low, high = self.reach
+        return self.constant + low + sum(min(e, 0) for e in ends), self.constant + high + sum(max(e, 0) for e in ends)
+
+    def along(self, axes: Iterable[int]) -> _Sum:
+        """The steps along some axes only, and no constant."""
+        return _Sum(0, tuple(k if a in axes else 0 for a, k in enumerate(self.steps)))
 
 
-def _address(view: View, indices: Sequence[UOp]) -> UOp:
-    total = index(view.offset)
-    for i, stride in zip(indices, view.strides):
-        total = add(total, multiply(i, stride))
-    return total
+def _divide(x: _Sum, n: int, shape: Sequence[int]) -> tuple[_Sum, _Sum]:
+    """x // n and x % n. Multiples of n are taken out; where the rest does not stay between two of them, its axes are
+    mixed, but for those that move within a part of n that the others step over."""
+    whole = tuple(k // n if k >= 0 else -(-k // n) for k in x.steps)
+    rest = x._replace(steps=tuple(k - w * n for k, w in zip(x.steps, whole)))
+    low, high = (bound // n for bound in rest.bounds(shape))
+    if low == high:
+        return _Sum(low, whole), rest._replace(constant=x.constant - low * n)
+    quotient, remainder = divmod(x.constant, n)
+    mixed, inside = x.mixed | {a for a, k in enumerate(rest.steps) if k}, rest.along(())
+    for part in sorted({math.gcd(n, k) for k in rest.steps if k} if not x.mixed else (), reverse=True):
+        within = rest.along([a for a, k in enumerate(rest.steps) if k % part])
+        least, most = within.bounds(shape)
+        if 0 <= remainder % part + least and remainder % part + most < part:
+            mixed, inside = frozenset(a for a in mixed if not within.steps[a]), within
+            break
+    return (_Sum(quotient, whole, mixed, (low - quotient, high - quotient)),
+            _Sum(remainder, inside.steps, mixed, (-remainder, n - 1 - remainder)))
 
 
-def _take_apart(address: UOp, shape: Sequence[int]) -> list[UOp]:
-    """The indices, in a plain array of this shape, of the element at an address."""
-    indices, step = [], 1
-    for axis in reversed(range(len(shape))):
-        i = divide(address, step)
-        indices.append(i if axis == 0 else modulo(i, shape[axis]))
-        step *= shape[axis]
-    return indices[::-1]
+def _take_apart(address: _Sum, below: Sequence[int], shape: Sequence[int]) -> list[_Sum]:
+    """The indices, in a plain array of the shape `below`, of the element at an address; `shape` is that of the view
+    whose indices the address is a sum of."""
+    indices = []
+    for n in reversed(below[1:]):
+        address, index = _divide(address, n, shape)
+        indices.append(index)
+    return [address, *reversed(indices)] if below else []
+
+
+def _address(view: View, indices: Sequence[_Sum], rank: int) -> _Sum:
+    """The address of the element at these indices."""
+    used = [(index, stride) for index, stride in zip(indices, view.strides) if stride]
+    steps = tuple(sum(stride * index.steps[axis] for index, stride in used) for axis in range(rank))
+    ends = [sorted(stride * bound for bound in index.reach) for index, stride in used]
+    return _Sum(view.offset + sum(stride * index.constant for index, stride in used), steps,
+                frozenset().union(*[index.mixed for index, _ in used]),
+                (sum(low for low, _ in ends), sum(high for _, high in ends)))
 
 
 def merge(lower: View, upper: View) -> View | None:
@@ -159,16 +193,15 @@ def merge(lower: View, upper: View) -> View | None:
         inside = merge(lower, upper.shrink(upper.mask))
         return inside and inside.pad([(first, n - last) for (first, last), n in zip(upper.mask, upper.shape)])
     lower = _collapse(lower)
-    counters = _counters(upper.shape)
-    indices = _take_apart(_address(upper, counters), lower.shape)
-    box = {c: (0, n) for c, n in zip(counters, upper.shape)}
-    for i, (first, last), n in zip(indices, lower._valid(), lower.shape):
-        if last < n and not _below(i, last, box) or first > 0 and not _below(multiply(i, -1), 1 - first, box):
+    indices = _take_apart(_Sum(upper.offset, upper.strides), lower.shape, upper.shape)
+    box = [(0, n) for n in upper.shape]
+    for index, (first, last), n in zip(indices, lower._valid(), lower.shape):
+        negative = _Sum(-index.constant, tuple(-k for k in index.steps), index.mixed)
+        if last < n and not _below(index, last, upper.shape, box) or \
+                first > 0 and not _below(negative, 1 - first, upper.shape, box):
             return None
-    constant, terms = linear(_address(lower, indices))
-    if not terms.keys() <= box.keys():
-        return None
-    return View.of(upper.shape, [terms.get(c, 0) for c in counters], constant, tuple(box[c] for c in counters))
+    address = _address(lower, indices, len(upper.shape))
+    return None if address.mixed else View.of(upper.shape, address.steps, address.constant, tuple(box))
 
 
 def _collapse(view: View) -> View:
@@ -185,30 +218,23 @@ def _collapse(view: View) -> View:
     return View.of([a[0] for a in axes], [a[1] for a in axes], view.offset, tuple((a[2], a[3]) for a in axes))
 
 
-def _below(i: UOp, limit: int, box: dict[UOp, tuple[int, int]]) -> bool:
-    """Shrinks the box of one counter so that exactly i < limit remains; False where that is not a box."""
-    constant, terms = linear(i)
-    limit -= constant
-    if len(terms) == 1:
-        (atom, k), = terms.items()
-        if atom.op is o.IDIV and k == 1:        # x // d < limit  is  x < limit * d
-            return _below(atom.src[0], limit * atom.src[1].arg, box)
-        if atom.op is o.IDIV and k == -1:       # -(x // d) < limit  is  x >= (1 - limit) * d
-            return _below(multiply(atom.src[0], -1), (limit - 1) * atom.src[1].arg + 1, box)
-    if not terms:
-        if limit <= 0:
-            for counter in box:
-                box[counter] = (0, 0)
-        return True
-    if not terms.keys() <= box.keys():
+def _below(x: _Sum, limit: int, shape: Sequence[int], box: list[tuple[int, int]]) -> bool:
+    """Shrinks the box along one axis so that exactly x < limit remains; False where that is not a box."""
+    if x.mixed:
         return False
-    for counter, k in terms.items():            # k * counter < limit - rest: does the rest make a difference?
-        low, high = bounds(build(0, {a: n for a, n in terms.items() if a is not counter}))
-        edges = {-((rest - limit) // k) if k > 0 else (rest - limit) // -k + 1 for rest in (low, high)}
+    limit -= x.constant
+    along = [axis for axis, k in enumerate(x.steps) if k]
+    if not along:
+        if limit <= 0:
+            box[:] = [(0, 0)] * len(box)
+        return True
+    for axis in along:                          # k * index < limit - rest: does the rest make a difference?
+        k, others = x.steps[axis], x.along([a for a in along if a != axis])
+        edges = {-((rest - limit) // k) if k > 0 else (rest - limit) // -k + 1 for rest in others.bounds(shape)}
         if len(edges) == 1:
             edge, = edges
-            first, last = box[counter]
-            box[counter] = (first, max(min(last, edge), first)) if k > 0 else (min(max(first, edge), last), last)
+            first, last = box[axis]
+            box[axis] = (first, max(min(last, edge), first)) if k > 0 else (min(max(first, edge), last), last)
             return True
     return False
 
@@ -231,7 +257,7 @@ class ShapeTracker:
         return ShapeTracker((View.of(shape),))
 
     @staticmethod
-    def of(node: UOp) -> ShapeTracker:
+    def of(node: Node) -> ShapeTracker:
         """Where the elements of a chain of movement ops are, in the memory of the node below them."""
         chain = []
         while node.op.kind == Kind.MOVEMENT or node.op is o.DETACH:
@@ -263,25 +289,23 @@ class ShapeTracker:
     @property
     def offset(self) -> int:
         """The address of the first element (where it is not masked away)."""
-        return self.views[0].offset if len(self.views) == 1 else linear(self._expression()[0])[0]
+        return self._address().constant
 
     def strides(self) -> tuple[int | None, ...]:
-        """How far apart neighbours along each axis are; None where that is not one number."""
+        """How far apart neighbours along each axis are; None where that is not seen to be one number."""
         return self.views[0].strides if len(self.views) == 1 else self.real_strides()
 
     def real_strides(self) -> tuple[int | None, ...]:
         """As `strides`, from the addresses themselves."""
-        address, counters = self._expression()
-        _, terms = linear(address)
-        tangled = {r for atom in terms if atom.op is not o.RANGE for r in atom.toposort() if r.op is o.RANGE}
-        return tuple(None if c in tangled else terms.get(c, 0) for c in counters)
+        address = self._address()
+        return tuple(None if axis in address.mixed else k for axis, k in enumerate(address.steps))
 
-    def _expression(self) -> tuple[UOp, list[UOp]]:
-        counters = _counters(self.shape)
-        address = _address(self.views[-1], counters)
-        for view in reversed(self.views[:-1]):
-            address = _address(view, _take_apart(address, view.shape))
-        return address, counters
+    def _address(self) -> _Sum:
+        top, *rest = reversed(self.views)
+        address = _Sum(top.offset, top.strides)
+        for view in rest:
+            address = _address(view, _take_apart(address, view.shape, self.shape), len(self.shape))
+        return address
 
     def offsets(self) -> list[int | None]:
         """The address of every element in order, None where it is 0 by a mask."""
