@@ -1,7 +1,7 @@
 """The one node type, and how expressions are written with it. In: nodes, numbers. Out: `UOp`s.
 
-`x * 2 + y` on nodes is a graph of nodes. The methods here check nothing that shape.py does not, and drop what changes
-nothing; what a node is, and that equal ones are one object, is node.py's.
+`x * 2 + y` on nodes is a graph of nodes (operators.py). The methods here check nothing that shape.py does not, and drop
+what changes nothing; what a node is, and that equal ones are one object, is node.py's.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from glassgrad.compiler.graph.arguments import (Axes, Count, Dimension, Expand, 
 from glassgrad.compiler.graph.dtype import DType, convert, dtypes
 from glassgrad.compiler.graph.node import Node
 from glassgrad.compiler.graph.node_table import NodeTable
+from glassgrad.compiler.graph.operators import Operators
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.view import ShapeTracker
 
 
-class UOp(Node):
+class UOp(Node, Operators["UOp"]):
     """One node: `op` applied to `src`, with elements of `dtype` and a small `arg`. Build with the methods below.
 
     >>> x = const(2.0) * 3.0
@@ -37,39 +38,7 @@ class UOp(Node):
     def alu(self, op: Op, *others: UOp) -> UOp:
         return UOp(op, dtypes.bool if op.compares else self.dtype, (self, *others))
 
-    def __add__(self, y: Any) -> UOp: return self.alu(o.ADD, self._wrap(y))
-    def __radd__(self, y: Any) -> UOp: return self._wrap(y).alu(o.ADD, self)
-    def __sub__(self, y: Any) -> UOp: return self.alu(o.SUB, self._wrap(y))
-    def __rsub__(self, y: Any) -> UOp: return self._wrap(y).alu(o.SUB, self)
-    def __mul__(self, y: Any) -> UOp: return self.alu(o.MUL, self._wrap(y))
-    def __rmul__(self, y: Any) -> UOp: return self._wrap(y).alu(o.MUL, self)
-    def __truediv__(self, y: Any) -> UOp: return self.alu(o.DIV, self._wrap(y))
-    def __rtruediv__(self, y: Any) -> UOp: return self._wrap(y).alu(o.DIV, self)
-    def __floordiv__(self, y: Any) -> UOp: return self.alu(o.IDIV, self._wrap(y))
-    def __mod__(self, y: Any) -> UOp: return self.alu(o.MOD, self._wrap(y))
-    def __and__(self, y: Any) -> UOp: return self.alu(o.AND, self._wrap(y))
-    def __or__(self, y: Any) -> UOp: return self.alu(o.OR, self._wrap(y))
-    def __xor__(self, y: Any) -> UOp: return self.alu(o.XOR, self._wrap(y))
-    def __lshift__(self, y: Any) -> UOp: return self.alu(o.SHL, self._wrap(y))
-    def __rshift__(self, y: Any) -> UOp: return self.alu(o.SHR, self._wrap(y))
-    def __lt__(self, y: Any) -> UOp: return self.alu(o.CMPLT, self._wrap(y))
-    def __gt__(self, y: Any) -> UOp: return self._wrap(y).alu(o.CMPLT, self)
-    def __neg__(self) -> UOp: return self.alu(o.NEG)
-    def __invert__(self) -> UOp: return self.alu(o.NOT)
-    def eq(self, y: Any) -> UOp: return self.alu(o.CMPEQ, self._wrap(y))
-    def ne(self, y: Any) -> UOp: return self.alu(o.CMPNE, self._wrap(y))
     def ge(self, y: Any) -> UOp: return (self > y) | self.eq(y)   # not "not <": NaN is neither
-    def maximum(self, y: Any) -> UOp: return self.alu(o.MAX, self._wrap(y))
-    def minimum(self, y: Any) -> UOp: return self.alu(o.MIN, self._wrap(y))
-    def mulacc(self, y: Any, z: Any) -> UOp: return self.alu(o.MULACC, self._wrap(y), self._wrap(z))
-    def logical_not(self) -> UOp: return self.alu(o.NOT)
-    def abs(self) -> UOp: return self.alu(o.ABS)
-    def recip(self) -> UOp: return self.alu(o.RECIP)
-    def sqrt(self) -> UOp: return self.alu(o.SQRT)
-    def exp2(self) -> UOp: return self.alu(o.EXP2)
-    def log2(self) -> UOp: return self.alu(o.LOG2)
-    def sin(self) -> UOp: return self.alu(o.SIN)
-    def trunc(self) -> UOp: return self.alu(o.TRUNC)
 
     def where(self, yes: Any, no: Any) -> UOp:
         """`yes` where this (bool) holds, else `no`; plain numbers take the other side's type."""

@@ -19,6 +19,7 @@ from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.operators import Operators
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const
 
@@ -26,40 +27,13 @@ MOST_REPLACEMENTS = 200    # of one node, one inside the other: more means that 
 
 
 # -- patterns: expressions with holes ------------------------------------------------------------------------
-class Pattern:
+class Pattern(Operators["NodePattern"]):
     """Anything that can stand in a pattern; operators on patterns make larger ones."""
     __slots__ = ()
 
-    def __add__(self, y: Any) -> NodePattern: return node(o.ADD, self, y)
-    def __radd__(self, y: Any) -> NodePattern: return node(o.ADD, y, self)
-    def __sub__(self, y: Any) -> NodePattern: return node(o.SUB, self, y)
-    def __rsub__(self, y: Any) -> NodePattern: return node(o.SUB, y, self)
-    def __mul__(self, y: Any) -> NodePattern: return node(o.MUL, self, y)
-    def __rmul__(self, y: Any) -> NodePattern: return node(o.MUL, y, self)
-    def __truediv__(self, y: Any) -> NodePattern: return node(o.DIV, self, y)
-    def __rtruediv__(self, y: Any) -> NodePattern: return node(o.DIV, y, self)
-    def __floordiv__(self, y: Any) -> NodePattern: return node(o.IDIV, self, y)
-    def __mod__(self, y: Any) -> NodePattern: return node(o.MOD, self, y)
-    def __and__(self, y: Any) -> NodePattern: return node(o.AND, self, y)
-    def __or__(self, y: Any) -> NodePattern: return node(o.OR, self, y)
-    def __xor__(self, y: Any) -> NodePattern: return node(o.XOR, self, y)
-    def __lshift__(self, y: Any) -> NodePattern: return node(o.SHL, self, y)
-    def __rshift__(self, y: Any) -> NodePattern: return node(o.SHR, self, y)
-    def __lt__(self, y: Any) -> NodePattern: return node(o.CMPLT, self, y)
-    def __gt__(self, y: Any) -> NodePattern: return node(o.CMPLT, y, self)
-    def __neg__(self) -> NodePattern: return node(o.NEG, self)
-    def __invert__(self) -> NodePattern: return node(o.NOT, self)
-    def eq(self, y: Any) -> NodePattern: return node(o.CMPEQ, self, y)
-    def ne(self, y: Any) -> NodePattern: return node(o.CMPNE, self, y)
-    def maximum(self, y: Any) -> NodePattern: return node(o.MAX, self, y)
-    def minimum(self, y: Any) -> NodePattern: return node(o.MIN, self, y)
+    def _wrap(self, value: Any) -> Pattern: return _pattern(value)
+    def alu(self, op: Op, *others: Any) -> NodePattern: return node(op, self, *others)
     def where(self, x: Any, y: Any) -> NodePattern: return node(o.WHERE, self, x, y)
-    def abs(self) -> NodePattern: return node(o.ABS, self)
-    def recip(self) -> NodePattern: return node(o.RECIP, self)
-    def sqrt(self) -> NodePattern: return node(o.SQRT, self)
-    def exp2(self) -> NodePattern: return node(o.EXP2, self)
-    def log2(self) -> NodePattern: return node(o.LOG2, self)
-    def trunc(self) -> NodePattern: return node(o.TRUNC, self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
