@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Measure
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import Length, Quotient, Size, Symbol
 from glassgrad.compiler.graph.uop import UOp, const
 
@@ -117,10 +118,7 @@ def _linear(node: UOp) -> tuple[int, Terms]:
     if node.op in (o.ADD, o.SUB):
         sign = 1 if node.op is o.ADD else -1
         (c, terms), (d, more) = linear(node.src[0]), linear(node.src[1])
-        out = dict(terms)
-        for atom, k in more.items():
-            out[atom] = out.get(atom, 0) + sign * k
-        return c + sign * d, {a: k for a, k in out.items() if k}
+        return c + sign * d, plus(terms, more, sign)
     if node.op is o.MUL:
         (c, terms), (d, more) = linear(node.src[0]), linear(node.src[1])
         if not more:
@@ -128,6 +126,14 @@ def _linear(node: UOp) -> tuple[int, Terms]:
         if not terms:
             return c * d, {a: k * c for a, k in more.items()} if c else {}
     return 0, {node: 1}
+
+
+def plus(terms: Terms, more: Terms, factor: int = 1) -> Terms:
+    """The terms of a sum to which another one is added, so many times."""
+    out = dict(terms)
+    for atom, k in more.items():
+        out[atom] = out.get(atom, 0) + factor * k
+    return {a: k for a, k in out.items() if k}
 
 
 def order_key(atom: UOp) -> str:
@@ -172,18 +178,13 @@ def _rejoin(constant: int, terms: Terms) -> tuple[int, Terms]:
                 if terms.get(whole) == k * c.arg:
                     rest = {a: n for a, n in terms.items() if a is not atom and a is not whole}
                     shift, more = linear(x)
-                    for a, n in more.items():
-                        rest[a] = rest.get(a, 0) + k * n
-                    return _rejoin(constant + k * shift, {a: n for a, n in rest.items() if n})
+                    return _rejoin(constant + k * shift, plus(rest, more, k))
     return constant, terms
 
 
 def add(x: UOp, y: UOp) -> UOp:
     (c, terms), (d, more) = linear(x), linear(y)
-    out = dict(terms)
-    for atom, k in more.items():
-        out[atom] = out.get(atom, 0) + k
-    return build(c + d, {a: k for a, k in out.items() if k})
+    return build(c + d, plus(terms, more))
 
 
 def multiply(x: UOp, factor: int) -> UOp:
@@ -211,10 +212,8 @@ def divide(x: UOp, divisor: int) -> UOp:
     if low // divisor == high // divisor:
         return build(c // divisor + low // divisor, whole)
     if any(not 0 < k < divisor for k in rest.values()):   # (5*i) // 4 == i + i // 4, as modulo() splits it
-        for a, k in rest.items():
-            whole[a] = whole.get(a, 0) + k // divisor
+        whole = plus(whole, {a: k // divisor for a, k in rest.items()})
         rest = {a: k % divisor for a, k in rest.items()}
-        whole = {a: k for a, k in whole.items() if k}
         left = build(remainder, rest)
         if not exact(left):
             return UOp(o.IDIV, dtypes.index, (x, index(divisor)))
@@ -294,6 +293,24 @@ def both(x: UOp | None, y: UOp | None) -> UOp | None:
             return a
     assert x is not None and y is not None
     return x if x is y else UOp(o.AND, dtypes.bool, (x, y))
+
+
+def all_of(gate: UOp) -> list[UOp]:
+    """The conditions that a gate joins by AND, in order."""
+    return [part for side in gate.src for part in all_of(side)] if gate.op is o.AND else [gate]
+
+
+def below_limit(condition: UOp) -> tuple[Terms, int] | None:
+    """A comparison of indices as (terms, limit): their sum is below the limit; None for any other condition."""
+    if condition.op is not o.CMPLT or condition.src[0].dtype is not dtypes.index:
+        return None
+    constant, terms = linear(add(condition.src[0], multiply(condition.src[1], -1)))
+    return terms, -constant
+
+
+def operation(op: Op, x: UOp, y: UOp) -> UOp:
+    """An op on two indices, simplified: decided at once where their bounds tell."""
+    return rebuild(UOp(op, dtypes.index, (x, y)), (x, y))
 
 
 def substitute_index(node: UOp, replace: dict[UOp, UOp], memo: dict[UOp, UOp]) -> UOp:

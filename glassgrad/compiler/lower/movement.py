@@ -13,10 +13,8 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Shape
 from glassgrad.compiler.graph.axes import runs
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import (add, both, build, divide, index, less, linear, modulo, multiply,
-                                                    rebuild)
-from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, build, divide, index, less, linear,
+                                                    modulo, multiply, operation)
 from glassgrad.compiler.graph.symbolic import Length, Size, most
 from glassgrad.compiler.graph.uop import UOp
 
@@ -86,32 +84,22 @@ def _regroup_symbolic(at: Index, shape: Shape, source: Shape, size: Callable[[Si
     """Where a symbolic size does not stand first, how far apart elements are is known only when the kernel runs."""
     flat, step = index(0), 1
     for i, n in zip(reversed(at), reversed(shape)):
-        flat = add(flat, _operation(o.MUL, i, size(step)))
+        flat = add(flat, operation(o.MUL, i, size(step)))
         step = step * n
     out: list[UOp] = []
     for n in reversed(source):
-        out.append(index(0) if n == 1 else _operation(o.MOD, flat, size(n)))
-        flat = flat if n == 1 else _operation(o.IDIV, flat, size(n))
+        out.append(index(0) if n == 1 else operation(o.MOD, flat, size(n)))
+        flat = flat if n == 1 else operation(o.IDIV, flat, size(n))
     return out[::-1]
-
-
-def _operation(op: Op, x: UOp, y: UOp) -> UOp:
-    return rebuild(UOp(op, dtypes.index, (x, y)), (x, y))
 
 
 def under_gate(at: UOp, gate: UOp) -> UOp:
     """An index that is used only where the gate holds: (i + 23*k) % 24 is i - k where 0 <= i - k < 24."""
     least: dict[frozenset[tuple[UOp, int]], int] = {}
     below: dict[frozenset[tuple[UOp, int]], int] = {}
-    waiting = [gate]
-    while waiting:
-        condition = waiting.pop()
-        if condition.op is o.AND:
-            waiting += condition.src
-        elif condition.op is o.CMPLT and condition.src[0].dtype is dtypes.index:
-            c, terms = linear(add(condition.src[0], multiply(condition.src[1], -1)))
-            below[frozenset(terms.items())] = -c
-            least[frozenset((a, -k) for a, k in terms.items())] = c + 1
+    for terms, limit in filter(None, map(below_limit, reversed(all_of(gate)))):
+        below[frozenset(terms.items())] = limit
+        least[frozenset((a, -k) for a, k in terms.items())] = 1 - limit
     constant, terms = linear(at)
     for atom, k in terms.items():
         if atom.op is not o.MOD or atom.src[1].op is not o.CONST:

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import add, both, bounds, divide, index, less, linear, multiply, rebuild
-from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, bounds, divide, index, less,
+                                                    multiply, operation)
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LOOP, For, Statement, counter
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -77,20 +76,15 @@ class Edges:
     def of(gate: UOp, m: list[UOp], k: list[UOp]) -> Edges | None:
         """The gate's conditions by the loops that decide them; None where one is of another form."""
         halves: list[Half] = []
-        waiting = [gate]
-        while waiting:
-            condition = waiting.pop()
-            if condition.op is o.AND:
-                waiting += reversed(condition.src)
-                continue
-            if condition.op is not o.CMPLT or condition.src[0].dtype is not dtypes.index:
+        for condition in map(below_limit, all_of(gate)):
+            if condition is None:
                 return None
-            limit, terms = linear(add(condition.src[0], multiply(condition.src[1], -1)))
+            terms, limit = condition
             outside, summed = [r for r in terms if r in m], [r for r in terms if r in k]
             if len(outside) > 1 or len(summed) != 1 or len(outside) + 1 != len(terms):
                 return None
             by = outside[0] if outside else None
-            halves.append(Half(by, summed[0], terms[by] if by is not None else 0, terms[summed[0]], -limit))
+            halves.append(Half(by, summed[0], terms[by] if by is not None else 0, terms[summed[0]], limit))
         pairs = {(h.m, h.k) for h in halves}
         apart = len({k for _, k in pairs}) == len(pairs) == len({m if m is not None else k for m, k in pairs})
         return Edges(halves) if apart else None
@@ -114,9 +108,9 @@ class Edges:
                 continue
             left = add(index(h.limit), multiply(place, -h.m_step))        # k_step * k < left
             if h.k_step > 0:
-                high = decided(o.MIN, high, divide(add(left, index(h.k_step - 1)), h.k_step))
+                high = operation(o.MIN, high, divide(add(left, index(h.k_step - 1)), h.k_step))
             else:
-                low = decided(o.MAX, low, add(divide(multiply(left, -1), -h.k_step), index(1)))
+                low = operation(o.MAX, low, add(divide(multiply(left, -1), -h.k_step), index(1)))
         return low, high
 
     def regions(self, k: UOp, place: UOp, inside: UOp | None = None, runs: tuple[Run, ...] = ()) -> list[Region]:
@@ -208,9 +202,4 @@ def bounded(k: UOp, low: UOp, high: UOp, body: list[Statement]) -> list[Statemen
 def within(low: UOp, high: UOp, start: UOp, size: int) -> tuple[UOp, UOp]:
     """An interval seen from `start`, as far as it lies in the next `size` iterations."""
     back = multiply(start, -1)
-    return decided(o.MAX, add(low, back), index(0)), decided(o.MIN, add(high, back), index(size))
-
-
-def decided(op: Op, x: UOp, y: UOp) -> UOp:
-    """The larger or the smaller of two indices, at once where their bounds tell."""
-    return rebuild(UOp(op, dtypes.index, (x, y)), (x, y))
+    return operation(o.MAX, add(low, back), index(0)), operation(o.MIN, add(high, back), index(size))

@@ -14,8 +14,9 @@ import math
 from dataclasses import dataclass, replace
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.index_algebra import Terms, add, both, bounds, build, index, less, linear, multiply
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.index_algebra import (Terms, add, all_of, below_limit, both, bounds, build, index, less,
+                                                    linear, multiply)
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, Store, counter, load, local, ranges_of
 from glassgrad.compiler.optimize.moves import loop_moves as moves
@@ -52,9 +53,9 @@ def _copy(name: str, factor: UOp, lanes: int) -> tuple[list[Statement], UOp] | N
     if image.op is not o.LOAD or len(image.src) == 2 and not dtypes_above:
         return None
     source, at, *gates = image.src
-    gate = gates[0] if gates else const(True)
+    conditions = [condition for gate in gates for condition in map(below_limit, all_of(gate))]
     loops = ranges_of(image)
-    axes = _axes(at, gate, loops)
+    axes = _axes(at, conditions, loops)
     if axes is None or REREAD * math.prod(a.size for a in axes) > math.prod(r.arg.size for r in loops):
         return None
     memory = local(name, factor.dtype, math.prod(a.size for a in axes), "shared")
@@ -66,7 +67,7 @@ def _copy(name: str, factor: UOp, lanes: int) -> tuple[list[Statement], UOp] | N
         there = add(multiply(there, axis.size), build(-axis.low, axis.terms))
         inside = add(inside, multiply(along, axis.step))
     wanted: UOp | None = None
-    for limit, terms in _conditions(gate) or ():
+    for terms, limit in filter(None, conditions):
         axis, u = next((a, u) for a, u in zip(axes, counters) if _multiple(terms, a.terms))
         along = add(u, index(axis.low)) if axis.size > 1 else index(axis.low)
         wanted = both(wanted, less(multiply(along, _multiple(terms, axis.terms) or 0), index(limit)))
@@ -90,26 +91,9 @@ def _image(factor: UOp) -> tuple[UOp, list[DType]]:
     while factor.op is o.CAST:
         casts.insert(0, factor.dtype)
         factor = factor.src[0]
-    if chosen is not None and (len(factor.src) != 3 or not _parts(chosen) <= _parts(factor.src[2])):
+    if chosen is not None and (len(factor.src) != 3 or not set(all_of(chosen)) <= set(all_of(factor.src[2]))):
         return const(0, factor.dtype), []
     return factor, casts
-
-
-def _parts(gate: UOp) -> frozenset[UOp]:
-    return _parts(gate.src[0]) | _parts(gate.src[1]) if gate.op is o.AND else frozenset((gate,))
-
-
-def _conditions(gate: UOp) -> list[tuple[int, Terms]] | None:
-    """The gate as sums that stay below limits; None where one is of another form."""
-    if gate.op is o.CONST and gate.arg:
-        return []
-    if gate.op is o.AND:
-        left, right = (_conditions(part) for part in gate.src)
-        return None if left is None or right is None else left + right
-    if gate.op is not o.CMPLT or gate.src[0].dtype is not dtypes.index:
-        return None
-    constant, terms = linear(add(gate.src[0], multiply(gate.src[1], -1)))
-    return [(-constant, terms)]
 
 
 def _multiple(terms: Terms, of: Terms) -> int | None:
@@ -119,17 +103,18 @@ def _multiple(terms: Terms, of: Terms) -> int | None:
     return times if times and terms == {r: times * k for r, k in of.items()} else None
 
 
-def _axes(at: UOp, gate: UOp, loops: frozenset[UOp]) -> list[_Axis] | None:
-    """The axes of the image, outermost first: those the gate speaks of, and the rest of the address by its steps."""
+def _axes(at: UOp, conditions: list[tuple[Terms, int] | None], loops: frozenset[UOp]) -> list[_Axis] | None:
+    """The axes of the image, outermost first: those the gate's conditions test, and the rest of the address by its
+    steps. Refuses (None) a gate that tests something else than a position: a remainder, say."""
     steps = {r: stride_along(at, r) for r in loops}
-    conditions = _conditions(gate)
-    if conditions is None or None in steps.values():
+    tested = [condition[0] for condition in conditions if condition is not None]
+    if len(tested) < len(conditions) or None in steps.values():
         return None
-    if any(not terms or not loops.issuperset(terms) for _, terms in conditions):
-        return None                       # it tests something else than a position: a remainder, say
+    if any(not terms or not loops.issuperset(terms) for terms in tested):
+        return None
     axes: list[_Axis] = []
     taken: set[UOp] = set()
-    for _, terms in conditions:
+    for terms in tested:
         if any(_multiple(terms, a.terms) for a in axes):
             continue
         common = math.gcd(*terms.values())

@@ -18,14 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply
+from glassgrad.compiler.graph.index_algebra import add, both, index, less, multiply, operation
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, If, Statement, Store, counter,
                                             load, register)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import left_of, nested, one
-from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, Run, between, decided
+from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, Run, between
 from glassgrad.compiler.optimize.product.recognize import Product, count, flat_tasks, stride_along
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.targets import cpu
@@ -131,7 +131,7 @@ class WindowPlan:
             number = counter("ro", piece.count)
             first = multiply(add(index(piece.start), one(number)), rows)
             ragged = (piece.start + piece.count) * rows > self.down.arg.size
-            begin = decided(o.MIN, first, index(self.down.arg.size - rows)) if ragged else first
+            begin = operation(o.MIN, first, index(self.down.arg.size - rows)) if ragged else first
             fresh = less(first, add(add(begin, one(self.row)), index(1))) if ragged else None
             tile = self.tile(begin, fresh, piece.runs)
             body += [For(number, LOOP, tile)] if piece.count > 1 else tile

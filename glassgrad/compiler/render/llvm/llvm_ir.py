@@ -343,11 +343,9 @@ class LlvmFunction(Matrices):
     def lane_less(self, node: UOp, lanes: int) -> LlvmValue | None:
         """x < y between indices: what differs between lanes stays on the left, the rest becomes one scalar limit."""
         (c, left), (d, right) = ix.linear(node.src[0]), ix.linear(node.src[1])
-        terms = dict(left)
-        for atom, k in right.items():
-            terms[atom] = terms.get(atom, 0) - k
-        wide = ix.build(0, {a: k for a, k in terms.items() if self.widths[a] and k})
-        rest = ix.build(d - c, {a: -k for a, k in terms.items() if not self.widths[a] and k})
+        terms = ix.plus(left, right, -1)
+        wide = ix.build(0, {a: k for a, k in terms.items() if self.widths[a]})
+        rest = ix.build(d - c, {a: -k for a, k in terms.items() if not self.widths[a]})
         if not ranges_of(wide) or not all(ix.exact(n) for n in (*node.src, wide, rest)):
             return None
         self.note((wide, rest))
