@@ -62,7 +62,7 @@ class KernelWork:
     """A kernel on its way to text; each pass replaces a field or fills the next one."""
     ast: UOp | None                                   # SINK of STOREs over PARAMs
     target: Target
-    language: str = ""                                # "llvm", "c", or a GPU dialect's name
+    language: str = ""                                # "llvm", "c", "plain c", or a GPU dialect's name
     products: bool = True                             # whether contractions get tiles and packed panels
     plain: bool = False                               # leave the loops as they are, as under NOOPT=1
     moves: Sequence[str] | None = None                # to apply instead of the recipe's own
@@ -234,9 +234,9 @@ def render(work: KernelWork) -> None:
     if work.language == "llvm":
         from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
         work.source = render_llvm(work.kernel, work.target, work.phases)
-    elif work.language == "c":
+    elif work.language in ("c", "plain c"):
         from glassgrad.compiler.render.c.c_source import render_c
-        work.source = render_c(work.kernel, work.target, work.phases)
+        work.source = render_c(work.kernel, work.target, work.phases, "static " if work.language == "plain c" else "")
     else:
         from glassgrad.compiler.render.gpu.dialects import DIALECTS
         from glassgrad.compiler.render.gpu.gpu_source import render_gpu

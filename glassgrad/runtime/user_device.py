@@ -102,7 +102,7 @@ class CStyleLanguage:
 
     def render(self, kernel: Kernel) -> str:
         """The source of a kernel: one function with its name and one pointer per buffer."""
-        return plain_function(kernel, make_source(kernel, PLAIN, "c"), self.prefix, self.qualifier)
+        return plain_function(kernel, make_source(kernel, PLAIN, "plain c"), self.prefix, self.qualifier)
 
 
 # -- signatures ----------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel, shared_locals, task_loops, worker_locals
 
@@ -45,6 +47,15 @@ class Places:
         for memory in worker_locals(kernel):
             self.offsets[memory] = place
             place += _padded(memory.arg.size * memory.dtype.itemsize)
+
+
+def slot_of(memory: UOp, shared: dict[UOp, int]) -> int:
+    """The slot of `args` that holds a param, or a LOCAL that all tasks share."""
+    if memory.op is o.PARAM:
+        return int(memory.arg.slot)
+    if memory not in shared:
+        raise Bug(f"the LOCAL {memory.arg.name} is read but never written")
+    return shared[memory]
 
 
 def _padded(nbytes: int) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import bounds, linear
+from glassgrad.compiler.graph.index_algebra import Terms, bounds, build, linear
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, For, If, Prefetch, Statement, Store,
@@ -70,6 +70,7 @@ class Walker:
         self.open.update(dict.fromkeys((*jammed.tasks, *jammed.units), 0))
         self.changing: dict[Any, int] = {}                # register, memory or READS -> depth of its innermost change
         self.scope = self.scopes[0]                       # where lines go now
+        self._parts: dict[int, tuple[Terms, Terms, UOp | None, int | None]] = {}     # by the id of the first terms
 
     # -- what subclasses provide ---------------------------------------------------------------------------------
     def make(self, node: UOp) -> Any: raise NotImplementedError
@@ -191,6 +192,31 @@ class Walker:
         if op is o.CMPLT and node.src[0].dtype is dtypes.index and self.widths[node]:
             return [*linear(node.src[0])[1], *linear(node.src[1])[1]]
         return node.src[:1] if op is o.FOLD else node.src
+
+    def value(self, node: UOp) -> Any:
+        """A node's value, computed now if it is not there."""
+        found = self.home(node).values.get(node)
+        if found is None:
+            self.evaluate(node)
+            found = self.home(node).values[node]
+        return found
+
+    def index_parts(self, index: UOp) -> tuple[int, Terms, UOp | None, int | None]:
+        """An index as (constant, scalar terms, what lanes add, the step from lane to lane; None: they have none)."""
+        constant, terms = linear(index)
+        known = self._parts.get(id(terms))    # indices that differ by a constant share their terms
+        if known is None:
+            same = {a: k for a, k in terms.items() if not self.widths[a]}
+            wide = {a: k for a, k in terms.items() if a not in same}
+            if not wide:
+                known = (terms, same, None, 0)
+            elif len(wide) == 1 and (lane := next(iter(wide))) in self.lanes:
+                known = (terms, same, lane, wide[lane])
+            else:
+                known = (terms, same, build(0, wide), None)
+                self.note((known[2],))
+            self._parts[id(terms)] = known
+        return constant, *known[1:]
 
     def evaluate(self, root: UOp) -> None:
         """Computes a node and everything under it that is not there yet; iterative, so depth is no limit."""

@@ -17,17 +17,17 @@ from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Pref
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_matrix_units import CMatrices
 from glassgrad.compiler.render.c.c_ops import CValue, Definitions, width
-from glassgrad.compiler.render.launch import Places, function_name
+from glassgrad.compiler.render.launch import Places, function_name, slot_of
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import READS, SUMS, Flow, Walker
 
 LONGEST = 72       # characters of an expression before it gets a name
 
 
-def render_c(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
-    """A kernel as C, with one function per phase."""
+def render_c(kernel: Kernel, target: Target, phases: list[Jammed], linkage: str = "") -> str:
+    """A kernel as C, with one function per phase; `linkage` is a word before each of them ("static")."""
     definitions, places = Definitions(), Places(kernel)
-    functions = [CFunction(places, target, jammed, function_name(kernel, p), definitions).text()
+    functions = [linkage + CFunction(places, target, jammed, function_name(kernel, p), definitions).text()
                  for p, jammed in enumerate(phases)]
     return "\n".join([*definitions.lines, "", "\n\n".join(functions), ""])
 
@@ -95,19 +95,13 @@ class CFunction(CMatrices):
         """The pointer to a param's or LOCAL's first element, declared on top."""
         if ("base", memory) in self.given:
             return self.given["base", memory]
-        kind = self.type(dtypes.uint8 if memory.dtype is dtypes.bool else memory.dtype)
-        kind = kind if memory in self.stored else f"const {kind}"
+        kind = self._unit(memory) if memory in self.stored else f"const {self._unit(memory)}"
+        param = memory.op is o.PARAM
+        name = self.named(("base", memory), f"data{memory.arg.slot}" if param else memory.arg.name)
         if memory in self.offsets:
-            name = self.named(("base", memory), memory.arg.name)
             value = f"({kind} *)((char *)scratch + {self.offsets[memory]})"
-        elif memory.op is o.PARAM:
-            name = self.named(("base", memory), f"data{memory.arg.slot}")
-            value = f"args[{memory.arg.slot}]"
-        elif memory in self.slots:
-            name = self.named(("base", memory), memory.arg.name)
-            value = f"args[{self.slots[memory]}]"
         else:
-            raise Bug(f"the LOCAL {memory.arg.name} is read but never written")
+            value = f"args[{slot_of(memory, self.slots)}]"
         self.pointers.append(f"{kind} *{name} = {value};")
         return name
 
@@ -182,11 +176,7 @@ class CFunction(CMatrices):
             return self.register(node)
         if op is o.RANGE:
             return self._counter(node)
-        found = self.home(node).values.get(node)
-        if found is None:
-            self.evaluate(node)
-            found = self.home(node).values[node]
-        return found  # type: ignore[no-any-return]
+        return self.value(node)  # type: ignore[no-any-return]
 
     def _counter(self, node: UOp) -> CValue:
         if node not in self.lanes:
@@ -258,17 +248,8 @@ class CFunction(CMatrices):
     # -- memory --------------------------------------------------------------------------------------------------
     def split(self, index: UOp) -> tuple[CValue, UOp | None, int | None]:
         """An index as (its scalar part, what lanes add, the step from lane to lane or None)."""
-        constant, terms = ix.linear(index)
-        same = {a: k for a, k in terms.items() if not self.widths[a]}
-        wide = {a: k for a, k in terms.items() if a not in same}
-        scalar = self.sum(constant, same, 0)
-        if not wide:
-            return scalar, None, 0
-        if len(wide) == 1 and (lane := next(iter(wide))) in self.lanes:
-            return scalar, lane, wide[lane]
-        offsets = ix.build(0, wide)
-        self.note((offsets,))
-        return scalar, offsets, None
+        constant, same, wide, step = self.index_parts(index)
+        return self.sum(constant, same, 0), wide, step
 
     def place(self, memory: UOp, scalar: CValue) -> str:
         return self.base(memory) if scalar.constant == 0 else f"{self.base(memory)} + {scalar.text}"
@@ -282,13 +263,10 @@ class CFunction(CMatrices):
             if test is not None:
                 return CValue(f"{test.inside} ? {text} : 0", dtype, 0, False)
             return CValue(text, dtype)
-        kind, full = self._unit(memory), self._vector(memory, lanes)
+        kind, full = self._unit(memory), self._unit(memory, lanes)
         place = self.place(memory, scalar)
         masked = test is not None and test.lanes > 0
-        takes, check, more, suffix = "", "", "", full
-        if test is not None and masked:
-            takes, check = f", {self.type(dtypes.bool, lanes)} where", "if (where[i]) "
-            more, suffix = f", {test.text}", f"{full}_where"
+        takes, check, more, suffix = self._mask(full, lanes, gate if masked else None)
         if step == 1 and not masked and lanes == width(lanes):
             name = self.define(f"load_{full}", full, f"const {kind} *p", self._unaligned(memory, full),
                                "return *(const any *)p;")
@@ -332,12 +310,8 @@ class CFunction(CMatrices):
             return
         if dtype is dtypes.bool:
             value = self.cast(value, dtypes.uint8)
-        kind, full, place = self._unit(memory), self._vector(memory, lanes), self.place(memory, scalar)
-        takes, check, more = "", "", ""
-        if statement.gate is not None:
-            takes, check = f", {self.type(dtypes.bool, lanes)} where", "if (where[i]) "
-            more = f", {self.wide(self.operand(statement.gate), lanes).text}"
-        suffix = f"{full}{'_where' if takes else ''}"
+        kind, full, place = self._unit(memory), self._unit(memory, lanes), self.place(memory, scalar)
+        takes, check, more, suffix = self._mask(full, lanes, statement.gate)
         if step == 1 and not takes and lanes == width(lanes):
             name = self.define(f"store_{full}", "void", f"{kind} *p, {full} v",
                                self._unaligned(memory, full), "*(any *)p = v;")
@@ -357,10 +331,15 @@ class CFunction(CMatrices):
     def _unaligned(memory: UOp, full: str) -> str:
         return f"typedef {full} any __attribute__((aligned({memory.dtype.itemsize}), may_alias));"
 
-    def _unit(self, memory: UOp) -> str:
-        return self.type(dtypes.uint8 if memory.dtype is dtypes.bool else memory.dtype)
+    def _mask(self, full: str, lanes: int, gate: UOp | None) -> tuple[str, str, str, str]:
+        """What a mask adds to a helper: its parameter, the test of a lane, the argument, the end of its name."""
+        if gate is None:
+            return "", "", "", full
+        return f", {self.type(dtypes.bool, lanes)} where", "if (where[i]) ", \
+            f", {self.wide(self.operand(gate), lanes).text}", f"{full}_where"
 
-    def _vector(self, memory: UOp, lanes: int) -> str:
+    def _unit(self, memory: UOp, lanes: int = 0) -> str:
+        """The type of an element in memory, or of so many of them."""
         return self.type(dtypes.uint8 if memory.dtype is dtypes.bool else memory.dtype, lanes)
 
 

@@ -7,30 +7,15 @@ For users' own devices: no vectors, no tasks, no table of arguments. All phases 
 
 from __future__ import annotations
 
+from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.lower.loops import Kernel, shared_locals
 from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.render.c.c_ops import NAMES, SPELLED, kept
 from glassgrad.compiler.render.launch import LaunchInfo, launch_info
 
 __all__ = ["PLAIN", "plain_function", "plain_launch"]
 
 PLAIN = Target("plain", 8, 16)      # a processor of which nothing is known: registers of one number
-_TYPES = {
-    "bool": "unsigned char",
-    "int8": "signed char",
-    "uint8": "unsigned char",
-    "int16": "short",
-    "uint16": "unsigned short",
-    "int32": "int",
-    "uint32": "unsigned",
-    "int64": "long long",
-    "uint64": "unsigned long long",
-    "float32": "float",
-    "float64": "double",
-    "float16": "unsigned short",
-    "bfloat16": "unsigned short",
-    "fp8e4m3": "unsigned char",
-    "fp8e5m2": "unsigned char",
-}      # reduced-precision floats are passed as bits
 
 
 def plain_launch(kernel: Kernel) -> LaunchInfo:
@@ -41,15 +26,12 @@ def plain_launch(kernel: Kernel) -> LaunchInfo:
 
 
 def plain_function(kernel: Kernel, phases: str, prefix: str = "", qualifier: str = "") -> str:
-    """The phases (C for the target PLAIN) as static functions, and the kernel itself, which calls them. `prefix` comes
-    before everything, `qualifier` before the kernel (`extern "C"`, for example)."""
+    """The phases ("plain c" for the target PLAIN: static functions), and the kernel itself, which calls them. `prefix`
+    comes before everything, `qualifier` before the kernel (`extern "C"`, for example)."""
     info = launch_info(kernel)
-    for name, _ in info.phases:
-        phases = phases.replace(f"void {name}(", f"static void {name}(")
     slots = sorted(kernel.params, key=lambda p: p.arg.slot)
-    parameters = [
-        f"{'' if p.arg.slot in kernel.written else 'const '}{_TYPES[p.dtype.name]} *data{p.arg.slot}" for p in slots
-    ]
+    parameters = [f"{'' if p.arg.slot in kernel.written else 'const '}{_type(p.dtype)} *data{p.arg.slot}"
+                  for p in slots]
     pointers = [f"(void *)data{p.arg.slot}" for p in slots]
     for i, _ in enumerate(shared_locals(kernel)):
         parameters.append(f"void *shared{i}")
@@ -65,4 +47,9 @@ def plain_function(kernel: Kernel, phases: str, prefix: str = "", qualifier: str
                     f"  {name}(args, 0, {scratch});")
     head = f"{qualifier + ' ' if qualifier else ''}void {kernel.name}({', '.join(parameters)}) {{"
     return "\n".join([*([prefix] if prefix else []), phases, head, *body, "}", ""])
+
+
+def _type(dtype: DType) -> str:
+    """What a pointer to elements points to: reduced-precision floats are passed as bits, booleans as bytes."""
+    return SPELLED[NAMES[dtypes.uint8 if dtype is dtypes.bool else kept(dtype)]]
 

@@ -42,7 +42,7 @@ class LlvmFunction(Matrices):
         self.registers: dict[UOp, LlvmValue] = {}
         self.counters: dict[UOp, LlvmValue] = {}
         self.counts: dict[UOp, dict[int, LlvmValue]] = {}       # of innermost loops: multiples of the counter
-        self.offsets, self.slots, self.splits = places.offsets, places.slots, {}
+        self.offsets, self.slots = places.offsets, places.slots
         self.matrix_terms = {}
         self.past, self.went_past = past, False
         self.labels = 0
@@ -222,11 +222,7 @@ class LlvmFunction(Matrices):
             if node in self.counts:
                 self.counts[node][1] = self.counters[node]
             return self.counters[node]
-        found = self.home(node).values.get(node)
-        if found is None:
-            self.evaluate(node)
-            found = self.home(node).values[node]
-        return found  # type: ignore[no-any-return]
+        return self.value(node)  # type: ignore[no-any-return]
 
     def operand(self, node: UOp, lanes: int = 0, type_: str | None = None) -> LlvmValue:
         """A node's value with so many lanes. Lane indices may be i32 inside; they leave as their own type."""

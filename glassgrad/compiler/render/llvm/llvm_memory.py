@@ -16,6 +16,7 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Prefetch, Statement, Store, ranges_of
+from glassgrad.compiler.render.launch import slot_of
 from glassgrad.compiler.render.llvm.llvm_ops import SHORT, TYPES, LlvmArithmetic, LlvmValue, list_of, literal
 from glassgrad.compiler.render.value_order import NOTHING, Walker
 
@@ -27,7 +28,6 @@ class LlvmMemory(LlvmArithmetic, Walker):
     """Loads and stores of a `Function`."""
     slots: dict[UOp, int]       # where in `args` shared LOCALs are
     offsets: dict[UOp, int]     # where in the scratch worker LOCALs are
-    splits: dict[int, tuple[ix.Terms, ix.Terms, UOp | None, int | None]]
     past: tuple[int, ...]       # slots whose stores go past the caches
     went_past: bool             # whether one did
 
@@ -44,13 +44,7 @@ class LlvmMemory(LlvmArithmetic, Walker):
             if memory in self.offsets:
                 found = self.put(f"getelementptr i8, ptr %scratch, i64 {self.offsets[memory]}", "ptr", 0)
             else:
-                if memory.op is o.PARAM:
-                    slot = memory.arg.slot
-                elif memory in self.slots:
-                    slot = self.slots[memory]
-                else:
-                    raise Bug(f"the LOCAL {memory.arg.name} is read but never written")
-                place = self.put(f"getelementptr ptr, ptr %args, i64 {slot}", "ptr", 0)
+                place = self.put(f"getelementptr ptr, ptr %args, i64 {slot_of(memory, self.slots)}", "ptr", 0)
                 found = self.put(f"load ptr, ptr {place.text}, align 8", "ptr", 0)
             self.keep(start, ("base", memory), NOTHING, found)
             self.scope = resume
@@ -62,7 +56,7 @@ class LlvmMemory(LlvmArithmetic, Walker):
 
     def address(self, memory: UOp, constant: int, terms: ix.Terms) -> LlvmValue:
         """The pointer to memory[constant + terms]: one step per loop level, the constant last, for nothing."""
-        short = ("at", memory, id(terms))     # `splits` keeps the terms, so equal ids are the same terms
+        short = ("at", memory, id(terms))     # `index_parts` keeps the terms: equal ids, equal terms
         here = self.scopes[-1]
         pointer = here.values.get(short)
         unit = _unit(memory)
@@ -92,25 +86,6 @@ class LlvmMemory(LlvmArithmetic, Walker):
         self.scope = resume
         return pointer
 
-    def split(self, index: UOp) -> tuple[int, ix.Terms, UOp | None, int | None]:
-        """An index as (constant, scalar terms, what lanes add, the step from lane to lane or GATHER)."""
-        constant, terms = ix.linear(index)
-        known = self.splits.get(id(terms))    # indices that differ by a constant share their terms
-        if known is None:
-            known = self.splits[id(terms)] = (terms, *self._split(terms))
-        return constant, *known[1:]
-
-    def _split(self, terms: ix.Terms) -> tuple[ix.Terms, UOp | None, int | None]:
-        same = {a: k for a, k in terms.items() if not self.widths[a]}
-        if len(same) == len(terms):
-            return same, None, 0
-        wide = {a: k for a, k in terms.items() if a not in same}
-        if len(wide) == 1 and (lane := next(iter(wide))) in self.lanes:
-            return same, lane, wide[lane]
-        offsets = ix.build(0, wide)
-        self.note((offsets,))
-        return same, offsets, GATHER
-
     def pointers(self, memory: UOp, constant: int, same: ix.Terms, wide: UOp | None, step: int | None,
                  lanes: int) -> LlvmValue:
         """One pointer per lane."""
@@ -129,7 +104,7 @@ class LlvmMemory(LlvmArithmetic, Walker):
         return self.in_register(self._load(memory, index, gate, self.widths[node]), node)
 
     def _load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> LlvmValue:
-        constant, same, wide, step = self.split(index)
+        constant, same, wide, step = self.index_parts(index)
         if not lanes:
             if gate is None:
                 return self.read(self.address(memory, constant, same), memory, 0)
@@ -198,7 +173,7 @@ class LlvmMemory(LlvmArithmetic, Walker):
     # -- stores --------------------------------------------------------------------------------------------------
     def store(self, statement: Store) -> None:
         memory, combine = statement.memory, statement.combine
-        constant, same, wide, step = self.split(statement.index)
+        constant, same, wide, step = self.index_parts(statement.index)
         lanes = self.widths[statement.index]
         if self.widths[statement.value] > lanes or statement.gate is not None and not lanes:
             raise Bug("lanes would overwrite each other in one place")
@@ -231,11 +206,15 @@ class LlvmMemory(LlvmArithmetic, Walker):
             if mask is None:
                 self.line(f"store {value.typed}, {place.typed}, {self._manner(memory, constant, same, lanes)}")
                 return
-            name = f"@llvm.masked.store.v{lanes}{SHORT.get(value.type, value.type)}.p0"
         else:
             place = self.pointers(memory, constant, same, wide, step, lanes)
             mask = mask or list_of([True] * lanes, "i1")
-            name = f"@llvm.masked.scatter.v{lanes}{SHORT.get(value.type, value.type)}.v{lanes}p0"
+        self._masked_store(place, value, mask, align)
+
+    def _masked_store(self, place: LlvmValue, value: LlvmValue, mask: LlvmValue, align: int) -> None:
+        """Some lanes to memory: from one pointer on, or to a pointer each."""
+        how, end = ("scatter", f"v{place.lanes}p0") if place.lanes else ("store", "p0")
+        name = f"@llvm.masked.{how}.v{value.lanes}{SHORT.get(value.type, value.type)}.{end}"
         self.declare("void", name, f"{value.full}, {place.full}, i32, {mask.full}")
         self.line(f"call void {name}({value.typed}, {place.typed}, i32 {align}, {mask.typed})")
 
@@ -263,7 +242,7 @@ class LlvmMemory(LlvmArithmetic, Walker):
         return f"align {nbytes}, !nontemporal !0"
 
     def prefetch(self, statement: Prefetch) -> None:
-        constant, same, wide, _ = self.split(statement.index)
+        constant, same, wide, _ = self.index_parts(statement.index)
         if wide is not None:
             raise Bug("a prefetch is for one place, not for lanes")
         self.declare("void", "@llvm.prefetch.p0", "ptr, i32, i32, i32")
@@ -281,7 +260,7 @@ class LlvmMemory(LlvmArithmetic, Walker):
         for s in body[at:]:
             if not isinstance(s, Store) or s.gate is not None or s.combine is not None or len(group) == lanes > 0:
                 break
-            constant, same, wide, step = self.split(s.index)
+            constant, same, wide, step = self.index_parts(s.index)
             width = self.widths[s.index]
             if not group:
                 memory, lanes, terms, first = s.memory, width, same, constant
@@ -295,22 +274,18 @@ class LlvmMemory(LlvmArithmetic, Walker):
 
     def store_together(self, stores: list[Store]) -> None:
         memory, lanes = stores[0].memory, self.widths[stores[0].index]
-        constant, same, _, step = self.split(stores[0].index)
+        constant, same, _, step = self.index_parts(stores[0].index)
         values = [self.operand(s.value, lanes) for s in stores]
         if memory.dtype is dtypes.bool:
             values = [self.convert("zext", v, "i8") for v in values]
         rows = self.transposed(values)
-        mask = _first(len(stores), lanes)
-        unit = values[0].type
-        name = f"@llvm.masked.store.v{lanes}{SHORT.get(unit, unit)}.p0"
         for lane, row in enumerate(rows):
             place = self.address(memory, constant + lane * (step or 0), same)
             if len(stores) == lanes:
                 manner = self._manner(memory, constant + lane * (step or 0), same, lanes)
                 self.line(f"store {row.typed}, {place.typed}, {manner}")
             else:
-                self.declare("void", name, f"{row.full}, ptr, i32, {mask.full}")
-                self.line(f"call void {name}({row.typed}, {place.typed}, i32 {memory.dtype.itemsize}, {mask.typed})")
+                self._masked_store(place, row, _first(len(stores), lanes), memory.dtype.itemsize)
 
     def transposed(self, columns: list[LlvmValue]) -> list[LlvmValue]:
         """Vectors as a block, transposed: row i holds element i of every column. Halves change places, then quarters of
