@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
@@ -58,14 +59,11 @@ def accumulated(body: Iterable[Statement]) -> dict[UOp, Op]:
     return {s.register: s.combine for s in walk(body) if isinstance(s, Accumulate) and s.register not in inside}
 
 
-def _private_rows(body: list[Statement], lanes: int, lane: UOp) -> Replace:
+def _private_rows(body: list[Statement], lanes: int) -> Replace:
     """LOCAL memory written inside a wide loop becomes one copy per lane: element e of lane l at e * lanes + l."""
-    replace: Replace = {}
     memories = {s.memory for s in walk(body) if isinstance(s, Store) and s.memory.op is o.LOCAL
                 and s.memory.arg.home == "worker"}
-    for memory in memories:
-        replace[memory] = local(memory.arg.name, memory.dtype, memory.arg.size * lanes)
-    return replace
+    return {m: local(m.arg.name, m.dtype, m.arg.size * lanes) for m in memories}
 
 
 def one(range_: UOp) -> UOp:
@@ -85,6 +83,13 @@ def nested(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP) -> li
     """S  ->  for a: for b: S      (loops of one iteration are left out: S counts them as 0)"""
     for r in reversed(ranges):
         body = [For(r, kind, body)] if r.arg.size > 1 else body
+    return body
+
+
+def loops_around(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP) -> list[Statement]:
+    """S  ->  for a: for b: S"""
+    for r in reversed(ranges):
+        body = [For(r, kind, body)]
     return body
 
 
@@ -138,36 +143,60 @@ def wide(loop: For, tile: int, lanes: int, copies: bool = True) -> list[Statemen
     For loops of independent iterations. Registers that begin inside become one per (u, l), and so does LOCAL memory
     that is written inside; without `copies`, it is indexed by i already.
     """
-    name = loop.range.arg.name
     out: list[Statement] = []
-    for start, count, t, v, stop in steps_of(loop, tile, lanes):
-        outer, over, lane = counter(name + "o", count), counter(name + "u", t), counter(name + "l", v)
-        at = add(start, add(multiply(one(outer), t * v), add(multiply(one(over), v), one(lane))))
-        axes = ([over] if t > 1 else []) + ([lane] if v > 1 else [])
-        names: Replace = {r: register(r.arg + f"_{name}", r.dtype, (*r.src, *axes)) for r in assigned(loop.body)}
-        memories = _private_rows(loop.body, t * v, lane) if copies else {}
-        body = rebuild(loop.body, {loop.range: at, **names})
+    for step in wide_steps(loop, tile, lanes):
+        memories = _private_rows(loop.body, step.width) if copies else {}
+        body = step.of(loop)
         if memories:
-            body = _spread_rows(body, memories, t * v, add(multiply(one(over), v), one(lane)))
-        if v > 1:
-            body = [For(lane, LANE, body)]
-        if t > 1:
-            body = [For(over, TILE, body)]
-        out += [For(outer, loop.kind, body, stop)] if count > 1 or stop is not None else body
+            body = _spread_rows(body, memories, step.width, step.inside)
+        out += step.loop(step.tiled(body), loop.kind)
     return out
 
 
-def steps_of(loop: For, tile: int, lanes: int) -> list[tuple[UOp, int, int, int, UOp | None]]:
-    """A loop's elements as (where they start, how many times at most, vectors, lanes, how many times as it runs).
+@dataclass
+class WideStep:
+    """Iterations of a loop that run as `tile` vectors of `lanes`, `count` times: from `start` on, as far as `stop`."""
+    name: str                 # of the loop
+    start: UOp
+    count: int
+    tile: int
+    lanes: int
+    stop: UOp | None
+
+    def __post_init__(self) -> None:
+        self.outer = counter(self.name + "o", self.count)
+        self.over, self.lane = counter(self.name + "u", self.tile), counter(self.name + "l", self.lanes)
+        self.axes = [r for r in (self.over, self.lane) if r.arg.size > 1]
+        self.width = self.tile * self.lanes
+        self.inside = add(multiply(one(self.over), self.lanes), one(self.lane))
+        self.at = add(self.start, add(multiply(one(self.outer), self.width), self.inside))
+
+    def of(self, loop: For) -> list[Statement]:
+        """What the loop does in one step: registers that begin inside become one for each of its iterations."""
+        names: Replace = {r: register(r.arg + f"_{self.name}", r.dtype, (*r.src, *self.axes))
+                          for r in assigned(loop.body)}
+        return rebuild(loop.body, {loop.range: self.at, **names})
+
+    def tiled(self, body: list[Statement]) -> list[Statement]:
+        """S  ->  TILE u: LANE l: S"""
+        return nested([self.over], nested([self.lane], body, LANE), TILE)
+
+    def loop(self, body: list[Statement], kind: str) -> list[Statement]:
+        """All steps: S  ->  for o: S"""
+        return [For(self.outer, kind, body, self.stop)] if self.count > 1 or self.stop is not None else body
+
+
+def wide_steps(loop: For, tile: int, lanes: int) -> list[WideStep]:
+    """A loop's iterations as steps: whole tiles, then the vectors left over, then the lanes left over.
 
     Where the end is known only when the loop runs: whole tiles, then whole vectors, then one element at a time.
     """
-    n, stop = loop.range.arg.size, loop.stop
+    name, n, stop = loop.range.arg.name, loop.range.arg.size, loop.stop
     if stop is None:
-        out: list[tuple[UOp, int, int, int, UOp | None]] = []
+        out: list[WideStep] = []
         start = 0
         for count, t, v in _steps(n, tile, lanes):
-            out.append((index(start), count, t, v, None))
+            out.append(WideStep(name, index(start), count, t, v, None))
             start += count * t * v
         return out
     stop = within(stop, n)
@@ -175,7 +204,7 @@ def steps_of(loop: For, tile: int, lanes: int) -> list[tuple[UOp, int, int, int,
     steps = [(index(0), n // (tile * lanes), tile, lanes, whole),
              (multiply(whole, tile * lanes), min(tile - 1, n // lanes), 1, lanes, modulo(vectors, tile)),
              (multiply(vectors, lanes), min(lanes - 1, n), 1, 1, modulo(stop, lanes))]
-    return [step for step in steps if step[1] > 0]
+    return [WideStep(name, *step) for step in steps if step[1] > 0]
 
 
 def within(stop: UOp, size: int) -> UOp:

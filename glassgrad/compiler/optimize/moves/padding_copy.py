@@ -76,9 +76,7 @@ def _copy(name: str, factor: UOp, lanes: int) -> tuple[list[Statement], UOp] | N
     for dtype in dtypes_above:
         value = value.cast(dtype)
     body: list[Statement] = moves.wide(For(last, LOOP, [Store(memory, place, value)]), 1, lanes)
-    for u in reversed(outer):
-        body = [For(u, TASK, body)]
-    return body, load(memory, there)
+    return moves.loops_around(outer, body, TASK), load(memory, there)
 
 
 def _image(factor: UOp) -> tuple[UOp, list[DType]]:

@@ -13,9 +13,10 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, divide, index, multiply
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Statement, Store,
-                                            counter, expressions, fold, load, local, register, walk)
-from glassgrad.compiler.optimize.moves.loop_moves import Replace, accumulated, assigned, one, rebuild, steps_of, within
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, counter,
+                                            expressions, fold, load, local, register, walk)
+from glassgrad.compiler.optimize.moves.loop_moves import (Replace, accumulated, flat_index, left_of, loops_around,
+                                                          rebuild, wide_steps, within)
 
 
 def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0) -> list[Statement] | None:
@@ -30,45 +31,34 @@ def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0) -> list[Statem
     reads = {n for s in loop.body for e in expressions(s) for n in toposort([e]) if n.op is o.REGISTER}
     if reads & set(totals):
         return None
-    n, name = loop.range.arg.size, loop.range.arg.name
-    if chunk and n > chunk and loop.stop is not None:
-        return [_in_chunks(loop, loop.stop, chunk, lambda part: wide_reduce(part, tile, lanes) or [part])]
-    if chunk and n > chunk:
-        outer, inner = counter(name + "c", n // chunk), counter(name, chunk)
-        part = For(inner, LOOP, rebuild(loop.body, {loop.range: add(multiply(outer, chunk), inner)}))
-        out: list[Statement] = [For(outer, LOOP, wide_reduce(part, tile, lanes) or [part])]
-        if n % chunk:
-            rest = counter(name, n % chunk)
-            part = For(rest, LOOP, rebuild(loop.body, {loop.range: add(index(n // chunk * chunk), rest)}))
-            out += wide_reduce(part, tile, lanes) or [part]
-        return out
-    out = []
-    for number, (start, count, t, v, stop) in enumerate(steps_of(loop, tile, lanes)):
-        outer, over, lane = counter(name + "o", count), counter(name + "u", t), counter(name + "l", v)
-        at = add(start, add(multiply(one(outer), t * v), add(multiply(one(over), v), one(lane))))
-        axes = ([over] if t > 1 else []) + ([lane] if v > 1 else [])
-        parts = {r: register(f"{r.arg}_{number}v", r.dtype, (*r.src, *axes)) for r in totals}
-        names: Replace = {r: register(r.arg + f"_{name}", r.dtype, (*r.src, *axes)) for r in assigned(loop.body)}
-        begin: list[Statement] = [Assign(parts[r], identity(combine, r.dtype)) for r, combine in totals.items()]
-        body = rebuild(loop.body, {loop.range: at, **names})
-        for s in body:
-            if isinstance(s, Accumulate) and s.register in parts:
-                s.register = parts[s.register]
-        for axis, kind, size in ((lane, LANE, v), (over, TILE, t)):
-            if size > 1:
-                body, begin = [For(axis, kind, body)], [For(axis, kind, begin)]
-        out += [*begin, *([For(outer, LOOP, body, stop)] if count > 1 or stop is not None else body)]
-        out += [Accumulate(r, combine, fold(parts[r], combine, axes)) for r, combine in totals.items()]
+    if chunk and loop.range.arg.size > chunk:
+        return _in_chunks(loop, chunk, lambda part: wide_reduce(part, tile, lanes) or [part])
+    out: list[Statement] = []
+    for number, step in enumerate(wide_steps(loop, tile, lanes)):
+        parts = {r: register(f"{r.arg}_{number}v", r.dtype, (*r.src, *step.axes)) for r in totals}
+        out += step.tiled([Assign(parts[r], identity(combine, r.dtype)) for r, combine in totals.items()])
+        out += step.loop(step.tiled(_into(step.of(loop), parts)), LOOP)
+        out += [Accumulate(r, combine, fold(parts[r], combine, step.axes)) for r, combine in totals.items()]
     return out
 
 
-def _in_chunks(loop: For, stop: UOp, chunk: int, inside: Callable[[For], list[Statement]]) -> For:
-    """for k below stop: S  ->  for c: inside(for k in chunk, as far as stop: S[k = c*chunk + k])"""
-    name, stop = loop.range.arg.name, within(stop, loop.range.arg.size)
-    outer, inner = counter(name + "c", -(-loop.range.arg.size // chunk)), counter(name, chunk)
-    part = For(inner, LOOP, rebuild(loop.body, {loop.range: add(multiply(outer, chunk), inner)}),
-               add(stop, multiply(outer, -chunk)))
-    return For(outer, LOOP, inside(part), divide(add(stop, index(chunk - 1)), chunk))
+def _in_chunks(loop: For, chunk: int, inside: Callable[[For], list[Statement]]) -> list[Statement]:
+    """for k in n: S  ->  for c: inside(for k in chunk: S[k = c*chunk + k]); inside(for k in the rest: S)
+
+    A loop that ends at a value has no rest: its last chunk is shorter.
+    """
+    n, name = loop.range.arg.size, loop.range.arg.name
+    stop = None if loop.stop is None else within(loop.stop, n)
+    outer, inner = counter(name + "c", n // chunk if stop is None else -(-n // chunk)), counter(name, chunk)
+    whole = rebuild(loop.body, {loop.range: add(multiply(outer, chunk), inner)})
+    if stop is not None:
+        part = For(inner, LOOP, whole, add(stop, multiply(outer, -chunk)))
+        return [For(outer, LOOP, inside(part), divide(add(stop, index(chunk - 1)), chunk))]
+    out: list[Statement] = [For(outer, LOOP, inside(For(inner, LOOP, whole)))]
+    if n % chunk:
+        rest = counter(name, n % chunk)
+        out += inside(For(rest, LOOP, rebuild(loop.body, {loop.range: add(index(n // chunk * chunk), rest)})))
+    return out
 
 
 def chunks(body: list[Statement], chunk: int) -> list[Statement]:
@@ -82,7 +72,7 @@ def chunks(body: list[Statement], chunk: int) -> list[Statement]:
             out.append(s)
             continue
         totals = accumulated(s.body)
-        n, name = s.range.arg.size, s.range.arg.name
+        n = s.range.arg.size
         sums = bool(totals) and all(combine is o.ADD and r.dtype.is_float for r, combine in totals.items())
         inside = _steps_inside(s.body)
         parts = {r: register(r.arg + "p", r.dtype, r.src) for r in totals}
@@ -94,19 +84,8 @@ def chunks(body: list[Statement], chunk: int) -> list[Statement]:
         if inside > 1 or n <= chunk or not sums:
             out.append(For(s.range, s.kind, chunks(s.body, chunk), s.stop))
             continue
-        if s.stop is not None:
-            out.append(_in_chunks(s, s.stop, chunk, lambda part: [
-                *begin, For(part.range, LOOP, _into(part.body, parts), part.stop), *end]))  # noqa: B023 - called at once
-            continue
-        outer, whole = counter(name + "c", n // chunk), n // chunk * chunk
-        rest = counter(name, max(n - whole, 1))
-        for inner, at, wrap in ((counter(name, chunk), None, True), (rest, index(whole), False)):
-            if not wrap and n == whole:
-                continue
-            place = add(multiply(outer, chunk), inner) if at is None else add(at, inner)
-            steps = _into(rebuild(s.body, {s.range: place}), parts)
-            piece: list[Statement] = [*begin, For(inner, LOOP, steps), *end]
-            out += [For(outer, LOOP, piece)] if wrap else piece
+        out += _in_chunks(s, chunk, lambda part: [
+            *begin, For(part.range, LOOP, _into(part.body, parts), part.stop), *end])  # noqa: B023 - called at once
     return out
 
 
@@ -152,20 +131,14 @@ def group(body: list[Statement], rows: list[UOp], chunk: int) -> tuple[list[Stat
         group_name += "g"
     outer, inner = counter(group_name, count), counter(name, chunk)
     position = add(multiply(outer, chunk), inner)
-    stop = None if n % chunk == 0 else add(index(n), multiply(outer, -chunk))
-    row_sizes = [r.arg.size for r in rows]
-    place = outer
-    for r, size in zip(rows, row_sizes):
-        place = add(multiply(place, size), r)
-    size = count * math.prod(row_sizes)
+    place = flat_index(rows, outer)
+    size = count * math.prod([r.arg.size for r in rows])
     first: list[Statement] = [Assign(b.register, b.value) for b in begins]
-    first.append(For(inner, LOOP, rebuild(loop.body, {loop.range: position}), stop))
+    first.append(For(inner, LOOP, rebuild(loop.body, {loop.range: position}), left_of(n, chunk, outer)))
     second: list[Statement] = [Assign(b.register, b.value) for b in begins]
     again: list[Statement] = []
     for r, combine in totals.items():
         memory = local(f"part_{r.arg}_{group_name}", r.dtype, size, "shared")
         first.append(Store(memory, place, r))
         again.append(Accumulate(r, combine, load(memory, place)))
-    for r in reversed(rows):
-        first = [For(r, TASK, first)]
-    return [For(outer, TASK, first)], [*second, For(outer, LOOP, again), *body[at + 1:]]
+    return loops_around([outer, *rows], first, TASK), [*second, For(outer, LOOP, again), *body[at + 1:]]

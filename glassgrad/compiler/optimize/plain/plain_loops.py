@@ -127,9 +127,7 @@ def grouped(loops: list[For], inner: list[Statement], total: int, target: Target
         return None
     decisions.ask(PartialSums(reduced.range.arg.name, chunk), lambda c: None)
     first, second = parts
-    for f in reversed(loops):
-        second = [For(f.range, TASK, second)]
-    return first, second
+    return first, moves.loops_around([f.range for f in loops], second, TASK)
 
 
 def _chunk(n: int, least: int, most: int) -> int:

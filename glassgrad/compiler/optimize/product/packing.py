@@ -19,7 +19,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, For, If, Sta
                                             ranges_of)
 from glassgrad.compiler.lower.reduced_precision import carrier
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
 from glassgrad.compiler.optimize.product.recognize import FlatAxis, count, stride_along
 from glassgrad.compiler.optimize.targets import cpu
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
@@ -67,8 +67,7 @@ class PackedFactor:
             body = moves.wide(For(spot, LOOP, store), self.vectors, lanes, copies=False) if self.width > 1 else store
             loops = self.k
         if self.task is not None:
-            for r in reversed(loops):
-                body = [For(r, LOOP, body)]
+            body = loops_around(loops, body)
             stop = left_of(-(-self.axis.size // self.width), self.panels, self.task)
             return [For(panel, LOOP, body, stop)] if self.panels > 1 else body
         if not along_k:
@@ -213,9 +212,7 @@ class UnitPanels:
             if whole < self.steps:
                 body += self.one_step(one(panel), index(whole), lanes, True)
             body = [For(panel, kind, body)] if self.panels > 1 else body
-        for r in reversed(self.outer):
-            body = [For(r, kind, body)]
-        return body
+        return loops_around(self.outer, body, kind)
 
     def by_rows(self, panel: UOp, whole: int, kind: str, lanes: int) -> list[Statement]:
         """For steps of K: for words: for panels: memory is read in whole rows, as it lies, and every panel gets its

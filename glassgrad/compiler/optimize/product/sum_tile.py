@@ -34,7 +34,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, 
                                             counter, fold, load, local, ranges_of, register)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Region, bounded
 from glassgrad.compiler.optimize.product.recognize import Product, count, flat_tasks, footprint, stride_along
 from glassgrad.compiler.optimize.product.tiling import Tiling
@@ -151,16 +151,10 @@ class DotsPlan:
         if inner_rest and self.before and self.before[0].arg.size > cpu.NEAR_IMAGES:
             body = self.in_chunks(self.before[0], inner_rest)
         else:
-            steps = self.loops_of(self.before, self.vectors())
+            steps = loops_around(self.before, self.vectors())
             body = self.tiled([Assign(self.total, identity(o.ADD, self.total.dtype)), *steps])
-            body = self.loops_of(inner_rest, [*body, *self.finish()])
+            body = loops_around(inner_rest, [*body, *self.finish()])
         return nested([*self.p.batch, *rest[:1], self.panel], body, TASK)
-
-    @staticmethod
-    def loops_of(ranges: list[UOp], body: list[Statement]) -> list[Statement]:
-        for r in reversed(ranges):
-            body = [For(r, LOOP, body)]
-        return body
 
     def tiled(self, body: list[Statement]) -> list[Statement]:
         return nested(self.wide, [For(self.lane, LANE, body)], TILE)
@@ -198,15 +192,15 @@ class DotsPlan:
         spot = add(multiply(flat_index(held), self.lanes), self.lane)
         n = images.arg.size
         chunk, image = counter("ic", -(-n // cpu.NEAR_IMAGES)), counter(images.arg.name, cpu.NEAR_IMAGES)
-        steps = moves.rebuild(self.loops_of(self.before[1:], self.vectors()),
+        steps = moves.rebuild(loops_around(self.before[1:], self.vectors()),
                               {images: add(multiply(chunk, cpu.NEAR_IMAGES), image)})
         begin = self.tiled([Store(memory, spot, const(0, total.dtype))])
         middle = self.tiled([Assign(total, identity(o.ADD, total.dtype)),
                              For(image, LOOP, steps, left_of(n, cpu.NEAR_IMAGES, chunk)),
                              Store(memory, spot, total, o.ADD)])
         end = [*self.tiled([Assign(total, load(memory, spot))]), *self.finish()]
-        return [*self.loops_of(inner_rest, begin), For(chunk, LOOP, self.loops_of(inner_rest, middle)),
-                *self.loops_of(inner_rest, end)]
+        return [*loops_around(inner_rest, begin), For(chunk, LOOP, loops_around(inner_rest, middle)),
+                *loops_around(inner_rest, end)]
 
 
 # -- taps ------------------------------------------------------------------------------------------------------------
@@ -263,8 +257,7 @@ class TapsPlan:
         tile = self.tiled([Assign(self.total, zero), *body], [*self.inside, self.lane])
         ends = moves.rebuild(p.epilogue, {p.total: fold(self.total, o.ADD, (self.lane,))})
         body = [*tile, *self.tiled(ends, self.inside)]
-        for r in reversed([m for m in p.m if m not in self.inside]):
-            body = [For(r, LOOP, body)]
+        body = loops_around([m for m in p.m if m not in self.inside], body)
         return flat_tasks(p.batch, body, p.work, cpu.LIMITS["taps"])
 
     def joined(self, body: list[Statement]) -> list[Statement]:

@@ -24,7 +24,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign
                                             load, register)
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
-from glassgrad.compiler.optimize.moves.loop_moves import left_of, nested, one
+from glassgrad.compiler.optimize.moves.loop_moves import left_of, loops_around, nested, one
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Piece, Run, between
 from glassgrad.compiler.optimize.product.recognize import Product, count, flat_tasks, stride_along
 from glassgrad.compiler.optimize.product.tiling import Tiling
@@ -171,9 +171,7 @@ class WindowPlan:
         depth, limits = self.p.depth, cpu.LIMITS["window"]
         begin: list[Statement] = [Assign(self.total, identity(o.ADD, self.total.dtype))]
         if depth <= limits.long_k or not self.sums:
-            for k in reversed(self.sums):
-                taps = [For(k, LOOP, taps)]
-            return [*begin, *taps]
+            return [*begin, *loops_around(self.sums, taps)]
         part = register(self.total.arg + "p", self.total.dtype, self.total.src)
         *around, cut = self.sums
         size = cut.arg.size
@@ -183,7 +181,4 @@ class WindowPlan:
         taps = moves.rebuild(taps, {cut: add(multiply(one(block), chunk), one(inner)), self.total: part})
         taps = [For(inner, LOOP, taps, stop)] if chunk > 1 else taps
         body: list[Statement] = [Assign(part, identity(o.ADD, part.dtype)), *taps, Accumulate(self.total, o.ADD, part)]
-        body = [For(block, LOOP, body)] if block.arg.size > 1 else body
-        for k in reversed(around):
-            body = [For(k, LOOP, body)]
-        return [*begin, *body]
+        return [*begin, *loops_around(around, nested([block], body))]
