@@ -55,7 +55,7 @@ def group_results(reasons: dict[UOp, str], outputs: set[UOp]) -> list[KernelGrou
                 by_shape.setdefault(_squeezed(node), []).append(fresh)
         else:
             home[node] = joined
-    return _frugal(_ordered(groups, home), home, outputs)
+    return _in_memory_order(groups, home, outputs)
 
 
 def _join(fresh: KernelGroup, candidates: list[KernelGroup], home: dict[UOp, KernelGroup], groups: list[KernelGroup],
@@ -128,28 +128,8 @@ def _inside(root: UOp, reasons: dict[UOp, str]) -> list[UOp]:
     return order
 
 
-def _ordered(groups: list[KernelGroup], home: dict[UOp, KernelGroup]) -> list[KernelGroup]:
-    """Groups after those they read from."""
-    done: set[int] = set()
-    out: list[KernelGroup] = []
-    for first in groups:
-        stack = [first]
-        while stack:
-            group = stack[-1]
-            waiting = [home[r] for r in group.reads if r in home and home[r] is not group and home[r].bit not in done]
-            if group.bit in done:
-                stack.pop()
-            elif waiting:
-                stack += waiting
-            else:
-                done.add(group.bit)
-                out.append(group)
-                stack.pop()
-    return out
-
-
-def _frugal(groups: list[KernelGroup], home: dict[UOp, KernelGroup], outputs: set[UOp]) -> list[KernelGroup]:
-    """The same groups, still after those they read from, in an order that keeps fewer values at a time: one that is
+def _in_memory_order(groups: list[KernelGroup], home: dict[UOp, KernelGroup], outputs: set[UOp]) -> list[KernelGroup]:
+    """The same groups, each after those it reads from, in an order that keeps fewer values at a time: one that is
     ready and lets go of as much memory as it takes runs at once. A gradient of a weight, say, ends the life of a
     layer's input. Each group and each value is looked at once: the time is that of sorting."""
     reads = [{r for r in group.reads if r in home and home[r] is not group} for group in groups]
