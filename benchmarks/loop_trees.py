@@ -214,7 +214,7 @@ def digest(kernel: Kernel) -> str:
         return _short("store", s.combine.name if s.combine else "-", node(s.memory), node(s.index), node(s.value),
                       node(s.gate))
 
-    return _short(kernel.name, *[body(p.body) for p in kernel.phases], repr(kernel.written), repr(kernel.past))
+    return _short(kernel.name, *[body(p.body) for p in kernel.phases], repr(kernel.written), repr(kernel.streamed))
 
 
 def _argument(arg: Any) -> str:

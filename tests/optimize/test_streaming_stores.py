@@ -41,9 +41,9 @@ def aligned(size: int) -> np.ndarray:
 def test_the_answer_is_the_same_bit_by_bit(compute: Callable[[Tensor], Tensor], x: np.ndarray) -> None:
     made = compute(Tensor(x).realize())
     far = kernel_of(made)
-    assert far.past == (0,) and "past(caches=yes)" in far.moves
+    assert far.streamed == (0,) and "past(caches=yes)" in far.moves
     near = kernel_of(made, given=[m.replace("past(caches=yes)", "past(caches=no)") for m in far.moves])
-    assert near.past == () and "!nontemporal" not in make_source(near, SMALL, "llvm")
+    assert near.streamed == () and "!nontemporal" not in make_source(near, SMALL, "llvm")
     results = []
     for kernel in (far, near):
         result = aligned(made.numel())
@@ -66,8 +66,8 @@ def test_rows_that_begin_anywhere_are_stored_as_ever() -> None:
 
 def test_what_is_small_read_again_or_a_product_stays_near() -> None:
     x = Tensor(X).realize()
-    assert kernel_of(x * 2, replace(HOST, l2_bytes=X.nbytes // FAR + 1)).past == ()
-    assert kernel_of(x * 2, replace(HOST, l2_bytes=X.nbytes // FAR)).past == (0,)
-    assert kernel_of(x @ x.T).past == ()
+    assert kernel_of(x * 2, replace(HOST, l2_bytes=X.nbytes // FAR + 1)).streamed == ()
+    assert kernel_of(x * 2, replace(HOST, l2_bytes=X.nbytes // FAR)).streamed == (0,)
+    assert kernel_of(x @ x.T).streamed == ()
     places = Tensor(np.arange(64, dtype=np.int32)).realize()
-    assert kernel_of(x.flatten().index_add(0, places, x[0])).past == ()
+    assert kernel_of(x.flatten().index_add(0, places, x[0])).streamed == ()

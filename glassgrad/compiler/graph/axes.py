@@ -1,6 +1,6 @@
 """Which axes matter, followed through movement ops. In: shapes, nodes, sets of axes. Out: sets of axes.
 
-A value that does not change along an axis can be computed once for all of it; fusion and contraction both ask this.
+A value that does not change along an axis can be computed once for all of it; fusion and contractions depend on it.
 """
 
 from __future__ import annotations

@@ -285,7 +285,7 @@ def less(x: UOp, y: UOp) -> UOp:
 
 
 def both(x: UOp | None, y: UOp | None) -> UOp | None:
-    """x and y, where None and True stand for "always"."""
+    """x and y, where None and True mean "always"."""
     for a, b in ((x, y), (y, x)):
         if a is None or (a.op is o.CONST and a.arg is True):
             return None if b is not None and b.op is o.CONST and b.arg is True else b

@@ -1,7 +1,7 @@
 """The loop tree: what a kernel does, in order. In: nothing. Out: the statement types and `Kernel`.
 
 Expressions are interned `UOp`s over RANGE counters, LOADs and REGISTERs. Statements are an explicit ordered tree, not
-interned: two equal loads around a store are different moments. Moves (optimize/) edit the tree, renderers walk it.
+interned: two equal loads around a store are different moments. Moves (optimize/) edit the tree, renderers read it.
 
 The grammar, whole:
     Kernel     = name, params, phases                       phases run one after another, each with all its tasks
@@ -104,7 +104,7 @@ class Kernel:
     phases: list[Phase]
     written: tuple[int, ...] = ()     # slots that are stored to
     moves: list[str] = field(default_factory=list)   # how it was optimized, in order, printable
-    past: tuple[int, ...] = ()        # slots whose stores go past the caches, where a renderer has a way
+    streamed: tuple[int, ...] = ()    # slots written by non-temporal (streaming) stores, where a renderer has them
 
 
 # -- expressions of kernels ----------------------------------------------------------------------------------

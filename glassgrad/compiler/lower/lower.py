@@ -56,7 +56,7 @@ class _Lowering(Values):
             for s in stores:
                 target, value = s.src
                 at = tuple(index(0) if n == 1 else c for c, n in zip(counters, value.shape))
-                result = self.ask(value, at, None)
+                result = self.value_at(value, at, None)
                 depth = self.depth(at, None)
                 if target.op is o.SHRINK:                # a part of what is there already
                     at, _ = source_index(target, at, self.size)
@@ -86,7 +86,7 @@ class _Lowering(Values):
         votes = dict.fromkeys(loops, 0)
         probe.votes = votes
         for value in [s.src[1] for s in self.sink.src if s.op is o.STORE]:
-            probe.ask(value, tuple(index(0) if n == 1 else c for c, n in zip(counters, value.shape)), None)
+            probe.value_at(value, tuple(index(0) if n == 1 else c for c, n in zip(counters, value.shape)), None)
         return sorted(loops, key=lambda c: -votes[c])
 
     def choose_kept(self, keep_bytes: int) -> tuple[UOp, tuple[int, ...]] | None:
@@ -94,15 +94,15 @@ class _Lowering(Values):
         if not self.reductions:
             return None
         for node in reversed(toposort([self.sink])):
-            asked = list(dict.fromkeys(self.asked.get(node, [])))
-            if len(asked) < 2 or node in self.kept or any(gate is not None for _, gate in asked):
+            requests = list(dict.fromkeys(self.requested.get(node, [])))
+            if len(requests) < 2 or node in self.kept or any(gate is not None for _, gate in requests):
                 continue
             if _work(node) < KEEP_COST:
                 continue
-            varying = tuple(a for a in range(len(node.shape)) if len({at[a] for at, _ in asked}) > 1)
+            varying = tuple(a for a in range(len(node.shape)) if len({at[a] for at, _ in requests}) > 1)
             whole = all(at[a].op is o.RANGE and self.extents.get(at[a], at[a].arg.size) == node.shape[a]
-                        for at, _ in asked for a in varying)
-            apart = all(len({at[a] for a in varying}) == len(varying) for at, _ in asked)
+                        for at, _ in requests for a in varying)
+            apart = all(len({at[a] for a in varying}) == len(varying) for at, _ in requests)
             size = math.prod(most(node.shape[a]) for a in varying) * node.dtype.itemsize
             if varying and whole and apart and size <= keep_bytes:
                 return node, varying
@@ -115,7 +115,7 @@ class _Lowering(Values):
         base, where, values = node.src
         counters = tuple(self.counter(f"i{a}", n) for a, n in enumerate(base.shape))
         self.path += [Block(c) for c in counters]
-        copied = self.ask(base, counters, None)
+        copied = self.value_at(base, counters, None)
         self.path[-1].statements.append(Store(target, flatten(counters, base.shape), copied))
         first = Phase(self.close(self.path))
         self.path = [Block(None)]
@@ -124,8 +124,8 @@ class _Lowering(Values):
         outer = [Block(c) for c in rest]
         inner = [Block(c) for c in places]
         self.path = [Block(None), *outer, *inner]
-        row = self.ask(where, places, None).cast(dtypes.index)
-        value = self.ask(values, places + rest, None)
+        row = self.value_at(where, places, None).cast(dtypes.index)
+        value = self.value_at(values, places + rest, None)
         combine = {"set": None, "add": o.ADD, "max": o.MAX}[node.arg.mode]
         spot = flatten((row.maximum(0).minimum(self.size(base.shape[0] - 1)), *rest), base.shape)
         wide = target.dtype.accumulator
@@ -148,7 +148,7 @@ class _Lowering(Values):
         along = Block(at[axis])
         self.path = [Block(None), *outer, along]
         total = register("acc", node.dtype.accumulator)
-        value = self.ask(source, at, None).cast(total.dtype)
+        value = self.value_at(source, at, None).cast(total.dtype)
         along.statements += [Accumulate(total, combine, value),
                              Store(target, flatten(at, source.shape), total.cast(node.dtype))]
         body: list[Statement] = [Assign(total, identity(combine, total.dtype)),

@@ -1,7 +1,7 @@
 """What a node's element is. In: a node and an index. Out: an expression; the loops it needs, placed in open blocks.
 
-Movement nodes only change the index, LOADs end the question, and a reduction becomes a loop of its own with a register,
-placed as far out as its index allows. That placement is the whole of row fusion: a softmax's maximum is
+Movement nodes only change the index, a LOAD ends the recursion, and a reduction becomes a loop of its own with a
+register, placed as far out as its index allows. That placement is the whole of row fusion: a softmax's maximum is
 needed at an index that has only the row, so its loop is placed once per row. What is to be kept in LOCAL memory is
 stored by the first loop that computes it, and read by those that follow.
 """
@@ -31,8 +31,8 @@ from glassgrad.compiler.schedule.fusion import counted
 
 _PASSES = (o.CAST, o.BITCAST, o.WHERE)   # defined on floats below float32 as they are
 
-Question = tuple[UOp, Index, Any]
-Answer = Generator[Question, UOp, UOp]
+Request = tuple[UOp, Index, Any]                  # a node, the index of one of its elements, the gate it is used under
+Computation = Generator[Request, UOp, UOp]        # yields the requests it needs, is sent their values, returns its own
 
 
 @dataclass
@@ -49,8 +49,8 @@ class Values:
     def __init__(self, sink: UOp, kept: dict[UOp, tuple[int, ...]]):
         self.sink, self.kept = sink, kept    # kept: nodes to keep in LOCAL memory, with the axes that index it
         self.votes: dict[UOp, int] | None = None
-        self.memo: dict[Question, UOp] = {}
-        self.asked: dict[UOp, list[tuple[Index, Any]]] = {}
+        self.memo: dict[Request, UOp] = {}
+        self.requested: dict[UOp, list[tuple[Index, Any]]] = {}
         self.kept_at: dict[UOp, tuple[UOp, list[Block], Index]] = {}   # node: its LOCAL, the loops that fill it, where
         self.path: list[Block] = [Block(None)]
         self.names = 0
@@ -83,34 +83,33 @@ class Values:
         extent = self.extents.get(range_)
         return For(range_, kind, body, None if extent is None else self.size(extent))
 
-    # -- asking for values: a recursion on an explicit stack, so that depth is no limit ----------------------
-    def ask(self, node: UOp, at: Index, gate: UOp | None) -> UOp:
+    # -- values on request: a recursion on an explicit stack, so that depth is no limit ----------------------
+    def value_at(self, node: UOp, at: Index, gate: UOp | None) -> UOp:
         """The value of `node` at `at`, as an expression; loops it needs are placed in open blocks."""
-        stack: list[tuple[Question, Answer]] = []
-        question: Question | None = (node, at, gate)
-        answer: UOp | None = None
+        stack: list[tuple[Request, Computation]] = []
+        request: Request | None = (node, at, gate)
+        value: UOp | None = None
         while True:
-            if question is not None:
-                answer = self.memo.get(question)
-                if answer is None:
-                    stack.append((question, self.value(*question)))
+            if request is not None:
+                value = self.memo.get(request)
+                if value is None:
+                    stack.append((request, self.computation(*request)))
             if not stack:
-                assert answer is not None
-                return answer
+                assert value is not None
+                return value
             try:
-                question = stack[-1][1].send(answer)  # type: ignore[arg-type]
-                answer = None
+                request = stack[-1][1].send(value)  # type: ignore[arg-type]
+                value = None
             except StopIteration as done:
-                answer = done.value
-                self.memo[stack.pop()[0]] = answer
-                question = None
-                if not stack:
-                    return answer
+                value = done.value
+                self.memo[stack.pop()[0]] = value
+                request = None
 
-    def value(self, node: UOp, at: Index, gate: UOp | None) -> Answer:
+    def computation(self, node: UOp, at: Index, gate: UOp | None) -> Computation:
+        """How an element is computed: requests of elements of its sources, then an expression over their values."""
         op = node.op
         if op.kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
-            self.asked.setdefault(node, []).append((at, gate))
+            self.requested.setdefault(node, []).append((at, gate))
             if self.is_filled(node):
                 axes = self.kept[node]
                 spot = flatten(tuple(at[a] for a in axes), tuple(node.shape[a] for a in axes))
@@ -167,7 +166,7 @@ class Values:
         needed = frozenset().union(*[ranges_of(i) for i in at], ranges_of(gate) if gate is not None else ())
         return max((d for d, block in enumerate(self.path) if block.counter in needed), default=0)
 
-    def reduction(self, node: UOp, at: Index, gate: UOp | None) -> Answer:
+    def reduction(self, node: UOp, at: Index, gate: UOp | None) -> Computation:
         source, axes = node.src[0], node.arg.axes
         combine = node.op.combine
         assert combine is not None

@@ -14,7 +14,7 @@ from glassgrad.compiler.optimize.contractions import contraction, in_blocks
 from glassgrad.compiler.optimize.decisions import Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves
 from glassgrad.compiler.optimize.moves.split_by_remainder import residues
-from glassgrad.compiler.optimize.moves.streaming_stores import past_caches
+from glassgrad.compiler.optimize.moves.streaming_stores import streamed_slots
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.targets.target import Target
 
@@ -40,9 +40,9 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, contract: bool 
             done, rest = ([], body) if tiled is None else tiled
             phases += [Phase(b) for b in [*done, *(plain(rest, target, decisions) if rest else [])]]
             products = products or tiled is not None
-    past = () if products or target.groups else past_caches([phase.body for phase in phases], target, decisions)
+    streamed = () if products or target.groups else streamed_slots([phase.body for phase in phases], target, decisions)
     phases = [Phase(cold_path.branch(phase.body)) for phase in phases]
-    return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, past)
+    return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, streamed)
 
 
 def unoptimized(kernel: Kernel) -> Kernel:

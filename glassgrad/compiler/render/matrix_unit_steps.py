@@ -1,4 +1,4 @@
-"""What a statement inside UNIT loops asks of a matrix unit. In: the statement. Out: memories, places and row distances.
+"""Statements inside UNIT loops as steps of a matrix unit. In: the statement. Out: memories, offsets, row distances.
 
 The loop tree says it element by element; here it is read back as whole small matrices, for the renderers to spell. What
 no unit can do is a `Bug` of the recipe that wrote it.

@@ -52,7 +52,7 @@ class Flow:
 
 
 class Walker:
-    """Walks a jammed phase. Subclasses say how each thing is written, in a Value type of their own."""
+    """Goes through a jammed phase. Subclasses say how each thing is written, in a Value type of their own."""
 
     def __init__(self, jammed: Jammed):
         self.lanes = {r: r.arg.size for r in jammed.lanes}

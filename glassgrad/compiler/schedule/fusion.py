@@ -1,6 +1,6 @@
 """Decide which nodes get memory. In: the sinks' graph. Out: {node: reason}. Does not know loops or devices.
 
-Everything else is computed where it is used. One walk down the graph keeps, for every node, what is inlined in it: its
+Everything else is computed where it is used. One pass over the graph keeps, for every node, what is inlined in it: its
 cost, and the reductions inside together with the axes they vary along (`Inlined`). A node gets memory when a rule
 below says so; the rule's words are kept as the reason, for DEBUG and the visualizer.
 """
@@ -46,7 +46,7 @@ class Inlined(NamedTuple):
     inputs: int                    # values loaded for one element
     rows: AxisSet | None           # axes of this node along which the reductions inside vary; None: no reductions
     contraction: bool              # one of them is a sum of products with reuse
-    elements: int                  # the largest space that is walked for it
+    elements: int                  # the largest space that is iterated over for it
     only: UOp | None = None        # the reduction inside, where there is one alone
     depth: int = 0                 # how many reductions inside follow upon one another
 
@@ -58,7 +58,7 @@ CONSTANT = Inlined(0, 0, None, False, 0)
 def fuse(sinks: list[UOp]) -> dict[UOp, str]:
     """Every node that gets memory, sources before users, with the reason.
 
-    A first walk may find out late that a mean or a maximum is needed by several kernels, after its early readers were
+    A first pass may find out late that a mean or a maximum is needed by several kernels, after its early readers were
     given memory because of the reduction inside them. So there is a second, which has such values from the start.
     """
     order = toposort(sinks)
@@ -186,7 +186,7 @@ class _Plan:
         return found
 
     def _weight(self, node: UOp) -> tuple[int, int]:
-        """How large the reductions inside a node are: their rows, then what they walk."""
+        """How large the reductions inside a node are: their rows, then the elements they read."""
         inside = self.inlined[node]
         return math.prod(most(node.shape[a]) for a in inside.rows or ()), inside.elements
 

@@ -161,8 +161,8 @@ CHOICE = [
     Rule("where-not", (~p).where(x, y), p.where(y, x), why="exchange the sides instead"),
     Rule("where-truth", p.where(True, False), p, why="it says it itself", when=lambda root: root.dtype.kind == "b"),
     Rule("where-untruth", p.where(False, True), ~p, why="it says it itself", when=lambda root: root.dtype.kind == "b"),
-    Rule("where-where-yes", p.where(p.where(x, y), z), p.where(x, z), why="inside, the question is answered"),
-    Rule("where-where-no", p.where(x, p.where(y, z)), p.where(x, z), why="inside, the question is answered"),
+    Rule("where-where-yes", p.where(p.where(x, y), z), p.where(x, z), why="inside, the condition is decided"),
+    Rule("where-where-no", p.where(x, p.where(y, z)), p.where(x, z), why="inside, the condition is decided"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Reduce only what changes. In: sinks. Out: sinks whose reductions walk no axis along which their source is constant.
+"""Reduce only what changes. In: sinks. Out: sinks that reduce no axis along which the source is constant.
 
 A value repeated along an axis (a bias, a gradient of ones) need not be reduced once for every repetition:
     sum over k of x[k, *]  ==  the same for every *, so it is computed once and repeated        (an axis that stays)

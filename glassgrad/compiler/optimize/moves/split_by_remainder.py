@@ -24,7 +24,7 @@ MOST = 16                # loop nests that a kernel is cut into: each is compile
 
 
 def residues(body: list[Statement]) -> list[list[Statement]]:
-    """The body as one loop nest for each remainder; itself where no gate asks for one."""
+    """The body as one loop nest for each remainder; itself where no gate tests one."""
     waiting: list[list[Statement]] = [body]
     done: list[list[Statement]] = []
     while waiting:

@@ -23,11 +23,11 @@ FAR = 8        # times the second-level cache: a result of that size has left th
 
 @dataclass(frozen=True)
 class Past(Choice):
-    """Large results are stored past the caches."""
+    """Large results are written by streaming stores, past the caches."""
     caches: bool
 
 
-def past_caches(bodies: Sequence[list[Statement]], target: Target, decisions: Decisions) -> tuple[int, ...]:
+def streamed_slots(bodies: Sequence[list[Statement]], target: Target, decisions: Decisions) -> tuple[int, ...]:
     """The slots of large results that these statements write and never read."""
     statements = [s for body in bodies for s in walk(body)]
     stores = [s for s in statements if isinstance(s, Store) and s.memory.op is o.PARAM]

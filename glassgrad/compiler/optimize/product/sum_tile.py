@@ -3,8 +3,8 @@
 Where results are few and sums long, and both factors are contiguous along the innermost summed loop, the lanes run
 along it and are folded at the end. Two forms, both of gradients of a convolution by its weight:
 
-`dots`: every image meets many rows of M. Its right factor is the image seen through a window: packing would write it
-out once for every tap.
+`dots`: every image is multiplied by many rows of M. Its right factor is the image seen through a window: packing would
+write it out once for every tap.
 
     phase 1   copy the left factor with the right one's row pitch, zeros in between: then rows and columns are one axis
     phase 2   TASK rows of M, channels of N: a tile of rows x taps of vector sums; each step reads one vector per row
@@ -65,7 +65,7 @@ class DotsPlan:
     """A product whose factors both lie along the sum, and the tile of rows x taps it is cut into."""
     p: Product
     along: UOp                   # the innermost summed loop: columns of the image
-    down: UOp | None             # the summed loop that walks its rows
+    down: UOp | None             # the summed loop over its rows
     pitch: int                   # of the right factor's rows
     before: list[UOp]            # the other summed loops, outermost first
     taps: list[UOp]              # loops of N in the tile
@@ -284,7 +284,7 @@ class TapsPlan:
         return body if condition is None else [If(condition, body)]
 
     def vectors(self) -> list[Statement]:
-        """A row: vectors that meet an edge of the image or of the row one by one, those between them in a loop."""
+        """A row: vectors at an edge of the image or of the row one by one, those between them in a loop."""
         size = self.along.arg.size
         vectors = -(-size // self.lanes)
         whole = [number for number in range(vectors) if (number + 1) * self.lanes <= size and self.unmasked(number)]

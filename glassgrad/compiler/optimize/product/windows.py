@@ -1,8 +1,8 @@
 """Windows: an image and one row of weights. In: a product without loops of N. Out: one phase, or None.
 
-A depthwise convolution, a blur, the gradient of a first layer by its only channel: every number of the image meets few
-weights, so there are no channels for the lanes (image_tile.py) and nothing repays packing. The lanes run along the
-image, and what a register can share is the image's rows: a vector that is loaded once is a tap for several rows of the
+A depthwise convolution, a blur, the gradient of a first layer by its only channel: every number of the image is
+multiplied by few weights, so there are no channels for the lanes (image_tile.py) and nothing repays packing. The lanes
+run along the image, and what a register can share is the image's rows: a vector that is loaded once is a tap for several rows of the
 result.
 
     for i: for j: r = 0; for c: for taps y: for taps x: r += image[c, i + y, j + x] * w[c, y, x]; S

@@ -74,16 +74,16 @@ class CFunction(CMatrices):
             left = f"{left} / {range_.arg.size}"
 
     # -- names ---------------------------------------------------------------------------------------------------
-    def named(self, key: Any, wish: str) -> str:
-        """A name for a loop, register or value: the wished one, or with a number behind it if that is taken."""
+    def named(self, key: Any, preferred: str) -> str:
+        """A name for a loop, register or value: the preferred one, or with a number behind it if that is taken."""
         found = self.given.get(key)
         if found is None:
-            wish = "".join(c if c.isalnum() else "_" for c in wish)
-            wish = wish if wish[:1].isalpha() else "v" + wish
-            found, n = wish, 1
+            preferred = "".join(c if c.isalnum() else "_" for c in preferred)
+            preferred = preferred if preferred[:1].isalpha() else "v" + preferred
+            found, n = preferred, 1
             while found in self.taken:
                 n += 1
-                found = f"{wish}_{n}"
+                found = f"{preferred}_{n}"
             self.taken.add(found)
             self.given[key] = found
         return found

@@ -1,8 +1,8 @@
 """Matrix units in LLVM IR: Intel's AMX. In: statements inside UNIT loops. Out: instructions on tile registers.
 
 A register of a unit is an SSA value like any other, of type x86_amx: LLVM chooses among the eight tiles, loads their
-shapes where a function first uses them and releases them where it ends. (The operating system must have been asked
-for them: runtime/cpu/processor.py.)
+shapes where a function first uses them and releases them where it ends. (The operating system must grant them
+first: runtime/cpu/processor.py.)
 """
 
 from __future__ import annotations

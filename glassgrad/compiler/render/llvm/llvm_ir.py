@@ -15,7 +15,7 @@ from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Stat
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch import Places, function_name
 from glassgrad.compiler.render.llvm.amx import Matrices
-from glassgrad.compiler.render.llvm.llvm_memory import PAST
+from glassgrad.compiler.render.llvm.llvm_memory import NONTEMPORAL
 from glassgrad.compiler.render.llvm.llvm_ops import TYPES, LlvmValue, list_of, literal
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import NOTHING, SUMS, Flow, Walker
@@ -25,10 +25,10 @@ def render_llvm(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
     """A kernel as the text of an LLVM module with one function per phase."""
     declarations: dict[str, str] = {}
     places = Places(kernel)
-    functions = [LlvmFunction(places, target, jammed, function_name(kernel, p), declarations, kernel.past)
+    functions = [LlvmFunction(places, target, jammed, function_name(kernel, p), declarations, kernel.streamed)
                  for p, jammed in enumerate(phases)]
     texts = [function.text() for function in functions]
-    notes = [PAST] if any(function.went_past for function in functions) else []
+    notes = [NONTEMPORAL] if any(function.has_streamed for function in functions) else []
     return "\n".join([*texts, *[f"declare {d}" for d in declarations.values()], *notes, ""])
 
 
@@ -36,7 +36,7 @@ class LlvmFunction(Matrices):
     """One phase of a kernel as one LLVM function."""
 
     def __init__(self, places: Places, target: Target, jammed: Jammed, name: str, declarations: dict[str, str],
-                 past: tuple[int, ...]):
+                 streamed: tuple[int, ...]):
         Walker.__init__(self, jammed)
         self.target, self.name, self.tasks, self.declarations = target, name, jammed.tasks, declarations
         self.registers: dict[UOp, LlvmValue] = {}
@@ -44,14 +44,14 @@ class LlvmFunction(Matrices):
         self.counts: dict[UOp, dict[int, LlvmValue]] = {}       # of innermost loops: multiples of the counter
         self.offsets, self.slots = places.offsets, places.slots
         self.matrix_terms = {}
-        self.past, self.went_past = past, False
+        self.streamed, self.has_streamed = streamed, False
         self.labels = 0
 
     def text(self) -> str:
         head = f"define void @{self.name}(ptr %args, i64 %task, ptr %scratch) nounwind {{"
         self._count_tasks()
         self.run(self.body)
-        if self.went_past and self.target.arch == "x86_64":     # other workers see these stores before the task is done
+        if self.has_streamed and self.target.arch == "x86_64":     # other workers see them before the task ends
             self.declare("void", "@llvm.x86.sse.sfence", "")
             self.line("call void @llvm.x86.sse.sfence()")
         return "\n".join([head, "entry:", *self.scopes[0].lines, "  ret void", "}"])

@@ -21,15 +21,15 @@ from glassgrad.compiler.render.llvm.llvm_ops import SHORT, TYPES, LlvmArithmetic
 from glassgrad.compiler.render.value_order import NOTHING, Walker
 
 GATHER = None     # the step of an index that has none
-PAST = "!0 = !{i32 1}"     # what `!nontemporal !0` refers to
+NONTEMPORAL = "!0 = !{i32 1}"     # what `!nontemporal !0` refers to
 
 
 class LlvmMemory(LlvmArithmetic, Walker):
     """Loads and stores of a `Function`."""
     slots: dict[UOp, int]       # where in `args` shared LOCALs are
     offsets: dict[UOp, int]     # where in the scratch worker LOCALs are
-    past: tuple[int, ...]       # slots whose stores go past the caches
-    went_past: bool             # whether one did
+    streamed: tuple[int, ...]   # slots that are written by non-temporal (streaming) stores
+    has_streamed: bool          # whether there was such a store
 
     def operand(self, node: UOp, lanes: int = 0, type_: str | None = None) -> LlvmValue: raise NotImplementedError
     def total(self, constant: int, terms: ix.Terms) -> LlvmValue: raise NotImplementedError
@@ -219,7 +219,7 @@ class LlvmMemory(LlvmArithmetic, Walker):
         self.line(f"call void {name}({value.typed}, {place.typed}, i32 {align}, {mask.typed})")
 
     def _only_lane(self, gate: UOp, lanes: int) -> int | None:
-        """The one lane that a gate lets through, where it is known before the kernel runs; else None. Asked for because
+        """The one lane that a gate lets through, where it is known before the kernel runs; else None. Needed because
         LLVM 22 stores such a lane as wide as it was before its conversion to a narrower integer, over its neighbour
         (llvm-project issue 179489)."""
         counters = ranges_of(gate)
@@ -232,13 +232,13 @@ class LlvmMemory(LlvmArithmetic, Walker):
         return [bool(p.arg) for p in passes].index(True)
 
     def _manner(self, memory: UOp, constant: int, same: ix.Terms, lanes: int) -> str:
-        """How a vector is stored: past the caches, if so wished, where it is sure to be an integer of vectors away
-        from the memory's beginning (which is at a multiple of 64 bytes, as all that kernels write)."""
+        """How a vector is stored: by a streaming store, for slots that have them, where it is sure to be a multiple of
+        vectors away from the memory's beginning (which is at a multiple of 64 bytes, as all that kernels write)."""
         nbytes = lanes * memory.dtype.itemsize
-        if memory.op is not o.PARAM or memory.arg.slot not in self.past or nbytes not in (16, 32, 64) or \
+        if memory.op is not o.PARAM or memory.arg.slot not in self.streamed or nbytes not in (16, 32, 64) or \
                 any(k % lanes for k in (constant, *same.values())):
             return f"align {memory.dtype.itemsize}"
-        self.went_past = True
+        self.has_streamed = True
         return f"align {nbytes}, !nontemporal !0"
 
     def prefetch(self, statement: Prefetch) -> None:
