@@ -2,8 +2,8 @@
 
 A depthwise convolution, a blur, the gradient of a first layer by its only channel: every number of the image is
 multiplied by few weights, so there are no channels for the lanes (image_tile.py) and nothing repays packing. The lanes
-run along the image, and what a register can share is the image's rows: a vector that is loaded once is a tap for several rows of the
-result.
+run along the image, and what a register can share is the image's rows: a vector that is loaded once is a tap for
+several rows of the result.
 
     for i: for j: r = 0; for c: for taps y: for taps x: r += image[c, i + y, j + x] * w[c, y, x]; S
     ->  TASK: for i by 4: for j by 32:  TILE i in 4: TILE 2: LANE j in 16:  r = 0
