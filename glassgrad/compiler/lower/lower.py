@@ -23,12 +23,12 @@ KEEP_COST = 12            # a value at least this expensive (in vector instructi
 KEEP_BYTES = 256 * 1024   # the longest row that is kept: on a CPU it should stay in the second-level cache
 
 
-def lower(sink: UOp, name: str = "", keep_bytes: int = KEEP_BYTES) -> Kernel:
+def lower(sink: UOp, keep_bytes: int = KEEP_BYTES) -> Kernel:
     """The plain loop tree of a kernel's graph; a task keeps rows of up to `keep_bytes`."""
     kept: dict[UOp, tuple[int, ...]] = {}
     while True:
         lowering = _Lowering(sink, kept)
-        kernel = lowering.run(name)
+        kernel = lowering.run()
         more = lowering.choose_kept(keep_bytes)
         if more is None:
             return kernel
@@ -39,7 +39,7 @@ def lower(sink: UOp, name: str = "", keep_bytes: int = KEEP_BYTES) -> Kernel:
 class _Lowering(Values):
     """One try at a kernel, with these values kept."""
 
-    def run(self, name: str) -> Kernel:
+    def run(self) -> Kernel:
         stores = [s for s in self.sink.src if s.op is o.STORE]
         root = stores[0].src[1]
         if root.op in (o.SCATTER, o.SCAN):
@@ -61,19 +61,15 @@ class _Lowering(Values):
                 if target.op is o.SHRINK:                # a part of what is there already
                     at, _ = source_index(target, at, self.size)
                 blocks[depth].statements.append(Store(target.base, flatten(at, target.base.shape), result))
-            phases = [Phase(self.close(blocks))]
+            phases = [Phase(self.nested(blocks))]
         kind = root.op.name.lower() if root.op in (o.SCATTER, o.SCAN) else "reduce" if self.reductions else "map"
         sizes = "_".join([*[str(most(n)) for n in shape if most(n) > 1], *[f"r{most(n)}" for n in self.reduced]])
         written = tuple(s.src[0].base.arg.slot for s in stores)
-        return Kernel(name or f"{kind}_{sizes or 1}", self.params, phases, written)
+        return Kernel(f"{kind}_{sizes or 1}", self.params, phases, written)
 
-    def close(self, blocks: list[Block]) -> list[Statement]:
-        """Nest the output loops: each block's statements, then the loop inside it."""
-        inside: list[Statement] = []
-        for block in reversed(blocks):
-            body = block.statements + inside
-            inside = body if block.counter is None else [self.loop(block.counter, TASK, body)]
-        return inside
+    def nested(self, blocks: list[Block]) -> list[Statement]:
+        """The output loops, the first block being outside all of them."""
+        return blocks[0].statements + self.closed(blocks[1:], TASK, [])
 
     def row_order(self, counters: list[UOp]) -> list[UOp]:
         """Output counters, those that reductions depend on outermost, so that a row's reductions stand once per row."""
@@ -117,7 +113,7 @@ class _Lowering(Values):
         self.path += [Block(c) for c in counters]
         copied = self.value_at(base, counters, None)
         self.path[-1].statements.append(Store(target, flatten(counters, base.shape), copied))
-        first = Phase(self.close(self.path))
+        first = Phase(self.nested(self.path))
         self.path = [Block(None)]
         rest = tuple(self.counter(f"j{a}", n) for a, n in enumerate(base.shape[1:]))
         places = tuple(self.counter(f"s{a}", n) for a, n in enumerate(where.shape))
@@ -132,11 +128,7 @@ class _Lowering(Values):
         if combine is not None and wide is not target.dtype:     # floats below float32 are combined in float32
             value = UOp(combine, wide, (load(target, spot).cast(wide), value.cast(wide))).cast(target.dtype)
             combine = None
-        body: list[Statement] = [Store(target, spot, value, combine)]
-        for block in reversed(inner):
-            body = [self.loop(block.counter, LOOP, block.statements + body)]
-        for block in reversed(outer):
-            body = [self.loop(block.counter, TASK, block.statements + body)]
+        body = self.closed(outer, TASK, self.closed(inner, LOOP, [Store(target, spot, value, combine)]))
         return [first, Phase(body)]
 
     def scan(self, store: UOp) -> list[Phase]:
@@ -151,11 +143,8 @@ class _Lowering(Values):
         value = self.value_at(source, at, None).cast(total.dtype)
         along.statements += [Accumulate(total, combine, value),
                              Store(target, flatten(at, source.shape), total.cast(node.dtype))]
-        body: list[Statement] = [Assign(total, identity(combine, total.dtype)),
-                                 self.loop(at[axis], LOOP, along.statements)]
-        for block in reversed(outer):
-            body = [self.loop(block.counter, TASK, block.statements + body)]
-        return [Phase(body)]
+        body: list[Statement] = [Assign(total, identity(combine, total.dtype)), *self.closed([along], LOOP, [])]
+        return [Phase(self.closed(outer, TASK, body))]
 
 
 def _work(node: UOp) -> int:

@@ -77,11 +77,15 @@ class Values:
             self.extents[made] = n
         return made
 
-    def loop(self, range_: UOp | None, kind: str, body: list[Statement]) -> For:
-        """A loop over an axis: up to its size as it is when the kernel runs."""
-        assert range_ is not None
-        extent = self.extents.get(range_)
-        return For(range_, kind, body, None if extent is None else self.size(extent))
+    def closed(self, blocks: list[Block], kind: str, body: list[Statement]) -> list[Statement]:
+        """The loops of these blocks, one inside the other: each block's statements, then the next loop, then `body`.
+        A loop runs up to the size that its axis has when the kernel runs."""
+        for block in reversed(blocks):
+            assert block.counter is not None
+            extent = self.extents.get(block.counter)
+            body = [For(block.counter, kind, block.statements + body, None if extent is None else self.size(extent))]
+            block.closed = True
+        return body
 
     # -- values on request: a recursion on an explicit stack, so that depth is no limit ----------------------
     def value_at(self, node: UOp, at: Index, gate: UOp | None) -> UOp:
@@ -187,10 +191,7 @@ class Values:
         value = yield (source, tuple(counters.get(a, i) for a, i in enumerate(at)), gate)
         self.path = whole_path
         body: list[Statement] = [Accumulate(total, combine, value.cast(carried))]
-        for block in reversed(inner):
-            body = [self.loop(block.counter, LOOP, block.statements + body)]
-            block.closed = True
-        self.path[depth].statements += [Assign(total, identity(combine, carried)), *body]
+        self.path[depth].statements += [Assign(total, identity(combine, carried)), *self.closed(inner, LOOP, body)]
         return total.cast(node.dtype)
 
     def fresh(self) -> int:

@@ -22,9 +22,9 @@ class Refused(Exception):
     """A description that does not fit its kernel; the text says why."""
 
 
-def fixed(default: Any = MISSING) -> Any:
+def fixed() -> Any:
     """A field that decides the order of a sum, or that the kernel determines: no neighbour changes it."""
-    return field(metadata={"fixed": True}) if default is MISSING else field(default=default, metadata={"fixed": True})
+    return field(metadata={"fixed": True})
 
 
 def one_of(*words: str) -> Any:

@@ -9,7 +9,7 @@ import math
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, convert
-from glassgrad.compiler.graph.rules.constants import EXACT, ROUNDED, fold
+from glassgrad.compiler.graph.ops import ELEMENTWISE, Ops
 from glassgrad.compiler.graph.rules.rewrite import Inexact, Rule, each, holes, node
 from glassgrad.compiler.graph.uop import UOp, const, identity
 
@@ -41,6 +41,30 @@ def is_wide(f: UOp) -> bool:
 ANYWHERE = Inexact("everywhere but at the limits of the type", lambda a: (abs(a) < 2.0**8) & (abs(a) > 2.0**-8))
 
 # -- constants -----------------------------------------------------------------------------------------------
+_FOLDED = [op for op in Ops if op in ELEMENTWISE and op.constant is not None]
+ROUNDED = tuple(op for op in _FOLDED if op.approximate)     # every device approximates these in its own way
+EXACT = (*(op for op in _FOLDED if not op.approximate), o.CAST)
+
+
+def fold(node: UOp) -> UOp | None:
+    """The constant that an elementwise node of constants is, or None where it has no one exact result. As the op's
+    declaration has it, on Python's floats: these are float64, which holds sums, products, quotients and square roots of
+    float32 so exactly that rounding them once more gives float32's own result.
+
+    >>> from glassgrad.compiler.graph.dtype import dtypes
+    >>> fold(const(0.1) + 0.2).arg, fold(const(7, dtypes.int8) * 100).arg, fold(const(1.0) / 0.0).arg
+    (0.30000001192092896, -68, inf)
+    """
+    op, values = node.op, [s.arg for s in node.src]
+    if op is o.CAST:
+        return const(values[0], node.dtype)
+    dtype = node.src[-1].dtype
+    if op.constant is None or dtype.kind not in op.takes:
+        return None
+    result = op.constant(dtype, *values)
+    return None if result is None else const(result, node.dtype)
+
+
 CONSTANTS = [
     Rule("fold", each(EXACT, c), lambda root: fold(root), why="an operation on constants is a constant"),
     Rule("fold-rounded", each(ROUNDED, c), lambda root: fold(root),

@@ -278,7 +278,7 @@ def share_out(loops: list[UOp], body: list[Statement], most: int = PHASE_TASKS) 
     return body
 
 
-def edge_gate(expression: UOp, gate: UOp | None, memo: Replace | None = None) -> UOp:
+def edge_gate(expression: UOp, gate: UOp | None) -> UOp:
     """The expression with every LOAD gated too: nothing is read past a ragged edge."""
     if gate is None:
         return expression

@@ -321,9 +321,9 @@ def _is_number(value: LlvmValue) -> bool:
 LlvmOp = Callable[..., LlvmValue]      # (renderer, type of the operands, *operands)
 
 
-def instruction(f: str = "", i: str = "", b: str = "", u: str = "") -> LlvmOp:
-    """One instruction, by the kind of the operands' type; unsigned as signed where it is not given."""
-    names = {"f": f, "i": i, "u": u or i, "b": b}
+def instruction(f: str = "", i: str = "", b: str = "") -> LlvmOp:
+    """One instruction, by the kind of the operands' type: float, integer or bool."""
+    names = {"f": f, "i": i, "u": i, "b": b}
     return lambda ir, dtype, x, y: ir.instruction(names[dtype.kind], x, y)
 
 
