@@ -130,6 +130,8 @@ def _linear(node: UOp) -> tuple[int, Terms]:
 
 def plus(terms: Terms, more: Terms, factor: int = 1) -> Terms:
     """The terms of a sum to which another one is added, so many times."""
+    if not more:
+        return terms
     out = dict(terms)
     for atom, k in more.items():
         out[atom] = out.get(atom, 0) + factor * k

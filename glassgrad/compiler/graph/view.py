@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph import ops as o
@@ -266,7 +266,7 @@ class ShapeTracker:
         tracker = ShapeTracker.from_shape(node.shape)
         for step in reversed(chain):
             if step.op is not o.DETACH:
-                tracker = _MOVES[step.op](tracker, step.arg)
+                tracker = getattr(tracker, step.op.name.lower())(*step.arg)      # the move of the same name
         return tracker
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -374,11 +374,3 @@ class ShapeTracker:
         rows = rows.shrink([*whole, (0, taps), (0, length)])
         order = [*others, rank - 1, axis]
         return rows.permute([order.index(a) for a in range(rank)])
-
-
-_MOVES: dict[Any, Callable[[ShapeTracker, Any], ShapeTracker]] = {
-    o.RESHAPE: lambda st, arg: st.reshape(arg.shape), o.PERMUTE: lambda st, arg: st.permute(arg.order),
-    o.EXPAND: lambda st, arg: st.expand(arg.shape), o.PAD: lambda st, arg: st.pad(arg.padding),
-    o.SHRINK: lambda st, arg: st.shrink(arg.bounds), o.FLIP: lambda st, arg: st.flip(arg.axes),
-    o.WINDOW: lambda st, arg: st.window(*arg), o.UNWINDOW: lambda st, arg: st.unwindow(*arg),
-}

@@ -13,7 +13,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Accumulate, ranges_of
+from glassgrad.compiler.lower.loops import Accumulate, Assign, ranges_of
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
 
 
@@ -48,6 +48,16 @@ def rows_at(memory: UOp, index: UOp, source: UOp, register: UOp, units: Set[UOp]
     """Where the elements of a register's matrix are in memory: row by row, neighbours side by side."""
     row, column = matrix_axes(register, units)
     return _rows(memory, index, source, row, {column: 1}, units)
+
+
+def start_of(statement: Assign, units: Set[UOp]) -> Rows | None:
+    """Where an assigned matrix comes from; None: it begins as zeros."""
+    register, value = statement.register, statement.value
+    if value.op is o.CONST and value.arg == 0:
+        return None
+    if value.op is not o.LOAD:
+        raise Bug("a matrix begins as zeros or comes from memory")
+    return rows_at(value.src[0], value.src[1], value, register, units)
 
 
 def step_of(statement: Accumulate, units: Set[UOp], known: Iterable[MatrixUnit]) -> MatrixStep:

@@ -92,6 +92,10 @@ class Walker:
     def store_together(self, stores: list[Store]) -> None:
         raise NotImplementedError
 
+    def is_matrix(self, register: UOp) -> bool:
+        """Whether a register holds a matrix of a matrix unit."""
+        return not self.units.isdisjoint(register.src)
+
     # -- statements ----------------------------------------------------------------------------------------------
     def run(self, body: list[Statement]) -> None:
         """Every statement of a body, in order, in the innermost scope."""

@@ -6,15 +6,14 @@ says in C what that computes. Little-endian, as every machine with such a unit i
 
 from __future__ import annotations
 
-from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import index_algebra as ix, ops as o
+from glassgrad.compiler.graph import index_algebra as ix
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Assign, Store
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
 from glassgrad.compiler.render.c.c_ops import CArithmetic, CValue
-from glassgrad.compiler.render.matrix_unit_steps import Rows, is_matrix, matrix_axes, rows_at, step_of
+from glassgrad.compiler.render.matrix_unit_steps import Rows, matrix_axes, rows_at, start_of, step_of
 from glassgrad.compiler.render.value_order import Walker
 
 
@@ -27,27 +26,21 @@ class CMatrices(CArithmetic, Walker):
     def sum(self, constant: int, terms: ix.Terms, lanes: int) -> CValue: raise NotImplementedError
     def place(self, memory: UOp, scalar: CValue) -> str: raise NotImplementedError
 
-    def is_matrix(self, register: UOp) -> bool:
-        return is_matrix(register, self.units)
-
     def dimensions(self, register: UOp) -> str:
         """What follows the name of a matrix register where it is declared."""
         return "".join(f"[{r.arg.size}]" for r in matrix_axes(register, self.units)) if self.is_matrix(register) else ""
 
     def assign_matrix(self, statement: Assign) -> None:
-        register, value = statement.register, statement.value
-        kind, loops = self.type(register.dtype), self._loops(register)
-        dimensions = self.dimensions(register)
-        if value.op is o.CONST and value.arg == 0:
+        register = statement.register
+        kind, loops, dimensions = self.type(register.dtype), self._loops(register), self.dimensions(register)
+        start = start_of(statement, self.units)
+        if start is None:
             name = self.define(f"clear_{kind}", "void", f"{kind} matrix{dimensions}", f"{loops} matrix[r][c] = 0;")
             self.line(f"{name}({self.register(register).text});")
-        elif value.op is o.LOAD:
-            rows = rows_at(value.src[0], value.src[1], value, register, self.units)
+        else:
             name = self.define(f"load_{kind}", "void", f"{kind} matrix{dimensions}, const {kind} *p, i64 step",
                                f"{loops} matrix[r][c] = p[r * step + c];")
-            self.line(f"{name}({self.register(register).text}, {self._at(rows)}, {rows.step});")
-        else:
-            raise Bug("a matrix begins as zeros or comes from memory")
+            self.line(f"{name}({self.register(register).text}, {self._at(start)}, {start.step});")
 
     def store_matrix(self, statement: Store) -> None:
         register = statement.value

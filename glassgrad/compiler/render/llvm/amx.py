@@ -8,13 +8,13 @@ first: runtime/cpu/processor.py.)
 from __future__ import annotations
 
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.graph import index_algebra as ix, ops as o
+from glassgrad.compiler.graph import index_algebra as ix
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Assign, Statement, Store, ranges_of
 from glassgrad.compiler.optimize.targets.matrix_units import WORD, MatrixUnit
 from glassgrad.compiler.render.llvm.llvm_memory import LlvmMemory
 from glassgrad.compiler.render.llvm.llvm_ops import LlvmValue
-from glassgrad.compiler.render.matrix_unit_steps import MatrixStep, Rows, is_matrix, matrix_axes, rows_at, step_of
+from glassgrad.compiler.render.matrix_unit_steps import MatrixStep, Rows, matrix_axes, rows_at, start_of, step_of
 
 TILE_TYPE = "x86_amx"
 
@@ -24,21 +24,15 @@ class Matrices(LlvmMemory):
     registers: dict[UOp, LlvmValue]
     matrix_terms: dict[tuple[tuple[UOp, int], ...], ix.Terms]      # equal terms are one: addresses are kept by it
 
-    def is_matrix(self, register: UOp) -> bool:
-        return is_matrix(register, self.units)
-
     def assign_matrix(self, statement: Assign) -> None:
         """A matrix cleared, or taken from memory."""
-        register, value = statement.register, statement.value
-        if value.op is o.CONST and value.arg == 0:
-            shape = self._shape(register)
+        register = statement.register
+        start, shape = start_of(statement, self.units), self._shape(register)
+        if start is None:
             self.declare(TILE_TYPE, "@llvm.x86.tilezero.internal", "i16, i16")
             result = self.put(f"call {TILE_TYPE} @llvm.x86.tilezero.internal({shape})", TILE_TYPE, 0)
-        elif value.op is o.LOAD:
-            rows = rows_at(value.src[0], value.src[1], value, register, self.units)
-            result = self._load_tile(rows, self._shape(register))
         else:
-            raise Bug("a matrix begins as zeros or comes from memory")
+            result = self._load_tile(start, shape)
         self.registers[register] = result
 
     def run(self, body: list[Statement]) -> None:
