@@ -25,7 +25,6 @@ from glassgrad.base.errors import Bug
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.invariant_axes import reduce_fewer_axes
 from glassgrad.compiler.graph.rules.nested_sums import join_sums
@@ -162,7 +161,7 @@ def nested_sums(work: GraphWork) -> None:
 @compiler_pass(SCHEDULE, "pipeline.py")
 def separate_results(work: GraphWork) -> None:
     """Give a result that is an input, a view or another result memory of its own."""
-    work.sinks = [s if s.op.kind not in (Kind.LEAF, Kind.MOVEMENT) and work.sinks.index(s) == i
+    work.sinks = [s if s.op.kind not in (o.Kind.LEAF, o.Kind.MOVEMENT) and work.sinks.index(s) == i
                   else UOp(o.CONTIGUOUS, s.dtype, (s,)) for i, s in enumerate(work.sinks)]
 
 

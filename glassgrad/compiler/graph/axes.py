@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Shape
-from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 
@@ -98,11 +97,10 @@ def varies(order: list[UOp], known: dict[UOp, AxisSet] | None = None) -> dict[UO
     of nodes below."""
     found: dict[UOp, AxisSet] = {} if known is None else known
     for node in order:
-        kind = node.op.kind
-        if kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
+        if node.op in o.ELEMENTWISE:
             inner = [found[s] for s in node.src if s.shape != ()]
             found[node] = frozenset().union(*inner) if node.shape else frozenset()
-        elif kind in (Kind.MOVEMENT, Kind.REDUCE):
+        elif node.op in o.MOVEMENT or node.op in o.REDUCE:
             found[node] = (carried(node, found[node.src[0]], exact=False) or frozenset()) | _edges(node)
         elif node.op in (o.CONTIGUOUS, o.DETACH, o.COPY):
             found[node] = found[node.src[0]]

@@ -16,14 +16,13 @@ from glassgrad.compiler.graph.arguments import Scan, Scatter
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.gradient_cache import derived
 from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, full
 
 Gradient = Callable[..., tuple["UOp | None", ...]]
-GRADIENTS: dict[Op, Gradient] = {}
+GRADIENTS: dict[o.Op, Gradient] = {}
 
 
-def gradient(*ops: Op) -> Callable[[Gradient], Gradient]:
+def gradient(*ops: o.Op) -> Callable[[Gradient], Gradient]:
     """Declares the gradient of ops: a function of (g, out, *sources)."""
     def declare(entry: Gradient) -> Gradient:
         GRADIENTS.update(dict.fromkeys(ops, entry))
@@ -276,7 +275,7 @@ def _scatter(base: UOp, index: UOp, value: UOp, mode: str) -> UOp:
     return UOp(o.SCATTER, base.dtype, (base, index, value), Scatter(mode))
 
 
-def _scan(x: UOp, axis: int, combine: Op) -> UOp:
+def _scan(x: UOp, axis: int, combine: o.Op) -> UOp:
     return UOp(o.SCAN, x.dtype, (x,), Scan(axis, combine))
 
 

@@ -15,10 +15,9 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import OwnGradient
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
 
-Row = tuple[Op, DType, tuple[int, ...], Any]
+Row = tuple[o.Op, DType, tuple[int, ...], Any]
 _known: dict[Any, tuple[list[Row], list[int | None]]] = {}
 _MOST_KNOWN = 256
 _OWN = frozenset((o.BUFFER, o.SCALAR))          # nodes whose argument is an identity: each graph brings its own

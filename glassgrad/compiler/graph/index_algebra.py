@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Measure
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import Length, Quotient, Size, Symbol
 from glassgrad.compiler.graph.uop import UOp, const
 
@@ -310,7 +309,7 @@ def below_limit(condition: UOp) -> tuple[Terms, int] | None:
     return terms, -constant
 
 
-def operation(op: Op, x: UOp, y: UOp) -> UOp:
+def operation(op: o.Op, x: UOp, y: UOp) -> UOp:
     """An op on two indices, simplified: decided at once where their bounds tell."""
     return rebuild(UOp(op, dtypes.index, (x, y)), (x, y))
 

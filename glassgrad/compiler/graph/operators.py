@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.ops import Op
 
 E = TypeVar("E")       # the type of an expression
 
@@ -17,9 +16,9 @@ class Operators(Generic[E]):
     """An operand: `alu` applies an op to it and others, `_wrap` makes an operand of a plain number."""
     __slots__ = ()
 
-    def alu(self, op: Op, *others: Any) -> E: raise NotImplementedError
+    def alu(self, op: o.Op, *others: Any) -> E: raise NotImplementedError
     def _wrap(self, value: Any) -> Operators[E]: raise NotImplementedError
-    def _binary(self, op: Op, x: Operators[E], y: Operators[E]) -> E: return x.alu(op, y)
+    def _binary(self, op: o.Op, x: Operators[E], y: Operators[E]) -> E: return x.alu(op, y)
 
     def __add__(self, y: Any) -> E: return self._binary(o.ADD, self, self._wrap(y))
     def __radd__(self, y: Any) -> E: return self._binary(o.ADD, self._wrap(y), self)

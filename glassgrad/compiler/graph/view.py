@@ -18,7 +18,6 @@ from typing import NamedTuple
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import Node
-from glassgrad.compiler.graph.ops import Kind
 
 Mask = tuple[tuple[int, int], ...]      # per axis, the valid indices: first <= i < last
 
@@ -260,7 +259,7 @@ class ShapeTracker:
     def of(node: Node) -> ShapeTracker:
         """Where the elements of a chain of movement ops are, in the memory of the node below them."""
         chain = []
-        while node.op.kind == Kind.MOVEMENT or node.op is o.DETACH:
+        while node.op in o.MOVEMENT or node.op is o.DETACH:
             chain.append(node)
             node = node.src[0]
         tracker = ShapeTracker.from_shape(node.shape)

@@ -23,7 +23,6 @@ from fractions import Fraction
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes, round_float
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.polynomial import horner, layout_of, pieces
 from glassgrad.compiler.lower.sine import sine
@@ -131,4 +130,4 @@ def _log2(x: UOp) -> UOp:
     return (number(0.0) < x).where(finite, x.eq(number(0.0)).where(number(-math.inf), number(math.nan)))
 
 
-POLYNOMIALS: dict[Op, Callable[..., UOp]] = {o.EXP2: _exp2, o.LOG2: _log2, o.SIN: sine}    # all `approximate` ops
+POLYNOMIALS: dict[o.Op, Callable[..., UOp]] = {o.EXP2: _exp2, o.LOG2: _log2, o.SIN: sine}    # all `approximate` ops

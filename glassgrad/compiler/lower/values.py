@@ -19,7 +19,6 @@ from glassgrad.compiler.graph.arguments import Measure
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.index_algebra import add, both, index, size_index
 from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.symbolic import Length, Size, most
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LOOP, Accumulate, Assign, For, Statement, Store, counter, load, local,
@@ -112,7 +111,7 @@ class Values:
     def computation(self, node: UOp, at: Index, gate: UOp | None) -> Computation:
         """How an element is computed: requests of elements of its sources, then an expression over their values."""
         op = node.op
-        if op.kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
+        if op in o.ELEMENTWISE:
             self.requested.setdefault(node, []).append((at, gate))
             if self.is_filled(node):
                 axes = self.kept[node]
@@ -129,7 +128,7 @@ class Values:
                     [self.path[-1].counter, *[at[a] for a in self.kept[node]]]):
                 self.keep(node, at, result)
             return result
-        if op.kind == Kind.MOVEMENT:
+        if op in o.MOVEMENT:
             inner, real = source_index(node, at, self.size)
             value = yield (node.src[0], inner, both(gate, real))
             if real is None or (value.op is o.LOAD and len(value.src) == 3) or (value.op is o.CONST and value.arg == 0):

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.axes import AxisSet, carried, nontrivial, varies
 from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 
@@ -115,14 +114,13 @@ class _Plan:
 
     # -- what each kind of node does with what is inlined in its sources -------------------------------------
     def visit(self, node: UOp) -> None:
-        kind = node.op.kind
         if node.op in LEAVES:
             self.inlined[node] = CONSTANT if node.op in (o.CONST, o.SCALAR) else NOTHING
-        elif kind == Kind.MOVEMENT:
+        elif node.op in o.MOVEMENT:
             self.inlined[node] = self.movement(node)
-        elif kind == Kind.REDUCE:
+        elif node.op in o.REDUCE:
             self.inlined[node] = self.reduction(node)
-        elif kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
+        elif node.op in o.ELEMENTWISE:
             self.inlined[node] = self.elementwise(node)
         elif node.op is o.DETACH:
             self.inlined[node] = self.inlined[node.src[0]]
@@ -366,6 +364,6 @@ class _Plan:
 
     def _worth_sharing(self, node: UOp) -> bool:
         inside = self.inlined[node]
-        if node.op.kind == Kind.MOVEMENT or node.op is o.DETACH:
+        if node.op in o.MOVEMENT or node.op is o.DETACH:
             return False                        # its source is next, and is not larger
         return inside.rows is not None or inside.cost >= COSTLY or inside.inputs >= MANY_INPUTS and inside.cost > 0

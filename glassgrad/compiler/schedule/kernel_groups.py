@@ -13,7 +13,6 @@ from heapq import heappop, heappush
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Shape
 from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.fusion import LEAVES, LONG_ENOUGH
 from glassgrad.compiler.schedule.partial_updates import part_of
@@ -104,8 +103,8 @@ def _reads(root: UOp, reasons: dict[UOp, str]) -> tuple[dict[UOp, bool], bool]:
     plain: dict[UOp, bool] = {root: True}
     for node in _inside(root, reasons):
         reduces = reduces or node.op in o.REDUCE
-        straight = plain.get(node, True) and (node.op.kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY)
-                                              or node.op in (o.CONTIGUOUS, o.DETACH, o.RESHAPE))
+        straight = plain.get(node, True) and (node.op in o.ELEMENTWISE or
+                                              node.op in (o.CONTIGUOUS, o.DETACH, o.RESHAPE))
         for s in node.src:
             through = straight and _squeezed(s) == shape
             if s in reasons or s.op in LEAVES:

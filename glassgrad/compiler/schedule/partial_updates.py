@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.uop import UOp
 
 LEAST = 16 * 1024        # elements: of less, one kernel that copies and replaces is as good
@@ -72,7 +71,7 @@ def rewrites(kernel: UOp, result: int, source: int) -> bool:
             if node.op is o.PARAM and node.arg.slot == source:
                 reading.add(node)
             elif not reading.isdisjoint(node.src):
-                if node.op.kind not in (Kind.UNARY, Kind.BINARY, Kind.TERNARY):
+                if node.op not in o.ELEMENTWISE:
                     return False                 # a view or a sum: other elements than the one written
                 reading.add(node)
         if reading and not (target.op is o.PARAM and target.arg.slot == result):

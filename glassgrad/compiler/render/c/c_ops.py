@@ -16,7 +16,6 @@ from typing import NamedTuple
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, bits_of, carrier
 
 NAMES = {dtypes.bool: "bool", dtypes.int8: "i8", dtypes.uint8: "u8", dtypes.int16: "i16", dtypes.uint16: "u16",
@@ -106,11 +105,11 @@ class CArithmetic:
     language: str = "C"
 
     @property
-    def ops(self) -> Mapping[Op, COp]:
+    def ops(self) -> Mapping[o.Op, COp]:
         """The table of ops."""
         return C_OPS
 
-    def apply(self, op: Op, dtype: DType, *values: CValue) -> CValue:
+    def apply(self, op: o.Op, dtype: DType, *values: CValue) -> CValue:
         """An op on values of `dtype`, by its line in the table."""
         if dtype.kind == "f" and dtype.bits < 32 and op is not o.WHERE:
             raise Bug(f"{op.name} of {dtype.name} reached the {self.language} renderer; it must be computed in float32")
@@ -311,7 +310,7 @@ class CArithmetic:
             return self.lanewise(name, dtype, f"{name}_{scalar}($x, $y)", x, y)
         return self.call(f"{name}_{scalar}", dtype, 0, x, y)
 
-    def fold(self, combine: Op, dtype: DType, x: CValue) -> CValue:
+    def fold(self, combine: o.Op, dtype: DType, x: CValue) -> CValue:
         """All lanes combined: upper half with lower half, again and again; an odd lane joins at the end."""
         scalar, full = self.type(dtype), self.type(dtype, x.lanes)
         name = f"fold_{combine.name.lower()}_{'bool_' if dtype is dtypes.bool else ''}{full}"
@@ -406,7 +405,7 @@ def extreme(sign: str, name: str, of_bools: str) -> COp:
     return write
 
 
-C_OPS: dict[Op, COp] = {
+C_OPS: dict[o.Op, COp] = {
     o.NEG: lambda c, dtype, x: c.negate(dtype, x),
     o.ABS: lambda c, dtype, x: c.absolute(dtype, x),
     o.RECIP: lambda c, dtype, x: c.infix("/", c.constant(1.0, dtype), x, dtype),

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.lower.reduced_precision import bits_of
 from glassgrad.compiler.optimize.targets.target import Target
 
@@ -82,7 +81,7 @@ class LlvmArithmetic:
     target: Target
     names: int = 0
 
-    def apply(self, op: Op, dtype: DType, *values: LlvmValue) -> LlvmValue:
+    def apply(self, op: o.Op, dtype: DType, *values: LlvmValue) -> LlvmValue:
         """An op on values of `dtype`, by its line in the table."""
         if dtype.kind == "f" and dtype.bits < 32 and op is not o.WHERE:
             raise Bug(f"{op.name} of {dtype.name} reached the LLVM renderer; it must be computed in float32")
@@ -226,7 +225,7 @@ class LlvmArithmetic:
         floor = self.select(over, self.instruction("sub", quotient, one), quotient)
         return self.select(none, zero, self.select(minus, self.instruction("sub", zero, x), floor))
 
-    def fold(self, combine: Op, dtype: DType, value: LlvmValue) -> LlvmValue:
+    def fold(self, combine: o.Op, dtype: DType, value: LlvmValue) -> LlvmValue:
         """All lanes combined: upper half with lower half, again and again; an odd lane joins at the end."""
         lanes = value.lanes
         if lanes == 1:
@@ -327,7 +326,7 @@ def instruction(f: str = "", i: str = "", b: str = "") -> LlvmOp:
     return lambda ir, dtype, x, y: ir.instruction(names[dtype.kind], x, y)
 
 
-LLVM_OPS: dict[Op, LlvmOp] = {
+LLVM_OPS: dict[o.Op, LlvmOp] = {
     o.NEG: LlvmArithmetic.negate,
     o.ABS: LlvmArithmetic.absolute,
     o.RECIP: lambda ir, dtype, x: ir.instruction("fdiv", ir.constant(1.0, x, dtype), x),
