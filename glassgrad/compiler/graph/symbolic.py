@@ -194,7 +194,7 @@ class Length:
         return self._evaluate()
 
     def _evaluate(self) -> int:
-        return sum(k * math.prod(_value(a) for a in m) for m, k in self.terms)
+        return int(replaced(self, value_of))
 
 
 class Variable(Length):
@@ -322,10 +322,6 @@ def _name(atom: Atom) -> str:
         return atom.name
     text = repr(Length(dict(atom.length.terms))).split(" = ")[0]
     return f"({text})//{atom.divisor}"
-
-
-def _value(atom: Atom) -> int:
-    return atom.length._evaluate() // atom.divisor if isinstance(atom, Quotient) else value_of(atom)
 
 
 def value_of(atom: Symbol) -> int:

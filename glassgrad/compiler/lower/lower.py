@@ -149,13 +149,5 @@ class _Lowering(Values):
 
 def _work(node: UOp) -> int:
     """What computing one element costs, down to the loads and reductions below."""
-    seen: set[UOp] = set()
-    stack, total = [node], 0
-    while stack:
-        n = stack.pop()
-        if n in seen or n.op in o.REDUCE:
-            continue
-        seen.add(n)
-        total += n.op.cost if n.op in o.ELEMENTWISE else 60 if n.op is o.RANDOM else 0
-        stack.extend(n.src)
-    return total
+    inside = toposort([node], lambda n: [s for s in n.src if s.op not in o.REDUCE])
+    return sum([n.op.cost if n.op in o.ELEMENTWISE else 60 if n.op is o.RANDOM else 0 for n in inside])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, Assign, For, If, Kernel, Prefetch, Statement, Store, expressions
 
@@ -93,20 +94,12 @@ def linear(kernel: Kernel) -> str:
     number: dict[UOp, int] = {}
 
     def emit(node: UOp) -> int:
-        stack = [node]
-        while stack:
-            top = stack[-1]
-            if top in number:
-                stack.pop()
-                continue
-            waiting = [s for s in top.src if s not in number]
-            if waiting:
-                stack += reversed(waiting)
-                continue
-            number[top] = len(lines)
-            arg = "" if top.arg is None else str(getattr(top.arg, "name", top.arg))
-            lines.append(f"{len(lines):4d} {top.op.name:<9} {top.dtype.name:<9} {[number[s] for s in top.src]} {arg}")
-            stack.pop()
+        for top in toposort([node], lambda n: [s for s in n.src if s not in number]):
+            if top not in number:
+                number[top] = len(lines)
+                arg = "" if top.arg is None else str(getattr(top.arg, "name", top.arg))
+                sources = [number[s] for s in top.src]
+                lines.append(f"{len(lines):4d} {top.op.name:<9} {top.dtype.name:<9} {sources} {arg}")
         return number[node]
 
     def walk_body(body: list[Statement]) -> None:

@@ -29,11 +29,11 @@ def join_sums(sinks: list[UOp]) -> list[UOp]:
         for s in n.src:
             readers[s] = readers.get(s, 0) + 1
     new: dict[UOp, UOp] = {}
-    varying = _Varying()
+    known: dict[UOp, AxisSet] = {}       # along which axes values change
     for n in order:
         rebuilt = n.over(tuple([new[s] for s in n.src]))
         if n.op is o.SUM and _alone(n, readers):
-            rebuilt = _joined(rebuilt, varying) or rebuilt
+            rebuilt = _joined(rebuilt, known) or rebuilt
         new[n] = rebuilt
     return [new[s] for s in sinks]
 
@@ -46,20 +46,14 @@ def _alone(node: UOp, readers: dict[UOp, int]) -> bool:
     return readers.get(inner, 0) == 1
 
 
-class _Varying:
-    """Along which axes values change; each node is looked at once, however many sums stand above it."""
-
-    def __init__(self) -> None:
-        self.known: dict[UOp, AxisSet] = {}
-
-    def of(self, node: UOp) -> AxisSet:
-        known = self.known
-        if node not in known:
-            varies(toposort([node], lambda n: [s for s in n.src if s not in known]), known)
-        return known[node]
+def _changes(node: UOp, known: dict[UOp, AxisSet]) -> AxisSet:
+    """Along which axes a value changes; each node is looked at once, however many sums stand above it."""
+    if node not in known:
+        varies(toposort([node], lambda n: [s for s in n.src if s not in known]), known)
+    return known[node]
 
 
-def _joined(node: UOp, varying: _Varying) -> UOp | None:
+def _joined(node: UOp, known: dict[UOp, AxisSet]) -> UOp | None:
     moves: list[UOp] = []
     inner = node.src[0]
     while inner.op in _THROUGH:
@@ -77,14 +71,14 @@ def _joined(node: UOp, varying: _Varying) -> UOp | None:
     # the summed axes in front, where movements of the rest do not touch them
     factors = [f.permute((*axes, *others)).reshaped((*sizes, *inner.shape)) for f in (left, right)]
     for move in reversed(moves):
-        factors = _moved(move, factors, len(sizes), varying)
+        factors = _moved(move, factors, len(sizes), known)
     rank = len(sizes)
     summed = tuple(range(rank)) + tuple(a + rank for a in node.arg.axes)
     total = UOp(o.SUM, node.dtype, (factors[0] * factors[1],), node.arg._replace(axes=summed), node.place)
     return total.reshaped(node.shape)
 
 
-def _moved(move: UOp, factors: list[UOp], lead: int, varying: _Varying) -> list[UOp]:
+def _moved(move: UOp, factors: list[UOp], lead: int, known: dict[UOp, AxisSet]) -> list[UOp]:
     """A movement applied to both factors of a product, behind `lead` axes that it does not see."""
     op, arg = move.op, move.arg
     front = tuple(factors[0].shape[:lead])
@@ -101,8 +95,8 @@ def _moved(move: UOp, factors: list[UOp], lead: int, varying: _Varying) -> list[
     axis, last = lead + arg.axis, len(factors[0].shape) - 1
     out: list[UOp] = []
     masked = False
-    for f in sorted(factors, key=lambda f: axis not in varying.of(f)):   # the one that changes along the axis first
-        changes = varying.of(f)
+    for f in sorted(factors, key=lambda f: axis not in _changes(f, known)):      # what changes along the axis first
+        changes = _changes(f, known)
         if axis not in changes and masked:
             still = tuple(arg.length if a == axis else n for a, n in enumerate(f.shape))
             out.append(f.shrink([(0, 1) if a == axis else (0, n) for a, n in enumerate(f.shape)]).expand(still))
