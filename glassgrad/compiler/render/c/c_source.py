@@ -246,10 +246,10 @@ class CFunction(CMatrices):
         return self.wide(total, lanes)
 
     # -- memory --------------------------------------------------------------------------------------------------
-    def split(self, index: UOp) -> tuple[CValue, UOp | None, int | None]:
+    def split(self, index: UOp) -> tuple[CValue, UOp, int | None]:
         """An index as (its scalar part, what lanes add, the step from lane to lane or None)."""
         constant, same, wide, step = self.index_parts(index)
-        return self.sum(constant, same, 0), wide, step
+        return self.sum(constant, same, 0), ix.index(0) if wide is None else wide, step
 
     def place(self, memory: UOp, scalar: CValue) -> str:
         return self.base(memory) if scalar.constant == 0 else f"{self.base(memory)} + {scalar.text}"
@@ -271,16 +271,12 @@ class CFunction(CMatrices):
             name = self.define(f"load_{full}", full, f"const {kind} *p", self._unaligned(memory, full),
                                "return *(const any *)p;")
             text = f"{name}({place})"
-        elif step is not None:
-            name = self.define(f"load_{suffix}_step", full, f"const {kind} *p, i64 step{takes}", f"{full} r = {{0}};",
-                               f"for (int i = 0; i < {lanes}; i++) {check}r[i] = p[i * step];", "return r;")
-            text = f"{name}({place}, {step}{more})"
         else:
-            assert wide is not None
-            name = self.define(f"gather_{suffix}", full, f"const {kind} *p, {self.type(dtypes.index, lanes)} at{takes}",
-                               f"{full} r = {{0}};", f"for (int i = 0; i < {lanes}; i++) {check}r[i] = p[at[i]];",
-                               "return r;")
-            text = f"{name}({place}, {self.operand(wide).text}{more})"
+            parameter, at = self._lane_index(step, lanes)
+            name = self.define(f"gather_{suffix}" if step is None else f"load_{suffix}_step", full,
+                               f"const {kind} *p, {parameter}{takes}", f"{full} r = {{0}};",
+                               f"for (int i = 0; i < {lanes}; i++) {check}r[i] = p[{at}];", "return r;")
+            text = f"{name}({place}, {self.operand(wide).text if step is None else step}{more})"
         if test is not None and not masked:
             text = f"({test.inside} ? {text} : ({full}){{0}})"
         if dtype is dtypes.bool:
@@ -316,16 +312,16 @@ class CFunction(CMatrices):
             name = self.define(f"store_{full}", "void", f"{kind} *p, {full} v",
                                self._unaligned(memory, full), "*(any *)p = v;")
             self.line(f"{name}({place}, {value.text});")
-        elif step is not None:
-            name = self.define(f"store_{suffix}_step", "void", f"{kind} *p, i64 step, {full} v{takes}",
-                               f"for (int i = 0; i < {lanes}; i++) {check}p[i * step] = v[i];")
-            self.line(f"{name}({place}, {step}, {value.text}{more});")
         else:
-            assert wide is not None
-            name = self.define(f"scatter_{suffix}", "void",
-                               f"{kind} *p, {self.type(dtypes.index, lanes)} at, {full} v{takes}",
-                               f"for (int i = 0; i < {lanes}; i++) {check}p[at[i]] = v[i];")
-            self.line(f"{name}({place}, {self.operand(wide).text}, {value.text}{more});")
+            parameter, at = self._lane_index(step, lanes)
+            name = self.define(f"scatter_{suffix}" if step is None else f"store_{suffix}_step", "void",
+                               f"{kind} *p, {parameter}, {full} v{takes}",
+                               f"for (int i = 0; i < {lanes}; i++) {check}p[{at}] = v[i];")
+            self.line(f"{name}({place}, {self.operand(wide).text if step is None else step}, {value.text}{more});")
+
+    def _lane_index(self, step: int | None, lanes: int) -> tuple[str, str]:
+        """A helper's parameter that says where lane i is, and its index: by a step, or by an index for each lane."""
+        return (f"{self.type(dtypes.index, lanes)} at", "at[i]") if step is None else ("i64 step", "i * step")
 
     @staticmethod
     def _unaligned(memory: UOp, full: str) -> str:
