@@ -86,6 +86,16 @@ def count(loops: Iterable[UOp]) -> int:
     return math.prod([r.arg.size for r in loops])
 
 
+def innermost(loops: list[UOp], most: int) -> list[UOp]:
+    """As many of the innermost loops as have at most so many iterations together."""
+    found: list[UOp] = []
+    for r in reversed(loops):
+        if count(found) * r.arg.size > most:
+            break
+        found.insert(0, r)
+    return found
+
+
 def recognise(body: list[Statement]) -> Product | None:
     """The body as a contraction, or None. A loop over groups and their members counts as two."""
     found = _recognise(body)

@@ -36,7 +36,7 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, loops_around, nested, one
 from glassgrad.compiler.optimize.moves.padding_bounds import Edges, Region, bounded
-from glassgrad.compiler.optimize.product.recognize import Product, count, flat_tasks, footprint, stride_along
+from glassgrad.compiler.optimize.product.recognize import Product, count, flat_tasks, footprint, innermost, stride_along
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.targets import cpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -94,11 +94,7 @@ class DotsPlan:
         vectors = -(-((height - 1) * pitch + along.arg.size) // lanes)
         if 2 * height * along.arg.size < vectors * lanes:
             return None                  # the rows are too short: most lanes would multiply zeros
-        taps: list[UOp] = []
-        for r in reversed(p.n):
-            if count(taps) * r.arg.size > 9:
-                break
-            taps.insert(0, r)
+        taps = innermost(p.n, 9)
         if not taps:
             return None
         most = min(cpu.SUMS, target.vector_registers - 5) // count(taps)
@@ -217,11 +213,7 @@ def taps(p: Product, target: Target, decisions: Decisions) -> list[list[Statemen
     if p.depth < limits.least_k or p.work < limits.least_work or 2 * p.k[-1].arg.size < lanes or \
             count(p.batch) < cpu.LEAST_OUTER:
         return None
-    inside: list[UOp] = []
-    for r in reversed(p.m):
-        if count(inside) * r.arg.size > min(cpu.MOST_TAPS, (target.vector_registers - 4) // 2):
-            break
-        inside.insert(0, r)
+    inside = innermost(p.m, min(cpu.MOST_TAPS, (target.vector_registers - 4) // 2))
     if not inside:
         return None
     decisions.ask(Tiling("taps", 1, count(inside), lanes, left="in_place", right="in_place"), lambda c: None)
