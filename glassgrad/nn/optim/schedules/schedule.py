@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.nn.modules.argument_checks import check_call
+from glassgrad.nn.modules.argument_checks import check_call, signature_of
 from glassgrad.nn.optim.optimizer import Optimizer
 
 __all__ = ["LRScheduler", "LambdaLR", "MultiplicativeLR", "StepLR", "MultiStepLR", "ExponentialLR", "ConstantLR",
@@ -38,7 +38,8 @@ class LRScheduler:
         if given and first == "optimizer" and not isinstance(given[0], Optimizer):
             raise InputError("a schedule needs an optimizer", given=f"{given[0]!r} of type {type(given[0]).__name__}",
                              expected="an optimizer of nn.optim", fix=f"write {cls.__name__}(optimizer, ...)")
-        check_call(cls, "nn.optim.lr_scheduler", args, kwargs)
+        if args or kwargs:                          # without them: a copy or a pickle makes an empty object first
+            check_call(cls, signature_of(cls.__init__), "nn.optim.lr_scheduler", args, kwargs)
         return super().__new__(cls)
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1):
