@@ -20,7 +20,7 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.broadcast import whole
 
-__all__ = ["check_call", "signature_of", "wrong_argument"]
+__all__ = ["SYNONYMS", "check_call", "signature_of", "wrong_argument"]
 
 
 def _is_array(value: Any) -> bool:
@@ -62,6 +62,10 @@ _ALIASES = {"Axis": "int | Sequence[int] | None", "Sizes": "int | Sequence[int]"
             "Activation": "str | Callable"}
 
 
+# keywords of tinygrad's layers: its adapter takes them, here they are named in the error
+SYNONYMS = {"sz": "num_features", "vocab_size": "num_embeddings", "embed_size": "embedding_dim"}
+
+
 @functools.cache
 def signature_of(function: Any) -> inspect.Signature:
     """The parameters of a function, without `self`.
@@ -91,8 +95,10 @@ def wrong_argument(signature: inspect.Signature, name: str, module: str, args: t
         bound = signature.bind(*args, **kwargs)
     except TypeError as refusal:
         parameters = [str(p.replace(annotation=p.empty)) for p in signature.parameters.values()]
+        others = [f"{SYNONYMS[word]}= for {word}=" for word in kwargs if SYNONYMS.get(word) in signature.parameters]
         return InputError(f"{name} cannot be called like this", given=str(refusal),
-                          expected=f"{name}({', '.join(parameters)})", fix=f"see help({module}.{name})")
+                          expected=f"{name}({', '.join(parameters)})",
+                          fix=f"write {' and '.join(others)}" if others else f"see help({module}.{name})")
     return _mistake(name, module, bound)
 
 

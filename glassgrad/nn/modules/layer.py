@@ -7,7 +7,7 @@ none of this: any object whose attributes are tensors, layers, lists or dictiona
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from glassgrad.base.errors import GlassgradError, ShapeError
@@ -29,8 +29,9 @@ class LayerType(type):
         return own
 
     def __call__(cls, *args: Any, device: Any = None, dtype: Any = None, **kwargs: Any) -> Any:
-        check_call(cls, cls.__signature__, "nn", args, kwargs)
-        layer = super().__call__(*args, **kwargs)
+        named = {cls.synonyms.get(name, name): value for name, value in kwargs.items()}  # type: ignore[attr-defined]
+        check_call(cls, cls.__signature__, "nn", args, named)
+        layer = super().__call__(*args, **named)
         if device is not None or dtype is not None:
             layer.to(device, dtype)
         return layer
@@ -51,6 +52,7 @@ class Layer(Module, metaclass=LayerType):
     training = None
     all_are_parameters = True                       # but for buffer_names
     rank = 0                                        # how many axes of space an input has; 0: any number
+    synonyms: Mapping[str, str] = {}                # keywords of another library, and ours; an adapter gives them
 
     def __init_subclass__(cls, **constants: Any) -> None:
         """`class Conv1d(Conv2d, rank=1)`: what a subclass is, as class attributes."""
