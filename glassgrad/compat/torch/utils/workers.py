@@ -44,7 +44,7 @@ class WorkerSettings(NamedTuple):
     seed: int
 
 
-class _Batch(NamedTuple):
+class _Collected(NamedTuple):
     """What a worker sends: whatever was collected."""
     value: Any
 
@@ -80,7 +80,7 @@ def _work(pipe: Connection, parents: Sequence[Connection], collect: Collect, num
         if settings.start is not None:
             settings.start(number)
         while (indices := waiting.get()) is not None:
-            pipe.send(_Batch(collect(indices)))
+            pipe.send(_Collected(collect(indices)))
     except (BrokenPipeError, ConnectionResetError):     # the parent has left
         pass
     except Exception as problem:
@@ -136,7 +136,7 @@ class _Worker:
             raise self._died()
         if isinstance(found, _Failure):
             raise found.error(self.number)
-        batch: _Batch = found
+        batch: _Collected = found
         return batch.value
 
     def _died(self) -> WorkerError:
