@@ -12,6 +12,7 @@ from typing import Any
 from glassgrad.base.errors import InputError
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.new_parameters import fan_in_uniform
+from glassgrad.tensor import checks
 from glassgrad.tensor.formulas.neural.convolution import each
 from glassgrad.tensor.tensor import Tensor
 
@@ -67,9 +68,8 @@ class _Convolution(_ChannelWindows, Layer):
         self._set_sizes(in_channels, out_channels, kernel_size, stride, dilation, groups)
         self.padding, self.padding_mode = padding, padding_mode
         self.pads = self._pads(padding)
-        if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
-            raise InputError("there is no such way to pad", given=f"padding_mode={padding_mode!r}",
-                             expected='"zeros", "reflect", "replicate" or "circular"', fix="check the spelling")
+        checks.choice("Conv2d", "there is no such way to pad", "check the spelling",
+                      among=("zeros", "reflect", "replicate", "circular"), padding_mode=padding_mode)
         self._set_parameters(out_channels, in_channels // groups, bias)
 
     def _pads(self, padding: Sizes | str) -> tuple[int, ...]:

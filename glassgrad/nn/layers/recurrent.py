@@ -14,6 +14,7 @@ from typing import Any
 from glassgrad.base.errors import InputError
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.new_parameters import uniform_within
+from glassgrad.tensor import checks
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["RNNCell", "LSTMCell", "GRUCell", "RNN", "LSTM", "GRU", "rnn_step", "lstm_step", "gru_step",
@@ -29,9 +30,8 @@ def nonlinearity_of(name: str) -> Any:
     >>> nonlinearity_of("relu")(Tensor([-1.0])).tolist()
     [0.0]
     """
-    if name not in ("tanh", "relu"):
-        raise InputError("a recurrent network has one of two nonlinearities", given=f"nonlinearity={name!r}",
-                         expected='"tanh" or "relu"', fix='write nonlinearity="tanh"')
+    checks.choice("RNN", "a recurrent network has one of two nonlinearities", 'write nonlinearity="tanh"',
+                  among=("tanh", "relu"), nonlinearity=name)
     return Tensor.tanh if name == "tanh" else Tensor.relu
 
 
@@ -184,6 +184,10 @@ class _Recurrent(Layer):
         """The next state; its first part is the output."""
         raise NotImplementedError
 
+    def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Any]:
+        out, (last,) = self._run(x, None if h is None else (h,))
+        return out, last
+
     def _walk(self, x: Tensor, name: str, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """One layer in one direction over (time, batch, size)."""
         w_ih, w_hh = getattr(self, "weight_ih" + name), getattr(self, "weight_hh" + name)
@@ -254,10 +258,6 @@ class RNN(_Recurrent):
     def _step(self, seen: Tensor, recalled: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (rnn_step(seen, recalled, self.nonlinearity),)
 
-    def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        out, (last,) = self._run(x, None if h is None else (h,))
-        return out, last
-
 
 class GRU(_Recurrent):
     """Gated recurrent units over a sequence: (outputs, last h).
@@ -275,10 +275,6 @@ class GRU(_Recurrent):
     def _step(self, seen: Tensor, recalled: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (gru_step(seen, recalled, state[0]),)
 
-    def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        out, (last,) = self._run(x, None if h is None else (h,))
-        return out, last
-
 
 class LSTM(_Recurrent):
     """Long short-term memory over a sequence: (outputs, (last h, last c)).
@@ -292,6 +288,7 @@ class LSTM(_Recurrent):
     def _step(self, seen: Tensor, recalled: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return lstm_step(seen, recalled, state[1])
 
-    def forward(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, x: Tensor,  # type: ignore[override]
+                hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         out, (h, c) = self._run(x, hc)
         return out, (h, c)

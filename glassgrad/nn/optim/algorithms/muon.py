@@ -9,6 +9,7 @@ from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.optim.optimizer import Optimizer, Parameters
 from glassgrad.nn.optim.parameter_group import Group
+from glassgrad.tensor import checks
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Muon", "orthogonal"]
@@ -72,9 +73,8 @@ class Muon(Optimizer):
             raise InputError("Muon optimizes matrices", given=f"a parameter of shape {flat.shape}",
                              expected="2 axes or more",
                              fix="give biases to another optimizer: OptimizerGroup(Muon(matrices), AdamW(rest))")
-        if group["adjust_lr_fn"] not in (None, "unscaled", "original", "match_rms_adamw"):
-            raise InputError("there is no such scale", given=f"adjust_lr_fn={group['adjust_lr_fn']!r}",
-                             expected='None, "unscaled", "original" or "match_rms_adamw"', fix="check the spelling")
+        checks.choice("Muon", "there is no such scale", "check the spelling", adjust_lr_fn=group["adjust_lr_fn"],
+                      among=(None, "unscaled", "original", "match_rms_adamw"))
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
         lr, momentum, b = group.number("lr"), group.number("momentum"), self.kept("b", i, group)

@@ -248,7 +248,20 @@ class PolynomialLR(LRScheduler):
         return now * share
 
 
-class ChainedScheduler(LRScheduler):
+class _Schedules(LRScheduler):
+    """A schedule made of others, whose states are its own."""
+    schedulers: list[LRScheduler]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"last_epoch": self.last_epoch, "schedulers": [s.state_dict() for s in self.schedulers]}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self.last_epoch = saved["last_epoch"]
+        for schedule, state in zip(self.schedulers, saved["schedulers"]):
+            schedule.load_state_dict(state)
+
+
+class ChainedScheduler(_Schedules):
     """Several schedules of one optimizer at once: each changes what the others left.
 
     >>> from glassgrad.nn.optim import SGD
@@ -278,16 +291,8 @@ class ChainedScheduler(LRScheduler):
         for schedule in self.schedulers:
             schedule.restart()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"last_epoch": self.last_epoch, "schedulers": [s.state_dict() for s in self.schedulers]}
 
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        self.last_epoch = saved["last_epoch"]
-        for schedule, state in zip(self.schedulers, saved["schedulers"]):
-            schedule.load_state_dict(state)
-
-
-class SequentialLR(LRScheduler):
+class SequentialLR(_Schedules):
     """One schedule after another; each begins at its milestone.
 
     >>> from glassgrad.nn.optim import SGD
@@ -320,11 +325,3 @@ class SequentialLR(LRScheduler):
             self.schedulers[at].restart()
         else:
             self.schedulers[at].step()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"last_epoch": self.last_epoch, "schedulers": [s.state_dict() for s in self.schedulers]}
-
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        self.last_epoch = saved["last_epoch"]
-        for schedule, state in zip(self.schedulers, saved["schedulers"]):
-            schedule.load_state_dict(state)
