@@ -1,14 +1,17 @@
 """The loop of every training that is started from a terminal. In: a step to call. Out: progress, and a checkpoint.
 
 Progress is a bar in a terminal, and lines elsewhere. With `--checkpoint` a training that was stopped goes on where it
-was. Knows nothing of models.
+was: Ctrl-C lets the step end and saves it; a second Ctrl-C stops at once. Does not depend on models.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,27 @@ def at_least_one(text: str) -> int:
 at_least_one.__name__ = "integer"          # argparse says "invalid integer value: 'x'"
 
 
+@contextmanager
+def _interrupt_noted(wanted: bool) -> Iterator[threading.Event]:
+    """Within the block the first Ctrl-C only sets the event, so that a step can end; the next one interrupts."""
+    asked = threading.Event()
+    if not wanted or threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: Any) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+        tqdm.write("stopping after this step, to save it; Ctrl-C again stops at once")
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def train(options: argparse.Namespace, model: Any, optimizer: Any, step: Callable[[int], Tensor],
           report: Callable[[], str] | None = None, report_every: int = 200) -> float:
     """Call `step` until `options.steps`, from the checkpoint if there is one; the seconds it took.
@@ -59,14 +83,20 @@ def train(options: argparse.Namespace, model: Any, optimizer: Any, step: Callabl
         first = load_checkpoint(options.checkpoint, model, optimizer).step
         print(f"going on from step {first} in {options.checkpoint}")
     start, total, count = time.perf_counter(), 0.0, 0
-    with tqdm(total=options.steps, initial=first, desc="training", unit="step", disable=None) as bar:
+    with _interrupt_noted(bool(options.checkpoint)) as interrupt, \
+            tqdm(total=options.steps, initial=first, desc="training", unit="step", disable=None) as bar:
         for done in range(first + 1, options.steps + 1):
             total, count = total + step(done - 1).item(), count + 1
             bar.update()
-            if done % report_every == 0 or done == options.steps:
+            ends = done == options.steps
+            if done % report_every == 0 or ends:
                 said = f"step {done}: loss {total / count:.4f}" + (f", {report()}" if report else "")
                 total, count = 0.0, 0
                 tqdm.write(f"{said}, {time.perf_counter() - start:.0f} s")
-            if options.checkpoint and (done % options.save_every == 0 or done == options.steps):
+            if options.checkpoint and (done % options.save_every == 0 or ends or interrupt.is_set()):
                 save_checkpoint(options.checkpoint, model, optimizer, step=done)
+            if interrupt.is_set() and not ends:
+                tqdm.write(f"step {done} of {options.steps} is saved in {options.checkpoint}; the same command goes on "
+                           "from there")
+                raise KeyboardInterrupt
     return time.perf_counter() - start

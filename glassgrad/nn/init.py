@@ -39,6 +39,11 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     return _GAINS[nonlinearity]
 
 
+def _numbers(what: str, **given: Any) -> list[Any]:
+    """Several numbers, checked."""
+    return [checks.number(what, **{name: value}) for name, value in given.items()]
+
+
 def _filled(tensor: Any, value: Any) -> Tensor:
     """The tensor with values; `value` makes them of a shape."""
     if not isinstance(tensor, Tensor):
@@ -90,15 +95,13 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
     >>> uniform_(Tensor.zeros(2), 5, 5).tolist()
     [5.0, 5.0]
     """
-    a = checks.number("uniform_", a=a)
-    b = checks.number("uniform_", b=b)
+    a, b = _numbers("uniform_", a=a, b=b)
     return _filled(tensor, lambda shape: Tensor.uniform(*shape, low=a, high=b))
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Normally distributed numbers."""
-    mean = checks.number("normal_", mean=mean)
-    std = checks.number("normal_", std=std)
+    mean, std = _numbers("normal_", mean=mean, std=std)
     return _filled(tensor, lambda shape: Tensor.normal(*shape, mean=mean, std=std))
 
 
@@ -110,10 +113,7 @@ def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float 
     >>> x.abs().max().item() <= 0.5
     True
     """
-    mean = checks.number("trunc_normal_", mean=mean)
-    std = checks.number("trunc_normal_", std=std)
-    a = checks.number("trunc_normal_", a=a)
-    b = checks.number("trunc_normal_", b=b)
+    mean, std, a, b = _numbers("trunc_normal_", mean=mean, std=std, a=a, b=b)
     low, high = (math.erf((end - mean) / (std * math.sqrt(2))) for end in (a, b))
     return _filled(tensor, lambda shape: (
         Tensor.uniform(*shape, low=low, high=high).erfinv() * (std * math.sqrt(2)) + mean).clamp(a, b))
@@ -152,8 +152,7 @@ def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonline
     True
     """
     a = checks.number("kaiming_uniform_", a=a)
-    checks.strings("kaiming_uniform_", mode=mode)
-    checks.strings("kaiming_uniform_", nonlinearity=nonlinearity)
+    checks.strings("kaiming_uniform_", mode=mode, nonlinearity=nonlinearity)
     bound = math.sqrt(3) * _kaiming_deviation(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound)
 
@@ -161,8 +160,7 @@ def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonline
 def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
     """The same, normally distributed."""
     a = checks.number("kaiming_normal_", a=a)
-    checks.strings("kaiming_normal_", mode=mode)
-    checks.strings("kaiming_normal_", nonlinearity=nonlinearity)
+    checks.strings("kaiming_normal_", mode=mode, nonlinearity=nonlinearity)
     return normal_(tensor, 0.0, _kaiming_deviation(tensor, a, mode, nonlinearity))
 
 
@@ -213,8 +211,7 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
     >>> (sparse_(Tensor.ones(10, 4), 0.3) == 0).sum(0).tolist()
     [3, 3, 3, 3]
     """
-    sparsity = checks.number("sparse_", sparsity=sparsity)
-    std = checks.number("sparse_", std=std)
+    sparsity, std = _numbers("sparse_", sparsity=sparsity, std=std)
     if isinstance(tensor, Tensor) and tensor.ndim != 2:
         raise ShapeError("sparse_ fills a matrix", given=f"shape {tensor.shape}", expected="2 axes",
                          fix="reshape the weight first")

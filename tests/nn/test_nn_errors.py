@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
+
 import pytest
 
 from glassgrad import DTypeError, GradientError, InputError, ShapeError, Tensor, dtypes, nn
@@ -173,3 +176,42 @@ def test_optimizers_refuse_what_makes_no_sense():
                  lambda: nn.optim.SGD([x]).load_state_dict(nn.optim.SGD([x, y]).state_dict())):
         with pytest.raises(InputError, match="expected:"):
             make()
+
+
+@pytest.mark.parametrize("make, said", [
+    (lambda: nn.BatchNorm(sz=3), """BatchNorm cannot be called like this
+  given:    missing a required argument: 'num_features'
+  expected: BatchNorm(num_features, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True, bias=True)
+  fix:      write num_features= for sz="""),
+    (lambda: nn.Embedding(vocab_size=5, embed_size=2), """Embedding cannot be called like this
+  given:    missing a required argument: 'num_embeddings'
+  expected: Embedding(num_embeddings, embedding_dim, padding_idx=None, max_norm=None, norm_type=2.0, \
+scale_grad_by_freq=False, sparse=False)
+  fix:      write num_embeddings= for vocab_size= and embedding_dim= for embed_size="""),
+    (lambda: nn.Linear(), """Linear cannot be called like this
+  given:    missing a required argument: 'in_features'
+  expected: Linear(in_features, out_features, bias=True)
+  fix:      see help(nn.Linear)"""),
+])
+def test_a_keyword_of_tinygrad_or_none_at_all_is_told_the_right_one(make, said):
+    with pytest.raises(InputError) as error:
+        make()
+    assert text(error).startswith(said)
+
+
+def test_the_adapter_of_tinygrad_takes_its_keywords():
+    from glassgrad.compat.tinygrad import nn as tinygrad_nn
+    assert tinygrad_nn.BatchNorm(sz=3).weight.shape == (3,)
+    assert tinygrad_nn.BatchNorm2d(sz=3, eps=1e-3).eps == 1e-3
+    assert tinygrad_nn.Embedding(vocab_size=5, embed_size=2).weight.shape == (5, 2)
+    assert tinygrad_nn.Embedding(num_embeddings=5, embedding_dim=2).weight.shape == (5, 2)
+
+
+def test_constructors_are_what_they_show():
+    assert "__wrapped__" not in vars(nn.Linear.__init__)
+    assert str(inspect.signature(nn.Linear)) == "(in_features: 'int', out_features: 'int', bias: 'bool' = True)"
+    assert list(inspect.signature(nn.ELU).parameters) == ["alpha", "inplace"]
+    assert list(inspect.signature(nn.CrossEntropyLoss).parameters) == ["weight", "ignore_index", "reduction",
+                                                                       "label_smoothing"]
+    layer = nn.Linear(2, 3, device="CPU", dtype=dtypes.float16)
+    assert layer.weight.dtype is dtypes.float16 and copy.deepcopy(layer).bias.dtype is dtypes.float16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +143,45 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(few_images, tmp_
     assert first.keys() == second.keys()
     for name, tensor in first.items():
         assert np.array_equal(tensor.numpy(), second[name].numpy()), name
+
+
+@pytest.mark.slow_on("PYTHON")
+@pytest.mark.skipif(sys.platform == "win32", reason="a process cannot send itself Ctrl-C there")
+def test_ctrl_c_saves_the_step_and_a_later_training_goes_on(few_images, tmp_path, capsys, monkeypatch):
+    file, whole = tmp_path / "stopped", tmp_path / "whole"
+    computed = train.Tensor.item
+
+    def interrupted(self):
+        if not file.exists():                        # in the first step, long before the first regular save
+            os.kill(os.getpid(), signal.SIGINT)
+        return computed(self)
+    monkeypatch.setattr(train.Tensor, "item", interrupted)
+    assert cli.main(["train", "mnist", "--steps", "6", "--checkpoint", str(file)]) == 130
+    monkeypatch.setattr(train.Tensor, "item", computed)
+    out = capsys.readouterr().out
+    assert "stopping after this step, to save it; Ctrl-C again stops at once\n" in out
+    assert f"step 1 of 6 is saved in {file}; the same command goes on from there\n" in out
+    assert cli.main(["train", "mnist", "--steps", "6", "--checkpoint", str(file)]) == 0
+    assert cli.main(["train", "mnist", "--steps", "6", "--checkpoint", str(whole)]) == 0
+    assert f"going on from step 1 in {file}" in capsys.readouterr().out
+    first, second = safe_load(file), safe_load(whole)
+    assert all(np.array_equal(tensor.numpy(), second[name].numpy()) for name, tensor in first.items())
+
+
+@pytest.mark.slow_on("PYTHON")
+@pytest.mark.skipif(sys.platform == "win32", reason="a process cannot send itself Ctrl-C there")
+@pytest.mark.parametrize("times, checkpoint", [(2, True), (1, False)])
+def test_a_second_ctrl_c_or_one_without_a_checkpoint_stops_at_once(few_images, tmp_path, monkeypatch, times,
+                                                                   checkpoint):
+    file = tmp_path / "stopped"
+
+    def interrupted(self):
+        for _ in range(times):
+            os.kill(os.getpid(), signal.SIGINT)
+        pytest.fail("it went on")
+    monkeypatch.setattr(train.Tensor, "item", interrupted)
+    assert cli.main(["train", "mnist", "--steps", "6", *(["--checkpoint", str(file)] if checkpoint else [])]) == 130
+    assert not file.exists()
 
 
 @pytest.mark.slow_on("PYTHON")

@@ -5,6 +5,10 @@ The formulas are in the tensor's methods of the same names.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from glassgrad.base.settings import Context
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.tensor import Tensor
@@ -14,6 +18,8 @@ __all__ = ["alpha_dropout", "celu", "celu_", "dropout", "dropout1d", "dropout2d"
            "hardtanh", "hardtanh_", "leaky_relu", "leaky_relu_", "log_softmax", "logsigmoid", "mish", "prelu", "relu",
            "relu6", "relu_", "rrelu", "rrelu_", "selu", "selu_", "sigmoid", "silu", "softmax", "softmin", "softplus",
            "softshrink", "softsign", "tanh", "tanhshrink", "threshold", "threshold_"]
+
+LOWEST_SELU = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717      # selu at minus infinity
 
 
 def _given(input: Tensor, result: Tensor, inplace: bool) -> Tensor:
@@ -28,14 +34,6 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     [0.0, 2.0]
     """
     return _given(input, input.relu(), inplace)
-
-
-def relu_(input: Tensor) -> Tensor: return relu(input, inplace=True)
-
-
-def selu_(input: Tensor) -> Tensor:
-    """`selu`, and the result is the input's new value."""
-    return selu(input, inplace=True)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor: return _given(input, input.relu6(), inplace)
@@ -85,31 +83,6 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     return _given(input, input.threshold(threshold, value), inplace)
 
 
-def elu_(input: Tensor, alpha: float = 1.0) -> Tensor:
-    """`elu`, and the result is the input's new value."""
-    return elu(input, alpha, True)
-
-
-def celu_(input: Tensor, alpha: float = 1.0) -> Tensor:
-    """`celu`, and the result is the input's new value."""
-    return celu(input, alpha, True)
-
-
-def leaky_relu_(input: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """`leaky_relu`, and the result is the input's new value."""
-    return leaky_relu(input, negative_slope, True)
-
-
-def hardtanh_(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """`hardtanh`, and the result is the input's new value."""
-    return hardtanh(input, min_val, max_val, True)
-
-
-def threshold_(input: Tensor, threshold: float, value: float) -> Tensor:
-    """`threshold`, and the result is the input's new value."""
-    return input.assign(input.threshold(threshold, value))
-
-
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta x)) / beta. (Above the threshold PyTorch gives x itself, which that is, rounded.)"""
     return input.softplus(beta, threshold)
@@ -117,7 +90,7 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 
 # -- along an axis -------------------------------------------------------------------------------------------
 def _axis(input: Tensor, dim: int | None) -> int:
-    """PyTorch's choice where nobody says: the first axis of 1 or 3 (or none), else the second."""
+    """PyTorch's choice where none is given: the first axis of 1 or 3 (or none), else the second."""
     return dim if dim is not None else 0 if input.ndim in (0, 1, 3) else 1
 
 
@@ -164,11 +137,24 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
 
 def _channels(input: Tensor, p: float, training: bool, inplace: bool, space: int) -> Tensor:
-    """Whole channels dropped: one draw for all of the last `space` axes."""
-    with Context(TRAINING=int(training)):
-        lead = input.shape[:input.ndim - space]
-        kept = Tensor.ones(*lead, *[1] * space, device=input.device, dtype=input.dtype).dropout(p)
-    return _given(input, input * kept, inplace)
+    """Whole channels dropped: one draw for all axes of space. As in PyTorch, three axes are (batch, channels, length);
+    otherwise the batch may be left out."""
+    alone = input.ndim == space + 1 and input.ndim != 3
+    return _given(input, _dropped(input, p, input.shape[:1 if alone else 2], training, 0.0), inplace)
+
+
+def _dropped(input: Tensor, p: float, drawn: Sequence[int], training: bool, low: float) -> Tensor:
+    """Each value `low` with probability p, one draw for each index of the first axes; then all are scaled so that the
+    mean stays, or, where low is not 0, shifted and scaled so that mean 0 and variance 1 stay."""
+    if not training or p == 0:
+        return input
+    if p == 1:
+        return input * 0.0
+    kept = Tensor.rand(*drawn, *(1,) * (input.ndim - len(drawn)), device=input.device, dtype=dtypes.float32) >= p
+    if low == 0:
+        return kept.where(input, 0) * (1.0 / (1.0 - p))
+    scale = ((1 - p) * (1 + p * low ** 2)) ** -0.5
+    return kept.where(input, low) * scale - scale * low * p
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -189,21 +175,12 @@ def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Dropout that keeps mean 0 and variance 1 under selu: dropped values become selu's lower limit, then all are
     scaled (Klambauer et al., 2017)."""
-    return _given(input, _lowered(input, p, input.shape, training), inplace)
+    return _given(input, _dropped(input, p, input.shape, training, LOWEST_SELU), inplace)
 
 
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """`alpha_dropout` of whole channels of (batch, channels, ...space)."""
-    return _given(input, _lowered(input, p, (*input.shape[:2], *(1,) * (input.ndim - 2)), training), inplace)
-
-
-def _lowered(input: Tensor, p: float, drawn: tuple[int, ...], training: bool) -> Tensor:
-    if not training or p == 0:
-        return input
-    low = -1.7580993408473766                       # selu at minus infinity
-    scale = ((1 - p) * (1 + p * low ** 2)) ** -0.5
-    kept = Tensor.rand(*drawn, device=input.device) >= p
-    return kept.where(input, low) * scale - scale * p * low
+    return _given(input, _dropped(input, p, input.shape[:2], training, LOWEST_SELU), inplace)
 
 
 def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
@@ -214,6 +191,20 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
     return _given(input, (input >= 0).where(input, below), inplace)
 
 
-def rrelu_(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Tensor:
-    """`rrelu`, and the result is the input's new value."""
-    return rrelu(input, lower, upper, training, True)
+# -- in place, by names of their own -------------------------------------------------------------------------
+def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function with the same parameters but `inplace`, which it sets."""
+    signature = inspect.signature(function)
+
+    def changed(*args: Any, **kwargs: Any) -> Tensor:
+        return function(*args, **kwargs, inplace=True)
+    changed.__name__ = changed.__qualname__ = f"{function.__name__}_"
+    changed.__doc__ = f"`{function.__name__}`, and the result is the input's new value."
+    changed.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[p for p in signature.parameters.values() if p.name != "inplace"])
+    return changed
+
+
+relu_, selu_, elu_, celu_ = _in_place(relu), _in_place(selu), _in_place(elu), _in_place(celu)
+leaky_relu_, hardtanh_ = _in_place(leaky_relu), _in_place(hardtanh)
+threshold_, rrelu_ = _in_place(threshold), _in_place(rrelu)

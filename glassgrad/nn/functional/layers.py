@@ -8,7 +8,6 @@ from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.base.settings import Context
-from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["affine_grid", "batch_norm", "bilinear", "channel_shuffle", "conv1d", "conv2d", "conv3d",
@@ -34,8 +33,10 @@ def linear(input: Tensor, weight: Tensor, bias: Maybe = None) -> Tensor:
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Maybe = None) -> Tensor:
     """x1 W x2 for each output's matrix W."""
-    found = Tensor.einsum("...i,oij,...j->...o", input1, weight, input2)
-    return found if bias is None else found + bias
+    outputs, size1, size2 = weight.shape
+    seen = input1.reshape(-1, size1) @ weight.permute(1, 0, 2).reshape(size1, -1)           # (rows, out * size2)
+    found = (seen.reshape(-1, outputs, size2) * input2.reshape(-1, 1, size2)).sum(-1)
+    return _scaled(found.reshape(*input1.shape[:-1], outputs), None, bias)
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Maybe = None,
@@ -122,7 +123,7 @@ def layer_norm(input: Tensor, normalized_shape: Sizes, weight: Maybe = None, bia
 
 
 def rms_norm(input: Tensor, normalized_shape: Sizes, weight: Maybe = None, eps: float | None = None) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) over the last axes; eps is the type's own step at 1 where nobody says."""
+    """x / sqrt(mean(x^2) + eps) over the last axes; `eps=None` is the type's own step at 1."""
     small = 2.0 ** -input.dtype.mantissa if eps is None else eps
     return _scaled(input.rms_norm(_last(input, normalized_shape), small), weight, None)
 
@@ -138,9 +139,9 @@ def _last(input: Tensor, normalized_shape: Sizes) -> tuple[int, ...]:
 
 def group_norm(input: Tensor, num_groups: int, weight: Maybe = None, bias: Maybe = None, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(variance + eps) over groups of channels."""
-    grouped = input.reshape(input.shape[0], num_groups, -1).layernorm(-1, eps).reshape(input.shape)
+    grouped = input.reshape(input.shape[0], num_groups, math.prod(input.shape[1:]) // num_groups)
     shape = (-1,) + (1,) * (input.ndim - 2)
-    return _scaled(grouped, None if weight is None else weight.reshape(shape),
+    return _scaled(grouped.layernorm(-1, eps).reshape(input.shape), None if weight is None else weight.reshape(shape),
                    None if bias is None else bias.reshape(shape))
 
 
@@ -148,17 +149,22 @@ def batch_norm(input: Tensor, running_mean: Maybe, running_var: Maybe, weight: M
                training: bool = False, momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(variance + eps) for each channel: the batch's statistics in training, which are averaged into
     the running ones, else the running ones."""
-    axes = tuple(axis for axis in range(input.ndim) if axis != 1)
+    axes, wide = tuple(axis for axis in range(input.ndim) if axis != 1), input.cast(input.dtype.accumulator)
     if training or running_mean is None or running_var is None:
-        mean, variance = input.mean(axes), input.var(axes, correction=0)
+        mean, variance = wide.mean(axes), wide.var(axes, correction=0)
         n = input.numel() // input.shape[1]
-        if training and running_mean is not None:
-            running_mean.assign(running_mean * (1 - momentum) + mean.detach() * momentum)
-        if training and running_var is not None:
-            running_var.assign(running_var * (1 - momentum) + variance.detach() * (momentum * n / (n - 1)))
+        if training:
+            _track(running_mean, mean, momentum)
+            _track(running_var, variance * (n / max(1, n - 1)), momentum)
     else:
         mean, variance = running_mean, running_var
-    return input.batchnorm(weight, bias, mean, (variance + eps).rsqrt())
+    return wide.batchnorm(weight, bias, mean, (variance + eps).rsqrt()).cast(input.dtype)
+
+
+def _track(running: Maybe, new: Tensor, momentum: float) -> None:
+    """Average a new statistic into the running one, if there is one."""
+    if running is not None:
+        running.assign((running * (1 - momentum) + new.detach() * momentum).cast(running.dtype))
 
 
 def instance_norm(input: Tensor, running_mean: Maybe = None, running_var: Maybe = None, weight: Maybe = None,
@@ -166,11 +172,9 @@ def instance_norm(input: Tensor, running_mean: Maybe = None, running_var: Maybe 
     """Each channel of each example normalized by itself, or by the running statistics."""
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
-    flat = input.reshape(*input.shape[:2], -1)
-    if running_mean is not None:
-        running_mean.assign(running_mean * (1 - momentum) + flat.mean(-1).mean(0).detach() * momentum)
-    if running_var is not None:
-        running_var.assign(running_var * (1 - momentum) + flat.var(-1).mean(0).detach() * momentum)
+    flat = input.flatten(2).cast(input.dtype.accumulator)
+    _track(running_mean, flat.mean(-1).mean(0), momentum)
+    _track(running_var, flat.var(-1).mean(0), momentum)
     return group_norm(input, input.shape[1], weight, bias, eps)
 
 
@@ -230,7 +234,7 @@ def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None)
 
 
 def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> Tensor:
-    """Every window of (batch, channels, height, width) as a column: (batch, channels x window, places).
+    """Every window of (batch, channels, height, width) as a column: (batch, channels x window, windows).
 
     >>> unfold(Tensor.arange(9).reshape(1, 1, 3, 3).float(), 2).shape
     (1, 4, 4)
@@ -239,15 +243,12 @@ def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Size
                                    for n in (kernel_size, dilation, padding, stride))
     single = input.ndim == 3
     x = (input.unsqueeze(0) if single else input).pad((around[1], around[1], around[0], around[0]))
-    picks = []                                                  # for each axis: (places, window), as row numbers
-    for n, k, d, s in zip(x.shape[2:], kernel, apart, step):
-        places = (n - d * (k - 1) - 1) // s + 1
-        picks.append(Tensor.arange(places, dtype=dtypes.int32).reshape(-1, 1) * s
-                     + Tensor.arange(k, dtype=dtypes.int32).reshape(1, -1) * d)
-    rows, columns = picks
-    windows = x[:, :, rows.reshape(-1)][:, :, :, columns.reshape(-1)]
-    windows = windows.reshape(*x.shape[:2], *rows.shape, *columns.shape).permute(0, 1, 3, 5, 2, 4)
-    found = windows.reshape(x.shape[0], x.shape[1] * math.prod(kernel), rows.shape[0] * columns.shape[0])
+    reach = [d * (k - 1) for d, k in zip(apart, kernel)]
+    ends = [n - r for n, r in zip(x.shape[2:], reach)]
+    # for each index in a window, what lies there in all windows: (batch, channels, windows)
+    seen = [x[:, :, i:ends[0] + i:step[0], j:ends[1] + j:step[1]].flatten(2)
+            for i in range(0, reach[0] + 1, apart[0]) for j in range(0, reach[1] + 1, apart[1])]
+    found = Tensor.stack(*seen, dim=2).flatten(1, 2)
     return found.squeeze(0) if single else found
 
 

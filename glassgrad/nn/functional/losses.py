@@ -10,6 +10,8 @@ from typing import Any
 
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.tensor import checks
+from glassgrad.tensor.formulas.neural.losses import REDUCTIONS
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cosine_similarity",
@@ -30,7 +32,9 @@ def _how(size_average: Old, reduce: Old, reduction: str) -> str:
 
 
 def _reduced(each: Tensor, reduction: str) -> Tensor:
-    return getattr(each, {"mean": "mean", "sum": "sum"}[reduction])() if reduction != "none" else each
+    checks.choice("reduction", "there is no such reduction", 'write reduction="mean"', among=REDUCTIONS,
+                  reduction=reduction)
+    return each.mean() if reduction == "mean" else each.sum() if reduction == "sum" else each
 
 
 def _weighted(each: Tensor, weight: Tensor | None, reduction: str) -> Tensor:

@@ -1,14 +1,14 @@
 """Activations as layers, for lists of layers. In, out: tensors.
 
-Each calls the method of Tensor (or the function of `functional`) whose name it has; in a list of layers the method
-does as well: `Tensor.relu`.
+Each calls the function of `nn.functional` whose name it has; its settings are that function's. In a list of layers the
+method of Tensor does as well: `Tensor.relu`.
 """
 
 from __future__ import annotations
 
 from glassgrad.base.settings import settings
-from glassgrad.nn.functional.activations import log_softmax, rrelu, softmax, softmin
-from glassgrad.nn.modules.layer import Layer
+from glassgrad.nn.functional import activations as F
+from glassgrad.nn.modules.layer import FunctionLayer, Layer
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["ReLU", "ReLU6", "LeakyReLU", "PReLU", "ELU", "CELU", "SELU", "GELU", "SiLU", "Swish", "Mish", "Sigmoid",
@@ -16,43 +16,28 @@ __all__ = ["ReLU", "ReLU6", "LeakyReLU", "PReLU", "ELU", "CELU", "SELU", "GELU",
            "Softshrink", "Tanhshrink", "Threshold", "GLU", "Softmax", "LogSoftmax", "Softmin", "Softmax2d", "RReLU"]
 
 
-class _Plain(Layer):
-    """A layer without settings but PyTorch's `inplace`, which means nothing to values that do not change."""
-
-    def __init__(self, inplace: bool = False):
-        pass
-
-
-class ReLU(_Plain):
+class ReLU(FunctionLayer, function=F.relu):
     """max(x, 0).
 
     >>> ReLU()(Tensor([-1.0, 2.0])).tolist()
     [0.0, 2.0]
     """
-    def forward(self, x: Tensor) -> Tensor: return x.relu()
 
 
-class ReLU6(_Plain):
+class ReLU6(FunctionLayer, function=F.relu6):
     """min(max(x, 0), 6).
 
     >>> ReLU6()(Tensor([-1.0, 9.0])).tolist()
     [0.0, 6.0]
     """
-    def forward(self, x: Tensor) -> Tensor: return x.relu6()
 
 
-class LeakyReLU(Layer):
+class LeakyReLU(FunctionLayer, function=F.leaky_relu):
     """x where it is positive, else negative_slope x.
 
     >>> LeakyReLU(0.5)(Tensor([-1.0, 2.0])).tolist()
     [-0.5, 2.0]
     """
-    shows = ("negative_slope",)
-
-    def __init__(self, negative_slope: float = 0.01, inplace: bool = False):
-        self.negative_slope = negative_slope
-
-    def forward(self, x: Tensor) -> Tensor: return x.leaky_relu(self.negative_slope)
 
 
 class RReLU(Layer):
@@ -67,7 +52,7 @@ class RReLU(Layer):
     def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False):
         self.lower, self.upper = lower, upper
 
-    def forward(self, x: Tensor) -> Tensor: return rrelu(x, self.lower, self.upper, bool(settings.TRAINING))
+    def forward(self, x: Tensor) -> Tensor: return F.rrelu(x, self.lower, self.upper, bool(settings.TRAINING))
 
 
 class PReLU(Layer):
@@ -90,246 +75,183 @@ class PReLU(Layer):
         return (x > 0).where(x, x * weight)
 
 
-class ELU(Layer):
+class ELU(FunctionLayer, function=F.elu):
     """x where it is positive, else alpha (e^x - 1).
 
     >>> ELU()(Tensor([2.0])).tolist()
     [2.0]
     """
-    shows = ("alpha",)
-
-    def __init__(self, alpha: float = 1.0, inplace: bool = False):
-        self.alpha = alpha
-
-    def forward(self, x: Tensor) -> Tensor: return x.elu(self.alpha)
 
 
-class CELU(ELU):
+class CELU(FunctionLayer, function=F.celu):
     """max(x, 0) + min(0, alpha (e^(x / alpha) - 1)).
 
     >>> CELU()(Tensor([2.0])).tolist()
     [2.0]
     """
-    def forward(self, x: Tensor) -> Tensor: return x.celu(self.alpha)
 
 
-class SELU(_Plain):
+class SELU(FunctionLayer, function=F.selu):
     """The scaled ELU whose outputs keep mean 0 and variance 1.
 
     >>> SELU()(Tensor([0.0])).tolist()
     [0.0]
     """
-    def forward(self, x: Tensor) -> Tensor: return x.selu()
 
 
-class GELU(Layer):
+class GELU(FunctionLayer, function=F.gelu):
     """x times the normal distribution's share below x; `approximate="tanh"` takes the tanh formula.
 
     >>> GELU()(Tensor([0.0])).tolist()
     [0.0]
     """
-    shows = ("approximate",)
-
-    def __init__(self, approximate: str = "none"):
-        self.approximate = approximate
-
-    def forward(self, x: Tensor) -> Tensor: return x.gelu(self.approximate)
 
 
-class SiLU(_Plain):
+class SiLU(FunctionLayer, function=F.silu):
     """x sigmoid(x).
 
     >>> SiLU()(Tensor([0.0])).tolist()
     [0.0]
     """
-    def forward(self, x: Tensor) -> Tensor: return x.silu()
 
 
 Swish = SiLU
 
 
-class Mish(_Plain):
+class Mish(FunctionLayer, function=F.mish):
     """x tanh(ln(1 + e^x)).
 
     >>> Mish()(Tensor([0.0])).tolist()
     [0.0]
     """
-    def forward(self, x: Tensor) -> Tensor: return x.mish()
 
 
-class Sigmoid(_Plain):
+class Sigmoid(FunctionLayer, function=F.sigmoid):
     """1 / (1 + e^-x).
 
     >>> Sigmoid()(Tensor([0.0])).tolist()
     [0.5]
     """
-    def forward(self, x: Tensor) -> Tensor: return x.sigmoid()
 
 
-class Tanh(_Plain):
+class Tanh(FunctionLayer, function=F.tanh):
     """The hyperbolic tangent.
 
     >>> Tanh()(Tensor([0.0])).tolist()
     [0.0]
     """
-    def forward(self, x: Tensor) -> Tensor: return x.tanh()
 
 
-class Softplus(Layer):
+class Softplus(FunctionLayer, function=F.softplus):
     """ln(1 + e^(beta x)) / beta; simply x where beta x is above `threshold`.
 
     >>> Softplus()(Tensor([100.0])).tolist()
     [100.0]
     """
-    shows = ("beta", "threshold")
-
-    def __init__(self, beta: float = 1.0, threshold: float = 20.0):
-        self.beta, self.threshold = beta, threshold
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x * self.beta > self.threshold).where(x, x.softplus(self.beta))
 
 
-class Softsign(_Plain):
+class Softsign(FunctionLayer, function=F.softsign):
     """x / (1 + |x|).
 
     >>> Softsign()(Tensor([1.0])).tolist()
     [0.5]
     """
-    def forward(self, x: Tensor) -> Tensor: return x.softsign()
 
 
-class LogSigmoid(_Plain):
+class LogSigmoid(FunctionLayer, function=F.logsigmoid):
     """ln(sigmoid(x)).
 
     >>> LogSigmoid()(Tensor([-1000.0])).tolist()
     [-1000.0]
     """
-    def forward(self, x: Tensor) -> Tensor: return x.logsigmoid()
 
 
-class Hardtanh(Layer):
+class Hardtanh(FunctionLayer, function=F.hardtanh):
     """x, but not below min_val nor above max_val.
 
     >>> Hardtanh()(Tensor([-3.0, 0.5])).tolist()
     [-1.0, 0.5]
     """
-    shows = ("min_val", "max_val")
-
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False):
-        self.min_val, self.max_val = min_val, max_val
-
-    def forward(self, x: Tensor) -> Tensor: return x.hardtanh(self.min_val, self.max_val)
 
 
-class Hardsigmoid(_Plain):
+class Hardsigmoid(FunctionLayer, function=F.hardsigmoid):
     """x / 6 + 1/2, but not below 0 nor above 1.
 
     >>> Hardsigmoid()(Tensor([-9.0, 0.0])).tolist()
     [0.0, 0.5]
     """
-    def forward(self, x: Tensor) -> Tensor: return x.hardsigmoid()
 
 
-class Hardswish(_Plain):
+class Hardswish(FunctionLayer, function=F.hardswish):
     """x hardsigmoid(x).
 
     >>> Hardswish()(Tensor([-9.0, 6.0])).tolist()
     [-0.0, 6.0]
     """
-    def forward(self, x: Tensor) -> Tensor: return x.hardswish()
 
 
-class Hardshrink(Layer):
+class Hardshrink(FunctionLayer, function=F.hardshrink):
     """x, but 0 from -lambd to lambd.
 
     >>> Hardshrink()(Tensor([-0.25, 2.0])).tolist()
     [0.0, 2.0]
     """
-    shows = ("lambd",)
-
-    def __init__(self, lambd: float = 0.5):
-        self.lambd = lambd
-
-    def forward(self, x: Tensor) -> Tensor: return x.hardshrink(self.lambd)
 
 
-class Softshrink(Hardshrink):
+class Softshrink(FunctionLayer, function=F.softshrink):
     """x nearer to 0 by lambd, and 0 from -lambd to lambd.
 
     >>> Softshrink()(Tensor([-0.25, 2.0])).tolist()
     [0.0, 1.5]
     """
-    def forward(self, x: Tensor) -> Tensor: return x.softshrink(self.lambd)
 
 
-class Tanhshrink(_Plain):
+class Tanhshrink(FunctionLayer, function=F.tanhshrink):
     """x - tanh(x).
 
     >>> Tanhshrink()(Tensor([0.0])).tolist()
     [0.0]
     """
-    def forward(self, x: Tensor) -> Tensor: return x.tanhshrink()
 
 
-class Threshold(Layer):
+class Threshold(FunctionLayer, function=F.threshold):
     """x where it is above the threshold, else a value.
 
     >>> Threshold(1.0, 5.0)(Tensor([0.0, 2.0])).tolist()
     [5.0, 2.0]
     """
-    shows = ("threshold", "value")
-
-    def __init__(self, threshold: float, value: float, inplace: bool = False):
-        self.threshold, self.value = threshold, value
-
-    def forward(self, x: Tensor) -> Tensor: return x.threshold(self.threshold, self.value)
 
 
-class GLU(Layer):
+class GLU(FunctionLayer, function=F.glu):
     """The first half along `dim` times the sigmoid of the second.
 
     >>> GLU()(Tensor([[2.0, 0.0]])).tolist()
     [[1.0]]
     """
-    shows = ("dim",)
-
-    def __init__(self, dim: int = -1):
-        self.dim = dim
-
-    def forward(self, x: Tensor) -> Tensor: return x.glu(self.dim)
 
 
-class Softmax(Layer):
+class Softmax(FunctionLayer, function=F.softmax, settings=("dim",)):
     """e^x over its sum along `dim`.
 
     >>> Softmax(-1)(Tensor([[1.0, 1.0]])).tolist()
     [[0.5, 0.5]]
     """
-    shows = ("dim",)
-
-    def __init__(self, dim: int | None = None):
-        self.dim = dim
-
-    def forward(self, x: Tensor) -> Tensor: return softmax(x, self.dim)
 
 
-class LogSoftmax(Softmax):
+class LogSoftmax(FunctionLayer, function=F.log_softmax, settings=("dim",)):
     """The logarithm of `Softmax`.
 
     >>> LogSoftmax()(Tensor([[1000.0, 0.0]])).tolist()
     [[0.0, -1000.0]]
     """
-    def forward(self, x: Tensor) -> Tensor: return log_softmax(x, self.dim)
 
 
-class Softmin(Softmax):
+class Softmin(FunctionLayer, function=F.softmin, settings=("dim",)):
     """`Softmax` of -x.
 
     >>> Softmin()(Tensor([[1.0, 1.0]])).tolist()
     [[0.5, 0.5]]
     """
-    def forward(self, x: Tensor) -> Tensor: return softmin(x, self.dim)
 
 
 class Softmax2d(Layer):

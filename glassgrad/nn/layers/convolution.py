@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.new_parameters import fan_in_uniform
+from glassgrad.tensor import checks
 from glassgrad.tensor.formulas.neural.convolution import each
 from glassgrad.tensor.tensor import Tensor
 
@@ -19,14 +21,15 @@ __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "
 Sizes = int | tuple[int, ...]
 
 
-class _Convolution(Layer):
-    """What a convolution and a transposed one share."""
-    shows: tuple[str, ...] = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
-    rank = 2
+class _ChannelWindows:
+    """What a convolution and a transposed one share: channels, windows, parameters."""
+    rank: int
+    _refuse: Any
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes, dilation: Sizes,
-                 groups: int):
-        if not isinstance(kernel_size, int) and type(self).rank_is_free and len(kernel_size) in (1, 2, 3):
+    def _set_sizes(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes, dilation: Sizes,
+                   groups: int) -> None:
+        """Set channels and windows. `Conv2d` and `ConvTranspose2d` take the rank of their kernel_size."""
+        if self.rank == 2 and not isinstance(kernel_size, int) and len(kernel_size) in (1, 2, 3):
             self.rank = len(kernel_size)
         self.kernel_size = each(kernel_size, self.rank, "kernel_size", 1)
         self.stride = each(stride, self.rank, "stride", 1)
@@ -38,41 +41,36 @@ class _Convolution(Layer):
                              fix="write groups=1 for an ordinary convolution")
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
 
-    rank_is_free = False                            # whether kernel_size may choose the number of space axes
+    def _set_parameters(self, rows: int, columns: int, bias: bool) -> None:
+        """A weight of (rows, columns, ...kernel), and perhaps a bias. PyTorch counts the columns of a transposed
+        convolution as its inputs too."""
+        fan_in = columns * math.prod(self.kernel_size)
+        self.weight = fan_in_uniform((rows, columns, *self.kernel_size), fan_in)
+        self.bias = fan_in_uniform((self.out_channels,), fan_in) if bias else None
 
     def _batched(self, x: Tensor) -> Tensor:
         """The input with a batch axis, checked."""
         batched = x.unsqueeze(0) if x.ndim == self.rank + 1 else x
         if batched.ndim != self.rank + 2 or batched.shape[1] != self.in_channels:
             space = ", ".join(("length",) if self.rank == 1 else ("depth", "height", "width")[3 - self.rank:])
-            self._refuse(f"an input of shape {x.shape}",
-                         f"(batch, {self.in_channels}, {space}), or without the batch",
+            self._refuse(f"an input of shape {x.shape}", f"(batch, {self.in_channels}, {space}), or without the batch",
                          "check in_channels, and that channels come before space: x.permute moves axes")
         return batched
 
 
-class Conv2d(_Convolution):
-    """A convolution over two axes (or as many as `kernel_size` has); `weight` is (out, in / groups, ...kernel).
-
-    >>> layer = Conv2d(3, 8, kernel_size=3, padding=1)
-    >>> layer(Tensor.ones(2, 3, 5, 7)).shape, layer.weight.shape
-    ((2, 8, 5, 7), (8, 3, 3, 3))
-    """
-    rank_is_free = True
+class _Convolution(_ChannelWindows, Layer):
+    """A convolution over the last `rank` axes."""
+    shows = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
                  padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True,
                  padding_mode: str = "zeros"):
-        super().__init__(in_channels, out_channels, kernel_size, stride, dilation, groups)
+        self._set_sizes(in_channels, out_channels, kernel_size, stride, dilation, groups)
         self.padding, self.padding_mode = padding, padding_mode
         self.pads = self._pads(padding)
-        if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
-            raise InputError("there is no such way to pad", given=f"padding_mode={padding_mode!r}",
-                             expected='"zeros", "reflect", "replicate" or "circular"', fix="check the spelling")
-        inputs = in_channels // groups
-        fan_in = inputs * math.prod(self.kernel_size)
-        self.weight = fan_in_uniform((out_channels, inputs, *self.kernel_size), fan_in)
-        self.bias = fan_in_uniform((out_channels,), fan_in) if bias else None
+        checks.choice("Conv2d", "there is no such way to pad", "check the spelling",
+                      among=("zeros", "reflect", "replicate", "circular"), padding_mode=padding_mode)
+        self._set_parameters(out_channels, in_channels // groups, bias)
 
     def _pads(self, padding: Sizes | str) -> tuple[int, ...]:
         """Padding as (left, right, top, bottom, ...) from the last axis backward."""
@@ -100,41 +98,42 @@ class Conv2d(_Convolution):
         return out if x.ndim == out.ndim else out.squeeze(0)
 
 
-class Conv1d(Conv2d):
+class Conv2d(_Convolution, rank=2):
+    """A convolution over two axes (or as many as `kernel_size` has); `weight` is (out, in / groups, ...kernel).
+
+    >>> layer = Conv2d(3, 8, kernel_size=3, padding=1)
+    >>> layer(Tensor.ones(2, 3, 5, 7)).shape, layer.weight.shape
+    ((2, 8, 5, 7), (8, 3, 3, 3))
+    """
+
+
+class Conv1d(_Convolution, rank=1):
     """A convolution over one axis; `weight` is (out, in / groups, kernel).
 
     >>> Conv1d(3, 8, kernel_size=3)(Tensor.ones(2, 3, 10)).shape
     (2, 8, 8)
     """
-    rank, rank_is_free = 1, False
 
 
-class Conv3d(Conv2d):
+class Conv3d(_Convolution, rank=3):
     """A convolution over three axes; `weight` is (out, in / groups, ...kernel).
 
     >>> Conv3d(3, 4, kernel_size=2)(Tensor.ones(2, 3, 4, 5, 6)).shape
     (2, 4, 3, 4, 5)
     """
-    rank, rank_is_free = 3, False
 
 
-class ConvTranspose2d(_Convolution):
-    """The transpose of a convolution: each input spreads over a kernel; `weight` is (in, out / groups, ...kernel).
-
-    >>> layer = ConvTranspose2d(3, 8, kernel_size=2, stride=2)
-    >>> layer(Tensor.ones(2, 3, 5, 7)).shape, layer.weight.shape
-    ((2, 8, 10, 14), (3, 8, 2, 2))
-    """
+class _TransposedConvolution(_ChannelWindows, Layer):
+    """The transpose of a convolution over the last `rank` axes."""
     shows = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "dilation",
              "groups")
-    rank_is_free = True
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1, padding: Sizes = 0,
                  output_padding: Sizes = 0, groups: int = 1, bias: bool | int = True, dilation: Sizes | bool = 1,
                  padding_mode: str = "zeros"):
         if type(bias) is int:    # tinygrad's order of the last three: dilation, groups, bias
             dilation, groups, bias = groups, bias, True if dilation == 1 else bool(dilation)
-        super().__init__(in_channels, out_channels, kernel_size, stride, dilation, groups)
+        self._set_sizes(in_channels, out_channels, kernel_size, stride, dilation, groups)
         if padding_mode != "zeros":
             raise InputError("a transposed convolution cannot be padded so", given=f"padding_mode={padding_mode!r}",
                              expected='"zeros"', fix="leave padding_mode out")
@@ -145,10 +144,7 @@ class ConvTranspose2d(_Convolution):
                              given=f"output_padding={output_padding}",
                              expected=f"less than the stride {self.stride} or the dilation {self.dilation}",
                              fix="write output_padding=stride - 1 at most")
-        outputs = out_channels // groups
-        fan_in = outputs * math.prod(self.kernel_size)       # PyTorch counts the second axis here too
-        self.weight = fan_in_uniform((in_channels, outputs, *self.kernel_size), fan_in)
-        self.bias = fan_in_uniform((out_channels,), fan_in) if bias else None
+        self._set_parameters(in_channels, out_channels // groups, bool(bias))
 
     def forward(self, x: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         seen = self._batched(x)
@@ -170,19 +166,26 @@ class ConvTranspose2d(_Convolution):
         return extra
 
 
-class ConvTranspose1d(ConvTranspose2d):
+class ConvTranspose2d(_TransposedConvolution, rank=2):
+    """The transpose of a convolution: each input spreads over a kernel; `weight` is (in, out / groups, ...kernel).
+
+    >>> layer = ConvTranspose2d(3, 8, kernel_size=2, stride=2)
+    >>> layer(Tensor.ones(2, 3, 5, 7)).shape, layer.weight.shape
+    ((2, 8, 10, 14), (3, 8, 2, 2))
+    """
+
+
+class ConvTranspose1d(_TransposedConvolution, rank=1):
     """The transpose of a convolution over one axis; `weight` is (in, out / groups, kernel).
 
     >>> ConvTranspose1d(3, 8, kernel_size=4, stride=2)(Tensor.ones(2, 3, 10)).shape
     (2, 8, 22)
     """
-    rank, rank_is_free = 1, False
 
 
-class ConvTranspose3d(ConvTranspose2d):
+class ConvTranspose3d(_TransposedConvolution, rank=3):
     """The transpose of a convolution over three axes; `weight` is (in, out / groups, ...kernel).
 
     >>> ConvTranspose3d(2, 3, kernel_size=2, stride=2)(Tensor.ones(1, 2, 3, 4, 5)).shape
     (1, 3, 6, 8, 10)
     """
-    rank, rank_is_free = 3, False

@@ -5,22 +5,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from glassgrad.base.errors import InputError
 from glassgrad.base.settings import settings
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.nn.functional import activations as F
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"]
 
 
-class Dropout(Layer):
-    """In training: each value 0 with probability p, the others over 1 - p; else the input.
-
-    >>> Dropout(0.5)(Tensor([1.0, 2.0])).tolist()
-    [1.0, 2.0]
-    """
+class _Dropout(Layer):
+    """A function of `nn.functional` that drops with probability p, in training."""
     shows = ("p",)
+    drop: Any                                       # a static method
+    least_axes, instead = 0, ""                     # what an input needs, and the layer for inputs with fewer axes
 
     def __init__(self, p: float = 0.5, inplace: bool = False):
         if not 0 <= p <= 1:
@@ -29,10 +29,22 @@ class Dropout(Layer):
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.dropout(self.p)
+        if x.ndim < self.least_axes:
+            self._refuse(f"an input of shape {x.shape}", "(batch, channels, ...space)",
+                         f"use {self.instead} for single values")
+        out: Tensor = self.drop(x, self.p, bool(settings.TRAINING))
+        return out
 
 
-class Dropout2d(Dropout):
+class Dropout(_Dropout, drop=staticmethod(F.dropout)):
+    """In training: each value 0 with probability p, the others over 1 - p; else the input.
+
+    >>> Dropout(0.5)(Tensor([1.0, 2.0])).tolist()
+    [1.0, 2.0]
+    """
+
+
+class Dropout2d(_Dropout, drop=staticmethod(F.dropout2d), least_axes=3, instead="Dropout"):
     """`Dropout` of whole channels of (batch, channels, ...space).
 
     >>> with Tensor.train():
@@ -41,55 +53,8 @@ class Dropout2d(Dropout):
     {0.0}
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        if x.ndim < 3:
-            self._refuse(f"an input of shape {x.shape}", "(batch, channels, ...space)",
-                         "use Dropout for single values")
-        if not settings.TRAINING or self.p == 0:
-            return x
-        if self.p == 1:
-            return x * 0.0
-        keep = Tensor.rand(*x.shape[:2], *(1,) * (x.ndim - 2), device=x.device, dtype=dtypes.float32) >= self.p
-        return keep.where(x, 0) * (1.0 / (1.0 - self.p))
 
-
-class AlphaDropout(Dropout):
-    """Dropout for `SELU`: in training, dropped values take SELU's lowest value, and all are moved and scaled so that
-    mean 0 and variance 1 stay (Klambauer et al., 2017).
-
-    >>> AlphaDropout(0.5)(Tensor([1.0, 2.0])).tolist()
-    [1.0, 2.0]
-    """
-    lowest = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717      # of SELU
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not settings.TRAINING or self.p == 0:
-            return x
-        if self.p == 1:
-            return x * 0.0
-        scale = ((1 - self.p) * (1 + self.p * self.lowest ** 2)) ** -0.5
-        keep = Tensor.rand(*self._drawn(x), device=x.device, dtype=dtypes.float32) >= self.p
-        return keep.where(x, self.lowest) * scale - scale * self.lowest * self.p
-
-    def _drawn(self, x: Tensor) -> tuple[int, ...]:
-        """The shape of what is drawn: a number for each value."""
-        return x.shape
-
-
-class FeatureAlphaDropout(AlphaDropout):
-    """`AlphaDropout` of whole channels of (batch, channels, ...space).
-
-    >>> FeatureAlphaDropout(0.5)(Tensor.ones(1, 2, 3)).shape
-    (1, 2, 3)
-    """
-    def _drawn(self, x: Tensor) -> tuple[int, ...]:
-        if x.ndim < 2:
-            self._refuse(f"an input of shape {x.shape}", "(batch, channels, ...space)",
-                         "use AlphaDropout for single values")
-        return (*x.shape[:2], *(1,) * (x.ndim - 2))
-
-
-class Dropout1d(Dropout2d):
+class Dropout1d(_Dropout, drop=staticmethod(F.dropout1d), least_axes=3, instead="Dropout"):
     """`Dropout` of whole channels of (batch, channels, length).
 
     >>> Dropout1d(0.5)(Tensor.ones(2, 3, 4)).shape
@@ -97,9 +62,26 @@ class Dropout1d(Dropout2d):
     """
 
 
-class Dropout3d(Dropout2d):
+class Dropout3d(_Dropout, drop=staticmethod(F.dropout3d), least_axes=3, instead="Dropout"):
     """`Dropout` of whole channels of (batch, channels, depth, height, width).
 
     >>> Dropout3d(0.5)(Tensor.ones(1, 2, 3, 3, 3)).shape
     (1, 2, 3, 3, 3)
+    """
+
+
+class AlphaDropout(_Dropout, drop=staticmethod(F.alpha_dropout)):
+    """Dropout for `SELU`: in training, dropped values take SELU's lowest value, and all are moved and scaled so that
+    mean 0 and variance 1 stay (Klambauer et al., 2017).
+
+    >>> AlphaDropout(0.5)(Tensor([1.0, 2.0])).tolist()
+    [1.0, 2.0]
+    """
+
+
+class FeatureAlphaDropout(_Dropout, drop=staticmethod(F.feature_alpha_dropout), least_axes=2, instead="AlphaDropout"):
+    """`AlphaDropout` of whole channels of (batch, channels, ...space).
+
+    >>> FeatureAlphaDropout(0.5)(Tensor.ones(1, 2, 3)).shape
+    (1, 2, 3)
     """

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from glassgrad.nn.layers.batch_normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from glassgrad.nn.layers.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from glassgrad.nn.layers.layer_normalization import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from glassgrad.nn.layers.linear import Linear
+from glassgrad.nn.layers.normalization import (BatchNorm1d, BatchNorm2d, BatchNorm3d, InstanceNorm1d, InstanceNorm2d,
+                                               InstanceNorm3d)
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.tensor.tensor import Tensor
 
@@ -23,6 +23,7 @@ __all__ = ["LazyLinear", "LazyConv1d", "LazyConv2d", "LazyConv3d", "LazyConvTran
 class _Lazy(Layer):
     """A layer to be: `becomes` is called with the size of an axis of the first input, then with the settings here."""
     becomes: Any                                    # a class of layers
+    axis = 1
 
     def __init__(self, *settings: Any, **named: Any):
         self._settings, self._options, self._place = settings, named, (None, None)
@@ -33,7 +34,11 @@ class _Lazy(Layer):
         return self
 
     def _size(self, x: Tensor) -> int:
-        return x.shape[1]
+        """How many channels or features come in; channels precede the axes of space, where their number is fixed."""
+        if not self.rank:
+            return x.shape[self.axis]
+        self._check_space(x)
+        return x.shape[-self.rank - 1]
 
     def forward(self, x: Tensor) -> Any:
         made: Any = self.becomes(self._size(x), *self._settings, **self._options)
@@ -51,133 +56,106 @@ class _Lazy(Layer):
         return f"{type(self).__name__}({', '.join(given)})"
 
 
-class LazyLinear(_Lazy):
+class LazyLinear(_Lazy, becomes=Linear, axis=-1):
     """`Linear(in_features, out_features)` without in_features.
 
     >>> layer = LazyLinear(4)
     >>> layer(Tensor.ones(2, 3)).shape, layer
     ((2, 4), Linear(in_features=3, out_features=4))
     """
-    becomes = Linear
-
-    def _size(self, x: Tensor) -> int:
-        return x.shape[-1]
 
 
-class _LazyInSpace(_Lazy):
-    """Channels come before as many axes of space as the layer is for, with a batch or without."""
-    rank = 2
-
-    def _size(self, x: Tensor) -> int:
-        if x.ndim not in (self.rank + 1, self.rank + 2):
-            self._refuse(f"an input of shape {x.shape}", f"(batch, channels, ...space) with {self.rank} space axes",
-                         "reshape the input")
-        return x.shape[-self.rank - 1]
-
-
-class LazyConv1d(_LazyInSpace):
+class LazyConv1d(_Lazy, becomes=Conv1d, rank=1):
     """`Conv1d` without in_channels.
 
     >>> LazyConv1d(8, 3)(Tensor.ones(2, 3, 10)).shape
     (2, 8, 8)
     """
-    becomes, rank = Conv1d, 1
 
 
-class LazyConv2d(_LazyInSpace):
+class LazyConv2d(_Lazy, becomes=Conv2d, rank=2):
     """`Conv2d` without in_channels.
 
     >>> LazyConv2d(8, 3, padding=1)(Tensor.ones(2, 3, 5, 7)).shape
     (2, 8, 5, 7)
     """
-    becomes = Conv2d
 
 
-class LazyConv3d(_LazyInSpace):
+class LazyConv3d(_Lazy, becomes=Conv3d, rank=3):
     """`Conv3d` without in_channels.
 
     >>> LazyConv3d(4, 2)(Tensor.ones(2, 3, 4, 5, 6)).shape
     (2, 4, 3, 4, 5)
     """
-    becomes, rank = Conv3d, 3
 
 
-class LazyConvTranspose1d(_LazyInSpace):
+class LazyConvTranspose1d(_Lazy, becomes=ConvTranspose1d, rank=1):
     """`ConvTranspose1d` without in_channels.
 
     >>> LazyConvTranspose1d(8, 4, stride=2)(Tensor.ones(2, 3, 10)).shape
     (2, 8, 22)
     """
-    becomes, rank = ConvTranspose1d, 1
 
 
-class LazyConvTranspose2d(_LazyInSpace):
+class LazyConvTranspose2d(_Lazy, becomes=ConvTranspose2d, rank=2):
     """`ConvTranspose2d` without in_channels.
 
     >>> LazyConvTranspose2d(8, 2, stride=2)(Tensor.ones(2, 3, 5, 7)).shape
     (2, 8, 10, 14)
     """
-    becomes = ConvTranspose2d
 
 
-class LazyConvTranspose3d(_LazyInSpace):
+class LazyConvTranspose3d(_Lazy, becomes=ConvTranspose3d, rank=3):
     """`ConvTranspose3d` without in_channels.
 
     >>> LazyConvTranspose3d(3, 2, stride=2)(Tensor.ones(1, 2, 3, 4, 5)).shape
     (1, 3, 6, 8, 10)
     """
-    becomes, rank = ConvTranspose3d, 3
 
 
-class LazyBatchNorm1d(_Lazy):
+class LazyBatchNorm1d(_Lazy, becomes=BatchNorm1d):
     """`BatchNorm1d` without num_features.
 
     >>> LazyBatchNorm1d()(Tensor.ones(2, 3)).shape
     (2, 3)
     """
-    becomes = BatchNorm1d
 
 
-class LazyBatchNorm2d(_Lazy):
+class LazyBatchNorm2d(_Lazy, becomes=BatchNorm2d):
     """`BatchNorm2d` without num_features.
 
     >>> LazyBatchNorm2d()(Tensor.ones(2, 3, 4, 4)).shape
     (2, 3, 4, 4)
     """
-    becomes = BatchNorm2d
 
 
-class LazyBatchNorm3d(_Lazy):
+class LazyBatchNorm3d(_Lazy, becomes=BatchNorm3d):
     """`BatchNorm3d` without num_features.
 
     >>> LazyBatchNorm3d()(Tensor.ones(2, 3, 2, 2, 2)).shape
     (2, 3, 2, 2, 2)
     """
-    becomes = BatchNorm3d
 
 
-class LazyInstanceNorm1d(_LazyInSpace):
+class LazyInstanceNorm1d(_Lazy, becomes=InstanceNorm1d, rank=1):
     """`InstanceNorm1d` without num_features.
 
     >>> LazyInstanceNorm1d()(Tensor.ones(2, 3, 4)).shape
     (2, 3, 4)
     """
-    becomes, rank = InstanceNorm1d, 1
 
 
-class LazyInstanceNorm2d(_LazyInSpace):
+class LazyInstanceNorm2d(_Lazy, becomes=InstanceNorm2d, rank=2):
     """`InstanceNorm2d` without num_features.
 
     >>> LazyInstanceNorm2d()(Tensor.ones(2, 3, 4, 4)).shape
     (2, 3, 4, 4)
     """
-    becomes = InstanceNorm2d
 
 
-class LazyInstanceNorm3d(_LazyInSpace):
+class LazyInstanceNorm3d(_Lazy, becomes=InstanceNorm3d, rank=3):
     """`InstanceNorm3d` without num_features.
 
     >>> LazyInstanceNorm3d()(Tensor.ones(2, 3, 2, 2, 2)).shape
     (2, 3, 2, 2, 2)
     """
-    becomes, rank = InstanceNorm3d, 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from glassgrad.nn.functional.layers import bilinear
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.new_parameters import fan_in_uniform, uniform_within
 from glassgrad.tensor.tensor import Tensor
@@ -54,11 +55,7 @@ class Bilinear(Layer):
             self._refuse(f"inputs of shape {x.shape} and {y.shape}",
                          f"equal shapes but for the last axes of {self.in1_features} and {self.in2_features}",
                          "check the order of the inputs")
-        rows = x.reshape(-1, self.in1_features)
-        seen = (rows @ self.weight.permute(1, 0, 2).reshape(self.in1_features, -1)).reshape(
-            -1, self.out_features, self.in2_features)                              # (rows, out, in2)
-        out = (seen * y.reshape(-1, 1, self.in2_features)).sum(-1).reshape(*x.shape[:-1], self.out_features)
-        return out if self.bias is None else out + self.bias
+        return bilinear(x, y, self.weight, self.bias)
 
 
 class Identity(Layer):

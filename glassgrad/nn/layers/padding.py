@@ -19,46 +19,53 @@ __all__ = ["ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "ZeroPad1d", "Zero
            "CircularPad1d", "CircularPad2d", "CircularPad3d"]
 
 
+def _sizes(layer: Layer, padding: int | Sequence[int]) -> tuple[int, ...]:
+    """The padding at both ends of each axis of space."""
+    sizes = (padding,) * (2 * layer.rank) if whole(padding) is not None else \
+        tuple(padding) if isinstance(padding, (tuple, list)) else ()
+    if len(sizes) != 2 * layer.rank or any(whole(n) is None for n in sizes):
+        raise InputError(f"{type(layer).__name__} pads {layer.rank} {'axis' if layer.rank == 1 else 'axes'}",
+                         given=f"padding={padding!r}", expected=f"an integer, or {2 * layer.rank} of them",
+                         fix="write one number for all sides")
+    return tuple(whole(n) or 0 for n in sizes)
+
+
 class _Pad(Layer):
-    """Padding over the last `rank` axes."""
-    shows: tuple[str, ...] = ("padding",)
-    rank, mode = 2, "constant"
+    """Padding over the last `rank` axes, of zeros or of values of the input."""
+    shows = ("padding",)
+    mode = "constant"
 
     def __init__(self, padding: int | Sequence[int]):
-        sizes = (padding,) * (2 * self.rank) if whole(padding) is not None else \
-            tuple(padding) if isinstance(padding, (tuple, list)) else ()
-        if len(sizes) != 2 * self.rank or any(whole(n) is None for n in sizes):
-            raise InputError(f"{type(self).__name__} pads {self.rank} {'axis' if self.rank == 1 else 'axes'}",
-                             given=f"padding={padding!r}", expected=f"an integer, or {2 * self.rank} of them",
-                             fix="write one number for all sides")
-        self.padding, self.value = tuple(whole(n) or 0 for n in sizes), 0.0
+        self.padding = _sizes(self, padding)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim < self.rank or self.mode != "constant" and x.ndim not in (self.rank + 1, self.rank + 2):
-            self._refuse(f"an input of shape {x.shape}", f"(batch, channels, ...space) with {self.rank} space axes",
-                         "reshape the input")
-        return x.pad(self.padding, mode=self.mode, value=self.value)
+        if x.ndim < self.rank or self.mode != "constant":
+            self._check_space(x)
+        return x.pad(self.padding, mode=self.mode)
 
 
-class _ConstantPad(_Pad):
-    """Padding with a value."""
+class _ConstantPad(Layer):
+    """Padding over the last `rank` axes with a value."""
     shows = ("padding", "value")
 
     def __init__(self, padding: int | Sequence[int], value: float):
-        super().__init__(padding)
-        self.value = value
+        self.padding, self.value = _sizes(self, padding), value
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim < self.rank:
+            self._check_space(x)
+        return x.pad(self.padding, value=self.value)
 
 
-class ConstantPad1d(_ConstantPad):
+class ConstantPad1d(_ConstantPad, rank=1):
     """A value around one axis.
 
     >>> ConstantPad1d(1, 7.0)(Tensor([[[1.0, 2.0, 3.0]]])).tolist()
     [[[7.0, 1.0, 2.0, 3.0, 7.0]]]
     """
-    rank = 1
 
 
-class ConstantPad2d(_ConstantPad):
+class ConstantPad2d(_ConstantPad, rank=2):
     """A value around two axes.
 
     >>> ConstantPad2d(1, 7.0)(Tensor.ones(1, 2, 3, 4)).shape
@@ -66,25 +73,23 @@ class ConstantPad2d(_ConstantPad):
     """
 
 
-class ConstantPad3d(_ConstantPad):
+class ConstantPad3d(_ConstantPad, rank=3):
     """A value around three axes.
 
     >>> ConstantPad3d(1, 7.0)(Tensor.ones(1, 2, 3, 4, 5)).shape
     (1, 2, 5, 6, 7)
     """
-    rank = 3
 
 
-class ZeroPad1d(_Pad):
+class ZeroPad1d(_Pad, rank=1):
     """Zeros around one axis.
 
     >>> ZeroPad1d((1, 0))(Tensor([[[1.0, 2.0, 3.0]]])).tolist()
     [[[0.0, 1.0, 2.0, 3.0]]]
     """
-    rank = 1
 
 
-class ZeroPad2d(_Pad):
+class ZeroPad2d(_Pad, rank=2):
     """Zeros around two axes.
 
     >>> ZeroPad2d(1)(Tensor.ones(1, 2, 3, 4)).shape
@@ -92,91 +97,81 @@ class ZeroPad2d(_Pad):
     """
 
 
-class ZeroPad3d(_Pad):
+class ZeroPad3d(_Pad, rank=3):
     """Zeros around three axes.
 
     >>> ZeroPad3d(1)(Tensor.ones(1, 2, 3, 4, 5)).shape
     (1, 2, 5, 6, 7)
     """
-    rank = 3
 
 
-class ReflectionPad1d(_Pad):
+class ReflectionPad1d(_Pad, rank=1, mode="reflect"):
     """The values mirrored at the edge around one axis.
 
     >>> ReflectionPad1d(1)(Tensor([[[1.0, 2.0, 3.0]]])).tolist()
     [[[2.0, 1.0, 2.0, 3.0, 2.0]]]
     """
-    rank, mode = 1, "reflect"
 
 
-class ReflectionPad2d(_Pad):
+class ReflectionPad2d(_Pad, rank=2, mode="reflect"):
     """The values mirrored at the edge around two axes.
 
     >>> ReflectionPad2d(1)(Tensor.ones(1, 2, 3, 4)).shape
     (1, 2, 5, 6)
     """
-    rank, mode = 2, "reflect"
 
 
-class ReflectionPad3d(_Pad):
+class ReflectionPad3d(_Pad, rank=3, mode="reflect"):
     """The values mirrored at the edge around three axes.
 
     >>> ReflectionPad3d(1)(Tensor.ones(1, 2, 3, 4, 5)).shape
     (1, 2, 5, 6, 7)
     """
-    rank, mode = 3, "reflect"
 
 
-class ReplicationPad1d(_Pad):
+class ReplicationPad1d(_Pad, rank=1, mode="replicate"):
     """The value at the edge around one axis.
 
     >>> ReplicationPad1d(1)(Tensor([[[1.0, 2.0, 3.0]]])).tolist()
     [[[1.0, 1.0, 2.0, 3.0, 3.0]]]
     """
-    rank, mode = 1, "replicate"
 
 
-class ReplicationPad2d(_Pad):
+class ReplicationPad2d(_Pad, rank=2, mode="replicate"):
     """The value at the edge around two axes.
 
     >>> ReplicationPad2d(1)(Tensor.ones(1, 2, 3, 4)).shape
     (1, 2, 5, 6)
     """
-    rank, mode = 2, "replicate"
 
 
-class ReplicationPad3d(_Pad):
+class ReplicationPad3d(_Pad, rank=3, mode="replicate"):
     """The value at the edge around three axes.
 
     >>> ReplicationPad3d(1)(Tensor.ones(1, 2, 3, 4, 5)).shape
     (1, 2, 5, 6, 7)
     """
-    rank, mode = 3, "replicate"
 
 
-class CircularPad1d(_Pad):
+class CircularPad1d(_Pad, rank=1, mode="circular"):
     """The values of the other side around one axis.
 
     >>> CircularPad1d(1)(Tensor([[[1.0, 2.0, 3.0]]])).tolist()
     [[[3.0, 1.0, 2.0, 3.0, 1.0]]]
     """
-    rank, mode = 1, "circular"
 
 
-class CircularPad2d(_Pad):
+class CircularPad2d(_Pad, rank=2, mode="circular"):
     """The values of the other side around two axes.
 
     >>> CircularPad2d(1)(Tensor.ones(1, 2, 3, 4)).shape
     (1, 2, 5, 6)
     """
-    rank, mode = 2, "circular"
 
 
-class CircularPad3d(_Pad):
+class CircularPad3d(_Pad, rank=3, mode="circular"):
     """The values of the other side around three axes.
 
     >>> CircularPad3d(1)(Tensor.ones(1, 2, 3, 4, 5)).shape
     (1, 2, 5, 6, 7)
     """
-    rank, mode = 3, "circular"

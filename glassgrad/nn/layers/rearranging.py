@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.nn.modules.layer import Layer
+from glassgrad.nn.functional import layers as F
+from glassgrad.nn.modules.layer import FunctionLayer, Layer
 from glassgrad.tensor.formulas.neural.convolution import each
 from glassgrad.tensor.tensor import Tensor
 
@@ -41,46 +41,28 @@ class Unflatten(Layer):
     def forward(self, x: Tensor) -> Tensor: return x.unflatten(self.dim, self.unflattened_size)
 
 
-class PixelShuffle(Layer):
+class PixelShuffle(FunctionLayer, function=F.pixel_shuffle):
     """Channels become pixels: (..., channels factor^2, height, width) as (..., channels, height factor, width factor).
 
     >>> PixelShuffle(2)(Tensor.ones(1, 8, 3, 4)).shape
     (1, 2, 6, 8)
     """
-    shows = ("upscale_factor",)
-
-    def __init__(self, upscale_factor: int):
-        self.upscale_factor = upscale_factor
-
-    def forward(self, x: Tensor) -> Tensor: return x.pixel_shuffle(self.upscale_factor)
 
 
-class PixelUnshuffle(Layer):
+class PixelUnshuffle(FunctionLayer, function=F.pixel_unshuffle):
     """`PixelShuffle` undone.
 
     >>> PixelUnshuffle(2)(Tensor.ones(1, 2, 6, 8)).shape
     (1, 8, 3, 4)
     """
-    shows = ("downscale_factor",)
-
-    def __init__(self, downscale_factor: int):
-        self.downscale_factor = downscale_factor
-
-    def forward(self, x: Tensor) -> Tensor: return x.pixel_unshuffle(self.downscale_factor)
 
 
-class ChannelShuffle(Layer):
+class ChannelShuffle(FunctionLayer, function=F.channel_shuffle):
     """Channels dealt out: the first of each group, then the second of each, and so on.
 
     >>> ChannelShuffle(2)(Tensor([[[0], [1], [2], [3]]])).flatten().tolist()
     [0, 2, 1, 3]
     """
-    shows = ("groups",)
-
-    def __init__(self, groups: int):
-        self.groups = groups
-
-    def forward(self, x: Tensor) -> Tensor: return x.channel_shuffle(self.groups)
 
 
 class _Windows(Layer):
@@ -99,20 +81,12 @@ class Unfold(_Windows):
     [[[0, 1], [1, 2], [3, 4], [4, 5]]]
     """
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim == 3:
-            return self.forward(x.unsqueeze(0)).squeeze(0)
-        sides = [p for p in reversed(self.padding) for _ in range(2)]
         reach = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size)]
-        if x.ndim != 4 or any(n + 2 * p <= r for n, p, r in zip(x.shape[2:], self.padding, reach)):
+        if x.ndim not in (3, 4) or any(n + 2 * p <= r for n, p, r in zip(x.shape[-2:], self.padding, reach)):
             self._refuse(f"an input of shape {x.shape}",
                          "(batch, channels, height, width), or without the batch, with room for a window",
                          "check kernel_size, dilation and padding")
-        padded = x.pad(sides)
-        # for each place in a window, what lies there in all windows: (batch, channels, kernel, windows)
-        seen = [padded[:, :, slice(i, n_i + i - reach[0], self.stride[0]), slice(j, n_j + j - reach[1], self.stride[1])]
-                for n_i, n_j in [padded.shape[2:]]
-                for i, j in itertools.product(*[range(0, r + 1, d) for r, d in zip(reach, self.dilation)])]
-        return Tensor.stack(*[s.flatten(2) for s in seen], dim=2).flatten(1, 2)
+        return F.unfold(x, self.kernel_size, self.dilation, self.padding, self.stride)
 
 
 class Fold(_Windows):

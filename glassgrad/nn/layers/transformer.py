@@ -15,8 +15,8 @@ from typing import Any
 from glassgrad.base.errors import InputError
 from glassgrad.nn.layers.attention import MultiheadAttention
 from glassgrad.nn.layers.dropout import Dropout
-from glassgrad.nn.layers.layer_normalization import LayerNorm
 from glassgrad.nn.layers.linear import Linear
+from glassgrad.nn.layers.normalization import LayerNorm
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.state.state_dict import get_state_dict
 from glassgrad.tensor.tensor import Tensor

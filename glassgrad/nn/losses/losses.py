@@ -1,174 +1,206 @@
-"""Losses as layers: loss = CrossEntropyLoss()(predictions, targets). In: predictions and targets. Out: one number,
-or one per example with reduction="none".
+"""Losses and distances as layers: loss = CrossEntropyLoss()(predictions, targets). In: predictions and targets, or
+pairs of tensors. Out: one number, or one per example with reduction="none".
 
-Each calls the method of Tensor that has the formula.
+Each calls the function of `nn.functional` that has the formula; its settings are that function's.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from glassgrad.nn.functional import losses as F
+from glassgrad.nn.modules.layer import FunctionLayer
 
-from glassgrad.nn.modules.layer import Layer
-from glassgrad.tensor.tensor import Tensor
-
-__all__ = ["MSELoss", "L1Loss", "HuberLoss", "SmoothL1Loss", "KLDivLoss", "CrossEntropyLoss", "NLLLoss", "BCELoss",
-           "BCEWithLogitsLoss",
-           "CTCLoss"]
-
-
-def _reduced(losses: Tensor, reduction: str) -> Tensor:
-    """The mean of losses, their sum, or the losses themselves."""
-    return losses.mean() if reduction == "mean" else losses.sum() if reduction == "sum" else losses
+__all__ = ["MSELoss", "L1Loss", "HuberLoss", "SmoothL1Loss", "KLDivLoss", "BCELoss", "BCEWithLogitsLoss", "NLLLoss",
+           "CrossEntropyLoss", "CTCLoss", "MultiMarginLoss", "MultiLabelMarginLoss",
+           "MultiLabelSoftMarginLoss", "SoftMarginLoss", "PoissonNLLLoss", "GaussianNLLLoss",
+           "CosineSimilarity", "PairwiseDistance", "CosineEmbeddingLoss", "MarginRankingLoss",
+           "HingeEmbeddingLoss", "TripletMarginLoss", "TripletMarginWithDistanceLoss"]
 
 
-class _Loss(Layer):
-    """A loss whose only setting is how to reduce."""
-    shows: tuple[str, ...] = ("reduction",)
-
-    def __init__(self, reduction: str = "mean"):
-        self.reduction = reduction
-
-
-class MSELoss(_Loss):
-    """The squared difference.
-
-    >>> MSELoss()(Tensor([1.0, 5.0]), Tensor([1.0, 3.0])).item()
-    2.0
-    """
-    def forward(self, x: Tensor, target: Tensor) -> Tensor: return x.mse_loss(target, self.reduction)
-
-
-class L1Loss(_Loss):
-    """The size of the difference.
-
-    >>> L1Loss()(Tensor([1.0, 5.0]), Tensor([1.0, 3.0])).item()
-    1.0
-    """
-    def forward(self, x: Tensor, target: Tensor) -> Tensor: return x.l1_loss(target, self.reduction)
-
-
-class HuberLoss(_Loss):
-    """d^2 / 2 for differences d up to delta, delta (|d| - delta / 2) beyond.
-
-    >>> HuberLoss("none")(Tensor([0.0, 3.0]), Tensor([1.0, 0.0])).tolist()
-    [0.5, 2.5]
-    """
-    shows = ("reduction", "delta")
-
-    def __init__(self, reduction: str = "mean", delta: float = 1.0):
-        super().__init__(reduction)
-        self.delta = delta
-
-    def forward(self, x: Tensor, target: Tensor) -> Tensor: return x.huber_loss(target, self.reduction, self.delta)
-
-
-class SmoothL1Loss(_Loss):
-    """`HuberLoss` over beta.
-
-    >>> SmoothL1Loss("none")(Tensor([0.0, 3.0]), Tensor([1.0, 0.0])).tolist()
-    [0.5, 2.5]
-    """
-    shows = ("reduction", "beta")
-
-    def __init__(self, reduction: str = "mean", beta: float = 1.0):
-        super().__init__(reduction)
-        self.beta = beta
-
-    def forward(self, x: Tensor, target: Tensor) -> Tensor: return x.smooth_l1_loss(target, self.reduction, self.beta)
-
-
-class KLDivLoss(_Loss):
-    """target (ln target - x), for x the logarithms of probabilities.
-
-    >>> KLDivLoss("sum")(Tensor([0.0]), Tensor([1.0])).item()
-    0.0
-    """
-    shows = ("reduction", "log_target")
-
-    def __init__(self, reduction: str = "mean", log_target: bool = False):
-        super().__init__(reduction)
-        self.log_target = log_target
-
-    def forward(self, x: Tensor, target: Tensor) -> Tensor: return x.kl_div(target, self.reduction, self.log_target)
-
-
-class BCELoss(_Loss):
-    """-(y ln p + (1 - y) ln(1 - p)) for probabilities p; `weight` says how much each example counts.
-
-    >>> BCELoss()(Tensor([1.0, 0.0]), Tensor([1.0, 0.0])).item()
-    0.0
-    """
-    def __init__(self, weight: Tensor | None = None, reduction: str = "mean"):
-        super().__init__(reduction)
-        self.weight = weight
-
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        if self.weight is None:
-            return x.binary_crossentropy(target, self.reduction)
-        return _reduced(x.binary_crossentropy(target, "none") * self.weight, self.reduction)
-
-
-class BCEWithLogitsLoss(Layer):
-    """`BCELoss` of sigmoid(x), without overflow; `pos_weight` multiplies the term of y = 1, `weight` all of it.
-
-    >>> BCEWithLogitsLoss()(Tensor([1000.0]), Tensor([1.0])).item()
-    0.0
-    """
-    shows = ("reduction",)
-
-    def __init__(self, weight: Tensor | None = None, reduction: str = "mean", pos_weight: Tensor | None = None):
-        self.weight, self.reduction, self.pos_weight = weight, reduction, pos_weight
-
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        if self.weight is None:
-            return x.binary_crossentropy_logits(target, self.reduction, self.pos_weight)
-        return _reduced(x.binary_crossentropy_logits(target, "none", self.pos_weight) * self.weight, self.reduction)
-
-
-class NLLLoss(Layer):
+# -- classes -------------------------------------------------------------------------------------------------
+class NLLLoss(FunctionLayer, function=F.nll_loss):
     """Minus the log-probability of each target class; classes are axis 1, and `weight` says how much each counts.
 
     >>> NLLLoss()(Tensor([[0.0, -2.0]]), Tensor([1])).item()
     2.0
     """
-    shows = ("ignore_index", "reduction")
-
-    def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"):
-        self.weight, self.ignore_index, self.reduction = weight, ignore_index, reduction
-
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return x.nll_loss(target, self.weight, self.ignore_index, self.reduction)
 
 
-class CrossEntropyLoss(Layer):
+class CrossEntropyLoss(FunctionLayer, function=F.cross_entropy):
     """Minus the log-probability of the targets, from scores before softmax; classes are axis 1, and `weight` says how
     much each counts.
 
     >>> round(CrossEntropyLoss()(Tensor([[0.0, 0.0]]), Tensor([1])).exp().item(), 6)
     2.0
     """
-    shows = ("ignore_index", "reduction", "label_smoothing")
-
-    def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean",
-                 label_smoothing: float = 0.0):
-        self.weight, self.ignore_index = weight, ignore_index
-        self.reduction, self.label_smoothing = reduction, label_smoothing
-
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return x.cross_entropy(target, reduction=self.reduction, label_smoothing=self.label_smoothing,
-                               ignore_index=self.ignore_index, weight=self.weight)
 
 
-class CTCLoss(Layer):
+class BCELoss(FunctionLayer, function=F.binary_cross_entropy):
+    """-(y ln p + (1 - y) ln(1 - p)) for probabilities p; `weight` says how much each example counts.
+
+    >>> BCELoss()(Tensor([1.0, 0.0]), Tensor([1.0, 0.0])).item()
+    0.0
+    """
+
+
+class BCEWithLogitsLoss(FunctionLayer, function=F.binary_cross_entropy_with_logits):
+    """`BCELoss` of sigmoid(x), without overflow; `pos_weight` multiplies the term of y = 1, `weight` all of it.
+
+    >>> BCEWithLogitsLoss()(Tensor([1000.0]), Tensor([1.0])).item()
+    0.0
+    """
+
+
+class MultiMarginLoss(FunctionLayer, function=F.multi_margin_loss):
+    """The mean over the other classes of max(0, margin - x[target] + x)^p; `weight` says how much each class counts.
+
+    >>> MultiMarginLoss()(Tensor([[0.0, 2.0]]), Tensor([0])).item()
+    1.5
+    """
+
+
+class MultiLabelMarginLoss(FunctionLayer, function=F.multilabel_margin_loss):
+    """`MultiMarginLoss` for several classes a row: those before the first -1 of the target.
+
+    >>> MultiLabelMarginLoss()(Tensor([[0.0, 2.0]]), Tensor([[0, -1]])).item()
+    1.5
+    """
+
+
+class MultiLabelSoftMarginLoss(FunctionLayer, function=F.multilabel_soft_margin_loss):
+    """Binary cross entropy of sigmoid(x), averaged over the classes; `weight` says how much each class counts.
+
+    >>> round(MultiLabelSoftMarginLoss()(Tensor([[0.0, 0.0]]), Tensor([[1.0, 0.0]])).exp().item(), 6)
+    2.0
+    """
+
+
+class CTCLoss(FunctionLayer, function=F.ctc_loss, settings=("blank", "reduction", "zero_infinity")):
     """Minus the log-probability of all alignments of label sequences with log-probabilities (time, batch, classes).
 
     >>> CTCLoss()(Tensor([[[0.0, -1.0]]]), Tensor([[1]]), [1], [1]).item()
     1.0
     """
-    shows = ("blank", "reduction", "zero_infinity")
 
-    def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False):
-        self.blank, self.reduction, self.zero_infinity = blank, reduction, zero_infinity
 
-    def forward(self, x: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any) -> Tensor:
-        return x.ctc_loss(targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity)
+# -- values --------------------------------------------------------------------------------------------------
+class MSELoss(FunctionLayer, function=F.mse_loss, settings=("reduction",)):
+    """The squared difference.
+
+    >>> MSELoss()(Tensor([1.0, 5.0]), Tensor([1.0, 3.0])).item()
+    2.0
+    """
+
+
+class L1Loss(FunctionLayer, function=F.l1_loss, settings=("reduction",)):
+    """The size of the difference.
+
+    >>> L1Loss()(Tensor([1.0, 5.0]), Tensor([1.0, 3.0])).item()
+    1.0
+    """
+
+
+class HuberLoss(FunctionLayer, function=F.huber_loss, settings=("reduction", "delta")):
+    """d^2 / 2 for differences d up to delta, delta (|d| - delta / 2) beyond.
+
+    >>> HuberLoss("none")(Tensor([0.0, 3.0]), Tensor([1.0, 0.0])).tolist()
+    [0.5, 2.5]
+    """
+
+
+class SmoothL1Loss(FunctionLayer, function=F.smooth_l1_loss):
+    """`HuberLoss` over beta.
+
+    >>> SmoothL1Loss("none")(Tensor([0.0, 3.0]), Tensor([1.0, 0.0])).tolist()
+    [0.5, 2.5]
+    """
+
+
+class KLDivLoss(FunctionLayer, function=F.kl_div):
+    """target (ln target - x), for x the logarithms of probabilities.
+
+    >>> KLDivLoss("sum")(Tensor([0.0]), Tensor([1.0])).item()
+    0.0
+    """
+
+
+class SoftMarginLoss(FunctionLayer, function=F.soft_margin_loss):
+    """ln(1 + e^(-target x)), for targets of 1 and -1.
+
+    >>> round(SoftMarginLoss()(Tensor([0.0]), Tensor([1.0])).exp().item(), 6)
+    2.0
+    """
+
+
+class PoissonNLLLoss(FunctionLayer, function=F.poisson_nll_loss, shows=("log_input", "reduction")):
+    """e^x - target x, or x - target ln(x + eps) for x that is no logarithm; `full` adds Stirling's estimate of
+    ln(target!) where the target is above 1.
+
+    >>> PoissonNLLLoss()(Tensor([0.0]), Tensor([5.0])).item()
+    1.0
+    """
+
+
+class GaussianNLLLoss(FunctionLayer, function=F.gaussian_nll_loss):
+    """(ln var + (x - target)^2 / var) / 2, with var at least eps; `full` adds ln(2 pi) / 2.
+
+    >>> GaussianNLLLoss()(Tensor([1.0]), Tensor([3.0]), Tensor([1.0])).item()
+    2.0
+    """
+
+
+# -- pairs ---------------------------------------------------------------------------------------------------
+class CosineSimilarity(FunctionLayer, function=F.cosine_similarity):
+    """The cosine of the angle between two vectors along `dim`.
+
+    >>> CosineSimilarity()(Tensor([[1.0, 0.0]]), Tensor([[0.0, 2.0]])).tolist()
+    [0.0]
+    """
+
+
+class PairwiseDistance(FunctionLayer, function=F.pairwise_distance):
+    """The p-norm of the difference along the last axis.
+
+    >>> PairwiseDistance(eps=0.0)(Tensor([[3.0, 4.0]]), Tensor([[0.0, 0.0]])).tolist()
+    [5.0]
+    """
+
+
+class CosineEmbeddingLoss(FunctionLayer, function=F.cosine_embedding_loss):
+    """1 - cosine where the target is 1, the cosine above the margin where it is -1.
+
+    >>> CosineEmbeddingLoss()(Tensor([[1.0, 0.0]]), Tensor([[1.0, 0.0]]), Tensor([-1])).item()
+    1.0
+    """
+
+
+class MarginRankingLoss(FunctionLayer, function=F.margin_ranking_loss):
+    """max(0, -target (x1 - x2) + margin).
+
+    >>> MarginRankingLoss()(Tensor([1.0]), Tensor([3.0]), Tensor([1])).item()
+    2.0
+    """
+
+
+class HingeEmbeddingLoss(FunctionLayer, function=F.hinge_embedding_loss):
+    """x where the target is 1, max(0, margin - x) where it is -1.
+
+    >>> HingeEmbeddingLoss(reduction="none")(Tensor([0.25, 0.25]), Tensor([1, -1])).tolist()
+    [0.25, 0.75]
+    """
+
+
+class TripletMarginLoss(FunctionLayer, function=F.triplet_margin_loss, shows=("margin", "p", "swap", "reduction")):
+    """How much nearer an anchor is to a positive than to a negative example: max(0, d(a, p) - d(a, n) + margin).
+
+    >>> TripletMarginLoss()(Tensor([[0.0]]), Tensor([[0.0]]), Tensor([[3.0]])).item()
+    0.0
+    """
+
+
+class TripletMarginWithDistanceLoss(FunctionLayer, function=F.triplet_margin_with_distance_loss):
+    """`TripletMarginLoss` with a distance of your own.
+
+    >>> nearer = TripletMarginWithDistanceLoss(distance_function=lambda a, b: (a - b).abs().sum(-1))
+    >>> nearer(Tensor([[0.0]]), Tensor([[2.0]]), Tensor([[2.5]])).item()
+    0.5
+    """

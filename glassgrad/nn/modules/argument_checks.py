@@ -1,9 +1,9 @@
 """Constructor arguments compared with their annotations, before the constructor runs. In: a class and a call of it.
 Out: nothing, or an InputError that names the argument: given / expected / fix.
 
-`Layer`, `Optimizer` and `LRScheduler` call `check_call` in `__new__`, and `Layer` looks for the wrong argument with
-`wrong_argument` when a `forward` fails: the constructors and `forward` themselves stay as they are written, and each of
-the many classes need not repeat what its annotations say. Does not know any layer.
+Layers, optimizers and schedules call `check_call` when they are made, and a layer looks for the wrong argument with
+`wrong_argument` when its `forward` fails: the constructors and `forward` themselves stay as they are written, and the
+many classes need not repeat what their annotations say. Does not depend on any layer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.broadcast import whole
 
-__all__ = ["check_call", "wrong_argument"]
+__all__ = ["SYNONYMS", "check_call", "signature_of", "wrong_argument"]
 
 
 def _is_array(value: Any) -> bool:
@@ -62,38 +62,43 @@ _ALIASES = {"Axis": "int | Sequence[int] | None", "Sizes": "int | Sequence[int]"
             "Activation": "str | Callable"}
 
 
+# keywords of tinygrad's layers: its adapter takes them, here they are named in the error
+SYNONYMS = {"sz": "num_features", "vocab_size": "num_embeddings", "embed_size": "embedding_dim"}
+
+
 @functools.cache
-def _signature(function: Any) -> inspect.Signature:
-    return inspect.signature(function)
+def signature_of(function: Any) -> inspect.Signature:
+    """The parameters of a function, without `self`.
+
+    >>> signature_of(Tensor.sign)
+    <Signature () -> 'Self'>
+    """
+    signature = inspect.signature(function)
+    return signature.replace(parameters=[p for p in signature.parameters.values() if p.name != "self"])
 
 
-def check_call(cls: Any, module: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_call(cls: Any, signature: inspect.Signature, module: str, args: tuple[Any, ...],
+               kwargs: dict[str, Any]) -> None:
     """Refuse arguments of a constructor that do not fit its signature or its annotations; classes of users' own are
     left alone."""
-    if not cls.__init__.__module__.startswith("glassgrad.") or not args and not kwargs:
-        return                                    # without arguments: a copy or a pickle makes an empty object first
-    try:
-        bound = _signature(cls.__init__).bind(None, *args, **kwargs)
-    except TypeError as refusal:
-        parameters = [str(p.replace(annotation=p.empty)) for p in _signature(cls.__init__).parameters.values()
-                      if p.name != "self"]
-        raise InputError(f"{cls.__name__} cannot be called like this", given=str(refusal),
-                         expected=f"{cls.__name__}({', '.join(parameters)})",
-                         fix=f"see help({module}.{cls.__name__})") from None
-    if (mistake := _mistake(cls.__name__, module, bound)) is not None:
+    if not cls.__init__.__module__.startswith("glassgrad."):
+        return
+    mistake = wrong_argument(signature, cls.__name__, module, args, kwargs)
+    if mistake is not None:
         raise mistake
 
 
-def wrong_argument(function: Any, name: str, module: str, args: tuple[Any, ...],
+def wrong_argument(signature: inspect.Signature, name: str, module: str, args: tuple[Any, ...],
                    kwargs: dict[str, Any]) -> InputError | None:
-    """The first argument of a call that does not fit the function, as an error; None where all fit."""
-    signature = _signature(function)
+    """The first argument of a call that does not fit the parameters, as an error; None where all fit."""
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as refusal:
         parameters = [str(p.replace(annotation=p.empty)) for p in signature.parameters.values()]
+        others = [f"{SYNONYMS[word]}= for {word}=" for word in kwargs if SYNONYMS.get(word) in signature.parameters]
         return InputError(f"{name} cannot be called like this", given=str(refusal),
-                          expected=f"{name}({', '.join(parameters)})", fix=f"see help({module}.{name})")
+                          expected=f"{name}({', '.join(parameters)})",
+                          fix=f"write {' and '.join(others)}" if others else f"see help({module}.{name})")
     return _mistake(name, module, bound)
 
 
@@ -104,7 +109,7 @@ def _mistake(name: str, module: str, bound: inspect.BoundArguments) -> InputErro
         values = given if parameter.kind is parameter.VAR_POSITIONAL else \
             given.values() if parameter.kind is parameter.VAR_KEYWORD else (given,)
         for value in values:
-            if argument != "self" and not _fits(value, parameter):
+            if not _fits(value, parameter):
                 return InputError(f"{name} cannot take this {argument}",
                                   given=f"{argument}={_shown(value)} ({type(value).__name__})",
                                   expected=_words(str(parameter.annotation)), fix=f"see help({module}.{name})")

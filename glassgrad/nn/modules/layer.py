@@ -6,18 +6,38 @@ none of this: any object whose attributes are tensors, layers, lists or dictiona
 
 from __future__ import annotations
 
-import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from glassgrad.base.errors import GlassgradError, ShapeError
-from glassgrad.nn.modules.argument_checks import check_call, wrong_argument
+from glassgrad.nn.modules.argument_checks import check_call, signature_of, wrong_argument
 from glassgrad.nn.modules.module import Module
 from glassgrad.nn.modules.module_paths import parameters_of, path_of
 
-__all__ = ["Layer"]
+__all__ = ["FunctionLayer", "Layer"]
 
 
-class Layer(Module):
+class LayerType(type):
+    """The class of layer classes: what happens when a layer is made. Its arguments are checked, its constructor runs,
+    and its tensors move where PyTorch's keywords `device` and `dtype` say."""
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The constructor's parameters, for `help()` and the check."""
+        own: inspect.Signature = cls.constructor_signature()  # type: ignore[attr-defined]
+        return own
+
+    def __call__(cls, *args: Any, device: Any = None, dtype: Any = None, **kwargs: Any) -> Any:
+        named = {cls.synonyms.get(name, name): value for name, value in kwargs.items()}  # type: ignore[attr-defined]
+        check_call(cls, cls.__signature__, "nn", args, named)
+        layer = super().__call__(*args, **named)
+        if device is not None or dtype is not None:
+            layer.to(device, dtype)
+        return layer
+
+
+class Layer(Module, metaclass=LayerType):
     """The base of the layers in `glassgrad.nn`: modules that train when `Tensor.training` says so, until `train()` or
     `eval()` says it for them.
 
@@ -31,15 +51,18 @@ class Layer(Module):
     shows: tuple[str, ...] = ()                     # attributes to show, in the order of the constructor
     training = None
     all_are_parameters = True                       # but for buffer_names
+    rank = 0                                        # how many axes of space an input has; 0: any number
+    synonyms: Mapping[str, str] = {}                # keywords of another library, and ours; an adapter gives them
 
-    def __init_subclass__(cls) -> None:
-        if "__init__" in vars(cls) and cls.__module__.startswith("glassgrad."):
-            cls.__init__ = _placed(cls.__init__)  # type: ignore[method-assign]
+    def __init_subclass__(cls, **constants: Any) -> None:
+        """`class Conv1d(Conv2d, rank=1)`: what a subclass is, as class attributes."""
+        for name, value in constants.items():
+            setattr(cls, name, value)
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        settings = {name: value for name, value in kwargs.items() if name not in ("device", "dtype")}
-        check_call(cls, "nn", args, settings)
-        return super().__new__(cls)
+    @classmethod
+    def constructor_signature(cls) -> inspect.Signature:
+        """The parameters of the constructor."""
+        return signature_of(cls.__init__)
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         try:
@@ -50,13 +73,23 @@ class Layer(Module):
             raise _named(self, problem.what, problem.given, problem.expected, problem.fix, problem.where) from None
         except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as problem:
             mistake = None if isinstance(problem, GlassgradError) or not _is_ours(self) else \
-                wrong_argument(self.forward, type(self).__name__, "nn", inputs, options)
+                wrong_argument(signature_of(self._called()), type(self).__name__, "nn", inputs, options)
             if mistake is None:
                 raise
             raise mistake from problem
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self.shows)})"
+
+    def _called(self) -> Callable[..., Any]:
+        """What a call of the layer runs, whose signature says what may be given."""
+        return self.forward  # type: ignore[no-any-return]
+
+    def _check_space(self, x: Any) -> None:
+        """Refuse an input that is not (batch, channels, ...space), or without the batch, for this layer's rank."""
+        if x.ndim not in (self.rank + 1, self.rank + 2):
+            self._refuse(f"an input of shape {x.shape}", f"(batch, channels, ...space) with {self.rank} space axes",
+                         "reshape the input")
 
     def _refuse(self, given: str, expected: str, fix: str) -> NoReturn:
         """Say that an input does not fit this layer."""
@@ -66,16 +99,6 @@ class Layer(Module):
 def _is_ours(layer: Layer) -> bool:
     """Whether a layer's `forward` is one of glassgrad's: the failures of users' own stay what they are."""
     return type(layer).forward.__module__.startswith("glassgrad.")
-
-
-def _placed(make: Any) -> Any:
-    """A constructor that also takes PyTorch's `device` and `dtype`: those of the tensors it makes."""
-    @functools.wraps(make)
-    def __init__(self: Layer, *settings: Any, device: Any = None, dtype: Any = None, **named: Any) -> None:
-        make(self, *settings, **named)
-        if device is not None or dtype is not None:
-            self.to(device, dtype)
-    return __init__
 
 
 def _named(layer: Layer, what: str, given: str, expected: str, fix: str, where: str) -> ShapeError:
@@ -89,3 +112,58 @@ def _named(layer: Layer, what: str, given: str, expected: str, fix: str, where: 
     error = ShapeError(f"{layer!r} cannot take this input{': ' + what if what else ''}", given, expected, fix, where)
     error.layer = layer  # type: ignore[attr-defined]
     return error
+
+
+class FunctionLayer(Layer):
+    """A layer that calls a function of `nn.functional`: `class ELU(FunctionLayer, function=F.elu)`. The function's
+    tensors are the layer's inputs, its other parameters the layer's settings, or those of them that `settings` names.
+    PyTorch's `inplace` is taken and means nothing; its older words for `reduction` are not.
+
+    >>> def scale(input: Tensor, by: float = 2.0) -> Tensor: return input * by
+    >>> class Scale(FunctionLayer, function=scale):
+    ...     pass
+    >>> Scale(by=3.0), Scale(3.0)(Tensor([1.0])).tolist()
+    (Scale(by=3.0), [3.0])
+    """
+    function: Callable[..., Any]
+    settings = inspect.Signature()
+
+    def __init_subclass__(cls, function: Callable[..., Any] | None = None, settings: Sequence[str] | None = None,
+                          **constants: Any) -> None:
+        if function is not None:
+            cls.function = staticmethod(function)
+            taken = [p for p in inspect.signature(function).parameters.values()
+                     if (p.name in settings if settings is not None else _is_setting(p))]
+            cls.settings = inspect.Signature(taken)
+            cls.shows = tuple(p.name for p in taken if p.name != "inplace" and _is_shown(p))
+        super().__init_subclass__(**constants)
+
+    def __init__(self, *settings: Any, **named: Any):
+        bound = self.settings.bind(*settings, **named)
+        bound.apply_defaults()
+        for name, value in bound.arguments.items():
+            setattr(self, name, value)
+
+    @classmethod
+    def constructor_signature(cls) -> inspect.Signature:
+        is_own = inspect.unwrap(cls.__init__) is FunctionLayer.__init__
+        return cls.settings if is_own else super().constructor_signature()
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        if self.rank:
+            self._check_space(inputs[0])
+        settings = {name: getattr(self, name) for name in self.settings.parameters if name != "inplace"}
+        return self.function(*inputs, **named, **settings)
+
+    def _called(self) -> Callable[..., Any]:
+        return self.function
+
+
+def _is_setting(p: inspect.Parameter) -> bool:
+    """Whether a function's parameter is a setting of its layer: neither an input nor an older word."""
+    return str(p.annotation) != "Tensor" and p.name not in ("size_average", "reduce")
+
+
+def _is_shown(p: inspect.Parameter) -> bool:
+    """Whether a setting is a plain value."""
+    return not any(kind in str(p.annotation) for kind in ("Tensor", "Callable"))

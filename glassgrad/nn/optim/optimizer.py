@@ -15,7 +15,7 @@ from glassgrad.base.errors import DeviceError, GradientError, InputError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.modules import running_statistics as pending
-from glassgrad.nn.modules.argument_checks import check_call
+from glassgrad.nn.modules.argument_checks import check_call, signature_of
 from glassgrad.nn.optim.parameter_group import Group
 from glassgrad.tensor.autograd.leaves import take_started
 from glassgrad.tensor.tensor import Tensor
@@ -23,6 +23,8 @@ from glassgrad.tensor.tensor import Tensor
 __all__ = ["Optimizer", "OptimizerGroup"]
 
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]] | Tensor
+# arguments of a constructor that no group of parameters has
+_NO_SETTINGS = ("self", "__class__", "params", "foreach", "fused", "master_weights")
 
 
 class Optimizer:
@@ -39,14 +41,19 @@ class Optimizer:
     """
     __jit_unwatched__ = ("defaults", "shared")      # read when a group is added; empty between steps
     keeps: Mapping[str, str] = {}                   # attributes: a tensor per parameter; and PyTorch's names of them
+    decoupled = False                               # whether weight decay acts on parameters, not on gradients
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        check_call(cls, "nn.optim", args, kwargs)
+        if args or kwargs:                          # without them: a copy or a pickle makes an empty object first
+            check_call(cls, signature_of(cls.__init__), "nn.optim", args, kwargs)
         return super().__new__(cls)
 
     def __init__(self, params: Parameters, defaults: dict[str, Any], master_weights: bool = True):
-        self.defaults = {"maximize": False, **defaults}
-        self.master_weights = master_weights
+        """`defaults` are the settings of parameters that have no others; a subclass whose settings are its arguments
+        gives `locals()`."""
+        self.defaults = {"maximize": False, **{name: tuple(value) if isinstance(value, list) else value
+                                               for name, value in defaults.items() if name not in _NO_SETTINGS}}
+        self.master_weights = bool(defaults.get("master_weights", master_weights))
         self.params: list[Tensor] = []              # what is trained
         self.buffers: list[Tensor] = []             # given with requires_grad=False: computed along, never changed
         self.param_groups: list[Group] = []
@@ -150,6 +157,15 @@ class Optimizer:
         t = self.kept("t", i, group)
         return t.replace(t + 1)                     # `assign` would tell equal counts apart; here they stay one value
 
+    def decayed(self, value: Tensor, gradient: Tensor, group: Group) -> tuple[Tensor, Tensor]:
+        """Weight decay: g += weight_decay p, or p -= lr weight_decay p where it is decoupled from the gradient."""
+        if not group["weight_decay"]:
+            return value, gradient
+        decay = group.number("weight_decay")
+        if group.get("decoupled_weight_decay", self.decoupled):
+            return value * (1.0 - group.number("lr") * decay), gradient
+        return value, gradient + value * decay
+
     # -- what a subclass says --------------------------------------------------------------------------------------
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
         """The new value of parameter i."""
@@ -239,7 +255,7 @@ class Optimizer:
 
     def _value(self, i: int) -> Tensor:
         """Parameter i in the type to compute in. The float32 value counts while it still rounds to the parameter;
-        where the parameter was changed by somebody else, that is the value."""
+        where the parameter was changed otherwise, that is the value."""
         p, master = self.params[i].detach(), self.master[i]
         wide = p.cast(p.dtype.accumulator)
         return wide if master is None else (master.cast(p.dtype) == p).where(master, wide)

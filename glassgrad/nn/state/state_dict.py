@@ -173,10 +173,7 @@ def load_state_dict(model: Any, state_dict: MutableMapping[str, Any], strict: bo
     [1.0, 2.0]
     """
     checks.mappings("load_state_dict", state_dict=state_dict)
-    checks.flags("load_state_dict", strict=strict)
-    checks.flags("load_state_dict", verbose=verbose)
-    checks.flags("load_state_dict", consume=consume)
-    checks.flags("load_state_dict", realize=realize)
+    checks.flags("load_state_dict", strict=strict, verbose=verbose, consume=consume, realize=realize)
     found = compare(get_state_dict(model), state_dict, strict)
     if strict and not found.perfect:
         raise found.error()

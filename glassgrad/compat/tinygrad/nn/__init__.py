@@ -9,10 +9,11 @@ from typing import Any
 import glassgrad.nn
 from glassgrad.compat.adapter import Adapter
 from glassgrad.compat.tinygrad.tinygrad_tensor import TinygradTensor as Tensor
+from glassgrad.nn.modules.argument_checks import SYNONYMS
 
 __all__ = ["ADAPTER", "Tensor"]
 
-ADAPTER = Adapter(Tensor, __name__)
+ADAPTER = Adapter(Tensor, __name__, synonyms=SYNONYMS)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,28 +1,33 @@
-"""Data in batches, as PyTorch's scripts take it. In: examples by number. Out: batches of tensors.
+"""Data in batches, as PyTorch's scripts take it. In: examples by index. Out: batches of tensors.
 
-Examples are collected by the process itself, one batch at a time: `num_workers`, `pin_memory` and their kin are taken
-and change nothing. Whole tensors are quicker indexed than collected example by example, so a `TensorDataset` is.
+A batch of a `TensorDataset`, an array or a tensor is gathered by one index, and so is a `Subset` of one. Other data
+sets give one example at a time; with `num_workers` other processes collect them (`workers.py`), ahead of their use.
+`pin_memory` and `persistent_workers` are taken and change nothing. An `IterableDataset` is read by the process itself.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from glassgrad.base.errors import InputError
 from glassgrad.compat.torch.creation import Generator, tensor
 from glassgrad.compat.torch.torch_tensor import TorchTensor
-from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compat.torch.utils.workers import WorkerSettings, batches_from_workers
+from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["BatchSampler", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "RandomSampler", "Sampler",
            "SequentialSampler", "Subset", "TensorDataset", "WeightedRandomSampler", "default_collate", "random_split"]
 
 
-# -- examples by number ------------------------------------------------------------------------------------------------
+# -- examples by index -------------------------------------------------------------------------------------------------
 class Dataset:
-    """Examples by number: subclass it, and write `__getitem__` and `__len__`."""
+    """Examples by index: subclass it, and write `__getitem__` and `__len__`."""
 
     def __class_getitem__(cls, kind: Any) -> type[Dataset]:
         return cls
@@ -120,7 +125,7 @@ def _shuffled(n: int, generator: Generator | None) -> list[int]:
 
 # -- which examples ----------------------------------------------------------------------------------------------------
 class Sampler:
-    """Numbers of examples, in some order: subclass it, and write `__iter__`."""
+    """Indices of examples, in some order: subclass it, and write `__iter__`."""
 
     def __class_getitem__(cls, kind: Any) -> type[Sampler]:
         return cls
@@ -171,7 +176,7 @@ class WeightedRandomSampler(Sampler):
 
 
 class BatchSampler(Sampler):
-    """Numbers of examples, so many at a time."""
+    """Indices of examples, so many at a time."""
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool = False):
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
@@ -191,6 +196,18 @@ class BatchSampler(Sampler):
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
+class HostValues(NamedTuple):
+    """The values of a tensor outside of it, as a worker process sends them: an array, or a list of numbers."""
+    values: Any
+    dtype: DType | None = None
+
+    def tensor(self) -> Tensor:
+        """The tensor."""
+        if isinstance(self.values, list):
+            return tensor(self.values, dtype=self.dtype)
+        return TorchTensor(self.values, dtype=self.dtype, requires_grad=False)
+
+
 def default_collate(batch: Sequence[Any]) -> Any:
     """Examples as one: tensors stacked, numbers in a tensor, tuples and dictionaries part by part.
 
@@ -198,24 +215,71 @@ def default_collate(batch: Sequence[Any]) -> Any:
     >>> x.tolist(), y.tolist()
     ([[1.0, 2.0], [3.0, 4.0]], [0, 1])
     """
+    return _replaced(_collated(batch), HostValues, HostValues.tensor)
+
+
+def _collated(batch: Sequence[Any]) -> Any:
+    """Examples as one, arrays and numbers as `HostValues`: no device is needed for these."""
     first = batch[0]
     if isinstance(first, Tensor):
         return Tensor.stack(*batch)
     if isinstance(first, (bool, int, float)):
-        return tensor(list(batch), dtype=dtypes.float64 if isinstance(first, float) else None)     # as PyTorch has it
+        return HostValues(list(batch), dtypes.float64 if isinstance(first, float) else None)     # as PyTorch has it
     if hasattr(first, "__array_interface__"):
-        return Tensor.stack(*[TorchTensor(x, requires_grad=False) for x in batch])
+        return HostValues(np.stack(batch))
     if isinstance(first, Mapping):
-        return {key: default_collate([example[key] for example in batch]) for key in first}
+        return {key: _collated([example[key] for example in batch]) for key in first}
     if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*(default_collate(part) for part in zip(*batch)))
+        return type(first)(*(_collated(part) for part in zip(*batch)))
     if isinstance(first, (list, tuple)):
-        return [default_collate(part) for part in zip(*batch)]
+        return [_collated(part) for part in zip(*batch)]
     return list(batch)
 
 
+def _replaced(value: Any, kind: type, by: Callable[[Any], Any]) -> Any:
+    """A value whose parts of one kind are replaced by what a function makes of them."""
+    if isinstance(value, kind):
+        return by(value)
+    if isinstance(value, Mapping):
+        return {key: _replaced(part, kind, by) for key, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_replaced(part, kind, by) for part in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(_replaced(part, kind, by) for part in value)
+    return value
+
+
+def _collect(dataset: Any, collate: Callable[[list[Any]], Any] | None, indices: Sequence[Any]) -> Any:
+    """A batch as a worker process sends it."""
+    found = (collate or _collated)([dataset[index] for index in indices])
+    return _replaced(found, Tensor, lambda t: HostValues(t.detach().numpy(), t.dtype))
+
+
+def _gathering(dataset: Any) -> Callable[[Sequence[Any]], Any] | None:
+    """What takes a whole batch from a data set by one index; None where only single examples can be taken."""
+    if type(dataset) is TensorDataset:
+        parts = [_rows(t) for t in dataset.tensors]
+        return lambda indices: [rows(indices) for rows in parts]
+    if isinstance(dataset, Tensor) or hasattr(dataset, "__array_interface__"):
+        return _rows(dataset)
+    if type(dataset) is Subset and (inner := _gathering(dataset.dataset)) is not None:
+        return lambda indices: inner([dataset.indices[index] for index in indices])
+    return None
+
+
+def _rows(values: Any) -> Callable[[Sequence[Any]], Tensor]:
+    """What takes rows of a tensor or an array: from the host's memory, if a copy of the rows is of the same type."""
+    on_device = isinstance(values, Tensor) and values.device != "CPU"
+    held = values.detach() if isinstance(values, Tensor) else TorchTensor(values[:0])
+    array = None if on_device else held.numpy() if isinstance(values, Tensor) else values
+    if array is not None and TorchTensor(array[:0]).dtype is held.dtype:
+        return lambda indices: TorchTensor(array[[int(index) for index in indices]], requires_grad=False)
+    return lambda indices: held[TorchTensor([int(index) for index in indices])].detach()
+
+
 class DataLoader:
-    """Batches of a data set: `for x, y in DataLoader(data, batch_size=32, shuffle=True)`.
+    """Batches of a data set: `for x, y in DataLoader(data, batch_size=32, shuffle=True)`. With `num_workers` so many
+    processes call `dataset[index]`, each up to `prefetch_factor` batches ahead (2); batches keep their order.
 
     >>> [x.tolist() for x, in DataLoader(TensorDataset(Tensor([1, 2, 3])), batch_size=2)]
     [[1, 2], [3]]
@@ -227,11 +291,21 @@ class DataLoader:
     def __init__(self, dataset: Any, batch_size: int | None = 1, shuffle: bool = False, sampler: Any = None,
                  batch_sampler: Any = None, num_workers: int = 0, collate_fn: Callable[[list[Any]], Any] | None = None,
                  pin_memory: bool = False, drop_last: bool = False, timeout: float = 0, worker_init_fn: Any = None,
-                 multiprocessing_context: Any = None, generator: Generator | None = None, **options: Any):
+                 multiprocessing_context: Any = None, generator: Generator | None = None, *,
+                 prefetch_factor: int | None = None, **options: Any):
         if shuffle and sampler is not None:
             raise InputError("a sampler says the order already", given="shuffle=True and a sampler",
                              expected="one of them", fix="leave shuffle away")
+        ahead = 2 if prefetch_factor is None else prefetch_factor
+        sound = all(isinstance(n, int) for n in (num_workers, ahead)) and num_workers >= 0 and ahead >= 1
+        if not sound or timeout < 0:
+            raise InputError("DataLoader cannot have these workers", given=f"num_workers={num_workers!r}, "
+                             f"timeout={timeout}, prefetch_factor={ahead!r}",
+                             expected="0 workers or more, 0 seconds or more, 1 batch or more ahead",
+                             fix="leave them at their defaults")
         self.dataset, self.batch_size, self.drop_last, self.collate_fn = dataset, batch_size, drop_last, collate_fn
+        self.num_workers, self.timeout, self.prefetch_factor = num_workers, timeout, ahead
+        self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
         self.streams = isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__")
         if self.streams:
             return
@@ -243,13 +317,23 @@ class DataLoader:
     def __iter__(self) -> Iterator[Any]:
         collate = self.collate_fn or default_collate
         if self.streams:
-            yield from self._streamed(collate)
-        elif self.batch_sampler is None:
-            yield from (self.dataset[index] for index in self.sampler)
-        elif type(self.dataset) is TensorDataset and self.collate_fn is None:
-            yield from ([t.detach() for t in self.dataset[TorchTensor(batch)]] for batch in self.batch_sampler)
-        else:
-            yield from (collate([self.dataset[index] for index in batch]) for batch in self.batch_sampler)
+            return self._streamed(collate)
+        if self.batch_sampler is None:
+            return (self.dataset[index] for index in self.sampler)
+        gather = None if self.collate_fn is not None else _gathering(self.dataset)
+        if gather is not None:
+            return map(gather, self.batch_sampler)
+        if self.num_workers:
+            return self._from_workers()
+        return (collate([self.dataset[index] for index in indices]) for indices in self.batch_sampler)
+
+    def _from_workers(self) -> Iterator[Any]:
+        seed = int(TorchTensor.randint(1, high=1 << 31).item())
+        workers = WorkerSettings(self.num_workers, self.prefetch_factor, self.timeout, self.worker_init_fn,
+                                 self.multiprocessing_context, seed)
+        collect = partial(_collect, self.dataset, self.collate_fn)
+        for found in batches_from_workers(collect, iter(self.batch_sampler or ()), workers):
+            yield _replaced(found, HostValues, HostValues.tensor)
 
     def _streamed(self, collate: Callable[[list[Any]], Any]) -> Iterator[Any]:
         batch: list[Any] = []

@@ -1,4 +1,5 @@
-"""Adam, AdamW, Adamax, NAdam, RAdam and LAMB: steps of a size that the gradient's own history sets. In, out: `base`.
+"""Adam, AdamW, Adamax, NAdam, RAdam and LAMB: steps of a size that the gradient's own history sets. In, out: see
+`optimizer`.
 
 1 - beta^t is taken as -expm1(t ln beta): in float32 the subtraction would lose four digits at the first steps.
 """
@@ -41,16 +42,6 @@ def _pair(b1: Any, b2: float, betas: Betas | None) -> Betas:
                          expected="such as (0.9, 0.999)",
                          fix="check the order of the arguments")
     return pair  # type: ignore[return-value]
-
-
-def _decayed(value: Tensor, gradient: Tensor, group: Group) -> tuple[Tensor, Tensor]:
-    """Weight decay, as `decoupled_weight_decay` says: p -= lr weight_decay p, or g += weight_decay p."""
-    if not group["weight_decay"]:
-        return value, gradient
-    decay = group.number("weight_decay")
-    if group["decoupled_weight_decay"]:
-        return value * (1.0 - group.number("lr") * decay), gradient
-    return value, gradient + value * decay
 
 
 class _Moments(Optimizer):
@@ -103,7 +94,6 @@ class Adam(_Moments):
     array([0.5, 1.5], dtype=float32)
     """
     keeps = {"t": "step", "m": "exp_avg", "v": "exp_avg_sq", "v_max": "max_exp_avg_sq"}
-    decoupled = False
 
     def __init__(self, params: Parameters, lr: float | Tensor = 0.001, b1: float | Betas = 0.9, b2: float = 0.999,
                  eps: float = 1e-8, weight_decay: float = 0.0, *, betas: Betas | None = None, amsgrad: bool = False,
@@ -115,17 +105,12 @@ class Adam(_Moments):
         return attribute != "v_max" or bool(group["amsgrad"])
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
-        lr = group.number("lr")
-        if group["weight_decay"]:
-            if self.decoupled:
-                value = value * (1.0 - lr * group.number("weight_decay"))
-            else:
-                gradient = gradient + value * group.number("weight_decay")
+        value, gradient = self.decayed(value, gradient, group)
         m, v, correction1, correction2 = self.moments(i, gradient, group)
         if group["amsgrad"]:
             v_max = self.kept("v_max", i, group)
             v = v_max.assign(v_max.maximum(v))
-        return value - (lr / correction1) * (m / (v.sqrt() / correction2.sqrt() + group["eps"]))
+        return value - (group.number("lr") / correction1) * (m / (v.sqrt() / correction2.sqrt() + group["eps"]))
 
 
 class AdamW(Adam):
@@ -160,14 +145,12 @@ class Adamax(_Moments):
     def __init__(self, params: Parameters, lr: float | Tensor = 0.002, betas: Betas = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0.0, *, maximize: bool = False, foreach: Any = None, fused: Any = None,
                  master_weights: bool = True):
-        super().__init__(params, {"lr": lr, "betas": _pair(betas, 0.0, None), "eps": eps, "weight_decay": weight_decay,
-                                  "maximize": maximize}, master_weights)
+        super().__init__(params, locals())
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
         number = lambda of: group.number("betas", of)
         t, m, u = self.counted(i, group), self.kept("m", i, group), self.kept("u", i, group)
-        if group["weight_decay"]:
-            gradient = gradient + value * group.number("weight_decay")
+        value, gradient = self.decayed(value, gradient, group)
         m.assign((m * number(_beta1) + gradient * number(_rest1)).cast(m.dtype))
         u.assign((u * number(_beta2)).maximum(gradient.abs() + group["eps"]).cast(u.dtype))
         return value - (group.number("lr") / -(t * number(_log1)).expm1()) * (m / u)
@@ -188,9 +171,7 @@ class NAdam(_Moments):
     def __init__(self, params: Parameters, lr: float | Tensor = 0.002, betas: Betas = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0.0, momentum_decay: float = 0.004, decoupled_weight_decay: bool = False, *,
                  maximize: bool = False, foreach: Any = None, fused: Any = None, master_weights: bool = True):
-        super().__init__(params, {"lr": lr, "betas": _pair(betas, 0.0, None), "eps": eps, "weight_decay": weight_decay,
-                                  "momentum_decay": momentum_decay, "maximize": maximize,
-                                  "decoupled_weight_decay": decoupled_weight_decay}, master_weights)
+        super().__init__(params, locals())
 
     def _filled(self, attribute: str, p: Tensor, group: Group) -> Tensor:
         if attribute == "c":                         # one number, whatever the parameter's shape
@@ -198,7 +179,7 @@ class NAdam(_Moments):
         return super()._filled(attribute, p, group)
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
-        value, gradient = _decayed(value, gradient, group)
+        value, gradient = self.decayed(value, gradient, group)
         m, v, _, correction2 = self.moments(i, gradient, group)
         t, product, pace = self.kept("t", i, group), self.kept("c", i, group), math.log(0.96) * group["momentum_decay"]
         now, after = (((t + ahead) * pace).exp() * -0.5 + 1.0 for ahead in (0.0, 1.0))
@@ -222,12 +203,10 @@ class RAdam(_Moments):
     def __init__(self, params: Parameters, lr: float | Tensor = 0.001, betas: Betas = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0.0, decoupled_weight_decay: bool = False, *, maximize: bool = False,
                  foreach: Any = None, fused: Any = None, master_weights: bool = True):
-        super().__init__(params, {"lr": lr, "betas": _pair(betas, 0.0, None), "eps": eps, "weight_decay": weight_decay,
-                                  "maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay},
-                         master_weights)
+        super().__init__(params, locals())
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
-        value, gradient = _decayed(value, gradient, group)
+        value, gradient = self.decayed(value, gradient, group)
         m, v, correction1, correction2 = self.moments(i, gradient, group)
         wanted, rectified = self._rectified(i, group)
         step = wanted.where(rectified * correction2.sqrt() / (v.sqrt() + group["eps"]), 1.0)

@@ -1,4 +1,4 @@
-"""L-BFGS: steps along the inverse of a Hessian that the last gradients tell of. In: a closure. Out: see `base`.
+"""L-BFGS: steps along the inverse of a Hessian that the last gradients tell of. In: a closure. Out: see `optimizer`.
 
 All parameters are one vector here. The history is in memory from its first use on; a step's scalars that decide what
 comes next are read, so a step runs many graphs and cannot be captured by a jit.

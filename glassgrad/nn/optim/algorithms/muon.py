@@ -1,4 +1,4 @@
-"""Muon: momentum whose matrices are made orthogonal. In, out: see `base`; parameters have 2 axes or more."""
+"""Muon: momentum whose matrices are made orthogonal. In, out: see `optimizer`; parameters have 2 axes or more."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.optim.optimizer import Optimizer, Parameters
 from glassgrad.nn.optim.parameter_group import Group
+from glassgrad.tensor import checks
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Muon", "orthogonal"]
@@ -56,16 +57,14 @@ class Muon(Optimizer):
            [0. , 0.9]], dtype=float32)
     """
     keeps = {"b": "momentum_buffer"}
+    decoupled = True
 
     def __init__(self, params: Parameters, lr: float | Tensor = 0.001, momentum: float = 0.95,
                  weight_decay: float = 0.1, ns_steps: int = 5, ns_coefficients: Coefficients = COEFFICIENTS,
                  nesterov: bool = True, *, eps: float = 1e-7, adjust_lr_fn: str | None = None,
                  ns_dtype: DType = dtypes.bfloat16, maximize: bool = False, foreach: Any = None, fused: Any = None,
                  master_weights: bool = True):
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "ns_steps": ns_steps,
-                                  "ns_coefficients": tuple(ns_coefficients), "nesterov": nesterov, "eps": eps,
-                                  "adjust_lr_fn": adjust_lr_fn, "ns_dtype": ns_dtype, "maximize": maximize},
-                         master_weights)
+        super().__init__(params, locals())
 
     def check(self, group: Group) -> None:
         super().check(group)
@@ -74,9 +73,8 @@ class Muon(Optimizer):
             raise InputError("Muon optimizes matrices", given=f"a parameter of shape {flat.shape}",
                              expected="2 axes or more",
                              fix="give biases to another optimizer: OptimizerGroup(Muon(matrices), AdamW(rest))")
-        if group["adjust_lr_fn"] not in (None, "unscaled", "original", "match_rms_adamw"):
-            raise InputError("there is no such scale", given=f"adjust_lr_fn={group['adjust_lr_fn']!r}",
-                             expected='None, "unscaled", "original" or "match_rms_adamw"', fix="check the spelling")
+        checks.choice("Muon", "there is no such scale", "check the spelling", adjust_lr_fn=group["adjust_lr_fn"],
+                      among=(None, "unscaled", "original", "match_rms_adamw"))
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
         lr, momentum, b = group.number("lr"), group.number("momentum"), self.kept("b", i, group)
@@ -87,6 +85,5 @@ class Muon(Optimizer):
                           group["ns_dtype"])
         scale = {"unscaled": 1.0, "match_rms_adamw": 0.2 * math.sqrt(max(rows, columns))}.get(
             group["adjust_lr_fn"], math.sqrt(max(1, rows / columns)))
-        if group["weight_decay"]:
-            value = value * (1.0 - lr * group.number("weight_decay"))
+        value, gradient = self.decayed(value, gradient, group)
         return value - lr * scale * made.reshape(value.shape)

@@ -1,4 +1,4 @@
-"""Descent along the gradient, with momentum, or with a rate for each layer (LARS). In, out: see `base`."""
+"""SGD, LARS, ASGD and Rprop: steps along the gradient, or its sign. In, out: see `optimizer`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from glassgrad.nn.optim.optimizer import Optimizer, Parameters
 from glassgrad.nn.optim.parameter_group import Group
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["SGD", "LARS"]
+__all__ = ["ASGD", "LARS", "SGD", "Rprop"]
 
 
 class SGD(Optimizer):
@@ -31,9 +31,7 @@ class SGD(Optimizer):
     def __init__(self, params: Parameters, lr: float | Tensor = 0.001, momentum: float = 0.0, *,
                  dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False, classic: bool = False,
                  maximize: bool = False, foreach: Any = None, fused: Any = None, master_weights: bool = True):
-        super().__init__(params, {"lr": lr, "momentum": momentum, "dampening": dampening,
-                                  "weight_decay": weight_decay, "nesterov": nesterov, "classic": classic,
-                                  "maximize": maximize}, master_weights)
+        super().__init__(params, locals())
 
     def check(self, group: Group) -> None:
         super().check(group)
@@ -47,8 +45,7 @@ class SGD(Optimizer):
 
     def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
         lr = group.number("lr")
-        if group["weight_decay"]:
-            gradient = gradient + value * group.number("weight_decay")
+        value, gradient = self.decayed(value, gradient, group)
         if group["classic"]:
             gradient = gradient * lr
         if group["momentum"]:
@@ -77,9 +74,7 @@ class LARS(Optimizer):
                  weight_decay: float = 1e-4, *, nesterov: bool = False, classic: bool = True, pre_wd: bool = True,
                  tcoef: float = 0.001, maximize: bool = False,
                  foreach: Any = None, fused: Any = None, master_weights: bool = True):
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov,
-                                  "classic": classic, "pre_wd": pre_wd, "tcoef": tcoef, "maximize": maximize},
-                         master_weights)
+        super().__init__(params, locals())
 
     def wants(self, attribute: str, group: Group) -> bool:
         return bool(group["momentum"])
@@ -103,3 +98,77 @@ class LARS(Optimizer):
         if group["weight_decay"] and not group["pre_wd"]:       # outside the momentum, by the plain rate
             value = value * (1.0 - lr * decay)
         return value - (gradient if group["classic"] else gradient * rate)
+
+
+class ASGD(Optimizer):
+    """p = (1 - lambd eta) p - eta g, with eta = lr / (1 + lambd lr t)^alpha; from step t0 on, `ax` is the mean of all p
+    (Polyak and Juditsky, 1992). The mean is in `state_dict()`; what is trained is p.
+
+    >>> x = Tensor([1.0, 2.0])
+    >>> optimizer = ASGD([x], lr=0.5, lambd=0.0)
+    >>> _ = x.sum().backward()
+    >>> optimizer.step(); x.tolist(), optimizer.ax[0].tolist()
+    ([0.5, 1.5], [0.5, 1.5])
+    """
+    keeps = {"t": "step", "eta": "eta", "mu": "mu", "ax": "ax"}
+    ax: list[Tensor]
+
+    def __init__(self, params: Parameters, lr: float | Tensor = 0.01, lambd: float = 1e-4, alpha: float = 0.75,
+                 t0: float = 1e6, weight_decay: float = 0.0, foreach: Any = None, maximize: bool = False, *,
+                 fused: Any = None, master_weights: bool = True):
+        super().__init__(params, locals())
+
+    def shape(self, attribute: str, p: Tensor) -> tuple[int, ...]:
+        return p.shape if attribute == "ax" else ()
+
+    def initial(self, attribute: str, group: Group) -> float:
+        return {"eta": group["lr"], "mu": 1.0}.get(attribute, 0.0)
+
+    def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
+        lr, lambd = group.number("lr"), group["lambd"]
+        t, eta, mu, ax = (self.kept(name, i, group) for name in ("t", "eta", "mu", "ax"))
+        value, gradient = self.decayed(value, gradient, group)
+        value = value * (1.0 - lambd * eta) - gradient * eta
+        ax.assign((mu == 1).where(value, ax + (value - ax) * mu).cast(ax.dtype))
+        t = self.counted(i, group)
+        eta.assign((lr / (1.0 + lambd * lr * t) ** group["alpha"]).cast(eta.dtype))
+        mu.assign((t - group["t0"]).maximum(1.0).reciprocal().cast(mu.dtype))
+        return value
+
+
+class Rprop(Optimizer):
+    """p -= sign(g) s, where s grows by etas[1] while g keeps its sign, and shrinks by etas[0] when it turns, which also
+    lets p wait for a step (Riedmiller and Braun, 1993). For gradients of all the data, not of a batch.
+
+    >>> x = Tensor([1.0, -2.0])
+    >>> optimizer = Rprop([x], lr=0.25)
+    >>> _ = (x * x).sum().backward()
+    >>> optimizer.step(); x.tolist()
+    [0.75, -1.75]
+    """
+    keeps = {"t": "step", "before": "prev", "size": "step_size"}
+
+    def __init__(self, params: Parameters, lr: float | Tensor = 0.01, etas: tuple[float, float] = (0.5, 1.2),
+                 step_sizes: tuple[float, float] = (1e-6, 50.0), *, maximize: bool = False, foreach: Any = None,
+                 fused: Any = None, master_weights: bool = True):
+        super().__init__(params, locals())
+
+    def check(self, group: Group) -> None:
+        super().check(group)
+        if len(group["etas"]) != 2 or not 0 < group["etas"][0] < 1 < group["etas"][1]:
+            raise InputError("etas are what shrinks a step and what lengthens it", given=f"etas={group['etas']}",
+                             expected="one number between 0 and 1, and one above 1", fix="write etas=(0.5, 1.2)")
+
+    def initial(self, attribute: str, group: Group) -> float:
+        return group["lr"] if attribute == "size" else 0.0  # type: ignore[no-any-return]
+
+    def update(self, i: int, value: Tensor, gradient: Tensor, group: Group) -> Tensor:
+        shrink, grow = group["etas"]
+        before, size = self.kept("before", i, group), self.kept("size", i, group)
+        self.counted(i, group)
+        turned = (gradient * before).sign()
+        scaled = (turned > 0).where(size * grow, (turned < 0).where(size * shrink, size))
+        size.assign(scaled.clamp(*group["step_sizes"]).cast(size.dtype))
+        gradient = (turned < 0).where(0.0, gradient)
+        before.assign(gradient.cast(before.dtype))
+        return value - gradient.sign() * size

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.nn.modules.argument_checks import check_call
+from glassgrad.nn.modules.argument_checks import check_call, signature_of
 from glassgrad.nn.optim.optimizer import Optimizer
 
 __all__ = ["LRScheduler", "LambdaLR", "MultiplicativeLR", "StepLR", "MultiStepLR", "ExponentialLR", "ConstantLR",
@@ -38,7 +38,8 @@ class LRScheduler:
         if given and first == "optimizer" and not isinstance(given[0], Optimizer):
             raise InputError("a schedule needs an optimizer", given=f"{given[0]!r} of type {type(given[0]).__name__}",
                              expected="an optimizer of nn.optim", fix=f"write {cls.__name__}(optimizer, ...)")
-        check_call(cls, "nn.optim.lr_scheduler", args, kwargs)
+        if args or kwargs:                          # without them: a copy or a pickle makes an empty object first
+            check_call(cls, signature_of(cls.__init__), "nn.optim.lr_scheduler", args, kwargs)
         return super().__new__(cls)
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1):
@@ -247,7 +248,20 @@ class PolynomialLR(LRScheduler):
         return now * share
 
 
-class ChainedScheduler(LRScheduler):
+class _Schedules(LRScheduler):
+    """A schedule made of others, whose states are its own."""
+    schedulers: list[LRScheduler]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"last_epoch": self.last_epoch, "schedulers": [s.state_dict() for s in self.schedulers]}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self.last_epoch = saved["last_epoch"]
+        for schedule, state in zip(self.schedulers, saved["schedulers"]):
+            schedule.load_state_dict(state)
+
+
+class ChainedScheduler(_Schedules):
     """Several schedules of one optimizer at once: each changes what the others left.
 
     >>> from glassgrad.nn.optim import SGD
@@ -277,16 +291,8 @@ class ChainedScheduler(LRScheduler):
         for schedule in self.schedulers:
             schedule.restart()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"last_epoch": self.last_epoch, "schedulers": [s.state_dict() for s in self.schedulers]}
 
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        self.last_epoch = saved["last_epoch"]
-        for schedule, state in zip(self.schedulers, saved["schedulers"]):
-            schedule.load_state_dict(state)
-
-
-class SequentialLR(LRScheduler):
+class SequentialLR(_Schedules):
     """One schedule after another; each begins at its milestone.
 
     >>> from glassgrad.nn.optim import SGD
@@ -319,11 +325,3 @@ class SequentialLR(LRScheduler):
             self.schedulers[at].restart()
         else:
             self.schedulers[at].step()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"last_epoch": self.last_epoch, "schedulers": [s.state_dict() for s in self.schedulers]}
-
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        self.last_epoch = saved["last_epoch"]
-        for schedule, state in zip(self.schedulers, saved["schedulers"]):
-            schedule.load_state_dict(state)

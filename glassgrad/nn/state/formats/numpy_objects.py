@@ -1,4 +1,4 @@
-"""What NumPy's pickles speak of. In: names of globals and their arguments. Out: arrays as tensors, scalars as numbers.
+"""What NumPy's pickles name. In: names of globals and their arguments. Out: arrays as tensors, scalars as numbers.
 
 Checkpoints hold a loss or a step that NumPy computed, and sometimes an array. A type is made of a short text (`f8`) and
 then told its byte order; an array is made empty and then told its shape, type and bytes; with protocol 5 it is made at
@@ -37,8 +37,8 @@ class _Type(Unfinished):
         self.dtype = dtype
 
     def finished(self, reader: PickleReader, state: Any) -> _Type:
-        if not isinstance(state, tuple) or len(state) < 2 or state[1] not in ("<", "|", "="):
-            raise reader.damaged("a NumPy type has another byte order, or is described wrongly")
+        reader.expect(isinstance(state, tuple) and len(state) >= 2 and state[1] in ("<", "|", "="),
+                      "a NumPy type has another byte order, or is described wrongly")
         return self
 
 
@@ -47,8 +47,7 @@ class _Array(Unfinished):
     __slots__ = ()
 
     def finished(self, reader: PickleReader, state: Any) -> Tensor:
-        if not isinstance(state, tuple) or len(state) != 5:
-            raise reader.damaged("a NumPy array is described wrongly")
+        reader.expect(isinstance(state, tuple) and len(state) == 5, "a NumPy array is described wrongly")
         return _array(reader, state[4], state[2], state[1], bool(state[3]))
 
 
@@ -90,9 +89,9 @@ def _empty(reader: PickleReader, arguments: tuple[Any, ...]) -> _Array:
 
 def _whole(reader: PickleReader, arguments: tuple[Any, ...]) -> Tensor:
     """(bytes, type, shape, order)"""
-    if len(arguments) != 4 or arguments[3] not in ("C", "F"):
-        raise reader.damaged("a NumPy array is described wrongly")
-    return _array(reader, *arguments[:3], columns_first=arguments[3] == "F")
+    reader.expect(len(arguments) == 4 and arguments[3] in ("C", "F"), "a NumPy array is described wrongly")
+    data, kind, shape, order = arguments
+    return _array(reader, data, kind, shape, order == "F")
 
 
 def _class(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
@@ -103,6 +102,6 @@ _FUNCTIONS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
     "multiarray.scalar": _scalar, "multiarray._reconstruct": _empty, "numeric._frombuffer": _whole}
 MAKERS = {
     ("numpy", "dtype"): Maker("numpy.dtype", _type), ("numpy", "ndarray"): Maker("numpy.ndarray", _class),
-    **{(f"numpy.{core}.{room}", name): Maker(f"numpy.{core}.{full}", make) for core in ("core", "_core")
-       for full, make in _FUNCTIONS.items() for room, _, name in [full.partition(".")]},
+    **{(f"numpy.{core}.{module}", name): Maker(f"numpy.{core}.{full}", make) for core in ("core", "_core")
+       for full, make in _FUNCTIONS.items() for module, _, name in [full.partition(".")]},
 }

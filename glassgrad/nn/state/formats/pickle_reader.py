@@ -243,6 +243,11 @@ class PickleReader:
         """What a Maker raises when its arguments are wrong."""
         return _Damaged(why)
 
+    def expect(self, sound: bool, why: str) -> None:
+        """Refuse the arguments of a Maker unless they are sound."""
+        if not sound:
+            raise _Damaged(why)
+
 
 _UNREADABLE: dict[type, str] = {KeyError: "it asks for a value that was never remembered",
                                 UnicodeDecodeError: "a text is not UTF-8"}

@@ -1,36 +1,22 @@
-"""A tensor of bytes as an open file. In: a uint8 tensor. Out: `TensorIO`, for parsers that read from files."""
+"""Bytes in memory, or in a tensor, as an open file. In: a memoryview or a uint8 tensor. Out: a file for parsers."""
 
 from __future__ import annotations
 
 import io
-from functools import cached_property
 from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["TensorIO"]
+__all__ = ["MemoryIO", "TensorIO"]
 
 
-class TensorIO(io.RawIOBase):
-    """The bytes of a tensor, to be read and sought in like a file's. Read-only.
+class MemoryIO(io.RawIOBase):
+    """Bytes in memory, to be read and sought in like a file's. Read-only."""
 
-    >>> file = TensorIO(Tensor(b"glass"))
-    >>> file.seek(1), file.read(2), file.tell(), file.read()
-    (1, b'la', 3, b'ss')
-    """
-
-    def __init__(self, t: Tensor):
-        if t.dtype is not dtypes.uint8 or t.ndim != 1:
-            raise InputError("TensorIO reads a row of bytes", given=f"{t.dtype.name} of shape {t.shape}",
-                             expected="uint8, one axis", fix="t.bitcast(dtypes.uint8).flatten()")
-        self._tensor, self._position = t, 0
-
-    @cached_property
-    def _bytes(self) -> memoryview:
-        """The tensor's own memory, where the device shares the host's."""
-        return self._tensor.data() if len(self._tensor) else memoryview(b"")
+    def __init__(self, data: memoryview):
+        self._bytes, self._position = data, 0
 
     def readable(self) -> bool:
         return True
@@ -45,12 +31,27 @@ class TensorIO(io.RawIOBase):
         self._position += len(part)
         return len(part)
 
-    def write(self, data: Any) -> int:
-        """Refused: a tensor's values do not change."""
-        raise io.UnsupportedOperation("a tensor's bytes can be read, not written")
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place counted from the beginning (0), from here (1) or from the end (2); never outside."""
+        """Go to a byte counted from the beginning (0), from here (1) or from the end (2); never outside."""
         begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: len(self._bytes)}[whence]
         self._position = min(max(begin + offset, 0), len(self._bytes))
         return self._position
+
+
+class TensorIO(MemoryIO):
+    """The bytes of a tensor, to be read and sought in like a file's. Read-only.
+
+    >>> file = TensorIO(Tensor(b"glass"))
+    >>> file.seek(1), file.read(2), file.tell(), file.read()
+    (1, b'la', 3, b'ss')
+    """
+
+    def __init__(self, t: Tensor):
+        if t.dtype is not dtypes.uint8 or t.ndim != 1:
+            raise InputError("TensorIO reads a row of bytes", given=f"{t.dtype.name} of shape {t.shape}",
+                             expected="uint8, one axis", fix="t.bitcast(dtypes.uint8).flatten()")
+        super().__init__(t.data() if len(t) else memoryview(b""))      # its own memory, where the host can read it
+
+    def write(self, data: Any) -> int:
+        """Refused: a tensor's values do not change."""
+        raise io.UnsupportedOperation("a tensor's bytes can be read, not written")

@@ -1,4 +1,4 @@
-"""What PyTorch's pickles speak of. In: names of globals and their arguments. Out: tensors that are views of storages.
+"""What PyTorch's pickles name. In: names of globals and their arguments. Out: tensors that are views of storages.
 
 Both of PyTorch's formats pickle a tensor as a call: _rebuild_tensor_v2(storage, offset, size, stride, ...), where the
 storage is a reference (a "persistent id") to bytes elsewhere in the file.
@@ -109,8 +109,7 @@ def _rebuild_tensor_of_type(reader: PickleReader, arguments: tuple[Any, ...]) ->
 
 def _rebuild_parameter(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
     """(tensor, requires_grad, hooks[, state]): the tensor"""
-    if not 3 <= len(arguments) <= 4:
-        raise reader.damaged("a parameter's description is wrong")
+    reader.expect(3 <= len(arguments) <= 4, "a parameter's description is wrong")
     return arguments[0]
 
 
@@ -159,9 +158,9 @@ def _places(flat: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int,
 # -- plain Python things ---------------------------------------------------------------------------------------------
 def _ordered_dict(reader: PickleReader, arguments: tuple[Any, ...]) -> dict[Any, Any]:
     rows = arguments[0] if arguments else []
-    if len(arguments) > 1 or not isinstance(rows, list) \
-            or not all(isinstance(row, (list, tuple)) and len(row) == 2 for row in rows):
-        raise reader.damaged("an OrderedDict is described wrongly")
+    reader.expect(len(arguments) <= 1 and isinstance(rows, list)
+                  and all(isinstance(row, (list, tuple)) and len(row) == 2 for row in rows),
+                  "an OrderedDict is described wrongly")
     reader.pay(len(rows))
     return {reader.key(key): value for key, value in rows}
 
@@ -175,11 +174,9 @@ def _builtin(reader: PickleReader, arguments: tuple[Any, ...]) -> Any:
 
 
 def _set(reader: PickleReader, arguments: tuple[Any, ...]) -> set[Any]:
-    items = arguments[0] if len(arguments) == 1 else None
-    if not isinstance(items, list):
-        raise reader.damaged("a set is described wrongly")
-    reader.pay(len(items))
-    return {reader.key(item) for item in items}
+    reader.expect(len(arguments) == 1 and isinstance(arguments[0], list), "a set is described wrongly")
+    reader.pay(len(arguments[0]))
+    return {reader.key(item) for item in arguments[0]}
 
 
 def _frozen_set(reader: PickleReader, arguments: tuple[Any, ...]) -> frozenset[Any]:
@@ -189,30 +186,27 @@ def _frozen_set(reader: PickleReader, arguments: tuple[Any, ...]) -> frozenset[A
 def _list(reader: PickleReader, arguments: tuple[Any, ...]) -> list[Any]:
     """A deque as a list: (items[, the most it holds])"""
     items = arguments[0] if arguments else []
-    if not isinstance(items, (list, tuple)):
-        raise reader.damaged("a deque is described wrongly")
+    reader.expect(isinstance(items, (list, tuple)), "a deque is described wrongly")
     reader.pay(len(items))
     return list(items)
 
 
 def _counter(reader: PickleReader, arguments: tuple[Any, ...]) -> dict[Any, Any]:
     counts = arguments[0] if arguments else {}
-    if len(arguments) > 1 or not isinstance(counts, dict):
-        raise reader.damaged("a Counter is described wrongly")
+    reader.expect(len(arguments) <= 1 and isinstance(counts, dict), "a Counter is described wrongly")
     reader.pay(len(counts))
     return dict(counts)
 
 
 def _complex(reader: PickleReader, arguments: tuple[Any, ...]) -> complex:
-    if len(arguments) != 2 or not all(isinstance(part, float) for part in arguments):
-        raise reader.damaged("a complex number is described wrongly")
+    sound = len(arguments) == 2 and all(isinstance(part, float) for part in arguments)
+    reader.expect(sound, "a complex number is described wrongly")
     return complex(*arguments)
 
 
 def _no_bytes(reader: PickleReader, arguments: tuple[Any, ...]) -> bytes:
     """How protocol 2 writes b"": bytes()"""
-    if arguments:
-        raise reader.damaged("bytes are described wrongly")
+    reader.expect(not arguments, "bytes are described wrongly")
     return b""
 
 
@@ -224,17 +218,16 @@ def _byte_array(reader: PickleReader, arguments: tuple[Any, ...]) -> bytearray:
 
 
 def _size(reader: PickleReader, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    if len(arguments) != 1 or not isinstance(arguments[0], tuple):
-        raise reader.damaged("a torch.Size is described wrongly")
-    return arguments[0]
+    reader.expect(len(arguments) == 1 and isinstance(arguments[0], tuple), "a torch.Size is described wrongly")
+    size: tuple[Any, ...] = arguments[0]
+    return size
 
 
 def _device(reader: PickleReader, arguments: tuple[Any, ...]) -> str:
     """torch.device("cuda", 0) as the text "cuda:0"."""
-    if not 1 <= len(arguments) <= 2 or not isinstance(arguments[0], str):
-        raise reader.damaged("a torch.device is described wrongly")
+    reader.expect(1 <= len(arguments) <= 2 and isinstance(arguments[0], str), "a torch.device is described wrongly")
     reader.pay(len(arguments[0]))
-    return arguments[0] if len(arguments) == 1 else f"{arguments[0]}:{reader.key(arguments[1])}"
+    return ":".join(str(reader.key(part)) for part in arguments)
 
 
 def _encode(reader: PickleReader, arguments: tuple[Any, ...]) -> bytes:
@@ -254,14 +247,11 @@ _MAKERS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
     "torch.Size": _size, "torch.device": _device,
     "collections.OrderedDict": _ordered_dict, "collections.defaultdict": _default_dict,
     "collections.Counter": _counter, "collections.deque": _list,
-    "builtins.set": _set, "__builtin__.set": _set, "builtins.frozenset": _frozen_set,
-    "__builtin__.frozenset": _frozen_set, "builtins.complex": _complex, "__builtin__.complex": _complex,
-    "builtins.bytes": _no_bytes, "__builtin__.bytes": _no_bytes,
-    "builtins.bytearray": _byte_array, "__builtin__.bytearray": _byte_array,
-    "builtins.list": _builtin, "__builtin__.list": _builtin, "builtins.dict": _builtin, "__builtin__.dict": _builtin,
-    "builtins.int": _builtin, "__builtin__.int": _builtin, "builtins.float": _builtin, "__builtin__.float": _builtin,
     "_codecs.encode": _encode,
 }
+_BUILTINS: dict[str, Callable[[PickleReader, tuple[Any, ...]], Any]] = {
+    "set": _set, "frozenset": _frozen_set, "complex": _complex, "bytes": _no_bytes, "bytearray": _byte_array,
+    **dict.fromkeys(("list", "dict", "int", "float"), _builtin)}
 _STORAGES = {"Double": dtypes.float64, "Float": dtypes.float32, "Half": dtypes.float16, "BFloat16": dtypes.bfloat16,
              "Long": dtypes.int64, "Int": dtypes.int32, "Short": dtypes.int16, "Char": dtypes.int8,
              "Byte": dtypes.uint8, "Bool": dtypes.bool, "Untyped": None}
@@ -274,6 +264,8 @@ TABLE: Table = {
     **NUMPY_MAKERS,
     **{(module, name): Maker(f"{module}.{name}", make)
        for full, make in _MAKERS.items() for module, _, name in [full.rpartition(".")]},
+    **{(module, name): Maker(f"{module}.{name}", make)
+       for name, make in _BUILTINS.items() for module in ("builtins", "__builtin__")},      # Python 3's and 2's
     **{(module, f"{name}Storage"): StorageKind(dtype) for name, dtype in _STORAGES.items()
        for module in ("torch", "torch.cuda", "torch.storage")},
     **{("torch", name): dtype for name, dtype in _TYPES.items()},

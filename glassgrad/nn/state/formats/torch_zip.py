@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.nn.state.formats.pickle_reader import PickleReader
 from glassgrad.nn.state.formats.source import Source
+from glassgrad.nn.state.formats.tensor_io import MemoryIO
 from glassgrad.nn.state.formats.torch_objects import TABLE, Storage, StorageReference, reference
 
 __all__ = ["is_torch_zip", "read_torch_zip"]
@@ -67,7 +68,7 @@ def read_torch_zip(source: Source, device: str | None) -> Any:
 def _records(source: Source) -> dict[str, _Record]:
     """Every record of the archive, and where its bytes lie."""
     try:
-        with zipfile.ZipFile(io.BufferedReader(_File(source))) as archive:
+        with zipfile.ZipFile(io.BufferedReader(MemoryIO(source.data))) as archive:
             listed = archive.infolist()
     except _UNREADABLE as problem:
         raise source.wrong("its table of contents is damaged", given=f"{type(problem).__name__}: {problem}",
@@ -98,30 +99,3 @@ def _record(source: Source, info: zipfile.ZipInfo) -> _Record:
     record = _Record(info.header_offset + _LOCAL.size + name_length + extra_length, info.file_size)
     source.part(*record)                    # all of it is in the file
     return record
-
-
-class _File(io.RawIOBase):
-    """A source as a file object, for Python's zipfile."""
-
-    def __init__(self, source: Source):
-        super().__init__()
-        self.source, self.position = source, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        position = offset + (0, self.position, self.source.size)[whence]
-        if position < 0:
-            raise ValueError("before the beginning of the file")
-        self.position = position
-        return position
-
-    def readinto(self, buffer: Any) -> int:
-        part = self.source.data[self.position:self.position + len(buffer)]
-        buffer[:len(part)] = part
-        self.position += len(part)
-        return len(part)

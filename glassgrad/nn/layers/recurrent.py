@@ -1,8 +1,9 @@
-"""Recurrent networks over sequences: RNN, LSTM, GRU. In: (time, batch, size). Out: every output, the last state.
+"""Recurrent networks: the cells RNN, LSTM and GRU, which take one step, and the layers, which take all. In: an input
+and a state, or a sequence (time, batch, size). Out: the next state, or every output and the last state.
 
-The inputs of all steps are multiplied at once; the steps themselves follow one another. Several layers, both
-directions and dropout between layers are as in PyTorch, and so are the names of the parameters
-(`weight_ih_l0_reverse`).
+Gates stand one below the other in a weight, in PyTorch's order. The inputs of all steps are multiplied at once; the
+steps themselves follow one another. Several layers, both directions and dropout between layers are as in PyTorch, and
+so are the names of the parameters (`weight_ih_l0_reverse`). The batch may be left out.
 """
 
 from __future__ import annotations
@@ -11,16 +12,145 @@ import math
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.nn.layers.recurrent_cells import gru_step, lstm_step, nonlinearity_of, rnn_step
 from glassgrad.nn.modules.layer import Layer
 from glassgrad.nn.modules.new_parameters import uniform_within
+from glassgrad.tensor import checks
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["RNN", "LSTM", "GRU"]
+__all__ = ["RNNCell", "LSTMCell", "GRUCell", "RNN", "LSTM", "GRU", "rnn_step", "lstm_step", "gru_step",
+           "nonlinearity_of"]
 
 MOST_LAYERS = 10_000        # more are a mistake, and would be made for hours
 
 
+# -- the formulas --------------------------------------------------------------------------------------------------
+def nonlinearity_of(name: str) -> Any:
+    """The function that PyTorch calls so.
+
+    >>> nonlinearity_of("relu")(Tensor([-1.0])).tolist()
+    [0.0]
+    """
+    checks.choice("RNN", "a recurrent network has one of two nonlinearities", 'write nonlinearity="tanh"',
+                  among=("tanh", "relu"), nonlinearity=name)
+    return Tensor.tanh if name == "tanh" else Tensor.relu
+
+
+def rnn_step(seen: Tensor, recalled: Tensor, nonlinearity: str) -> Tensor:
+    """f(W_ih x + b_ih + W_hh h + b_hh), of which `seen` and `recalled` are the two halves.
+
+    >>> rnn_step(Tensor([[1.0]]), Tensor([[-3.0]]), "relu").tolist()
+    [[0.0]]
+    """
+    out: Tensor = nonlinearity_of(nonlinearity)(seen + recalled)
+    return out
+
+
+def lstm_step(seen: Tensor, recalled: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c'), with the gates i, f, g, o.
+
+    >>> h, c = lstm_step(Tensor([[0.0] * 4]), Tensor([[0.0] * 4]), Tensor([[2.0]]))
+    >>> c.tolist()
+    [[1.0]]
+    """
+    i, f, g, o = (seen + recalled).chunk(4, -1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def gru_step(seen: Tensor, recalled: Tensor, h: Tensor) -> Tensor:
+    """h' = (1 - z) tanh(n_x + r n_h) + z h, with the gates r and z of both halves together.
+
+    >>> gru_step(Tensor([[0.0] * 3]), Tensor([[0.0] * 3]), Tensor([[2.0]])).tolist()
+    [[1.0]]
+    """
+    (r_x, z_x, n_x), (r_h, z_h, n_h) = seen.chunk(3, -1), recalled.chunk(3, -1)
+    z = (z_x + z_h).sigmoid()
+    n = (n_x + (r_x + r_h).sigmoid() * n_h).tanh()
+    return (1 - z) * n + z * h
+
+
+# -- cells ---------------------------------------------------------------------------------------------------------
+class _Cell(Layer):
+    """Two linear maps, of the input and of the state, with `gates` outputs per hidden unit."""
+    shows: tuple[str, ...] = ("input_size", "hidden_size")
+    gates = 1
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True):
+        if hidden_size < 1 or input_size < 0:
+            raise InputError("a recurrent cell cannot have these sizes",
+                             given=f"input_size={input_size}, hidden_size={hidden_size}",
+                             expected="at least 1 hidden value", fix="check the sizes")
+        self.input_size, self.hidden_size = input_size, hidden_size
+        bound, rows = 1 / math.sqrt(hidden_size), self.gates * hidden_size
+        self.weight_ih = uniform_within(bound, rows, input_size)
+        self.weight_hh = uniform_within(bound, rows, hidden_size)
+        self.bias_ih = uniform_within(bound, rows) if bias else None
+        self.bias_hh = uniform_within(bound, rows) if bias else None
+
+    def _halves(self, x: Tensor, h: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """W_ih x + b_ih, W_hh h + b_hh, and the state h (zeros if there is none)."""
+        if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
+            self._refuse(f"an input of shape {x.shape}", f"(batch, {self.input_size}) or ({self.input_size},)",
+                         "check input_size; for whole sequences use the layer without Cell")
+        h = self._state(x, h)
+        return (x.linear(self.weight_ih.transpose(), self.bias_ih),
+                h.linear(self.weight_hh.transpose(), self.bias_hh), h)
+
+    def _state(self, x: Tensor, state: Tensor | None) -> Tensor:
+        shape = (*x.shape[:-1], self.hidden_size)
+        if state is None:
+            return Tensor.zeros(*shape, device=x.device, dtype=x.dtype, requires_grad=False)
+        if state.shape != shape:
+            self._refuse(f"a state of shape {state.shape} with an input of {x.shape}", f"a state of shape {shape}",
+                         "start with no state, and hand back what the last call returned")
+        return state
+
+
+class RNNCell(_Cell):
+    """h' = tanh(W_ih x + b_ih + W_hh h + b_hh).
+
+    >>> RNNCell(3, 4)(Tensor.ones(2, 3)).shape
+    (2, 4)
+    """
+    shows = ("input_size", "hidden_size", "nonlinearity")
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh"):
+        nonlinearity_of(nonlinearity)
+        super().__init__(input_size, hidden_size, bias)
+        self.nonlinearity = nonlinearity
+
+    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+        seen, recalled, _ = self._halves(x, h)
+        return rnn_step(seen, recalled, self.nonlinearity)
+
+
+class LSTMCell(_Cell):
+    """One step of a long short-term memory: from x and (h, c) to the next (h, c).
+
+    >>> h, c = LSTMCell(3, 4)(Tensor.ones(2, 3))
+    >>> h.shape, c.shape
+    ((2, 4), (2, 4))
+    """
+    gates = 4
+
+    def forward(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        seen, recalled, _ = self._halves(x, None if hc is None else hc[0])
+        return lstm_step(seen, recalled, self._state(x, None if hc is None else hc[1]))
+
+
+class GRUCell(_Cell):
+    """One step of a gated recurrent unit.
+
+    >>> GRUCell(3, 4)(Tensor.ones(2, 3)).shape
+    (2, 4)
+    """
+    gates = 3
+
+    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+        return gru_step(*self._halves(x, h))
+
+
+# -- layers --------------------------------------------------------------------------------------------------------
 class _Recurrent(Layer):
     """Layers and directions; a subclass says what one step does."""
     shows: tuple[str, ...] = ("input_size", "hidden_size", "num_layers", "bidirectional")
@@ -53,6 +183,10 @@ class _Recurrent(Layer):
     def _step(self, seen: Tensor, recalled: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The next state; its first part is the output."""
         raise NotImplementedError
+
+    def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Any]:
+        out, (last,) = self._run(x, None if h is None else (h,))
+        return out, last
 
     def _walk(self, x: Tensor, name: str, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """One layer in one direction over (time, batch, size)."""
@@ -124,10 +258,6 @@ class RNN(_Recurrent):
     def _step(self, seen: Tensor, recalled: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (rnn_step(seen, recalled, self.nonlinearity),)
 
-    def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        out, (last,) = self._run(x, None if h is None else (h,))
-        return out, last
-
 
 class GRU(_Recurrent):
     """Gated recurrent units over a sequence: (outputs, last h).
@@ -145,10 +275,6 @@ class GRU(_Recurrent):
     def _step(self, seen: Tensor, recalled: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (gru_step(seen, recalled, state[0]),)
 
-    def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        out, (last,) = self._run(x, None if h is None else (h,))
-        return out, last
-
 
 class LSTM(_Recurrent):
     """Long short-term memory over a sequence: (outputs, (last h, last c)).
@@ -162,6 +288,7 @@ class LSTM(_Recurrent):
     def _step(self, seen: Tensor, recalled: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return lstm_step(seen, recalled, state[1])
 
-    def forward(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, x: Tensor,  # type: ignore[override]
+                hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         out, (h, c) = self._run(x, hc)
         return out, (h, c)

@@ -1,0 +1,189 @@
+"""Collect batches in other processes. In: a data set and lists of indices. Out: the batches, in order.
+
+Each worker process has a pipe: lists of indices go in, collated batches come back, tensors as host arrays. Batches are
+dealt out in turn and taken back in turn, so their order is that of the sampler, and each worker has a few ahead
+(`prefetch_factor`). An error in a worker is raised here with its traceback; a worker that dies is an error, not a wait;
+Ctrl-C and a loop that is left early end all workers. Does not depend on samplers or on how examples are collated.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple
+
+from glassgrad.base.errors import GlassgradError
+
+__all__ = ["WorkerError", "WorkerSettings", "batches_from_workers"]
+
+GRACE_SECONDS = 0.5             # that workers have to end by themselves
+
+Collect = Callable[[Sequence[Any]], Any]        # a list of indices: a batch that can be pickled
+
+
+class WorkerError(GlassgradError, RuntimeError):
+    """A worker process that died, or took longer than `timeout`."""
+
+
+class WorkerSettings(NamedTuple):
+    """How many workers, and what `DataLoader` was told about them."""
+    workers: int
+    prefetch: int
+    timeout: float              # seconds to wait for a batch; 0: for ever
+    start: Callable[[int], Any] | None          # called in each worker with its number
+    context: Any                # of multiprocessing, or its name
+    seed: int
+
+
+class _Collected(NamedTuple):
+    """What a worker sends: whatever was collected."""
+    value: Any
+
+
+class _Failure(NamedTuple):
+    """An exception in a worker: its class where that can be pickled, and its traceback as text."""
+    kind: type[BaseException]
+    text: str
+
+    def error(self, worker: int) -> BaseException:
+        """The exception to raise here, of the same class where one can be made of a text."""
+        message = f"in DataLoader worker {worker}, whose traceback was:\n\n{self.text}"
+        try:
+            return self.kind(message)
+        except Exception:
+            return RuntimeError(message)
+
+
+# -- in a worker -------------------------------------------------------------------------------------------------------
+def _work(pipe: Connection, parents: Sequence[Connection], collect: Collect, number: int,
+          settings: WorkerSettings) -> None:
+    """Collect batches until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)        # Ctrl-C reaches every process; the parent ends its workers
+    for end in parents:                                 # copies that a fork made: open, they would hide its death
+        end.close()
+    random.seed(settings.seed + number)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed((settings.seed + number) % 2 ** 32)
+    # read by a thread: a worker that waits for its result to be taken still takes what it is sent
+    waiting: queue.Queue[Any] = queue.Queue()
+    threading.Thread(target=_receive_all, args=(pipe, waiting), daemon=True).start()
+    try:
+        if settings.start is not None:
+            settings.start(number)
+        while (indices := waiting.get()) is not None:
+            pipe.send(_Collected(collect(indices)))
+    except (BrokenPipeError, ConnectionResetError):     # the parent has left
+        pass
+    except Exception as problem:
+        _send_failure(pipe, problem)
+
+
+def _receive_all(pipe: Connection, waiting: queue.Queue[Any]) -> None:
+    try:
+        while True:
+            waiting.put(pipe.recv())
+    except (EOFError, OSError):
+        waiting.put(None)
+
+
+def _send_failure(pipe: Connection, problem: Exception) -> None:
+    text = "".join(traceback.format_exception(problem))
+    try:
+        pipe.send(_Failure(type(problem), text))
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    except Exception:                                   # a class that cannot be pickled
+        pipe.send(_Failure(RuntimeError, text))
+
+
+# -- in the parent -----------------------------------------------------------------------------------------------------
+class _Worker:
+    """A process and this end of its pipe."""
+
+    def __init__(self, number: int, collect: Collect, settings: WorkerSettings, others: Sequence[_Worker]):
+        context = settings.context
+        if context is None or isinstance(context, str):
+            forks = sys.platform == "linux"             # elsewhere a fork is unsafe, or there is none
+            context = multiprocessing.get_context(context or ("fork" if forks else "spawn"))
+        self.number, self.settings = number, settings
+        self.pipe, theirs = context.Pipe()
+        forked = context.get_start_method() == "fork"
+        inherited = [worker.pipe for worker in others] + [self.pipe] if forked else []
+        self.process = context.Process(target=_work, args=(theirs, inherited, collect, number, settings), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def take(self) -> Any:
+        """The next batch of this worker."""
+        if not wait([self.pipe, self.process.sentinel], self.settings.timeout or None):
+            raise WorkerError("a batch took too long", given=f"nothing from worker {self.number} after "
+                              f"{self.settings.timeout:g} s", expected="a batch within the timeout",
+                              fix="raise timeout, or look at what __getitem__ does")
+        try:
+            found = self.pipe.recv() if self.pipe.poll() else None
+        except (EOFError, OSError):
+            found = None
+        if found is None:
+            raise self._died()
+        if isinstance(found, _Failure):
+            raise found.error(self.number)
+        batch: _Collected = found
+        return batch.value
+
+    def _died(self) -> WorkerError:
+        self.process.join(GRACE_SECONDS)
+        return WorkerError("a worker of DataLoader died", given=f"worker {self.number} ended with exit code "
+                           f"{self.process.exitcode}", expected="a process that collects batches",
+                           fix="run with num_workers=0 to see where it fails; a code of -9 is often too little memory")
+
+
+def batches_from_workers(collect: Collect, batches: Iterable[Sequence[Any]], settings: WorkerSettings) -> Iterator[Any]:
+    """What `collect` makes of each list of indices, computed by worker processes, in order."""
+    workers: list[_Worker] = []
+    waiting: deque[_Worker] = deque()                   # whose batch comes next
+    lists = iter(batches)
+
+    def give(worker: _Worker) -> None:
+        """Give a worker its next list of indices, if there is one."""
+        for indices in lists:
+            try:
+                worker.pipe.send(indices)
+            except (BrokenPipeError, ConnectionResetError):     # it has failed: `take` says why
+                pass
+            waiting.append(worker)
+            return
+
+    try:
+        for number in range(settings.workers):
+            workers.append(_Worker(number, collect, settings, workers))
+        for _ in range(settings.prefetch):
+            for worker in workers:
+                give(worker)
+        while waiting:
+            worker = waiting.popleft()
+            found = worker.take()
+            give(worker)
+            yield found
+    finally:
+        _end(workers)
+
+
+def _end(workers: Sequence[_Worker]) -> None:
+    """Close all pipes, which ends the workers; those that do not end soon are ended."""
+    for worker in workers:
+        worker.pipe.close()
+    until = time.monotonic() + GRACE_SECONDS
+    for worker in workers:
+        worker.process.join(max(0.0, until - time.monotonic()))
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()

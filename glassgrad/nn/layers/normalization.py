@@ -1,0 +1,284 @@
+"""Normalization, as layers: by the statistics of a batch, or of each example by itself. In, out: tensors.
+
+Batch norm, in training, uses the batch's own mean and variance and averages them into the running ones, which are used
+otherwise; `Tensor.train()` switches. The others are over an example's last axes, its channels or groups of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from glassgrad.base.errors import InputError
+from glassgrad.base.settings import settings
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.nn.functional import layers as F
+from glassgrad.nn.modules import running_statistics as pending
+from glassgrad.nn.modules.layer import FunctionLayer, Layer
+from glassgrad.nn.modules.new_parameters import buffer, ones, zeros
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["BatchNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "LayerNorm", "LayerNorm2d", "RMSNorm", "GroupNorm",
+           "InstanceNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "LocalResponseNorm"]
+
+
+# -- by the statistics of a batch ----------------------------------------------------------------------------
+class BatchNorm(Layer):
+    """(x - mean) / sqrt(variance + eps) weight + bias for each channel (axis 1). `momentum` is the share of the
+    newest batch in the running statistics; None averages all batches alike. The arguments may also come in
+    tinygrad's order: size, eps, affine, track_running_stats, momentum.
+
+    >>> layer = BatchNorm(3)
+    >>> with Tensor.train():
+    ...     y = layer(Tensor.randn(8, 3, 4, 4) * 5 + 2)
+    >>> y.shape, abs(y.mean().item()) < 1e-5, layer.num_batches_tracked.item()
+    ((8, 3, 4, 4), True, 1)
+    """
+    shows = ("num_features", "eps", "momentum", "affine", "track_running_stats")
+    buffer_names = ("running_mean", "running_var", "num_batches_tracked")
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool | float = True,
+                 track_running_stats: bool | float = True, bias: bool = True):
+        if isinstance(momentum, bool):
+            momentum, affine, track_running_stats = \
+                (0.1 if track_running_stats is True else track_running_stats), momentum, affine
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.affine, self.track_running_stats = bool(affine), bool(track_running_stats)
+        self.weight = ones(num_features) if affine else None
+        self.bias = zeros(num_features) if affine and bias else None
+        self.running_mean = buffer(0.0, num_features) if track_running_stats else None
+        self.running_var = buffer(1.0, num_features) if track_running_stats else None
+        self.num_batches_tracked = buffer(0, dtype=dtypes.int64) if track_running_stats else None
+
+    def calc_stats(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean and variance (over n) to normalize with: the batch's in training, else the running ones."""
+        if not settings.TRAINING and self.running_mean is not None and self.running_var is not None:
+            return self.running_mean, self.running_var
+        axes = tuple(i for i in range(x.ndim) if i != 1)
+        return x.mean(axes), x.var(axes, correction=0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check(x)
+        wide = x.cast(x.dtype.accumulator)
+        mean, variance = self.calc_stats(wide)
+        if settings.TRAINING and self.track_running_stats:
+            self._track(mean.detach(), variance.detach(), x.numel() // self.num_features)
+        return wide.batchnorm(self.weight, self.bias, mean, (variance + self.eps).rsqrt()).cast(x.dtype)
+
+    def _check(self, x: Tensor) -> None:
+        if x.ndim < 2 or x.shape[1] != self.num_features:
+            self._refuse(f"an input of shape {x.shape}",
+                         f"2 or more axes, the second of size {self.num_features} (num_features)",
+                         "check the layer before it, and that channels are axis 1")
+        if settings.TRAINING and x.numel() == x.shape[1] and x.numel():
+            self._refuse(f"an input of shape {x.shape}, while training",
+                         "more than 1 value per channel: a single one has no variance",
+                         "use a larger batch, or leave training with Tensor.test()")
+
+    def _track(self, mean: Tensor, variance: Tensor, count: int) -> None:
+        """Average the batch's statistics into the running ones; the variance there is over n - 1."""
+        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
+        self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+        share: Any = self.momentum
+        if share is None:
+            share = 1.0 / self.num_batches_tracked.cast(self.running_mean.dtype)
+        for running, new in ((self.running_mean, mean), (self.running_var, variance * (count / max(1, count - 1)))):
+            running.assign((running * (1 - share) + new * share).cast(running.dtype))
+        pending.remember(self.running_mean, self.running_var, self.num_batches_tracked)
+
+
+class BatchNorm1d(BatchNorm):
+    """`BatchNorm` for (batch, channels) or (batch, channels, length).
+
+    >>> BatchNorm1d(3)(Tensor.ones(2, 3)).shape
+    (2, 3)
+    """
+
+
+class BatchNorm2d(BatchNorm):
+    """`BatchNorm` for (batch, channels, height, width).
+
+    >>> BatchNorm2d(3)(Tensor.ones(2, 3, 4, 5)).shape
+    (2, 3, 4, 5)
+    """
+
+
+class BatchNorm3d(BatchNorm):
+    """`BatchNorm` for (batch, channels, depth, height, width).
+
+    >>> BatchNorm3d(3)(Tensor.ones(2, 3, 4, 5, 6)).shape
+    (2, 3, 4, 5, 6)
+    """
+
+
+# -- by an example's own -------------------------------------------------------------------------------------
+class LayerNorm(Layer):
+    """(x - mean) / sqrt(variance + eps) weight + bias over the last axes, whose sizes are `normalized_shape`.
+
+    >>> layer = LayerNorm(4)
+    >>> layer(Tensor([[1.0, 2.0, 3.0, 4.0]])).numpy().round(2)
+    array([[-1.34, -0.45,  0.45,  1.34]], dtype=float32)
+    """
+    shows: tuple[str, ...] = ("normalized_shape", "eps", "elementwise_affine")
+
+    def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
+                 bias: bool = True):
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
+        self.weight = ones(*shape) if elementwise_affine else None
+        self.bias = zeros(*shape) if elementwise_affine and bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._normalized(x)
+
+    def _normalized(self, x: Tensor) -> Tensor:
+        rank = len(self.normalized_shape)
+        if x.shape[-rank:] != self.normalized_shape:
+            self._refuse(f"an input of shape {x.shape}", f"last axes of {self.normalized_shape} (normalized_shape)",
+                         "check the layer before it, or the shape this one was made with")
+        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+class LayerNorm2d(LayerNorm):
+    """`LayerNorm` over the channels of (batch, channels, height, width), at each pixel.
+
+    >>> LayerNorm2d(3)(Tensor.randn(2, 3, 4, 5)).shape
+    (2, 3, 4, 5)
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != 4 or x.shape[1:2] != self.normalized_shape:
+            self._refuse(f"an input of shape {x.shape}", f"(batch, {self.normalized_shape[0]}, height, width)",
+                         "check the layer before it, and that channels are axis 1")
+        return self._normalized(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class RMSNorm(Layer):
+    """x / sqrt(mean(x^2) + eps) weight over the last axes. `eps=None` takes the smallest step at 1 of x's type, as
+    PyTorch does.
+
+    >>> RMSNorm(2, eps=0.0)(Tensor([[3.0, -3.0]])).tolist()
+    [[1.0, -1.0]]
+    """
+    shows = ("normalized_shape", "eps", "elementwise_affine")
+
+    def __init__(self, dim: int | Sequence[int], eps: float | None = 1e-6, elementwise_affine: bool = True):
+        shape = (dim,) if isinstance(dim, int) else tuple(dim)
+        self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
+        self.weight = ones(*shape) if elementwise_affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        rank = len(self.normalized_shape)
+        if x.shape[-rank:] != self.normalized_shape:
+            self._refuse(f"an input of shape {x.shape}", f"last axes of {self.normalized_shape}",
+                         "check the layer before it, or the shape this one was made with")
+        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+
+
+class GroupNorm(Layer):
+    """Each group of neighbouring channels of an example normalized by its own mean and variance.
+
+    >>> GroupNorm(2, 6)(Tensor.randn(4, 6, 5)).shape
+    (4, 6, 5)
+    """
+    shows: tuple[str, ...] = ("num_groups", "num_channels", "eps", "affine")
+
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, bias: bool = True):
+        if num_groups < 1 or num_channels % num_groups:
+            raise InputError("the channels cannot be divided into these groups",
+                             given=f"num_groups={num_groups}, num_channels={num_channels}",
+                             expected="a number of groups that divides the channels", fix="choose a divisor")
+        self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
+        self.weight = ones(num_channels) if affine else None
+        self.bias = zeros(num_channels) if affine and bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim < 2 or x.shape[1] != self.num_channels:
+            self._refuse(f"an input of shape {x.shape}", f"(batch, {self.num_channels}, ...)",
+                         "check the layer before it, and that channels are axis 1")
+        return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+
+
+class InstanceNorm(Layer):
+    """Each channel of an example normalized by its own mean and variance over space. PyTorch's layers with a number in
+    their name also take one example without a batch.
+
+    >>> InstanceNorm(3)(Tensor.randn(2, 3, 4, 5)).shape
+    (2, 3, 4, 5)
+    """
+    shows: tuple[str, ...] = ("num_features", "eps", "affine")
+
+    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True, bias: bool = True):
+        self.num_features, self.eps, self.affine = num_features, eps, affine
+        self.weight = ones(num_features) if affine else None
+        self.bias = zeros(num_features) if affine and bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        _check_channels(self, x)
+        return F.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
+
+
+class _TrackedInstanceNorm(Layer):
+    """`InstanceNorm` with PyTorch's settings, over `rank` axes of space."""
+    shows = ("num_features", "eps", "momentum", "affine", "track_running_stats")
+    buffer_names = ("running_mean", "running_var", "num_batches_tracked")
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
+                 track_running_stats: bool = False, bias: bool = True):
+        self.num_features, self.eps, self.affine = num_features, eps, affine
+        self.momentum, self.track_running_stats = momentum, track_running_stats
+        self.weight = ones(num_features) if affine else None
+        self.bias = zeros(num_features) if affine and bias else None
+        if track_running_stats:
+            self.running_mean, self.running_var = buffer(0.0, num_features), buffer(1.0, num_features)
+            self.num_batches_tracked = buffer(0, dtype=dtypes.int64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == self.rank + 1 and x.shape[0] == self.num_features:
+            return self.forward(x.unsqueeze(0)).squeeze(0)
+        _check_channels(self, x)
+        if not self.track_running_stats:
+            return F.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
+        out = F.instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias, bool(settings.TRAINING),
+                              self.momentum, self.eps)
+        if settings.TRAINING:
+            pending.remember(self.running_mean, self.running_var)
+        return out
+
+
+class InstanceNorm2d(_TrackedInstanceNorm, rank=2):
+    """`InstanceNorm` with PyTorch's settings: no weight and bias unless `affine`, running statistics if asked for.
+
+    >>> InstanceNorm2d(3).weight is None, InstanceNorm2d(3, affine=True).weight.shape
+    (True, (3,))
+    """
+
+
+class InstanceNorm1d(_TrackedInstanceNorm, rank=1):
+    """`InstanceNorm2d` for (batch, channels, length).
+
+    >>> InstanceNorm1d(3)(Tensor.randn(2, 3, 4)).shape
+    (2, 3, 4)
+    """
+
+
+class InstanceNorm3d(_TrackedInstanceNorm, rank=3):
+    """`InstanceNorm2d` for (batch, channels, depth, height, width).
+
+    >>> InstanceNorm3d(3)(Tensor.randn(2, 3, 4, 5, 6)).shape
+    (2, 3, 4, 5, 6)
+    """
+
+
+class LocalResponseNorm(FunctionLayer, function=F.local_response_norm):
+    """x / (k + alpha mean of the squares over `size` neighbouring channels)^beta.
+
+    >>> LocalResponseNorm(3)(Tensor.ones(1, 4, 2, 2)).shape
+    (1, 4, 2, 2)
+    """
+
+
+def _check_channels(layer: Any, x: Tensor) -> None:
+    if x.ndim < 3 or x.shape[1] != layer.num_features:
+        layer._refuse(f"an input of shape {x.shape}", f"(batch, {layer.num_features}, ...space)",
+                      "check the layer before it; channels are axis 1, and space follows")

@@ -1,0 +1,227 @@
+"""DataLoader: batches gathered by one index, or by worker processes, which keep order, report errors and end."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glassgrad import dtypes
+from glassgrad.base.errors import InputError
+from glassgrad.compat.torch.torch_tensor import TorchTensor
+from glassgrad.compat.torch.utils import data
+from glassgrad.compat.torch.utils.workers import WorkerError
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="forked only on Linux: spawn cannot send these")
+
+
+class Squares(data.Dataset):
+    """Examples (a row of i, i * i) made by Python."""
+
+    def __init__(self, n: int, wrong: Any = None, slow: float = 0.0):
+        self.n, self.wrong, self.slow = n, wrong, slow
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.slow)
+        if index == 5 and self.wrong is not None:
+            self.wrong()
+        return np.full(3, index, np.float32), index * index
+
+    def __len__(self) -> int:
+        return self.n
+
+
+def listed(batches: Any) -> list[Any]:
+    return [(x.tolist(), y.tolist()) for x, y in batches]
+
+
+# -- one index -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.bfloat16, dtypes.int64, dtypes.bool])
+def test_a_batch_of_tensors_has_their_rows_and_type(dtype: Any) -> None:
+    x = TorchTensor(np.arange(14).reshape(7, 2)).cast(dtype)
+    whole = data.TensorDataset(x, TorchTensor(np.arange(7)))
+    for dataset, rows in ((whole, range(7)), (data.Subset(whole, [6, 0, 3]), [6, 0, 3])):
+        found = list(data.DataLoader(dataset, batch_size=3))
+        assert all(a.dtype is dtype and b.dtype is dtypes.int64 for a, b in found)
+        assert [row for a, _ in found for row in a.tolist()] == [x[i].tolist() for i in rows]
+        assert [i for _, b in found for i in b.tolist()] == list(rows)
+
+
+def test_a_batch_of_an_array_or_a_tensor_is_one_tensor() -> None:
+    rows = np.arange(10, dtype=np.float32).reshape(5, 2)
+    for dataset in (rows, TorchTensor(rows)):
+        found = list(data.DataLoader(dataset, batch_size=2))
+        assert all(isinstance(x, TorchTensor) for x in found) and [x.shape[0] for x in found] == [2, 2, 1]
+        assert np.concatenate([x.numpy() for x in found]).tolist() == rows.tolist()
+
+
+def test_a_batch_is_a_copy_of_the_data() -> None:
+    x = TorchTensor(np.zeros((4, 2), np.float32))
+    for batch, in data.DataLoader(data.TensorDataset(x), batch_size=2):
+        batch.add_(1)
+    assert x.tolist() == [[0.0, 0.0]] * 4
+
+
+# -- workers ---------------------------------------------------------------------------------------------------------
+@on_linux
+@pytest.mark.parametrize("workers, batch", [(1, 4), (2, 3), (3, 1), (4, 50)])
+def test_workers_keep_the_order(workers: int, batch: int) -> None:
+    own = listed(data.DataLoader(Squares(20), batch_size=batch))
+    assert listed(data.DataLoader(Squares(20), batch_size=batch, num_workers=workers)) == own
+    assert not multiprocessing.active_children()
+
+
+@on_linux
+def test_workers_take_what_is_collated_otherwise() -> None:
+    def collate(examples: Any) -> Any:
+        return {"x": TorchTensor(np.stack([x for x, _ in examples])), "names": [str(y) for _, y in examples],
+                "array": np.array([y for _, y in examples])}
+    first, last = data.DataLoader(Squares(4), batch_size=2, num_workers=2, collate_fn=collate)
+    assert isinstance(first["x"], TorchTensor) and first["x"].tolist() == [[0.0] * 3, [1.0] * 3]
+    assert last["names"] == ["4", "9"] and isinstance(last["array"], np.ndarray)
+
+
+@on_linux
+def test_workers_call_worker_init_fn_with_their_number() -> None:
+    class Marked(Squares):
+        mark = -1
+
+        def __getitem__(self, index: int) -> Any:
+            return self.mark
+    dataset = Marked(4)
+
+    def begin(number: int) -> None:
+        dataset.mark = number + 10
+    found = data.DataLoader(dataset, batch_size=1, num_workers=2, worker_init_fn=begin)
+    assert [x.item() for x in found] == [10, 11, 10, 11] and dataset.mark == -1
+
+
+@on_linux
+def test_random_numbers_differ_between_workers() -> None:
+    class Drawn(Squares):
+        def __getitem__(self, index: int) -> Any:
+            return float(np.random.rand())
+    found = [x.item() for x in data.DataLoader(Drawn(8), batch_size=1, num_workers=4)]
+    assert len(set(found)) == 8
+
+
+@on_linux
+def test_an_error_in_a_worker_has_its_type_and_traceback() -> None:
+    def fail() -> None:
+        raise KeyError("no such file: five.png")
+    with pytest.raises(KeyError) as raised:
+        list(data.DataLoader(Squares(20, fail), batch_size=2, num_workers=2))
+    text = str(raised.value)
+    assert "in DataLoader worker 0, whose traceback was:" in text and "no such file: five.png" in text
+    assert "in __getitem__" in text and "test_torch_data.py" in text
+    assert not multiprocessing.active_children()
+
+
+@on_linux
+def test_an_error_that_cannot_be_made_of_a_text_is_a_runtime_error() -> None:
+    class Odd(Exception):
+        def __init__(self, a: int, b: int):
+            super().__init__(f"odd {a} {b}")
+
+    def fail() -> None:
+        raise Odd(1, 2)
+    with pytest.raises(RuntimeError, match="odd 1 2"):
+        list(data.DataLoader(Squares(20, fail), batch_size=2, num_workers=2))
+
+
+@on_linux
+def test_a_worker_that_dies_is_an_error() -> None:
+    with pytest.raises(WorkerError) as raised:
+        list(data.DataLoader(Squares(20, lambda: os._exit(3)), batch_size=2, num_workers=2))
+    assert raised.value.given == "worker 0 ended with exit code 3"
+    assert not multiprocessing.active_children()
+
+
+@on_linux
+def test_a_worker_that_is_killed_is_an_error() -> None:
+    with pytest.raises(WorkerError) as raised:
+        list(data.DataLoader(Squares(20, lambda: os.kill(os.getpid(), signal.SIGKILL)), batch_size=2, num_workers=1))
+    assert raised.value.given == "worker 0 ended with exit code -9"
+
+
+@on_linux
+def test_a_batch_that_takes_too_long_is_an_error() -> None:
+    with pytest.raises(WorkerError) as raised:
+        list(data.DataLoader(Squares(4, slow=30.0), batch_size=2, num_workers=1, timeout=0.2))
+    assert raised.value.given == "nothing from worker 0 after 0.2 s"
+    assert not multiprocessing.active_children()
+
+
+@on_linux
+def test_a_loop_that_is_left_early_ends_the_workers() -> None:
+    batches = iter(data.DataLoader(Squares(1000, slow=0.01), batch_size=2, num_workers=3))
+    next(batches)
+    assert len(multiprocessing.active_children()) == 3
+    batches.close()  # type: ignore[attr-defined]
+    assert not multiprocessing.active_children()
+
+
+@on_linux
+def test_long_lists_of_indices_and_large_batches_do_not_block_one_another() -> None:
+    found = data.DataLoader(Squares(60_000), batch_size=20_000, num_workers=1)
+    assert [int(y[-1].item()) for _, y in found] == [19_999 ** 2, 39_999 ** 2, 59_999 ** 2]
+
+
+SCRIPT = """
+import sys, time
+from glassgrad.compat.torch.utils import data
+class Slow(data.Dataset):
+    def __getitem__(self, index):
+        time.sleep(0.05)
+        return index
+    def __len__(self): return 100000
+for batch in data.DataLoader(Slow(), batch_size=2, num_workers=2):
+    import multiprocessing
+    print(*[p.pid for p in multiprocessing.active_children()], flush=True)
+"""
+
+
+def is_running(process: int) -> bool:
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@on_linux
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_their_parent(sign: signal.Signals) -> None:
+    """Ctrl-C reaches all processes of a group; a kill only the parent."""
+    parent = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              start_new_session=True)
+    assert parent.stdout is not None
+    workers = [int(word) for word in parent.stdout.readline().split()]
+    assert len(workers) == 2 and all(is_running(worker) for worker in workers)
+    if sign is signal.SIGINT:
+        os.killpg(parent.pid, sign)
+    else:
+        parent.kill()
+    _, told = parent.communicate(timeout=20)
+    if sign is signal.SIGINT:
+        assert told.count("KeyboardInterrupt") == 1 and parent.returncode != 0
+    until = time.monotonic() + 10
+    while any(is_running(worker) for worker in workers) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(is_running(worker) for worker in workers)
+
+
+def test_numbers_of_workers_that_make_no_sense() -> None:
+    with pytest.raises(InputError) as raised:
+        data.DataLoader([1], num_workers=-1)
+    assert str(raised.value).startswith("""DataLoader cannot have these workers
+  given:    num_workers=-1, timeout=0, prefetch_factor=2
+  expected: 0 workers or more, 0 seconds or more, 1 batch or more ahead
+  fix:      leave them at their defaults""")
+    with pytest.raises(InputError, match="num_workers='many'"):
+        data.DataLoader([1], num_workers="many")
