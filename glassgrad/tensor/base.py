@@ -8,6 +8,7 @@ nor another mixin. Does not know any operation.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
@@ -23,6 +24,7 @@ from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd import no_grad as no_gradient
 from glassgrad.tensor.autograd.leaves import RESET, UnreadGradient, hold
 from glassgrad.tensor.broadcast import number, plain_number, size_from, whole
+from glassgrad.tensor.formulas.arithmetic import as_float, in_accumulator
 from glassgrad.tensor.formulas.bits import reread
 from glassgrad.tensor.memory.disk import on_disk, reread_in_place, stored
 from glassgrad.tensor.memory.file_mapping import of_file
@@ -34,8 +36,9 @@ if TYPE_CHECKING:
 else:
     Self = "Self"        # Python 3.10 has none, and annotations are not evaluated
 
-__all__ = ["Found", "Self", "TensorBase"]
+__all__ = ["Found", "Operand", "Self", "TensorBase"]
 
+Operand = Any            # a tensor, a number, a list or an array: what may stand beside a tensor
 _create = object.__new__
 
 
@@ -363,6 +366,17 @@ class TensorBase:
     def _rebind(self, value: Self) -> Self:
         """x += y: this tensor and its views take the new value (methods/assignment.py)."""
         raise NotImplementedError
+
+    # -- formulas --------------------------------------------------------------------------------------------
+    def _formula(self, formula: Callable[..., UOp], *options: Any) -> Self:
+        """A formula of several ops on floats: float16 and bfloat16 pass through it in float32 and are rounded once."""
+        return self._with(in_accumulator(lambda x: formula(x, *options), as_float(self.uop)))
+
+    def _combined(self, formula: Callable[[Any, Any], UOp], other: Any, swapped: bool = False,
+                  beside: str = "beside a tensor") -> Self:
+        """A formula of this and another operand: a tensor, a number or a list."""
+        x, y = self.uop, self._operand(other, beside)
+        return self._with(formula(y, x) if swapped else formula(x, y), other)
 
     # -- operands --------------------------------------------------------------------------------------------
     def _shared_device(self, other: TensorBase) -> str | None:

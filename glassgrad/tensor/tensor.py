@@ -37,17 +37,13 @@ from glassgrad.tensor.methods.casts import CastMixin
 from glassgrad.tensor.methods.creation import CreationMixin
 from glassgrad.tensor.methods.elementwise import ElementwiseMixin
 from glassgrad.tensor.methods.in_place import InPlaceMixin, in_place_methods
-from glassgrad.tensor.methods.linalg.eigenvalues import EigenvaluesMixin
 from glassgrad.tensor.methods.linalg.factorizations import FactorizationsMixin
 from glassgrad.tensor.methods.linalg.norms import NormsMixin
 from glassgrad.tensor.methods.linalg.products import ProductsMixin
 from glassgrad.tensor.methods.neural.activations import ActivationsMixin
 from glassgrad.tensor.methods.neural.convolution import ConvolutionMixin
-from glassgrad.tensor.methods.neural.distances import DistancesMixin
 from glassgrad.tensor.methods.neural.image_ops import ImageOpsMixin
-from glassgrad.tensor.methods.neural.layer_ops import LayerOpsMixin
 from glassgrad.tensor.methods.neural.losses import LossesMixin
-from glassgrad.tensor.methods.neural.pooling import PoolingMixin
 from glassgrad.tensor.methods.predicates import PredicatesMixin
 from glassgrad.tensor.methods.random import RandomMixin
 from glassgrad.tensor.methods.reduce import ReduceMixin
@@ -67,8 +63,8 @@ __all__ = ["Tensor", "class_of_results"]
 
 
 class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, ElementwiseMixin, InPlaceMixin,
-             EigenvaluesMixin, FactorizationsMixin, NormsMixin, ProductsMixin, ActivationsMixin, ConvolutionMixin,
-             DistancesMixin, ImageOpsMixin, LayerOpsMixin, LossesMixin, PoolingMixin, PredicatesMixin, RandomMixin,
+             FactorizationsMixin, NormsMixin, ProductsMixin, ActivationsMixin, ConvolutionMixin,
+             ImageOpsMixin, LossesMixin, PredicatesMixin, RandomMixin,
              ReduceMixin, SamplingMixin, EinsumMixin, IndexingMixin, JoiningMixin, MovementMixin, ScatterMixin,
              SortingMixin, SpecialFunctionsMixin, StatisticsMixin, TrigonometryMixin, InteropMixin, ShardingMixin,
              TinygradNamesMixin, metaclass=TrainingSwitch):

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError
@@ -44,11 +43,6 @@ class ArithmeticMixin(TensorBase):
         y = self._operand(other, f"beside a tensor in {VERBS[op][1]}")
         y = y if isinstance(y, UOp) else self._number(y, x.dtype, op)
         return self._with(binary(op, y, x) if swapped else binary(op, x, y))
-
-    def _combined(self, formula: Callable[[Any, Any], UOp], other: Any, swapped: bool = False) -> Self:
-        """A formula of this and another operand."""
-        x, y = self.uop, self._operand(other)
-        return self._with(formula(y, x) if swapped else formula(x, y), other)
 
     def __add__(self, other: Any) -> Self: return self._binary(o.ADD, other)
     def __radd__(self, other: Any) -> Self: return self._binary(o.ADD, other, True)

@@ -6,7 +6,6 @@ Integers become float32 where the result is no integer. How they are computed is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import InputError
@@ -16,7 +15,7 @@ from glassgrad.tensor import checks
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas import arithmetic, elementary
-from glassgrad.tensor.formulas.arithmetic import as_float, as_node, both, in_accumulator, where
+from glassgrad.tensor.formulas.arithmetic import as_float, as_node, both, where
 from glassgrad.tensor.formulas.reductions import all_true
 
 __all__ = ["ElementwiseMixin"]
@@ -25,10 +24,6 @@ __all__ = ["ElementwiseMixin"]
 class ElementwiseMixin(TensorBase):
     """Functions of one number."""
     __slots__ = ()
-
-    def _formula(self, formula: Callable[[UOp], UOp]) -> Self:
-        """A formula of several ops on floats: float16 and bfloat16 pass through it in float32 and are rounded once."""
-        return self._with(in_accumulator(formula, as_float(self.uop)))
 
     # -- exponentials and logarithms -------------------------------------------------------------------------
     def exp(self) -> Self:

@@ -9,12 +9,12 @@ from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.tensor import checks, evaluate as running
 from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import Axis, resolve_axis, working_axis
+from glassgrad.tensor.broadcast import resolve_axis, working_axis
 from glassgrad.tensor.formulas import arithmetic, elementary, special
 from glassgrad.tensor.formulas.arithmetic import (add, as_float, as_node, both, broadcast, divide, equal,
                                                   in_accumulator, mul, where)
 from glassgrad.tensor.formulas.movement import cat
-from glassgrad.tensor.formulas.reductions import all_true, nan_mean, nan_sum
+from glassgrad.tensor.formulas.reductions import all_true
 
 __all__ = ["SpecialFunctionsMixin"]
 
@@ -180,26 +180,6 @@ class SpecialFunctionsMixin(TensorBase):
         """
         axis, = checks.spelled("logcumsumexp", spelling, axis=axis)
         return self._with(special.logcumsumexp(self.uop, resolve_axis(axis, self.ndim, "logcumsumexp")))
-
-    def nansum(self, axis: Axis = None, keepdim: bool = False, **spelling: Any) -> Self:
-        """The sum of all that is not NaN.
-
-        >>> Tensor([1.0, float("nan"), 2.0]).nansum().item()
-        3.0
-        """
-        axis, keepdim = checks.spelled("nansum", spelling, axis=axis, keepdim=keepdim)
-        checks.flags("nansum", keepdim=keepdim)
-        return self._with(nan_sum(self.uop, axis, keepdim))
-
-    def nanmean(self, axis: Axis = None, keepdim: bool = False, **spelling: Any) -> Self:
-        """The mean of all that is not NaN.
-
-        >>> Tensor([1.0, float("nan"), 2.0]).nanmean().item()
-        1.5
-        """
-        axis, keepdim = checks.spelled("nanmean", spelling, axis=axis, keepdim=keepdim)
-        checks.flags("nanmean", keepdim=keepdim)
-        return self._with(nan_mean(self.uop, axis, keepdim))
 
     def diff(self, n: int = 1, dim: int = -1, prepend: Self | None = None, append: Self | None = None,
              **spelling: Any) -> Self:
