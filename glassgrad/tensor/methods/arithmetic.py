@@ -1,13 +1,17 @@
 """Operators: + - * / // %, comparisons, bits, and choosing, also by name. In: tensors and numbers. Out: tensors.
 
 `x + y` builds one node. How operands of different types and shapes are combined is in formulas/arithmetic.py.
+
+Integers divided by 0: the number 0 as a divisor is an error; where a tensor's element is 0, `//` and `%` give 0, as in
+NumPy and on every device (whether there is one is known only when kernels run). Floats give inf and NaN.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from glassgrad.base.errors import DTypeError, InputError
+from glassgrad.base.errors import DivisionError, DTypeError, InputError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.ops import Op
@@ -44,6 +48,16 @@ class ArithmeticMixin(TensorBase):
         y = y if isinstance(y, UOp) else self._number(y, x.dtype, op)
         return self._with(binary(op, y, x) if swapped else binary(op, x, y))
 
+    def _divided(self, formula: Callable[[Any, Any], UOp], other: Any, swapped: bool = False) -> Self:
+        """A quotient or remainder."""
+        divisor = self._operand(other)
+        if formula is not arithmetic.divide and not swapped and self.uop.dtype.kind != "f" and \
+                isinstance(divisor, int) and divisor == 0:
+            raise DivisionError("integers cannot be divided by 0", given=f"a divisor of 0 for {self.uop.dtype.name}",
+                                expected="a divisor that is not 0",
+                                fix="check the divisor, or divide as floats, which gives inf and NaN: x.float() // 0")
+        return self._combined(formula, other, swapped)
+
     def __add__(self, other: Any) -> Self: return self._binary(o.ADD, other)
     def __radd__(self, other: Any) -> Self: return self._binary(o.ADD, other, True)
     def __sub__(self, other: Any) -> Self: return self._binary(o.SUB, other)
@@ -52,10 +66,10 @@ class ArithmeticMixin(TensorBase):
     def __rmul__(self, other: Any) -> Self: return self._binary(o.MUL, other, True)
     def __truediv__(self, other: Any) -> Self: return self._combined(arithmetic.divide, other)
     def __rtruediv__(self, other: Any) -> Self: return self._combined(arithmetic.divide, other, True)
-    def __floordiv__(self, other: Any) -> Self: return self._combined(arithmetic.floor_divide, other)
-    def __rfloordiv__(self, other: Any) -> Self: return self._combined(arithmetic.floor_divide, other, True)
-    def __mod__(self, other: Any) -> Self: return self._combined(arithmetic.remainder, other)
-    def __rmod__(self, other: Any) -> Self: return self._combined(arithmetic.remainder, other, True)
+    def __floordiv__(self, other: Any) -> Self: return self._divided(arithmetic.floor_divide, other)
+    def __rfloordiv__(self, other: Any) -> Self: return self._divided(arithmetic.floor_divide, other, True)
+    def __mod__(self, other: Any) -> Self: return self._divided(arithmetic.remainder, other)
+    def __rmod__(self, other: Any) -> Self: return self._divided(arithmetic.remainder, other, True)
     def __and__(self, other: Any) -> Self: return self._binary(o.AND, other)
     def __rand__(self, other: Any) -> Self: return self._binary(o.AND, other, True)
     def __or__(self, other: Any) -> Self: return self._binary(o.OR, other)
@@ -85,8 +99,8 @@ class ArithmeticMixin(TensorBase):
     def __isub__(self, other: Any) -> Self: return self._rebind(self._binary(o.SUB, other))
     def __imul__(self, other: Any) -> Self: return self._rebind(self._binary(o.MUL, other))
     def __itruediv__(self, other: Any) -> Self: return self._rebind(self._combined(arithmetic.divide, other))
-    def __ifloordiv__(self, other: Any) -> Self: return self._rebind(self._combined(arithmetic.floor_divide, other))
-    def __imod__(self, other: Any) -> Self: return self._rebind(self._combined(arithmetic.remainder, other))
+    def __ifloordiv__(self, other: Any) -> Self: return self._rebind(self._divided(arithmetic.floor_divide, other))
+    def __imod__(self, other: Any) -> Self: return self._rebind(self._divided(arithmetic.remainder, other))
     def __iand__(self, other: Any) -> Self: return self._rebind(self._binary(o.AND, other))
     def __ior__(self, other: Any) -> Self: return self._rebind(self._binary(o.OR, other))
     def __ixor__(self, other: Any) -> Self: return self._rebind(self._binary(o.XOR, other))
@@ -229,7 +243,7 @@ class ArithmeticMixin(TensorBase):
         if not isinstance(rounding_mode, (str, type(None))) or rounding_mode not in ways:
             raise DTypeError("there is no such rounding mode", given=repr(rounding_mode),
                              expected='None, "trunc" or "floor"', fix='write rounding_mode="floor"')
-        return self._combined(ways[rounding_mode], other, reverse)
+        return self._divided(ways[rounding_mode], other, reverse)
 
     divide = div
     true_divide = div
@@ -242,7 +256,7 @@ class ArithmeticMixin(TensorBase):
         """
         other, = checks.spelled("idiv", spelling, other=other)
         checks.flags("idiv", reverse=reverse)
-        return self._combined(arithmetic.truncated_divide, other, reverse)
+        return self._divided(arithmetic.truncated_divide, other, reverse)
 
     def floor_divide(self, other: Any) -> Self:
         """x // other.
@@ -250,7 +264,7 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([7, -7]).floor_divide(2).tolist()
         [3, -4]
         """
-        return self._combined(arithmetic.floor_divide, other)
+        return self._divided(arithmetic.floor_divide, other)
 
     def ceildiv(self, other: Any) -> Self:
         """The quotient of integers, rounded up.
@@ -258,7 +272,7 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([7, -7]).ceildiv(2).tolist()
         [4, -3]
         """
-        return self._negative()._combined(arithmetic.floor_divide, other)._negative()
+        return self._negative()._divided(arithmetic.floor_divide, other)._negative()
 
     def mod(self, other: Any = REQUIRED, reverse: bool = False, **spelling: Any) -> Self:
         """The remainder with the sign of the divisor; the same as `x % other`. As exact as `fmod`.
@@ -268,7 +282,7 @@ class ArithmeticMixin(TensorBase):
         """
         other, = checks.spelled("mod", spelling, other=other)
         checks.flags("mod", reverse=reverse)
-        return self._combined(arithmetic.remainder, other, reverse)
+        return self._divided(arithmetic.remainder, other, reverse)
 
     def remainder(self, other: Any) -> Self:
         """x % other.
@@ -276,7 +290,7 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([7, -7]).remainder(3).tolist()
         [1, 2]
         """
-        return self._combined(arithmetic.remainder, other)
+        return self._divided(arithmetic.remainder, other)
 
     def fmod(self, other: Any = REQUIRED, **spelling: Any) -> Self:
         """The remainder with the sign of the dividend, as in C; exact for quotients below 2^46 (float64: 2^104).
@@ -285,7 +299,7 @@ class ArithmeticMixin(TensorBase):
         [1.0, -1.0]
         """
         other, = checks.spelled("fmod", spelling, other=other)
-        return self._combined(arithmetic.truncated_remainder, other)
+        return self._divided(arithmetic.truncated_remainder, other)
 
     def usum(self, *others: Any) -> Self:
         """x plus all the others.

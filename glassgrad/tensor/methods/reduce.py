@@ -1,7 +1,8 @@
 """Many values to one: sums, products, extremes, their indices, running sums. In, out: tensors.
 
-Integers narrower than 32 bits are summed as int32 or uint32, bools as int32 (PyTorch makes all of them int64); floats
-narrower than 32 bits are summed in float32 and rounded at the end.
+Sums and products of integers and bools, running ones too, are int64; those of uint64 are uint64, as int64 does not hold
+them. `dtype` chooses another type: int32 is faster where it holds the result. Floats narrower than 32 bits are summed
+in float32 and rounded at the end.
 """
 
 from __future__ import annotations
@@ -29,20 +30,23 @@ class ReduceMixin(TensorBase):
 
     def _sum_dtype(self, dtype: DType) -> DType:
         """The type that sums and products of elements of this type have. A subclass may say another."""
-        return reductions.sum_dtype(dtype)
+        return dtype if dtype.kind == "f" or dtype is dtypes.uint64 else dtypes.int64
 
     # -- sums ------------------------------------------------------------------------------------------------
     def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, **spelling: Any) -> Self:
-        """The sum over all axes, or over those given.
+        """The sum over all axes, or over those given; of integers and bools in int64 (uint64: in uint64), unless a type
+        is given.
 
         >>> Tensor([[1, 2], [3, 4]]).sum().item(), Tensor([[1, 2], [3, 4]]).sum(axis=0).tolist()
         (10, [4, 6])
+        >>> Tensor([1, 2]).sum().dtype, Tensor([1, 2]).sum(dtype=dtypes.int32).dtype
+        (dtypes.int64, dtypes.int32)
         """
         axis, keepdim, kind = arguments("sum", spelling, axis=axis, keepdim=keepdim, dtype=dtype)
         return self._with(reductions.total(self.uop, axis, keepdim, kind or exact(self._sum_dtype(self.dtype))))
 
     def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None, **spelling: Any) -> Self:
-        """The product over all axes, or over those given.
+        """The product over all axes, or over those given; its type is that of `sum`.
 
         >>> Tensor([[1, 2], [3, 4]]).prod(axis=1).tolist()
         [2, 12]
@@ -123,7 +127,8 @@ class ReduceMixin(TensorBase):
         >>> Tensor([1.0, float("nan"), 2.0]).nansum().item()
         3.0
         """
-        return computed(self, reductions.nan_sum, "nansum", spelling, axis=axis, keepdim=keepdim)
+        axis, keepdim = arguments("nansum", spelling, axis=axis, keepdim=keepdim)
+        return self._with(reductions.nan_sum(self.uop.cast(self._sum_dtype(self.dtype)), axis, keepdim))
 
     def nanmean(self, axis: Axis = None, keepdim: bool = False, **spelling: Any) -> Self:
         """The mean of all that is not NaN.
@@ -206,7 +211,7 @@ class ReduceMixin(TensorBase):
 
     # -- running ---------------------------------------------------------------------------------------------
     def cumsum(self, axis: int = 0, *, dtype: DType | str | None = None, **spelling: Any) -> Self:
-        """The sum of each value and those before it; of the values in another type, if one is given.
+        """The sum of each value and those before it, in the type of `sum`, or in the one given.
 
         >>> Tensor([1, 2, 3]).cumsum().tolist()
         [1, 3, 6]
@@ -214,7 +219,7 @@ class ReduceMixin(TensorBase):
         return self._running(o.ADD, "cumsum", axis, dtype, spelling)
 
     def cumprod(self, axis: int = 0, *, dtype: DType | str | None = None, **spelling: Any) -> Self:
-        """The product of each value and those before it; of the values in another type, if one is given.
+        """The product of each value and those before it, in the type of `sum`, or in the one given.
 
         >>> Tensor([1, 2, 3]).cumprod().tolist()
         [1, 2, 6]
@@ -223,8 +228,7 @@ class ReduceMixin(TensorBase):
 
     def _running(self, op: Op, what: str, axis: int, dtype: DType | str | None, spelling: dict[str, Any]) -> Self:
         axis, kind = arguments(what, spelling, axis=axis, dtype=dtype)
-        x = self.uop.cast(kind or self.dtype)
-        return self._with(reductions.running(op, x, axis, self._sum_dtype(x.dtype)))
+        return self._with(reductions.running(op, self.uop, axis, kind or self._sum_dtype(self.dtype)))
 
     def cummax(self, axis: int = 0, **spelling: Any) -> Found:
         """The largest so far, and where it stands (of equal ones the latest).

@@ -34,7 +34,8 @@ class ProductsMixin(TensorBase):
         ([[19, 22], [43, 50]], 11)
         """
         other, kind = arguments("matmul", spelling, other=other, dtype=dtype)
-        return self._product(other, *arguments("matmul", reverse=reverse), kind)
+        reverse, = arguments("matmul", reverse=reverse)
+        return self._product(other, reverse, kind)
 
     def _product(self, other: Any, reverse: bool = False, dtype: DType | None = None) -> Self:
         other = self._beside(other)

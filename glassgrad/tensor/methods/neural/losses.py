@@ -15,8 +15,7 @@ from glassgrad.tensor.arguments import arguments, computed
 from glassgrad.tensor.base import Operand, Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis
 from glassgrad.tensor.checks import REQUIRED
-from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_node, divide, equal, maximum, mul, square, sub,
-                                                  where)
+from glassgrad.tensor.formulas.arithmetic import absolute, add, as_node, divide, equal, maximum, mul, square, sub, where
 from glassgrad.tensor.formulas.indexing import take
 from glassgrad.tensor.formulas.movement import unsqueeze
 from glassgrad.tensor.formulas.neural import ctc, losses
