@@ -33,7 +33,7 @@ from glassgrad.tensor.memory.sharding import ShardingMixin
 from glassgrad.tensor.memory.storage import applied, is_shared, leave, share, storage_of
 from glassgrad.tensor.methods.arithmetic import ArithmeticMixin
 from glassgrad.tensor.methods.assignment import AssignmentMixin
-from glassgrad.tensor.methods.casts import CastMixin
+from glassgrad.tensor.methods.casts import CastMixin, PredicatesMixin
 from glassgrad.tensor.methods.creation import CreationMixin
 from glassgrad.tensor.methods.elementwise import ElementwiseMixin
 from glassgrad.tensor.methods.in_place import InPlaceMixin, in_place_methods
@@ -44,10 +44,8 @@ from glassgrad.tensor.methods.neural.activations import ActivationsMixin
 from glassgrad.tensor.methods.neural.convolution import ConvolutionMixin
 from glassgrad.tensor.methods.neural.image_ops import ImageOpsMixin
 from glassgrad.tensor.methods.neural.losses import LossesMixin
-from glassgrad.tensor.methods.predicates import PredicatesMixin
 from glassgrad.tensor.methods.random import RandomMixin
 from glassgrad.tensor.methods.reduce import ReduceMixin
-from glassgrad.tensor.methods.sampling import SamplingMixin
 from glassgrad.tensor.methods.shape.einsum import EinsumMixin
 from glassgrad.tensor.methods.shape.indexing import IndexingMixin
 from glassgrad.tensor.methods.shape.joining import JoiningMixin
@@ -65,7 +63,7 @@ __all__ = ["Tensor", "class_of_results"]
 class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, ElementwiseMixin, InPlaceMixin,
              FactorizationsMixin, NormsMixin, ProductsMixin, ActivationsMixin, ConvolutionMixin,
              ImageOpsMixin, LossesMixin, PredicatesMixin, RandomMixin,
-             ReduceMixin, SamplingMixin, EinsumMixin, IndexingMixin, JoiningMixin, MovementMixin, ScatterMixin,
+             ReduceMixin, EinsumMixin, IndexingMixin, JoiningMixin, MovementMixin, ScatterMixin,
              SortingMixin, SpecialFunctionsMixin, StatisticsMixin, TrigonometryMixin, InteropMixin, ShardingMixin,
              TinygradNamesMixin, metaclass=TrainingSwitch):
     """A block of numbers of one type, computed when needed.
