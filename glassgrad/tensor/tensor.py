@@ -55,6 +55,7 @@ from glassgrad.tensor.methods.sorting import SortingMixin
 from glassgrad.tensor.methods.special_functions import SpecialFunctionsMixin
 from glassgrad.tensor.methods.statistics import StatisticsMixin
 from glassgrad.tensor.methods.trigonometry import TrigonometryMixin
+from glassgrad.tensor.printing import as_text
 from glassgrad.tensor.tinygrad_names import TinygradNamesMixin
 
 __all__ = ["Tensor", "class_of_results"]
@@ -202,10 +203,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         """
         return self.shape if dim is None else self.shape[resolve_axis(dim, self.ndim, "size")]
 
-    def __repr__(self) -> str:
-        import numpy  # whoever looks at values can wait for it
-        body = numpy.array2string(self.numpy(), separator=", ", prefix="Tensor(", threshold=1000, edgeitems=3)
-        return f"Tensor({body}, dtype={self.dtype.name}, device={self.device})"
+    def __repr__(self) -> str: return as_text(self)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec and self.numel() == 1 else format(repr(self), spec)
