@@ -23,16 +23,17 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.broadcast import broadcast_shape, shape_from, whole
 
 __all__ = ["KINDS", "REQUIRED", "SPELLINGS", "broadcast_to", "broadcast_together", "callables", "cannot_take",
-           "checked", "choice", "dtype_or_none", "fit_together", "flags", "integer", "integer_or_none", "integers_in",
-           "items", "mappings", "number", "number_or_none", "numbers_in", "options", "paths", "readable", "several",
-           "sizes", "spelled", "strings", "tensor_list", "tensors", "tensors_or_none", "two_axes"]
+           "checked", "choice", "dtype_or_none", "fit_together", "index_fits", "integer_index", "flags", "integer",
+           "integer_or_none", "integers_in", "items", "mappings", "number", "number_or_none", "numbers_in", "options",
+           "paths", "readable", "several", "sizes", "spelled", "strings", "tensor_list", "tensors", "tensors_or_none",
+           "two_axes"]
 
 
 class _Required:
@@ -180,6 +181,21 @@ def two_axes(what: str, *shapes: tuple[Any, ...]) -> None:
         if len(shape) < 2:
             raise ShapeError(f"{what} needs a matrix", given=f"shape {shape}", expected="at least 2 axes",
                              fix="reshape it first")
+
+
+def integer_index(what: str, index: TensorBase) -> None:
+    """A tensor that counts elements along an axis."""
+    if index.dtype.kind not in "iu":
+        raise DTypeError(f"{what} needs an index of integers", given=f"an index of {index.dtype.name}",
+                         expected="an integer tensor", fix="cast it first: index.int()")
+
+
+def index_fits(x: TensorBase, index: TensorBase, axis: int, dim: int) -> None:
+    """An index with as many axes as a tensor, none of them longer except along one."""
+    if index.ndim != x.ndim or any(i > n for a, (i, n) in enumerate(zip(index.shape, x.shape)) if a != axis):
+        raise ShapeError("the index does not fit the tensor", given=f"index {index.shape} for {x.shape}, dim={dim}",
+                         expected="as many axes, and sizes that are not larger except along dim",
+                         fix="check the shapes")
 
 
 def fit_together(what: str, nodes: Sequence[UOp], axis: int) -> None:

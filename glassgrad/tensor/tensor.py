@@ -1,7 +1,7 @@
-"""The tensor. In: values. Out: more of them, once somebody looks.
+"""The tensor. In: values. Out: more of them, once they are read.
 
 Arithmetic builds graph nodes and runs nothing; reading (`numpy`, `item`, `tolist`, `print`) or `realize` runs them. The
-methods are in the rooms this class stands on, one theme each; here are running, reading and gradients.
+methods are in the mixins that this class inherits from, one theme each; here are running, reading and gradients.
 """
 
 from __future__ import annotations
@@ -250,8 +250,8 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
     def backward(self, gradient: Tensor | None = None, retain_graph: bool = False,
                  create_graph: bool = False) -> Self:
         """Fill `grad` of every leaf this value depends on: tensors that were made, not computed, and those whose
-        `requires_grad` is True. A second call adds to `grad`; reset it with `x.grad = None`. Leaves that did not ask
-        (`requires_grad` is None) are reset together: data that nobody looks at must not collect every step's graph.
+        `requires_grad` is True. A second call adds to `grad`; reset it with `x.grad = None`. Leaves of which
+        it is None are reset together: data whose gradient is never read must not collect every step's graph.
         There is no graph to retain or to free: it is the lazy expression itself, so call this as often as you like,
         whatever `retain_graph` says; and gradients are expressions too, whatever `create_graph` says.
 

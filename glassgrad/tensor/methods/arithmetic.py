@@ -112,7 +112,7 @@ class ArithmeticMixin(TensorBase):
     __hash__ = object.__hash__   # by identity: == is elementwise
 
     def ufix(self, x: Any) -> Self:
-        """What may stand beside this tensor as a tensor: a number (which takes this type), a list, or a tensor.
+        """What may be used beside this tensor, as a tensor: a number (which takes this type), a list, or a tensor.
 
         >>> Tensor([1.5]).ufix(2).dtype
         dtypes.float32
@@ -154,7 +154,7 @@ class ArithmeticMixin(TensorBase):
     absolute = abs
 
     def bitwise_not(self) -> Self:
-        """Every bit turned over; the opposite of truth values.
+        """Every bit inverted; the opposite of truth values.
 
         >>> (~Tensor([True, False])).tolist(), (~Tensor([0, 5])).tolist()
         ([False, True], [-1, -6])
@@ -175,7 +175,7 @@ class ArithmeticMixin(TensorBase):
     # -- operators by name -----------------------------------------------------------------------------------
     def _named(self, what: str, operation: Op | Callable[..., UOp], other: Any, reverse: bool,
                spelling: dict[str, Any]) -> Self:
-        """A method that stands for an operator."""
+        """An operator by its name."""
         if spelling or other is REQUIRED:
             other, = checks.spelled(what, spelling, other=other)
         if reverse is not False:

@@ -165,7 +165,7 @@ class PredicatesMixin(TensorBase):
         return self.shape == other.shape
 
     def is_contiguous(self) -> bool:
-        """True: values are handed out row by row, whatever order they were computed in.
+        """True: values are read row by row, whatever order they were computed in.
 
         >>> Tensor([[1, 2]]).T.is_contiguous()
         True

@@ -231,7 +231,7 @@ class ReduceMixin(TensorBase):
         return self._with(reductions.running(op, self.uop, axis, kind or self._sum_dtype(self.dtype)))
 
     def cummax(self, axis: int = 0, **spelling: Any) -> Found:
-        """The largest so far, and where it stands (of equal ones the latest).
+        """The largest so far, and its index (of equal ones the latest).
 
         >>> [t.tolist() for t in Tensor([1, 3, 2]).cummax()]
         [[1, 3, 3], [0, 1, 1]]
@@ -240,7 +240,7 @@ class ReduceMixin(TensorBase):
         return Found(*map(self._with, reductions.running_extreme(o.MAX, self.uop, axis)))
 
     def cummin(self, axis: int = 0, **spelling: Any) -> Found:
-        """The smallest so far, and where it stands (of equal ones the latest).
+        """The smallest so far, and its index (of equal ones the latest).
 
         >>> [t.tolist() for t in Tensor([3, 1, 2]).cummin()]
         [[3, 1, 1], [0, 1, 1]]

@@ -37,7 +37,7 @@ class SortingMixin(TensorBase):
 
     # -- order -----------------------------------------------------------------------------------------------
     def argsort(self, dim: int = -1, descending: bool = False, stable: bool = True, **spelling: Any) -> Self:
-        """The places that put an axis in order; equal values keep theirs, whatever `stable` says.
+        """The indices that put an axis in order; equal values keep theirs, whatever `stable` says.
 
         >>> Tensor([3, 1, 2]).argsort().tolist(), Tensor([3, 1, 2]).argsort(descending=True).tolist()
         ([1, 2, 0], [0, 2, 1])
@@ -46,7 +46,7 @@ class SortingMixin(TensorBase):
         return self._with(argsort(self.uop, resolve_axis(dim, self.ndim, "argsort"), descending))
 
     def sort(self, dim: int = -1, descending: bool = False, stable: bool = True, **spelling: Any) -> Found:
-        """An axis in order, and the places its values came from; equal values keep theirs, whatever `stable` says.
+        """An axis in order, and the indices its values came from; equal values keep theirs, whatever `stable` says.
 
         >>> [t.tolist() for t in Tensor([3, 1, 2]).sort()]
         [[1, 2, 3], [1, 2, 0]]
@@ -63,7 +63,7 @@ class SortingMixin(TensorBase):
         return self._with(sort(self.uop, resolve_axis(0, self.ndim, "msort"))[0])
 
     def topk(self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True, **spelling: Any) -> Found:
-        """The k largest (or smallest) values along an axis, in order, and their places.
+        """The k largest (or smallest) values along an axis, in order, and their indices.
 
         >>> [t.tolist() for t in Tensor([3, 1, 2]).topk(2)]
         [[3, 2], [0, 2]]
@@ -81,7 +81,7 @@ class SortingMixin(TensorBase):
         return self._found(*topk(x, k, axis, largest, order.SHORT))
 
     def kthvalue(self, k: int, dim: int = -1, keepdim: bool = False, **spelling: Any) -> Found:
-        """The k-th smallest value along an axis (1 is the smallest), and its place.
+        """The k-th smallest value along an axis (1 is the smallest), and its index.
 
         >>> [t.item() for t in Tensor([3, 1, 2]).kthvalue(2)]
         [2, 2]
@@ -203,7 +203,7 @@ class SortingMixin(TensorBase):
         return true_indices(mask, checks.integer(what, size=size))
 
     def nonzero(self, size: int | None = None, fill_value: int = 0, as_tuple: bool = False) -> Any:
-        """The places of all values that are not zero, one row each; with `size`, exactly that many rows, the missing
+        """The indices of all values that are not zero, one row each; with `size`, exactly that many rows, the missing
         ones `fill_value`, and nothing is computed yet.
 
         >>> Tensor([[0, 5], [7, 0]]).nonzero().tolist()
@@ -225,7 +225,7 @@ class SortingMixin(TensorBase):
         return columns[::-1] or [full((flat.shape[0], 0), 0, dtypes.int32)]
 
     def argwhere(self) -> Self:
-        """The places of all values that are not zero, one row each.
+        """The indices of all values that are not zero, one row each.
 
         >>> Tensor([0, 5, 7]).argwhere().tolist()
         [[1], [2]]
@@ -265,9 +265,9 @@ class SortingMixin(TensorBase):
         if not count:
             nothing = full((0,), 0, dtypes.int32)
             return self._wanted_of((self.uop.reshape((0,)), nothing, nothing), return_inverse, return_counts)
-        values, places = map(self._stored, sort(flatten(self.uop), 0))
+        values, indices = map(self._stored, sort(flatten(self.uop), 0))
         heads, group, counts = self._runs(values)
-        inverse = UOp(o.SCATTER, dtypes.int32, (full((count,), 0, dtypes.int32), places, group), Scatter("set"))
+        inverse = UOp(o.SCATTER, dtypes.int32, (full((count,), 0, dtypes.int32), indices, group), Scatter("set"))
         found = take(values, 0, heads), inverse.reshape(self.shape), counts
         return self._wanted_of(found, return_inverse, return_counts)
 

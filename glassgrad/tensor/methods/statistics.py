@@ -27,7 +27,7 @@ class StatisticsMixin(TensorBase):
     __slots__ = ()
 
     def mode(self, dim: int = -1, keepdim: bool = False, **spelling: Any) -> Found:
-        """The most frequent value along an axis (of equally frequent ones the smallest), and its last place.
+        """The most frequent value along an axis (of equally frequent ones the smallest), and its last index.
 
         >>> [t.tolist() for t in Tensor([1, 3, 3, 2]).mode()]
         [3, 2]
@@ -85,7 +85,7 @@ class StatisticsMixin(TensorBase):
         return statistics.trapezoids(self.uop, positions, dx, axis), axis
 
     def trapezoid(self, x: Self | None = None, *, dx: float = 1.0, dim: int = -1, **spelling: Any) -> Self:
-        """The integral along an axis by straight lines between values, which are dx apart, or at places x.
+        """The integral along an axis by straight lines between values, which are dx apart, or at positions x.
 
         >>> Tensor([1.0, 2.0, 4.0]).trapezoid().item()
         4.5

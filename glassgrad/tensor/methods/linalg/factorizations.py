@@ -153,7 +153,7 @@ class FactorizationsMixin(TensorBase):
         return self._with(first), self._with(below)
 
     def svd(self, full_matrices: bool = True) -> tuple[Self, Self, Self]:
-        """U, S and V with U @ diag(S) @ V equal to this; S descends, U's columns and V's rows have length 1 and stand
+        """U, S and V with U @ diag(S) @ V equal to this; S descends, U's columns and V's rows have length 1 and are
         at right angles. `full_matrices` makes U and V square; the vectors it adds have no gradient.
 
         >>> Tensor([[3.0, 0.0], [0.0, 4.0]]).svd()[1].tolist()

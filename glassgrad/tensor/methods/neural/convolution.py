@@ -56,7 +56,7 @@ class ConvolutionMixin(TensorBase):
     def avg_pool2d(self, kernel_size: Sizes = (2, 2), stride: Any = None, dilation: Sizes = 1, padding: Any = 0,
                    ceil_mode: bool = False, count_include_pad: bool = True,
                    divisor_override: int | None = None) -> Self:
-        """The mean of each window; without `stride` the windows stand side by side. `divisor_override` is divided by
+        """The mean of each window; without `stride` the windows are side by side. `divisor_override` is divided by
         in the place of the number of elements.
 
         >>> Tensor.arange(16).reshape(1, 1, 4, 4).avg_pool2d().tolist()
@@ -72,7 +72,7 @@ class ConvolutionMixin(TensorBase):
 
     def max_pool2d(self, kernel_size: Sizes = (2, 2), stride: Any = None, dilation: Sizes = 1, padding: Any = 0,
                    ceil_mode: bool = False, return_indices: bool = False) -> Any:
-        """The largest value of each window; without `stride` the windows stand side by side. `return_indices` gives
+        """The largest value of each window; without `stride` the windows are side by side. `return_indices` gives
         also where each was found, counted over the flattened space axes.
 
         >>> Tensor.arange(16).reshape(1, 1, 4, 4).max_pool2d().tolist()

@@ -79,7 +79,7 @@ class ImageOpsMixin(TensorBase):
     # -- put together again ----------------------------------------------------------------------------------
     def fold(self, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0,
              stride: Sizes = 1) -> Self:
-        """The sum of windows (batch, channels x kernel, windows) where they stood: the adjoint of taking them.
+        """The sum of windows (batch, channels x kernel, windows) where they were: the adjoint of taking them.
 
         >>> Tensor.ones(1, 4, 1).fold(2, 2).tolist()
         [[[[1.0, 1.0], [1.0, 1.0]]]]
@@ -120,7 +120,7 @@ class ImageOpsMixin(TensorBase):
 
     def grid_sample(self, grid: Self, mode: str = "bilinear", padding_mode: str = "zeros",
                     align_corners: bool = False) -> Self:
-        """The picture's values at the places of a grid (batch, height, width, 2): x and y, from -1 to 1.
+        """The image's values at the points of a grid (batch, height, width, 2): x and y, from -1 to 1.
 
         >>> Tensor([[[[1.0, 2.0]]]]).grid_sample(Tensor([[[[-0.5, 0.0], [0.5, 0.0]]]])).tolist()
         [[[[1.0, 2.0]]]]
@@ -139,7 +139,7 @@ class ImageOpsMixin(TensorBase):
     def interpolate(self, size: Sizes | None = None, mode: str = "linear", align_corners: bool = False,
                     scale_factor: float | Sequence[float] | None = None) -> Self:
         """The last axes resized: "linear" (also "bilinear", "trilinear"), "bicubic", "nearest", "nearest-exact" or
-        "area". `align_corners` lets the first and last elements stay where they are. With `scale_factor`, places are
+        "area". `align_corners` lets the first and last elements stay where they are. With `scale_factor`, positions are
         counted by the factor itself, also where it does not give whole sizes, as in PyTorch.
 
         >>> Tensor([[[1.0, 3.0]]]).interpolate((4,)).tolist()

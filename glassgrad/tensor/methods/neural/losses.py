@@ -342,7 +342,7 @@ class LossesMixin(TensorBase):
         return self._with(reduced(found.reshape(()) if alone else found, reduction), targets)
 
     def _cut_labels(self, labels: UOp, sizes: list[int]) -> UOp:
-        """Labels that stand one after another, cut at their lengths: (batch, longest)."""
+        """Labels that come one after another, cut at their lengths: (batch, longest)."""
         count, longest = labels.shape[0], max(sizes, default=0)
         if sum(sizes) > count:
             raise InputError("ctc_loss has too few labels for these target_lengths",
