@@ -9,9 +9,9 @@
 from importlib import import_module
 from typing import Any
 
-from glassgrad.base.errors import (AxisError, Bug, DeviceError, DTypeError, DTypeNameError, FormatError, GlassgradError,
-                                   GradientError, IndexKindError, IndexRangeError, IndexShapeError, InputError,
-                                   JitError, MemoryLimitError, ModeError, NoAxesError, ShapeError)
+from glassgrad.base.errors import (AxisError, Bug, DeviceError, DivisionError, DTypeError, DTypeNameError, FormatError,
+                                   GlassgradError, GradientError, IndexKindError, IndexRangeError, IndexShapeError,
+                                   InputError, JitError, MemoryLimitError, ModeError, NoAxesError, ShapeError)
 from glassgrad.base.settings import Context
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.symbolic import Variable
@@ -25,8 +25,8 @@ __version__ = "0.1.0"
 __all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "Variable", "TinyJit", "jit", "nn",
            "optim", "Function", "custom_gradient", "c_kernel", "checkpoint", "grad", "no_grad", "value_and_grad",
            "jvp", "vmap", "GlassgradError", "ShapeError", "NoAxesError", "DTypeError", "AxisError", "DeviceError",
-           "GradientError", "InputError", "ModeError", "IndexKindError", "IndexShapeError", "IndexRangeError",
-           "DTypeNameError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
+           "GradientError", "InputError", "ModeError", "DivisionError", "IndexKindError", "IndexShapeError",
+           "IndexRangeError", "DTypeNameError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
 
 # Loaded when they are first asked for, so that `import glassgrad` stays quick.
 _TRANSFORMS = ("checkpoint", "grad", "jvp", "value_and_grad", "vmap")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from glassgrad.base.source_lines import user_line
 
 __all__ = ["GlassgradError", "ShapeError", "NoAxesError", "DTypeError", "AxisError", "DeviceError", "GradientError",
-           "InputError", "ModeError", "IndexKindError", "IndexShapeError", "IndexRangeError", "DTypeNameError",
-           "MemoryLimitError", "FormatError", "JitError", "Bug"]
+           "InputError", "ModeError", "DivisionError", "IndexKindError", "IndexShapeError", "IndexRangeError",
+           "DTypeNameError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
 
 
 class GlassgradError(RuntimeError):
@@ -73,6 +73,10 @@ class InputError(GlassgradError, TypeError, ValueError):
 
 class ModeError(InputError, NotImplementedError):
     """A way of doing something, by a name that there is not. NotImplementedError too, as PyTorch and tinygrad say."""
+
+
+class DivisionError(InputError, ZeroDivisionError):
+    """Integers divided by 0. A ZeroDivisionError too, as for Python's integers."""
 
 
 class IndexKindError(InputError, IndexError):

@@ -1,7 +1,7 @@
-"""The lazy tensor: sugar that builds graph nodes; nothing runs until a value is read.
+"""The lazy tensor: methods that build graph nodes; nothing runs until a value is read.
 
-`tensor` has the class. Its methods are in rooms by theme, each of which adds to the class of the one before; the table
-in docs/architecture.md has them in that order. How things are computed, on nodes, is in `formulas`. The other rooms are
-what all of these stand on: how operands meet (`meeting`), the door to the engine (`running`), values from and to Python
-(`host`), who gets a gradient (`leaves`), which argument was wrong (`mistakes`).
+`tensor` has the class. Its methods are mixins by theme in `methods`, all on one base (`base`); how things are computed,
+on nodes, is in `formulas`. What these share: operands brought to one type and shape (`broadcast`), arguments checked
+(`arguments`, `checks`), values computed by the engine (`evaluate`), text (`printing`), memory (`memory`) and gradients
+(`autograd`).
 """

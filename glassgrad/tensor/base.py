@@ -8,6 +8,7 @@ nor another mixin. Does not know any operation.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
@@ -23,6 +24,7 @@ from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd import no_grad as no_gradient
 from glassgrad.tensor.autograd.leaves import RESET, UnreadGradient, hold
 from glassgrad.tensor.broadcast import number, plain_number, size_from, whole
+from glassgrad.tensor.formulas.arithmetic import as_float, in_accumulator
 from glassgrad.tensor.formulas.bits import reread
 from glassgrad.tensor.memory.disk import on_disk, reread_in_place, stored
 from glassgrad.tensor.memory.file_mapping import of_file
@@ -34,8 +36,9 @@ if TYPE_CHECKING:
 else:
     Self = "Self"        # Python 3.10 has none, and annotations are not evaluated
 
-__all__ = ["Found", "Self", "TensorBase"]
+__all__ = ["Found", "Operand", "Self", "TensorBase"]
 
+Operand = Any            # a tensor, a number, a list or an array: what may be used beside a tensor
 _create = object.__new__
 
 
@@ -54,13 +57,13 @@ def _as_bool(value: Any) -> bool:
 
 
 class TensorBase:
-    """State and identity of a tensor: which node it stands for, its gradient, and whether it wants one."""
+    """State and identity of a tensor: which node it is a name for, its gradient, and whether it wants one."""
     __slots__ = ("uop", "_grad", "_requires_grad", "_device", "_storage", "_steps", "__weakref__")
 
     uop: UOp
     _grad: Any               # a tensor, None, RESET, or an UnreadGradient
     _requires_grad: bool | None
-    _device: str | None      # where constants are to live; what has memory knows for itself
+    _device: str | None      # where constants are to live; a node in memory has its own
     _storage: TensorStorage | None         # what it shares with its views; unset until it is viewed
     _steps: tuple[Step, ...]         # the movement ops from the storage's whole value to this tensor's
 
@@ -128,7 +131,7 @@ class TensorBase:
 
     @classmethod
     def _of_node(cls, uop: UOp) -> Self:
-        """A tensor that stands for a node."""
+        """A tensor of a node."""
         made = _create(cls)
         made.uop, made._grad, made._requires_grad, made._device = uop, None, None, None
         if uop.op is o.BUFFER:
@@ -139,7 +142,7 @@ class TensorBase:
 
     @classmethod
     def _of_result(cls, uop: UOp, leaves: list[Any]) -> Self:
-        """The only tensor that stands for a BUFFER; `leaves` is the list of the node's leaves. The jit's replays make
+        """The only tensor of a BUFFER; `leaves` is the list of the node's leaves. The jit's replays make
         their results by this, in one call."""
         made = _create(cls)
         made.uop, made._grad, made._requires_grad, made._device = uop, None, None, None
@@ -198,7 +201,7 @@ class TensorBase:
 
     @property
     def lazydata(self) -> UOp:
-        """The graph node this tensor stands for; the older name of `uop`.
+        """The graph node of this tensor; the older name of `uop`.
 
         >>> (Tensor([1]) + 1).lazydata.op
         Ops.ADD
@@ -206,7 +209,7 @@ class TensorBase:
         return self.uop
 
     def dim(self) -> int:
-        """The number of axes, as PyTorch asks for it.
+        """The number of axes, by PyTorch's name.
 
         >>> Tensor.zeros(2, 3).dim()
         2
@@ -299,7 +302,7 @@ class TensorBase:
         self.requires_grad = requires_grad
         return self
 
-    # -- types and places ------------------------------------------------------------------------------------
+    # -- types and devices -----------------------------------------------------------------------------------
     def cast(self, dtype: DType | str) -> Self:
         """The same values in another element type.
 
@@ -364,6 +367,17 @@ class TensorBase:
         """x += y: this tensor and its views take the new value (methods/assignment.py)."""
         raise NotImplementedError
 
+    # -- formulas --------------------------------------------------------------------------------------------
+    def _formula(self, formula: Callable[..., UOp], *options: Any) -> Self:
+        """A formula of several ops on floats: float16 and bfloat16 pass through it in float32 and are rounded once."""
+        return self._with(in_accumulator(lambda x: formula(x, *options), as_float(self.uop)))
+
+    def _combined(self, formula: Callable[[Any, Any], UOp], other: Any, swapped: bool = False,
+                  beside: str = "beside a tensor") -> Self:
+        """A formula of this and another operand: a tensor, a number or a list."""
+        x, y = self.uop, self._operand(other, beside)
+        return self._with(formula(y, x) if swapped else formula(x, y), other)
+
     # -- operands --------------------------------------------------------------------------------------------
     def _shared_device(self, other: TensorBase) -> str | None:
         """The device of two tensors, where at least one of them was made for one."""
@@ -388,7 +402,7 @@ class TensorBase:
 
     def _operand(self, value: Any, beside: str = "beside a tensor") -> Any:
         """What the user wrote next to this tensor, for a formula: the node of a tensor, list or array; a Python number
-        stays one, and takes the type of the node that it meets."""
+        stays one, and takes the type of the node beside it."""
         if isinstance(value, TensorBase):
             if value._device is not self._device:
                 self._shared_device(value)

@@ -1,7 +1,7 @@
-"""How operands meet: one dtype, one shape. In: UOps and plain Python numbers. Out: UOps that an op accepts.
+"""Broadcasting and type promotion: one dtype, one shape. In: UOps and Python numbers. Out: UOps that an op takes.
 
-Python numbers are weak: they take the tensor's type, and only change its kind (int + 1.5 is a float). Two tensors meet
-at the narrowest type that holds both. Shapes align at the right; axes of size 1 repeat.
+Python numbers are weak: they take the tensor's type, and only change its kind (int + 1.5 is a float). Two tensors are
+promoted to the narrowest type that holds both. Shapes align at the right; axes of size 1 repeat.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WRAPPING = frozenset({o.ADD, o.SUB, o.MUL, o.AND, o.OR, o.XOR})   # right modul
 
 
 def broadcast_shape(a: Shape, b: Shape, op: Op = o.ADD) -> Shape:
-    """The shape two shapes meet at.
+    """The shape that two shapes broadcast to.
 
     >>> broadcast_shape((3, 1), (4,))
     (3, 4)
@@ -113,7 +113,7 @@ def plain_number(value: Any, beside: str, expected: str = "a Tensor or a number"
 
 
 def meet(x: UOp, y: UOp, op: Op = o.ADD) -> tuple[UOp, UOp]:
-    """Two operands brought to one dtype and one shape (a shape of () is left alone: it meets any)."""
+    """Two operands brought to one dtype and one shape (a shape of () is left alone: it broadcasts to any)."""
     if x.dtype is not y.dtype:
         dtype = promote(x.dtype, y.dtype)
         x, y = x.cast(dtype), y.cast(dtype)

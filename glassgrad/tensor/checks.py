@@ -1,10 +1,10 @@
-"""Arguments checked where the user hands them in. In: what the user wrote. Out: plain values, or an InputError.
+"""Arguments checked where the user passes them in. In: what the user wrote. Out: plain values, or an InputError.
 
-A method calls these helpers on its first lines, so a wrong argument is named in the user's words before anything is
-computed with it: given / expected / fix. Nothing is wrapped: tracebacks, `help()` and profilers show the method itself.
+A wrong argument is named in the user's words before anything is computed with it: given / expected / fix. Nothing is
+wrapped: tracebacks, `help()` and profilers show the method itself. Most methods are checked by their annotations (see
+`arguments.py`); others call a helper on their first lines:
 
-    def topk(self, k, dim=-1, ...):
-        k = checks.integer("topk", k=k)
+    k = checks.integer("topk", k=k)
 
 Each helper takes the method's name, then arguments by their names. What an axis, a shape or a number beside a tensor
 may be is checked in `broadcast.py`, which has to read it anyway.
@@ -20,19 +20,20 @@ from __future__ import annotations
 
 import numbers
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.broadcast import broadcast_shape, shape_from, whole
 
-__all__ = ["REQUIRED", "SPELLINGS", "broadcast_to", "broadcast_together", "callables", "cannot_take", "choice",
-           "dtype_or_none", "fit_together", "flags", "integer", "integer_or_none", "integers_in", "items", "mappings",
-           "number", "number_or_none", "numbers_in", "options", "paths", "readable", "several", "sizes", "spelled",
-           "strings", "tensor_list", "tensors", "tensors_or_none", "two_axes"]
+__all__ = ["KINDS", "REQUIRED", "SPELLINGS", "broadcast_to", "broadcast_together", "callables", "cannot_take",
+           "checked", "choice", "dtype_or_none", "fit_together", "index_fits", "integer_index", "flags", "integer",
+           "integer_or_none", "integers_in", "items", "mappings", "number", "number_or_none", "numbers_in", "options",
+           "paths", "readable", "several", "sizes", "spelled", "strings", "tensor_list", "tensors", "tensors_or_none",
+           "two_axes"]
 
 
 class _Required:
@@ -57,108 +58,98 @@ def _shown(value: Any) -> str:
     return text if len(text) < 60 else text[:57] + "..."
 
 
-# -- tensors -------------------------------------------------------------------------------------------------
-def tensors(what: str, **given: Any) -> None:
-    """Arguments that must be tensors."""
-    for name, value in given.items():
-        if not isinstance(value, TensorBase):
-            raise cannot_take(what, name, value, "a Tensor")
-
-
-def tensors_or_none(what: str, **given: Any) -> None:
-    """Arguments that must be tensors, where they are given."""
-    for name, value in given.items():
-        if value is not None and not isinstance(value, TensorBase):
-            raise cannot_take(what, name, value, "a Tensor or None")
-
-
-def tensor_list(what: str, **given: Any) -> list[Any]:
-    """A list of tensors."""
-    (name, value), = given.items()
-    found = items(what, **given)
-    if not all(isinstance(item, TensorBase) for item in found):
-        raise cannot_take(what, name, value, "a list of Tensors")
-    return found
-
-
-# -- numbers -------------------------------------------------------------------------------------------------
-def integer(what: str, **given: Any) -> int:
-    """An integer: Python's, NumPy's, or a tensor of one."""
-    (name, value), = given.items()
-    found = whole(value)
-    if found is None:
-        raise cannot_take(what, name, value, "an integer")
-    return found
-
-
-def integer_or_none(what: str, **given: Any) -> int | None:
-    """An integer, where it is given."""
-    (name, value), = given.items()
-    found = None if value is None else whole(value)
-    if found is None and value is not None:
-        raise cannot_take(what, name, value, "an integer or None")
-    return found
-
-
-def integers_in(what: str, **given: Any) -> tuple[int, ...]:
-    """A list of integers."""
-    (name, value), = given.items()
-    found = tuple(whole(item) for item in value) if isinstance(value, (list, tuple, range)) else (None,)
-    if None in found:
-        raise cannot_take(what, name, value, "a list of integers")
-    return found  # type: ignore[return-value]
-
-
-def number(what: str, **given: Any) -> Any:
-    """A number: Python's, NumPy's, or a tensor of one element."""
-    (name, value), = given.items()
+# -- kinds of arguments --------------------------------------------------------------------------------------
+def _number(value: Any) -> Any:
     if type(value) in (int, float, bool):
         return value
     if isinstance(value, TensorBase) and value.uop.size == 1:
         return value.item()                              # type: ignore[attr-defined]
-    if not isinstance(value, numbers.Real):
-        raise cannot_take(what, name, value, "a number")
-    return float(value)
+    return float(value) if isinstance(value, numbers.Real) else None
 
 
-def number_or_none(what: str, **given: Any) -> Any:
-    """A number, where it is given."""
-    (name, value), = given.items()
-    if value is None:
+def _flag(value: Any) -> bool | None:
+    if value is True or value is False:
+        return value
+    return None if whole(value) is None and type(value).__name__ != "bool" else bool(value)
+
+
+def _instance(*kinds: type) -> Callable[[Any], Any]:
+    return lambda value: value if isinstance(value, kinds) else None
+
+
+def _integers(value: Any) -> tuple[int, ...] | None:
+    found = tuple(whole(item) for item in value) if isinstance(value, (list, tuple, range)) else (None,)
+    return None if None in found else found  # type: ignore[return-value]
+
+
+def _numbers(value: Any) -> tuple[float, ...] | None:
+    rows = isinstance(value, (list, tuple)) and value and all(isinstance(item, numbers.Real) for item in value)
+    return tuple(value) if rows else None
+
+
+def _items(value: Any) -> list[Any] | None:
+    single = isinstance(value, (str, bytes, type, dict, TensorBase)) or not hasattr(value, "__iter__")
+    return None if single else list(value)
+
+
+def _tensors(value: Any) -> list[Any] | None:
+    found = _items(value)
+    return found if found is not None and all(isinstance(item, TensorBase) for item in found) else None
+
+
+# a kind, named as annotations name it: in words, and the plain value of an argument, or None where it is something else
+KINDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "int": ("an integer", whole),
+    "float": ("a number", _number),
+    "bool": ("True or False", _flag),
+    "str": ("a string", _instance(str)),
+    "Self": ("a Tensor", _instance(TensorBase)),
+    "Callable": ("a function", lambda value: value if callable(value) else None),
+    "PathLike": ("a path", _instance(str, os.PathLike)),
+    "Mapping": ("a dict", _instance(Mapping)),
+    "list": ("a list", _items),
+    "list[Tensor]": ("a list of Tensors", _tensors),
+    "list[int]": ("a list of integers", _integers),
+    "list[float]": ("a list of numbers", _numbers),
+    "DType | str": ("a dtype", dtype_by_name),
+}
+
+
+def checked(what: str, kind: str, name: str, value: Any, help_of: str = "Tensor") -> Any:
+    """One argument as a plain value of a kind, which may end in " | None"."""
+    plain = kind.removesuffix(" | None")
+    if value is None and plain is not kind:
         return None
-    if not isinstance(value, (numbers.Real, TensorBase)):
-        raise cannot_take(what, name, value, "a number or None")
-    return number(what, **given)
+    words, read = KINDS[plain]
+    found = read(value)
+    if found is None:
+        raise cannot_take(what, name, value, words if plain is kind else f"{words} or None",
+                          f"see help({help_of}.{what})")
+    return found
 
 
-def numbers_in(what: str, **given: Any) -> tuple[float, ...]:
-    """A list of numbers."""
-    (name, value), = given.items()
-    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(item, numbers.Real) for item in value):
-        raise cannot_take(what, name, value, "a list of numbers")
-    return tuple(value)
-
-
-# -- everything else -----------------------------------------------------------------------------------------
-def flags(what: str, **given: Any) -> None:
-    """Arguments that switch something on or off."""
+def _of_kind(kind: str, what: str, given: dict[str, Any], help_of: str = "Tensor") -> Any:
+    """Arguments that must be of one kind; gives the last one's plain value."""
     for name, value in given.items():
-        if value is not True and value is not False and whole(value) is None and type(value).__name__ != "bool":
-            raise cannot_take(what, name, value, "True or False")
+        found = checked(what, kind, name, value, help_of)
+    return found
 
 
-def strings(what: str, **given: Any) -> None:
-    """Arguments that are text."""
-    for name, value in given.items():
-        if not isinstance(value, str):
-            raise cannot_take(what, name, value, "a string")
-
-
-def callables(what: str, **given: Any) -> None:
-    """Arguments that are called."""
-    for name, value in given.items():
-        if not callable(value):
-            raise cannot_take(what, name, value, "a function")
+def tensors(what: str, **given: Any) -> Any: return _of_kind("Self", what, given)
+def tensors_or_none(what: str, **given: Any) -> Any: return _of_kind("Self | None", what, given)
+def tensor_list(what: str, **given: Any) -> Any: return _of_kind("list[Tensor]", what, given)
+def integer(what: str, **given: Any) -> Any: return _of_kind("int", what, given)
+def integer_or_none(what: str, **given: Any) -> Any: return _of_kind("int | None", what, given)
+def integers_in(what: str, **given: Any) -> Any: return _of_kind("list[int]", what, given)
+def number(what: str, **given: Any) -> Any: return _of_kind("float", what, given)
+def number_or_none(what: str, **given: Any) -> Any: return _of_kind("float | None", what, given)
+def numbers_in(what: str, **given: Any) -> Any: return _of_kind("list[float]", what, given)
+def flags(what: str, **given: Any) -> Any: return _of_kind("bool", what, given)
+def strings(what: str, **given: Any) -> Any: return _of_kind("str", what, given)
+def callables(what: str, **given: Any) -> Any: return _of_kind("Callable", what, given)
+def items(what: str, **given: Any) -> Any: return _of_kind("list", what, given)
+def paths(what: str, **given: Any) -> Any: return _of_kind("PathLike", what, given, "nn.state")
+def mappings(what: str, **given: Any) -> Any: return _of_kind("Mapping", what, given, "nn.state")
 
 
 def choice(what: str, problem: str, fix: str, *, among: Sequence[Any], **given: Any) -> None:
@@ -170,14 +161,6 @@ def choice(what: str, problem: str, fix: str, *, among: Sequence[Any], **given: 
                          expected=", ".join(words[:-1]) + " or " + words[-1], fix=fix)
 
 
-def items(what: str, **given: Any) -> list[Any]:
-    """What a list, a tuple or another iterable holds."""
-    (name, value), = given.items()
-    if isinstance(value, (str, bytes, type, dict, TensorBase)) or not hasattr(value, "__iter__"):
-        raise cannot_take(what, name, value, "a list")
-    return list(value)
-
-
 def readable(what: str, **given: Any) -> None:
     """What a file is read from: a path, bytes, an open file or a tensor of bytes."""
     (name, value), = given.items()
@@ -185,20 +168,6 @@ def readable(what: str, **given: Any) -> None:
             (isinstance(value, type) or not hasattr(value, "read")):
         raise cannot_take(what, name, value, "a path or bytes or an open file or a Tensor",
                           f"see help(nn.state.{what})")
-
-
-def paths(what: str, **given: Any) -> None:
-    """Where a file is written to."""
-    for name, value in given.items():
-        if not isinstance(value, (str, os.PathLike)):
-            raise cannot_take(what, name, value, "a path", f"see help(nn.state.{what})")
-
-
-def mappings(what: str, **given: Any) -> None:
-    """Arguments that are dictionaries, or behave like one."""
-    for name, value in given.items():
-        if not isinstance(value, Mapping):
-            raise cannot_take(what, name, value, "a dict", f"see help(nn.state.{what})")
 
 
 def dtype_or_none(dtype: Any) -> DType | None:
@@ -212,6 +181,21 @@ def two_axes(what: str, *shapes: tuple[Any, ...]) -> None:
         if len(shape) < 2:
             raise ShapeError(f"{what} needs a matrix", given=f"shape {shape}", expected="at least 2 axes",
                              fix="reshape it first")
+
+
+def integer_index(what: str, index: TensorBase) -> None:
+    """A tensor that counts elements along an axis."""
+    if index.dtype.kind not in "iu":
+        raise DTypeError(f"{what} needs an index of integers", given=f"an index of {index.dtype.name}",
+                         expected="an integer tensor", fix="cast it first: index.int()")
+
+
+def index_fits(x: TensorBase, index: TensorBase, axis: int, dim: int) -> None:
+    """An index with as many axes as a tensor, none of them longer except along one."""
+    if index.ndim != x.ndim or any(i > n for a, (i, n) in enumerate(zip(index.shape, x.shape)) if a != axis):
+        raise ShapeError("the index does not fit the tensor", given=f"index {index.shape} for {x.shape}, dim={dim}",
+                         expected="as many axes, and sizes that are not larger except along dim",
+                         fix="check the shapes")
 
 
 def fit_together(what: str, nodes: Sequence[UOp], axis: int) -> None:

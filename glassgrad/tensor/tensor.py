@@ -1,7 +1,7 @@
-"""The tensor. In: values. Out: more of them, once somebody looks.
+"""The tensor. In: values. Out: more of them, once they are read.
 
 Arithmetic builds graph nodes and runs nothing; reading (`numpy`, `item`, `tolist`, `print`) or `realize` runs them. The
-methods are in the rooms this class stands on, one theme each; here are running, reading and gradients.
+methods are in the mixins that this class inherits from, one theme each; here are running, reading and gradients.
 """
 
 from __future__ import annotations
@@ -33,25 +33,19 @@ from glassgrad.tensor.memory.sharding import ShardingMixin
 from glassgrad.tensor.memory.storage import applied, is_shared, leave, share, storage_of
 from glassgrad.tensor.methods.arithmetic import ArithmeticMixin
 from glassgrad.tensor.methods.assignment import AssignmentMixin
-from glassgrad.tensor.methods.casts import CastMixin
+from glassgrad.tensor.methods.casts import CastMixin, PredicatesMixin
 from glassgrad.tensor.methods.creation import CreationMixin
 from glassgrad.tensor.methods.elementwise import ElementwiseMixin
 from glassgrad.tensor.methods.in_place import InPlaceMixin, in_place_methods
-from glassgrad.tensor.methods.linalg.eigenvalues import EigenvaluesMixin
 from glassgrad.tensor.methods.linalg.factorizations import FactorizationsMixin
 from glassgrad.tensor.methods.linalg.norms import NormsMixin
 from glassgrad.tensor.methods.linalg.products import ProductsMixin
 from glassgrad.tensor.methods.neural.activations import ActivationsMixin
 from glassgrad.tensor.methods.neural.convolution import ConvolutionMixin
-from glassgrad.tensor.methods.neural.distances import DistancesMixin
 from glassgrad.tensor.methods.neural.image_ops import ImageOpsMixin
-from glassgrad.tensor.methods.neural.layer_ops import LayerOpsMixin
 from glassgrad.tensor.methods.neural.losses import LossesMixin
-from glassgrad.tensor.methods.neural.pooling import PoolingMixin
-from glassgrad.tensor.methods.predicates import PredicatesMixin
 from glassgrad.tensor.methods.random import RandomMixin
 from glassgrad.tensor.methods.reduce import ReduceMixin
-from glassgrad.tensor.methods.sampling import SamplingMixin
 from glassgrad.tensor.methods.shape.einsum import EinsumMixin
 from glassgrad.tensor.methods.shape.indexing import IndexingMixin
 from glassgrad.tensor.methods.shape.joining import JoiningMixin
@@ -61,15 +55,16 @@ from glassgrad.tensor.methods.sorting import SortingMixin
 from glassgrad.tensor.methods.special_functions import SpecialFunctionsMixin
 from glassgrad.tensor.methods.statistics import StatisticsMixin
 from glassgrad.tensor.methods.trigonometry import TrigonometryMixin
+from glassgrad.tensor.printing import as_text
 from glassgrad.tensor.tinygrad_names import TinygradNamesMixin
 
 __all__ = ["Tensor", "class_of_results"]
 
 
 class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, ElementwiseMixin, InPlaceMixin,
-             EigenvaluesMixin, FactorizationsMixin, NormsMixin, ProductsMixin, ActivationsMixin, ConvolutionMixin,
-             DistancesMixin, ImageOpsMixin, LayerOpsMixin, LossesMixin, PoolingMixin, PredicatesMixin, RandomMixin,
-             ReduceMixin, SamplingMixin, EinsumMixin, IndexingMixin, JoiningMixin, MovementMixin, ScatterMixin,
+             FactorizationsMixin, NormsMixin, ProductsMixin, ActivationsMixin, ConvolutionMixin,
+             ImageOpsMixin, LossesMixin, PredicatesMixin, RandomMixin,
+             ReduceMixin, EinsumMixin, IndexingMixin, JoiningMixin, MovementMixin, ScatterMixin,
              SortingMixin, SpecialFunctionsMixin, StatisticsMixin, TrigonometryMixin, InteropMixin, ShardingMixin,
              TinygradNamesMixin, metaclass=TrainingSwitch):
     """A block of numbers of one type, computed when needed.
@@ -208,10 +203,7 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         """
         return self.shape if dim is None else self.shape[resolve_axis(dim, self.ndim, "size")]
 
-    def __repr__(self) -> str:
-        import numpy  # whoever looks at values can wait for it
-        body = numpy.array2string(self.numpy(), separator=", ", prefix="Tensor(", threshold=1000, edgeitems=3)
-        return f"Tensor({body}, dtype={self.dtype.name}, device={self.device})"
+    def __repr__(self) -> str: return as_text(self)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec and self.numel() == 1 else format(repr(self), spec)
@@ -258,8 +250,8 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
     def backward(self, gradient: Tensor | None = None, retain_graph: bool = False,
                  create_graph: bool = False) -> Self:
         """Fill `grad` of every leaf this value depends on: tensors that were made, not computed, and those whose
-        `requires_grad` is True. A second call adds to `grad`; reset it with `x.grad = None`. Leaves that did not ask
-        (`requires_grad` is None) are reset together: data that nobody looks at must not collect every step's graph.
+        `requires_grad` is True. A second call adds to `grad`; reset it with `x.grad = None`. Leaves of which
+        it is None are reset together: data whose gradient is never read must not collect every step's graph.
         There is no graph to retain or to free: it is the lazy expression itself, so call this as often as you like,
         whatever `retain_graph` says; and gradients are expressions too, whatever `create_graph` says.
 

@@ -21,6 +21,7 @@ from glassgrad.compiler.graph.ops import Kind, Op
 from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.checks import REQUIRED
@@ -34,7 +35,7 @@ TIMEOUT = 30.0         # seconds without a byte from a server
 class TinygradNamesMixin(TensorBase):
     """What only tinygrad has."""
     __slots__ = ()
-    no_grad = False    # tinygrad's older switch: it changes nothing, a gradient is computed where it is asked for
+    no_grad = False    # tinygrad's older switch: it changes nothing, a gradient is computed where `backward` needs it
 
     # -- functions -------------------------------------------------------------------------------------------
     def as_param(self, slot: int) -> Self:
@@ -43,7 +44,7 @@ class TinygradNamesMixin(TensorBase):
         >>> Tensor([1.0, 2.0]).as_param(0).shape
         (2,)
         """
-        slot = checks.integer("as_param", slot=slot)
+        slot, = arguments("as_param", slot=slot)
         return self._with(UOp(o.PARAM, self.dtype, (), Param(slot, self.shape, False, self.device)))
 
     def call(self, *lst: Self, fxn: Self | UOp, grad_fxn: Callable[..., Any] | None = None) -> Self:
@@ -66,9 +67,9 @@ class TinygradNamesMixin(TensorBase):
             if node.op is o.PARAM and isinstance(node.arg, Param) and not node.arg.scalar:
                 slot = node.arg.slot
                 if slot >= len(given):
-                    raise InputError("the function asks for more than it is given",
+                    raise InputError("the function needs more tensors than it is given",
                                      given=f"{len(given)} tensors", expected=f"one for as_param({slot})",
-                                     fix="hand in a tensor for each placeholder")
+                                     fix="pass a tensor for each placeholder")
                 if given[slot].shape != node.shape or given[slot].dtype is not node.dtype:
                     raise ShapeError("an argument does not fit its placeholder",
                                      given=f"{given[slot].dtype.name} {given[slot].shape} for as_param({slot})",
@@ -132,13 +133,7 @@ class TinygradNamesMixin(TensorBase):
         """
         return self.linear_with_vars(*lst)[0]
 
-    def schedule_with_vars(self, *lst: Self) -> tuple[running.Planned, dict[str, int]]:
-        """`linear_with_vars`, by its older name.
-
-        >>> len((Tensor([1, 2]) + 1).schedule_with_vars()[0])
-        1
-        """
-        return self.linear_with_vars(*lst)
+    schedule_with_vars = linear_with_vars          # its older name
 
     def kernelize(self, *lst: Self) -> Self:
         """This tensor. (In tinygrad 0.11: kernels are chosen now. Here they are chosen when it is realized.)
@@ -149,7 +144,7 @@ class TinygradNamesMixin(TensorBase):
         return self
 
     def fuse(self) -> Self:
-        """This tensor. (In tinygrad 0.11: one kernel is asked for. Here fusing is the scheduler's choice.)
+        """This tensor. (In tinygrad 0.11: one kernel is requested. Here fusing is the scheduler's choice.)
 
         >>> Tensor([1]).fuse().tolist()
         [1]
@@ -183,7 +178,7 @@ class TinygradNamesMixin(TensorBase):
 
     @property
     def is_param(self) -> bool:
-        """Whether a gradient was asked for; `requires_grad`, which can be set too.
+        """Whether a gradient is wanted; `requires_grad`, which can be set too.
 
         >>> Tensor([1.0], requires_grad=True).is_param
         True
@@ -255,8 +250,7 @@ class TinygradNamesMixin(TensorBase):
         >>> Tensor.random_bits(zeros, zeros, 4).dtype
         dtypes.uint32
         """
-        checks.tensors("random_bits", key=key, counter=counter)
-        num = checks.integer("random_bits", num=num)
+        key, counter, num = arguments("random_bits", key=key, counter=counter, num=num)
         if num <= 0:
             return counter[0:0]  # type: ignore[index]
         wide = dtypes.uint64
@@ -277,8 +271,7 @@ class TinygradNamesMixin(TensorBase):
         >>> Tensor.from_url(place.as_uri()).tolist()
         [97, 98, 99]
         """
-        checks.strings("from_url", url=url)
-        checks.flags("from_url", gunzip=gunzip)
+        url, gunzip = arguments("from_url", url=url, gunzip=gunzip)
         import urllib.error  # these load much of the network, which few ever need here
         import urllib.request
         try:

@@ -513,6 +513,10 @@ ROWS = {
     "`x + 300` of uint8, and `Tensor([300], dtype=dtypes.uint8)`": (
         lambda T, nn: ((T([1], dtype="uint8") + 300).tolist(), T([300], dtype="uint8").tolist()), ([45], [44]),
         "does not fit into uint8"),
+    "`sum`, `prod`, `cumsum`, `cumprod` of integers and bools": (
+        lambda T, nn: [T([1], dtype=k).sum().dtype.name for k in ("bool", "int32", "uint8")] + [
+            getattr(T([1]), name)(0).dtype.name for name in ("prod", "cumsum", "cumprod")],
+        ["int32", "int32", "uint32", "int32", "int32", "int32"], ["int64"] * 6),
     "`x @ y` of int8, uint8, int16 or uint16": (
         lambda T, nn: [(T([1], dtype=k) @ T([1], dtype=k)).dtype.name for k in ("int8", "uint8", "int16", "uint16")],
         ["int8", "uint8", "int16", "uint16"], ["int32", "uint32", "int32", "uint32"]),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from glassgrad import Context, Tensor
+from glassgrad import Context, DivisionError, Tensor
 
 TYPES = ["int64"] * 4 + ["int32", "uint32", "uint64", "int16", "int8", "uint8"]
 Pair = tuple[Tensor, np.ndarray]
@@ -40,7 +42,7 @@ class Maker:
         i, j = self.random.randrange(len(self.values)), self.random.randrange(len(self.values))
         (x, a), (y, b) = self.values[i], self.values[j]
         k = self.number()
-        by = min(abs(k), int(self.limits.max))
+        by = max(1, min(abs(k), int(self.limits.max)))            # the number 0 is refused as a divisor
         c, d = np.array(k, self.dtype), np.array(by, self.dtype)
         steps = {"x + y": lambda: (x + y, a + b), "x - y": lambda: (x - y, a - b), "x * y": lambda: (x * y, a * b),
                  "x * k": lambda: (x * k, a * c), "x + k": lambda: (x + k, a + c),
@@ -117,3 +119,23 @@ def test_no_lane_of_a_short_vector_is_divided_by_zero(dtype: str) -> None:
 
 def test_a_shifted_literal_of_c_has_the_type_of_its_number() -> None:
     assert ((Tensor.arange(17, dtype="int64", device="CLANG") + 1) << 40).tolist() == [i << 40 for i in range(1, 18)]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("device", ["CPU", "CLANG", "PYTHON"])
+def test_an_element_divided_by_zero_is_0(dtype: str, device: str) -> None:
+    x, y = Tensor([7, 0, 5], dtype=dtype, device=device), Tensor([0, 0, 2], dtype=dtype, device=device)
+    assert (x // y).tolist() == [0, 0, 2] and (x % y).tolist() == [0, 0, 1] and x.idiv(y).tolist() == [0, 0, 2]
+
+
+@pytest.mark.parametrize("call", [
+    lambda x: x // 0, lambda x: x % 0, lambda x: x.floor_divide(0), lambda x: x.remainder(0), lambda x: x.idiv(0),
+    lambda x: x.fmod(0), lambda x: x.div(0, rounding_mode="trunc"), lambda x: x.ceildiv(0), lambda x: x // False])
+def test_the_number_0_is_no_divisor_of_integers(call: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(DivisionError) as raised:
+        call(Tensor([1, 2]))
+    assert isinstance(raised.value, ZeroDivisionError) and str(raised.value).splitlines()[:4] == [
+        "integers cannot be divided by 0", "  given:    a divisor of 0 for int32",
+        "  expected: a divisor that is not 0",
+        "  fix:      check the divisor, or divide as floats, which gives inf and NaN: x.float() // 0"]
+    assert (Tensor([1, 2]) / 0).tolist() == [math.inf, math.inf] and (0 // Tensor([1, 2])).tolist() == [0, 0]

@@ -91,7 +91,7 @@ def same(ours: Any, theirs: Any, what: str, tolerance: float) -> None:
         return
     assert ours.shape == tuple(theirs.shape), f"{what}: shape {ours.shape}, PyTorch {tuple(theirs.shape)}"
     mine, expected = ours.dtype.name, str(theirs.dtype).removeprefix("torch.")
-    # integers that we count ourselves (places, sums) stay 32 bits: docs/from_pytorch.md
+    # integers that we count ourselves (indices, counts) stay 32 bits: docs/from_pytorch.md
     assert mine == expected or {mine, expected} <= WHOLE, f"{what}: {mine}, PyTorch {expected}"
     tolerance = max(tolerance, {"bfloat16": 1e-2, "float16": 1e-3, "float32": 1e-6}.get(mine, 0.0))
     right = theirs.to(torch.float32) if expected == "bfloat16" else theirs

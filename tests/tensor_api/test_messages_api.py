@@ -115,11 +115,11 @@ this address gave no data
   given:    'nowhere': it has no scheme, such as https://
   expected: an address that answers
   fix:      check the address and the network, or read a file: Tensor(open(name, 'rb').read())"""),
-    'the function asks for more than it is given': (lambda: X.call(fxn=X.as_param(1)), """\
-the function asks for more than it is given
+    'the function needs more tensors than it is given': (lambda: X.call(fxn=X.as_param(1)), """\
+the function needs more tensors than it is given
   given:    1 tensors
   expected: one for as_param(1)
-  fix:      hand in a tensor for each placeholder"""),
+  fix:      pass a tensor for each placeholder"""),
     'an argument does not fit its placeholder': (lambda: X.call(fxn=Tensor([[1.0]]).as_param(0)), """\
 an argument does not fit its placeholder
   given:    float32 (2,) for as_param(0)

@@ -17,6 +17,7 @@ from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.leaves import leaves_among
 from glassgrad.tensor.base import Self
+from glassgrad.tensor.formulas.reductions import sum_dtype
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["TinygradTensor"]
@@ -71,8 +72,8 @@ class TinygradTensor(Tensor):
         """
         return self.bitwise_not() if self.dtype is dtypes.bool else super().neg()
 
-    def _product_dtype(self, factors: DType) -> DType:
-        return factors
+    def _product_dtype(self, factors: DType) -> DType: return factors
+    def _sum_dtype(self, dtype: DType) -> DType: return sum_dtype(dtype)
 
     def gelu(self, approximate: str = "tanh") -> Self:
         """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, unless approximate="none".

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ class TorchTensor(Tensor):
     ([5, 7], [1, 0], True)
     """
     __slots__ = ()
+
+    def _sum_dtype(self, dtype: DType) -> DType: return dtype if dtype.kind == "f" else dtypes.int64
 
     def max(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None, **spelling: Any) -> Any:
         """The largest value; along an axis the values and their indices; beside another tensor the larger of each pair.

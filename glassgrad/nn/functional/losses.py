@@ -96,7 +96,7 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, size_average: Old = No
     if input.shape != target.shape or input.ndim not in (1, 2):
         raise ShapeError("the targets of multilabel_margin_loss do not fit", given=f"{input.shape} and {target.shape}",
                          expected="(batch, classes) both, or (classes,)", fix="fill the rows up with -1")
-    counts = (target < 0).cast(dtypes.int32).cumsum(-1) == 0
+    counts = (target < 0).cumsum(-1, dtype=dtypes.int32) == 0
     place = counts.where(target, 0)
     classes = Tensor.arange(input.shape[-1], dtype=target.dtype, device=target.device)
     is_target = (counts.unsqueeze(-1) & (target.unsqueeze(-1) == classes)).any(-2)

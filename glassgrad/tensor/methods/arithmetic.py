@@ -1,14 +1,19 @@
 """Operators: + - * / // %, comparisons, bits, and choosing, also by name. In: tensors and numbers. Out: tensors.
 
 `x + y` builds one node. How operands of different types and shapes are combined is in formulas/arithmetic.py.
+
+Integers divided by 0: the number 0 as a divisor is an error; where a tensor's element is 0, `//` and `%` give 0, as in
+NumPy and on every device (whether there is one is known only when kernels run). Floats give inf and NaN.
 """
 
 from __future__ import annotations
 
+import functools
+import numbers
 from collections.abc import Callable
 from typing import Any
 
-from glassgrad.base.errors import DTypeError, InputError
+from glassgrad.base.errors import DivisionError, DTypeError, InputError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.ops import Op
@@ -23,6 +28,8 @@ from glassgrad.tensor.formulas.arithmetic import as_node, binary
 __all__ = ["ArithmeticMixin"]
 
 _bool = dtypes.bool
+_QUOTIENTS = (arithmetic.floor_divide, arithmetic.truncated_divide, arithmetic.remainder,
+              arithmetic.truncated_remainder)
 
 
 class ArithmeticMixin(TensorBase):
@@ -45,10 +52,13 @@ class ArithmeticMixin(TensorBase):
         y = y if isinstance(y, UOp) else self._number(y, x.dtype, op)
         return self._with(binary(op, y, x) if swapped else binary(op, x, y))
 
-    def _combined(self, formula: Callable[[Any, Any], UOp], other: Any, swapped: bool = False) -> Self:
-        """A formula of this and another operand."""
-        x, y = self.uop, self._operand(other)
-        return self._with(formula(y, x) if swapped else formula(x, y), other)
+    def _divided(self, formula: Callable[[Any, Any], UOp], other: Any, swapped: bool = False) -> Self:
+        """A quotient or remainder."""
+        if not swapped and self.uop.dtype.kind != "f" and isinstance(other, numbers.Integral) and other == 0:
+            raise DivisionError("integers cannot be divided by 0", given=f"a divisor of 0 for {self.uop.dtype.name}",
+                                expected="a divisor that is not 0",
+                                fix="check the divisor, or divide as floats, which gives inf and NaN: x.float() // 0")
+        return self._combined(formula, other, swapped)
 
     def __add__(self, other: Any) -> Self: return self._binary(o.ADD, other)
     def __radd__(self, other: Any) -> Self: return self._binary(o.ADD, other, True)
@@ -58,10 +68,10 @@ class ArithmeticMixin(TensorBase):
     def __rmul__(self, other: Any) -> Self: return self._binary(o.MUL, other, True)
     def __truediv__(self, other: Any) -> Self: return self._combined(arithmetic.divide, other)
     def __rtruediv__(self, other: Any) -> Self: return self._combined(arithmetic.divide, other, True)
-    def __floordiv__(self, other: Any) -> Self: return self._combined(arithmetic.floor_divide, other)
-    def __rfloordiv__(self, other: Any) -> Self: return self._combined(arithmetic.floor_divide, other, True)
-    def __mod__(self, other: Any) -> Self: return self._combined(arithmetic.remainder, other)
-    def __rmod__(self, other: Any) -> Self: return self._combined(arithmetic.remainder, other, True)
+    def __floordiv__(self, other: Any) -> Self: return self._divided(arithmetic.floor_divide, other)
+    def __rfloordiv__(self, other: Any) -> Self: return self._divided(arithmetic.floor_divide, other, True)
+    def __mod__(self, other: Any) -> Self: return self._divided(arithmetic.remainder, other)
+    def __rmod__(self, other: Any) -> Self: return self._divided(arithmetic.remainder, other, True)
     def __and__(self, other: Any) -> Self: return self._binary(o.AND, other)
     def __rand__(self, other: Any) -> Self: return self._binary(o.AND, other, True)
     def __or__(self, other: Any) -> Self: return self._binary(o.OR, other)
@@ -79,7 +89,7 @@ class ArithmeticMixin(TensorBase):
     def __neg__(self) -> Self: return self.neg()
     def __pos__(self) -> Self: return self
     def __abs__(self) -> Self: return self._with(arithmetic.absolute(self.uop))
-    def __invert__(self) -> Self: return self._inverted()
+    def __invert__(self) -> Self: return self.bitwise_not()
 
     def __eq__(self, other: Any) -> Any:
         return False if other is None else self._binary(o.CMPEQ, other)
@@ -91,8 +101,8 @@ class ArithmeticMixin(TensorBase):
     def __isub__(self, other: Any) -> Self: return self._rebind(self._binary(o.SUB, other))
     def __imul__(self, other: Any) -> Self: return self._rebind(self._binary(o.MUL, other))
     def __itruediv__(self, other: Any) -> Self: return self._rebind(self._combined(arithmetic.divide, other))
-    def __ifloordiv__(self, other: Any) -> Self: return self._rebind(self._combined(arithmetic.floor_divide, other))
-    def __imod__(self, other: Any) -> Self: return self._rebind(self._combined(arithmetic.remainder, other))
+    def __ifloordiv__(self, other: Any) -> Self: return self._rebind(self._divided(arithmetic.floor_divide, other))
+    def __imod__(self, other: Any) -> Self: return self._rebind(self._divided(arithmetic.remainder, other))
     def __iand__(self, other: Any) -> Self: return self._rebind(self._binary(o.AND, other))
     def __ior__(self, other: Any) -> Self: return self._rebind(self._binary(o.OR, other))
     def __ixor__(self, other: Any) -> Self: return self._rebind(self._binary(o.XOR, other))
@@ -102,7 +112,7 @@ class ArithmeticMixin(TensorBase):
     __hash__ = object.__hash__   # by identity: == is elementwise
 
     def ufix(self, x: Any) -> Self:
-        """What may stand beside this tensor as a tensor: a number (which takes this type), a list, or a tensor.
+        """What may be used beside this tensor, as a tensor: a number (which takes this type), a list, or a tensor.
 
         >>> Tensor([1.5]).ufix(2).dtype
         dtypes.float32
@@ -112,27 +122,18 @@ class ArithmeticMixin(TensorBase):
         return self._with(self._number(plain_number(x, "beside a tensor"), self.uop.dtype))
 
     # -- one operand -----------------------------------------------------------------------------------------
-    def _negative(self) -> Self:
-        if self.uop.dtype is _bool:
-            raise DTypeError("truth values have no negative", given="-x on bool", expected="numbers",
-                             fix="use ~x for the opposite, or cast: -x.int()")
-        return self._with(-self.uop)
-
     def neg(self) -> Self:
         """The negative of each value.
 
         >>> Tensor([1, -2]).neg().tolist()
         [-1, 2]
         """
-        return self._negative()
+        if self.uop.dtype is _bool:
+            raise DTypeError("truth values have no negative", given="-x on bool", expected="numbers",
+                             fix="use ~x for the opposite, or cast: -x.int()")
+        return self._with(-self.uop)
 
-    def negative(self) -> Self:
-        """-x.
-
-        >>> Tensor([1]).negative().tolist()
-        [-1]
-        """
-        return self._negative()
+    negative = neg
 
     def positive(self) -> Self:
         """The values as they are; `+x`.
@@ -152,19 +153,16 @@ class ArithmeticMixin(TensorBase):
 
     absolute = abs
 
-    def _inverted(self) -> Self:
-        if self.uop.dtype.kind == "f":
-            raise DTypeError("~ works on integers and truth values", given=f"~x on {self.uop.dtype.name}",
-                             expected="an integer or bool tensor", fix="compare first: ~(x > 0), or cast: ~x.int()")
-        return self._with(~self.uop)
-
     def bitwise_not(self) -> Self:
-        """Every bit turned over; the opposite of truth values.
+        """Every bit inverted; the opposite of truth values.
 
         >>> (~Tensor([True, False])).tolist(), (~Tensor([0, 5])).tolist()
         ([False, True], [-1, -6])
         """
-        return self._inverted()
+        if self.uop.dtype.kind == "f":
+            raise DTypeError("~ works on integers and truth values", given=f"~x on {self.uop.dtype.name}",
+                             expected="an integer or bool tensor", fix="compare first: ~(x > 0), or cast: ~x.int()")
+        return self._with(~self.uop)
 
     def logical_not(self) -> Self:
         """Whether each value is zero.
@@ -175,24 +173,25 @@ class ArithmeticMixin(TensorBase):
         return self._with(self.uop.cast(_bool).logical_not())
 
     # -- operators by name -----------------------------------------------------------------------------------
-    def _named(self, what: str, op: Op, other: Any, reverse: bool, spelling: dict[str, Any]) -> Self:
-        """A method that stands for an operator."""
+    def _named(self, what: str, operation: Op | Callable[..., UOp], other: Any, reverse: bool,
+               spelling: dict[str, Any]) -> Self:
+        """An operator by its name."""
         if spelling or other is REQUIRED:
             other, = checks.spelled(what, spelling, other=other)
         if reverse is not False:
-            checks.flags(what, reverse=reverse)
-        return self._binary(op, other, reverse)
+            reverse = checks.flags(what, reverse=reverse)
+        if isinstance(operation, Op):
+            return self._binary(operation, other, reverse)
+        return self._divided(operation, other, reverse) if operation in _QUOTIENTS else \
+            self._combined(operation, other, reverse)
 
     def _scaled(self, what: str, op: Op, other: Any, reverse: bool, alpha: Any, spelling: dict[str, Any]) -> Self:
         """x + alpha * other, or x - alpha * other."""
-        if spelling or other is REQUIRED:
-            other, = checks.spelled(what, spelling, other=other)
-        if reverse is not False:
-            checks.flags(what, reverse=reverse)
         if type(alpha) is not int or alpha != 1:
+            other, = checks.spelled(what, spelling, other=other)
             factor = plain_number(alpha, "as alpha", "a number", "multiply by it: x + alpha * other")
-            other = other if factor == 1 else self.ufix(other)._binary(o.MUL, factor)
-        return self._binary(op, other, reverse)
+            other, spelling = other if factor == 1 else self.ufix(other)._binary(o.MUL, factor), {}
+        return self._named(what, op, other, reverse, spelling)
 
     def add(self, other: Any = REQUIRED, reverse: bool = False, *, alpha: Any = 1, **spelling: Any) -> Self:
         """The sum, element by element; the same as `x + alpha * other`.
@@ -229,13 +228,11 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([7, -7]).div(2).tolist(), Tensor([7, -7]).div(2, rounding_mode="floor").tolist()
         ([3.5, -3.5], [3, -4])
         """
-        other, = checks.spelled("div", spelling, other=other)
-        checks.flags("div", reverse=reverse)
         ways = {None: arithmetic.divide, "floor": arithmetic.floor_divide, "trunc": arithmetic.truncated_divide}
         if not isinstance(rounding_mode, (str, type(None))) or rounding_mode not in ways:
             raise DTypeError("there is no such rounding mode", given=repr(rounding_mode),
                              expected='None, "trunc" or "floor"', fix='write rounding_mode="floor"')
-        return self._combined(ways[rounding_mode], other, reverse)
+        return self._named("div", ways[rounding_mode], other, reverse, spelling)
 
     divide = div
     true_divide = div
@@ -246,9 +243,7 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([7, -7]).idiv(2).tolist()
         [3, -3]
         """
-        other, = checks.spelled("idiv", spelling, other=other)
-        checks.flags("idiv", reverse=reverse)
-        return self._combined(arithmetic.truncated_divide, other, reverse)
+        return self._named("idiv", arithmetic.truncated_divide, other, reverse, spelling)
 
     def floor_divide(self, other: Any) -> Self:
         """x // other.
@@ -256,7 +251,7 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([7, -7]).floor_divide(2).tolist()
         [3, -4]
         """
-        return self._combined(arithmetic.floor_divide, other)
+        return self._divided(arithmetic.floor_divide, other)
 
     def ceildiv(self, other: Any) -> Self:
         """The quotient of integers, rounded up.
@@ -264,7 +259,7 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([7, -7]).ceildiv(2).tolist()
         [4, -3]
         """
-        return self._negative()._combined(arithmetic.floor_divide, other)._negative()
+        return -(-self)._divided(arithmetic.floor_divide, other)
 
     def mod(self, other: Any = REQUIRED, reverse: bool = False, **spelling: Any) -> Self:
         """The remainder with the sign of the divisor; the same as `x % other`. As exact as `fmod`.
@@ -272,9 +267,7 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([7, -7]).mod(3).tolist()
         [1, 2]
         """
-        other, = checks.spelled("mod", spelling, other=other)
-        checks.flags("mod", reverse=reverse)
-        return self._combined(arithmetic.remainder, other, reverse)
+        return self._named("mod", arithmetic.remainder, other, reverse, spelling)
 
     def remainder(self, other: Any) -> Self:
         """x % other.
@@ -282,7 +275,7 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([7, -7]).remainder(3).tolist()
         [1, 2]
         """
-        return self._combined(arithmetic.remainder, other)
+        return self._divided(arithmetic.remainder, other)
 
     def fmod(self, other: Any = REQUIRED, **spelling: Any) -> Self:
         """The remainder with the sign of the dividend, as in C; exact for quotients below 2^46 (float64: 2^104).
@@ -290,8 +283,7 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([7.0, -7.0]).fmod(3).tolist()
         [1.0, -1.0]
         """
-        other, = checks.spelled("fmod", spelling, other=other)
-        return self._combined(arithmetic.truncated_remainder, other)
+        return self._named("fmod", arithmetic.truncated_remainder, other, False, spelling)
 
     def usum(self, *others: Any) -> Self:
         """x plus all the others.
@@ -299,10 +291,7 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([1]).usum(Tensor([2]), Tensor([3])).tolist()
         [6]
         """
-        result = self
-        for other in others:
-            result = result._binary(o.ADD, other)
-        return result
+        return functools.reduce(lambda x, y: x._binary(o.ADD, y), others, self)
 
     def uprod(self, *others: Any) -> Self:
         """x times all the others.
@@ -310,10 +299,7 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([1]).uprod(Tensor([2]), Tensor([3])).tolist()
         [6]
         """
-        result = self
-        for other in others:
-            result = result._binary(o.MUL, other)
-        return result
+        return functools.reduce(lambda x, y: x._binary(o.MUL, y), others, self)
 
     # -- bits ------------------------------------------------------------------------------------------------
     def bitwise_and(self, other: Any = REQUIRED, reverse: bool = False, **spelling: Any) -> Self:
@@ -413,8 +399,7 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([1, 2]).le(1).tolist()
         [True, False]
         """
-        other, = checks.spelled("le", spelling, other=other)
-        return self._combined(arithmetic.at_most, other)
+        return self._named("le", arithmetic.at_most, other, False, spelling)
 
     less_equal = le
 
@@ -424,8 +409,7 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([1, 2]).ge(2).tolist()
         [False, True]
         """
-        other, = checks.spelled("ge", spelling, other=other)
-        return self._combined(arithmetic.at_least, other)
+        return self._named("ge", arithmetic.at_least, other, False, spelling)
 
     greater_equal = ge
 
@@ -435,7 +419,7 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([1, 0]).logical_and(Tensor([2, 2])).tolist()
         [True, False]
         """
-        return self._with(binary(o.AND, *self._truths(other)), other)
+        return self._of_truths(o.AND, other)
 
     def logical_or(self, other: Any) -> Self:
         """Whether at least one is true (not zero).
@@ -443,7 +427,7 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([1, 0]).logical_or(Tensor([0, 0])).tolist()
         [True, False]
         """
-        return self._with(binary(o.OR, *self._truths(other)), other)
+        return self._of_truths(o.OR, other)
 
     def logical_xor(self, other: Any) -> Self:
         """Whether exactly one is true (not zero).
@@ -451,12 +435,12 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([1, 0]).logical_xor(Tensor([1, 1])).tolist()
         [False, True]
         """
-        return self._with(binary(o.XOR, *self._truths(other)), other)
+        return self._of_truths(o.XOR, other)
 
-    def _truths(self, other: Any) -> tuple[UOp, UOp]:
+    def _of_truths(self, op: Op, other: Any) -> Self:
         """This and another operand as bools."""
         x, y = self.uop, as_node(self._operand(other), self.uop)
-        return x.cast(_bool), y.cast(_bool)
+        return self._with(binary(op, x.cast(_bool), y.cast(_bool)), other)
 
     # -- choosing --------------------------------------------------------------------------------------------
     def where(self, yes: Any = REQUIRED, no: Any = REQUIRED, **spelling: Any) -> Self:
@@ -483,8 +467,7 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([1, 5]).maximum(3).tolist()
         [3, 5]
         """
-        other, = checks.spelled("maximum", spelling, other=other)
-        return self._combined(arithmetic.maximum, other)
+        return self._named("maximum", arithmetic.maximum, other, False, spelling)
 
     def minimum(self, other: Any = REQUIRED, **spelling: Any) -> Self:
         """The smaller of each pair; NaN where either is.
@@ -492,5 +475,4 @@ class ArithmeticMixin(TensorBase):
         >>> Tensor([1, 5]).minimum(3).tolist()
         [1, 3]
         """
-        other, = checks.spelled("minimum", spelling, other=other)
-        return self._combined(arithmetic.minimum, other)
+        return self._named("minimum", arithmetic.minimum, other, False, spelling)

@@ -1,18 +1,24 @@
-"""The short names of casts. In: a tensor. Out: the same values in another type.
+"""Casts by their short names, and predicates. In: a tensor. Out: its values in another type, or a plain answer.
 
-A room of its own because its methods are called float, int, bool and type, which would hide Python's own in a larger
-class.
+The casts have a class of their own because they are called float, int, bool and type, which would hide Python's own
+names in the annotations of other methods.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.tensor import checks
+from glassgrad.compiler.graph.uop import full
+from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
+from glassgrad.tensor.broadcast import working_axis
+from glassgrad.tensor.formulas.movement import matrix_transpose
 
-__all__ = ["CastMixin"]
+__all__ = ["CastMixin", "PredicatesMixin"]
 
 
 class CastMixin(TensorBase):
@@ -105,7 +111,7 @@ class CastMixin(TensorBase):
         >>> Tensor([1]).type_as(Tensor([1.0])).dtype
         dtypes.float32
         """
-        checks.tensors("type_as", other=other)
+        other, = arguments("type_as", other=other)
         return self.cast(other.dtype)
 
     def type(self, dtype: DType | str | None = None) -> Any:
@@ -115,3 +121,124 @@ class CastMixin(TensorBase):
         ([1.0], 'int32')
         """
         return self.dtype.name if dtype is None else self.cast(dtype)
+
+
+class PredicatesMixin(TensorBase):
+    """Plain answers about a tensor. There are no complex numbers, so every value is real and its own conjugate; and no
+    memory layout but row by row."""
+    __slots__ = ()
+
+    def is_complex(self) -> bool:
+        """False: there are no complex numbers here.
+
+        >>> Tensor([1.0]).is_complex()
+        False
+        """
+        return False
+
+    def is_signed(self) -> bool:
+        """Whether its type has negative numbers.
+
+        >>> Tensor([1]).is_signed(), Tensor([True]).is_signed()
+        (True, False)
+        """
+        return self.dtype.kind in "if"
+
+    def is_nonzero(self) -> bool:
+        """Whether its only element is not zero.
+
+        >>> Tensor([0.0]).is_nonzero()
+        False
+        """
+        if self.numel() != 1:
+            raise ShapeError("several values are not one truth", given=f"a tensor of shape {self.shape}",
+                             expected="1 element", fix="ask x.any() or x.all()")
+        return bool(running.number_in(self.uop.reshape(()), self.device))
+
+    def is_same_size(self, other: Self) -> bool:
+        """Whether both have one shape.
+
+        >>> Tensor([1, 2]).is_same_size(Tensor([3, 4]))
+        True
+        """
+        other, = arguments("is_same_size", other=other)
+        return self.shape == other.shape
+
+    def is_contiguous(self) -> bool:
+        """True: values are read row by row, whatever order they were computed in.
+
+        >>> Tensor([[1, 2]]).T.is_contiguous()
+        True
+        """
+        return True
+
+    def isreal(self) -> Self:
+        """Whether each value is a real number: all are.
+
+        >>> Tensor([1.0]).isreal().tolist()
+        [True]
+        """
+        return self._with(full(self.shape, True, dtypes.bool))
+
+    def stride(self, dim: int | None = None) -> tuple[int, ...] | int:
+        """By how many elements one step along each axis (or along `dim`) moves, row by row.
+
+        >>> Tensor.zeros(2, 3).stride(), Tensor.zeros(2, 3).stride(0)
+        ((3, 1), 3)
+        """
+        steps = tuple(math.prod(max(n, 1) for n in self.shape[axis + 1:]) for axis in range(self.ndim))
+        return steps if dim is None else steps[working_axis(dim, self.ndim, "stride")]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element.
+
+        >>> Tensor([1.0]).itemsize
+        4
+        """
+        return self.element_size()
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the values are in the memory of the host.
+
+        >>> Tensor([1.0]).to("CPU").is_cpu
+        True
+        """
+        return self.device in ("CPU", "CLANG", "PYTHON")
+
+    # -- as if they were complex -----------------------------------------------------------------------------
+    @property
+    def mH(self) -> Self:
+        """Matrices with rows and columns exchanged; `mT`, for real numbers.
+
+        >>> Tensor([[1, 2], [3, 4]]).mH.tolist()
+        [[1, 3], [2, 4]]
+        """
+        checks.two_axes("the transpose of matrices", self.shape)
+        return self._with(matrix_transpose(self.uop))
+
+    @property
+    def H(self) -> Self:
+        """A matrix with rows and columns exchanged; `T`, for real numbers.
+
+        >>> Tensor([[1, 2]]).H.tolist()
+        [[1], [2]]
+        """
+        return self._with(matrix_transpose(self.uop)) if self.ndim > 1 else self
+
+    def adjoint(self) -> Self:
+        """Matrices with rows and columns exchanged; `mT`, for real numbers.
+
+        >>> Tensor([[1, 2]]).adjoint().tolist()
+        [[1], [2]]
+        """
+        return self.mH
+
+    def conj(self) -> Self:
+        """The values themselves: they are real.
+
+        >>> Tensor([1.0]).conj().tolist()
+        [1.0]
+        """
+        return self

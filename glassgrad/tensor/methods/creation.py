@@ -15,6 +15,7 @@ from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.compiler.graph.symbolic import Length, most
 from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor.arguments import arguments, computed
 from glassgrad.tensor.autograd.leaves import distinct
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import number, plain_number, shape_from
@@ -214,8 +215,8 @@ class CreationMixin(TensorBase):
         count = max(0, math.ceil((stop - start) / step))
         if kind.kind == "f":
             wide = kind.accumulator
-            places = counting(count, dtypes.int64 if count >= 1 << 31 else dtypes.int32)
-            node = (places.cast(wide) * step + start).cast(kind)
+            numbers = counting(count, dtypes.int64 if count >= 1 << 31 else dtypes.int32)
+            node = (numbers.cast(wide) * step + start).cast(kind)
         else:
             node = counting(count, kind) * step + start if whole else \
                 (counting(count, dtypes.int32).cast(dtypes.float64) * step + start).cast(kind)
@@ -263,7 +264,7 @@ class CreationMixin(TensorBase):
         >>> Tensor.logspace(0, 2, 3, base=2).tolist()
         [1.0, 2.0, 4.0]
         """
-        base = checks.number("logspace", base=base)
+        base, = arguments("logspace", base=base)
         if not 0 < base < math.inf:
             raise InputError("logspace takes powers of a positive number", given=f"base={base}",
                              expected="a finite number above 0", fix="write base=10.0")
@@ -289,7 +290,7 @@ class CreationMixin(TensorBase):
         [[1, 2], [0, 4]]
         """
         checks.two_axes("triu", self.shape)
-        return self._with(triu(self.uop, checks.integer("triu", diagonal=diagonal)))
+        return computed(self, triu, "triu", diagonal=diagonal)
 
     def tril(self, diagonal: int = 0) -> Self:
         """The part of a matrix on and below a diagonal, zeros above.
@@ -298,7 +299,7 @@ class CreationMixin(TensorBase):
         [[1, 0], [3, 4]]
         """
         checks.two_axes("tril", self.shape)
-        return self._with(tril(self.uop, checks.integer("tril", diagonal=diagonal)))
+        return computed(self, tril, "tril", diagonal=diagonal)
 
     @classmethod
     def tri(cls, n: int, m: int | None = None, diagonal: int = 0, **kwargs: Any) -> Self:
@@ -307,12 +308,11 @@ class CreationMixin(TensorBase):
         >>> Tensor.tri(2).tolist()
         [[1.0, 0.0], [1.0, 1.0]]
         """
-        ones = cls.ones(n, n if m is None else m, **kwargs)
-        return ones._with(tril(ones.uop, checks.integer("tri", diagonal=diagonal)))
+        return computed(cls.ones(n, n if m is None else m, **kwargs), tril, "tri", diagonal=diagonal)
 
     @classmethod
     def tril_indices(cls, row: int, col: int, offset: int = 0) -> Self:
-        """The places on and below a diagonal of a row x col matrix, as (2, count).
+        """The indices on and below a diagonal of a row x col matrix, as (2, count).
 
         >>> Tensor.tril_indices(2, 2).tolist()
         [[0, 1, 1], [0, 0, 1]]
@@ -323,7 +323,7 @@ class CreationMixin(TensorBase):
 
     @classmethod
     def triu_indices(cls, row: int, col: int, offset: int = 0) -> Self:
-        """The places on and above a diagonal of a row x col matrix, as (2, count).
+        """The indices on and above a diagonal of a row x col matrix, as (2, count).
 
         >>> Tensor.triu_indices(2, 2).tolist()
         [[0, 0, 1], [0, 1, 1]]
@@ -341,12 +341,12 @@ class CreationMixin(TensorBase):
         if self.uop.dtype.kind not in "iu":
             raise InputError("one_hot needs integers", given=f"{self.uop.dtype.name} values",
                              expected="an integer tensor", fix="cast first: x.int()")
-        count = checks.integer("one_hot", num_classes=num_classes)
+        count, = arguments("one_hot", num_classes=num_classes)
         if count == -1:
             count = int(running.number_in(largest(self.uop), self.device)) + 1
-        places = counting(count, self.uop.dtype).broadcast((*self.shape, count))
+        classes = counting(count, self.uop.dtype).broadcast((*self.shape, count))
         value = self.uop.reshape((*self.shape, 1)).expand((*self.shape, count))
-        return self._with(value.eq(places).cast(dtypes.default_int))
+        return self._with(value.eq(classes).cast(dtypes.default_int))
 
     # -- from memory -----------------------------------------------------------------------------------------
     @classmethod
@@ -367,11 +367,11 @@ class CreationMixin(TensorBase):
 
 
 def _matrix_size(what: str, row: Any, col: Any, offset: Any) -> tuple[int, int, int]:
-    rows, columns = checks.integer(what, row=row), checks.integer(what, col=col)
+    rows, columns, offset = arguments(what, row=row, col=col, offset=offset)
     if rows * columns > 1 << 28:
         raise InputError(f"{what} lists its indices one by one", given=f"{rows} x {columns}",
                          expected="at most 2^28 elements", fix="use triu or tril on a tensor of ones")
-    return rows, columns, checks.integer(what, offset=offset)
+    return rows, columns, offset
 
 
 def _refuse_overflow(value: Any, kind: DType) -> None:

@@ -6,17 +6,17 @@ Integers become float32 where the result is no integer. How they are computed is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph.uop import full
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import Self, TensorBase
+from glassgrad.tensor.arguments import arguments, computed
+from glassgrad.tensor.base import Operand, Self, TensorBase
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas import arithmetic, elementary
-from glassgrad.tensor.formulas.arithmetic import as_float, as_node, both, in_accumulator, where
+from glassgrad.tensor.formulas.arithmetic import as_float, as_node, both, where
 from glassgrad.tensor.formulas.reductions import all_true
 
 __all__ = ["ElementwiseMixin"]
@@ -25,10 +25,6 @@ __all__ = ["ElementwiseMixin"]
 class ElementwiseMixin(TensorBase):
     """Functions of one number."""
     __slots__ = ()
-
-    def _formula(self, formula: Callable[[UOp], UOp]) -> Self:
-        """A formula of several ops on floats: float16 and bfloat16 pass through it in float32 and are rounded once."""
-        return self._with(in_accumulator(formula, as_float(self.uop)))
 
     # -- exponentials and logarithms -------------------------------------------------------------------------
     def exp(self) -> Self:
@@ -93,7 +89,7 @@ class ElementwiseMixin(TensorBase):
         >>> Tensor([1000.0]).logaddexp(Tensor([float("-inf")])).tolist()
         [1000.0]
         """
-        return self._with(arithmetic.logaddexp(*both(self.uop, self._operand(other))), other)
+        return self._combined(lambda x, y: arithmetic.logaddexp(*both(x, y)), other)
 
     def detach(self) -> Self:
         """The same values, where gradients stop.
@@ -149,9 +145,8 @@ class ElementwiseMixin(TensorBase):
         >>> Tensor([2, 3]).pow(2).tolist(), Tensor([4.0, 9.0]).pow(0.5).tolist(), (2 ** Tensor([1.0, 3.0])).tolist()
         ([4, 9], [2.0, 3.0], [2.0, 8.0])
         """
-        exponent, = checks.spelled("pow", spelling, exponent=exponent)
-        checks.flags("pow", reverse=reverse)
-        return self._power(exponent, reverse)
+        exponent, = arguments("pow", spelling, exponent=exponent)
+        return self._power(exponent, *arguments("pow", reverse=reverse))
 
     def __pow__(self, exponent: Any) -> Self: return self._power(exponent)
     def __rpow__(self, base: Any) -> Self: return self._power(base, True)
@@ -190,7 +185,7 @@ class ElementwiseMixin(TensorBase):
         >>> Tensor([0.5, 1.5, 2.5, -0.7]).round().tolist(), Tensor([1.25, 2.5]).round(decimals=1).tolist()
         ([0.0, 2.0, 2.0, -1.0], [1.2000000476837158, 2.5])
         """
-        decimals = checks.integer("round", decimals=decimals)
+        decimals, = arguments("round", decimals=decimals)
         return self._with(arithmetic.round_to(self.uop, decimals)) if self.uop.dtype.kind == "f" else self
 
     def frac(self) -> Self:
@@ -240,13 +235,7 @@ class ElementwiseMixin(TensorBase):
         limits = [None if limit is None else self._operand(limit, "in clamp") for limit in (low, high)]
         return self._with(arithmetic.clamp(self.uop, *limits), low, high)
 
-    def clip(self, min_: Any = None, max_: Any = None, **spelling: Any) -> Self:
-        """The same as `clamp`.
-
-        >>> Tensor([-3, 1, 9]).clip(0, 5).tolist()
-        [0, 1, 5]
-        """
-        return self.clamp(min_, max_, **spelling)
+    clip = clamp
 
     def clamp_min(self, min: Any) -> Self:
         """At least `min`.
@@ -264,14 +253,13 @@ class ElementwiseMixin(TensorBase):
         """
         return self._within(None, max)
 
-    def lerp(self, end: Self, weight: Any) -> Self:
+    def lerp(self, end: Operand, weight: Operand) -> Self:
         """From this (weight 0) to `end` (weight 1), in a straight line.
 
         >>> Tensor([0.0, 10.0]).lerp(Tensor([10.0, 20.0]), 0.5).tolist()
         [5.0, 15.0]
         """
-        x, last, share = self.uop, self._operand(end), self._operand(weight)
-        return self._with(arithmetic.lerp(x, last, share), end, weight)
+        return computed(self, arithmetic.lerp, "lerp", end=end, weight=weight)
 
     # -- predicates ------------------------------------------------------------------------------------------
     def isnan(self) -> Self:
@@ -288,13 +276,13 @@ class ElementwiseMixin(TensorBase):
         >>> Tensor([1.0, float("inf")]).isinf().tolist()
         [False, True]
         """
-        checks.flags("isinf", detect_positive=detect_positive, detect_negative=detect_negative)
+        positive, negative = arguments("isinf", detect_positive=detect_positive, detect_negative=detect_negative)
         x = as_float(self.uop)
-        if detect_positive and detect_negative:
+        if positive and negative:
             return self._with(arithmetic.is_infinite(x))
-        if not (detect_positive or detect_negative):
+        if not (positive or negative):
             return self._with(full(x.shape, False, dtypes.bool))
-        return self._with(x.eq(math.inf if detect_positive else -math.inf))
+        return self._with(x.eq(math.inf if positive else -math.inf))
 
     def isfinite(self) -> Self:
         """Whether each value is neither infinite nor NaN.
@@ -304,24 +292,19 @@ class ElementwiseMixin(TensorBase):
         """
         return self._with(arithmetic.is_finite(self.uop))
 
-    def isclose(self, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
+    def isclose(self, other: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
         """Whether |x - other| <= atol + rtol |other|.
 
         >>> Tensor([1.0, 2.0]).isclose(Tensor([1.0, 2.1])).tolist()
         [True, False]
         """
-        return self._with(self._close(other, rtol, atol, equal_nan, "isclose"), other)
+        return computed(self, arithmetic.is_close, "isclose", other=other, rtol=rtol, atol=atol, equal_nan=equal_nan)
 
-    def allclose(self, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
+    def allclose(self, other: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
         """Whether all of |x - other| <= atol + rtol |other|: one truth value, a tensor (`bool()` reads it).
 
         >>> bool(Tensor([1.0, 2.0]).allclose(Tensor([1.0, 2.0])))
         True
         """
-        return self._with(all_true(self._close(other, rtol, atol, equal_nan, "allclose")), other)
-
-    def _close(self, other: Any, rtol: float, atol: float, equal_nan: bool, what: str) -> UOp:
-        rtol, atol = checks.number(what, rtol=rtol), checks.number(what, atol=atol)
-        checks.flags(what, equal_nan=equal_nan)
-        x = self.uop
-        return arithmetic.is_close(x, as_node(self._operand(other), x), rtol, atol, equal_nan)
+        return computed(self, lambda *given: all_true(arithmetic.is_close(*given)), "allclose", other=other, rtol=rtol,
+                        atol=atol, equal_nan=equal_nan)

@@ -14,7 +14,7 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor import checks
+from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import add, ceil, divide, in_accumulator, less, maximum, mul, sub, where
@@ -64,8 +64,7 @@ class InPlaceMixin(TensorBase):
 
     def _drawn(self, what: str, draw: Callable[..., UOp], formula: Callable[[UOp], UOp], **numbers: Any) -> Self:
         """New random values: a formula of numbers drawn in this tensor's type."""
-        for name, value in numbers.items():
-            checks.number(what, **{name: value})
+        arguments(what, **numbers)
         if self.dtype.kind != "f":
             raise InputError("these random numbers are fractions", given=f"{what} of {self.dtype.name}",
                              expected="a float tensor", fix="use random_ for integers")
@@ -104,7 +103,7 @@ class InPlaceMixin(TensorBase):
         >>> Tensor.zeros(3).random_(5, 6).tolist()
         [5.0, 5.0, 5.0]
         """
-        low, high = checks.integer("random_", low=low), checks.integer_or_none("random_", high=high)
+        low, high = arguments("random_", low=low, high=high)
         if high is None and low:
             low, high = 0, low
         if high is None:
@@ -140,7 +139,7 @@ class InPlaceMixin(TensorBase):
         >>> Tensor.zeros(2).geometric_(1 - 1e-12).tolist()
         [1.0, 1.0]
         """
-        p = checks.number("geometric_", p=p)
+        p, = arguments("geometric_", p=p)
         if not 0 < p < 1:
             raise InputError("a probability of success lies between 0 and 1", given=f"p={p}", expected="0 < p < 1",
                              fix="pass a number such as 0.5")
@@ -166,7 +165,7 @@ class InPlaceMixin(TensorBase):
         >>> Tensor.zeros(2, 3).fill_diagonal_(5).tolist()
         [[5.0, 0.0, 0.0], [0.0, 5.0, 0.0]]
         """
-        checks.flags("fill_diagonal_", wrap=wrap)
+        wrap, = arguments("fill_diagonal_", wrap=wrap)
         if self.ndim < 2 or self.ndim > 2 and len(set(self.shape)) > 1:
             raise ShapeError("this has no diagonal to fill", given=f"shape {self.shape}",
                              expected="a matrix, or more axes of one size",
@@ -186,13 +185,13 @@ def in_place_methods(cls: Any) -> Iterator[tuple[str, Any]]:
     tables = (("Tensor([1.0])", _KEEPING_SHAPE, True), ("Tensor([1])", _INTEGERS, True),
               ("Tensor([[1.0]])", _MATRIX, True), ("Tensor([1.0])", _CHANGING_SHAPE, False))
     for before, names, keeps in tables:
-        for name, arguments in names.items():
-            yield f"{name}_", _with_underscore(getattr(cls, name), cls, name, before, arguments, keeps)
-    for name, (before, arguments) in _OTHERS.items():
-        yield f"{name}_", _with_underscore(getattr(cls, name), cls, name, before, arguments, True)
+        for name, example in names.items():
+            yield f"{name}_", _with_underscore(getattr(cls, name), cls, name, before, example, keeps)
+    for name, (before, example) in _OTHERS.items():
+        yield f"{name}_", _with_underscore(getattr(cls, name), cls, name, before, example, True)
 
 
-def _with_underscore(original: Any, cls: Any, name: str, before: str, arguments: str, keeps_shape: bool) -> Any:
+def _with_underscore(original: Any, cls: Any, name: str, before: str, example: str, keeps_shape: bool) -> Any:
     def in_place(self: Any, *args: Any, **kwargs: Any) -> Any:
         value = original(self, *args, **kwargs)
         return self._kept(value) if keeps_shape else self.replace(value)
@@ -202,7 +201,7 @@ def _with_underscore(original: Any, cls: Any, name: str, before: str, arguments:
     in_place.__annotations__ = original.__annotations__
     in_place.__doc__ = f"""`{name}`, and the result is this tensor's new value.
 
-        >>> x = {before}; x.{name}_({arguments}) is x
+        >>> x = {before}; x.{name}_({example}) is x
         True
         """
     return in_place

@@ -15,6 +15,7 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Found, Self, TensorBase
 from glassgrad.tensor.broadcast import broadcast_shape, plain_number, resolve_axis
 from glassgrad.tensor.formulas import order
@@ -36,23 +37,21 @@ class SortingMixin(TensorBase):
 
     # -- order -----------------------------------------------------------------------------------------------
     def argsort(self, dim: int = -1, descending: bool = False, stable: bool = True, **spelling: Any) -> Self:
-        """The places that put an axis in order; equal values keep theirs, whatever `stable` says.
+        """The indices that put an axis in order; equal values keep theirs, whatever `stable` says.
 
         >>> Tensor([3, 1, 2]).argsort().tolist(), Tensor([3, 1, 2]).argsort(descending=True).tolist()
         ([1, 2, 0], [0, 2, 1])
         """
-        dim, = checks.spelled("argsort", spelling, dim=dim)
-        checks.flags("argsort", descending=descending)
+        dim, descending = arguments("argsort", spelling, dim=dim, descending=descending)
         return self._with(argsort(self.uop, resolve_axis(dim, self.ndim, "argsort"), descending))
 
     def sort(self, dim: int = -1, descending: bool = False, stable: bool = True, **spelling: Any) -> Found:
-        """An axis in order, and the places its values came from; equal values keep theirs, whatever `stable` says.
+        """An axis in order, and the indices its values came from; equal values keep theirs, whatever `stable` says.
 
         >>> [t.tolist() for t in Tensor([3, 1, 2]).sort()]
         [[1, 2, 3], [1, 2, 0]]
         """
-        dim, = checks.spelled("sort", spelling, dim=dim)
-        checks.flags("sort", descending=descending)
+        dim, descending = arguments("sort", spelling, dim=dim, descending=descending)
         return self._found(*sort(self.uop, resolve_axis(dim, self.ndim, "sort"), descending))
 
     def msort(self) -> Self:
@@ -64,14 +63,12 @@ class SortingMixin(TensorBase):
         return self._with(sort(self.uop, resolve_axis(0, self.ndim, "msort"))[0])
 
     def topk(self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True, **spelling: Any) -> Found:
-        """The k largest (or smallest) values along an axis, in order, and their places.
+        """The k largest (or smallest) values along an axis, in order, and their indices.
 
         >>> [t.tolist() for t in Tensor([3, 1, 2]).topk(2)]
         [[3, 2], [0, 2]]
         """
-        dim, sorted_ = checks.spelled("topk", spelling, dim=dim, sorted_=sorted_)
-        k = checks.integer("topk", k=k)
-        checks.flags("topk", largest=largest)
+        k, dim, largest, _ = arguments("topk", spelling, k=k, dim=dim, largest=largest, sorted_=sorted_)
         axis = resolve_axis(dim, self.ndim, "topk")
         n = self.shape[axis] if self.ndim else 1
         if not 0 <= k <= n:
@@ -84,14 +81,12 @@ class SortingMixin(TensorBase):
         return self._found(*topk(x, k, axis, largest, order.SHORT))
 
     def kthvalue(self, k: int, dim: int = -1, keepdim: bool = False, **spelling: Any) -> Found:
-        """The k-th smallest value along an axis (1 is the smallest), and its place.
+        """The k-th smallest value along an axis (1 is the smallest), and its index.
 
         >>> [t.item() for t in Tensor([3, 1, 2]).kthvalue(2)]
         [2, 2]
         """
-        dim, keepdim = checks.spelled("kthvalue", spelling, dim=dim, keepdim=keepdim)
-        k = checks.integer("kthvalue", k=k)
-        checks.flags("kthvalue", keepdim=keepdim)
+        k, dim, keepdim = arguments("kthvalue", spelling, k=k, dim=dim, keepdim=keepdim)
         axis = resolve_axis(dim, self.ndim, "kthvalue")
         n = self.shape[axis] if self.ndim else 1
         if not 1 <= k <= n:
@@ -111,8 +106,7 @@ class SortingMixin(TensorBase):
         >>> x.max(axis=1).tolist(), x.max(dim=1).indices.tolist(), x.max(Tensor(4)).tolist()
         ([5, 7], [1, 0], [[4, 5], [7, 4]])
         """
-        axis, keepdim = checks.spelled("max", spelling, axis=axis, keepdim=keepdim)
-        return self._extreme("max", o.AMAX, axis, keepdim, dim)
+        return self._extreme("max", o.AMAX, axis, keepdim, dim, spelling)
 
     def min(self, axis: Any = None, keepdim: bool = False, *, dim: int | None = None, **spelling: Any) -> Any:
         """The smallest value; NaN if there is one. Asked for by PyTorch's keyword, `dim`, it comes as in PyTorch with
@@ -122,11 +116,10 @@ class SortingMixin(TensorBase):
         >>> x.min(axis=1).tolist(), x.min(dim=1).indices.tolist(), x.min(Tensor(4)).tolist()
         ([1, 2], [0, 1], [[1, 4], [4, 2]])
         """
-        axis, keepdim = checks.spelled("min", spelling, axis=axis, keepdim=keepdim)
-        return self._extreme("min", o.AMIN, axis, keepdim, dim)
+        return self._extreme("min", o.AMIN, axis, keepdim, dim, spelling)
 
-    def _extreme(self, what: str, op: Op, axis: Any, keepdim: bool, dim: int | None) -> Any:
-        checks.flags(what, keepdim=keepdim)
+    def _extreme(self, what: str, op: Op, axis: Any, keepdim: bool, dim: int | None, spelling: dict[str, Any]) -> Any:
+        axis, keepdim = arguments(what, spelling, axis=axis, keepdim=keepdim)
         x = self.uop
         if isinstance(axis, TensorBase):
             return self._with((maximum if op is o.AMAX else minimum)(x, axis.uop), axis)
@@ -156,8 +149,7 @@ class SortingMixin(TensorBase):
         return self._median("nanmedian", dim, keepdim, True, spelling)
 
     def _median(self, what: str, dim: int | None, keepdim: bool, skip_nan: bool, spelling: dict[str, Any]) -> Any:
-        dim, keepdim = checks.spelled(what, spelling, dim=dim, keepdim=keepdim)
-        checks.flags(what, keepdim=keepdim)
+        dim, keepdim = arguments(what, spelling, dim=dim, keepdim=keepdim)
         axis = resolve_axis(0 if dim is None else dim, self.ndim, what)
         if not (self.numel() if dim is None or not self.ndim else self.shape[axis]):
             raise ShapeError("there is no median of nothing", given=f"shape {self.shape}",
@@ -177,8 +169,7 @@ class SortingMixin(TensorBase):
         >>> Tensor([1.0, 2.0, 3.0, 4.0]).quantile(0.5).item()
         2.5
         """
-        dim, keepdim = checks.spelled("quantile", spelling, dim=dim, keepdim=keepdim)
-        return self._quantile(q, dim, keepdim, interpolation, False)
+        return self._quantile("quantile", q, dim, keepdim, interpolation, spelling)
 
     def nanquantile(self, q: Any, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear",
                     **spelling: Any) -> Self:
@@ -187,11 +178,11 @@ class SortingMixin(TensorBase):
         >>> Tensor([1.0, float("nan"), 3.0]).nanquantile(0.5).item()
         2.0
         """
-        dim, keepdim = checks.spelled("nanquantile", spelling, dim=dim, keepdim=keepdim)
-        return self._quantile(q, dim, keepdim, interpolation, True)
+        return self._quantile("nanquantile", q, dim, keepdim, interpolation, spelling)
 
-    def _quantile(self, q: Any, dim: int | None, keepdim: bool, interpolation: str, skip_nan: bool) -> Self:
-        checks.flags("quantile", keepdim=keepdim)
+    def _quantile(self, what: str, q: Any, dim: int | None, keepdim: bool, interpolation: str,
+                  spelling: dict[str, Any]) -> Self:
+        dim, keepdim = arguments(what, spelling, dim=dim, keepdim=keepdim)
         checks.choice("quantile", "there is no such interpolation", "check the spelling", interpolation=interpolation,
                       among=("linear", "lower", "higher", "midpoint", "nearest"))
         if isinstance(q, (int, float)) and not 0 <= q <= 1:
@@ -200,14 +191,9 @@ class SortingMixin(TensorBase):
         if self.dtype.kind != "f":
             raise InputError("quantile needs floats", given=f"{self.dtype.name} values", expected="a float tensor",
                              fix="cast first: x.float()")
-        if isinstance(q, TensorBase):
-            shares = q.uop
-        elif isinstance(q, (int, float)):
-            shares = full((), float(q), self.dtype)
-        else:
-            shares = self._beside(q).uop
+        shares = full((), float(q), self.dtype) if isinstance(q, (int, float)) else self._beside(q).uop
         axis = None if dim is None else resolve_axis(dim, self.ndim, "quantile")
-        return self._with(quantile(self.uop, shares, axis, keepdim, interpolation, skip_nan), q)
+        return self._with(quantile(self.uop, shares, axis, keepdim, interpolation, what == "nanquantile"), q)
 
     # -- finding ---------------------------------------------------------------------------------------------
     def _true_indices(self, mask: UOp, size: int | None, what: str) -> UOp:
@@ -217,14 +203,13 @@ class SortingMixin(TensorBase):
         return true_indices(mask, checks.integer(what, size=size))
 
     def nonzero(self, size: int | None = None, fill_value: int = 0, as_tuple: bool = False) -> Any:
-        """The places of all values that are not zero, one row each; with `size`, exactly that many rows, the missing
+        """The indices of all values that are not zero, one row each; with `size`, exactly that many rows, the missing
         ones `fill_value`, and nothing is computed yet.
 
         >>> Tensor([[0, 5], [7, 0]]).nonzero().tolist()
         [[0, 1], [1, 0]]
         """
-        fill_value = checks.integer("nonzero", fill_value=fill_value)
-        checks.flags("nonzero", as_tuple=as_tuple)
+        fill_value, as_tuple = arguments("nonzero", fill_value=fill_value, as_tuple=as_tuple)
         columns = self._index_columns(size, fill_value)
         if as_tuple:
             return tuple(self._with(column) for column in columns)
@@ -240,7 +225,7 @@ class SortingMixin(TensorBase):
         return columns[::-1] or [full((flat.shape[0], 0), 0, dtypes.int32)]
 
     def argwhere(self) -> Self:
-        """The places of all values that are not zero, one row each.
+        """The indices of all values that are not zero, one row each.
 
         >>> Tensor([0, 5, 7]).argwhere().tolist()
         [[1], [2]]
@@ -280,9 +265,9 @@ class SortingMixin(TensorBase):
         if not count:
             nothing = full((0,), 0, dtypes.int32)
             return self._wanted_of((self.uop.reshape((0,)), nothing, nothing), return_inverse, return_counts)
-        values, places = map(self._stored, sort(flatten(self.uop), 0))
+        values, indices = map(self._stored, sort(flatten(self.uop), 0))
         heads, group, counts = self._runs(values)
-        inverse = UOp(o.SCATTER, dtypes.int32, (full((count,), 0, dtypes.int32), places, group), Scatter("set"))
+        inverse = UOp(o.SCATTER, dtypes.int32, (full((count,), 0, dtypes.int32), indices, group), Scatter("set"))
         found = take(values, 0, heads), inverse.reshape(self.shape), counts
         return self._wanted_of(found, return_inverse, return_counts)
 
@@ -320,8 +305,7 @@ class SortingMixin(TensorBase):
         >>> Tensor([0, 2, 2]).bincount().tolist()
         [1, 0, 2]
         """
-        checks.tensors_or_none("bincount", weights=weights)
-        minlength = checks.integer("bincount", minlength=minlength)
+        weights, minlength = arguments("bincount", weights=weights, minlength=minlength)
         x = self.uop
         if self.ndim != 1 or self.dtype.kind not in "iu":
             raise InputError("bincount needs a vector of integers", given=f"{self.dtype.name}{list(self.shape)}",
@@ -345,7 +329,7 @@ class SortingMixin(TensorBase):
         >>> Tensor([1, 3, 5]).searchsorted(Tensor([3, 4])).tolist(), Tensor([1, 3]).searchsorted(3, right=True).item()
         ([1, 2], 2)
         """
-        checks.flags("searchsorted", right=right)
+        right, = arguments("searchsorted", right=right)
         wanted = values if isinstance(values, TensorBase) else self.__class__(values, device=self.device)
         return self._with(self._search(self.uop, wanted.uop, right), wanted)
 
@@ -356,8 +340,7 @@ class SortingMixin(TensorBase):
         >>> Tensor([0, 3, 5]).bucketize(Tensor([1, 3])).tolist()
         [0, 1, 2]
         """
-        checks.tensors("bucketize", boundaries=boundaries)
-        checks.flags("bucketize", right=right)
+        boundaries, right = arguments("bucketize", boundaries=boundaries, right=right)
         return self._with(self._search(boundaries.uop, self.uop, right), boundaries)
 
     @staticmethod

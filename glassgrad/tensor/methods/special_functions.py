@@ -7,14 +7,16 @@ from typing import Any
 
 from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import Axis, resolve_axis, working_axis
+from glassgrad.tensor.arguments import arguments, computed
+from glassgrad.tensor.base import Operand, Self, TensorBase
+from glassgrad.tensor.broadcast import resolve_axis, working_axis
 from glassgrad.tensor.formulas import arithmetic, elementary, special
 from glassgrad.tensor.formulas.arithmetic import (add, as_float, as_node, both, broadcast, divide, equal,
                                                   in_accumulator, mul, where)
 from glassgrad.tensor.formulas.movement import cat
-from glassgrad.tensor.formulas.reductions import all_true, nan_mean, nan_sum
+from glassgrad.tensor.formulas.reductions import all_true
 
 __all__ = ["SpecialFunctionsMixin"]
 
@@ -38,7 +40,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([0.0, 1.0]).erfinv().tolist()
         [0.0, inf]
         """
-        return self._with(in_accumulator(special.erfinv, as_float(self.uop)))
+        return self._formula(special.erfinv)
 
     def lgamma(self) -> Self:
         """ln |gamma(x)|.
@@ -46,7 +48,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([1.0, 2.0]).lgamma().tolist()
         [0.0, 0.0]
         """
-        return self._with(in_accumulator(special.lgamma, as_float(self.uop)))
+        return self._formula(special.lgamma)
 
     def digamma(self) -> Self:
         """The derivative of `lgamma`.
@@ -54,7 +56,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> round(Tensor([1.0]).digamma().item(), 4)
         -0.5772
         """
-        return self._with(in_accumulator(special.digamma, as_float(self.uop)))
+        return self._formula(special.digamma)
 
     def logit(self, eps: float | None = None) -> Self:
         """ln(x / (1 - x)), the inverse of sigmoid; `eps` keeps x between eps and 1 - eps.
@@ -62,7 +64,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([0.5]).logit().tolist()
         [0.0]
         """
-        eps = checks.number_or_none("logit", eps=eps)
+        eps, = arguments("logit", eps=eps)
         return self._with(special.logit(self.uop if eps is None else arithmetic.clamp(self.uop, eps, 1 - eps)))
 
     def sinc(self) -> Self:
@@ -79,7 +81,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([0.0]).xlogy(Tensor([0.0])).tolist()
         [0.0]
         """
-        return self._with(special.xlogy(*both(as_float(self.uop), self._operand(other))), other)
+        return self._combined(lambda x, y: special.xlogy(*both(as_float(x), y)), other)
 
     def hypot(self, other: Any) -> Self:
         """sqrt(x^2 + other^2), also where the squares would overflow.
@@ -87,7 +89,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([3.0]).hypot(Tensor([4.0])).tolist()
         [5.0]
         """
-        return self._with(special.hypot(*both(self.uop, self._operand(other))), other)
+        return self._combined(lambda x, y: special.hypot(*both(x, y)), other)
 
     def heaviside(self, values: Any) -> Self:
         """0 below 0, 1 above, and `values` at 0.
@@ -95,9 +97,8 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([-1.0, 0.0, 2.0]).heaviside(Tensor([0.5])).tolist()
         [0.0, 0.5, 1.0]
         """
-        x = self.uop
-        above = arithmetic.less(0, x).cast(x.dtype)
-        return self._with(where(equal(x, 0), self._operand(values), above), values)
+        above = arithmetic.less(0, self.uop).cast(self.dtype)
+        return self._combined(lambda x, at_zero: where(equal(x, 0), at_zero, above), values)
 
     def signbit(self) -> Self:
         """Whether the sign is a minus; of -0.0 too.
@@ -129,9 +130,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([float("nan"), 1.0]).nan_to_num().tolist()
         [0.0, 1.0]
         """
-        nan = checks.number("nan_to_num", nan=nan)
-        above, below = (checks.number_or_none("nan_to_num", posinf=posinf),
-                        checks.number_or_none("nan_to_num", neginf=neginf))
+        nan, above, below = arguments("nan_to_num", nan=nan, posinf=posinf, neginf=neginf)
         return self._with(special.finite(self.uop, nan, above, below)) if self.dtype.kind == "f" else self
 
     def deg2rad(self) -> Self:
@@ -166,10 +165,9 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([1, 2]).equal(Tensor([1, 2]))
         True
         """
-        checks.tensors("equal", other=other)
-        if self.shape != other.shape:
-            return False
-        return bool(running.number_in(all_true(equal(self.uop, other.uop)), self.device))
+        other, = arguments("equal", other=other)
+        same = self.shape == other.shape
+        return same and bool(running.number_in(all_true(equal(self.uop, other.uop)), self.device))
 
     # -- running and summing ---------------------------------------------------------------------------------
     def logcumsumexp(self, axis: int = 0, **spelling: Any) -> Self:
@@ -178,28 +176,8 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([0.0, 0.0]).logcumsumexp().exp().round(decimals=6).tolist()
         [1.0, 2.0]
         """
-        axis, = checks.spelled("logcumsumexp", spelling, axis=axis)
+        axis, = arguments("logcumsumexp", spelling, axis=axis)
         return self._with(special.logcumsumexp(self.uop, resolve_axis(axis, self.ndim, "logcumsumexp")))
-
-    def nansum(self, axis: Axis = None, keepdim: bool = False, **spelling: Any) -> Self:
-        """The sum of all that is not NaN.
-
-        >>> Tensor([1.0, float("nan"), 2.0]).nansum().item()
-        3.0
-        """
-        axis, keepdim = checks.spelled("nansum", spelling, axis=axis, keepdim=keepdim)
-        checks.flags("nansum", keepdim=keepdim)
-        return self._with(nan_sum(self.uop, axis, keepdim))
-
-    def nanmean(self, axis: Axis = None, keepdim: bool = False, **spelling: Any) -> Self:
-        """The mean of all that is not NaN.
-
-        >>> Tensor([1.0, float("nan"), 2.0]).nanmean().item()
-        1.5
-        """
-        axis, keepdim = checks.spelled("nanmean", spelling, axis=axis, keepdim=keepdim)
-        checks.flags("nanmean", keepdim=keepdim)
-        return self._with(nan_mean(self.uop, axis, keepdim))
 
     def diff(self, n: int = 1, dim: int = -1, prepend: Self | None = None, append: Self | None = None,
              **spelling: Any) -> Self:
@@ -208,35 +186,35 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([1, 4, 9]).diff().tolist()
         [3, 5]
         """
-        dim, = checks.spelled("diff", spelling, dim=dim)
-        n = checks.integer("diff", n=n)
-        checks.tensors_or_none("diff", prepend=prepend, append=append)
+        n, dim, prepend, append = arguments("diff", spelling, n=n, dim=dim, prepend=prepend, append=append)
         axis = working_axis(dim, self.ndim, "diff")
         if n < 0:
             raise InputError("differences are taken so many times", given=f"n={n}", expected="0 or more",
                              fix="write x.diff(), or cumsum for the opposite")
-        parts = [part for part in (prepend, self, append) if part is not None]
-        checks.fit_together("diff", [part.uop for part in parts], axis)
-        return self._with(special.differences(cat([part.uop for part in parts], axis), axis, n), prepend, append)
+        nodes = [part.uop for part in (prepend, self, append) if part is not None]
+        checks.fit_together("diff", nodes, axis)
+        return self._with(special.differences(cat(nodes, axis), axis, n), prepend, append)
 
-    def addcmul(self, tensor1: Self, tensor2: Self, value: float = 1) -> Self:
+    def addcmul(self, tensor1: Operand, tensor2: Operand, value: float = 1) -> Self:
         """x + value tensor1 tensor2.
 
         >>> Tensor([1]).addcmul(Tensor([2]), Tensor([3])).tolist()
         [7]
         """
-        product = mul(*both(self._operand(tensor1), self._operand(tensor2)))
-        factor = checks.number("addcmul", value=value)
-        return self._with(add(self.uop, product if factor == 1 else mul(product, factor)), tensor1, tensor2)
+        def formula(x: UOp, y: Any, z: Any, factor: float) -> UOp:
+            product = mul(*both(y, z))
+            return add(x, product if factor == 1 else mul(product, factor))
 
-    def addcdiv(self, tensor1: Self, tensor2: Self, value: float = 1) -> Self:
+        return computed(self, formula, "addcmul", tensor1=tensor1, tensor2=tensor2, value=value)
+
+    def addcdiv(self, tensor1: Operand, tensor2: Operand, value: float = 1) -> Self:
         """x + value tensor1 / tensor2.
 
         >>> Tensor([1.0]).addcdiv(Tensor([6.0]), Tensor([3.0])).tolist()
         [3.0]
         """
-        quotient = divide(*both(self._operand(tensor1), self._operand(tensor2)))
-        return self._with(add(self.uop, mul(quotient, checks.number("addcdiv", value=value))), tensor1, tensor2)
+        return computed(self, lambda x, y, z, factor: add(x, mul(divide(*both(y, z)), factor)), "addcdiv",
+                        tensor1=tensor1, tensor2=tensor2, value=value)
 
     def fmax(self, other: Any) -> Self:
         """The larger of each pair; where one is NaN, the other.
@@ -244,7 +222,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([1.0, float("nan")]).fmax(0).tolist()
         [1.0, 0.0]
         """
-        return self._with(special.skipping_nan(arithmetic.maximum, *both(self.uop, self._operand(other))), other)
+        return self._combined(lambda x, y: special.skipping_nan(arithmetic.maximum, *both(x, y)), other)
 
     def fmin(self, other: Any) -> Self:
         """The smaller of each pair; where one is NaN, the other.
@@ -252,7 +230,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([1.0, float("nan")]).fmin(3).tolist()
         [1.0, 3.0]
         """
-        return self._with(special.skipping_nan(arithmetic.minimum, *both(self.uop, self._operand(other))), other)
+        return self._combined(lambda x, y: special.skipping_nan(arithmetic.minimum, *both(x, y)), other)
 
     def float_power(self, exponent: Any) -> Self:
         """x to a power, computed in float64.
@@ -260,8 +238,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([2]).float_power(3).tolist()
         [8.0]
         """
-        exponent_ = self._operand(exponent, "as an exponent")
-        return self._with(arithmetic.power(self.uop.cast(dtypes.float64), exponent_), exponent)
+        return self.cast(dtypes.float64)._combined(arithmetic.power, exponent, beside="as an exponent")
 
     def ldexp(self, other: Any) -> Self:
         """x times 2 to a power.

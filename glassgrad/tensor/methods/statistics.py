@@ -10,6 +10,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Found, Self, TensorBase
 from glassgrad.tensor.broadcast import working_axis
 from glassgrad.tensor.checks import REQUIRED
@@ -26,13 +27,12 @@ class StatisticsMixin(TensorBase):
     __slots__ = ()
 
     def mode(self, dim: int = -1, keepdim: bool = False, **spelling: Any) -> Found:
-        """The most frequent value along an axis (of equally frequent ones the smallest), and its last place.
+        """The most frequent value along an axis (of equally frequent ones the smallest), and its last index.
 
         >>> [t.tolist() for t in Tensor([1, 3, 3, 2]).mode()]
         [3, 2]
         """
-        dim, keepdim = checks.spelled("mode", spelling, dim=dim, keepdim=keepdim)
-        checks.flags("mode", keepdim=keepdim)
+        dim, keepdim = arguments("mode", spelling, dim=dim, keepdim=keepdim)
         if not self.ndim:
             return Found(self, self._with(full((), 0, dtypes.int32)))
         axis = working_axis(dim, self.ndim, "mode")
@@ -48,8 +48,7 @@ class StatisticsMixin(TensorBase):
         >>> Tensor([1.0, 2.0, 1.0]).histc(4, 0, 3).tolist()
         [0.0, 2.0, 1.0, 0.0]
         """
-        bins = checks.integer("histc", bins=bins)
-        low, high = checks.number("histc", min=min), checks.number("histc", max=max)
+        bins, low, high = arguments("histc", bins=bins, min=min, max=max)
         if bins < 1 or not (math.isfinite(low) and math.isfinite(high) and low <= high):
             raise InputError("histc cannot make these bins", given=f"bins={bins}, min={low}, max={high}",
                              expected="at least 1 bin, and finite limits in order",
@@ -68,7 +67,7 @@ class StatisticsMixin(TensorBase):
         >>> Tensor([1, 2, 3]).isin(Tensor([3, 1])).tolist()
         [True, False, True]
         """
-        checks.flags("isin", invert=invert)
+        invert, = arguments("isin", invert=invert)
         others = test_elements if isinstance(test_elements, TensorBase) else \
             self.__class__(test_elements, device=self.device)
         found = any_true(equal(unsqueeze(self.uop, -1), flatten(others.uop)), -1)
@@ -77,16 +76,16 @@ class StatisticsMixin(TensorBase):
     # -- areas -----------------------------------------------------------------------------------------------
     def _trapezoids(self, what: str, x: Self | None, dx: float, dim: int) -> tuple[UOp, int]:
         """The area between each two neighbours and 0 along an axis, and the axis."""
-        checks.tensors_or_none(what, x=x)
+        x, dx = arguments(what, x=x, dx=dx)
         axis = working_axis(dim, self.ndim, what)
         if x is not None and not x.ndim:
             raise ShapeError(f"{what} needs a position per value", given="x of shape ()", expected="at least 1 axis",
                              fix="leave x out, and pass dx")
         positions = None if x is None else x.uop
-        return statistics.trapezoids(self.uop, positions, checks.number(what, dx=dx), axis), axis
+        return statistics.trapezoids(self.uop, positions, dx, axis), axis
 
     def trapezoid(self, x: Self | None = None, *, dx: float = 1.0, dim: int = -1, **spelling: Any) -> Self:
-        """The integral along an axis by straight lines between values, which are dx apart, or at places x.
+        """The integral along an axis by straight lines between values, which are dx apart, or at positions x.
 
         >>> Tensor([1.0, 2.0, 4.0]).trapezoid().item()
         4.5
@@ -114,10 +113,8 @@ class StatisticsMixin(TensorBase):
         array([[0.6, 0.8],
                [0. , 1. ]], dtype=float32)
         """
-        p, dim, maxnorm = checks.spelled("renorm", spelling, p=p, dim=dim, maxnorm=maxnorm)
-        axis = working_axis(dim, self.ndim, "renorm")
-        p, limit = checks.number("renorm", p=p), checks.number("renorm", maxnorm=maxnorm)
-        return self._with(statistics.renorm(self.uop, p, axis, limit))
+        p, dim, limit = arguments("renorm", spelling, p=p, dim=dim, maxnorm=maxnorm)
+        return self._with(statistics.renorm(self.uop, p, working_axis(dim, self.ndim, "renorm"), limit))
 
     def cov(self, correction: int = 1) -> Self:
         """The covariance of variables (rows) over their observations (columns).
@@ -125,7 +122,7 @@ class StatisticsMixin(TensorBase):
         >>> Tensor([[1.0, 2.0, 3.0]]).cov().item()
         1.0
         """
-        return self._with(statistics.covariance(self._variables("cov"), checks.integer("cov", correction=correction)))
+        return self._with(statistics.covariance(self._variables("cov"), *arguments("cov", correction=correction)))
 
     def corrcoef(self) -> Self:
         """The correlation of variables (rows): their covariance over both deviations.

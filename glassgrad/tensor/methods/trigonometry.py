@@ -32,7 +32,7 @@ class TrigonometryMixin(TensorBase):
         >>> Tensor([0.0]).cos().tolist()
         [1.0]
         """
-        return self._with(in_accumulator(elementary.cos, as_float(self.uop)))
+        return self._formula(elementary.cos)
 
     def tan(self) -> Self:
         """The tangent of an angle in radians.
@@ -40,7 +40,7 @@ class TrigonometryMixin(TensorBase):
         >>> Tensor([0.0]).tan().tolist()
         [0.0]
         """
-        return self._with(in_accumulator(elementary.tan, as_float(self.uop)))
+        return self._formula(elementary.tan)
 
     def asin(self) -> Self:
         """The angle from -pi/2 to pi/2 with this sine.
@@ -48,7 +48,7 @@ class TrigonometryMixin(TensorBase):
         >>> Tensor([0.0, 1.0]).asin().numpy()
         array([0.       , 1.5707964], dtype=float32)
         """
-        return self._with(in_accumulator(elementary.asin, as_float(self.uop)))
+        return self._formula(elementary.asin)
 
     arcsin = asin
 
@@ -58,7 +58,7 @@ class TrigonometryMixin(TensorBase):
         >>> Tensor([1.0]).acos().tolist()
         [0.0]
         """
-        return self._with(in_accumulator(elementary.acos, as_float(self.uop)))
+        return self._formula(elementary.acos)
 
     arccos = acos
 
@@ -68,7 +68,7 @@ class TrigonometryMixin(TensorBase):
         >>> Tensor([0.0, float("inf")]).atan().numpy()
         array([0.       , 1.5707964], dtype=float32)
         """
-        return self._with(in_accumulator(elementary.atan, as_float(self.uop)))
+        return self._formula(elementary.atan)
 
     arctan = atan
 
@@ -78,7 +78,7 @@ class TrigonometryMixin(TensorBase):
         >>> Tensor([0.0]).sinh().tolist()
         [0.0]
         """
-        return self._with(in_accumulator(elementary.sinh, as_float(self.uop)))
+        return self._formula(elementary.sinh)
 
     def cosh(self) -> Self:
         """The hyperbolic cosine.
@@ -86,7 +86,7 @@ class TrigonometryMixin(TensorBase):
         >>> Tensor([0.0]).cosh().tolist()
         [1.0]
         """
-        return self._with(in_accumulator(elementary.cosh, as_float(self.uop)))
+        return self._formula(elementary.cosh)
 
     def tanh(self) -> Self:
         """The hyperbolic tangent.
@@ -94,7 +94,7 @@ class TrigonometryMixin(TensorBase):
         >>> Tensor([0.0, 100.0, -100.0]).tanh().tolist()
         [0.0, 1.0, -1.0]
         """
-        return self._with(in_accumulator(elementary.tanh, as_float(self.uop)))
+        return self._formula(elementary.tanh)
 
     def asinh(self) -> Self:
         """The inverse of sinh.
@@ -102,7 +102,7 @@ class TrigonometryMixin(TensorBase):
         >>> Tensor([0.0]).asinh().tolist()
         [0.0]
         """
-        return self._with(in_accumulator(elementary.asinh, as_float(self.uop)))
+        return self._formula(elementary.asinh)
 
     arcsinh = asinh
 
@@ -112,7 +112,7 @@ class TrigonometryMixin(TensorBase):
         >>> Tensor([1.0]).acosh().tolist()
         [0.0]
         """
-        return self._with(in_accumulator(elementary.acosh, as_float(self.uop)))
+        return self._formula(elementary.acosh)
 
     arccosh = acosh
 
@@ -122,7 +122,7 @@ class TrigonometryMixin(TensorBase):
         >>> Tensor([0.0]).atanh().tolist()
         [0.0]
         """
-        return self._with(in_accumulator(elementary.atanh, as_float(self.uop)))
+        return self._formula(elementary.atanh)
 
     arctanh = atanh
 
@@ -132,7 +132,7 @@ class TrigonometryMixin(TensorBase):
         >>> Tensor([0.0, 9.0, -9.0]).erf().tolist()
         [0.0, 1.0, -1.0]
         """
-        return self._with(in_accumulator(elementary.erf, as_float(self.uop)))
+        return self._formula(elementary.erf)
 
     def sigmoid(self) -> Self:
         """1 / (1 + e^-x).
@@ -140,7 +140,7 @@ class TrigonometryMixin(TensorBase):
         >>> Tensor([0.0, 1000.0, -1000.0]).sigmoid().tolist()
         [0.5, 1.0, 0.0]
         """
-        return self._with(in_accumulator(elementary.sigmoid, as_float(self.uop)))
+        return self._formula(elementary.sigmoid)
 
     def atan2(self, other: Any) -> Self:
         """The angle from -pi to pi of the point (other, self).

@@ -1,7 +1,8 @@
-"""Linear algebra: solve, inv, det, qr, svd, cholesky and what follows from them. In, out: stacks of matrices.
+"""Linear algebra: solve, inv, det, qr, svd, cholesky, eigenvalues, matrix_exp. In, out: stacks of matrices.
 
 The factors are computed at once (see formulas/linalg/elimination.py); gradients are lazy and can be taken again. A
 singular matrix gives NaN where PyTorch raises, because whether it is one is known only by reading the values.
+Eigenvalues that are complex numbers are not here: there is no type for them.
 """
 
 from __future__ import annotations
@@ -9,16 +10,41 @@ from __future__ import annotations
 import math
 
 from glassgrad.base.errors import ShapeError
-from glassgrad.tensor import checks
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor import checks, evaluate as running
+from glassgrad.tensor.arguments import arguments, computed
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.formulas.arithmetic import add, divide, less, mul, where
 from glassgrad.tensor.formulas.linalg import factors
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.linalg.solving import inverted, matrices, singular_values, solved
-from glassgrad.tensor.formulas.movement import cat, diagonal, eye, matrix_transpose, pad_axis, unsqueeze
+from glassgrad.tensor.formulas.movement import cat, diagonal, eye, matrix_transpose, pad_axis, tril, triu, unsqueeze
 from glassgrad.tensor.formulas.reductions import largest, total
 
 __all__ = ["FactorizationsMixin"]
+
+
+def _eigen(x: UOp, UPLO: str, what: str) -> tuple[UOp, UOp]:
+    """Eigenvalues and eigenvectors, read from one triangle."""
+    checks.choice(what, "a symmetric matrix is told by one of its triangles",
+                  "leave it out: the lower triangle is read", UPLO=UPLO, among=("L", "U"))
+    a, lead = matrices(x if UPLO == "L" or len(x.shape) < 2 else matrix_transpose(x), what)
+    values, vectors = factors.eigen(a).nodes(a)
+    return values.cast(x.dtype).reshape((*lead, x.shape[-1])), vectors.cast(x.dtype).reshape(x.shape)
+
+
+def _solve_triangular(x: UOp, other: UOp, upper: bool, left: bool = True, unit: bool = False) -> UOp:
+    triangle = triu(x, int(unit)) if upper else tril(x, -int(unit))
+    if unit:
+        triangle = add(triangle, eye(x.shape[-1], x.dtype))
+    if left:
+        return solved(triangle, other)
+    return matrix_transpose(solved(matrix_transpose(triangle), matrix_transpose(other)))
+
+
+def _cholesky_solve(x: UOp, factor: UOp, upper: bool) -> UOp:
+    lower = matrix_transpose(factor) if upper else factor
+    return _solve_triangular(matrix_transpose(lower), _solve_triangular(lower, x, False), True)
 
 
 class FactorizationsMixin(TensorBase):
@@ -32,8 +58,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[2.0, 0.0], [0.0, 4.0]]).solve(Tensor([2.0, 2.0])).tolist()
         [1.0, 0.5]
         """
-        checks.tensors("solve", other=other)
-        return self._with(solved(self.uop, other.uop), other)
+        return computed(self, solved, "solve", other=other)
 
     def inv(self) -> Self:
         """The inverse matrix: this @ inverse is the identity.
@@ -43,13 +68,7 @@ class FactorizationsMixin(TensorBase):
         """
         return self._with(inverted(self.uop))
 
-    def inverse(self) -> Self:
-        """The inverse matrix; `inv`.
-
-        >>> Tensor([[2.0]]).inverse().tolist()
-        [[0.5]]
-        """
-        return self._with(inverted(self.uop))
+    inverse = inv
 
     def det(self) -> Self:
         """The determinant.
@@ -66,9 +85,13 @@ class FactorizationsMixin(TensorBase):
         >>> [t.item() for t in Tensor([[0.0, 1.0], [1.0, 0.0]]).slogdet()]
         [-1.0, 0.0]
         """
-        a, lead = matrices(self.uop, "slogdet")
-        sign, size = (part.cast(self.dtype).reshape(lead) for part in factors.signed_log(a))
+        sign, size = self._signed_log("slogdet")
         return self._with(sign), self._with(size)
+
+    def _signed_log(self, what: str) -> tuple[UOp, UOp]:
+        a, lead = matrices(self.uop, what)
+        sign, size = (part.cast(self.dtype).reshape(lead) for part in factors.signed_log(a))
+        return sign, size
 
     def logdet(self) -> Self:
         """The logarithm of the determinant; NaN where it is negative.
@@ -76,8 +99,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[1.0, 0.0], [0.0, 1.0]]).logdet().item()
         0.0
         """
-        a, lead = matrices(self.uop, "logdet")
-        sign, size = (part.cast(self.dtype).reshape(lead) for part in factors.signed_log(a))
+        sign, size = self._signed_log("logdet")
         return self._with(where(less(sign, 0), math.nan, size))
 
     def matrix_power(self, n: int) -> Self:
@@ -86,7 +108,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[1, 1], [0, 1]]).matrix_power(5).tolist()
         [[1, 5], [0, 1]]
         """
-        n = checks.integer("matrix_power", n=n)
+        n, = arguments("matrix_power", n=n)
         power = self.uop
         if self.ndim < 2 or power.shape[-1] != power.shape[-2]:
             raise ShapeError("matrix_power needs a square matrix", given=f"shape {self.shape}", expected="(.., n, n)",
@@ -106,7 +128,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[4.0, 0.0], [0.0, 9.0]]).cholesky().tolist()
         [[2.0, 0.0], [0.0, 3.0]]
         """
-        checks.flags("cholesky", upper=upper)
+        upper, = arguments("cholesky", upper=upper)
         a, _ = matrices(self.uop, "cholesky")
         lower = factors.cholesky(a).cast(self.dtype).reshape(self.shape)
         return self._with(matrix_transpose(lower) if upper else lower)
@@ -131,14 +153,13 @@ class FactorizationsMixin(TensorBase):
         return self._with(first), self._with(below)
 
     def svd(self, full_matrices: bool = True) -> tuple[Self, Self, Self]:
-        """U, S and V with U @ diag(S) @ V equal to this; S descends, U's columns and V's rows have length 1 and stand
+        """U, S and V with U @ diag(S) @ V equal to this; S descends, U's columns and V's rows have length 1 and are
         at right angles. `full_matrices` makes U and V square; the vectors it adds have no gradient.
 
         >>> Tensor([[3.0, 0.0], [0.0, 4.0]]).svd()[1].tolist()
         [4.0, 3.0]
         """
-        checks.flags("svd", full_matrices=full_matrices)
-        u, s, v = singular_values(self.uop, full_matrices)
+        u, s, v = singular_values(self.uop, *arguments("svd", full_matrices=full_matrices))
         return self._with(u), self._with(s), self._with(v)
 
     def svdvals(self) -> Self:
@@ -155,7 +176,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[2.0], [0.0]]).pinv().tolist()
         [[0.5, 0.0]]
         """
-        share = checks.number_or_none("pinv", rtol=rtol)
+        share, = arguments("pinv", rtol=rtol)
         u, s, v = singular_values(self.uop)
         share = max(self.shape[-2:]) * 2.0 ** -self.dtype.mantissa if share is None else share
         kept = less(mul(largest(s, -1, keepdim=True), share), s)
@@ -170,7 +191,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[1.0], [1.0]]).lstsq(Tensor([[1.0], [3.0]])).numpy().round(4).tolist()
         [[2.0]]
         """
-        checks.tensors("lstsq", other=other)
+        other, = arguments("lstsq", other=other)
         if self.ndim < 2 or self.shape[-2] < self.shape[-1]:
             raise ShapeError("lstsq needs at least as many rows as columns", given=f"shape {self.shape}",
                              expected="(.., m, n) with m >= n", fix="use pinv() @ other")
@@ -195,7 +216,7 @@ class FactorizationsMixin(TensorBase):
         >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).newton_schulz(20, (1.5, -0.5)).numpy().round(3).tolist()
         [[1.0, 0.0], [0.0, 1.0]]
         """
-        steps, eps = checks.integer("newton_schulz", steps=steps), checks.number("newton_schulz", eps=eps)
+        steps, eps = arguments("newton_schulz", steps=steps, eps=eps)
         params = checks.numbers_in("newton_schulz", params=params)
         x = self.uop
         checks.two_axes("newton_schulz", x.shape)
@@ -210,3 +231,79 @@ class FactorizationsMixin(TensorBase):
                 result = add(result, mul(power, p))
             x = result.contiguous()
         return self._with(matrix_transpose(x) if tall else x)
+
+    # -- symmetric -------------------------------------------------------------------------------------------
+    def eigh(self, UPLO: str = "L") -> tuple[Self, Self]:
+        """The eigenvalues of a symmetric matrix, in ascending order, and its eigenvectors as columns of length 1. Only
+        the lower triangle is looked at, or the upper one with UPLO="U".
+
+        >>> Tensor([[2.0, 0.0], [0.0, 1.0]]).eigh()[0].tolist()
+        [1.0, 2.0]
+        """
+        values, vectors = _eigen(self.uop, UPLO, "eigh")
+        return self._with(values), self._with(vectors)
+
+    def eigvalsh(self, UPLO: str = "L") -> Self:
+        """The eigenvalues of a symmetric matrix, in ascending order.
+
+        >>> Tensor([[0.0, 1.0], [1.0, 0.0]]).eigvalsh().numpy().round(4)
+        array([-1.,  1.], dtype=float32)
+        """
+        return self._with(_eigen(self.uop, UPLO, "eigh")[0])
+
+    # -- triangles -------------------------------------------------------------------------------------------
+    def solve_triangular(self, other: Self, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Self:
+        """The x for which this @ x = other (or x @ this, unless `left`), where only this' upper or lower triangle
+        counts; with `unitriangular` its diagonal is taken to be ones.
+
+        >>> Tensor([[2.0, 9.0], [0.0, 4.0]]).solve_triangular(Tensor([[2.0], [4.0]]), upper=False).tolist()
+        [[1.0], [1.0]]
+        """
+        other, upper, left, unit = arguments("solve_triangular", other=other, upper=upper, left=left,
+                                             unitriangular=unitriangular)
+        checks.two_axes("solve_triangular", self.shape, *([] if left else [other.shape]))
+        return self._with(_solve_triangular(self.uop, other.uop, upper, left, unit), other)
+
+    def cholesky_solve(self, factor: Self, upper: bool = False) -> Self:
+        """The x for which A @ x is this, where `factor` is A's `cholesky`.
+
+        >>> Tensor([[8.0]]).cholesky_solve(Tensor([[2.0]])).tolist()
+        [[2.0]]
+        """
+        factor, upper = arguments("cholesky_solve", factor=factor, upper=upper)
+        checks.two_axes("cholesky_solve", self.shape, factor.shape)
+        return self._with(_cholesky_solve(self.uop, factor.uop, upper), factor)
+
+    def cholesky_inverse(self, upper: bool = False) -> Self:
+        """The inverse of the matrix of which this is the `cholesky`.
+
+        >>> Tensor([[2.0]]).cholesky_inverse().tolist()
+        [[0.25]]
+        """
+        upper, = arguments("cholesky_inverse", upper=upper)
+        checks.two_axes("cholesky_inverse", self.shape)
+        one = eye(self.shape[-1], self.dtype).broadcast(self.shape)
+        return self._with(_cholesky_solve(one, self.uop, upper))
+
+    # -- powers ----------------------------------------------------------------------------------------------
+    def matrix_exp(self) -> Self:
+        """e to the power of a matrix: 1 + A + A^2 / 2 + A^3 / 6 + ..., summed for A over a power of 2 that makes it
+        small, then squared as often.
+
+        >>> Tensor([[0.0, 1.0], [0.0, 0.0]]).matrix_exp().tolist()
+        [[1.0, 1.0], [0.0, 1.0]]
+        """
+        a, _ = matrices(self.uop, "matrix_exp")
+        if 0 in a.shape:
+            return self
+        size = float(running.number_in(largest(total(a.detach().abs(), -1)), self.device))
+        halvings = max(0, math.ceil(math.log2(size)) + 1) if 0 < size < math.inf else 0
+        a = mul(a, 2.0 ** -halvings)
+        one = eye(a.shape[-1], a.dtype)
+        terms = 18 if a.dtype.mantissa > 23 else 10        # 2^-18 / 18! is below the type's rounding, and 2^-10 / 10!
+        result = add(one, divide(a, terms))
+        for n in range(terms - 1, 0, -1):
+            result = add(one, divide(matmul(a, result), n))
+        for _ in range(halvings):
+            result = matmul(result, result)
+        return self._with(result.cast(self.dtype).reshape(self.shape))

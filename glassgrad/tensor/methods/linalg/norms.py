@@ -11,7 +11,8 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks
-from glassgrad.tensor.base import Self, TensorBase
+from glassgrad.tensor.arguments import arguments, computed
+from glassgrad.tensor.base import Operand, Self, TensorBase
 from glassgrad.tensor.broadcast import Axis, resolve_axis
 from glassgrad.tensor.formulas.arithmetic import absolute, divide, less, maximum, mul
 from glassgrad.tensor.formulas.linalg import factors
@@ -59,8 +60,7 @@ class NormsMixin(TensorBase):
         >>> Tensor([3.0, 4.0]).norm().item(), Tensor([[3.0, 0.0], [0.0, 4.0]]).norm("nuc").item()
         (5.0, 7.0)
         """
-        p, dim, keepdim = checks.spelled("norm", spelling, p=p, dim=dim, keepdim=keepdim)
-        checks.flags("norm", keepdim=keepdim)
+        p, dim, keepdim, dtype = arguments("norm", spelling, p=p, dim=dim, keepdim=keepdim, dtype=dtype)
         if p == "nuc":
             return self._with(_matrix_norm(self._as(dtype), p, _pair("norm", dim or (-2, -1)), keepdim))
         if isinstance(p, str) and p != "fro":
@@ -77,9 +77,8 @@ class NormsMixin(TensorBase):
         >>> Tensor([3.0, 4.0]).vector_norm().item()
         5.0
         """
-        ord, dim, keepdim = checks.spelled("vector_norm", spelling, ord=ord, dim=dim, keepdim=keepdim)
-        checks.flags("vector_norm", keepdim=keepdim)
-        return self._with(norm(self._as(dtype), checks.number("vector_norm", ord=ord), dim, keepdim))
+        ord, dim, keepdim = arguments("vector_norm", spelling, ord=ord, dim=dim, keepdim=keepdim)
+        return self._with(norm(self._as(dtype), ord, dim, keepdim))
 
     def matrix_norm(self, ord: float | str = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *,
                     dtype: DType | None = None, **spelling: Any) -> Self:
@@ -89,8 +88,7 @@ class NormsMixin(TensorBase):
         >>> Tensor([[3.0, 0.0], [0.0, 4.0]]).matrix_norm("nuc").item()
         7.0
         """
-        ord, dim, keepdim = checks.spelled("matrix_norm", spelling, ord=ord, dim=dim, keepdim=keepdim)
-        checks.flags("matrix_norm", keepdim=keepdim)
+        ord, dim, keepdim = arguments("matrix_norm", spelling, ord=ord, dim=dim, keepdim=keepdim)
         return self._with(_matrix_norm(self._as(dtype), ord, _pair("matrix_norm", dim), keepdim))
 
     def cond(self, p: float | str | None = None) -> Self:
@@ -114,8 +112,7 @@ class NormsMixin(TensorBase):
         >>> Tensor([[1.0, 2.0], [2.0, 4.0]]).matrix_rank().item()
         1
         """
-        atol, rtol = checks.number_or_none("matrix_rank", atol=atol), checks.number_or_none("matrix_rank", rtol=rtol)
-        checks.flags("matrix_rank", hermitian=hermitian)
+        atol, rtol, hermitian = arguments("matrix_rank", atol=atol, rtol=rtol, hermitian=hermitian)
         if hermitian:
             a, lead = matrices(self.uop, "matrix_rank")
             sizes = factors.eigen(a).nodes(a)[0].cast(self.dtype).reshape((*lead, self.shape[-1])).abs()
@@ -126,14 +123,13 @@ class NormsMixin(TensorBase):
         return self._with(total(less(limit, sizes), -1))
 
     # -- products --------------------------------------------------------------------------------------------
-    def vecdot(self, other: Self, dim: int = -1, **spelling: Any) -> Self:
+    def vecdot(self, other: Operand, dim: int = -1, **spelling: Any) -> Self:
         """The sum of products along one axis.
 
         >>> Tensor([[1, 2], [3, 4]]).vecdot(Tensor([1, 10])).tolist()
         [21, 43]
         """
-        dim, = checks.spelled("vecdot", spelling, dim=dim)
-        return self._with(vecdot(self.uop, self._operand(other), dim), other)
+        return computed(self, vecdot, "vecdot", spelling, other=other, dim=dim)
 
     @classmethod
     def multi_dot(cls, tensors: Sequence[Self]) -> Self:
@@ -161,7 +157,7 @@ class NormsMixin(TensorBase):
         >>> Tensor.eye(4).reshape(2, 2, 2, 2).tensorinv().shape
         (2, 2, 2, 2)
         """
-        ind = checks.integer("tensorinv", ind=ind)
+        ind, = arguments("tensorinv", ind=ind)
         first, rest = self.shape[:ind], self.shape[ind:]
         square = self.uop.reshape((math.prod(first), math.prod(rest)))
         return self._with(inverted(square, "tensorinv").reshape((*rest, *first)))
@@ -172,7 +168,7 @@ class NormsMixin(TensorBase):
         >>> Tensor.eye(4).reshape(2, 2, 4).tensorsolve(Tensor([[1.0, 2.0], [3.0, 4.0]])).tolist()
         [1.0, 2.0, 3.0, 4.0]
         """
-        checks.tensors("tensorsolve", other=other)
+        other, = arguments("tensorsolve", other=other)
         x, right = self.uop, other.uop
         for axis in () if dims is None else checks.integers_in("tensorsolve", dims=dims):
             x = movedim(x, resolve_axis(axis, self.ndim, "tensorsolve"), -1)
@@ -189,12 +185,12 @@ class NormsMixin(TensorBase):
         >>> Tensor([2, 3]).vander(3).tolist()
         [[4, 2, 1], [9, 3, 1]]
         """
-        checks.flags("vander", increasing=increasing)
+        N, increasing = arguments("vander", N=N, increasing=increasing)
         x = self.uop
         if not x.shape:
             raise ShapeError("vander takes powers of a vector", given="shape ()", expected="at least 1 axis",
                              fix="give it one first: x.reshape(1)")
-        count = x.shape[-1] if N is None else checks.integer("vander", N=N)
+        count = x.shape[-1] if N is None else N
         base = unsqueeze(x, -1)
         if count < 1:
             return self._with(base.shrink([*((0, n) for n in x.shape), (0, 0)]))

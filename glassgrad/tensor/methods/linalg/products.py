@@ -7,7 +7,9 @@ from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType, promote
+from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
+from glassgrad.tensor.arguments import arguments, computed
 from glassgrad.tensor.autograd.autocast import lowered
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import working_axis
@@ -31,15 +33,15 @@ class ProductsMixin(TensorBase):
         >>> (Tensor([[1, 2], [3, 4]]) @ Tensor([[5, 6], [7, 8]])).tolist(), (Tensor([1, 2]) @ Tensor([3, 4])).item()
         ([[19, 22], [43, 50]], 11)
         """
-        other, dtype = checks.spelled("matmul", spelling, other=other, dtype=dtype)
-        checks.flags("matmul", reverse=reverse)
-        return self._product(other, reverse, dtype)
+        other, kind = arguments("matmul", spelling, other=other, dtype=dtype)
+        reverse, = arguments("matmul", reverse=reverse)
+        return self._product(other, reverse, kind)
 
-    def _product(self, other: Any, reverse: bool = False, dtype: DType | str | None = None) -> Self:
+    def _product(self, other: Any, reverse: bool = False, dtype: DType | None = None) -> Self:
         other = self._beside(other)
         left, right = (other, self) if reverse else (self, other)
         x, y = lowered(left.uop), lowered(right.uop)
-        kind = checks.dtype_or_none(dtype) or left._kin(right)._product_dtype(promote(x.dtype, y.dtype))
+        kind = dtype or left._kin(right)._product_dtype(promote(x.dtype, y.dtype))
         return left._with(products.matmul(x, y, kind), right)
 
     def _product_dtype(self, factors: DType) -> DType:
@@ -56,8 +58,8 @@ class ProductsMixin(TensorBase):
         >>> Tensor([1, 2]).dot(Tensor([3, 4])).item()
         11
         """
-        other, dtype = checks.spelled("dot", spelling, other=other, dtype=dtype)
-        return self._product(other, dtype=dtype)
+        other, kind = arguments("dot", spelling, other=other, dtype=dtype)
+        return self._product(other, dtype=kind)
 
     def outer(self, other: Self) -> Self:
         """Every element of this vector times every element of the other.
@@ -65,8 +67,7 @@ class ProductsMixin(TensorBase):
         >>> Tensor([1, 2]).outer(Tensor([3, 4])).tolist()
         [[3, 4], [6, 8]]
         """
-        checks.tensors("outer", other=other)
-        return self._with(products.outer(self.uop, other.uop), other)
+        return computed(self, products.outer, "outer", other=other)
 
     ger = outer
 
@@ -100,7 +101,7 @@ class ProductsMixin(TensorBase):
         >>> Tensor([1, 2]).vdot(Tensor([3, 4])).item()
         11
         """
-        checks.tensors("vdot", other=other)
+        other, = arguments("vdot", other=other)
         if self.ndim != 1 or other.ndim != 1:
             raise ShapeError("vdot is of vectors", given=f"{self.shape} and {other.shape}", expected="1 axis each",
                              fix="use x @ y for matrices")
@@ -112,8 +113,7 @@ class ProductsMixin(TensorBase):
         >>> Tensor([1, 10]).kron(Tensor([1, 2])).tolist()
         [1, 2, 10, 20]
         """
-        checks.tensors("kron", other=other)
-        return self._with(products.kron(self.uop, other.uop), other)
+        return computed(self, products.kron, "kron", other=other)
 
     def cross(self, other: Self, dim: int = -1, **spelling: Any) -> Self:
         """The cross product of vectors of three along an axis.
@@ -121,8 +121,7 @@ class ProductsMixin(TensorBase):
         >>> Tensor([1, 0, 0]).cross(Tensor([0, 1, 0])).tolist()
         [0, 0, 1]
         """
-        dim, = checks.spelled("cross", spelling, dim=dim)
-        checks.tensors("cross", other=other)
+        other, dim = arguments("cross", spelling, other=other, dim=dim)
         axis = working_axis(dim, self.ndim, "cross")
         if self.shape[axis] != 3 or other.ndim != self.ndim or other.shape[axis] != 3:
             raise ShapeError("a cross product is of vectors of three", given=f"{self.shape} and {other.shape}, {dim=}",
@@ -136,10 +135,7 @@ class ProductsMixin(TensorBase):
         >>> Tensor([[1.0, 2.0]]).linear(Tensor([[1.0], [10.0]]), Tensor([0.5])).tolist()
         [[21.5]]
         """
-        checks.tensors("linear", weight=weight)
-        checks.tensors_or_none("linear", bias=bias)
-        added = None if bias is None else bias.uop
-        return self._with(products.linear(self.uop, weight.uop, added, checks.dtype_or_none(dtype)), weight, bias)
+        return computed(self, products.linear, "linear", weight=weight, bias=bias, dtype=dtype)
 
     def sequential(self, layers: Iterable[Callable[[Self], Self]] = REQUIRED, **spelling: Any) -> Self:
         """The result of one layer after another.
@@ -163,8 +159,7 @@ class ProductsMixin(TensorBase):
         >>> Tensor([[1]]).addmm(Tensor([[1, 2]]), Tensor([[3], [4]])).tolist()
         [[12]]
         """
-        checks.tensors("addmm", mat1=mat1, mat2=mat2)
-        return self._added(products.matmul(mat1.uop, mat2.uop), beta, alpha, mat1, mat2)
+        return self._added(products.matmul, "addmm", beta, alpha, mat1=mat1, mat2=mat2)
 
     def addmv(self, mat: Self, vec: Self, beta: float = 1, alpha: float = 1) -> Self:
         """beta x + alpha mat @ vec.
@@ -172,8 +167,7 @@ class ProductsMixin(TensorBase):
         >>> Tensor([1]).addmv(Tensor([[1, 2]]), Tensor([3, 4])).tolist()
         [12]
         """
-        checks.tensors("addmv", mat=mat, vec=vec)
-        return self._added(products.matmul(mat.uop, vec.uop), beta, alpha, mat, vec)
+        return self._added(products.matmul, "addmv", beta, alpha, mat=mat, vec=vec)
 
     def addr(self, vec1: Self, vec2: Self, beta: float = 1, alpha: float = 1) -> Self:
         """beta x + alpha times the outer product of two vectors.
@@ -181,9 +175,10 @@ class ProductsMixin(TensorBase):
         >>> Tensor([[1, 1]]).addr(Tensor([2]), Tensor([3, 4])).tolist()
         [[7, 9]]
         """
-        checks.tensors("addr", vec1=vec1, vec2=vec2)
-        product = products.matmul(unsqueeze(vec1.uop, 1 if vec1.ndim else 0), unsqueeze(vec2.uop, 0))
-        return self._added(product, beta, alpha, vec1, vec2)
+        def product(x: UOp, y: UOp) -> UOp:
+            return products.matmul(unsqueeze(x, 1 if x.shape else 0), unsqueeze(y, 0))
+
+        return self._added(product, "addr", beta, alpha, vec1=vec1, vec2=vec2)
 
     def baddbmm(self, batch1: Self, batch2: Self, beta: float = 1, alpha: float = 1) -> Self:
         """beta x + alpha batch1 @ batch2, for stacks of matrices.
@@ -191,8 +186,7 @@ class ProductsMixin(TensorBase):
         >>> Tensor([[[1]]]).baddbmm(Tensor([[[2]]]), Tensor([[[3]]])).tolist()
         [[[7]]]
         """
-        checks.tensors("baddbmm", batch1=batch1, batch2=batch2)
-        return self._added(products.matmul(batch1.uop, batch2.uop), beta, alpha, batch1, batch2)
+        return self._added(products.matmul, "baddbmm", beta, alpha, batch1=batch1, batch2=batch2)
 
     def addbmm(self, batch1: Self, batch2: Self, beta: float = 1, alpha: float = 1) -> Self:
         """beta x + alpha times the sum of batch1 @ batch2 over the stack.
@@ -200,10 +194,11 @@ class ProductsMixin(TensorBase):
         >>> Tensor([[1]]).addbmm(Tensor([[[2]], [[1]]]), Tensor([[[3]], [[4]]])).tolist()
         [[11]]
         """
-        checks.tensors("addbmm", batch1=batch1, batch2=batch2)
-        return self._added(total(products.matmul(batch1.uop, batch2.uop), 0), beta, alpha, batch1, batch2)
+        return self._added(lambda x, y: total(products.matmul(x, y), 0), "addbmm", beta, alpha, batch1=batch1,
+                           batch2=batch2)
 
-    def _added(self, product: Any, beta: Any, alpha: Any, *others: Self) -> Self:
-        """beta x + alpha product."""
+    def _added(self, product: Callable[[UOp, UOp], UOp], what: str, beta: Any, alpha: Any, **factors: Any) -> Self:
+        """beta x + alpha times a product of two tensors."""
+        first, second = arguments(what, **factors)
         beta, alpha = self._operand(beta, "as beta"), self._operand(alpha, "as alpha")
-        return self._with(products.scaled_sum(self.uop, beta, product, alpha), *others)
+        return self._with(products.scaled_sum(self.uop, beta, product(first.uop, second.uop), alpha), first, second)

@@ -1,23 +1,32 @@
-"""Activation functions, element by element: relu and its relatives. In, out: tensors."""
+"""Activation functions, softmax, norms, dropout and attention. In, out: tensors.
+
+Statistics of float16 and bfloat16 are taken in float32 and rounded at the end.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
+from glassgrad.base.settings import settings
+from glassgrad.compiler.graph.dtype import DType
 from glassgrad.tensor import checks
+from glassgrad.tensor.arguments import arguments, computed
 from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.broadcast import working_axis
+from glassgrad.tensor.broadcast import Axis, resolve_axes, working_axis
 from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import add, as_float, in_accumulator, less, mul, sub, where
-from glassgrad.tensor.formulas.movement import halves
+from glassgrad.tensor.formulas.arithmetic import add, as_float, less, mul, sub, where
+from glassgrad.tensor.formulas.movement import halves, repeat_interleave
 from glassgrad.tensor.formulas.neural import activations
+from glassgrad.tensor.formulas.neural.attention import attention, dropout
 
 __all__ = ["ActivationsMixin"]
 
 
 class ActivationsMixin(TensorBase):
-    """relu and its relatives."""
+    """Activation functions and what layers are made of."""
     __slots__ = ()
 
     def relu(self) -> Self:
@@ -42,7 +51,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([-1.0, 2.0]).leaky_relu(0.5).tolist()
         [-0.5, 2.0]
         """
-        return self._with(activations.leaky_relu(self.uop, self._operand(neg_slope, "as a slope")), neg_slope)
+        return self._combined(activations.leaky_relu, neg_slope, beside="as a slope")
 
     def elu(self, alpha: float = 1.0) -> Self:
         """x where it is positive, alpha (e^x - 1) elsewhere.
@@ -50,8 +59,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([float("-inf"), 2.0]).elu().tolist()
         [-1.0, 2.0]
         """
-        alpha = checks.number("elu", alpha=alpha)
-        return self._with(in_accumulator(lambda x: activations.elu(x, alpha), as_float(self.uop)))
+        return self._formula(activations.elu, *arguments("elu", alpha=alpha))
 
     def celu(self, alpha: float = 1.0) -> Self:
         """max(x, 0) + min(alpha (e^(x / alpha) - 1), 0).
@@ -59,8 +67,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([float("-inf"), 2.0]).celu(2.0).tolist()
         [-2.0, 2.0]
         """
-        alpha = checks.number("celu", alpha=alpha)
-        return self._with(in_accumulator(lambda x: activations.celu(x, alpha), as_float(self.uop)))
+        return self._formula(activations.celu, *arguments("celu", alpha=alpha))
 
     def selu(self, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Self:
         """gamma elu(x, alpha): keeps mean 0 and variance 1 (Klambauer et al., 2017).
@@ -68,8 +75,8 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([0.0]).selu().tolist()
         [0.0]
         """
-        alpha, gamma = checks.number("selu", alpha=alpha), checks.number("selu", gamma=gamma)
-        return self._with(mul(in_accumulator(lambda x: activations.elu(x, alpha), as_float(self.uop)), gamma))
+        alpha, gamma = arguments("selu", alpha=alpha, gamma=gamma)
+        return self._with(mul(self._formula(activations.elu, alpha).uop, gamma))
 
     def silu(self) -> Self:
         """x sigmoid(x).
@@ -79,13 +86,7 @@ class ActivationsMixin(TensorBase):
         """
         return self._with(activations.silu(self.uop))
 
-    def swish(self) -> Self:
-        """x sigmoid(x); another name of `silu`.
-
-        >>> Tensor([0.0]).swish().tolist()
-        [0.0]
-        """
-        return self._with(activations.silu(self.uop))
+    swish = silu
 
     def gelu(self, approximate: str = "none") -> Self:
         """x (1 + erf(x / sqrt 2)) / 2 for approximate="none", as PyTorch has it; for approximate="tanh"
@@ -96,8 +97,7 @@ class ActivationsMixin(TensorBase):
         """
         checks.choice("gelu", "there is no such gelu", 'write x.gelu() or x.gelu("tanh")', approximate=approximate,
                       among=("none", "tanh"))
-        formula = elementary.gelu if approximate == "none" else elementary.gelu_by_tanh
-        return self._with(in_accumulator(formula, as_float(self.uop)))
+        return self._formula(elementary.gelu if approximate == "none" else elementary.gelu_by_tanh)
 
     def quick_gelu(self) -> Self:
         """x sigmoid(1.702 x).
@@ -105,7 +105,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([0.0]).quick_gelu().tolist()
         [0.0]
         """
-        return self._with(in_accumulator(lambda x: x * elementary.sigmoid(x * 1.702), as_float(self.uop)))
+        return self._formula(lambda x: x * elementary.sigmoid(x * 1.702))
 
     def swiglu(self) -> Self:
         """The last axis cut in two halves a and b: silu(a) b (Shazeer, 2020).
@@ -140,7 +140,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([1000.0, -1000.0]).softplus().tolist()
         [1000.0, 0.0]
         """
-        beta, threshold = checks.number("softplus", beta=beta), checks.number("softplus", threshold=threshold)
+        beta, threshold = arguments("softplus", beta=beta, threshold=threshold)
         if beta == 0:
             raise InputError("softplus needs a beta to divide by", given="beta=0", expected="a number that is not 0",
                              fix="write x.softplus(), or x.relu() for the limit of large beta")
@@ -160,7 +160,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([0.0]).mish().tolist()
         [0.0]
         """
-        return self._with(in_accumulator(activations.mish, as_float(self.uop)))
+        return self._formula(activations.mish)
 
     def softsign(self) -> Self:
         """x / (1 + |x|).
@@ -176,9 +176,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([-3.0, 0.5]).hardtanh().tolist()
         [-1.0, 0.5]
         """
-        low, high = checks.spelled("hardtanh", spelling, min_val=min_val, max_val=max_val)
-        limits = checks.number("hardtanh", min_val=low), checks.number("hardtanh", max_val=high)
-        return self._with(activations.between(self.uop, *limits))
+        return computed(self, activations.between, "hardtanh", spelling, min_val=min_val, max_val=max_val)
 
     def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
         """alpha x + beta limited to 0 and 1.
@@ -186,7 +184,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([-9.0, 0.0, 9.0]).hardsigmoid().tolist()
         [0.0, 0.5, 1.0]
         """
-        alpha, beta = checks.number("hardsigmoid", alpha=alpha), checks.number("hardsigmoid", beta=beta)
+        alpha, beta = arguments("hardsigmoid", alpha=alpha, beta=beta)
         return self._with(activations.between(add(mul(self.uop, alpha), beta), 0, 1))
 
     def hardswish(self) -> Self:
@@ -203,7 +201,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([-2.0, 2.0]).prelu(Tensor([0.5])).tolist()
         [-1.0, 2.0]
         """
-        checks.tensors("prelu", weight=weight)
+        weight, = arguments("prelu", weight=weight)
         per_channel = (weight.numel(),) + (1,) * max(self.ndim - 2, 0)
         slope = weight.uop.reshape(() if weight.numel() == 1 else per_channel)
         return self._with(activations.leaky_relu(self.uop, slope), weight)
@@ -223,7 +221,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([0.25, -2.0]).hardshrink().tolist()
         [0.0, -2.0]
         """
-        return self._with(activations.hardshrink(self.uop, checks.number("hardshrink", lambd=lambd)))
+        return computed(self, activations.hardshrink, "hardshrink", lambd=lambd)
 
     def softshrink(self, lambd: float = 0.5) -> Self:
         """x moved toward 0 by lambd, stopping there.
@@ -231,7 +229,7 @@ class ActivationsMixin(TensorBase):
         >>> Tensor([0.25, -2.0]).softshrink().tolist()
         [0.0, -1.5]
         """
-        return self._with(activations.softshrink(self.uop, checks.number("softshrink", lambd=lambd)))
+        return computed(self, activations.softshrink, "softshrink", lambd=lambd)
 
     def tanhshrink(self) -> Self:
         """x - tanh(x).
@@ -240,3 +238,133 @@ class ActivationsMixin(TensorBase):
         [0.0]
         """
         return self._with(sub(self.uop, activations.tanh(self.uop)))
+
+    # -- softmax ---------------------------------------------------------------------------------------------
+    def softmax(self, axis: Axis = -1, dtype: DType | str | None = None, **spelling: Any) -> Self:
+        """e^x over its sum along an axis: positive numbers that add up to 1.
+
+        >>> Tensor([1.0, 1.0]).softmax().tolist()
+        [0.5, 0.5]
+        """
+        return computed(self, activations.softmax, "softmax", spelling, axis=axis, dtype=dtype)
+
+    def log_softmax(self, axis: Axis = -1, dtype: DType | str | None = None, **spelling: Any) -> Self:
+        """The logarithm of `softmax`.
+
+        >>> Tensor([1000.0, 0.0]).log_softmax().tolist()
+        [0.0, -1000.0]
+        """
+        return computed(self, activations.log_softmax, "log_softmax", spelling, axis=axis, dtype=dtype)
+
+    def softmin(self, axis: Axis = -1, dtype: DType | str | None = None, **spelling: Any) -> Self:
+        """softmax(-x).
+
+        >>> Tensor([1.0, 1.0]).softmin().tolist()
+        [0.5, 0.5]
+        """
+        return computed(self, lambda x, *given: activations.softmax(-as_float(x), *given), "softmin", spelling,
+                        axis=axis, dtype=dtype)
+
+    # -- norms -----------------------------------------------------------------------------------------------
+    def layernorm(self, axis: Axis = -1, eps: float = 1e-5, **spelling: Any) -> Self:
+        """(x - mean) / sqrt(variance + eps) along an axis; the variance is over n.
+
+        >>> Tensor([1.0, 3.0]).layernorm(eps=0).tolist()
+        [-1.0, 1.0]
+        """
+        return computed(self, activations.layer_norm, "layernorm", spelling, axis=axis, eps=eps)
+
+    def rms_norm(self, axis: Axis = -1, eps: float = 1e-6, **spelling: Any) -> Self:
+        """x / sqrt(mean(x^2) + eps) along an axis.
+
+        >>> Tensor([2.0, -2.0]).rms_norm(eps=0).tolist()
+        [1.0, -1.0]
+        """
+        return computed(self, activations.rms_norm, "rms_norm", spelling, axis=axis, eps=eps)
+
+    def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self,
+                  axis: int | Sequence[int] = 1, **spelling: Any) -> Self:
+        """(x - mean) invstd weight + bias, where all of these have one value per place along `axis`.
+
+        >>> Tensor([[1.0, 2.0]]).batchnorm(None, None, Tensor([1.0, 1.0]), Tensor([1.0, 2.0])).tolist()
+        [[0.0, 2.0]]
+        """
+        weight, bias, mean, invstd, axis = arguments("batchnorm", spelling, weight=weight, bias=bias, mean=mean,
+                                                     invstd=invstd, axis=axis)
+        axes = resolve_axes(axis, self.ndim, "batchnorm")
+        shape = tuple(n if i in axes else 1 for i, n in enumerate(self.shape))
+        scale = invstd.uop if invstd.ndim == self.ndim else invstd.uop.reshape(shape)
+        x = mul(sub(self.uop, mean.uop.reshape(shape)), scale)
+        x = x if weight is None else mul(x, weight.uop.reshape(shape))
+        return self._with(x if bias is None else add(x, bias.uop.reshape(shape)), mean, invstd, weight, bias)
+
+    def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **spelling: Any) -> Self:
+        """x over its length along an axis (but at least eps).
+
+        >>> Tensor([3.0, 4.0]).normalize(dim=0).numpy()
+        array([0.6, 0.8], dtype=float32)
+        """
+        return computed(self, activations.normalize, "normalize", spelling, p=p, dim=dim, eps=eps)
+
+    def local_response_norm(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Self:
+        """x / (k + alpha times the mean square of `size` neighbouring channels)^beta (Krizhevsky et al., 2012).
+
+        >>> Tensor([[[0.0], [2.0]]]).local_response_norm(1, alpha=1, beta=1, k=0).flatten().tolist()[1]
+        0.5
+        """
+        size, = arguments("local_response_norm", size=size)
+        if self.ndim < 3 or size < 1:
+            raise ShapeError("local_response_norm is over channels", given=f"shape {self.shape}, size={size}",
+                             expected="(batch, channels, ...space) and a size of 1 or more",
+                             fix="add the missing axes with unsqueeze")
+        return computed(self, activations.local_response_norm, "local_response_norm", size=size, alpha=alpha, beta=beta,
+                        k=k)
+
+    # -- dropout and attention -------------------------------------------------------------------------------
+    def dropout(self, p: float = 0.5) -> Self:
+        """In training: each value 0 with probability p, the others over 1 - p. Else unchanged. See `Tensor.train`.
+
+        >>> Tensor([1.0, 2.0]).dropout(0.9).tolist()
+        [1.0, 2.0]
+        """
+        p = self._probability("dropout", p=p)
+        return self._with(dropout(self.uop, p)) if settings.TRAINING and p else self
+
+    @staticmethod
+    def _probability(what: str, **given: Any) -> float:
+        (name, _), = given.items()
+        p = checks.number(what, **given)
+        if not 0 <= p <= 1:
+            raise InputError(f"{what} needs a probability", given=f"{name}={p}", expected="a number from 0 to 1",
+                             fix="write x.dropout(0.5), for example")
+        return float(p)
+
+    def scaled_dot_product_attention(self, key: Self, value: Self, attn_mask: Self | None = None,
+                                     dropout_p: float = 0.0, is_causal: bool = False, enable_gqa: bool = False,
+                                     *, scale: float | None = None) -> Self:
+        """softmax(query key^T scale + mask) value, over (.., time, size); scale is 1 / sqrt(size) unless given. A query
+        that may look at nothing finds zeros, as in PyTorch.
+
+        >>> q = Tensor([[1.0, 0.0]])
+        >>> q.scaled_dot_product_attention(q, Tensor([[5.0, 6.0]])).tolist()
+        [[5.0, 6.0]]
+        """
+        dropped = self._probability("dropout", p=dropout_p)
+        key, value, attn_mask, is_causal, enable_gqa, scale = arguments(
+            "scaled_dot_product_attention", key=key, value=value, attn_mask=attn_mask, is_causal=is_causal,
+            enable_gqa=enable_gqa, scale=scale)
+        if is_causal and attn_mask is not None:
+            raise InputError("attention takes one mask", given="attn_mask and is_causal=True", expected="one of them",
+                             fix="put the causal mask into attn_mask: Tensor.ones(t, t).tril().bool()")
+        if min(self.ndim, key.ndim, value.ndim) < (3 if enable_gqa else 2):
+            raise ShapeError("attention needs time and size" + " and heads" * enable_gqa,
+                             given=f"query {self.shape}, key {key.shape}, value {value.shape}",
+                             expected="(.., heads, time, size)" if enable_gqa else "(.., time, size)",
+                             fix="add the missing axes with unsqueeze")
+        k, v = key.uop, value.uop
+        if enable_gqa:
+            k, v = (repeat_interleave(x, self.shape[-3] // x.shape[-3], -3) for x in (k, v))
+        factor = 1.0 / math.sqrt(self.shape[-1]) if scale is None else scale
+        mask = None if attn_mask is None else attn_mask.uop
+        return self._with(attention(self.uop, k, v, mask, is_causal, factor, dropped if settings.TRAINING else 0.0),
+                          key, value, attn_mask)

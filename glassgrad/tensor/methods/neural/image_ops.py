@@ -12,6 +12,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
+from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import whole
 from glassgrad.tensor.formulas.arithmetic import clamp, round_half_even
@@ -41,7 +42,7 @@ class ImageOpsMixin(TensorBase):
         >>> Tensor([[[1]], [[2]], [[3]], [[4]]]).pixel_shuffle(2).tolist()
         [[[1, 2], [3, 4]]]
         """
-        r = checks.integer("pixel_shuffle", upscale_factor=upscale_factor)
+        r, = arguments("pixel_shuffle", upscale_factor=upscale_factor)
         self._refuse_uneven(r * r, r, "pixel_shuffle", self.ndim > 2 and r > 0 and self.shape[-3] % (r * r) == 0)
         *lead, channels, height, width = self.shape
         split = (math.prod(lead), channels // (r * r), r, r, height, width)
@@ -78,7 +79,7 @@ class ImageOpsMixin(TensorBase):
     # -- put together again ----------------------------------------------------------------------------------
     def fold(self, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0,
              stride: Sizes = 1) -> Self:
-        """The sum of windows (batch, channels x kernel, windows) where they stood: the adjoint of taking them.
+        """The sum of windows (batch, channels x kernel, windows) where they were: the adjoint of taking them.
 
         >>> Tensor.ones(1, 4, 1).fold(2, 2).tolist()
         [[[[1.0, 1.0], [1.0, 1.0]]]]
@@ -109,24 +110,22 @@ class ImageOpsMixin(TensorBase):
         >>> Tensor.affine_grid(Tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]]), (1, 1, 1, 2)).tolist()
         [[[[-0.5, 0.0], [0.5, 0.0]]]]
         """
-        checks.tensors("affine_grid", theta=theta)
-        checks.flags("affine_grid", align_corners=align_corners)
+        theta, align_corners = arguments("affine_grid", theta=theta, align_corners=align_corners)
         sizes = checks.integers_in("affine_grid", size=size)
         if len(sizes) != 4 or theta.shape != (sizes[0], 2, 3):
             raise ShapeError("affine_grid is for images", given=f"theta {theta.shape}, size {sizes}",
                              expected="theta (batch, 2, 3) and a size (batch, channels, height, width)",
                              fix="check the shapes")
-        return theta._with(images.affine_grid(theta.uop, *sizes[2:], bool(align_corners)))
+        return theta._with(images.affine_grid(theta.uop, sizes[2], sizes[3], align_corners))
 
     def grid_sample(self, grid: Self, mode: str = "bilinear", padding_mode: str = "zeros",
                     align_corners: bool = False) -> Self:
-        """The picture's values at the places of a grid (batch, height, width, 2): x and y, from -1 to 1.
+        """The image's values at the points of a grid (batch, height, width, 2): x and y, from -1 to 1.
 
         >>> Tensor([[[[1.0, 2.0]]]]).grid_sample(Tensor([[[[-0.5, 0.0], [0.5, 0.0]]]])).tolist()
         [[[[1.0, 2.0]]]]
         """
-        checks.tensors("grid_sample", grid=grid)
-        checks.flags("grid_sample", align_corners=align_corners)
+        grid, align_corners = arguments("grid_sample", grid=grid, align_corners=align_corners)
         if self.ndim != 4 or grid.ndim != 4 or grid.shape[0] != self.shape[0] or grid.shape[3] != 2:
             raise ShapeError("grid_sample does not fit", given=f"image {self.shape}, grid {grid.shape}",
                              expected="(batch, channels, height, width) and (batch, rows, columns, 2)",
@@ -134,19 +133,19 @@ class ImageOpsMixin(TensorBase):
         if mode not in ("bilinear", "nearest") or padding_mode not in ("zeros", "border"):
             raise InputError("there is no such way to sample", given=f"mode={mode!r}, padding_mode={padding_mode!r}",
                              expected='"bilinear" or "nearest"; "zeros" or "border"', fix="check the spelling")
-        return self._with(images.grid_sample(self.uop, grid.uop, mode, padding_mode, bool(align_corners)), grid)
+        return self._with(images.grid_sample(self.uop, grid.uop, mode, padding_mode, align_corners), grid)
 
     # -- resizing --------------------------------------------------------------------------------------------
     def interpolate(self, size: Sizes | None = None, mode: str = "linear", align_corners: bool = False,
                     scale_factor: float | Sequence[float] | None = None) -> Self:
         """The last axes resized: "linear" (also "bilinear", "trilinear"), "bicubic", "nearest", "nearest-exact" or
-        "area". `align_corners` lets the first and last elements stay where they are. With `scale_factor`, places are
+        "area". `align_corners` lets the first and last elements stay where they are. With `scale_factor`, positions are
         counted by the factor itself, also where it does not give whole sizes, as in PyTorch.
 
         >>> Tensor([[[1.0, 3.0]]]).interpolate((4,)).tolist()
         [[[1.0, 1.5, 2.5, 3.0]]]
         """
-        checks.flags("interpolate", align_corners=align_corners)
+        align_corners, = arguments("interpolate", align_corners=align_corners)
         steps: list[float] = []
         if size is None and scale_factor is not None:
             factors = (checks.number("interpolate", scale_factor=scale_factor),) * (self.ndim - 2) \
@@ -174,9 +173,9 @@ class ImageOpsMixin(TensorBase):
             axis = self.ndim - len(sizes) + i
             step = steps[i] if steps else x.shape[axis] / count
             if pixels and mode != "bicubic":
-                x = images.resize_pixels(x, axis, count, bool(align_corners), step, self._table)
+                x = images.resize_pixels(x, axis, count, align_corners, step, self._table)
             else:
-                x = images.resize(x, axis, count, mode, bool(align_corners), step)
+                x = images.resize(x, axis, count, mode, align_corners, step)
                 x = clamp(round_half_even(x), 0, 255).cast(dtypes.uint8) if pixels else x
         return self._with(x.cast(self.dtype))
 

@@ -1,68 +1,76 @@
-"""Losses: differences, cross entropies, ctc. In: predictions and targets. Out: one number, or one per example with
-reduction="none"."""
+"""Losses and distances: differences, cross entropies, ctc, margins. In: predictions and targets. Out: one number, or
+one per example with reduction="none"."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.base import Self, TensorBase
+from glassgrad.tensor.arguments import arguments, computed
+from glassgrad.tensor.base import Operand, Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis
 from glassgrad.tensor.checks import REQUIRED
-from glassgrad.tensor.formulas.arithmetic import absolute, divide, square, sub, where
+from glassgrad.tensor.formulas.arithmetic import absolute, add, as_node, divide, equal, maximum, mul, square, sub, where
 from glassgrad.tensor.formulas.indexing import take
 from glassgrad.tensor.formulas.movement import unsqueeze
 from glassgrad.tensor.formulas.neural import ctc, losses
+from glassgrad.tensor.formulas.neural.activations import relu, softplus
 from glassgrad.tensor.formulas.neural.losses import reduced
-from glassgrad.tensor.formulas.reductions import mean, total
+from glassgrad.tensor.formulas.reductions import mean, norm, total
 
 __all__ = ["LossesMixin"]
 
 
 class LossesMixin(TensorBase):
-    """Losses."""
+    """Losses and distances."""
     __slots__ = ()
 
+    def _loss(self, formula: Callable[..., UOp], what: str, reduction: str, spelling: dict[str, Any] | None = None, /,
+              **own: Any) -> Self:
+        """A formula of one loss per example, and their mean or sum."""
+        return computed(self, lambda *given: reduced(formula(*given), reduction), what, spelling, **own)
+
     # -- differences -----------------------------------------------------------------------------------------
-    def mse_loss(self, target: Any, reduction: str = "mean") -> Self:
+    def mse_loss(self, target: Operand, reduction: str = "mean") -> Self:
         """The squared difference.
 
         >>> Tensor([1.0, 5.0]).mse_loss(Tensor([1.0, 3.0])).item()
         2.0
         """
-        return self._with(reduced(square(sub(self.uop, self._operand(target))), reduction), target)
+        return self._loss(lambda x, y: square(sub(x, y)), "mse_loss", reduction, target=target)
 
-    def l1_loss(self, target: Any, reduction: str = "mean") -> Self:
+    def l1_loss(self, target: Operand, reduction: str = "mean") -> Self:
         """The size of the difference.
 
         >>> Tensor([1.0, 5.0]).l1_loss(Tensor([1.0, 3.0])).item()
         1.0
         """
-        return self._with(reduced(absolute(sub(self.uop, self._operand(target))), reduction), target)
+        return self._loss(lambda x, y: absolute(sub(x, y)), "l1_loss", reduction, target=target)
 
-    def huber_loss(self, target: Any, reduction: str = "mean", delta: float = 1.0) -> Self:
+    def huber_loss(self, target: Operand, reduction: str = "mean", delta: float = 1.0) -> Self:
         """d^2 / 2 for differences d up to delta, delta (|d| - delta / 2) beyond.
 
         >>> Tensor([0.0, 3.0]).huber_loss(Tensor([1.0, 0.0]), "none").tolist()
         [0.5, 2.5]
         """
-        delta = checks.number("huber_loss", delta=delta)
-        return self._with(reduced(losses.huber(self.uop, self._operand(target), delta), reduction), target)
+        return self._loss(losses.huber, "huber_loss", reduction, target=target, delta=delta)
 
-    def smooth_l1_loss(self, target: Any, reduction: str = "mean", beta: float = 1.0) -> Self:
+    def smooth_l1_loss(self, target: Operand, reduction: str = "mean", beta: float = 1.0) -> Self:
         """d^2 / 2 beta for differences d below beta, |d| - beta / 2 beyond.
 
         >>> Tensor([0.0, 3.0]).smooth_l1_loss(Tensor([1.0, 0.0]), "none").tolist()
         [0.5, 2.5]
         """
-        beta, y = checks.number("smooth_l1_loss", beta=beta), self._operand(target)
+        beta, = arguments("smooth_l1_loss", beta=beta)
         if beta == 0:
-            return self._with(reduced(absolute(sub(self.uop, y)), reduction), target)
-        return self._with(divide(reduced(losses.huber(self.uop, y, beta), reduction), beta), target)
+            return self._loss(lambda x, y: absolute(sub(x, y)), "smooth_l1_loss", reduction, target=target)
+        return computed(self, lambda x, y: divide(reduced(losses.huber(x, y, beta), reduction), beta),
+                        "smooth_l1_loss", target=target)
 
     def kl_div(self, target: Self, reduction: str = "mean", log_target: bool = False) -> Self:
         """target (ln target - x), for x the logarithms of probabilities; "batchmean" divides the sum by the batch.
@@ -70,12 +78,11 @@ class LossesMixin(TensorBase):
         >>> Tensor([0.0]).kl_div(Tensor([1.0])).tolist()
         0.0
         """
-        checks.tensors("kl_div", target=target)
-        checks.flags("kl_div", log_target=log_target)
-        found = losses.kl_divergence(self.uop, target.uop, log_target)
         if isinstance(reduction, str) and reduction == "batchmean":
-            return self._with(divide(total(found), self.shape[0] if self.ndim else 1), target)
-        return self._with(reduced(found, reduction), target)
+            count = self.shape[0] if self.ndim else 1
+            return computed(self, lambda *given: divide(total(losses.kl_divergence(*given)), count), "kl_div",
+                            target=target, log_target=log_target)
+        return self._loss(losses.kl_divergence, "kl_div", reduction, target=target, log_target=log_target)
 
     # -- two classes -----------------------------------------------------------------------------------------
     def binary_crossentropy(self, target: Self = REQUIRED, reduction: str = "mean", **spelling: Any) -> Self:
@@ -84,8 +91,7 @@ class LossesMixin(TensorBase):
         >>> Tensor([1.0, 0.0]).binary_crossentropy(Tensor([1.0, 0.0])).item()
         0.0
         """
-        target, = checks.spelled("binary_crossentropy", spelling, target=target)
-        return self._two_classes("binary_crossentropy", target, reduction)
+        return self._loss(losses.binary_cross_entropy, "binary_crossentropy", reduction, spelling, target=target)
 
     def binary_cross_entropy(self, target: Self, reduction: str = "mean") -> Self:
         """PyTorch's name of `binary_crossentropy`.
@@ -93,11 +99,7 @@ class LossesMixin(TensorBase):
         >>> Tensor([1.0, 0.0]).binary_cross_entropy(Tensor([1.0, 0.0])).item()
         0.0
         """
-        return self._two_classes("binary_cross_entropy", target, reduction)
-
-    def _two_classes(self, what: str, target: Self, reduction: str) -> Self:
-        checks.tensors(what, target=target)
-        return self._with(reduced(losses.binary_cross_entropy(self.uop, target.uop), reduction), target)
+        return self._loss(losses.binary_cross_entropy, "binary_cross_entropy", reduction, target=target)
 
     def binary_crossentropy_logits(self, target: Self = REQUIRED, reduction: str = "mean",
                                    pos_weight: Self | None = None, **spelling: Any) -> Self:
@@ -106,8 +108,8 @@ class LossesMixin(TensorBase):
         >>> Tensor([1000.0]).binary_crossentropy_logits(Tensor([1.0])).item()
         0.0
         """
-        target, = checks.spelled("binary_crossentropy_logits", spelling, target=target)
-        return self._two_classes_logits("binary_crossentropy_logits", target, reduction, pos_weight)
+        return self._loss(losses.binary_cross_entropy_logits, "binary_crossentropy_logits", reduction, spelling,
+                          target=target, pos_weight=pos_weight)
 
     def binary_cross_entropy_with_logits(self, target: Self, reduction: str = "mean",
                                          pos_weight: Self | None = None) -> Self:
@@ -116,14 +118,8 @@ class LossesMixin(TensorBase):
         >>> Tensor([1000.0]).binary_cross_entropy_with_logits(Tensor([1.0])).item()
         0.0
         """
-        return self._two_classes_logits("binary_cross_entropy_with_logits", target, reduction, pos_weight)
-
-    def _two_classes_logits(self, what: str, target: Self, reduction: str, pos_weight: Self | None) -> Self:
-        checks.tensors(what, target=target)
-        checks.tensors_or_none(what, pos_weight=pos_weight)
-        weight = None if pos_weight is None else pos_weight.uop
-        found = losses.binary_cross_entropy_logits(self.uop, target.uop, weight)
-        return self._with(reduced(found, reduction), target, pos_weight)
+        return self._loss(losses.binary_cross_entropy_logits, "binary_cross_entropy_with_logits", reduction,
+                          target=target, pos_weight=pos_weight)
 
     # -- many classes ----------------------------------------------------------------------------------------
     def nll_loss(self, target: Self = REQUIRED, weight: Self | None = None, ignore_index: int | None = -100,
@@ -134,12 +130,8 @@ class LossesMixin(TensorBase):
         >>> Tensor([[0.0, -2.0]]).nll_loss(Tensor([1])).item()
         2.0
         """
-        target, = checks.spelled("nll_loss", spelling, target=target)
-        checks.tensors("nll_loss", target=target)
-        checks.tensors_or_none("nll_loss", weight=weight)
-        ignored = checks.integer_or_none("nll_loss", ignore_index=ignore_index)
-        weights = None if weight is None else weight.uop
-        return self._with(losses.nll(self.uop, target.uop, weights, ignored, reduction), target, weight)
+        return computed(self, losses.nll, "nll_loss", spelling, target=target, weight=weight, ignore_index=ignore_index,
+                        reduction=reduction)
 
     def cross_entropy(self, target: Self = REQUIRED, reduction: str = "mean", label_smoothing: float = 0.0,
                       ignore_index: int = -100, weight: Self | None = None, **spelling: Any) -> Self:
@@ -149,14 +141,9 @@ class LossesMixin(TensorBase):
         >>> round(Tensor([[0.0, 0.0]]).cross_entropy(Tensor([1])).exp().item(), 6)
         2.0
         """
-        target, = checks.spelled("cross_entropy", spelling, target=target)
-        checks.tensors("cross_entropy", target=target)
-        checks.tensors_or_none("cross_entropy", weight=weight)
-        ignored = checks.integer("cross_entropy", ignore_index=ignore_index)
         smooth = self._smoothing("cross_entropy", label_smoothing)
-        weights = None if weight is None else weight.uop
-        found = losses.cross_entropy(self.uop, target.uop, reduction, smooth, ignored, weights)
-        return self._with(found, target, weight)
+        return computed(self, losses.cross_entropy, "cross_entropy", spelling, target=target, reduction=reduction,
+                        label_smoothing=smooth, ignore_index=ignore_index, weight=weight)
 
     def sparse_categorical_crossentropy(self, target: Self = REQUIRED, ignore_index: int = -1,
                                         label_smoothing: float = 0.0, reduction: str = "mean",
@@ -167,15 +154,14 @@ class LossesMixin(TensorBase):
         2.0
         """
         what = "sparse_categorical_crossentropy"
-        target, = checks.spelled(what, spelling, target=target)
-        checks.tensors(what, target=target)
+        target, ignored = arguments(what, spelling, target=target, ignore_index=ignore_index)
         resolve_axis(-1, self.ndim, what)
         if not self.ndim or target.shape != self.shape[:-1]:
             raise ShapeError("the targets do not fit the predictions",
                              given=f"predictions {self.shape}, targets {target.shape}",
                              expected=f"targets of shape {self.shape[:-1]}, one class each",
                              fix="check the batch sizes")
-        ignored, smooth = checks.integer(what, ignore_index=ignore_index), self._smoothing(what, label_smoothing)
+        smooth = self._smoothing(what, label_smoothing)
         return self._with(losses.sparse_cross_entropy(self.uop, target.uop, ignored, smooth, reduction), target)
 
     @staticmethod
@@ -185,6 +171,136 @@ class LossesMixin(TensorBase):
             raise InputError("label_smoothing is a share", given=f"label_smoothing={smooth}",
                              expected="a number from 0 to 1", fix="write label_smoothing=0.1, for example")
         return float(smooth)
+
+    # -- distances -------------------------------------------------------------------------------------------
+    def cosine_similarity(self, other: Self = REQUIRED, dim: int = 1, eps: float = 1e-8, **spelling: Any) -> Self:
+        """x . other / (|x| |other|) along an axis; each length counts as at least eps.
+
+        >>> Tensor([[3.0, 4.0]]).cosine_similarity(Tensor([[3.0, 4.0]])).tolist()
+        [1.0]
+        """
+        return computed(self, losses.cosine_similarity, "cosine_similarity", spelling, other=other, dim=dim, eps=eps)
+
+    def pairwise_distance(self, other: Operand, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Self:
+        """The p-norm of x - other + eps along the last axis.
+
+        >>> Tensor([[3.0, 4.0]]).pairwise_distance(Tensor([[0.0, 0.0]]), eps=0).tolist()
+        [5.0]
+        """
+        return computed(self, losses.pairwise_distance, "pairwise_distance", other=other, p=p, eps=eps, keepdim=keepdim)
+
+    def cdist(self, other: Self, p: float = 2.0) -> Self:
+        """The p-norm of the difference of every row here (.., m, d) to every row there (.., n, d).
+
+        >>> Tensor([[0.0, 0.0]]).cdist(Tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
+        [[5.0, 1.0]]
+        """
+        other, p = arguments("cdist", other=other, p=p)
+        checks.two_axes("cdist", self.shape, other.shape)
+        return self._with(norm(sub(unsqueeze(self.uop, -2), unsqueeze(other.uop, -3)), p, -1), other)
+
+    def dist(self, other: Operand, p: float = 2) -> Self:
+        """The p-norm of x - other.
+
+        >>> Tensor([1.0, 2.0]).dist(Tensor([4.0, 6.0])).item()
+        5.0
+        """
+        return computed(self, lambda x, y, p: norm(sub(x, y), p), "dist", other=other, p=p)
+
+    # -- margins ---------------------------------------------------------------------------------------------
+    def hinge_embedding_loss(self, target: Self, margin: float = 1.0, reduction: str = "mean") -> Self:
+        """x where the target is 1, max(0, margin - x) where it is -1.
+
+        >>> Tensor([0.25, 0.25]).hinge_embedding_loss(Tensor([1.0, -1.0]), reduction="none").tolist()
+        [0.25, 0.75]
+        """
+        return self._loss(lambda x, y, margin: where(equal(y, 1), x, maximum(sub(margin, x), 0)),
+                          "hinge_embedding_loss", reduction, target=target, margin=margin)
+
+    def soft_margin_loss(self, target: Self, reduction: str = "mean") -> Self:
+        """ln(1 + e^(-target x)), for targets of 1 and -1.
+
+        >>> round(Tensor([0.0]).soft_margin_loss(Tensor([1.0])).exp().item(), 6)
+        2.0
+        """
+        return self._loss(lambda x, y: softplus(-mul(y, x)), "soft_margin_loss", reduction, target=target)
+
+    def margin_ranking_loss(self, other: Operand, target: Self, margin: float = 0.0, reduction: str = "mean") -> Self:
+        """max(0, -target (x - other) + margin): a target of 1 wants x above the other, -1 below.
+
+        >>> Tensor([1.0]).margin_ranking_loss(Tensor([3.0]), Tensor([1.0])).item()
+        2.0
+        """
+        return self._loss(lambda x, other, y, margin: relu(add(-mul(y, sub(x, other)), margin)),
+                          "margin_ranking_loss", reduction, other=other, target=target, margin=margin)
+
+    def triplet_margin_loss(self, positive: Self, negative: Self, margin: float = 1.0, p: float = 2.0,
+                            eps: float = 1e-6, swap: bool = False, reduction: str = "mean") -> Self:
+        """max(0, |x - positive| - |x - negative| + margin); `swap` takes the negative's smaller distance.
+
+        >>> Tensor([[0.0]]).triplet_margin_loss(Tensor([[3.0]]), Tensor([[4.0]]), eps=0).item()
+        0.0
+        """
+        return self._loss(losses.triplet_margin, "triplet_margin_loss", reduction, positive=positive, negative=negative,
+                          margin=margin, p=p, eps=eps, swap=swap)
+
+    def cosine_embedding_loss(self, other: Self, target: Self, margin: float = 0.0, reduction: str = "mean") -> Self:
+        """1 - cos where the target is 1, max(0, cos - margin) where it is -1.
+
+        >>> Tensor([[1.0, 0.0]]).cosine_embedding_loss(Tensor([[0.0, 1.0]]), Tensor([1])).item()
+        1.0
+        """
+        return self._loss(losses.cosine_embedding, "cosine_embedding_loss", reduction, other=other, target=target,
+                          margin=margin)
+
+    def multi_margin_loss(self, target: Self, p: int = 1, margin: float = 1.0, weight: Self | None = None,
+                          reduction: str = "mean") -> Self:
+        """The mean over the other classes of max(0, margin - x[target] + x[class])^p.
+
+        >>> Tensor([[0.0, 2.0]]).multi_margin_loss(Tensor([1])).item()
+        0.0
+        """
+        target, p, margin, weight = arguments("multi_margin_loss", target=target, p=p, margin=margin, weight=weight)
+        x = self.uop.reshape((1, self.numel())) if self.ndim == 1 else self.uop
+        if len(x.shape) != 2 or target.numel() != x.shape[0]:
+            raise ShapeError("the targets of multi_margin_loss do not fit",
+                             given=f"predictions {self.shape}, targets {target.shape}",
+                             expected="(batch, classes) and one class each", fix="check the batch sizes")
+        weights = None if weight is None else weight.uop
+        found = losses.multi_margin(x, target.uop.reshape((target.numel(),)), p, margin, weights)
+        return self._with(reduced(found if self.ndim == 2 else found.reshape(()), reduction), target, weight)
+
+    def multilabel_soft_margin_loss(self, target: Self, weight: Self | None = None, reduction: str = "mean") -> Self:
+        """The mean over classes of `binary_cross_entropy_with_logits`.
+
+        >>> Tensor([[1000.0]]).multilabel_soft_margin_loss(Tensor([[1.0]])).item()
+        0.0
+        """
+        def of_labels(x: UOp, y: UOp, weight: UOp | None) -> UOp:
+            found = losses.binary_cross_entropy_logits(x, y)
+            return mean(found if weight is None else mul(found, weight), -1)
+
+        return self._loss(of_labels, "multilabel_soft_margin_loss", reduction, target=target, weight=weight)
+
+    # -- distributions ---------------------------------------------------------------------------------------
+    def gaussian_nll_loss(self, target: Self, var: Operand, full: bool = False, eps: float = 1e-6,
+                          reduction: str = "mean") -> Self:
+        """(ln var + (x - target)^2 / var) / 2, with var at least eps; `full` adds ln(2 pi) / 2.
+
+        >>> Tensor([1.0]).gaussian_nll_loss(Tensor([3.0]), Tensor([1.0])).item()
+        2.0
+        """
+        return self._loss(lambda x, y, var, full, eps: losses.gaussian(x, y, as_node(var, x), full, eps),
+                          "gaussian_nll_loss", reduction, target=target, var=var, full=full, eps=eps)
+
+    def poisson_nll_loss(self, target: Self, log_input: bool = True, eps: float = 1e-8,
+                         reduction: str = "mean") -> Self:
+        """e^x - target x, or x - target ln(x + eps) for x that is no logarithm.
+
+        >>> Tensor([0.0]).poisson_nll_loss(Tensor([5.0])).item()
+        1.0
+        """
+        return self._loss(losses.poisson, "poisson_nll_loss", reduction, target=target, log_input=log_input, eps=eps)
 
     # -- sequences -------------------------------------------------------------------------------------------
     def ctc_loss(self, targets: Self, input_lengths: Any, target_lengths: Any, blank: int = 0,
@@ -197,9 +313,7 @@ class LossesMixin(TensorBase):
         >>> Tensor([[[-1.0, -2.0]], [[-3.0, -0.5]]]).ctc_loss(Tensor([[1]]), [2], [1]).exp().item() > 1
         True
         """
-        checks.tensors("ctc_loss", targets=targets)
-        blank = checks.integer("ctc_loss", blank=blank)
-        checks.flags("ctc_loss", zero_infinity=zero_infinity)
+        targets, blank, zero_infinity = arguments("ctc_loss", targets=targets, blank=blank, zero_infinity=zero_infinity)
         alone = self.ndim == 2
         x = unsqueeze(self.uop, 1) if alone else self.uop
         batch = x.shape[1] if len(x.shape) == 3 else -1
@@ -228,7 +342,7 @@ class LossesMixin(TensorBase):
         return self._with(reduced(found.reshape(()) if alone else found, reduction), targets)
 
     def _cut_labels(self, labels: UOp, sizes: list[int]) -> UOp:
-        """Labels that stand one after another, cut at their lengths: (batch, longest)."""
+        """Labels that come one after another, cut at their lengths: (batch, longest)."""
         count, longest = labels.shape[0], max(sizes, default=0)
         if sum(sizes) > count:
             raise InputError("ctc_loss has too few labels for these target_lengths",

@@ -16,6 +16,7 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, promote
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
+from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.autograd.autocast import lowered
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axes, whole
@@ -48,12 +49,9 @@ def _terms(formula: str, ranks: Sequence[int]) -> tuple[list[str], str]:
         width = rank - len(term.replace("...", ""))
         term = term.replace("...", dots[len(dots) - width:] if width > 0 else "")
         if len(term) != rank or "." in term:
-            raise ShapeError(
-                "a term of the formula does not fit its operand",
-                given=f"{term!r} for {rank} axes in {formula!r}",
-                expected="one letter per axis",
-                fix="count the operand's axes: print(x.shape)",
-            )
+            raise ShapeError("a term of the formula does not fit its operand",
+                             given=f"{term!r} for {rank} axes in {formula!r}", expected="one letter per axis",
+                             fix="count the operand's axes: print(x.shape)")
         spelled.append(term)
     if arrow:
         out = right.replace("...", dots)
@@ -113,10 +111,7 @@ class EinsumMixin(TensorBase):
         >>> Tensor([[1, 2], [3, 4]]).tensordot(Tensor([[1, 0], [0, 1]])).item()
         5
         """
-        checks.tensors("tensordot", other=other)
-        return self._tensordot(other, dims)
-
-    def _tensordot(self, other: Self, dims: Any) -> Self:
+        other, = arguments("tensordot", other=other)
         count = whole(dims)
         if count is not None and 0 <= count <= min(self.ndim, other.ndim):
             mine, theirs = tuple(range(self.ndim - count, self.ndim)), tuple(range(count))
@@ -127,12 +122,9 @@ class EinsumMixin(TensorBase):
         else:
             mine, theirs = resolve_axes(dims[0], self.ndim, "tensordot"), resolve_axes(dims[1], other.ndim, "tensordot")
         if [self.shape[a] for a in mine] != [other.shape[a] for a in theirs]:
-            raise ShapeError(
-                "the axes to sum over differ",
-                given=f"{self.shape} along {mine}, {other.shape} along {theirs}",
-                expected="equal sizes, pair by pair",
-                fix="check dims",
-            )
+            raise ShapeError("the axes to sum over differ",
+                             given=f"{self.shape} along {mine}, {other.shape} along {theirs}",
+                             expected="equal sizes, pair by pair", fix="check dims")
         rest, others = [a for a in range(self.ndim) if a not in mine], [a for a in range(other.ndim) if a not in theirs]
         k = math.prod(self.shape[a] for a in mine)
         x = self.uop.permute([*rest, *mine]).reshape((math.prod(self.shape[a] for a in rest), k))
@@ -146,10 +138,10 @@ class EinsumMixin(TensorBase):
         >>> Tensor([1, 2]).inner(Tensor([3, 4])).item()
         11
         """
-        checks.tensors("inner", other=other)
+        other, = arguments("inner", other=other)
         if not (self.ndim and other.ndim):
             return self._with(mul(self.uop, other.uop), other)
-        return self._tensordot(other, ([-1], [-1]))
+        return self.tensordot(other, ([-1], [-1]))
 
     def rearrange(self, formula: str, **sizes: int) -> Self:
         """Axes by name: swapped, split with (a b), joined with (a b), dropped or made with 1.
@@ -167,12 +159,10 @@ class EinsumMixin(TensorBase):
             raise _wrong(formula, "... once on each side, or not at all")
         extra = self.ndim - (len(left) - 1) if ["..."] in left else 0
         if extra < 0 or ["..."] not in left and len(left) != self.ndim:
-            raise ShapeError(
-                "the formula does not fit the tensor",
-                given=f"{len(left)} axes in {formula!r}, shape {self.shape}",
-                expected="one name or (...) group per axis",
-                fix="check the tensor's shape: print(x.shape)",
-            )
+            raise ShapeError("the formula does not fit the tensor",
+                             given=f"{len(left)} axes in {formula!r}, shape {self.shape}",
+                             expected="one name or (...) group per axis",
+                             fix="check the tensor's shape: print(x.shape)")
         dots = [f"...{i}" for i in range(extra)]
         left = [[*g] for axis in left for g in ([[d] for d in dots] if axis == ["..."] else [axis])]
         right = [g for axis in right for g in ([[d] for d in dots] if axis == ["..."] else

@@ -2,7 +2,7 @@
 
 Numbers, slices, None and ... only move: no copy. Tensors (and lists) of integers are one GATHER, whatever their
 number: rows are looked up under one linear index. As in PyTorch, several index tensors broadcast together, and their
-axes stand where the first of them stood if they are neighbours, else in front.
+axes come where the first of them was if they are neighbours, else in front.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks, evaluate as running, index_check
+from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis, shape_from, size_from, whole
 from glassgrad.tensor.checks import REQUIRED
@@ -56,8 +57,8 @@ class IndexingMixin(TensorBase):
         if not picks and is_plain_part(x, view):
             self._rebind(self._with(replace_view(x, view, _fitted(new.uop, view.shape, self.dtype))))
             return
-        places = self._element_numbers(key)
-        self._rebind(self._with(put(x, places, _fitted(new.uop, places.shape, self.dtype))))
+        indices = self._element_numbers(key)
+        self._rebind(self._with(put(x, indices, _fitted(new.uop, indices.shape, self.dtype))))
 
     def _element_numbers(self, key: Any) -> UOp:
         """Which elements a key chooses, counted row by row."""
@@ -65,7 +66,7 @@ class IndexingMixin(TensorBase):
 
     # -- reading the key -------------------------------------------------------------------------------------
     def _parts(self, key: Any) -> list[Any]:
-        """The key as one entry per axis (and per None), ... filled in; lists and masks as tensors of places."""
+        """The key as one entry per axis (and per None), ... filled in; lists and masks as tensors of indices."""
         keys = list(key) if isinstance(key, tuple) else [key]
         parts: list[Any] = []
         for k in keys:
@@ -214,12 +215,11 @@ class IndexingMixin(TensorBase):
         >>> Tensor([1, 2]).index_put((Tensor([0, 0]),), Tensor([10, 20]), accumulate=True).tolist()
         [31, 2]
         """
-        checks.tensors("index_put", values=values)
-        checks.flags("index_put", accumulate=accumulate)
+        values, accumulate = arguments("index_put", values=values, accumulate=accumulate)
         key = tuple(checks.items("index_put", indices=indices))
-        places = self._element_numbers(key)
-        source = checks.broadcast_to("index_put", values.uop.cast(self.dtype), places.shape)
-        return self._with(put(self.uop, places, source, "add" if accumulate else "set"), values)
+        numbers = self._element_numbers(key)
+        source = checks.broadcast_to("index_put", values.uop.cast(self.dtype), numbers.shape)
+        return self._with(put(self.uop, numbers, source, "add" if accumulate else "set"), values)
 
     # -- looking up by name ----------------------------------------------------------------------------------
     def gather(self, dim: int = REQUIRED, index: Self = REQUIRED, **spelling: Any) -> Self:
@@ -229,29 +229,20 @@ class IndexingMixin(TensorBase):
         >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[0], [1]])).tolist()
         [[1], [4]]
         """
-        dim, index = checks.spelled("gather", spelling, dim=dim, index=index)
-        return self._gathered(dim, index, "gather")
-
-    def _gathered(self, dim: int, index: Self, what: str) -> Self:
-        checks.tensors(what, index=index)
-        axis = resolve_axis(dim, self.ndim, what)
-        if index.ndim != self.ndim or any(i > n for a, (i, n) in enumerate(zip(index.shape, self.shape)) if a != axis):
-            raise ShapeError("the index does not fit the tensor",
-                             given=f"index {index.shape} for {self.shape}, dim={dim}",
-                             expected="as many axes, and sizes that are not larger except along dim",
-                             fix="check the shapes")
-        return self._with(gather(self.uop, axis, _integers(index, what)), index)
+        dim, index = arguments("gather", spelling, dim=dim, index=index)
+        axis = resolve_axis(dim, self.ndim, "gather")
+        checks.index_fits(self, index, axis, dim)
+        return self._with(gather(self.uop, axis, _integers(index)), index)
 
     def take_along_dim(self, indices: Self = REQUIRED, dim: int | None = None, **spelling: Any) -> Self:
-        """`gather` with this and the places broadcast to each other; without an axis, of the flattened tensor. Along an
-        axis -1 is the last place.
+        """`gather` with this and the indices broadcast to each other; without an axis, of the flattened tensor. Along
+        an axis, -1 is the last element.
 
         >>> Tensor([[3, 1]]).take_along_dim(Tensor([[1], [0]]), 1).tolist()
         [[1], [3]]
         """
-        indices, dim = checks.spelled("take_along_dim", spelling, indices=indices, dim=dim)
-        checks.tensors("take_along_dim", indices=indices)
-        index = _integers(indices, "take_along_dim")
+        indices, dim = arguments("take_along_dim", spelling, indices=indices, dim=dim)
+        index = _integers(indices)
         if dim is None:
             return self._with(gather(flatten(self.uop), 0, flatten(index)), indices)
         axis = resolve_axis(dim, self.ndim, "take_along_dim")
@@ -268,15 +259,13 @@ class IndexingMixin(TensorBase):
         return self._with(gather(self.uop.broadcast(own), axis, index.broadcast(its), from_end=True), indices)
 
     def index_select(self, dim: int = REQUIRED, index: Self = REQUIRED, **spelling: Any) -> Self:
-        """The slices along one axis that a vector of places names.
+        """The slices along one axis that a vector of indices names.
 
         >>> Tensor([[1, 2], [3, 4]]).index_select(1, Tensor([1, 1])).tolist()
         [[2, 2], [4, 4]]
         """
-        dim, index = checks.spelled("index_select", spelling, dim=dim, index=index)
-        checks.tensors("index_select", index=index)
-        axis = resolve_axis(dim, self.ndim, "index_select")
-        return self._slices_at(axis, index)
+        dim, index = arguments("index_select", spelling, dim=dim, index=index)
+        return self._slices_at(resolve_axis(dim, self.ndim, "index_select"), index)
 
     def _slices_at(self, axis: int, index: Self) -> Self:
         """x[:, .., index], where -1 is no index: rows of a table, or of another axis."""
@@ -328,7 +317,7 @@ class IndexingMixin(TensorBase):
         return self.__class__(indices, device=self.device, dtype=dtypes.int32)
 
     def take(self, index: Self) -> Self:
-        """The elements of the flattened tensor that places name.
+        """The elements of the flattened tensor that indices name.
 
         >>> Tensor([[1, 2], [3, 4]]).take(Tensor([3, 0])).tolist()
         [4, 1]
@@ -341,12 +330,11 @@ class IndexingMixin(TensorBase):
         >>> Tensor([1, 2, 3]).masked_fill(Tensor([True, False, True]), 9).tolist()
         [9, 2, 9]
         """
-        value, = checks.spelled("masked_fill", spelling, value=value)
-        checks.tensors("masked_fill", mask=mask)
+        mask, value = arguments("masked_fill", spelling, mask=mask, value=value)
         return mask._with(where(mask.uop, self._operand(value, "in where"), self.uop), self, value)
 
 
-def _integers(index: TensorBase, what: str) -> UOp:
+def _integers(index: TensorBase) -> UOp:
     """The node of an index tensor."""
     if index.dtype.kind not in "iub":
         raise IndexKindError("a tensor used as an index must hold integers or truth values",

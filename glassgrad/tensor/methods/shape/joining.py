@@ -11,6 +11,7 @@ from glassgrad.base.errors import AxisError, InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
+from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis, shape_from, whole, working_axis
 from glassgrad.tensor.checks import REQUIRED
@@ -57,7 +58,7 @@ class JoiningMixin(TensorBase):
         [1, 2, 3]
         """
         dim, = checks.spelled("cat", spelling, dim=dim)
-        return _joined(_several(self, others, "cat"), None, dim, "cat")  # type: ignore[no-any-return]
+        return _joined(_several(self, others, "cat"), None, dim, "cat")
 
     concat = cat
     concatenate = cat
@@ -86,7 +87,7 @@ class JoiningMixin(TensorBase):
         """
         tensors = _several(self, others, "hstack")
         nodes = [_at_least(t.uop, 1) for t in tensors]
-        return _joined(tensors, nodes, 0 if len(nodes[0].shape) == 1 else 1, "hstack")  # type: ignore[no-any-return]
+        return _joined(tensors, nodes, 0 if len(nodes[0].shape) == 1 else 1, "hstack")
 
     def vstack(self, *others: Self) -> Self:
         """Joined along the first axis; vectors count as rows.
@@ -161,7 +162,7 @@ class JoiningMixin(TensorBase):
         return self._view(_at_least(self.uop, 3)) if self.ndim < 3 else self
 
     def broadcast_tensors(self, *others: Self) -> tuple[Self, ...]:
-        """All of them in the shape that they would meet in.
+        """All of them in the shape that they broadcast to.
 
         >>> [t.tolist() for t in Tensor([1, 2]).broadcast_tensors(Tensor([[3], [4]]))]
         [[[1, 2], [1, 2]], [[3, 3], [4, 4]]]
@@ -200,8 +201,7 @@ class JoiningMixin(TensorBase):
         >>> Tensor([1, 2, 3]).combinations().tolist()
         [[1, 2], [1, 3], [2, 3]]
         """
-        r = checks.integer("combinations", r=r)
-        checks.flags("combinations", with_replacement=with_replacement)
+        r, with_replacement = arguments("combinations", r=r, with_replacement=with_replacement)
         if self.ndim != 1 or r < 0:
             raise ShapeError("combinations are of a vector's values", given=f"shape {self.shape}, r={r}",
                              expected="1 axis, and r of 0 or more", fix="flatten it first: x.flatten()")
@@ -259,7 +259,7 @@ class JoiningMixin(TensorBase):
 
     def tensor_split(self, indices_or_sections: int | Sequence[int], dim: int = 0, **spelling: Any
                      ) -> tuple[Self, ...]:
-        """So many pieces as equal as can be (the first ones longer), or cut before the places given.
+        """So many pieces as equal as can be (the first ones longer), or cut before the indices given.
 
         >>> [t.tolist() for t in Tensor([1, 2, 3]).tensor_split(2)]
         [[1, 2], [3]]
@@ -336,24 +336,22 @@ class JoiningMixin(TensorBase):
         >>> Tensor([1, 2, 3, 4]).unfold(0, 2, 1).tolist()
         [[1, 2], [2, 3], [3, 4]]
         """
-        dim, size, step = checks.spelled("unfold", spelling, dim=dim, size=size, step=step)
+        dim, size, step = arguments("unfold", spelling, dim=dim, size=size, step=step)
         axis = resolve_axis(dim, self.ndim, "unfold")
-        size, step = checks.integer("unfold", size=size), checks.integer("unfold", step=step)
         n = self.shape[axis] if self.ndim else 1
         if not 0 <= size <= n or step < 1:
             raise ShapeError("the window does not fit the axis", given=f"size={size}, step={step} on an axis of {n}",
                              expected="a size of at most the axis, and a step of at least 1", fix="check the numbers")
-        x = self.uop if self.ndim else self.uop.reshape((1,))
-        return self._view(x.window(axis, size, step))
+        return self._view((self.uop if self.ndim else self.uop.reshape((1,))).window(axis, size, step))
 
     # -- diagonals -------------------------------------------------------------------------------------------
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
-        """The diagonal of two axes, as a new last axis; `offset` places above (or below, negative) the main one.
+        """The diagonal of two axes, as a new last axis; `offset` elements above (or below, negative) the main one.
 
         >>> Tensor([[1, 2], [3, 4]]).diagonal().tolist(), Tensor([[1, 2], [3, 4]]).diagonal(1).tolist()
         ([1, 4], [2])
         """
-        offset = checks.integer("diagonal", offset=offset)
+        offset, = arguments("diagonal", offset=offset)
         row, column = resolve_axis(dim1, self.ndim, "diagonal"), resolve_axis(dim2, self.ndim, "diagonal")
         if self.ndim < 2 or row == column:
             raise ShapeError("diagonal needs two axes", given=f"dim1={dim1}, dim2={dim2}, shape {self.shape}",
@@ -362,7 +360,7 @@ class JoiningMixin(TensorBase):
         return self._view(diagonal(self.uop, offset, row, column))
 
     def diag(self, diagonal: int = 0) -> Self:
-        """A matrix with this vector as a diagonal, `diagonal` places above (or below, negative) the main one; of a
+        """A matrix with this vector as a diagonal, `diagonal` elements above (or below, negative) the main one; of a
         matrix, that diagonal.
 
         >>> Tensor([1, 2]).diag().tolist(), Tensor([[1, 2], [3, 4]]).diag().tolist()
@@ -375,13 +373,13 @@ class JoiningMixin(TensorBase):
         return self._with(_diagonal(self.uop, offset) if self.ndim == 2 else diagonal_matrix(self.uop, offset))
 
     def diag_embed(self, offset: int = 0) -> Self:
-        """Matrices with the last axis as their diagonal, `offset` places above (or below, negative) the main one.
+        """Matrices with the last axis as their diagonal, `offset` elements above (or below, negative) the main one.
 
         >>> Tensor([1, 2]).diag_embed(1).tolist()
         [[0, 1, 0], [0, 0, 2], [0, 0, 0]]
         """
         working_axis(-1, self.ndim, "diag_embed")
-        return self._with(diagonal_matrix(self.uop, checks.integer("diag_embed", offset=offset)))
+        return self._with(diagonal_matrix(self.uop, *arguments("diag_embed", offset=offset)))
 
     def diagflat(self, offset: int = 0) -> Self:
         """A matrix with all elements as its diagonal.
@@ -389,7 +387,7 @@ class JoiningMixin(TensorBase):
         >>> Tensor([[1], [2]]).diagflat().tolist()
         [[1, 0], [0, 2]]
         """
-        return self._with(diagonal_matrix(flatten(self.uop), checks.integer("diagflat", offset=offset)))
+        return self._with(diagonal_matrix(flatten(self.uop), *arguments("diagflat", offset=offset)))
 
     def sum_to_size(self, *size: Any) -> Self:
         """Summed over the axes that broadcasting to this shape would have repeated.

@@ -15,6 +15,7 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
+from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import plain_number, resolve_axes, resolve_axis, shape_from, whole
 from glassgrad.tensor.checks import REQUIRED
@@ -73,7 +74,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([1, 2, 3, 4]).view_as(Tensor.zeros(2, 2)).tolist()
         [[1, 2], [3, 4]]
         """
-        checks.tensors("view_as", other=other)
+        other, = arguments("view_as", other=other)
         return self._reshaped(other.shape)
 
     def reshape_as(self, other: Self) -> Self:
@@ -82,7 +83,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([1, 2, 3, 4]).reshape_as(Tensor.zeros(2, 2)).tolist()
         [[1, 2], [3, 4]]
         """
-        checks.tensors("reshape_as", other=other)
+        other, = arguments("reshape_as", other=other)
         return self._reshaped(other.shape)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1, **spelling: Any) -> Self:
@@ -224,7 +225,7 @@ class MovementMixin(TensorBase):
         return self._exchanged(-1, -2)
 
     def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Self:
-        """One axis or several moved to other places, the rest in order.
+        """One axis or several moved to other positions, the rest in order.
 
         >>> Tensor.zeros(2, 3, 4).movedim(0, -1).shape, Tensor.zeros(2, 3, 4).movedim((0, 1), (2, 0)).shape
         ((3, 4, 2), (3, 4, 2))
@@ -275,7 +276,7 @@ class MovementMixin(TensorBase):
         >>> Tensor([[1], [2]]).expand_as(Tensor.zeros(2, 2)).tolist()
         [[1, 1], [2, 2]]
         """
-        checks.tensors("expand_as", other=other)
+        other, = arguments("expand_as", other=other)
         return self._expanded(other.shape)
 
     def broadcast_to(self, shape: Sizes = REQUIRED, **spelling: Any) -> Self:
@@ -343,9 +344,8 @@ class MovementMixin(TensorBase):
         >>> Tensor([1, 2, 3]).narrow(0, 1, 2).tolist()
         [2, 3]
         """
-        dim, start, length = checks.spelled("narrow", spelling, dim=dim, start=start, length=length)
+        dim, start, length = arguments("narrow", spelling, dim=dim, start=start, length=length)
         axis = resolve_axis(dim, self.ndim, "narrow")
-        start, length = checks.integer("narrow", start=start), checks.integer("narrow", length=length)
         n = self.shape[axis] if self.ndim else 0
         first = start + n if start < 0 else start
         if not 0 <= first <= first + length <= n:
@@ -384,16 +384,15 @@ class MovementMixin(TensorBase):
         >>> Tensor([[1, 2], [3, 4]]).rot90().tolist()
         [[2, 4], [1, 3]]
         """
-        dims, = checks.spelled("rot90", spelling, dims=dims)
-        k, axes = checks.integer("rot90", k=k), resolve_axes(dims, self.ndim, "rot90")
+        k, dims = arguments("rot90", spelling, k=k, dims=dims)
+        axes = resolve_axes(dims, self.ndim, "rot90")
         if len(axes) != 2:
             raise checks.cannot_take("rot90", "dims", dims, "two axes")
-        first, second = axes
-        x = self.uop
-        if k % 4 == 2:
-            return self._with(x.flip((first, second)))
+        x, (first, second) = self.uop, axes
         if k % 4 == 0:
             return self
+        if k % 4 == 2:
+            return self._with(x.flip(axes))
         return self._with(transpose(x.flip((second,)), first, second) if k % 4 == 1 else
                           transpose(x, first, second).flip((second,)))
 
@@ -454,7 +453,7 @@ class MovementMixin(TensorBase):
 
 
 def _filled_in(shape: tuple[Any, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Sizes of which one is -1, with the size that it stands for."""
+    """Sizes of which one is -1, with the size that it means."""
     count, known = math.prod(shape), math.prod(n for n in sizes if n != -1)
     if any(n < -1 for n in sizes) or sizes.count(-1) > 1:
         raise ShapeError("cannot tell which sizes are meant", given=f"reshape{sizes}",

@@ -1,8 +1,8 @@
 """Writing by index: scatter and its kin. In, out: tensors; the tensor itself stays as it is.
 
-All stand on SCATTER (set, add, max) over the flattened tensor. The smallest is the greatest of the opposites; products
-take the index in order and multiply neighbours of one index in doubling steps. Later writes to one index win over
-earlier ones, on every device.
+All are made of SCATTER (set, add, max) over the flattened tensor. The smallest is the greatest of the opposites;
+products take the index in order and multiply neighbours of one index in doubling steps. Later writes to one index win
+over earlier ones, on every device.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks, index_check
+from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import plain_number, resolve_axis, working_axis
 from glassgrad.tensor.checks import REQUIRED
@@ -31,15 +32,8 @@ class ScatterMixin(TensorBase):
     def _targets(self, dim: int, index: Self, what: str) -> tuple[int, UOp]:
         """The axis, and for each index element, row by row, the element of this tensor, flattened, that it names."""
         axis = resolve_axis(dim, self.ndim, what)
-        checks.tensors(what, index=index)
-        if index.dtype.kind not in "iu":
-            raise DTypeError(f"{what} needs an index of integers", given=f"an index of {index.dtype.name}",
-                             expected="an integer tensor", fix="cast it first: index.int()")
-        if index.ndim != self.ndim or any(i > n for a, (i, n) in enumerate(zip(index.shape, self.shape)) if a != axis):
-            raise ShapeError("the index does not fit the tensor",
-                             given=f"index {index.shape} for {self.shape}, dim={dim}",
-                             expected="as many axes, and sizes that are not larger except along dim",
-                             fix="check the shapes")
+        checks.integer_index(what, index)
+        checks.index_fits(self, index, axis, dim)
         return axis, scatter_targets(self.shape, axis, index.uop)
 
     def _source(self, src: Any, index: TensorBase, what: str) -> UOp:
@@ -62,12 +56,12 @@ class ScatterMixin(TensorBase):
         >>> Tensor([1, 2, 3]).scatter(0, Tensor([2, 0]), Tensor([7, 8])).tolist()
         [8, 2, 7]
         """
-        dim, index, src = checks.spelled("scatter", spelling, dim=dim, index=index, src=src)
         checks.choice("scatter", "there is no such way to combine", "for others use scatter_reduce", reduce=reduce,
                       among=(None, "add", "multiply"))
-        return self._scattered(dim, index, src, reduce, "scatter")
+        return self._scattered("scatter", reduce, spelling, dim=dim, index=index, src=src)
 
-    def _scattered(self, dim: int, index: Self, src: Any, reduce: str | None, what: str) -> Self:
+    def _scattered(self, what: str, reduce: str | None, spelling: dict[str, Any], **own: Any) -> Self:
+        dim, index, src = arguments(what, spelling, **own)
         axis, place = self._targets(dim, index, what)
         value = self._source(src, index, what)
         if not index.numel():
@@ -76,25 +70,23 @@ class ScatterMixin(TensorBase):
             return self._with(self.uop * product_at(self.shape, axis, index.uop, place, value), index, src)
         return self._with(scatter(self.uop, place, value, "add" if reduce == "add" else "set"), index, src)
 
-    def scatter_add(self, dim: int = REQUIRED, index: Self = REQUIRED, src: Self = REQUIRED, **spelling: Any) -> Self:
+    def scatter_add(self, dim: int = REQUIRED, index: Self = REQUIRED, src: Any = REQUIRED, **spelling: Any) -> Self:
         """This tensor with src[i, j] added to [index[i, j], j] for dim 0, and so on.
 
         >>> Tensor([1, 2]).scatter_add(0, Tensor([0, 0]), Tensor([10, 20])).tolist()
         [31, 2]
         """
-        dim, index, src = checks.spelled("scatter_add", spelling, dim=dim, index=index, src=src)
-        return self._scattered(dim, index, src, "add", "scatter_add")
+        return self._scattered("scatter_add", "add", spelling, dim=dim, index=index, src=src)
 
-    def scatter_reduce(self, dim: int = REQUIRED, index: Self = REQUIRED, src: Self = REQUIRED, reduce: str = REQUIRED,
+    def scatter_reduce(self, dim: int = REQUIRED, index: Self = REQUIRED, src: Any = REQUIRED, reduce: Any = REQUIRED,
                        include_self: bool = True, **spelling: Any) -> Self:
         """The sum, prod, mean, amax or amin of everything written to a place, and of what was there (`include_self`).
 
         >>> Tensor([1, 2]).scatter_reduce(0, Tensor([0, 0]), Tensor([5, 9]), "amax").tolist()
         [9, 2]
         """
-        dim, index, src, reduce = checks.spelled("scatter_reduce", spelling, dim=dim, index=index, src=src,
-                                                 reduce=reduce)
-        checks.flags("scatter_reduce", include_self=include_self)
+        dim, index, src, reduce = arguments("scatter_reduce", spelling, dim=dim, index=index, src=src, reduce=reduce)
+        include_self, = arguments("scatter_reduce", include_self=include_self)
         if not isinstance(reduce, str) or reduce not in _REDUCES:
             raise InputError("there is no such way to combine", given=f"reduce={reduce!r}",
                              expected=", ".join(_REDUCES), fix='write reduce="sum", for example')
@@ -102,32 +94,29 @@ class ScatterMixin(TensorBase):
         value = self._source(src, index, "scatter_reduce")
         if not index.numel():
             return self
-        return self._with(scatter_reduce(self.uop, axis, index.uop, place, value, reduce, bool(include_self)), index,
-                          src)
+        return self._with(scatter_reduce(self.uop, axis, index.uop, place, value, reduce, include_self), index, src)
 
     # -- rows and elements -----------------------------------------------------------------------------------
     def index_add(self, dim: int = REQUIRED, index: Self = REQUIRED, source: Self = REQUIRED, alpha: float = 1,
                   **spelling: Any) -> Self:
-        """This tensor with slices of `source`, times alpha, added along an axis at the places a vector names.
+        """This tensor with slices of `source`, times alpha, added along an axis at the indices in a vector.
 
         >>> Tensor([[1, 1], [2, 2]]).index_add(0, Tensor([1]), Tensor([[5, 6]])).tolist()
         [[1, 1], [7, 8]]
         """
-        dim, index, source = checks.spelled("index_add", spelling, dim=dim, index=index, source=source)
-        checks.tensors("index_add", source=source)
-        factor = checks.number("index_add", alpha=alpha)
-        return self._by_slices(dim, index, source.uop if factor == 1 else mul(source.uop, factor), "add", "index_add",
-                               source)
+        dim, index, source = arguments("index_add", spelling, dim=dim, index=index, source=source)
+        factor, = arguments("index_add", alpha=alpha)
+        value = source.uop if factor == 1 else mul(source.uop, factor)
+        return self._by_slices(dim, index, value, "add", "index_add", source)
 
     def index_copy(self, dim: int = REQUIRED, index: Self = REQUIRED, source: Self = REQUIRED,
                    **spelling: Any) -> Self:
-        """This tensor with slices of `source` written along an axis at the places a vector names.
+        """This tensor with slices of `source` written along an axis at the indices in a vector.
 
         >>> Tensor([[1, 1], [2, 2]]).index_copy(0, Tensor([1]), Tensor([[5, 6]])).tolist()
         [[1, 1], [5, 6]]
         """
-        dim, index, source = checks.spelled("index_copy", spelling, dim=dim, index=index, source=source)
-        checks.tensors("index_copy", source=source)
+        dim, index, source = arguments("index_copy", spelling, dim=dim, index=index, source=source)
         return self._by_slices(dim, index, source.uop, "set", "index_copy", source)
 
     def index_fill(self, dim: int = REQUIRED, index: Self = REQUIRED, value: Any = REQUIRED, **spelling: Any) -> Self:
@@ -136,8 +125,7 @@ class ScatterMixin(TensorBase):
         >>> Tensor([[1, 1], [2, 2]]).index_fill(1, Tensor([0]), 9).tolist()
         [[9, 1], [9, 2]]
         """
-        dim, index, value = checks.spelled("index_fill", spelling, dim=dim, index=index, value=value)
-        checks.tensors("index_fill", index=index)
+        dim, index, value = arguments("index_fill", spelling, dim=dim, index=index, value=value)
         axis = resolve_axis(dim, self.ndim, "index_fill")
         shape = tuple(index.numel() if a == axis else n for a, n in enumerate(self.shape))
         filler = as_node(self._operand(value), self.uop).cast(self.dtype)
@@ -148,25 +136,21 @@ class ScatterMixin(TensorBase):
 
     def _by_slices(self, dim: int, index: Self, source: UOp, mode: str, what: str, other: Any,
                    from_end: bool = False) -> Self:
-        checks.tensors(what, index=index)
         axis = working_axis(dim, self.ndim, what)
         expected = tuple(index.numel() if a == axis else n for a, n in enumerate(self.shape))
-        if index.dtype.kind not in "iu":
-            raise DTypeError(f"{what} needs an index of integers", given=f"an index of {index.dtype.name}",
-                             expected="an integer tensor", fix="cast it first: index.int()")
+        checks.integer_index(what, index)
         if index.ndim > 1 or source.shape != expected:
             raise ShapeError(f"the slices of {what} do not fit", given=f"index {index.shape}, source {source.shape}",
                              expected=f"a vector as index and a source of shape {expected}", fix="check the shapes")
         return self._with(scatter_slices(self.uop, axis, index.uop, source, mode, from_end), index, other)
 
     def put(self, index: Self, source: Self, accumulate: bool = False) -> Self:
-        """This tensor, flattened, with values written (or added) at places; the opposite of `take`.
+        """This tensor, flattened, with values written (or added) at indices; the opposite of `take`.
 
         >>> Tensor([[1, 2], [3, 4]]).put(Tensor([3, 0]), Tensor([9, 8])).tolist()
         [[8, 2], [3, 9]]
         """
-        checks.tensors("put", index=index, source=source)
-        checks.flags("put", accumulate=accumulate)
+        index, source, accumulate = arguments("put", index=index, source=source, accumulate=accumulate)
         count = self.numel()
         place = index.uop.reshape((index.numel(),)).cast(dtypes.int64)
         place = (place < 0).where(place + count, place)
