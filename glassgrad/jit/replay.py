@@ -567,7 +567,7 @@ class ResultFrame:
         for (number, node, then), leaves in zip(self._after, self._after_leaves):
             tensor = found[number]
             new = node if node is not None else _moved(then, given.get(then.base, then.base), captured.names)
-            if node is None or storage_of(tensor) is not None:
+            if node is None or storage_of(tensor) is not None and is_shared(tensor):
                 tensor._rebound(new)
             else:                                # a leaf, and the latest reader
                 tensor.uop = new
