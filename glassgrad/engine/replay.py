@@ -34,7 +34,7 @@ _Use = tuple[str, Any, tuple[int, ...], Item]      # a launch: its device, progr
 Write = tuple[Any, int, int]       # an array of addresses, a position in it, and the address to write there
 
 
-class Replacing(NamedTuple):
+class PartialUpdate(NamedTuple):
     """A result that is an earlier value with a part replaced, and the number of elements copied for it."""
     source: UOp
     result: UOp
@@ -197,14 +197,14 @@ class Replay:
                                    for _, plan, _ in self._plans for array, position in plan.uses_of(slot)]
                           for symbol, places in self._symbols.items()}
 
-    def _updates(self, found: list[tuple[int, int, int, Any]]) -> Iterator[Replacing]:
+    def _updates(self, found: list[tuple[int, int, int, Any]]) -> Iterator[PartialUpdate]:
         """Results that may take the place of the value they replace a part of: nobody reads that afterwards."""
         symbols = {slot: symbol for symbol, places in self._symbols.items() for slot, offset in places if not offset}
         for source, result, cell, copied in found:
             if source in symbols and result in symbols:
                 first = next(i for i, slots in enumerate(self._slots) if cell in slots)
                 if not self._read_after(first, symbols[source]):
-                    yield Replacing(symbols[source], symbols[result], copied, copied.value)
+                    yield PartialUpdate(symbols[source], symbols[result], copied, copied.value)
 
     def _read_after(self, launch: int, symbol: UOp) -> bool:
         places = {slot for slot, _ in self._symbols[symbol]}

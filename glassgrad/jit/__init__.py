@@ -22,8 +22,9 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
+from glassgrad.jit.compare import TraceWork, difference, narrow, refusal
 from glassgrad.jit.replay import STALE, CapturedCall
-from glassgrad.jit.trace import TracedCall, TraceWork, difference, narrow, refusal
+from glassgrad.jit.trace import TracedCall
 from glassgrad.jit.values import ArrayContent, SymbolNames, describe
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd import autocast as precision
@@ -281,7 +282,7 @@ class _Combination:
     def _keep(self, captured: CapturedCall) -> None:
         """One more capture; of those for the same tensors that the function also sees, and of all, the latest used."""
         self.replays.insert(0, captured)
-        alike = [replay for replay in self.replays if replay.handed_of_its_own == captured.handed_of_its_own]
+        alike = [replay for replay in self.replays if replay.given_of_its_own == captured.given_of_its_own]
         dropped = [*alike[_MOST_VARIANTS:], *[r for r in self.replays[_MOST_COMBINATIONS:] if r not in alike]]
         self.replays = [replay for replay in self.replays if replay not in dropped]
         if dropped and settings.DEBUG >= 1:
