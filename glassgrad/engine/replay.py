@@ -23,10 +23,10 @@ from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.compiler.schedule.partial_updates import rewrites
 from glassgrad.engine.capture import RunCheck, Trace
 from glassgrad.engine.counters import GlobalCounters
-from glassgrad.engine.device_copies import CopyPlan
+from glassgrad.engine.device_copies import CopyPlan, one_device_each
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.profile import Profile, profiling
-from glassgrad.engine.report import report_kernel, report_run, show_source
+from glassgrad.engine.report import report_run, run_reported
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.runtime.devices import Device
 
@@ -179,20 +179,14 @@ class Replay:
 
     def _make_plans(self, uses: list[_Use]) -> None:
         """Neighbours on one device become one plan: on the CPU, one foreign call."""
-        at = 0
-        while at < len(uses):
-            device, program, _, item = uses[at]
-            stop = at + 1
-            if item.ast.op is not o.COPY:
-                while stop < len(uses) and uses[stop][0] == device and uses[stop][3].ast.op is not o.COPY:
-                    stop += 1
-            make = CopyPlan if item.ast.op is o.COPY else Device[device].plan
-            plan = make([u[1] for u in uses[at:stop]], [u[2] for u in uses[at:stop]])
-            plan.bind(self._addresses)
-            self._plans.append((device, plan, range(at, stop)))
-            at = stop
         self.items = [u[3] for u in uses]
         self.programs = [u[1] for u in uses]
+        for span in one_device_each(self.items):
+            device, _, _, item = uses[span[0]]
+            make = CopyPlan if item.ast.op is o.COPY else Device[device].plan
+            plan = make([uses[i][1] for i in span], [uses[i][2] for i in span])
+            plan.bind(self._addresses)
+            self._plans.append((device, plan, span))
         self._pointers = {symbol: [(array, position, offset) for slot, offset in places
                                    for _, plan, _ in self._plans for array, position in plan.uses_of(slot)]
                           for symbol, places in self._symbols.items()}
@@ -274,10 +268,7 @@ class Replay:
         elif self._run_one_by_one(debug, profile):
             return True
         elapsed = time.perf_counter() - start
-        GlobalCounters.kernel_count += len(self.items)
-        GlobalCounters.global_ops += self.operations
-        GlobalCounters.global_mem += self.bytes
-        GlobalCounters.time_sum_s += elapsed
+        GlobalCounters.count_run(len(self.items), self.operations, self.bytes, elapsed)
         if debug:
             report_run(len(self.items), elapsed, self.memory)
         return False
@@ -287,14 +278,7 @@ class Replay:
             for i, number in enumerate(span):
                 if number == self.pause and self._is_flagged():
                     return True
-                item, program = self.items[number], self.programs[number]
-                nanoseconds = plan.run_one(i)
-                if profile is not None:
-                    profile.add(item, program, nanoseconds)
-                if debug >= 2:
-                    report_kernel(GlobalCounters.kernel_count + number, item, program, nanoseconds)
-                if debug >= 3:
-                    show_source(item)
+                run_reported(plan, i, number, self.items[number], self.programs[number], debug, profile)
         return self.pause == len(self.items) and self._is_flagged()
 
     def _is_flagged(self) -> bool:

@@ -324,12 +324,12 @@ class CapturedCall:
     def _leave(self, tensors: list[Tensor], found: list[Tensor], holders: list[Any], bases: dict[UOp, UOp]) -> Any:
         """Bind what the function binds; its results in the form it returned them. `bases` are the buffers of this call,
         where views of them are left."""
-        for number, result, view in self.values:
+        for number, result, left in self.values:
             tensor = found[number]
             if result is not None and not is_shared(tensor):
                 result.give_to(tensor)
             else:
-                assign_node(tensor, self._now(view, bases) if result is None else result.memory.node)
+                assign_node(tensor, self._now(left, bases) if result is None else result.memory.node)
         for number, result, weight in self.expected:
             self.seen[number] = node = result.memory.node
             if weight is not None:
