@@ -1,4 +1,4 @@
-"""Record what a function launches. In: a block of code. Out: `Trace`: the schedules that ran, their inputs and results."""
+"""Record what a function launches. In: a block of code. Out: `Trace`: the schedules that ran, inputs and results."""
 
 from __future__ import annotations
 

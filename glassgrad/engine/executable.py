@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.settings import settings
+from glassgrad.base.settings import State, launch_state
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
@@ -61,7 +61,6 @@ class Ready:
                     lives.setdefault(segment.device, []).append((slots, Life(span[number], span[number], nbytes)))
                     slots += 1
             self.segments.append(segment)
-        self.opened = [(name, Device[name]) for name in dict.fromkeys(s.device for s in self.segments)]
         self.slots = slots
         self.pieces = [(slot, s.whole, s.offset) for slot, s in enumerate(planned.slots) if s.whole is not None]
         self.arenas: list[tuple[str, int, list[tuple[int, int]]]] = []
@@ -129,13 +128,14 @@ class Ready:
         return [results[slot] for slot in planned.sinks]
 
     def _launch(self, addresses: list[int]) -> None:
-        debug, check, profile = settings.DEBUG, settings.CHECK, profiling()
+        state, profile = launch_state(), profiling()
+        debug, check = state.debug, state.check
         start = time.perf_counter()
         number = 0
         for segment in self.segments:
             segment.plan.bind(addresses)
             if debug < 2 and not check and profile is None:
-                segment.plan.run()
+                segment.run(state)
                 continue
             for i, item in enumerate(segment.items):
                 before = segment.snapshot(i, addresses) if check and item.ast.op is not o.COPY else None
@@ -155,6 +155,7 @@ class Segment:
     def __init__(self, items: Sequence[Item], slots: int, planned: Schedule):
         self.items, self.device, self.first_shared = list(items), items[0].device or "", slots
         self.shared: list[tuple[int, tuple[int, ...]]] = []
+        self._state: State | None = None           # the settings that `_run` is for
         self.programs: Sequence[Any]
         self.plan: DevicePlan
         if items[0].ast.op is o.COPY:
@@ -172,6 +173,12 @@ class Segment:
             if own:
                 self.shared.append((number, program.info.shared))
         self.plan = opened.plan(self.programs, uses)
+
+    def run(self, state: State) -> None:
+        """Every kernel, in order, under these settings."""
+        if state is not self._state:
+            self._state, self._run = state, self.plan.runner()
+        self._run()
 
     def snapshot(self, number: int, addresses: list[int]) -> list[bytes]:
         """The kernel's inputs, before it runs."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -213,6 +213,13 @@ class Replay:
         self.pause = writers[-1] + 1 if writers else len(self.items)
         self._plans[0][1].check(self.pause, self._flags)
 
+    def keep_together(self, symbols: Iterable[UOp]) -> None:
+        """These results are written over values that a failed call must leave whole: once the first of them is written,
+        the run is not interrupted."""
+        first = [number for symbol in symbols for number in self._writers(symbol)]
+        if first and self.at_once:
+            self._plans[0][1].keep_together(min(first))
+
     def _writers(self, symbol: UOp) -> list[int]:
         places = {slot for slot, _ in self._symbols[symbol]}
         return [i for i, (slots, item) in enumerate(zip(self._slots, self.items))
@@ -255,6 +262,7 @@ class Replay:
     def prepare(self) -> None:
         """Take the settings as they are now; `run` does not look at them."""
         self._runners = [plan.runner() for _, plan, _ in self._plans]
+        self.is_long = any(plan.is_long for _, plan, _ in self._plans)     # worth a Ctrl-C in the middle
         self._debug = settings.DEBUG
 
     def run(self) -> bool:

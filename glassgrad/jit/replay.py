@@ -13,6 +13,7 @@ from collections.abc import Collection
 from operator import is_
 from typing import Any
 
+from glassgrad.base.interrupts import interrupts_deferred
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.symbolic import Symbol, value_of
@@ -123,6 +124,7 @@ class CapturedCall:
                 rows.append(row)
         self.outcomes = others
         self.replay.stays(sum(row.symbol.arg.nbytes for row in rows))
+        self.replay.keep_together(row.symbol for row in rows)
         return rows
 
     def _sort_outcomes(self, traced: TracedCall) -> None:
@@ -302,10 +304,18 @@ class CapturedCall:
             ctypes.memmove(address, scalar_bytes(cell.value, dtype), 8)
         for symbol, address in self.sizes:
             ctypes.memmove(address, scalar_bytes(self.names[symbol].value, dtypes.index), 8)
+        if not self.replay.is_long:
+            return self._run(tensors, arguments, found, holders, shown)
+        with interrupts_deferred():               # but between kernels, before anything is written in place
+            return self._run(tensors, arguments, found, holders, shown)
+
+    def _run(self, tensors: list[Tensor], arguments: list[UOp], found: list[Tensor], holders: list[Any],
+             shown: dict[UOp, UOp]) -> Any:
+        """Run the kernels, and leave what the function leaves. `shown` are the buffers that weights had before."""
         if self.replay.run() or self.flags and not self.replay.pause:
             self._verify(arguments, found)
-        if in_place.disturbed or in_place.counted:
-            in_place.end(found, self.seen, known)
+        if self.in_place.disturbed or self.in_place.counted:
+            self.in_place.end(found, self.seen, self.known)
         bases: dict[UOp, UOp] = {}
         if self.has_views:
             bases = {**{r.symbol: r.seen_as_in_trace() for r in self.results}, **shown,

@@ -189,10 +189,6 @@ class TracedCall:
                 binding.put(binding.holder, mapped(value, lambda t: own.get(id(t), t)))
 
     # -- what the call changed -----------------------------------------------------------------------------------------
-    def _touched(self) -> list[Tensor]:
-        """The live tensors that this call gave a value or a gradient; what other threads do is no part of it."""
-        return [t for t in (reference() for reference, _ in self.trace.touched.values()) if t is not None]
-
     def _new_grads(self) -> list[tuple[Tensor, Tensor | None]]:
         """The tensors whose gradient is another one since the call began, with it."""
         rows = [(reference(), old) for reference, old in self.trace.touched.values()]
