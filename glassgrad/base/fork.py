@@ -15,7 +15,7 @@ from typing import Any
 __all__ = ["held_at_fork"]
 
 # The order in which locks are taken here, and in which code may take one while it holds another: outermost first.
-ORDER = ("schedule", "node", "pool", "compiler", "cache", "memory")
+ORDER = ("schedule", "node", "pool", "compiler", "cache", "memory", "counter")
 
 _forking = threading.RLock()
 _registered: list[tuple[int, weakref.ref[Any]]] = []

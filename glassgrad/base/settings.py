@@ -58,11 +58,12 @@ _MOST_STATES = 8     # a program changes back and forth between few
 
 class State:
     """What decided every setting at one moment. Equal circumstances are one object, to be compared with `is`."""
-    __slots__ = ("overrides", "variables", "kernel_mode")
+    __slots__ = ("overrides", "variables", "kernel_mode", "debug", "check")
 
     def __init__(self, overrides: dict[str, Any], variables: dict[Any, Any]):
         self.overrides, self.variables = overrides, variables
-        self.kernel_mode: tuple[Any, ...] | None = None      # once somebody asked for it
+        self.kernel_mode: tuple[Any, ...] | None = None      # these are set when they are first read
+        self.debug = self.check = -1
 
 
 class _Overrides(threading.local):
@@ -165,6 +166,18 @@ def kernel_mode() -> tuple[Any, ...]:
     if state.kernel_mode is None:
         state.kernel_mode = tuple(getattr(settings, name) for name in KERNEL_SETTINGS)
     return state.kernel_mode
+
+
+def launch_state() -> State:
+    """The current state with `debug` and `check`, which every run reads: one look at all settings.
+
+    >>> with Context(DEBUG=2): launch_state().debug
+    2
+    """
+    state = current_state()
+    if state.debug < 0:
+        state.debug, state.check = settings.DEBUG, settings.CHECK
+    return state
 
 
 class Context:

@@ -1,4 +1,4 @@
-"""Watch what a function launches. In: a block of code. Out: `Trace`, every schedule it ran, with inputs and results."""
+"""Record what a function launches. In: a block of code. Out: `Trace`: the schedules that ran, inputs and results."""
 
 from __future__ import annotations
 
@@ -58,8 +58,6 @@ class _Current(threading.local):
 
 
 _current = _Current()
-open_traces = 0                  # in all threads; while there are none, nothing is noted
-_counting = threading.Lock()
 
 
 def recording() -> Trace | None:
@@ -70,17 +68,12 @@ def recording() -> Trace | None:
 @contextmanager
 def record(variables: Iterable[str] = ()) -> Iterator[Trace]:
     """Everything realized inside is also noted in the trace."""
-    global open_traces
     before, trace = _current.trace, Trace(variables=frozenset(variables))
     _current.trace = trace
-    with _counting:
-        open_traces += 1
     try:
         yield trace
     finally:
         _current.trace = before
-        with _counting:
-            open_traces -= 1
 
 
 def note_made(tensor: Any) -> None:
@@ -91,13 +84,13 @@ def note_made(tensor: Any) -> None:
 
 def note_gradient(tensor: Any) -> None:
     """A tensor is to get another gradient; called before it does."""
-    if open_traces and _current.trace is not None:
+    if _current.trace is not None:
         _current.trace.touched.setdefault(id(tensor), (weakref.ref(tensor), tensor.grad))
 
 
 def note_written(tensor: Any, earlier: UOp | None = None) -> None:
     """A tensor was given a value; `earlier` is the node that it stood for before."""
-    if open_traces and _current.trace is not None:
+    if _current.trace is not None:
         note_gradient(tensor)
         written = _current.trace.written
         written[id(tensor)] = written.get(id(tensor)) or earlier
@@ -105,7 +98,7 @@ def note_written(tensor: Any, earlier: UOp | None = None) -> None:
 
 def note_data(node: UOp) -> UOp:
     """A buffer that plain data was copied into."""
-    if open_traces and _current.trace is not None:
+    if _current.trace is not None:
         _current.trace.data.add(node)
     return node
 

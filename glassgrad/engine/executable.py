@@ -11,18 +11,18 @@ import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from glassgrad.base.settings import settings
+from glassgrad.base.settings import State, launch_state
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.counters import GlobalCounters
-from glassgrad.engine.device_copies import Copy, CopyPlan
+from glassgrad.engine.device_copies import Copy, CopyPlan, one_device_each
 from glassgrad.engine.memory_plan import Life, MemoryUse, place
 from glassgrad.engine.profile import profiling
 from glassgrad.engine.registry import registry
-from glassgrad.engine.report import check_kernel, report_kernel, report_run, show_source
+from glassgrad.engine.report import check_kernel, report_run, run_reported
 from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
 from glassgrad.runtime.devices import Device
 
@@ -54,20 +54,13 @@ class Ready:
             if slot not in asked:
                 s = planned.slots[slot]
                 lives.setdefault(s.device or "", []).append((slot, Life(begin, last[slot], s.nbytes)))
-        at = 0
-        while at < len(items):
-            stop = at + 1
-            if items[at].ast.op is not o.COPY:
-                while stop < len(items) and items[stop].ast.op is not o.COPY and items[stop].device == items[at].device:
-                    stop += 1
-            segment = Segment(items[at:stop], slots, planned)
+        for span in one_device_each(items):
+            segment = Segment([items[i] for i in span], slots, planned)
             for number, sizes in segment.shared:
                 for nbytes in sizes:
-                    lives.setdefault(segment.device, []).append((slots, Life(at + number, at + number, nbytes)))
+                    lives.setdefault(segment.device, []).append((slots, Life(span[number], span[number], nbytes)))
                     slots += 1
             self.segments.append(segment)
-            at = stop
-        self.opened = [(name, Device[name]) for name in dict.fromkeys(s.device for s in self.segments)]
         self.slots = slots
         self.pieces = [(slot, s.whole, s.offset) for slot, s in enumerate(planned.slots) if s.whole is not None]
         self.arenas: list[tuple[str, int, list[tuple[int, int]]]] = []
@@ -135,31 +128,23 @@ class Ready:
         return [results[slot] for slot in planned.sinks]
 
     def _launch(self, addresses: list[int]) -> None:
-        debug, check, profile = settings.DEBUG, settings.CHECK, profiling()
+        state, profile = launch_state(), profiling()
+        debug, check = state.debug, state.check
         start = time.perf_counter()
         number = 0
         for segment in self.segments:
             segment.plan.bind(addresses)
             if debug < 2 and not check and profile is None:
-                segment.plan.run()
+                segment.run(state)
                 continue
             for i, item in enumerate(segment.items):
                 before = segment.snapshot(i, addresses) if check and item.ast.op is not o.COPY else None
-                nanoseconds = segment.plan.run_one(i)
-                if profile is not None:
-                    profile.add(item, segment.programs[i], nanoseconds)
-                if debug >= 2:
-                    report_kernel(GlobalCounters.kernel_count + number, item, segment.programs[i], nanoseconds)
-                if debug >= 3:
-                    show_source(item)
+                run_reported(segment.plan, i, number, item, segment.programs[i], debug, profile)
                 if before is not None:
                     check_kernel(item, before, segment.results(i, addresses))
                 number += 1
         elapsed = time.perf_counter() - start
-        GlobalCounters.kernel_count += len(self.items)
-        GlobalCounters.global_ops += self.operations
-        GlobalCounters.global_mem += self.bytes
-        GlobalCounters.time_sum_s += elapsed
+        GlobalCounters.count_run(len(self.items), self.operations, self.bytes, elapsed)
         if debug >= 1:
             report_run(len(self.items), elapsed, self.memory)
 
@@ -170,6 +155,7 @@ class Segment:
     def __init__(self, items: Sequence[Item], slots: int, planned: Schedule):
         self.items, self.device, self.first_shared = list(items), items[0].device or "", slots
         self.shared: list[tuple[int, tuple[int, ...]]] = []
+        self._state: State | None = None           # the settings that `_run` is for
         self.programs: Sequence[Any]
         self.plan: DevicePlan
         if items[0].ast.op is o.COPY:
@@ -187,6 +173,12 @@ class Segment:
             if own:
                 self.shared.append((number, program.info.shared))
         self.plan = opened.plan(self.programs, uses)
+
+    def run(self, state: State) -> None:
+        """Every kernel, in order, under these settings."""
+        if state is not self._state:
+            self._state, self._run = state, self.plan.runner()
+        self._run()
 
     def snapshot(self, number: int, addresses: list[int]) -> list[bytes]:
         """The kernel's inputs, before it runs."""

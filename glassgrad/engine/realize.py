@@ -130,13 +130,9 @@ class _Known:
     """All schedules of one structure: by their constants, and one that takes the constants that were seen to change."""
     variants: dict[bytes, Ready]
     first: list[float]
+    devices: int                 # what the names of devices meant: a plan runs on the device it was made for
     varying: tuple[int, ...] = ()
     general: Ready | None = None
-
-    def still_open(self) -> bool:
-        """Whether the names of devices mean what they meant: a plan runs on the device it was made for."""
-        first = next(iter(self.variants.values()), None)
-        return first is None or all(Device[name] is opened for name, opened in first.opened)
 
 
 _known: dict[Any, _Known] = {}
@@ -147,12 +143,10 @@ def _find(normal: NormalizedGraph, device: str) -> Ready:
     mode = (kernel_mode(), device)
     known = _known.get((mode, normal.key))
     bits = normal.constant_bits()
-    if known is not None and not known.still_open():
-        known = None
-    if known is None:
+    if known is None or known.devices != Device.registered:
         if len(_known) >= _MOST_SCHEDULES:
             _known.pop(next(iter(_known)))
-        known = _known[mode, normal.key] = _Known({}, [c.arg for c in normal.constants])
+        known = _known[mode, normal.key] = _Known({}, [c.arg for c in normal.constants], Device.registered)
         known.variants[bits] = _prepare(normal, (), device)
     exact = known.variants.get(bits)
     if exact is not None:

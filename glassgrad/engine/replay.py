@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,10 +23,10 @@ from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.compiler.schedule.partial_updates import rewrites
 from glassgrad.engine.capture import RunCheck, Trace
 from glassgrad.engine.counters import GlobalCounters
-from glassgrad.engine.device_copies import CopyPlan
+from glassgrad.engine.device_copies import CopyPlan, one_device_each
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.profile import Profile, profiling
-from glassgrad.engine.report import report_kernel, report_run, show_source
+from glassgrad.engine.report import report_run, run_reported
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.runtime.devices import Device
 
@@ -34,7 +34,7 @@ _Use = tuple[str, Any, tuple[int, ...], Item]      # a launch: its device, progr
 Write = tuple[Any, int, int]       # an array of addresses, a position in it, and the address to write there
 
 
-class Replacing(NamedTuple):
+class PartialUpdate(NamedTuple):
     """A result that is an earlier value with a part replaced, and the number of elements copied for it."""
     source: UOp
     result: UOp
@@ -179,32 +179,26 @@ class Replay:
 
     def _make_plans(self, uses: list[_Use]) -> None:
         """Neighbours on one device become one plan: on the CPU, one foreign call."""
-        at = 0
-        while at < len(uses):
-            device, program, _, item = uses[at]
-            stop = at + 1
-            if item.ast.op is not o.COPY:
-                while stop < len(uses) and uses[stop][0] == device and uses[stop][3].ast.op is not o.COPY:
-                    stop += 1
-            make = CopyPlan if item.ast.op is o.COPY else Device[device].plan
-            plan = make([u[1] for u in uses[at:stop]], [u[2] for u in uses[at:stop]])
-            plan.bind(self._addresses)
-            self._plans.append((device, plan, range(at, stop)))
-            at = stop
         self.items = [u[3] for u in uses]
         self.programs = [u[1] for u in uses]
+        for span in one_device_each(self.items):
+            device, _, _, item = uses[span[0]]
+            make = CopyPlan if item.ast.op is o.COPY else Device[device].plan
+            plan = make([uses[i][1] for i in span], [uses[i][2] for i in span])
+            plan.bind(self._addresses)
+            self._plans.append((device, plan, span))
         self._pointers = {symbol: [(array, position, offset) for slot, offset in places
                                    for _, plan, _ in self._plans for array, position in plan.uses_of(slot)]
                           for symbol, places in self._symbols.items()}
 
-    def _updates(self, found: list[tuple[int, int, int, Any]]) -> Iterator[Replacing]:
+    def _updates(self, found: list[tuple[int, int, int, Any]]) -> Iterator[PartialUpdate]:
         """Results that may take the place of the value they replace a part of: nobody reads that afterwards."""
         symbols = {slot: symbol for symbol, places in self._symbols.items() for slot, offset in places if not offset}
         for source, result, cell, copied in found:
             if source in symbols and result in symbols:
                 first = next(i for i, slots in enumerate(self._slots) if cell in slots)
                 if not self._read_after(first, symbols[source]):
-                    yield Replacing(symbols[source], symbols[result], copied, copied.value)
+                    yield PartialUpdate(symbols[source], symbols[result], copied, copied.value)
 
     def _read_after(self, launch: int, symbol: UOp) -> bool:
         places = {slot for slot, _ in self._symbols[symbol]}
@@ -218,6 +212,13 @@ class Replay:
                    if any(self._addresses[slot] in places for slot in slots[:item.results])]
         self.pause = writers[-1] + 1 if writers else len(self.items)
         self._plans[0][1].check(self.pause, self._flags)
+
+    def keep_together(self, symbols: Iterable[UOp]) -> None:
+        """These results are written over values that a failed call must leave whole: once the first of them is written,
+        the run is not interrupted."""
+        first = [number for symbol in symbols for number in self._writers(symbol)]
+        if first and self.at_once:
+            self._plans[0][1].keep_together(min(first))
 
     def _writers(self, symbol: UOp) -> list[int]:
         places = {slot for slot, _ in self._symbols[symbol]}
@@ -261,6 +262,7 @@ class Replay:
     def prepare(self) -> None:
         """Take the settings as they are now; `run` does not look at them."""
         self._runners = [plan.runner() for _, plan, _ in self._plans]
+        self.is_long = any(plan.is_long for _, plan, _ in self._plans)     # worth a Ctrl-C in the middle
         self._debug = settings.DEBUG
 
     def run(self) -> bool:
@@ -274,10 +276,7 @@ class Replay:
         elif self._run_one_by_one(debug, profile):
             return True
         elapsed = time.perf_counter() - start
-        GlobalCounters.kernel_count += len(self.items)
-        GlobalCounters.global_ops += self.operations
-        GlobalCounters.global_mem += self.bytes
-        GlobalCounters.time_sum_s += elapsed
+        GlobalCounters.count_run(len(self.items), self.operations, self.bytes, elapsed)
         if debug:
             report_run(len(self.items), elapsed, self.memory)
         return False
@@ -287,14 +286,7 @@ class Replay:
             for i, number in enumerate(span):
                 if number == self.pause and self._is_flagged():
                     return True
-                item, program = self.items[number], self.programs[number]
-                nanoseconds = plan.run_one(i)
-                if profile is not None:
-                    profile.add(item, program, nanoseconds)
-                if debug >= 2:
-                    report_kernel(GlobalCounters.kernel_count + number, item, program, nanoseconds)
-                if debug >= 3:
-                    show_source(item)
+                run_reported(plan, i, number, self.items[number], self.programs[number], debug, profile)
         return self.pause == len(self.items) and self._is_flagged()
 
     def _is_flagged(self) -> bool:

@@ -18,6 +18,8 @@ from glassgrad.compiler.pipeline import Pass, watched
 from glassgrad.compiler.schedule.kernels import Item, describe
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.memory_plan import MemoryUse
+from glassgrad.engine.profile import Profile
+from glassgrad.runtime.backend import DevicePlan
 from glassgrad.runtime.devices import Device
 
 TOLERANCE = {"float16": 2e-2, "bfloat16": 6e-2, "fp8e4m3": 0.3, "fp8e5m2": 0.5, "float32": 2e-4, "float64": 1e-9}
@@ -44,6 +46,18 @@ def show_source(item: Item) -> None:
     """DEBUG=3: the kernel's source, readable."""
     if item.ast.op is not o.COPY:
         print(Device[item.device or ""].source(item.ast))
+
+
+def run_reported(plan: DevicePlan, position: int, number: int, item: Item, program: Any, debug: int,
+                 profile: Profile | None) -> None:
+    """Launch one kernel of a plan by itself, for a profile and for what DEBUG shows; it is the run's `number`-th."""
+    nanoseconds = plan.run_one(position)
+    if profile is not None:
+        profile.add(item, program, nanoseconds)
+    if debug >= 2:
+        report_kernel(GlobalCounters.kernel_count + number, item, program, nanoseconds)
+    if debug >= 3:
+        show_source(item)
 
 
 def report_run(kernels: int, seconds: float, memory: MemoryUse) -> None:

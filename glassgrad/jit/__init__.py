@@ -9,6 +9,7 @@ Does not know kernels or devices.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 import weakref
@@ -22,8 +23,9 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.symbolic import Symbol
 from glassgrad.engine.capture import recording
 from glassgrad.engine.memory_plan import MemoryUse
+from glassgrad.jit.compare import TraceWork, difference, narrow, refusal
 from glassgrad.jit.replay import STALE, CapturedCall
-from glassgrad.jit.trace import TracedCall, TraceWork, difference, narrow, refusal
+from glassgrad.jit.trace import TracedCall
 from glassgrad.jit.values import ArrayContent, SymbolNames, describe
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd import autocast as precision
@@ -76,10 +78,11 @@ class TinyJit:
         self._known: dict[Any, _Combination] = {}
         self._latest: tuple[list[Any], _Combination] | None = None
         self._circumstances = _Circumstances()
-        self._lock = threading.RLock()         # a replay's addresses are those of one call at a time
+        self._lock = threading.RLock()         # a replay's addresses are those of one call at a time; see _after_fork
         self._replayed = 0                     # calls since the last notice
         self._captures: dict[str, int] = {}    # how often each reason led to one
         self._told = False
+        _all_jits.add(self)
 
     def __get__(self, instance: Any, owner: Any) -> TinyJit:
         """A jit for each object, by identity (objects may be equal or have no hash). It holds neither the object nor
@@ -144,12 +147,7 @@ class TinyJit:
         symbols: SymbolNames = {}
         form: list[Any] = []
         for value in args:
-            if isinstance(value, Tensor) and not value.uop.symbolic:    # as `describe`, for the most frequent case
-                node = value.uop
-                tensors.append(value)
-                form += (value.__class__, node.shape, node.dtype, node.device or value.device, value._requires_grad)
-            else:
-                describe(value, form, tensors, objects, symbols)
+            describe(value, form, tensors, objects, symbols)
         if kwargs:
             form.append("**")
             describe(kwargs, form, tensors, objects, symbols)
@@ -211,6 +209,24 @@ class TinyJit:
                   + (f"{cause} changes between calls; keep it in a tensor, or out of sight of the function" if why else
                      "its plain arguments or shapes change between calls; hand in what changes as a tensor"),
                   file=sys.stderr)
+
+
+_all_jits: weakref.WeakSet[TinyJit] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In a forked child: a jit that another thread was in the middle of starts anew. (That thread runs the user's code
+    while it holds the lock, so a fork cannot wait for it.)"""
+    for each in list(_all_jits):
+        if each._lock.acquire(blocking=False):
+            each._lock.release()
+        else:
+            each._lock = threading.RLock()
+            each.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def jit(function: Callable[..., Any]) -> TinyJit:
@@ -281,7 +297,7 @@ class _Combination:
     def _keep(self, captured: CapturedCall) -> None:
         """One more capture; of those for the same tensors that the function also sees, and of all, the latest used."""
         self.replays.insert(0, captured)
-        alike = [replay for replay in self.replays if replay.handed_of_its_own == captured.handed_of_its_own]
+        alike = [replay for replay in self.replays if replay.given_of_its_own == captured.given_of_its_own]
         dropped = [*alike[_MOST_VARIANTS:], *[r for r in self.replays[_MOST_COMBINATIONS:] if r not in alike]]
         self.replays = [replay for replay in self.replays if replay not in dropped]
         if dropped and settings.DEBUG >= 1:

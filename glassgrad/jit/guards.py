@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 from glassgrad.base.errors import Bug, JitError
 from glassgrad.base.settings import current_state
 from glassgrad.jit.values import PLAIN, ArrayContent, is_array, is_plain, same
+from glassgrad.tensor.jit_access import GRADIENT_SLOT
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["Binding", "Guards", "Walk"]
@@ -48,22 +49,22 @@ _CLOSED_LIBRARIES = ("numpy", "torch", "_pytest", "pytest", "pluggy")
 _OPEN_STANDARD = ("builtins", "types", "collections", "argparse", "functools", "enum", "dataclasses", "_thread",
                   "_contextvars", "__main__")
 
+# What objects of these types are made of, for good
+_PARTS: dict[type, tuple[str, ...]] = {
+    types.MethodType: ("__func__", "__self__"), staticmethod: ("__func__",), classmethod: ("__func__",),
+    property: ("fget", "fset"), functools.partial: ("func", "args", "keywords")}
+
 
 class Binding(NamedTuple):
     """Where a value was found: `get(holder, name)` reads it again, `path` is how the user would write it, `source` is
-    the expression of the holder in the generated function."""
+    the expression of the holder in the generated function, and `text` that of the value."""
     get: Callable[[Any, Any], Any]
     holder: Any
     name: Any
     value: Any
     path: str
-    source: str
-
-    @property
-    def text(self) -> str:
-        """The expression of a variable's value in the generated function."""
-        return self.source + (".cell_contents" if self.get is cell else f".{self.name}" if self.get is attribute else
-                              f"[{self.name!r}]")
+    source: str = ""
+    text: str = ""
 
     @property
     def is_variable(self) -> bool:
@@ -230,7 +231,7 @@ class Walk:
             return
         self._known.add((id(holder), name))
         value = get(holder, name)
-        self.bindings.append(Binding(get, holder, name, value, path, source))
+        self.bindings.append(Binding(get, holder, name, value, path, source, text))
         if value is _GONE:
             self._unless(f"{self._constant(get)}({self._constant(holder)}, {name!r}) is {self._constant(value)}")
         elif is_plain(value):
@@ -264,17 +265,16 @@ class Walk:
                 self._unless(f"{variable}.__class__ is {self._constant(kind)}" if _is_open(kind) else
                              f"{variable} is {self._constant(value)}")
 
-    def _part(self, value: Any, text: str, path: str) -> str:
-        """The variable of what an object is made of for good (a method's function); it is visited."""
-        if id(value) not in self._variables:
+    def _part(self, value: Any, text: str, path: str) -> None:
+        """Visit what an object is made of for good (a method's function)."""
+        if id(value) not in self._variables and not is_plain(value):
             name = self._variables[id(value)] = f"x{len(self._variables)}"
             self._line(f"{name} = {text}")
             self._waiting.append((value, path, name))
-        return self._variables[id(value)]
 
     def _note(self, get: Callable[[Any, Any], Any], holder: Any, value: Any, path: str, test: str) -> None:
         """A value that is computed from its holder (a length, a position)."""
-        self.bindings.append(Binding(get, holder, "", value, path, ""))
+        self.bindings.append(Binding(get, holder, "", value, path))
         self._unless(test)
 
     # -- visiting ------------------------------------------------------------------------------------------------------
@@ -300,18 +300,9 @@ class Walk:
             self.tensor_names.append(variable)
         elif kind is types.FunctionType:
             self._visit_function(thing, variable)
-        elif kind is types.MethodType:
-            self._part(thing.__func__, f"{variable}.__func__", path)
-            self._part(thing.__self__, f"{variable}.__self__", path)
-        elif kind in (staticmethod, classmethod):
-            self._part(thing.__func__, f"{variable}.__func__", path)
-        elif kind is property:
-            for name in ("fget", "fset"):
-                if getattr(thing, name) is not None:
-                    self._part(getattr(thing, name), f"{variable}.{name}", path)
-        elif kind is functools.partial:
-            for name in ("func", "args", "keywords"):
-                self._add(attribute, thing, name, variable, f"{variable}.{name}", path)
+        elif kind in _PARTS:
+            for name in _PARTS[kind]:
+                self._part(getattr(thing, name), f"{variable}.{name}", path)
         elif issubclass(kind, type):
             self._visit_class(thing)
         elif issubclass(kind, (list, tuple, dict, set, frozenset, deque)):
@@ -326,8 +317,7 @@ class Walk:
             test = f"same({self._constant(progress)}({variable}, ''), {self._constant(now)})"
             self._note(progress, thing, now, f"how far {path} has come", test)
             for i, part in enumerate(_iterated(thing)):
-                if not is_plain(part):
-                    self._part(part, f"{self._constant(_iterated)}({variable})[{i}]", path)
+                self._part(part, f"{self._constant(_iterated)}({variable})[{i}]", path)
         elif kind is contextvars.ContextVar:
             self._add(context_value, thing, "", variable, f"{variable}.get({self._constant(_GONE)})", path)
         elif hasattr(kind, "__wrapped__") or "__wrapped__" in getattr(thing, "__dict__", ()):
@@ -454,7 +444,7 @@ class Guards:
         names.update((f"kind{i}", type(b.value)) for i, b in enumerate(raised))
         lines = [(kinds.get(number, line), number) for line, number in walk.lines]
         self._described = [(b.path, _shown(b.value)) for b in walk.bindings]
-        state = [f"{t}.uop" for t in walk.tensor_names] + [f"{walk.tensor_names[i]}._grad" for i in graded]
+        state = [f"{t}.uop" for t in walk.tensor_names] + [f"{walk.tensor_names[i]}.{GRADIENT_SLOT}" for i in graded]
         holders = ", ".join([b.source for b in (*bound, *raised)])
         body = "\n        ".join([*[line for line, _ in lines], f"found = [{', '.join(walk.tensor_names)}]",
                                  f"return found, [{', '.join(state)}], [{holders}]"])

@@ -2,8 +2,8 @@
 
 A trace records which buffers were launched on and where each comes from: an argument, a tensor that the function sees
 (found again by its path), the gradient of one, plain data, or the call itself; which tensors the call left changed, and
-where it put new ones. Tensors that are made or written during the call are recorded by engine/capture.py. `difference`
-says why two traces are not the same work. Does not know replays.
+where it put new ones. Tensors that are made or written during the call are recorded by engine/capture.py. Does not know
+other traces or replays.
 """
 
 from __future__ import annotations
@@ -19,23 +19,21 @@ from glassgrad.base.source_lines import line_of
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.gradient import passes_to
 from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.ops import Kind
-from glassgrad.compiler.graph.symbolic import Length, Symbol, lengths_in, most, replaced
+from glassgrad.compiler.graph.symbolic import Symbol, lengths_in, most, replaced
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.capture import Record, record
+from glassgrad.engine.capture import record
 from glassgrad.engine.realize import is_result
-from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
 from glassgrad.jit.guards import Binding, Walk
 from glassgrad.jit.values import PLAIN, is_nest, mapped, tensors_of
 from glassgrad.tensor.autograd.leaves import cut_off, hold, holders, is_cut_off, is_held
 from glassgrad.tensor.autograd.no_grad import traced as noting_tensors
 from glassgrad.tensor.formulas.random_numbers import streams
-from glassgrad.tensor.memory.storage import follows, is_shared, leave, shares_with
+from glassgrad.tensor.jit_access import assign_node, computed_from
+from glassgrad.tensor.memory.storage import follows, is_view, leave, shares_with
 from glassgrad.tensor.tensor import Tensor, class_of_results
 
-__all__ = ["BufferSource", "TraceWork", "TracedCall", "add_gradient", "as_buffer", "difference", "is_lazy", "narrow",
-           "refusal", "shows_another"]
+__all__ = ["BufferSource", "GivenTensor", "Outcome", "TracedCall", "add_gradient", "as_buffer", "is_lazy", "name_of"]
 
 
 class Before(NamedTuple):
@@ -70,6 +68,30 @@ class BufferSource:
         """What its tensors stand for now: one value, or one of them was replaced."""
         nodes = [found[i].uop for i in self.numbers]
         return nodes + [grad.uop for grad in (found[i].grad for i in self.owners) if grad is not None]
+
+
+class Outcome(NamedTuple):
+    """A value that a call leaves. `kind` and `number` say where: the "value" or the "gradient" of a tensor in sight,
+    the same of an "argument" ("argument gradient"), or a tensor that the call makes and returns or puts somewhere
+    ("given"). `node` is None for a gradient that is reset."""
+    kind: str
+    number: int
+    node: UOp | None
+
+
+class GivenTensor(NamedTuple):
+    """A tensor that a call returns or puts somewhere: one that it makes (`node`), or one that it did not make, given as
+    itself: an argument or a tensor in sight, by number."""
+    kind: type[Tensor]
+    requires_grad: bool | None
+    argument: int | None
+    number: int | None
+    node: UOp | None
+    is_cut_off: bool                # no gradient passes it
+
+    def itself(self, arguments: Sequence[Tensor], found: Sequence[Tensor]) -> Tensor:
+        """The tensor that is given as itself, among those of a call."""
+        return arguments[self.argument] if self.argument is not None else found[self.number]   # type: ignore[index]
 
 
 class TracedCall:
@@ -149,7 +171,6 @@ class TracedCall:
             if not self.was_there(tensor):
                 leave(tensor)
         own = {id(a): tensor for a, tensor in zip(self.arguments, originals)}
-        self.places = {id(a): i for i, a in enumerate(self.arguments)}
         self.form = result
         self.result = mapped(result, lambda t: own.get(id(t), t))
         self._find_updates(views)
@@ -157,6 +178,7 @@ class TracedCall:
         self.changed = [t for t, node, _, _ in self.before if self._is_changed(t, node) and not follows(t)]
         self.grads = [(t, t.grad) for t, _, grad, _ in self.before
                       if t.grad is not grad and id(t) in self.trace.touched]
+        self._find_given()
         self.sources = self._sources()
         self._refuse_shared(originals, found_as)
         self.faults = [*faults, *self._faults(dice, result)]
@@ -167,10 +189,6 @@ class TracedCall:
                 binding.put(binding.holder, mapped(value, lambda t: own.get(id(t), t)))
 
     # -- what the call changed -----------------------------------------------------------------------------------------
-    def _touched(self) -> list[Tensor]:
-        """The live tensors that this call gave a value or a gradient; what other threads do is no part of it."""
-        return [t for t in (reference() for reference, _ in self.trace.touched.values()) if t is not None]
-
     def _new_grads(self) -> list[tuple[Tensor, Tensor | None]]:
         """The tensors whose gradient is another one since the call began, with it."""
         rows = [(reference(), old) for reference, old in self.trace.touched.values()]
@@ -212,7 +230,7 @@ class TracedCall:
         """The number of a tensor out of sight."""
         self.numbers[id(before.tensor)] = number = len(self.tensors)
         self.tensors.append(before.tensor)
-        self.paths.append(_name_of(before.tensor))
+        self.paths.append(name_of(before.tensor))
         self.before.append(before)
         return number
 
@@ -287,12 +305,29 @@ class TracedCall:
         """Do to the arguments what was done to those that stood for them."""
         self._find_updates(views)
         for i, node in self.argument_updates:
-            originals[i]._rebound(node)
+            assign_node(originals[i], node)
         for i, node in self.argument_grads:
-            add_gradient(originals[i], originals[i]._with(node))
+            add_gradient(originals[i], computed_from(originals[i], node))
         for tensor, original in zip(self.arguments, originals):
             if tensor.requires_grad is not original.requires_grad:
                 original.requires_grad = tensor.requires_grad
+
+    def _find_given(self) -> None:
+        """The tensors that the call returns or puts somewhere; one that is given twice is one, with one number."""
+        given = {id(t): t for t in (*self.placed(), *self.returned)}
+        arguments = {id(a): i for i, a in enumerate(self.arguments)}
+        self.given_numbers = {key: number for number, key in enumerate(given)}
+        self.given = [GivenTensor(class_of_results(t), t.requires_grad, arguments.get(key), self.numbers.get(key),
+                                  None if key in arguments or key in self.numbers else t.uop, key in self.cut_off)
+                      for key, t in given.items()]
+
+    def outcomes(self) -> list[Outcome]:
+        """All values that the call leaves."""
+        return [*[Outcome("value", self.numbers[id(t)], t.uop) for t in self.changed],
+                *[Outcome("gradient", self.numbers[id(t)], None if g is None else g.uop) for t, g in self.grads],
+                *[Outcome("argument", i, node) for i, node in self.argument_updates],
+                *[Outcome("argument gradient", i, node) for i, node in self.argument_grads],
+                *[Outcome("given", i, g.node) for i, g in enumerate(self.given) if g.node is not None]]
 
     def _refuse_shared(self, originals: list[Tensor], found_as: list[tuple[UOp, Tensor | None]]) -> None:
         """Raise if an argument is also reached where the jit does not look, or is a part of another tensor, and one of
@@ -307,7 +342,7 @@ class TracedCall:
                 given = f"an argument of shape {tensor.shape} that it also changes by another way"
             elif i in updated and id(tensor) in hidden:
                 given = f"an argument of shape {tensor.shape} that it changes and also reads by another way"
-            elif i in updated and shows_another(tensor):
+            elif i in updated and is_view(tensor):
                 given = f"an argument of shape {tensor.shape} that it assigns to, which is a view of another tensor"
             elif i in updated and shares_with(tensor, {id(other) for other in originals}):
                 given = f"an argument of shape {tensor.shape} that it assigns to, and a view of it"
@@ -359,8 +394,9 @@ class TracedCall:
         self.unseen: list[str] = []
         out: dict[UOp, BufferSource | tuple[str, bytes]] = {}
         known = set(self.argument_nodes)
+        left = [out.node.base for out in self.outcomes() if out.node is not None]
         for bases, results in [*[([n.base for n in rec.normal.buffers], rec.results) for rec in self.trace.records],
-                               (list(self.shown_bases()), [])]:
+                               (left, [])]:
             for base in bases:
                 if base not in known and base not in out:
                     numbers, owners = in_sight.get(base, ([], []))
@@ -386,147 +422,15 @@ class TracedCall:
         self.before = [self.before[i] for i in new]
         self.tensors, self.paths = [self.tensors[i] for i in new], [self.paths[i] for i in new]
         self.numbers = {id(t): i for i, t in enumerate(self.tensors)}
-
-    def shown_bases(self) -> Iterator[UOp]:
-        """The buffers under everything that outlives the call."""
-        for tensor in (*self.changed, *self.placed(), *[g for _, g in self.grads if g is not None],
-                       *[t for t in self.returned if not self.was_there(t)]):
-            yield tensor.uop.base
-        for _, node in (*self.argument_updates, *self.argument_grads):
-            yield node.base
+        self._find_given()
 
     def below_lazy(self) -> set[UOp]:
         """The buffers that lazy tensors in sight are to be computed from."""
         return {node for node in toposort([t.uop for t in self.walk.tensors if is_lazy(t)]) if node.op is o.BUFFER}
 
 
-# -- whether two traces are the same work ------------------------------------------------------------------------------
-class TraceWork:
-    """What a call did, to be compared with another: structure and numbers, without the memory it was done in."""
-
-    def __init__(self, traced: TracedCall):
-        records = traced.trace.records
-        self.graphs = [record.normal.key for record in records]
-        self.constants = [[c.arg for c in record.normal.constants] for record in records]
-        self.sources = list(traced.sources.values())
-        self.lengths = [traced.numbered(tuple(Length({(s,): 1}) for s in record.normal.symbols)) for record in records]
-        self.form = _form(traced.form, traced.numbered)
-        self.put = {binding.path: _form(value, traced.numbered) for binding, value in traced.bound}
-        self.raised = {binding.path: by for binding, by in traced.raised}
-        paths = traced.paths
-        in_sight = len(traced.walk.tensors)
-        self.out_of_sight = {p: weakref.ref(t) for p, t in list(zip(paths, traced.tensors))[in_sight:]}
-        self.itself = {i: paths[number] for i, number in traced.itself.items()}
-        self.changed = [paths[traced.numbers[id(t)]] for t in (*traced.changed, *[t for t, _ in traced.grads])]
-        self.handed = {_name_of(t) for t in traced.originals}        # arguments: they need not live on
-        self.outcome = _outcome(traced)
-
-    def gone(self) -> set[str]:
-        """Tensors out of sight that are not alive any more: another may have their name."""
-        return {path for path, reference in self.out_of_sight.items() if reference() is None}
-
-
-def difference(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> str:
-    """Why a trace, which is `mine`, is not the same work as an earlier one; empty when it is."""
-    if len(mine.graphs) != len(theirs.graphs):
-        return f"{len(theirs.graphs)} realizes in one call, {len(mine.graphs)} in the next"
-    for number, ran in enumerate(traced.trace.records):
-        if mine.graphs[number] != theirs.graphs[number]:
-            return f"another graph is computed{_first_difference(ran.normal, theirs.graphs[number])}"
-        for x, was in zip(ran.normal.constants, theirs.constants[number]):
-            if scalar_bytes(x.arg, x.dtype) != scalar_bytes(was, x.dtype):
-                return f"the number {was} became {x.arg}, written at {_line_using(ran, x)}"
-        if mine.lengths[number] != theirs.lengths[number]:
-            return "other lengths are used"
-    gone = theirs.gone()
-    for now, then in zip(mine.sources, theirs.sources):
-        if isinstance(now, BufferSource) and isinstance(then, BufferSource):
-            if not now.may_be(then, gone):
-                return "other tensors are used"
-        elif now != then:
-            return "a tensor made inside from plain data changed its values" + (
-                f", made at {now[0]}" if isinstance(now, tuple) else "")
-    if mine.itself != theirs.itself:
-        return "it is handed other tensors that it also sees by itself"
-    if mine.put != theirs.put:
-        return "it puts other things somewhere"
-    if mine.raised != theirs.raised:
-        return f"it raises numbers that it sees by {theirs.raised}, then by {mine.raised}"
-    if mine.form != theirs.form:
-        return f"the function returned {theirs.form}, then {mine.form}"
-    if mine.changed != theirs.changed or not gone.isdisjoint(mine.changed):
-        return "other tensors are changed"
-    if mine.outcome != theirs.outcome:
-        return "its values go elsewhere"
-    return ""
-
-
-def narrow(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> None:
-    """Of the ways in which a buffer came to two traces that agree, leave those that were open to both."""
-    for now, then in zip(mine.sources, theirs.sources):
-        if isinstance(now, BufferSource) and isinstance(then, BufferSource):
-            now.narrow(then, theirs.gone() | theirs.handed)
-    traced.drop_unused()
-
-
-def _outcome(traced: TracedCall) -> list[Any]:
-    """Which of the values that a call computed or was brought each changed tensor, each result and each binding is left
-    with, as which view of it."""
-    names: dict[UOp, tuple[str, int]] = {node: ("a source", i) for i, node in enumerate(traced.sources)}
-    names |= {node: ("an argument", i) for i, node in enumerate(traced.argument_nodes)}
-    made = [node for record in traced.trace.records for node in record.results]
-    names |= {node: ("a result", i) for i, node in enumerate(made)}
-
-    def view(node: UOp | None) -> Any:
-        parts: list[Any] = []
-        while node is not None and node not in names and node.src and node.op.kind == Kind.MOVEMENT:
-            parts.append((node.op, traced.numbered(node.arg)))
-            node = node.src[0]
-        return parts, names.get(node) if node is not None else None
-
-    given = [t.uop for t in (*traced.changed, *traced.placed(), *traced.returned)]
-    given += [node for _, node in (*traced.argument_updates, *traced.argument_grads)]
-    grads = [None if grad is None else grad.uop for _, grad in traced.grads]
-    return [[i for i, _ in traced.argument_updates], [i for i, _ in traced.argument_grads], *map(view, given),
-            *map(view, grads)]
-
-
-def _form(value: Any, numbered: Callable[[Any], Any]) -> Any:
-    """What a result looks like, apart from the tensors in it."""
-    if isinstance(value, Tensor):
-        return f"a {value.dtype.name} of {numbered(value.shape)}"
-    if isinstance(value, Length):
-        return f"the length {numbered(value)}"
-    if isinstance(value, (list, tuple)):
-        parts = [_form(v, numbered) for v in value]
-        return type(value)(parts) if not hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, dict):
-        return {k: _form(v, numbered) for k, v in value.items()}
-    return value if isinstance(value, PLAIN) else f"a {type(value).__name__} at {id(value):#x}"
-
-
-def _line_using(record: Record, constant: UOp) -> str:
-    user = next((n for n in record.normal.order if constant in n.src), constant)
-    return str(user.line or "an unknown line")
-
-
-def _first_difference(normal: NormalizedGraph, earlier: tuple[Any, ...]) -> str:
-    nodes = [n for n in normal.order if n.op is not o.DETACH]            # a row of the key each
-    for node, row, was in zip(nodes, normal.key, earlier):
-        if row != was:
-            return f", first at {node.line}"
-    return ""
-
-
-def refusal(given: str) -> JitError:
-    """The error for a function whose calls are not all the same work."""
-    return JitError("this function launches other work at each call", given=given,
-                    expected="the same kernels on the same constants whenever the arguments look the same",
-                    fix="make what changes an argument or a tensor, or leave the jit off this function")
-
-
 # -- tensors -----------------------------------------------------------------------------------------------------------
-def _name_of(tensor: Tensor) -> str:
+def name_of(tensor: Tensor) -> str:
     """What stands for the path of a tensor out of sight."""
     return f"a tensor out of sight at {id(tensor):#x}"
 
@@ -547,11 +451,6 @@ def as_buffer(tensor: Tensor) -> UOp:
         if node.op is o.BUFFER or is_result(node):
             return node.base
     return Tensor(tensor.uop.contiguous()).realize().uop.base
-
-
-def shows_another(tensor: Tensor) -> bool:
-    """Whether it is a view of another tensor, so that assigning to it changes that one."""
-    return is_shared(tensor) and bool(tensor._steps)
 
 
 def add_gradient(tensor: Tensor, grad: Tensor) -> None:

@@ -163,7 +163,9 @@ def describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[A
     value, objects by identity (their contents are guarded). Of variables only the order and the bounds count."""
     if isinstance(value, Tensor):
         tensors.append(value)
-        form += (type(value), _numbered(value.shape, symbols), value.dtype, value.device, value.requires_grad)
+        node = value.uop
+        shape = _numbered(node.shape, symbols) if node.symbolic else node.shape
+        form += (value.__class__, shape, node.dtype, node.device or value.device, value.requires_grad)
     elif isinstance(value, slice):
         form += (slice, repr(value))
     elif isinstance(value, PLAIN):

@@ -85,8 +85,9 @@ class DevicePlan:
     """Launches in order over numbered slots of memory, to be run often. This one starts each launch from Python; a
     device with a command list of its own overrides all of it."""
     uninterrupted = False        # whether a run that has begun always ends: no signal, no failing program stops it
-                                 # halfway. A plan that is so also has `check(before, numbers)`: end a run before a
-                                 # program if a 32-bit number in memory is below a bound; pairs of (address, bound)
+                                 # halfway, from the program on that `keep_together(first)` was called with. A plan
+                                 # that is so also has `check(before, numbers)`: end a run before a program if a
+                                 # 32-bit number in memory is below a bound; pairs of (address, bound)
 
     def __init__(self, programs: Sequence[Any], slots: Sequence[tuple[int, ...]],
                  launch: Callable[[Any, Sequence[int]], None] | None = None):
@@ -105,6 +106,11 @@ class DevicePlan:
     def uses_of(self, slot: int) -> list[tuple[Any, int]]:
         """Where a slot's address is written, as (array, position): a replay changes it there."""
         return [(self.addresses, slot)] if any(slot in uses for uses in self.slots) else []
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a run is several foreign calls, so that a Ctrl-C is taken between two of them."""
+        return False
 
     def run(self) -> None:
         """Run every program in order; it may return before they are done."""

@@ -187,6 +187,8 @@ class _Devices:
         if not isinstance(name, str):
             raise DeviceError("a device is named by a string", given=repr(name), expected='a name such as "CPU"',
                               fix='write device="CPU"')
+        if name in self._devices:
+            return name
         upper = name.upper()
         if upper.startswith(PREFIX):
             return PREFIX + name[len(PREFIX):]             # a path keeps its letters

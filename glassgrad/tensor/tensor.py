@@ -87,7 +87,8 @@ class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, Element
         >>> x.uop.op
         Ops.BUFFER
         """
-        checks.tensor_list("realize", others=others)
+        if others:
+            checks.tensor_list("realize", others=others)
         tensors, views = _owners_first((self, *others))
         for t, node in zip(tensors, running.realize([t.uop for t in tensors], self.device)):
             if (storage := storage_of(t)) is not None and t._steps and t.uop is not node:

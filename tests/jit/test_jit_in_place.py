@@ -17,6 +17,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Param
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.partial_updates import rewrites
+from glassgrad.engine.registry import registry
 from glassgrad.jit import TinyJit
 
 CALLS = 9
@@ -289,3 +290,20 @@ def test_a_step_that_checks_its_targets_writes_in_place_once_they_are_known_to_b
     jitted(x, good)
     assert not np.allclose(weight.numpy(), before[0]), "it goes on afterwards"
     capsys.readouterr()
+
+
+def test_a_weight_that_was_viewed_costs_the_same_at_each_replay() -> None:
+    """A view of a weight that is gone leaves nothing behind: neither a longer path nor a list that grows."""
+    weight = Tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True).realize()
+    _ = weight.T.sum().item()
+
+    @TinyJit
+    def step() -> Tensor:
+        return weight.assign(weight @ weight * 0.1)
+
+    nodes = set()
+    for _ in range(40):
+        step()
+        nodes.add(weight.uop)
+    rows = [registry.replaced.get(node) or [] for node in nodes]
+    assert max(map(len, rows)) <= 1

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from glassgrad.base.interrupts import take_interrupt
 from glassgrad.base.settings import kernel_mode, settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 64
 FEW = 8       # commands that are not worth opening the worker pool for, if each is one task
+LONG_WORK = 2_000_000_000        # operations between two looks for a Ctrl-C: 2 ms at 1 TFLOPS, 0.4 s at 5 GFLOPS
+OPERATIONS_PER_BYTE = 10         # that take as long as to move a byte
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 Made = tuple[str, LaunchInfo, bytes, tuple[str, ...]]      # name, how to launch it, object file, moves
 
@@ -147,7 +150,8 @@ class NativeDevice(Backend):
 
 
 class NativePlan(DevicePlan):
-    """A command list over slots; `run` writes the slots' addresses into it and walks it in one foreign call."""
+    """A command list over slots; `run` writes the slots' addresses into it and runs it in one foreign call. A long list
+    is cut into several, so that Python takes a Ctrl-C between two of them."""
     uninterrupted = True                                # but for checks, which end it where they stand
 
     def __init__(self, programs: Sequence[NativeProgram], slots: Sequence[tuple[int, ...]]):
@@ -166,6 +170,7 @@ class NativePlan(DevicePlan):
             rows += [Command(address, ctypes.addressof(array), tasks, int(tasks <= 1))
                      for address, tasks in program.phases]
         self._serial = all(row.tasks == 1 for row in rows)
+        self._together = len(programs)                  # from this program on, all of them are one foreign call
         self._write(rows)
 
     def _write(self, rows: list[Command]) -> None:
@@ -178,6 +183,26 @@ class NativePlan(DevicePlan):
         rows = self._commands[:self._count]
         self._write([*rows[:at], *[Command.check(address, bound) for address, bound in numbers], *rows[at:]])
         self.spans = [(first + len(numbers) * (first >= at), count) for first, count in self.spans]
+
+    def keep_together(self, first: int) -> None:
+        """A run that has come to this program is not interrupted any more."""
+        self._together = first
+
+    def _pieces(self) -> list[tuple[int, int]]:
+        """(address, count) of the commands of each foreign call."""
+        cuts, work = [0], 0
+        for number, program in enumerate(self.programs[:-1]):
+            work += max(program.operations, OPERATIONS_PER_BYTE * program.bytes)
+            if work > LONG_WORK and number < self._together:
+                cuts.append(self.spans[number + 1][0])
+                work = 0
+        size = ctypes.sizeof(Command)
+        return [(self._address + at * size, end - at) for at, end in zip(cuts, [*cuts[1:], self._count])]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a run is several foreign calls."""
+        return len(self._pieces()) > 1
 
     @property
     def scratch(self) -> int:
@@ -208,7 +233,8 @@ class NativePlan(DevicePlan):
         pool = worker_pool()
         if self.scratch_bytes:
             pool.ensure_scratch(self.scratch_bytes)
-        return partial(pool.run, self._address, self._count)
+        pieces = self._pieces()
+        return partial(pool.run, *pieces[0]) if len(pieces) == 1 else partial(_run_pieces, pool.run, pieces)
 
     def _run_alone(self) -> int:
         """Every command from here: nobody is needed to help, and a pool that is not open costs a compile to open."""
@@ -227,6 +253,16 @@ class NativePlan(DevicePlan):
         pool.ensure_scratch(self.scratch_bytes)
         first, count = self.spans[number]
         return sum(pool.run_timed(self._address + first * ctypes.sizeof(Command), count))
+
+
+def _run_pieces(run: Callable[[int, int], int], pieces: list[tuple[int, int]]) -> int:
+    """Commands in several foreign calls; a check that ends one of them ends all."""
+    for address, count in pieces:
+        take_interrupt()
+        undone = run(address, count)
+        if undone:
+            return undone
+    return 0
 
 
 def _pack(name: str, info: LaunchInfo, compiled: bytes, moves: tuple[str, ...]) -> bytes:

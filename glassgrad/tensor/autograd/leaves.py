@@ -91,8 +91,9 @@ def _alive(references: Tensors | None) -> list[Any]:
 
 
 def _add(table: NodeTable[Tensors], node: UOp, tensor: Any) -> None:
-    """One more tensor in a row of the registry."""
-    table.set(node, [*[r for r in table.get(node) or () if r() is not None], weakref.ref(tensor)])
+    """One more tensor in a row of the registry, which has each once."""
+    reference = weakref.ref(tensor)
+    table.set(node, [*[r for r in table.get(node) or () if r is not reference and r() is not None], reference])
 
 
 def still_a_leaf(tensor: Any, earlier: UOp) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ContextDecorator, contextmanager
 
+from glassgrad.base.fork import held_at_fork
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.uop import UOp
@@ -18,7 +19,7 @@ from glassgrad.compiler.graph.uop import UOp
 __all__ = ["cut", "ended", "inside", "no_grad", "traced"]
 
 open_blocks = 0                  # blocks, and traces of the jit, in all threads; while there are none, nothing is asked
-_counting = threading.Lock()
+_counting = held_at_fork(threading.Lock(), "counter")
 
 
 class _Blocks(threading.local):

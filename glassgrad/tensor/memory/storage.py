@@ -18,7 +18,7 @@ from glassgrad.compiler.graph.ops import Kind, Op
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.graph.view import ShapeTracker, View
 
-__all__ = ["Step", "TensorStorage", "applied", "follows", "is_shared", "leave", "refuse_repeated", "share",
+__all__ = ["Step", "TensorStorage", "applied", "follows", "is_shared", "is_view", "leave", "refuse_repeated", "share",
            "shares_with", "storage_of"]
 
 Step = tuple[Op, Any]                        # a movement op (or DETACH) and its argument
@@ -86,6 +86,11 @@ def is_shared(tensor: Any) -> bool:
     """Whether another live tensor shows the same storage."""
     storage = storage_of(tensor)
     return storage is not None and any(other is not tensor for other in storage.live())
+
+
+def is_view(tensor: Any) -> bool:
+    """Whether a tensor shows a part of another live one, or all of it, so that assigning to it changes that one."""
+    return is_shared(tensor) and bool(tensor._steps)
 
 
 def follows(tensor: Any) -> bool:

@@ -1,0 +1,49 @@
+"""When a Ctrl-C is taken. In: a block that must not be left halfway. Out: a block that SIGINT does not end.
+
+Python raises KeyboardInterrupt between any two of its instructions. A block that writes weights where they are and then
+says where they are must come to its end. Inside `interrupts_deferred` a Ctrl-C waits for that end, or for a place that
+calls `take_interrupt`. Imports nothing of glassgrad.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["interrupts_deferred", "take_interrupt"]
+
+_waiting: list[Callable[[], Any]] = []           # the user's handler, for each signal that came
+
+
+@contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """A block that a Ctrl-C does not end: it is taken after it. Only the main thread takes any.
+
+    >>> try:
+    ...     with interrupts_deferred():
+    ...         signal.raise_signal(signal.SIGINT)
+    ...         print("the end")
+    ... except KeyboardInterrupt: print("then the interrupt")
+    the end
+    then the interrupt
+    """
+    handler = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
+    if not callable(handler):                    # ignored, or another thread's business
+        yield
+        return
+    call = handler
+    signal.signal(signal.SIGINT, lambda number, frame: _waiting.append(lambda: call(number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        take_interrupt()
+
+
+def take_interrupt() -> None:
+    """Let a Ctrl-C that came inside `interrupts_deferred` do what it does: mostly, it raises KeyboardInterrupt."""
+    while _waiting and threading.current_thread() is threading.main_thread():
+        _waiting.pop()()

@@ -1,0 +1,146 @@
+"""Whether two calls of a function were the same work. In: traces. Out: `TraceWork`, and the difference in words.
+
+A capture is made of two traces that agree: the same graphs and constants, buffers that come from the same tensors, and
+the same outcomes. Does not know replays.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from glassgrad.base.errors import JitError
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.ops import Kind
+from glassgrad.compiler.graph.symbolic import Length
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.engine.capture import Record
+from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
+from glassgrad.jit.trace import BufferSource, TracedCall, name_of
+from glassgrad.jit.values import PLAIN
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["TraceWork", "difference", "narrow", "refusal"]
+
+
+class TraceWork:
+    """What a call did, to be compared with another: structure and numbers, without the memory it was done in."""
+
+    def __init__(self, traced: TracedCall):
+        records = traced.trace.records
+        self.graphs = [record.normal.key for record in records]
+        self.constants = [[c.arg for c in record.normal.constants] for record in records]
+        self.sources = list(traced.sources.values())
+        self.lengths = [traced.numbered(tuple(Length({(s,): 1}) for s in record.normal.symbols)) for record in records]
+        self.form = _form(traced.form, traced.numbered)
+        self.put = {binding.path: _form(value, traced.numbered) for binding, value in traced.bound}
+        self.raised = {binding.path: by for binding, by in traced.raised}
+        paths = traced.paths
+        in_sight = len(traced.walk.tensors)
+        self.out_of_sight = {p: weakref.ref(t) for p, t in list(zip(paths, traced.tensors))[in_sight:]}
+        self.itself = {i: paths[number] for i, number in traced.itself.items()}
+        self.changed = [paths[traced.numbers[id(t)]] for t in (*traced.changed, *[t for t, _ in traced.grads])]
+        self.handed = {name_of(t) for t in traced.originals}        # arguments: they need not live on
+        self.outcomes = _outcomes(traced)
+
+    def gone(self) -> set[str]:
+        """Tensors out of sight that are not alive any more: another may have their name."""
+        return {path for path, reference in self.out_of_sight.items() if reference() is None}
+
+
+def difference(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> str:
+    """Why a trace, which is `mine`, is not the same work as an earlier one; empty when it is."""
+    if len(mine.graphs) != len(theirs.graphs):
+        return f"{len(theirs.graphs)} realizes in one call, {len(mine.graphs)} in the next"
+    for number, ran in enumerate(traced.trace.records):
+        if mine.graphs[number] != theirs.graphs[number]:
+            return f"another graph is computed{_first_difference(ran.normal, theirs.graphs[number])}"
+        for x, was in zip(ran.normal.constants, theirs.constants[number]):
+            if scalar_bytes(x.arg, x.dtype) != scalar_bytes(was, x.dtype):
+                return f"the number {was} became {x.arg}, written at {_line_using(ran, x)}"
+        if mine.lengths[number] != theirs.lengths[number]:
+            return "other lengths are used"
+    gone = theirs.gone()
+    for now, then in zip(mine.sources, theirs.sources):
+        if isinstance(now, BufferSource) and isinstance(then, BufferSource):
+            if not now.may_be(then, gone):
+                return "other tensors are used"
+        elif now != then:
+            return "a tensor made inside from plain data changed its values" + (
+                f", made at {now[0]}" if isinstance(now, tuple) else "")
+    if mine.itself != theirs.itself:
+        return "it is handed other tensors that it also sees by itself"
+    if mine.put != theirs.put:
+        return "it puts other things somewhere"
+    if mine.raised != theirs.raised:
+        return f"it raises numbers that it sees by {theirs.raised}, then by {mine.raised}"
+    if mine.form != theirs.form:
+        return f"the function returned {theirs.form}, then {mine.form}"
+    if mine.changed != theirs.changed or not gone.isdisjoint(mine.changed):
+        return "other tensors are changed"
+    if mine.outcomes != theirs.outcomes:
+        return "its values go elsewhere"
+    return ""
+
+
+def narrow(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> None:
+    """Of the ways in which a buffer came to two traces that agree, leave those that were open to both."""
+    for now, then in zip(mine.sources, theirs.sources):
+        if isinstance(now, BufferSource) and isinstance(then, BufferSource):
+            now.narrow(then, theirs.gone() | theirs.handed)
+    traced.drop_unused()
+
+
+def _outcomes(traced: TracedCall) -> list[Any]:
+    """Which of the values that a call computed or was brought each outcome is, as which view of it; and which tensors
+    are given as themselves."""
+    names: dict[UOp, tuple[str, int]] = {node: ("a source", i) for i, node in enumerate(traced.sources)}
+    names |= {node: ("an argument", i) for i, node in enumerate(traced.argument_nodes)}
+    made = [node for record in traced.trace.records for node in record.results]
+    names |= {node: ("a result", i) for i, node in enumerate(made)}
+
+    def view(node: UOp | None) -> Any:
+        parts: list[Any] = []
+        while node is not None and node not in names and node.src and node.op.kind == Kind.MOVEMENT:
+            parts.append((node.op, traced.numbered(node.arg)))
+            node = node.src[0]
+        return parts, names.get(node) if node is not None else None
+
+    where = [(out.kind, traced.paths[out.number] if out.kind in ("value", "gradient") else out.number, view(out.node))
+             for out in traced.outcomes()]
+    return [where, [(g.argument, None if g.number is None else traced.paths[g.number]) for g in traced.given]]
+
+
+def _form(value: Any, numbered: Callable[[Any], Any]) -> Any:
+    """What a result looks like, apart from the tensors in it."""
+    if isinstance(value, Tensor):
+        return f"a {value.dtype.name} of {numbered(value.shape)}"
+    if isinstance(value, Length):
+        return f"the length {numbered(value)}"
+    if isinstance(value, (list, tuple)):
+        parts = [_form(v, numbered) for v in value]
+        return type(value)(parts) if not hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, dict):
+        return {k: _form(v, numbered) for k, v in value.items()}
+    return value if isinstance(value, PLAIN) else f"a {type(value).__name__} at {id(value):#x}"
+
+
+def _line_using(record: Record, constant: UOp) -> str:
+    user = next((n for n in record.normal.order if constant in n.src), constant)
+    return str(user.line or "an unknown line")
+
+
+def _first_difference(normal: NormalizedGraph, earlier: tuple[Any, ...]) -> str:
+    nodes = [n for n in normal.order if n.op is not o.DETACH]            # a row of the key each
+    for node, row, was in zip(nodes, normal.key, earlier):
+        if row != was:
+            return f", first at {node.line}"
+    return ""
+
+
+def refusal(given: str) -> JitError:
+    """The error for a function whose calls are not all the same work."""
+    return JitError("this function launches other work at each call", given=given,
+                    expected="the same kernels on the same constants whenever the arguments look the same",
+                    fix="make what changes an argument or a tensor, or leave the jit off this function")

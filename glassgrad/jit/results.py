@@ -1,0 +1,256 @@
+"""Memory for what a call leaves. In: symbols of a replay. Out: `Result`, `ResultsInPlace`: where each run writes.
+
+Results belong to the caller. A buffer lists its readers, so a call writes into memory that nothing can read any more:
+weights and gradients where they are (`ResultsInPlace`), other results into one of two buffers that take turns
+(`Result`). Does not know functions, guards or traces.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.ops import Kind
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.replay import PartialUpdate, Replay, Write
+from glassgrad.jit.trace import BufferSource, Outcome
+from glassgrad.jit.values import SymbolNames
+from glassgrad.tensor.autograd.leaves import UnreadGradient, cut_off, leaf_row
+from glassgrad.tensor.jit_access import assign_node, set_unread_gradient, unread_gradient
+from glassgrad.tensor.memory.storage import is_shared
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["Result", "ResultInPlace", "ResultsInPlace", "Weight", "moved", "same_view", "substituted", "symbol_of"]
+
+
+# -- graphs of the trace over the memory of a call ---------------------------------------------------------------------
+def symbol_of(buffer: UOp) -> UOp:
+    """A BUFFER that stands for the memory that a call brings in its place."""
+    return UOp(o.BUFFER, buffer.dtype, (), Buffer.from_host(None, 0, buffer.shape, buffer.dtype, buffer.arg.device))
+
+
+def same_view(now: UOp, then: UOp) -> bool:
+    """Whether two nodes are the same view of buffers that differ only in their values."""
+    while now.op is then.op and (now.op is o.DETACH or now.op.kind == Kind.MOVEMENT and now.arg == then.arg):
+        now, then = now.src[0], then.src[0]
+    return now.op is o.BUFFER and then.op is o.BUFFER and now.shape == then.shape and now.dtype is then.dtype \
+        and now.device == then.device
+
+
+def substituted(node: UOp, bases: Mapping[UOp, UOp], names: SymbolNames) -> UOp:
+    """A graph of the trace over other buffers, with the variables of a call."""
+    new = dict(bases)
+    for n in node.toposort():
+        if n not in new:
+            src = tuple([new[s] for s in n.src])
+            new[n] = n.named(src, lambda s: names.get(s, s)) if n.symbolic else n.over(src)
+    return new[node]
+
+
+def moved(node: UOp, base: UOp, names: SymbolNames | None = None) -> UOp:
+    """A view over another buffer, with the variables of a call."""
+    return substituted(node, {node.base: base}, names or {})
+
+
+def _is_reshaped(node: UOp) -> bool:
+    """Whether a node is a buffer, reshaped or not."""
+    while node.op is o.RESHAPE:
+        node = node.src[0]
+    return node.op is o.BUFFER
+
+
+def _new_buffer(symbol: UOp, shape: tuple[int, ...]) -> UOp:
+    return UOp(o.BUFFER, symbol.dtype, (), Buffer(shape, symbol.dtype, symbol.arg.device))
+
+
+# -- results in memory of their own ------------------------------------------------------------------------------------
+class _Memory(NamedTuple):
+    """A buffer for a result, the list of its leaves, and where its address is written."""
+    node: UOp
+    leaves: list[Any]
+    writes: list[Write]
+
+
+class Result:
+    """A value that a call leaves. Two buffers take turns: a call writes into the one that nothing reads any more."""
+
+    def __init__(self, symbol: UOp, left: Sequence[Outcome], replay: Replay, is_cut_off: bool):
+        """`left` is what the call leaves of it. No gradient passes one that `is_cut_off`."""
+        self.symbol, self._replay, self._is_cut_off = symbol, replay, is_cut_off
+        # what is only reshaped is memory of that shape: then its tensor stands for the buffer itself
+        nodes = [out.node for out in left if out.node is not None]
+        self.shape = next((n.shape for n in nodes if _is_reshaped(n) and not n.symbolic), symbol.shape)
+        self._has_leaf = any(map(self.is_whole, left))
+        self._is_alone = len(left) == 1 and self._has_leaf      # one tensor stands for it, and nothing else shows it
+        self._is_float = symbol.dtype.kind == "f"
+        self._memory: _Memory | None = None
+        self._other: _Memory | None = None
+
+    def is_whole(self, out: Outcome) -> bool:
+        """Whether a tensor that a call leaves stands for the buffer itself."""
+        node = out.node
+        return out.kind in ("value", "given") and node is not None and node.base is self.symbol \
+            and _is_reshaped(node) and node.shape == self.shape
+
+    def is_like(self, node: UOp) -> bool:
+        """Whether a node is a buffer of this shape, type and device."""
+        return node.op is o.BUFFER and node.shape == self.shape and node.dtype is self.symbol.dtype \
+            and node.device == self.symbol.device
+
+    @property
+    def memory(self) -> _Memory:
+        """Where this call writes it."""
+        assert self._memory is not None
+        return self._memory
+
+    def nodes(self) -> list[UOp]:
+        """Its buffers."""
+        return [memory.node for memory in (self._memory, self._other) if memory is not None]
+
+    def seen_as_in_trace(self) -> UOp:
+        """Its buffer in the shape of the symbol. It is made when needed: a view that is kept alive is a reader."""
+        return self.memory.node.reshape(self.symbol.shape)
+
+    def begin(self, known: set[int]) -> None:
+        """Let the next run write into memory that nothing reads; its node's id is added to `known`."""
+        memory, self._other = self._other, self._memory
+        if memory is None or not self._is_free(memory):
+            node = _new_buffer(self.symbol, self.shape)
+            memory = _Memory(node, leaf_row(node) if self._has_leaf else [],
+                             self._replay.writes(self.symbol, node.arg.address))
+            known.add(id(node))
+            if self._is_cut_off:
+                cut_off(node)
+        self._memory = memory
+        for array, position, address in memory.writes:
+            array[position] = address
+        if not self._is_float:                 # facts are kept about integers in memory
+            memory.node.arg.version += 1
+
+    def _is_free(self, memory: _Memory) -> bool:
+        buffer, leaves = memory.node.arg, memory.leaves
+        if self._is_alone and leaves and buffer.readers and buffer.readers[-1] is leaves[0]:
+            tensor = leaves[0]()               # nothing was listed after the tensor that got it
+            return tensor is None or tensor.uop is not memory.node
+        return bool(buffer.is_free())
+
+    def give_to(self, tensor: Tensor) -> None:
+        """Make a tensor without views stand for it: a leaf, and its latest reader."""
+        node, leaves, _ = self.memory
+        tensor.uop = node
+        reference, readers = weakref.ref(tensor), node.arg.readers
+        leaves[:] = (reference,)
+        if not readers or readers[-1] is not reference:
+            node.arg.add_reader(reference)
+
+
+# -- results over what they replace ------------------------------------------------------------------------------------
+class Weight:
+    """A buffer that the function reads without being given it, and the tensors that bring it, by number."""
+    __slots__ = ("symbol", "source", "node", "pinned", "views", "in_place")
+
+    def __init__(self, symbol: UOp, source: BufferSource, nodes: list[UOp], pinned: bool):
+        """`nodes` are what its tensors in sight stood for. It is `pinned` if lazy tensors in sight read it too: they go
+        on with it when its tensor has another one."""
+        self.symbol, self.source, self.pinned = symbol, source, pinned
+        self.node = nodes[0]                     # what they stood for at the last call
+        self.views = nodes if len(nodes) > 1 else []
+        self.in_place: ResultInPlace | None = None        # the result that is written over it
+
+    @property
+    def number(self) -> int | None:
+        """The tensor in sight that alone brings it, if there is one."""
+        alone = len(self.source.numbers) == 1 and not self.source.owners
+        return self.source.numbers[0] if alone and not self.node.symbolic else None
+
+
+class ResultInPlace:
+    """A result that is written over a weight, or over the gradient that the call before left, seen as `view`."""
+
+    def __init__(self, symbol: UOp, number: int, weight: Weight | None, view: UOp, update: PartialUpdate | None = None):
+        self.symbol, self.number, self.weight, self.view, self.update = symbol, number, weight, view, update
+        self.node: UOp | None = None             # its value, by the call before
+        self.gradient: UnreadGradient | None = None       # what was left as the tensor's gradient
+        self.lost = True                         # that value is not where it was put, or something else can read it
+
+    def take_back(self, tensor: Tensor) -> bool:
+        """Whether nothing but its tensor can read the gradient that was left; one that was read is dropped for that."""
+        left, now = self.gradient, unread_gradient(tensor)
+        if left is None or self.node is None:
+            return False
+        if now is left:
+            return left.made is None
+        made = left.made
+        if made is None or now is not made():
+            return False
+        set_unread_gradient(tensor, left)
+        now = None                               # from here on only others keep it alive
+        kept = made()
+        if kept is not None:
+            set_unread_gradient(tensor, kept)
+        elif self.node.arg.is_free():
+            left.made = None
+            return True
+        return False
+
+
+class ResultsInPlace:
+    """All such results of a capture."""
+
+    def __init__(self, replay: Replay, rows: Sequence[ResultInPlace]):
+        self.replay, self.rows = replay, list(rows)
+        self._weights = [row for row in rows if row.weight is not None]
+        self._gradients = [row for row in rows if row.weight is None]
+        self.counted: list[Buffer] = []                        # integers among them: facts are kept about their values
+        self.readers: list[list[Any]] = []                     # of the weights' buffers, after the last call,
+        self.lengths: list[int] = []                           # and how many there were
+        self._moved: list[ResultInPlace] = []                  # those that this call puts elsewhere
+        self.disturbed = bool(rows)                            # some row is lost
+
+    def begin(self, found: Sequence[Tensor]) -> None:
+        """Find the memory of this call's values."""
+        for row in self._weights:
+            row.lost = row.lost or row.node is None or not row.node.arg.is_free(found[row.number])
+        for row in self._gradients:
+            row.lost = not row.take_back(found[row.number])
+        self._moved = [row for row in self.rows if row.lost]
+        for row in self._moved:
+            row.node = _new_buffer(row.symbol, row.symbol.shape)
+            self.replay.bind(row.symbol, row.node.arg.address)
+            if row.update is not None:
+                row.update.copied.value = row.update.size
+        self.disturbed = True
+
+    def end(self, found: Sequence[Tensor], seen: list[Any], known: set[int]) -> None:
+        """Give the tensors those values that are not where they look for them."""
+        for buffer in self.counted:
+            buffer.version += 1
+        if self.disturbed:
+            for row in self._moved:
+                self._give(row, found[row.number], seen)
+                known.add(id(row.node))
+            # while a tensor has views, it gets new memory at each call, and they get nodes over that
+            self._moved, self.disturbed = [], any(is_shared(found[row.number]) for row in self._weights)
+            seen[len(found):] = [row.gradient for row in self._gradients]
+            buffers = [row.node.arg for row in self._weights if row.node is not None]
+            self.counted = [buffer for buffer in buffers if buffer.dtype.kind != "f"]
+            self.readers = [buffer.readers for buffer in buffers]
+            self.lengths = list(map(len, self.readers))
+
+    def _give(self, row: ResultInPlace, tensor: Tensor, seen: list[Any]) -> None:
+        node = row.node
+        assert node is not None
+        if row.weight is None:
+            row.gradient = UnreadGradient(partial(moved, row.view, node))
+            set_unread_gradient(tensor, row.gradient)
+        else:
+            row.weight.node = seen[row.number] = node
+            assign_node(tensor, node)
+            self.replay.bind(row.weight.symbol, node.arg.address)
+        if row.update is not None:
+            row.update.copied.value = 0
+        row.lost = False

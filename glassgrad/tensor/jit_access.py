@@ -1,0 +1,43 @@
+"""What the jit reads and sets of a tensor besides its public names. In: tensors, nodes. Out: tensors, nodes.
+
+A replay makes its results and leaves gradients without running a method of the user's program. The names here are all
+that it needs to know of a tensor's state. Does not know traces or replays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["GRADIENT_SLOT", "assign_node", "computed_from", "result_maker", "set_unread_gradient", "unread_gradient"]
+
+GRADIENT_SLOT = "_grad"          # the attribute with what `unread_gradient` returns, for generated code
+
+
+def unread_gradient(tensor: Tensor) -> Any:
+    """What is in the place of a tensor's gradient, without making a tensor of it: a tensor, None, RESET, or an
+    UnreadGradient (autograd/leaves.py)."""
+    return tensor._grad
+
+
+def set_unread_gradient(tensor: Tensor, gradient: Any) -> None:
+    """Put something in the place of a tensor's gradient; a trace does not note it."""
+    tensor._grad = gradient
+
+
+def assign_node(tensor: Tensor, node: UOp) -> None:
+    """Give a tensor, and its views, a value that was computed."""
+    tensor._rebound(node)
+
+
+def computed_from(tensor: Tensor, node: UOp) -> Tensor:
+    """A tensor computed from another: of its class, and on its device."""
+    return tensor._with(node)
+
+
+def result_maker(kind: type[Tensor]) -> Callable[[UOp, list[Any]], Tensor]:
+    """A function of a BUFFER and the list of its leaves that makes the only tensor that stands for it."""
+    return kind._of_result

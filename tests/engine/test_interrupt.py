@@ -1,0 +1,111 @@
+"""Ctrl-C during a long schedule: it is taken after the running kernel, and what was computed before stays right."""
+
+from __future__ import annotations
+
+import pytest
+from scripts import run_script
+
+from glassgrad import Device
+
+pytestmark = pytest.mark.skipif(Device.DEFAULT != "CPU", reason="about the CPU's command list")
+
+# A chain of products in one schedule, cut where Python looks for a Ctrl-C after few of them. `interrupted` sends one
+# after a sixth of the time that the whole takes, and returns whether it was taken well before the end.
+SCRIPT = """
+    import os, signal, threading, time
+    import numpy as np
+    from glassgrad import Tensor, TinyJit
+    from glassgrad.runtime.cpu import native_device
+    native_device.LONG_WORK = 10_000_000
+    matrix = Tensor(np.random.default_rng(0).uniform(0.0, 0.0078, (256, 256)).astype(np.float32)).realize()
+
+    def chain(x, products=400):
+        for _ in range(products): x = (x @ matrix).contiguous()
+        return x
+
+    def timed(work):
+        begin = time.perf_counter()
+        work()
+        return time.perf_counter() - begin
+
+    def interrupted(work, whole):
+        timer = threading.Timer(whole / 6, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        begin = time.perf_counter()
+        try:
+            work()
+        except KeyboardInterrupt:
+            return time.perf_counter() - begin < 0.7 * whole
+        return "it was not interrupted"
+"""
+
+
+def test_an_interrupt_is_taken_between_kernels_and_the_value_can_be_computed_afterwards() -> None:
+    script = SCRIPT + """
+    expected = chain(matrix).numpy()
+    whole = timed(chain(matrix).realize)
+    result = chain(matrix)
+    print(interrupted(result.realize, whole), np.array_equal(result.numpy(), expected))
+    """
+    assert run_script(script) == ("True True\n", "")
+
+
+def test_a_part_that_was_being_written_in_place_is_right_afterwards() -> None:
+    script = SCRIPT + """
+    value = chain(matrix).numpy()
+    def rows():
+        cache = Tensor.ones(4, 256, 256).contiguous().realize()
+        cache[2] = chain(matrix)
+        return cache
+    rows().realize()
+    whole = timed(rows().realize)
+    cache = rows()
+    print(interrupted(cache.realize, whole))
+    expected = np.ones((4, 256, 256), np.float32)
+    expected[2] = value
+    print(np.array_equal(cache.numpy(), expected))
+    """
+    assert run_script(script) == ("True\nTrue\n", "")
+
+
+def test_a_replay_is_interrupted_before_it_writes_in_place_or_not_at_all() -> None:
+    script = SCRIPT + """
+    first, second = Tensor([1.0]).realize(), Tensor([10.0]).realize()
+
+    @TinyJit
+    def step(x):
+        y = chain(x)
+        first.assign(first + y.mean() * 0 + 1)
+        second.assign(second + y.mean() * 0 + 1)
+        return chain(y, 20).mean()
+
+    for _ in range(3): step(matrix)
+    whole = timed(lambda: step(matrix))
+    expected = step(matrix).item()
+    values = (first.item(), second.item())
+    print(step.captured, values, interrupted(lambda: step(matrix), whole), (first.item(), second.item()) == values)
+    print(step(matrix).item() == expected, (first.item(), second.item()))
+    """
+    assert run_script(script) == ("True (6.0, 15.0) True True\nTrue (7.0, 16.0)\n", "")
+
+
+def test_an_interrupt_while_weights_are_written_waits_until_all_of_them_are() -> None:
+    """One weight is written in place and the other, of which the kernel reads another element, is not: an interrupted
+    call gives both their new values, or none of them."""
+    script = SCRIPT + """
+    first, second = Tensor([0.0]).realize(), Tensor([0.0] * 4).realize()
+
+    @TinyJit
+    def step(x):
+        first.assign(first + 1)
+        second.assign(second.flip(0) + 1 + chain(x).mean() * 0)
+        return first.sum()
+
+    for _ in range(4): step(matrix)
+    whole = timed(lambda: step(matrix))
+    interrupted(lambda: step(matrix), whole)
+    print(first.item() in (5.0, 6.0), second.tolist() == [first.item()] * 4)
+    step(matrix)
+    print(second.tolist() == [first.item()] * 4)
+    """
+    assert run_script(script) == ("True True\nTrue\n", "")
