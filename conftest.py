@@ -9,6 +9,7 @@ leaves out, each skip with its reason:
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -18,12 +19,13 @@ import pytest
 from glassgrad import Context, Device, DeviceError, Tensor, dtypes
 
 NAME = [pytest.mark.only_on("CPU", reason="it shows the default device's name").mark]
+COMPILED = [pytest.mark.only_on("CPU", "CLANG", reason="it shows what compiled kernels need").mark]
 EXAMPLES = {          # pages and docstrings have no place for a marker of their own
-    "docs/architecture.md::architecture.md": [
-        pytest.mark.only_on("CPU", "CLANG", reason="it shows what compiled kernels need").mark],
+    "docs/architecture.md::architecture.md": COMPILED,
     "docs/quickstart.md::quickstart.md": NAME,
     "glassgrad/tensor/tensor.py::glassgrad.tensor.tensor.Tensor": NAME,
 }
+WITH_CC = ("docs/extending/backend.md::backend.md",)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,6 +57,8 @@ def reason_to_skip(item: pytest.Item, device: str, everything: bool) -> str | No
     for mark in (*item.iter_markers("only_on"), *EXAMPLES.get(item.nodeid, ())):
         if device not in mark.args:
             return f"only on {' and '.join(mark.args)}, and this run is on {device}: {mark.kwargs['reason']}"
+    if item.nodeid in WITH_CC and shutil.which("cc") is None:
+        return "it compiles C, and there is no cc here"
     slow = any(device in mark.args for mark in item.iter_markers("slow_on"))
     return f"over 20 s on {device} (--slow runs it)" if slow and not everything else None
 

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import sys
+from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
@@ -96,6 +98,27 @@ def test_what_another_host_would_serve_is_found(html: str) -> None:
 
 def test_links_to_follow_are_no_loading() -> None:
     assert not hooks.LOADED.search('<a href="https://semver.org">versions</a> <script src="assets/x.js"></script>')
+
+
+# -- the book ------------------------------------------------------------------------------------------------
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the book shows code of an x86-64 processor")
+def test_the_machine_code_in_the_book_is_what_llvm_makes() -> None:
+    """The instructions of the inner loop, whatever registers LLVM chose; the page leaves out the middle."""
+    from glassgrad.runtime.cpu.llvm_compiler import assembly
+    from glassgrad.runtime.cpu.processor import host_description
+    if not {"avx2", "fma"} <= host_description().features:
+        pytest.skip("the book shows code of a processor with AVX2")
+    page = (DOCS / "architecture.md").read_text()
+    shown = re.search(r"<!-- machine code.*?```text\n(.*?)```", page, re.S)
+    assert shown is not None
+    [first, *wanted] = [line.split()[0] for line in shown[1].splitlines()]
+    made = assembly(diagrams.book_kernel("llvm").source)
+    [loop] = [part for part in re.split(r"^(?=\.LBB)", made, flags=re.M) if "vfmadd" in part]
+    found = [line.split()[0] for line in loop.split("\n\tjb")[0].splitlines()[1:]] + ["jb"]
+    middle = wanted.index("...")
+    assert Counter(found)["vfmadd231ps"] == 12 and Counter(found)["vbroadcastss"] == 6
+    assert sorted(set(wanted[:middle])) == sorted({i for i in found if i.startswith("v")})
+    assert wanted[middle + 1:] == found[-len(wanted[middle + 1:]):] and first.endswith(":")
 
 
 # -- drawings ------------------------------------------------------------------------------------------------
