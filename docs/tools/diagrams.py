@@ -134,7 +134,7 @@ def book_kernel(language: str) -> KernelWork:
 
 
 def pipeline() -> str:
-    """`(a @ b).relu().sum().backward()` from the tensor to the machine: the passes that ran, and what each stage left."""
+    """`(a @ b).relu().sum().backward()` to the machine: the passes that ran, and what each stage left."""
     a, b = ones(12, 32), ones(32, 16)
     loss = (a @ b).relu().sum()
     loss.backward()
@@ -171,8 +171,9 @@ def pipeline() -> str:
               f"... {len(multiplied)} in all"],
              LOOPS["lane"]),
         Rung("runtime and engine", ["compile, cache, launch"],
-             [f"loss {loss.item()}", f"a.grad[0, :4] {a.grad[0, :4].tolist()}", f"b.grad[0, :4] {b.grad[0, :4].tolist()}"],
-             KINDS["memory"])])
+             [f"loss {loss.item()}",
+              f"a.grad[0, :4] {a.grad[0, :4].tolist()}",
+              f"b.grad[0, :4] {b.grad[0, :4].tolist()}"], KINDS["memory"])])
 
 
 def _wrapped(nodes: Iterable[UOp], width: int = 100) -> list[str]:
@@ -186,8 +187,8 @@ def _wrapped(nodes: Iterable[UOp], width: int = 100) -> list[str]:
 
 
 DRAWINGS: dict[str, Callable[[], str]] = {
-    "pipeline.svg": pipeline, "graph_layer.svg": layer_graph, "graph_gradient.svg": gradient_graph, "schedule_attention.svg": attention_schedule,
-    "views.svg": views, "loops_matmul.svg": matmul_loops}
+    "pipeline.svg": pipeline, "graph_layer.svg": layer_graph, "graph_gradient.svg": gradient_graph,
+    "schedule_attention.svg": attention_schedule, "views.svg": views, "loops_matmul.svg": matmul_loops}
 
 
 def main() -> None:
