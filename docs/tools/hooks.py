@@ -29,7 +29,8 @@ def on_config(config: Any) -> Any:
     for section in config["nav"]:
         if "API reference" in section:
             section["API reference"] += reference.navigation()
-    config["nav"].append({"About": [{"Contributing": "about/contributing.md"}, {"Changes": "about/changelog.md"}]})
+    config["nav"].append({"About": [{"Contributing": "about/contributing.md"}, {"Changes": "about/changelog.md"},
+                                    {"Security": "about/security.md"}]})
     return config
 
 
