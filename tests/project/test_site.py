@@ -33,6 +33,32 @@ def test_the_navigation_has_every_page_once() -> None:
     assert sorted(listed) == sorted(p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md"))
 
 
+def test_the_guide_and_the_sidebar_have_the_same_order() -> None:
+    section = CONFIGURATION[CONFIGURATION.index("  - Guide:\n"):CONFIGURATION.index("  - Coming from:")]
+    sidebar = re.findall(r"([\w/-]+\.md)$", section, re.M)
+    assert sidebar.pop(0) == "guide/index.md"
+    shown = re.findall(r"\]\(([\w./-]+\.md)\)", (DOCS / "guide" / "index.md").read_text())
+    pages = list(dict.fromkeys((DOCS / "guide" / page).resolve().relative_to(DOCS).as_posix() for page in shown))
+    assert pages == sidebar
+
+
+WRITTEN_BY_COMMANDS = ("api.md", "benchmarks.md", "performance-gpu.md")
+
+
+@pytest.mark.parametrize("page", sorted(p for p in DOCS.rglob("*.md") if p.name not in WRITTEN_BY_COMMANDS),
+                         ids=lambda p: p.relative_to(DOCS).as_posix())
+def test_a_page_says_who_it_is_for(page: Path) -> None:
+    title, _, first = page.read_text().partition("\n\n")
+    assert title.startswith("# ") and first.startswith(("For ", "For: ")), first[:100]
+
+
+def test_a_session_is_marked_as_one_and_is_copied_without_its_prompts() -> None:
+    assert hooks.turned("```python\n>>> x = 1\n```", "index.md") == "```pycon\n>>> x = 1\n```"
+    assert hooks.turned("```python\nx = 1\n```", "index.md") == "```python\nx = 1\n```"
+    style = (DOCS / "img" / "site.css").read_text()
+    assert "[data-md-copying] .gp, [data-md-copying] .go { display: none; }" in style
+
+
 def test_generated_pages_of_the_navigation_exist() -> None:
     def leaves(entry: object) -> list[str]:
         if isinstance(entry, str):

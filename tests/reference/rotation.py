@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "test_results.md"
+CHANGED = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/test_results.md")
 PARTS = 4
 FAMILIES = ("tests/tensor_api/test_every_method.py", "tests/tensor_api/test_api_order.py",
             "tests/optimize/test_decisions.py", "tests/optimize/test_optimize.py", "tests/optimize/test_matrix_unit.py")
@@ -98,7 +99,7 @@ def results_page(rows: dict[str, str]) -> str:
 
 def result_rows(outcomes: Counter[str], skips: Sequence[str], seconds: float, device: str) -> dict[str, str]:
     """What is worth knowing of a run: when, of what, where, and how it ended."""
-    changed = " with uncommitted changes" if _git("status", "--porcelain", "--untracked-files=no") else ""
+    changed = " with uncommitted changes" if _git(*CHANGED) else ""
     counts = [f"{outcomes[kind]:,} {kind}" for kind in ("passed", "failed", "error", "skipped") if outcomes[kind]]
     reasons = Counter(re.sub(r"^Skipped: ", "", reason) for reason in skips)
     return {
