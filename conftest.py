@@ -1,4 +1,5 @@
 """What every test and docstring example begins with: the names it may use, settings as the user has set them, a device.
+And which tests run: tests/reference/rotation.py.
 
 The suite runs on the default device, so `DEVICE=CLANG ./dev test` runs it on another one. Two markers say what that
 leaves out, each skip with its reason:
@@ -9,25 +10,33 @@ leaves out, each skip with its reason:
 
 from __future__ import annotations
 
+import shutil
 import sys
+import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import rotation
 
 from glassgrad import Context, Device, DeviceError, Tensor, dtypes
 
 NAME = [pytest.mark.only_on("CPU", reason="it shows the default device's name").mark]
+COMPILED = [pytest.mark.only_on("CPU", "CLANG", reason="it shows what compiled kernels need").mark]
 EXAMPLES = {          # pages and docstrings have no place for a marker of their own
-    "docs/architecture.md::architecture.md": [
-        pytest.mark.only_on("CPU", "CLANG", reason="it shows what compiled kernels need").mark],
+    "docs/architecture.md::architecture.md": COMPILED,
     "docs/quickstart.md::quickstart.md": NAME,
     "glassgrad/tensor/tensor.py::glassgrad.tensor.tensor.Tensor": NAME,
 }
+WITH_CC = ("docs/extending/backend.md::backend.md",)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the tests that are slow on this device as well")
+    parser.addoption("--all", action="store_true", help="run every test, and write docs/test_results.md")
+    parser.addoption("--part", type=int, choices=range(1, rotation.PARTS + 1),
+                     help="of the slow families, run this part (default: the part of the current commit)")
 
 
 def default_device() -> str:
@@ -38,8 +47,35 @@ def default_device() -> str:
         raise pytest.UsageError(str(error)) from None
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    return f"device: {default_device()}"
+PART, STARTED = pytest.StashKey[rotation.Part | None](), pytest.StashKey[float]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STARTED] = time.monotonic()
+    config.stash[PART] = chosen_part(config)
+
+
+def chosen_part(config: pytest.Config) -> rotation.Part | None:
+    """The part of the slow families that this run takes; None where everything that was named runs."""
+    if hasattr(config, "workerinput"):                       # a process of xdist's: as the first process chose
+        number = config.workerinput["part"]
+        return rotation.Part(number, "") if number else None
+    named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+    if config.getoption("part"):
+        return rotation.Part(config.getoption("part"), "--part")
+    if config.getoption("all") or named or config.getoption("keyword") or config.getoption("markexpr"):
+        return None
+    return rotation.current_part()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    part = node.config.stash[PART]
+    node.workerinput["part"] = part.number if part else 0
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    return [f"device: {default_device()}", rotation.describe(config.stash[PART])]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -48,6 +84,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         reason = reason_to_skip(item, device, everything)
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
+    part = config.stash[PART]
+    if part is not None:
+        others = [item for item in items if not rotation.taken(item.nodeid, part.number)]
+        items[:] = [item for item in items if rotation.taken(item.nodeid, part.number)]
+        if others:
+            config.hook.pytest_deselected(items=others)
+
+
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    """After `--all`: the page that says how the run ended. After another run: how to run the same part again."""
+    part = config.stash[PART]
+    if part is not None:
+        terminalreporter.write_line(rotation.describe(part))
+    if not config.getoption("all") or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    stats = terminalreporter.stats
+    outcomes = Counter({kind: len(stats.get(kind, ())) for kind in ("passed", "failed", "error", "skipped")})
+    skips = [report.longrepr[2] for report in stats.get("skipped", ()) if isinstance(report.longrepr, tuple)]
+    seconds = time.monotonic() - config.stash[STARTED]
+    rotation.RESULTS.write_text(rotation.results_page(
+        rotation.result_rows(outcomes, skips, seconds, default_device())))
+    terminalreporter.write_line(f"written: {rotation.RESULTS.relative_to(rotation.ROOT)}")
 
 
 def reason_to_skip(item: pytest.Item, device: str, everything: bool) -> str | None:
@@ -55,6 +113,8 @@ def reason_to_skip(item: pytest.Item, device: str, everything: bool) -> str | No
     for mark in (*item.iter_markers("only_on"), *EXAMPLES.get(item.nodeid, ())):
         if device not in mark.args:
             return f"only on {' and '.join(mark.args)}, and this run is on {device}: {mark.kwargs['reason']}"
+    if item.nodeid in WITH_CC and shutil.which("cc") is None:
+        return "it compiles C, and there is no cc here"
     slow = any(device in mark.args for mark in item.iter_markers("slow_on"))
     return f"over 20 s on {device} (--slow runs it)" if slow and not everything else None
 

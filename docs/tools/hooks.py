@@ -29,7 +29,8 @@ def on_config(config: Any) -> Any:
     for section in config["nav"]:
         if "API reference" in section:
             section["API reference"] += reference.navigation()
-    config["nav"].append({"About": [{"Contributing": "about/contributing.md"}, {"Changes": "about/changelog.md"}]})
+    config["nav"].append({"About": [{"Contributing": "about/contributing.md"}, {"Changes": "about/changelog.md"},
+                                    {"Security": "about/security.md"}]})
     return config
 
 
@@ -70,7 +71,17 @@ def turned(markdown: str, page: str) -> str:
         return f"{found[1]}{to}{hash_}{anchor}{found[3]}"
 
     parts = FENCE.split(markdown)
-    return "".join(part if part.startswith("```") else LINK.sub(turn, part) for part in parts)
+    return "".join(as_session(part) if part.startswith("```") else LINK.sub(turn, part) for part in parts)
+
+
+def as_session(block: str) -> str:
+    """A block that is typed into Python, marked as such: prompts and output have their own colours, and are not copied
+    (img/site.css). In the repository it is a `python` block, which every viewer colours.
+
+    >>> as_session("```python\\n>>> 1 + 1\\n2\\n```")
+    '```pycon\\n>>> 1 + 1\\n2\\n```'
+    """
+    return block.replace("```python\n>>>", "```pycon\n>>>", 1)
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:

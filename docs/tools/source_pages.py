@@ -1,4 +1,4 @@
-"""The source as pages of the site. In: the repository. Out: page -> Markdown. Knows nothing of MkDocs.
+"""The source as pages of the site. In: the repository. Out: page -> Markdown. Does not depend on MkDocs.
 
 A framework made to be read has its source one click away: every file that a page may link to is here, with numbered
 lines that can be linked to.
@@ -10,8 +10,9 @@ from pathlib import Path
 
 FOLDERS = ("glassgrad", "projects", "examples", "benchmarks")
 SINGLE = ("tinygrad_lite.py",)
-TEXTS = {"README.md": "index.md", "CONTRIBUTING.md": "about/contributing.md", "CHANGELOG.md": "about/changelog.md"}
-HIDDEN = "---\nsearch:\n  exclude: true\nhide: [navigation, toc]\n---\n\n"      # room for 120 columns
+TEXTS = {"README.md": "index.md", "CONTRIBUTING.md": "about/contributing.md", "CHANGELOG.md": "about/changelog.md",
+         "SECURITY.md": "about/security.md"}
+HIDDEN = "---\nsearch:\n  exclude: true\nhide: [navigation, toc]\n---\n\n"      # space for 120 columns
 LANGUAGES = {".py": "python", ".c": "c", ".sh": "sh", ".toml": "toml", ".json": "json", ".md": "markdown"}
 
 
@@ -30,7 +31,7 @@ def is_generated(page: str) -> bool:
 
 
 def pages(root: Path) -> dict[str, str]:
-    """Every page: files, folders, and the two texts that lie beside the package."""
+    """Every page: files, folders, and the texts beside the package."""
     out: dict[str, str] = {}
     for name in SINGLE:
         out[page_of(name)] = listing(root / name, name)
@@ -46,7 +47,7 @@ def pages(root: Path) -> dict[str, str]:
             out[page_of(place, True)] = f"{HIDDEN}# {place}\n\n" + "\n".join(rows) + "\n"
             for path in files:
                 out[page_of(f"{place}/{path.name}")] = listing(path, f"{place}/{path.name}")
-    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
         out[page_of(name)] = _moved((root / name).read_text())
     return out
 
@@ -61,4 +62,4 @@ def listing(path: Path, place: str) -> str:
 def _moved(text: str) -> str:
     """A text of the repository's root, read from about/: its links to docs/ go up one folder."""
     return text.replace("](docs/", "](../").replace("](CHANGELOG.md)", "](changelog.md)") \
-               .replace("](CONTRIBUTING.md)", "](contributing.md)")
+               .replace("](CONTRIBUTING.md)", "](contributing.md)").replace("](SECURITY.md)", "](security.md)")

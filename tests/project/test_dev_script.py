@@ -71,7 +71,7 @@ def checkout(tmp_path: Path) -> Checkout:
 @pytest.mark.parametrize("arguments, complaint", [
     ([], "say what to do"), (["frobnicate"], "there is no command 'frobnicate'"),
     (["lint", "x"], "lint takes no arguments"), (["docs", "x"], "docs takes nothing, build or serve"),
-    (["--demo"], "there is no command '--demo'")])
+    (["wheel", "x"], "wheel takes no arguments"), (["--demo"], "there is no command '--demo'")])
 def test_wrong_usage_prints_help_and_exits_2(checkout, shell, arguments, complaint):
     done = checkout.run(*arguments, shell=shell)
     assert done.returncode == 2 and done.stdout == "" and checkout.calls() == []
@@ -83,7 +83,8 @@ def test_wrong_usage_prints_help_and_exits_2(checkout, shell, arguments, complai
 def test_help_exits_0_and_names_every_command(checkout, asked):
     done = checkout.run(asked)
     assert done.returncode == 0 and done.stderr == ""
-    assert re.findall(r"^  (\w+) {2,}\w", done.stdout, re.M) == ["demo", "test", "lint", "bench", "docs", "help"]
+    commands = re.findall(r"^  (\w+) {2,}\w", done.stdout, re.M)
+    assert commands == ["demo", "test", "lint", "bench", "docs", "wheel", "help"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -124,7 +125,7 @@ def test_a_half_made_environment_is_made_again(checkout):
     assert checkout.calls()[0] == "-m venv --clear .venv"
 
 
-def test_test_installs_torch_by_its_exact_version_and_passes_arguments_on(checkout):
+def test_the_test_command_installs_torch_by_its_exact_version_and_passes_arguments_on(checkout):
     done = checkout.run("test", "-k", "a or b", "--maxfail=1")
     assert done.returncode == 0, done.stderr
     assert checkout.calls()[1:] == ["-m pip install --quiet --progress-bar off -e .[test]",
@@ -132,14 +133,14 @@ def test_test_installs_torch_by_its_exact_version_and_passes_arguments_on(checko
                                     "-m pytest -n auto -k a or b --maxfail=1"]
 
 
-def test_test_uses_an_installed_torch(checkout):
+def test_the_test_command_uses_an_installed_torch(checkout):
     done = checkout.run("test", FAKE_LACKS="")
     assert "and its installed torch" in done.stderr
     assert checkout.calls() == ["-m venv --clear --system-site-packages .venv",
                                 "-m pip install --quiet --progress-bar off -e .[test]", "-m pytest -n auto"]
 
 
-def test_test_goes_on_without_torch_and_does_not_try_each_time(checkout):
+def test_the_test_command_goes_on_without_torch_and_does_not_try_each_time(checkout):
     for tries in (1, 0):
         done = checkout.run("test", FAKE_FAILS="torch==2.13.0")
         assert done.returncode == 0
@@ -181,6 +182,13 @@ def test_docs_that_cannot_be_installed_say_so(checkout):
     assert "the installation failed: see the message above." in done.stderr
 
 
+def test_wheel_is_built_and_tried_by_its_script(checkout):
+    assert checkout.run("wheel").returncode == 0
+    assert checkout.calls()[1:] == ["-m pip install --quiet --progress-bar off -e .[wheel]",
+                                    "tests/project/try_wheel.py"]
+    assert (ROOT / "tests" / "project" / "try_wheel.py").exists()
+
+
 def test_bench_says_when_there_is_nothing_to_run(checkout):
     done = checkout.run("bench")
     assert done.returncode == 1 and done.stderr == ("dev: there are no benchmarks yet: "
@@ -194,14 +202,14 @@ def test_a_failed_installation_says_so_and_is_tried_again(checkout):
     assert "-m pip install --quiet --progress-bar off -e ." in checkout.calls()
 
 
-def test_no_python(checkout):
+def test_without_a_python_it_says_where_to_get_one(checkout):
     checkout.python.unlink()
     done = checkout.run("demo")
     assert done.returncode == 1
     assert done.stderr.startswith("dev: there is no python3 here: glassgrad needs Python 3.10 or newer. Get it from")
 
 
-def test_an_old_python(checkout):
+def test_an_old_python_is_refused_by_its_version(checkout):
     done = checkout.run("demo", FAKE_VERSION="3.8.18")
     assert done.returncode == 1
     assert done.stderr.startswith("dev: Python 3.8.18 is too old: glassgrad needs Python 3.10 or newer.")
@@ -214,7 +222,7 @@ def test_a_newer_python_beside_an_old_one_is_found(checkout):
     assert checkout.run("demo").returncode == 0
 
 
-def test_a_python_named_by_hand(checkout):
+def test_dev_python_chooses_the_python_of_a_new_environment(checkout):
     other = checkout.folder.parent / "other python"
     checkout.python.rename(other)
     assert checkout.run("demo", DEV_PYTHON=str(other)).returncode == 0
@@ -226,7 +234,7 @@ def test_a_python_named_by_hand(checkout):
     assert done.stderr == "dev: DEV_PYTHON=/no/such/python is not a Python of version 3.10 or newer\n"
 
 
-def test_a_python_without_venv(checkout):
+def test_a_python_without_venv_says_what_to_install(checkout):
     done = checkout.run("demo", FAKE_LACKS="ensurepip torch")
     assert done.returncode == 1 and checkout.calls() == []
     assert done.stderr.startswith("dev: python3 cannot make virtual environments: its venv module is missing. "
@@ -234,13 +242,14 @@ def test_a_python_without_venv(checkout):
 
 
 @pytest.mark.skipif("bash" not in SHELLS, reason=".ci/run needs bash")
-@pytest.mark.parametrize("lint, docs, test, status", [(0, 0, 0, 0), (1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1)])
-def test_ci_runs_all_and_ends_with_pytests_closing_line(tmp_path, lint, docs, test, status):
+@pytest.mark.parametrize("lint, docs, wheel, test, status", [
+    (0, 0, 0, 0, 0), (1, 0, 0, 0, 1), (0, 1, 0, 0, 1), (0, 0, 1, 0, 1), (0, 0, 0, 1, 1)])
+def test_ci_runs_all_and_ends_with_pytests_closing_line(tmp_path, lint, docs, wheel, test, status):
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
     closing = "===== 3 passed, 1 skipped in 0.12s ====="
     (tmp_path / "dev").write_text(f"#!/bin/sh\ncase $1 in lint) echo linted; exit {lint} ;; "
-                                  f"docs) [ $2 = build ] && echo built; exit {docs} ;; "
+                                  f"docs) [ $2 = build ] && echo built; exit {docs} ;; wheel) exit {wheel} ;; "
                                   f"test) echo 'dots 1 of 2'; echo '{closing}'; exit {test} ;; esac\n")
     (tmp_path / "dev").chmod(0o755)
     done = subprocess.run([str(tmp_path / ".ci" / "run")], capture_output=True, text=True, stdin=subprocess.DEVNULL)

@@ -2,7 +2,7 @@
 
 Python blocks are run by pytest's own `--doctest-glob=*.md`, commands with their output here (those of the projects in
 test_projects.py). After a change that is meant to change them, write the new output of the Python blocks, the table of
-files and the drawings (without a page: of all of them) with:
+files, the line counts of the reading guide and the drawings (without a page: of all of them) with:
 
     PYTHONPATH=tests/reference python tests/project/test_docs.py [PAGE ...]
 """
@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "glassgrad"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 FILES = ROOT / "docs" / "files.md"
+READING = ROOT / "docs" / "theory" / "reading_the_source.md"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 STAGES = [f"compiler/{stage}" for stage in ("graph", "schedule", "lower", "optimize", "render")]
 FOLDERS = ["base", *STAGES, "compiler/check", "runtime", "engine", "tensor", "nn"]
@@ -139,8 +140,9 @@ def test_what_a_page_says_to_type_exists(page: Path) -> None:
             assert (ROOT / words[0]).exists(), line
 
 
-def test_the_architecture_page_walks_through_every_stage() -> None:
+def test_the_book_goes_through_every_stage_in_under_500_lines() -> None:
     page = ARCHITECTURE.read_text()
+    assert lines_in(ARCHITECTURE) < 500
     examples = doctest.DocTestParser().get_examples(page)
     assert len(examples) >= 25
     for stage in (*STAGES, "compiler/check", "engine"):
@@ -155,6 +157,57 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if not re.match(r"https?:|mailto:|#", target):
             assert (page.parent / target.partition("#")[0]).exists(), f"{page.name} links to {target}"
+
+
+# -- the reading guide ---------------------------------------------------------------------------------------
+READING_ROW = re.compile(r"^\| *\d* *\| \[`[^`]+`\]\(([^)]+)\) \| (\d+) \| (.*) \|$", re.M)
+READING_ORDER = ["tinygrad_lite", "pipeline", "ops", "node", "gradient", "elementwise", "fusion", "loops", "values",
+                 "loop_moves", "register_tile", "c_source", "realize", "backend", "jit"]
+MOST_TO_READ = 6_500
+
+
+def reading_rows() -> list[tuple[Path, int, str]]:
+    """The files of the reading guide in order: path, lines as the page says, what to look for."""
+    return [((READING.parent / path).resolve(), int(lines), words)
+            for path, lines, words in READING_ROW.findall(READING.read_text())]
+
+
+def lines_in(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def counted(page: str) -> str:
+    """The reading guide with the line counts of now."""
+    page = READING_ROW.sub(lambda row: row[0].replace(
+        f" | {row[2]} | ", f" | {lines_in((READING.parent / row[1]).resolve())} | ", 1), page)
+    total = sum(int(lines) for _, lines, _ in READING_ROW.findall(page))
+    return re.sub(r"the whole way: \d+ lines", f"the whole way: {total} lines", page)
+
+
+def test_the_reading_guide_names_files_that_exist_in_reading_order() -> None:
+    names = [path.parent.name if path.stem == "__init__" else path.stem for path, _, _ in reading_rows()]
+    assert all(path.exists() for path, _, _ in reading_rows())
+    assert [name for name in names if name in READING_ORDER] == READING_ORDER
+
+
+def test_the_reading_guide_says_how_long_the_files_are() -> None:
+    """Up to a tenth of a file, so that not every small change needs a new count."""
+    wrong = [f"{path.name}: {lines} on the page, {lines_in(path)} in the file" for path, lines, _ in reading_rows()
+             if abs(lines - lines_in(path)) > max(15, lines_in(path) // 10)]
+    assert not wrong, f"python tests/project/test_docs.py {READING.relative_to(ROOT)} writes them anew: {wrong}"
+
+
+def test_a_person_reads_about_6000_lines() -> None:
+    total = sum(lines_in(path) for path, _, _ in reading_rows())
+    assert total <= MOST_TO_READ
+    said = re.search(r"the whole way: (\d+) lines", READING.read_text())
+    assert said is not None and abs(int(said[1]) - total) < total // 10
+
+
+def test_what_the_reading_guide_says_to_look_for_is_in_the_file() -> None:
+    missing_names = [f"{path.name}: {name}" for path, _, words in reading_rows()
+                     for name in re.findall(r"`(\w+)`", words) if not re.search(rf"\b{name}\b", path.read_text())]
+    assert not missing_names
 
 
 # -- writing the pages anew ----------------------------------------------------------------------------------
@@ -179,11 +232,14 @@ def rewritten(text: str) -> str:
 def main(pages: list[str]) -> None:
     if not pages:
         subprocess.run([sys.executable, str(ROOT / "docs" / "tools" / "diagrams.py")], check=True)
-    for path in [Path(p).resolve() for p in pages] or [p for p in PAGES if p == FILES or ">>>" in p.read_text()]:
+    for path in [Path(p).resolve() for p in pages] or \
+            [p for p in PAGES if p in (FILES, READING) or ">>>" in p.read_text()]:
         before = path.read_text()
         page = rewritten(before)
         if path == FILES:
             page = page[:page.index(BEGIN) + len(BEGIN)] + table_of_files() + page[page.index(END):]
+        if path == READING:
+            page = counted(page)
         if page != before:
             path.write_text(page)
             print(f"written: {path.relative_to(ROOT)}")

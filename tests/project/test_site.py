@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import sys
+from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
@@ -29,6 +31,32 @@ CONFIGURATION = (ROOT / "mkdocs.yml").read_text()
 def test_the_navigation_has_every_page_once() -> None:
     listed = re.findall(r"([\w/-]+\.md)$", CONFIGURATION[CONFIGURATION.index("\nnav:"):], re.M)
     assert sorted(listed) == sorted(p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md"))
+
+
+def test_the_guide_and_the_sidebar_have_the_same_order() -> None:
+    section = CONFIGURATION[CONFIGURATION.index("  - Guide:\n"):CONFIGURATION.index("  - Coming from:")]
+    sidebar = re.findall(r"([\w/-]+\.md)$", section, re.M)
+    assert sidebar.pop(0) == "guide/index.md"
+    shown = re.findall(r"\]\(([\w./-]+\.md)\)", (DOCS / "guide" / "index.md").read_text())
+    pages = list(dict.fromkeys((DOCS / "guide" / page).resolve().relative_to(DOCS).as_posix() for page in shown))
+    assert pages == sidebar
+
+
+WRITTEN_BY_COMMANDS = ("api.md", "benchmarks.md", "performance-gpu.md")
+
+
+@pytest.mark.parametrize("page", sorted(p for p in DOCS.rglob("*.md") if p.name not in WRITTEN_BY_COMMANDS),
+                         ids=lambda p: p.relative_to(DOCS).as_posix())
+def test_a_page_says_who_it_is_for(page: Path) -> None:
+    title, _, first = page.read_text().partition("\n\n")
+    assert title.startswith("# ") and first.startswith(("For ", "For: ")), first[:100]
+
+
+def test_a_session_is_marked_as_one_and_is_copied_without_its_prompts() -> None:
+    assert hooks.turned("```python\n>>> x = 1\n```", "index.md") == "```pycon\n>>> x = 1\n```"
+    assert hooks.turned("```python\nx = 1\n```", "index.md") == "```python\nx = 1\n```"
+    style = (DOCS / "img" / "site.css").read_text()
+    assert "[data-md-copying] .gp, [data-md-copying] .go { display: none; }" in style
 
 
 def test_generated_pages_of_the_navigation_exist() -> None:
@@ -96,6 +124,27 @@ def test_what_another_host_would_serve_is_found(html: str) -> None:
 
 def test_links_to_follow_are_no_loading() -> None:
     assert not hooks.LOADED.search('<a href="https://semver.org">versions</a> <script src="assets/x.js"></script>')
+
+
+# -- the book ------------------------------------------------------------------------------------------------
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the book shows code of an x86-64 processor")
+def test_the_machine_code_in_the_book_is_what_llvm_makes() -> None:
+    """The instructions of the inner loop, whatever registers LLVM chose; the page leaves out the middle."""
+    from glassgrad.runtime.cpu.llvm_compiler import assembly
+    from glassgrad.runtime.cpu.processor import host_description
+    if not {"avx2", "fma"} <= host_description().features:
+        pytest.skip("the book shows code of a processor with AVX2")
+    page = (DOCS / "architecture.md").read_text()
+    shown = re.search(r"<!-- machine code.*?```text\n(.*?)```", page, re.S)
+    assert shown is not None
+    [first, *wanted] = [line.split()[0] for line in shown[1].splitlines()]
+    made = assembly(diagrams.book_kernel("llvm").source)
+    [loop] = [part for part in re.split(r"^(?=\.LBB)", made, flags=re.M) if "vfmadd" in part]
+    found = [line.split()[0] for line in loop.split("\n\tjb")[0].splitlines()[1:]] + ["jb"]
+    middle = wanted.index("...")
+    assert Counter(found)["vfmadd231ps"] == 12 and Counter(found)["vbroadcastss"] == 6
+    assert sorted(set(wanted[:middle])) == sorted({i for i in found if i.startswith("v")})
+    assert wanted[middle + 1:] == found[-len(wanted[middle + 1:]):] and first.endswith(":")
 
 
 # -- drawings ------------------------------------------------------------------------------------------------

@@ -1,0 +1,113 @@
+"""Which tests a run takes: the core suite whole, and one part of slow families. `./dev test --all` takes everything.
+
+In: the collected tests. Out: those of this run, and a line that says which. A family is a file whose many cases try the
+same thing at other values: each run takes one part of its parametrized cases, the next commit the next part. All are
+collected; those of other parts are deselected. A part depends on names alone: it is the same tests on every machine.
+
+The families are the slowest of the suite by far: of about 26 minutes of processor time for 13,600 tests, 13% goes to
+`test_every_method`, 9% to `test_decisions`, and 9% to the other three.
+
+    ./dev test                    the core suite, and the part of the current commit
+    ./dev test --part 3           the core suite, and part 3
+    ./dev test --all              everything; writes docs/test_results.md
+    ./dev test tests/render       what is named, all of it
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import re
+import subprocess
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "test_results.md"
+CHANGED = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/test_results.md")
+PARTS = 4
+FAMILIES = ("tests/tensor_api/test_every_method.py", "tests/tensor_api/test_api_order.py",
+            "tests/optimize/test_decisions.py", "tests/optimize/test_optimize.py", "tests/optimize/test_matrix_unit.py")
+
+
+class Part(NamedTuple):
+    """One part of the slow families, and why it is this one."""
+    number: int
+    reason: str
+
+
+def part_of(test: str) -> int:
+    """The part that a test belongs to, from its name alone; 0 for the core suite, which every run takes.
+
+    >>> part_of("tests/graph/test_ops.py::test_every_op_has_a_gradient_or_is_flat")
+    0
+    """
+    if not test.startswith(FAMILIES) or "[" not in test:
+        return 0
+    return zlib.crc32(test.encode()) % PARTS + 1
+
+
+def taken(test: str, part: int | None) -> bool:
+    """Whether a run with this part takes a test; None takes everything."""
+    return part is None or part_of(test) in (0, part)
+
+
+def _git(*words: str) -> str:
+    try:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def current_part(today: datetime.date | None = None) -> Part:
+    """The part of the current commit; the next commit has the next one. Without a whole history: that of the day."""
+    count = _git("rev-list", "--count", "HEAD")
+    if count and _git("rev-parse", "--is-shallow-repository") == "false":
+        return Part(int(count) % PARTS + 1, f"commit {_git('rev-parse', '--short', 'HEAD')}")
+    day = today or datetime.datetime.now(datetime.timezone.utc).date()
+    return Part(day.toordinal() % PARTS + 1, f"the day {day.isoformat()}")
+
+
+def describe(part: Part | None) -> str:
+    """The line at the top of a run."""
+    if part is None:
+        return "tests: everything that is named"
+    return (f"tests: the core suite, and part {part.number} of {PARTS} of {len(FAMILIES)} slow families, "
+            f"by {part.reason}; again: ./dev test --part {part.number}; everything: ./dev test --all")
+
+
+# -- the last complete run -----------------------------------------------------------------------------------
+PAGE = """# The last complete run of the tests
+
+For readers who want to know when every test last passed. A usual run takes the core suite and one of {parts} parts of
+some slow families ([CONTRIBUTING.md](../CONTRIBUTING.md#tests) says which); this page is written by `./dev test --all`,
+which takes everything.
+
+| | |
+|---|---|
+"""
+
+
+def results_page(rows: dict[str, str]) -> str:
+    """The page that `./dev test --all` leaves."""
+    return PAGE.format(parts=PARTS) + "".join(f"| {name} | {value} |\n" for name, value in rows.items())
+
+
+def result_rows(outcomes: Counter[str], skips: Sequence[str], seconds: float, device: str) -> dict[str, str]:
+    """What is worth knowing of a run: when, of what, where, and how it ended."""
+    changed = " with uncommitted changes" if _git(*CHANGED) else ""
+    counts = [f"{outcomes[kind]:,} {kind}" for kind in ("passed", "failed", "error", "skipped") if outcomes[kind]]
+    reasons = Counter(re.sub(r"^Skipped: ", "", reason) for reason in skips)
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": (_git("rev-parse", "--short=12", "HEAD") or "unknown") + changed,
+        "result": ", ".join(counts) or "no tests ran",
+        "time": f"{seconds / 60:.0f} minutes",
+        "Python": f"{platform.python_version()} on {sys.platform}, {platform.machine()}",
+        "device": device,
+        "skipped": "; ".join(f"{count:,}: {reason}" for reason, count in reasons.most_common(12)) or "nothing",
+    }
