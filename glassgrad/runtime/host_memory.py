@@ -248,8 +248,3 @@ class HostMemory:
         # when the interpreter ends, modules lose their names one by one, and the system takes all memory back
         if getattr(self, "_lock", None) is not None and not finalizing():
             self.empty_cache()
-
-
-host_memory = HostMemory()
-allocate, release = host_memory.allocate, host_memory.release
-empty_cache, stats = host_memory.empty_cache, host_memory.stats

@@ -25,6 +25,7 @@ from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.processor import available_cores, host_description
 from glassgrad.runtime.cpu.worker_pool import Command, pool_is_open, worker_pool
 from glassgrad.runtime.disk_cache import default_cache
+from glassgrad.runtime.guarded_memory import GuardedMemory
 from glassgrad.runtime.host_memory import HostMemory
 from glassgrad.runtime.kernel_key import cache_key, cost
 
@@ -56,7 +57,7 @@ class NativeDevice(Backend):
     """One device name, one language."""
 
     def __init__(self, name: str, language: str):
-        super().__init__(name, HostMemory())
+        super().__init__(name, GuardedMemory() if settings.GUARD_PAGES else HostMemory())
         self.language, self.renderer = language, RendererFacts(name, language)
 
     @property
