@@ -16,15 +16,16 @@ import torch
 
 import glassgrad.torch as ours_torch
 
-VIEWS = ("[1:]", "[::2]", "[:, 1]", "[0]", ".T", ".reshape(-1)", ".view(-1)", ".unsqueeze(0)", ".diagonal()", ".detach()",
-         "[..., :2]", ".transpose(0, 1)", ".narrow(0, 0, 1)", ".select(0, 0)", ".squeeze()",
+VIEWS = ("[1:]", "[::2]", "[:, 1]", "[0]", ".T", ".reshape(-1)", ".view(-1)", ".unsqueeze(0)", ".diagonal()",
+         ".detach()", "[..., :2]", ".transpose(0, 1)", ".narrow(0, 0, 1)", ".select(0, 0)", ".squeeze()",
          ".chunk(2)[0]", ".unbind(0)[0]", ".permute(1, 0)", ".flatten()", ".split(1)[-1]", ".movedim(0, 1)")
 WRITES = ("{0}.add_({number})", "{0}.mul_(2)", "{0}.fill_({number})", "{0}.zero_()", "{0} += 1", "{0}[0] = {number}",
           "{0}[..., -1] = {number}", "{0}[1:] = {0}[:-1].clone()", "{0}.copy_({0} * 2)", "{0}.clamp_(min=0)", "{0}[{0} > 3] = 0",
           "{0}.neg_()", "{0}.sub_({0})", "{0}.masked_fill_({0} < 0, 7)", "{0}[::2] *= 3", "{0}[i] = {number}",
-          "{0}.copy_({1})", "{0}[...] = {1}", "{0}.add_({1})", "{0}.index_add_(0, i, {0}[:2])", "{0} -= {0}.sum()")
-READS = ("{0} + {1}", "{0} * 2", "{0}.sum()", "{0}.clone()", "{0}.cumsum(0)", "{0} @ {0}.T", "{0}.flip(0)", "{0}.sort(0).values",
-         "torch.cat([{0}, {0}])", "torch.where({0} > 1, {0}, -{0})")
+          "{0}.copy_({1})", "{0}[...] = {1}", "{0}.add_({1})", "{0}.index_add_(0, i, {0}[:2])",
+          "{0} -= {0}.sum()")
+READS = ("{0} + {1}", "{0} * 2", "{0}.sum()", "{0}.clone()", "{0}.cumsum(0)", "{0} @ {0}.T", "{0}.flip(0)",
+         "{0}.sort(0).values", "torch.cat([{0}, {0}])", "torch.where({0} > 1, {0}, -{0})")
 
 
 class WriteProgram:
@@ -48,7 +49,8 @@ class WriteProgram:
         self.expected = scope
 
     def scope(self, library: Any) -> dict[str, Any]:
-        return {"torch": library, "i": library.tensor([0, 0]), **{name: library.tensor(v) for name, v in self.start.items()}}
+        tensors = {name: library.tensor(values) for name, values in self.start.items()}
+        return {"torch": library, "i": library.tensor([0, 0]), **tensors}
 
     def statement(self, name: str, scope: dict[str, Any]) -> str:
         names = [n for n, v in scope.items() if isinstance(v, torch.Tensor) and n != "i"]
@@ -74,14 +76,14 @@ class WriteProgram:
                 return f"{line}: {type(error).__name__}: {str(error).splitlines()[0]}"
         for name, want in self.expected.items():
             if isinstance(want, torch.Tensor):
-                got = scope[name].numpy()
-                if got.shape != tuple(want.shape) or not np.allclose(got, want.numpy(), rtol=1e-4, atol=1e-4, equal_nan=True):
+                got, near = scope[name].numpy(), {"rtol": 1e-4, "atol": 1e-4, "equal_nan": True}
+                if got.shape != tuple(want.shape) or not np.allclose(got, want.numpy(), **near):
                     return f"{name} is {got.tolist()}, PyTorch {want.tolist()}"
         return ""
 
     def __str__(self) -> str:
-        return "\n".join([*(f"{n} = torch.tensor({v.tolist()})" for n, v in self.start.items()), "i = torch.tensor([0, 0])",
-                          *self.lines])
+        tensors = [f"{name} = torch.tensor({values.tolist()})" for name, values in self.start.items()]
+        return "\n".join([*tensors, "i = torch.tensor([0, 0])", *self.lines])
 
 
 def check(seed: int) -> str:

@@ -40,7 +40,7 @@ def test_an_access_outside_a_block_ends_the_process(access: str) -> None:
 
 
 def test_every_byte_of_a_block_can_be_used() -> None:
-    done = run(ALLOCATE + "ctypes.memset(block.address, 7, 1000); print(bytes(memory.copy_out(block.address, 1000))[-1])")
+    done = run(ALLOCATE + "ctypes.memset(block.address, 7, 1000); print(memory.copy_out(block.address, 1000)[-1])")
     assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
 
 
