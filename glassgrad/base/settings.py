@@ -63,7 +63,7 @@ class State:
 
     def __init__(self, overrides: dict[str, Any], variables: dict[Any, Any]):
         self.overrides, self.variables = overrides, variables
-        self.kernel_mode: tuple[Any, ...] | None = None      # once somebody asked for it
+        self.kernel_mode: tuple[Any, ...] | None = None      # computed on first use
 
 
 class _Overrides(threading.local):

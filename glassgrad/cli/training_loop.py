@@ -1,7 +1,7 @@
 """The loop of every training that is started from a terminal. In: a step to call. Out: progress, and a checkpoint.
 
 Progress is a bar in a terminal, and lines elsewhere. With `--checkpoint` a training that was stopped goes on where it
-was. Knows nothing of models.
+was. Does not know models.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ F.smooth_l1_loss(x, y) | x.nansum() | x.nanmean() | x.nan_to_num() | x.copysign(
 x.lerp(y, 0.25) | x.quantile({fraction}, dim={axis}) | x @ y.mT | x.matmul(y.mT) | x.dist(y)
 x.cumsum({axis}).relu() | x.logcumsumexp({axis}) | x.renorm(2, {axis}, 1.0) | x.ldexp(i) | x.nextafter(y)
 x.heaviside(y) | x.float_power(2) | x.deg2rad() | x.xlogy(y) | x.addcmul(x, y) | x.aminmax() | x.fmax(y) | x.fmin(y)"""
-INTEGER = """x & y | x | y | x ^ y | ~x | x << {bits} | x >> {bits} | x.bitwise_and(y) | x.gcd(y) | x.lcm(y) | x.float().mean()
-F.one_hot(x.long() % 5, 5) | x.bitwise_left_shift({bits})"""
+INTEGER = """x & y | x | y | x ^ y | ~x | x << {bits} | x >> {bits} | x.bitwise_and(y) | x.gcd(y) | x.lcm(y)
+x.float().mean() | F.one_hot(x.long() % 5, 5) | x.bitwise_left_shift({bits})"""
 # Differences that were decided, with the reason; docs/from_pytorch.md lists them for users
 DECIDED = {
     r"\.(median|kthvalue|mode)\(.*indices": "PyTorch may take any of several equal elements",
@@ -113,7 +113,8 @@ class Corner:
         number = pick((integer, 0.5, -1.5)) if self.dtype in FLOATS else integer
         return {"axis": pick(range(-self.rank, self.rank)) if self.rank else 0, "flag": pick((True, False)),
                 "small": pick((-2, -1, 0, 1, 2)), "number": number,
-                "power": pick((0, 1, 2, 3)), "index": 1, "bits": pick((0, 1, 3)), "fraction": pick((0.0, 0.5, 1.0))}[kind]
+                "power": pick((0, 1, 2, 3)), "index": 1, "bits": pick((0, 1, 3)),
+                "fraction": pick((0.0, 0.5, 1.0))}[kind]
 
     def tensor(self, shape: tuple[int, ...]) -> torch.Tensor:
         kind = DTYPES[self.dtype]

@@ -47,7 +47,7 @@ class NativeProgram:
     operations: int
     bytes: int
     moves: tuple[str, ...] = ()        # how it was optimized
-    speedup: float = 0.0               # over the recipe, by a search; 0: nobody searched
+    speedup: float = 0.0               # over the recipe, by a search; 0: not searched
 
     def __post_init__(self) -> None:
         self.phases = [(self.image.address(name), tasks) for name, tasks in self.info.phases]
@@ -212,7 +212,7 @@ class NativePlan(DevicePlan):
         return partial(pool.run, self._address, self._count)
 
     def _run_alone(self) -> int:
-        """Every command from here: nobody is needed to help, and a pool that is not open costs a compile to open."""
+        """Run every command in this thread: they are small, and opening a pool costs a compile."""
         scratch = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)
         aligned = -(-ctypes.addressof(scratch) // ALIGNMENT) * ALIGNMENT
         for number, command in enumerate(self._commands[:self._count]):
