@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Buffer:
-    """Flat float32 storage. It knows nothing of shapes."""
+    """Flat float32 storage. It has no shape."""
 
     def __init__(self, values): self.data = np.array(values, np.float32).reshape(-1)
     def __len__(self): return len(self.data)

@@ -47,7 +47,7 @@ def measure_barrier(commands: int = COMMANDS, lists: int = LISTS) -> dict[str, f
     from glassgrad.runtime.cpu.worker_pool import CommandList, worker_pool
     pool = worker_pool()
     if pool.threads == 1:
-        return {"workers": 1, "seconds": 0.0}       # one worker waits for nobody
+        return {"workers": 1, "seconds": 0.0}       # one worker has none to wait for
     image = Image(llvm.compile_ir(MEET))
     count, tasks = ctypes.c_int64(0), ctypes.c_int64(pool.threads)
     launch = (image.address("meet"), [ctypes.addressof(count), ctypes.addressof(tasks)], pool.threads, False)

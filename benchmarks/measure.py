@@ -1,4 +1,4 @@
-"""Time one workload in all frameworks. In: a workload's name and peers. Out: a `Row`. Knows nothing of tables or files.
+"""Time one workload in all frameworks. In: a workload's name and peers. Out: a `Row`. Does not know tables or files.
 
 First each framework computes the result three times, and the results are compared: a wrong one is not timed. Then
 rounds of short batches alternate (ours, a peer, ours, the next peer, ...), so that a change of the machine's speed

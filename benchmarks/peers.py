@@ -1,7 +1,7 @@
 """The processes of the frameworks, seen from the command. In: requests. Out: answers, in time or not at all.
 
 A process that is not being timed is stopped (SIGSTOP), not merely idle: worker threads of OpenMP and others go on
-spinning for a while after their work is done, and would take a core from whoever is measured next.
+spinning for a while after their work is done, and would take a core from the next measurement.
 """
 
 from __future__ import annotations

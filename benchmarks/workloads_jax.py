@@ -89,7 +89,7 @@ def conv(d, part, stride=1, padding=0, groups=1, **_):
     x, w, g = d["x"], d["w"], d.get("g")
     if part == "forward":
         return jitted(apply, x, w)
-    if part == "dx":        # jit drops the forward, whose result nobody needs
+    if part == "dx":        # jit drops the forward, whose result is not needed
         return jitted(lambda x, w, g: jax.vjp(lambda x: apply(x, w), x)[1](g)[0], x, w, g)
     return jitted(lambda x, w, g: jax.vjp(lambda w: apply(x, w), w)[1](g)[0], x, w, g)
 

@@ -113,7 +113,7 @@ def write(model: GPT, prompt: Sequence[int], count: int, temperature: float, see
 
     random, text, length = np.random.default_rng(seed), list(prompt), model.config.length
     for _ in range(count):
-        seen = text[-length:]                           # the rest of the window is empty, and nobody looks there
+        seen = text[-length:]                           # the rest of the window is empty and masked
         window = np.zeros((1, length), np.int32)
         window[0, :len(seen)] = seen
         found = scores(Tensor(window), Tensor([len(seen) - 1], dtype=dtypes.int32)).numpy().astype(np.float64)

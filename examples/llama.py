@@ -57,9 +57,9 @@ class Attention:
         q = rotate(self.wq(x).reshape(c.heads, size), cosine, sine)
         k = rotate(self.wk(x).reshape(c.groups, size), cosine, sine)
         v = self.wv(x).reshape(c.groups, size)
-        for room, new in zip(cache, (k, v)):                        # each (length, groups, size)
-            room[here] = new
-        keys, values = (room[:here + 1].permute(1, 0, 2).unsqueeze(1) for room in cache)   # of the tokens so far
+        for stored, new in zip(cache, (k, v)):                      # each (length, groups, size)
+            stored[here] = new
+        keys, values = (kept[:here + 1].permute(1, 0, 2).unsqueeze(1) for kept in cache)   # of the tokens so far
         q = q.reshape(c.groups, c.heads // c.groups, 1, size)       # heads of a group share its keys
         weights = ((q * keys).sum(-1) / size ** 0.5).softmax(-1)    # (groups, heads, tokens)
         mixed = (weights.unsqueeze(-1) * values).sum(2)             # (groups, heads, size)
@@ -109,7 +109,7 @@ class Llama:
         return self.output(self.norm(x))
 
     def empty_caches(self) -> list[tuple[Tensor, Tensor]]:
-        """Room for the keys and values of every layer."""
+        """Memory for the keys and values of every layer."""
         c = self.config
         shape = (c.length, c.groups, c.width // c.heads)
         return [(Tensor.zeros(shape).contiguous().realize(), Tensor.zeros(shape).contiguous().realize())

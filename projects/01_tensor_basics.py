@@ -43,7 +43,7 @@ def factories() -> None:
 
 
 def laziness() -> None:
-    chapter("Nothing happens until somebody looks")
+    chapter("Nothing happens until a value is read")
     GlobalCounters.reset()
     start = time.perf_counter()
     x = Tensor.full((10_000, 10_000), 2.0)

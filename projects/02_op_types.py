@@ -67,7 +67,7 @@ def movement(x: Tensor) -> None:
         line = next(line for line in plain_source(y).splitlines() if "data0[" in line)
         print(f"  {text:<30}{line.strip()}")
         assert np.array_equal(y.numpy(), same(x.numpy()))
-    tell("Where a slice starts is not in the index: the kernel is handed a pointer that already points there, "
+    tell("Where a slice starts is not in the index: the kernel gets a pointer that already points there, "
          "so all slices "
          "of one shape share one kernel. pad is the one that looks before it reads: outside there is 0. "
          "Repeating an axis costs no memory at all; the element "
@@ -104,7 +104,7 @@ def predict() -> None:
     chapter("Predict, then count")
     tell("How many kernels? Movement is free, elementwise melts into its neighbours, a reduction ends a kernel "
          "only where "
-         "somebody needs its result before going on. Write down your guess before reading the right-hand column.")
+         "its result is needed before the next step. Write down your guess before reading the right-hand column.")
     x, w = Tensor.rand(256, 256).realize(), Tensor.rand(256, 256).realize()
     questions: list[tuple[str, Tensor, int, str]] = [
         ("x.T.reshape(-1)[10:20]", x.T.reshape(-1)[10:20], 0, "views only"),

@@ -112,7 +112,7 @@ def numerically() -> None:
         error = check_gradient(function, x)
         print(f"  {name:<18} differs by {'less than 1e-8' if error < 1e-8 else f'{error:.1e}'}")
         assert error < 1e-8, f"{name}: {error}"
-    tell("Huber's loss is made of where, abs and square; nobody wrote a gradient for it. Its rule is r inside "
+    tell("Huber's loss is made of where, abs and square; no gradient was written for it. Its rule is r inside "
          "and delta sign(r) "
          "outside, divided by the number of elements:")
     r = Tensor([-3.0, -0.5, 0.0, 0.5, 3.0])

@@ -59,7 +59,7 @@ def show_passes() -> None:
         "folded": "after algebra; here there was nothing to simplify",
         "after loop analysis": "views have become index arithmetic, reductions have become loops with an "
         "accumulator",
-        "optimized": "loops split, reordered, turned into lanes (one vector instruction) and tasks (cores)",
+        "optimized": "loops split, reordered, made lanes (one vector instruction) and tasks (cores)",
         "linearized": "every operation once, in the order of execution: what the renderers print as LLVM IR or C",
     }
     found = passes_of(random(4, 3) @ random(3, 5))

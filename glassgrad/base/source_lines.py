@@ -70,7 +70,7 @@ class one_place:
 
 
 def line_of(place: Place | None) -> Line | None:
-    """The line of a place: looked up in the code's line table only when somebody asks."""
+    """The line of a place: looked up in the code's line table on first use."""
     if place is None:
         return None
     code, instruction = place

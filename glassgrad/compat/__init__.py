@@ -1,4 +1,4 @@
-"""tinygrad's names, answered by glassgrad. In: `import tinygrad` in somebody's script. Out: modules of ours.
+"""tinygrad's names, answered by glassgrad. In: `import tinygrad` in a script. Out: modules of ours.
 
     import glassgrad.compat                        # from here on, `import tinygrad` and all below it lead here
     python -m glassgrad.compat script.py [args]    # the same, for a script that stays as it is

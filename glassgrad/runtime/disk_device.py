@@ -27,7 +27,7 @@ def on_disk(device: str | None) -> bool:
 class FileDevice:
     """A file under a device's name."""
     in_parts = False
-    on_host = False        # its bytes are copied to whoever reads them: an array must not write into the file
+    on_host = False        # its bytes are copied for each reader: an array must not write into the file
 
     def __init__(self, name: str):
         self.name = name

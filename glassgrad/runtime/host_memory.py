@@ -5,7 +5,7 @@ released blocks are kept, by size, for the next request of that size. Three kind
 
 - up to 64 KiB: carved from 1 MiB slabs, aligned to 64 bytes;
 - up to 1 MiB: pages of their own;
-- larger: pages of their own, aligned to 2 MiB, for which huge pages are asked.
+- larger: pages of their own, aligned to 2 MiB, with a request for huge pages.
 
 Sizes are rounded up to eight steps per power of two, so at most an eighth of a block is lost.
 """
@@ -188,7 +188,7 @@ class HostMemory:
         slab = self._map(SLAB, SLAB)
         self._slabs.setdefault(size, []).append(slab)
         blocks = list(range(slab, slab + SLAB - size + 1, size))
-        blocks.reverse()  # the pool gives its last first: blocks are handed out upwards
+        blocks.reverse()  # the pool returns its last block first: blocks are used in rising order
         address = blocks.pop()
         self._free.setdefault(size, []).extend(blocks)
         self._pooled += size * len(blocks)
@@ -248,8 +248,3 @@ class HostMemory:
         # when the interpreter ends, modules lose their names one by one, and the system takes all memory back
         if getattr(self, "_lock", None) is not None and not finalizing():
             self.empty_cache()
-
-
-host_memory = HostMemory()
-allocate, release = host_memory.allocate, host_memory.release
-empty_cache, stats = host_memory.empty_cache, host_memory.stats

@@ -1,6 +1,6 @@
 """Pages of memory straight from the operating system. In: sizes. Out: addresses.
 
-Knows nothing of buffers, pools, objects or kernels. POSIX calls on Linux and macOS, Win32 calls on Windows.
+Does not know buffers, pools, objects or kernels. POSIX calls on Linux and macOS, Win32 calls on Windows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if sys.platform == "win32":
     _kernel32.VirtualProtect.argtypes = [_POINTER, _SIZE, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint32)]
     _kernel32.FlushInstructionCache.argtypes = [_POINTER, _POINTER, _SIZE]
     _kernel32.GetCurrentProcess.restype = _POINTER
-    _RESERVE_COMMIT, _RELEASE, _READ_WRITE, _READ_EXECUTE = 0x3000, 0x8000, 0x04, 0x20
+    _RESERVE_COMMIT, _RELEASE, _NO_ACCESS, _READ_WRITE, _READ_EXECUTE = 0x3000, 0x8000, 0x01, 0x04, 0x20
 
     def map_pages(nbytes: int, alignment: int = PAGE) -> int:
         """Zeroed, writable pages; Windows gives 64 KiB alignment whatever was asked."""
@@ -51,6 +51,12 @@ if sys.platform == "win32":
         if not _kernel32.VirtualProtect(address, nbytes, _READ_EXECUTE, ctypes.byref(old)):
             raise OSError(f"the system refused executable memory: error {ctypes.get_last_error()}")
         _kernel32.FlushInstructionCache(_kernel32.GetCurrentProcess(), address, nbytes)
+
+    def forbid_access(address: int, nbytes: int) -> None:
+        """Any access to these pages ends the process."""
+        old = ctypes.c_uint32()
+        if not _kernel32.VirtualProtect(address, nbytes, _NO_ACCESS, ctypes.byref(old)):
+            raise OSError(f"the system refused to protect memory: error {ctypes.get_last_error()}")
 
     def advise_huge(address: int, nbytes: int) -> None:
         """Windows wants a privilege for huge pages, so this does nothing there."""
@@ -93,6 +99,11 @@ else:
             _libc.sys_icache_invalidate.argtypes = [_POINTER, _SIZE]
             _libc.sys_icache_invalidate(address, nbytes)
         # Linux on AArch64 cleans the caches itself when a page becomes executable; x86 keeps them coherent.
+
+    def forbid_access(address: int, nbytes: int) -> None:
+        """Any access to these pages ends the process."""
+        if _libc.mprotect(address, round_up(nbytes, PAGE), 0):
+            raise OSError(ctypes.get_errno(), "the system refused to protect memory")
 
     def advise_huge(address: int, nbytes: int) -> None:
         """Asks for huge pages: the first touch of 64 MB then takes 8 ms instead of 27."""

@@ -262,16 +262,16 @@ def test_finalizers_may_release_at_any_moment(memory: HostMemory) -> None:
 def test_fork_while_another_thread_allocates() -> None:
     script = """
 import os, threading
-from glassgrad.runtime.host_memory import allocate, release
-stop = []
+from glassgrad.runtime.host_memory import HostMemory
+memory, stop = HostMemory(), []
 def churn():
-    while not stop: release(allocate(1 << 17))
+    while not stop: memory.release(memory.allocate(1 << 17))
 thread = threading.Thread(target=churn)
 thread.start()
 for _ in range(30):
     child = os.fork()
     if child == 0:
-        for _ in range(10): release(allocate(1 << 17))
+        for _ in range(10): memory.release(memory.allocate(1 << 17))
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
 stop.append(1)

@@ -1,4 +1,4 @@
-"""More of tinygrad.helpers: numbers, words and memory. In, out: plain values. Knows nothing of tensors."""
+"""More of tinygrad.helpers: numbers, words and memory. In, out: plain values. Does not know tensors."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from glassgrad.compat.tinygrad.helpers import ContextVar
 
-# the name of each, and what it is when nobody says anything
+# the name of each, and its default
 _NUMBERS: dict[str, int] = {name: 0 for name in """
     ALL2ALL ALLOW_TF32 AMD_LLVM AMX CAPTURE_PROCESS_REPLAY CHECK_OOB CORRECT_DIVMOD_FOLDING CPU_LVP CUDA_PTX
     DEBUG_RANGEIFY DISABLE_COMPILER_CACHE DISALLOW_BROADCAST DONT_GROUP_REDUCES DONT_REALIZE_EXPAND FUSE_CONV_BW

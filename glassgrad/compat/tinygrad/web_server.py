@@ -36,7 +36,7 @@ class HTTPRequestHandler(BaseHTTPRequestHandler):
         return self.wfile.write(data)
 
     def stream_json(self, source: Iterable[Any]) -> None:
-        """An event for each value, and a last one that says it is done; ends quietly when nobody listens any more."""
+        """An event for each value, and a last one that says it is done; ends quietly when the client is gone."""
         try:
             self._begin(200, Content_Type="text/event-stream", Cache_Control="no-cache")
             for text in itertools.chain(map(json.dumps, source), ["[DONE]"]):

@@ -203,7 +203,7 @@ def manual_seed(seed: int) -> Generator:
 
 
 def seed() -> int:
-    """Start the random numbers at a number that nobody chose, and return it."""
+    """Seed the random numbers from the system, and return the seed."""
     import secrets
     chosen = secrets.randbits(32)
     Tensor.manual_seed(chosen)

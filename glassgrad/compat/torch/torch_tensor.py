@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.tensor.base import Self
 from glassgrad.tensor.tensor import Tensor
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["TorchTensor"]
 
@@ -44,3 +42,20 @@ class TorchTensor(Tensor):
         if isinstance(axis, int):
             axis, dim = None, axis
         return super().min(axis, keepdim, dim=dim, **spelling)
+
+    @property
+    def T(self) -> Self:
+        """All axes in reverse order.
+
+        >>> TorchTensor([[[1, 2, 3]]]).T.shape
+        (3, 1, 1)
+        """
+        return self.permute(*reversed(range(self.ndim)))
+
+    def masked_fill(self, mask: Any, value: Any) -> Self:
+        """This with `value`, in this tensor's dtype, where a mask is true.
+
+        >>> TorchTensor([True, False]).masked_fill(TorchTensor([False, True]), 1).tolist()
+        [True, True]
+        """
+        return super().masked_fill(mask, value).cast(self.dtype)

@@ -1,6 +1,6 @@
 """Compile C with whatever compiler the machine has. In: C text. Out: the bytes of an ELF object.
 
-Knows nothing of graphs, caches or loading. Looks for $CC, clang, gcc, cc and the `ziglang` package, in that
+Does not know graphs, caches or loading. Looks for $CC, clang, gcc, cc and the `ziglang` package, in that
 order. The code is freestanding: it may include only headers that need no library, and calls nothing outside.
 A small kernel takes 20 to 40 ms with gcc, most of it starting processes.
 """

@@ -1,6 +1,6 @@
 """Load a relocatable ELF object. In: object bytes, from LLVM or a C compiler. Out: addresses to call.
 
-Knows nothing of kernels, compilers or files: no linker, no `dlopen`, nothing written to disk. Sections go
+Does not know kernels, compilers or files: no linker, no `dlopen`, nothing written to disk. Sections go
 into one mapping that is writable while relocations are applied and executable afterwards, never both.
 Source of the relocation formulas: the System V psABI for x86-64, and "ELF for the Arm 64-bit Architecture".
 """

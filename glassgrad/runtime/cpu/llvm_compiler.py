@@ -1,6 +1,6 @@
 """Compile LLVM IR. In: IR text that is already vectorized. Out: the bytes of an ELF object.
 
-Knows nothing of graphs, caches or loading. llvmlite is imported on the first compile, because a warm process
+Does not know graphs, caches or loading. llvmlite is imported on the first compile, because a warm process
 that finds its kernels in the disk cache never needs it. Measured on a 2.1 GHz Xeon: importing llvmlite takes
 40 to 190 ms (once), a target machine 0.8 ms (once), parsing and verifying a small kernel 0.1 ms, its code 2 ms
 at level 1 (0.6 ms at level 0; 0.5 ms even for an empty module), a 14 x 32 matmul tile 9 ms. LLVM works outside

@@ -26,6 +26,7 @@ from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.processor import available_cores, host_description
 from glassgrad.runtime.cpu.worker_pool import Command, pool_is_open, worker_pool
 from glassgrad.runtime.disk_cache import default_cache
+from glassgrad.runtime.guarded_memory import GuardedMemory
 from glassgrad.runtime.host_memory import HostMemory
 from glassgrad.runtime.kernel_key import cache_key, cost
 
@@ -49,7 +50,7 @@ class NativeProgram:
     operations: int
     bytes: int
     moves: tuple[str, ...] = ()        # how it was optimized
-    speedup: float = 0.0               # over the recipe, by a search; 0: nobody searched
+    speedup: float = 0.0               # over the recipe, by a search; 0: not searched
 
     def __post_init__(self) -> None:
         self.phases = [(self.image.address(name), tasks) for name, tasks in self.info.phases]
@@ -59,7 +60,7 @@ class NativeDevice(Backend):
     """One device name, one language."""
 
     def __init__(self, name: str, language: str):
-        super().__init__(name, HostMemory())
+        super().__init__(name, GuardedMemory() if settings.GUARD_PAGES else HostMemory())
         self.language, self.renderer = language, RendererFacts(name, language)
 
     @property
@@ -237,7 +238,7 @@ class NativePlan(DevicePlan):
         return partial(pool.run, *pieces[0]) if len(pieces) == 1 else partial(_run_pieces, pool.run, pieces)
 
     def _run_alone(self) -> int:
-        """Every command from here: nobody is needed to help, and a pool that is not open costs a compile to open."""
+        """Run every command in this thread: they are small, and opening a pool costs a compile."""
         scratch = ctypes.create_string_buffer(self.scratch_bytes + ALIGNMENT)
         aligned = -(-ctypes.addressof(scratch) // ALIGNMENT) * ALIGNMENT
         for number, command in enumerate(self._commands[:self._count]):

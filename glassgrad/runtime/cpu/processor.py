@@ -1,6 +1,6 @@
 """What processor this is. In: what the operating system says. Out: a `HostTarget`.
 
-Knows nothing of compilers: a warm process takes its kernels from the disk cache, so it must learn the key and
+Does not know compilers: a warm process takes its kernels from the disk cache, so it must learn the key and
 the vector width without loading LLVM. `CPU_FEATURES` adds and removes features, to try other code paths.
 """
 

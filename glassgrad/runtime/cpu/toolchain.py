@@ -1,8 +1,8 @@
 """Compile kernels. In: a kernel's graph, a target, a language. Out: machine code, now or soon.
 
-LLVM works outside Python's lock, so it compiles one kernel in a thread while Python lowers the next. This room loads
+LLVM works outside Python's lock, so it compiles one kernel in a thread while Python lowers the next. This module loads
 the whole compiler; devices open it only when a kernel is not in the cache. What writes and compiles C is loaded when
-somebody wants C.
+a device compiles C.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Job:
     def run(self) -> None:
         try:
             self._made = self._work()
-        except BaseException as wrong:      # whoever waits for it raises it
+        except BaseException as wrong:      # raised again where the result is waited for
             self._wrong = wrong
         self._finished.set()
 

@@ -62,7 +62,7 @@ class Worker:
     def ask(self, order: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The worker's reply; raises `Lost` when there is none in time."""
         process = self._process if self.alive and self._process is not None else self._start()
-        # in a thread: a process that reads nothing would keep us waiting, and nobody would look at the clock
+        # in a thread: a process that reads nothing would block us beyond the time limit
         threading.Thread(target=_send, args=(process, json.dumps(order) + "\n"), daemon=True).start()
         try:
             line = self._replies.get(timeout=max(seconds, 0.01))
@@ -268,7 +268,7 @@ def _described(param: UOp, high: int) -> dict[str, Any]:
 
 
 def search(kernels: Sequence[UOp], target: Target, language: str, compiler: str) -> None:
-    """Search moves for each of these kernels and keep what is found; shows a bar where somebody is watching."""
+    """Search moves for each of these kernels and keep what is found; shows a progress bar in a terminal."""
     from tqdm import tqdm  # late, because only a search needs it
     worker = Worker()
     try:

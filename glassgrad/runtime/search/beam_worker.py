@@ -1,6 +1,6 @@
 """Measure candidates in a process of its own. In: lines of JSON on standard input. Out: one line of JSON for each.
 
-A candidate of a search may hang, crash or want all memory; here it takes nobody with it. Knows nothing of graphs or
+A candidate of a search may hang, crash or want all memory; here it ends only its own process. Does not know graphs or
 moves: it gets source text, compiles it, runs it on memory that only looks like the user's, and says how long it took
 and a digest of the results. Each candidate runs in turns with the recipe's kernel, so that a machine that slows down
 slows both. `python -m glassgrad.runtime.search.beam_worker` is started by runtime/search/beam.py.

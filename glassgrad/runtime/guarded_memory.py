@@ -1,0 +1,75 @@
+"""Host memory that finds stray accesses (GUARD_PAGES=1). In: sizes in bytes. Out: blocks between forbidden pages.
+
+Each block ends at a page that may not be touched, and starts after one. A kernel that reads or writes beyond a block
+dies at that instruction with a segmentation fault, and `python -X faulthandler` shows the line that started it. A
+released block is not used again: its pages become forbidden too, so that a use after release is found. The oldest
+released blocks are given back to the system once they take more than POOL_MB.
+
+Blocks are rounded up to 64 bytes, the alignment that kernels rely on: an access inside that rounding is not found.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from glassgrad.base.errors import Bug
+from glassgrad.base.settings import settings
+from glassgrad.runtime.host_memory import HostMemory, MemoryBlock
+from glassgrad.runtime.pages import PAGE, forbid_access, map_pages, round_up, unmap_pages
+
+__all__ = ["GuardedMemory"]
+
+_ALIGNMENT = 64
+_MEBIBYTE = 1 << 20
+_MOST_RELEASED = 10_000        # a process may have about 65,000 mappings, and each block is up to three
+
+
+class GuardedMemory(HostMemory):
+    """Memory whose blocks lie between pages that may not be touched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._released: deque[tuple[int, int]] = deque()       # first page and length, the oldest first
+
+    def allocate(self, nbytes: int) -> MemoryBlock:
+        """A block that ends where a forbidden page begins."""
+        if nbytes <= 0:
+            return super().allocate(nbytes)
+        size = round_up(nbytes, _ALIGNMENT)
+        self._check_limit(size)
+        inner = round_up(size, PAGE)
+        start = map_pages(inner + 2 * PAGE)
+        forbid_access(start, PAGE)
+        forbid_access(start + PAGE + inner, PAGE)
+        with self._lock:
+            self._live += size
+            self._peak = max(self._peak, self._live)
+        return MemoryBlock(start + PAGE + inner - size, nbytes, size)
+
+    def release(self, block: MemoryBlock) -> None:
+        """Forbids a block; it is given back to the system much later."""
+        address, size = block.address, block.size
+        if not address:
+            raise Bug("a block of memory was released twice")
+        block.address = 0
+        if not size:
+            return
+        inner = round_up(size, PAGE)
+        start = address + size - inner - PAGE
+        forbid_access(start, inner + 2 * PAGE)
+        with self._lock:
+            self._live -= size
+            self._pooled += inner
+            self._released.append((start, inner + 2 * PAGE))
+        self._trim(settings.POOL_MB * _MEBIBYTE)
+
+    def empty_cache(self) -> None:
+        """Gives all released blocks back to the system."""
+        self._trim(0)
+
+    def _trim(self, limit: int) -> None:
+        with self._lock:
+            while self._released and (self._pooled > limit or len(self._released) > _MOST_RELEASED):
+                start, length = self._released.popleft()
+                self._pooled -= length - 2 * PAGE
+                unmap_pages(start, length)

@@ -1,0 +1,69 @@
+"""`./dev fuzz`: random programs against a reference, until stopped. In: a kind, a first seed. Out: failing programs.
+
+    ./dev fuzz methods                 single methods in corners (empty, NaN, limits of dtypes), against PyTorch
+    ./dev fuzz writes                  views and writes in place, against PyTorch
+    ./dev fuzz programs                longer programs with their gradients, against PyTorch
+    ./dev fuzz graphs                  graphs of nodes on CPU, CLANG and PYTHON, against the NumPy interpreter
+    ./dev fuzz writes --seed 7 --count 1000
+    GUARD_PAGES=1 ./dev fuzz methods   the same, and a kernel that touches foreign memory ends the process at once
+
+A failure prints its seed and the smallest program found; the command goes on, and ends with status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import random
+import sys
+import warnings
+from collections.abc import Callable
+
+import graph_fuzzer
+import method_fuzzer
+import tensor_fuzzer
+import torch
+import write_fuzzer
+
+
+def check_graph(seed: int) -> str:
+    """Nothing when the graphs of this seed are right on every device; else the reproduction."""
+    try:
+        graph_fuzzer.check_seed(seed, ("CPU", "CLANG", "PYTHON"))
+    except AssertionError as wrong:
+        return str(wrong)
+    return ""
+
+
+KINDS: dict[str, Callable[[int], str]] = {"methods": method_fuzzer.check, "writes": write_fuzzer.check,
+                                          "programs": tensor_fuzzer.check, "graphs": check_graph}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev fuzz", description="Random programs against a reference.")
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30), help="the first seed (default: any)")
+    parser.add_argument("--count", type=int, default=None, help="how many programs (default: until Ctrl-C)")
+    options = parser.parse_args()
+    faulthandler.enable()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    failures = done = 0
+    print(f"{options.kind} from seed {options.seed}", flush=True)
+    try:
+        while options.count is None or done < options.count:
+            report = KINDS[options.kind](options.seed + done)
+            done += 1
+            failures += bool(report)
+            if report:
+                print(f"\n{report}\n", flush=True)
+            if done % 500 == 0:
+                print(f"{done} programs, {failures} wrong", flush=True)
+    except KeyboardInterrupt:
+        pass
+    print(f"{done} programs, {failures} wrong")
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
