@@ -1,7 +1,7 @@
 """The one node type, and how expressions are written with it. In: nodes, numbers. Out: `UOp`s.
 
-`x * 2 + y` on nodes is a graph of nodes. The methods here check nothing that shape.py does not, and drop what changes
-nothing; what a node is, and that equal ones are one object, is node.py's.
+`x * 2 + y` on nodes is a graph of nodes; types are promoted and shapes broadcast. The methods here check nothing that
+shape.py does not, and drop what changes nothing; what a node is, and that equal ones are one object, is node.py's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import (Axes, Count, Dimension, Expand, Flip, OnDevice, Pad, Permute, Reshape,
                                                 Shape, Shrink, Unwindow, Window)
-from glassgrad.compiler.graph.dtype import DType, convert, dtypes
+from glassgrad.compiler.graph.dtype import DType, convert, dtypes, promote
 from glassgrad.compiler.graph.node import Node
 from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.ops import Op
@@ -31,35 +31,39 @@ class UOp(Node):
 
     # -- elementwise -----------------------------------------------------------------------------------------
     def _wrap(self, value: Any) -> UOp:
-        return value if isinstance(value, UOp) else const(value, self.dtype)
+        """A plain number in this node's type; a float beside integers stays a float."""
+        if isinstance(value, UOp):
+            return value
+        return const(value, self.dtype if type(value) is not float or self.dtype.kind == "f" else None)
 
     def alu(self, op: Op, *others: UOp) -> UOp:
         return UOp(op, dtypes.bool if op.compares else self.dtype, (self, *others))
 
-    def __add__(self, y: Any) -> UOp: return self.alu(o.ADD, self._wrap(y))
-    def __radd__(self, y: Any) -> UOp: return self._wrap(y).alu(o.ADD, self)
-    def __sub__(self, y: Any) -> UOp: return self.alu(o.SUB, self._wrap(y))
-    def __rsub__(self, y: Any) -> UOp: return self._wrap(y).alu(o.SUB, self)
-    def __mul__(self, y: Any) -> UOp: return self.alu(o.MUL, self._wrap(y))
-    def __rmul__(self, y: Any) -> UOp: return self._wrap(y).alu(o.MUL, self)
-    def __truediv__(self, y: Any) -> UOp: return self.alu(o.DIV, self._wrap(y))
-    def __rtruediv__(self, y: Any) -> UOp: return self._wrap(y).alu(o.DIV, self)
-    def __floordiv__(self, y: Any) -> UOp: return self.alu(o.IDIV, self._wrap(y))
-    def __mod__(self, y: Any) -> UOp: return self.alu(o.MOD, self._wrap(y))
-    def __and__(self, y: Any) -> UOp: return self.alu(o.AND, self._wrap(y))
-    def __or__(self, y: Any) -> UOp: return self.alu(o.OR, self._wrap(y))
-    def __xor__(self, y: Any) -> UOp: return self.alu(o.XOR, self._wrap(y))
-    def __lshift__(self, y: Any) -> UOp: return self.alu(o.SHL, self._wrap(y))
-    def __rshift__(self, y: Any) -> UOp: return self.alu(o.SHR, self._wrap(y))
-    def __lt__(self, y: Any) -> UOp: return self.alu(o.CMPLT, self._wrap(y))
-    def __gt__(self, y: Any) -> UOp: return self._wrap(y).alu(o.CMPLT, self)
+    def __add__(self, y: Any) -> UOp: return _binary(o.ADD, self, self._wrap(y))
+    def __radd__(self, y: Any) -> UOp: return _binary(o.ADD, self._wrap(y), self)
+    def __sub__(self, y: Any) -> UOp: return _binary(o.SUB, self, self._wrap(y))
+    def __rsub__(self, y: Any) -> UOp: return _binary(o.SUB, self._wrap(y), self)
+    def __mul__(self, y: Any) -> UOp: return _binary(o.MUL, self, self._wrap(y))
+    def __rmul__(self, y: Any) -> UOp: return _binary(o.MUL, self._wrap(y), self)
+    def __truediv__(self, y: Any) -> UOp: return _binary(o.DIV, self, self._wrap(y))
+    def __rtruediv__(self, y: Any) -> UOp: return _binary(o.DIV, self._wrap(y), self)
+    def __floordiv__(self, y: Any) -> UOp: return _binary(o.IDIV, self, self._wrap(y))
+    def __mod__(self, y: Any) -> UOp: return _binary(o.MOD, self, self._wrap(y))
+    def __and__(self, y: Any) -> UOp: return _binary(o.AND, self, self._wrap(y))
+    def __or__(self, y: Any) -> UOp: return _binary(o.OR, self, self._wrap(y))
+    def __xor__(self, y: Any) -> UOp: return _binary(o.XOR, self, self._wrap(y))
+    def __lshift__(self, y: Any) -> UOp: return _binary(o.SHL, self, self._wrap(y))
+    def __rshift__(self, y: Any) -> UOp: return _binary(o.SHR, self, self._wrap(y))
+    def __lt__(self, y: Any) -> UOp: return _binary(o.CMPLT, self, self._wrap(y))
+    def __gt__(self, y: Any) -> UOp: return _binary(o.CMPLT, self._wrap(y), self)
     def __neg__(self) -> UOp: return self.alu(o.NEG)
     def __invert__(self) -> UOp: return self.alu(o.NOT)
-    def eq(self, y: Any) -> UOp: return self.alu(o.CMPEQ, self._wrap(y))
-    def ne(self, y: Any) -> UOp: return self.alu(o.CMPNE, self._wrap(y))
+    def eq(self, y: Any) -> UOp: return _binary(o.CMPEQ, self, self._wrap(y))
+    def ne(self, y: Any) -> UOp: return _binary(o.CMPNE, self, self._wrap(y))
     def ge(self, y: Any) -> UOp: return (self > y) | self.eq(y)   # not "not <": NaN is neither
-    def maximum(self, y: Any) -> UOp: return self.alu(o.MAX, self._wrap(y))
-    def minimum(self, y: Any) -> UOp: return self.alu(o.MIN, self._wrap(y))
+    def le(self, y: Any) -> UOp: return (self < y) | self.eq(y)
+    def maximum(self, y: Any) -> UOp: return _binary(o.MAX, self, self._wrap(y))
+    def minimum(self, y: Any) -> UOp: return _binary(o.MIN, self, self._wrap(y))
     def mulacc(self, y: Any, z: Any) -> UOp: return self.alu(o.MULACC, self._wrap(y), self._wrap(z))
     def logical_not(self) -> UOp: return self.alu(o.NOT)
     def abs(self) -> UOp: return self.alu(o.ABS)
@@ -74,7 +78,8 @@ class UOp(Node):
         """`yes` where this (bool) holds, else `no`; plain numbers take the other side's type."""
         if not isinstance(yes, UOp):
             yes = no._wrap(yes)
-        return UOp(o.WHERE, yes.dtype, (self, yes, yes._wrap(no)))
+        yes, no = promoted(yes, yes._wrap(no))
+        return UOp(o.WHERE, yes.dtype, broadcast_together(self, yes, no))
 
     def cast(self, dtype: DType) -> UOp:
         if dtype is self.dtype:
@@ -193,6 +198,36 @@ class UOp(Node):
             raise InputError("this node has no memory yet", given=f"{self.op.name} of shape {self.shape}",
                              expected="a computed tensor", fix="call realize() on the tensor first")
         return memory
+
+
+def _binary(op: Op, x: UOp, y: UOp) -> UOp:
+    """One op of two nodes; types that differ are promoted, shapes broadcast."""
+    if x.dtype is not y.dtype:
+        x, y = promoted(x, y)
+    if x.shape != y.shape and x.shape and y.shape:
+        x, y = broadcast_together(x, y)
+    return UOp(op, dtypes.bool if op.compares else x.dtype, (x, y))
+
+
+def promoted(x: UOp, y: UOp) -> tuple[UOp, UOp]:
+    """Two nodes in the narrowest type that holds both."""
+    dtype = promote(x.dtype, y.dtype)
+    return x.cast(dtype), y.cast(dtype)
+
+
+def broadcast_together(*nodes: UOp) -> tuple[UOp, ...]:
+    """Nodes at one shape: align right, repeat axes of size 1. A node of shape () stays: it mixes with any shape.
+
+    >>> [x.shape for x in broadcast_together(full((2, 1), 0), full((3,), 0), const(0))]
+    [(2, 3), (2, 3), ()]
+    """
+    shapes = {node.shape for node in nodes if node.shape}
+    if len(shapes) < 2:
+        return nodes
+    rank = max(map(len, shapes))
+    rows = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    shape = tuple([next((n for n in sizes if n != 1), 1) for sizes in zip(*rows)])
+    return tuple([node.broadcast(shape) if node.shape else node for node in nodes])
 
 
 known_values: NodeTable[UOp] = NodeTable()      # values of nodes that were computed; engine/registry.py keeps it
