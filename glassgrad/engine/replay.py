@@ -23,11 +23,11 @@ from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.compiler.schedule.partial_updates import rewrites
 from glassgrad.engine.capture import RunCheck, Trace
 from glassgrad.engine.counters import GlobalCounters
-from glassgrad.engine.device_copies import CopyPlan
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.profile import Profile, profiling
 from glassgrad.engine.report import report_kernel, report_run, show_source
 from glassgrad.engine.schedule_key import scalar_bytes
+from glassgrad.engine.user_calls import HOST_PLANS
 from glassgrad.runtime.devices import Device
 
 _Use = tuple[str, Any, tuple[int, ...], Item]      # a launch: its device, program, slots and kernel
@@ -183,10 +183,10 @@ class Replay:
         while at < len(uses):
             device, program, _, item = uses[at]
             stop = at + 1
-            if item.ast.op is not o.COPY:
-                while stop < len(uses) and uses[stop][0] == device and uses[stop][3].ast.op is not o.COPY:
+            if item.ast.op not in HOST_PLANS:
+                while stop < len(uses) and uses[stop][0] == device and uses[stop][3].ast.op not in HOST_PLANS:
                     stop += 1
-            make = CopyPlan if item.ast.op is o.COPY else Device[device].plan
+            make = HOST_PLANS.get(item.ast.op, Device[device].plan)
             plan = make([u[1] for u in uses[at:stop]], [u[2] for u in uses[at:stop]])
             plan.bind(self._addresses)
             self._plans.append((device, plan, range(at, stop)))

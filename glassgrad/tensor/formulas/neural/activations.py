@@ -10,8 +10,7 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.broadcast import Axis
 from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import (absolute, as_float, binary, divide, in_accumulator, maximum, mul,
-                                                  power)
+from glassgrad.tensor.formulas.arithmetic import absolute, as_float, binary, divide, in_accumulator, maximum, mul, power
 from glassgrad.tensor.formulas.movement import pad_constant
 from glassgrad.tensor.formulas.reductions import largest, mean, mean_square, norm, total
 
