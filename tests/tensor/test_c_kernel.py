@@ -102,7 +102,8 @@ def test_a_missing_gradient_is_an_error():
     assert said(lambda: (square(x) + x).sum().backward()) == """the kernel sq has no gradient
   given:    a gradient that has to pass through sq
   expected: a kernel with a backward
-  fix:      give it one: c_kernel(source, "sq", backward=lambda g, y, x: ...); or cut the gradient off: sq(x.detach())"""
+  fix:      give it one: c_kernel(source, "sq", backward=lambda g, y, x: ...); or cut the gradient off: """ \
+        "sq(x.detach())"
     with pytest.raises(GradientError):
         square(x).sum().gradient(x)
     (square(x.detach()) * x).sum().backward()
