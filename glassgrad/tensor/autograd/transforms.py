@@ -279,7 +279,7 @@ class _Batch:
 
     def _watch(self, wish: Any, index: UOp, limit: int, user: UOp | None = None) -> None:
         """Look at an index for all examples, as it was to be looked at for one."""
-        picks = [pick._replace(places=self.mapped(pick.places)) for pick in wish.picks]
+        picks = [pick._replace(index=self.mapped(pick.index)) for pick in wish.picks]
         index_check.watch(index, picks, wish.shape, limit, wish.ignored)
         if user is not None:
             index_check.watch_for(user, index, limit)
