@@ -36,7 +36,7 @@ __all__ = ["watch", "watch_classes", "watch_for", "watched_by", "outside", "near
 
 class Pick(NamedTuple):
     """One index as the user wrote it, on an axis of a tensor."""
-    index: UOp
+    indices: UOp
     size: int
     axis: int
     from_end: bool = True          # whether -1 is the last element
@@ -58,7 +58,7 @@ class Watched(NamedTuple):
 class Check(NamedTuple):
     """A check to be computed along with a result."""
     node: UOp                      # the GATHER or SCATTER, or what compares classes
-    index: UOp                     # as kernels see it
+    indices: UOp                   # as kernels see it
     watched: Watched
     first_bad: UOp                 # (1,), int32: the first position that is out of range, or how many there are
 
@@ -90,11 +90,11 @@ def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...], limit: Any
     if _trusting or not settings.CHECK_INDEX:
         return
     watched, repeated = Watched(tuple(picks), shape, limit, ignored), recording() is not None
-    known_good = _in_range.get(picks[0].index)       # by the user's own index, which may come again
+    known_good = _in_range.get(picks[0].indices)       # by the user's own index, which may come again
     if not repeated and known_good is not None and _identity(watched) in known_good:
         return
     for pick in picks:
-        known = limits(pick.index, stored=not repeated)
+        known = limits(pick.indices, stored=not repeated)
         if known is None or known[0] < pick.least or known[1] >= pick.size:
             _watched.setdefault(linear, {})[limit] = watched
             return
@@ -128,7 +128,7 @@ def watched_by(node: UOp) -> tuple[UOp, Watched] | None:
 def _broadcast_picks(picks: Sequence[Pick], index: UOp) -> tuple[Pick, ...]:
     """The user's indices with an element for each of the index that kernels see; those that have as many keep their
     shape, for messages."""
-    return tuple(pick if pick.index.size == index.size else pick._replace(index=pick.index.broadcast(index.shape))
+    return tuple(pick if pick.indices.size == index.size else pick._replace(indices=pick.indices.broadcast(index.shape))
                  for pick in picks)
 
 
@@ -141,7 +141,8 @@ def _index_of(node: UOp) -> tuple[UOp | None, Any]:
 
 def _identity(watched: Watched) -> Any:
     """What is checked of an index, without holding its nodes; of memory, at the present version of its contents."""
-    return tuple((weakref.ref(pick.index), version_of(pick.index), *pick[1:]) for pick in watched.picks), *watched[1:]
+    picks = tuple((weakref.ref(pick.indices), version_of(pick.indices), *pick[1:]) for pick in watched.picks)
+    return picks, *watched[1:]
 
 
 def outside(index: UOp, size: Any) -> UOp:
@@ -187,10 +188,10 @@ def verify(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[UOp]
         flag.verify(read)
         if trace is not None:
             trace.flags.append(flag)
-        if registry.reads_foreign(check.index):
+        if registry.reads_foreign(check.indices):
             continue                            # others write to that memory: it is checked again
-        _watched.get(check.index, {}).pop(check.watched.limit, None)        # values do not change: once is enough
-        first = check.watched.picks[0].index
+        _watched.get(check.indices, {}).pop(check.watched.limit, None)        # values do not change: once is enough
+        first = check.watched.picks[0].indices
         known = _in_range.get(first)
         if known is None:
             known = set()
@@ -203,8 +204,8 @@ class Flag:
     __slots__ = ("picks", "shape", "size", "line", "buffer", "_number")
 
     def __init__(self, check: Check, result: UOp):
-        self.picks = _broadcast_picks(check.watched.picks, check.index)
-        self.shape, self.size, self.line = check.watched.shape, check.index.size, check.node.place
+        self.picks = _broadcast_picks(check.watched.picks, check.indices)
+        self.shape, self.size, self.line = check.watched.shape, check.indices.size, check.node.place
         self.buffer = result.base.arg
         shared = Device[self.buffer.device].memory.on_host
         self._number = ctypes.c_int32.from_address(self.buffer.address) if shared else None
@@ -212,7 +213,7 @@ class Flag:
     def over(self, change: Callable[[UOp], UOp]) -> Flag:
         """The same number, about indices over other buffers."""
         made = copy(self)
-        made.picks = tuple(pick._replace(index=change(pick.index)) for pick in self.picks)
+        made.picks = tuple(pick._replace(indices=change(pick.indices)) for pick in self.picks)
         return made
 
     def verify(self, read: Callable[[UOp], Any]) -> None:
@@ -224,7 +225,7 @@ class Flag:
 
     def _error(self, position: int, read: Callable[[UOp], Any]) -> IndexRangeError:
         for pick in self.picks:
-            values = read(pick.index)
+            values = read(pick.indices)
             value = int(values.reshape(-1)[position])
             if not pick.least <= value < pick.size:
                 at, where = _coordinates(position, values.shape), str(line_of(self.line) or "")

@@ -1,4 +1,4 @@
-"""What stands in the middle of a sorted axis, and where a value belongs: median, quantile, search. In, out: UOps.
+"""Statistics of sorted axes: median, quantile, search. In, out: UOps.
 
 NaN counts as greater than every number. Does not know tensors.
 """
@@ -33,7 +33,7 @@ def median(x: UOp, axis: int, skip_nan: bool) -> tuple[UOp, UOp]:
 
 
 def quantile(x: UOp, shares: UOp, axis: int | None, keepdim: bool, interpolation: str, skip_nan: bool) -> UOp:
-    """The values below which shares of an axis lie; a new first axis for several shares."""
+    """The values below which shares of an axis are; a new first axis for several shares."""
     rank = len(x.shape)
     whole = axis is None
     x, axis = (flatten(x), 0) if axis is None else (x, axis)

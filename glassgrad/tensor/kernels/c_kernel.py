@@ -130,14 +130,15 @@ def without_gradient(value: UOp, name: str, tensors: Sequence[TensorBase]) -> UO
     return own_gradient(value, inputs, _NoGradient(name)) if inputs and value.dtype.kind == "f" else value
 
 
-def _function(source: str, name: str, place: str, numbers: tuple[bool, ...]) -> Callable[..., Any]:
+def _function(source: str, name: str, device_name: str, numbers: tuple[bool, ...]) -> Callable[..., Any]:
     """The compiled source, to be called with ctypes values: the result, the arguments, the number of elements."""
-    device = Device[place]
+    device = Device[device_name]
     if device.memory.on_host:
         return load(source, name)
     if not isinstance(device, GpuDevice) or device.dialect.by_handle:
-        raise DeviceError("a kernel of your own runs on the processor or with CUDA", given=f"a tensor on {place}",
-                          expected="a device whose memory has addresses", fix='move it: x.to("CPU")')
+        raise DeviceError("a kernel of your own runs on the processor or with CUDA",
+                          given=f"a tensor on {device_name}", expected="a device whose memory has addresses",
+                          fix='move it: x.to("CPU")')
     return _gpu_function(device, source, name, (False, *numbers, True))
 
 

@@ -121,4 +121,4 @@ def number_for(name: str, parameter: Parameter | None, value: Any) -> Any:
             given=f"{value!r} for `{parameter.text if parameter else ''}`", expected="an int",
             fix="pass int(value), or declare the parameter as double",
         )
-    return _NUMBERS[declared](value)
+    return _NUMBERS[declared](value)  # type: ignore[arg-type]

@@ -125,10 +125,10 @@ def _merged(*several: tuple[Any, ...]) -> tuple[Any, ...]:
 class Element(Value):
     """One element of a memory: a value that can be written."""
 
-    def __init__(self, memory: Memory, place: Value):
-        super().__init__(f"{memory.name}[{place.text}]", memory.dtype, _merged(memory.steps, place.steps),
-                         memory.loops | place.loops)
-        self.memory, self.place = memory, place
+    def __init__(self, memory: Memory, position: Value):
+        super().__init__(f"{memory.name}[{position.text}]", memory.dtype, _merged(memory.steps, position.steps),
+                         memory.loops | position.loops)
+        self.memory, self.position = memory, position
 
     def store(self, value: Any) -> Program:
         """Write; the program so far, and this."""
@@ -142,9 +142,9 @@ class Element(Value):
     def _written(self, value: Any, ended: Sequence[Loop]) -> tuple[Any, ...]:
         found = self._of(value)
         before = self.memory.steps
-        inside = tuple(s for s in _merged(found.steps, self.place.steps) if all(s is not b for b in before))
+        inside = tuple(s for s in _merged(found.steps, self.position.steps) if all(s is not b for b in before))
         store = StoreStatement(self.memory.name, f"{self.text} = {found.cast(self.dtype).text};",
-                               found.loops | self.place.loops)
+                               found.loops | self.position.loops)
         return (*before, *_closed((*inside, store), ended))
 
 
@@ -239,13 +239,13 @@ class Memory(Program):
         if len(indices) > self.ndim:
             raise InputError("too many indices", given=f"{len(indices)} for shape {self.shape}",
                              expected=f"at most {self.ndim}", fix="check the placeholder's shape")
-        place: Any = self.offset if self.offset is not None else Value("0", dtypes.int64)
+        position: Any = self.offset if self.offset is not None else Value("0", dtypes.int64)
         for axis, i in enumerate(indices):
-            place = (i if isinstance(i, Value) else Value(str(int(i)), dtypes.int64)) * math.prod(
-                self.shape[axis + 1:]) + place
+            position = (i if isinstance(i, Value) else Value(str(int(i)), dtypes.int64)) * math.prod(
+                self.shape[axis + 1:]) + position
         if len(indices) == self.ndim:
-            return Element(self, place)
-        return Memory(self.name, self.shape[len(indices):], self.dtype, self.steps, place, self.loops)
+            return Element(self, position)
+        return Memory(self.name, self.shape[len(indices):], self.dtype, self.steps, position, self.loops)
 
 
 def loop(count: int, *_: Any, **__: Any) -> Loop:

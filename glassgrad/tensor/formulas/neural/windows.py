@@ -17,7 +17,7 @@ __all__ = ["FirstTakesAll", "Windows"]
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of a size over the last axes; along each, `stride` lies between windows and `dilation` between taps."""
+    """Windows of a size over the last axes; along each, `stride` is between windows and `dilation` between taps."""
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
