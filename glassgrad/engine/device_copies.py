@@ -6,26 +6,11 @@ A copy is a program of no arithmetic, and its plan launches it by way of the hos
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.render.launch import LaunchInfo
-from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.runtime.backend import DevicePlan
 from glassgrad.runtime.devices import Device
-
-
-def one_device_each(items: Sequence[Item]) -> Iterator[range]:
-    """The longest runs of neighbours that one plan can launch: kernels of one device, or a single copy."""
-    at = 0
-    while at < len(items):
-        stop = at + 1
-        while items[at].ast.op is not o.COPY and stop < len(items) and items[stop].ast.op is not o.COPY \
-                and items[stop].device == items[at].device:
-            stop += 1
-        yield range(at, stop)
-        at = stop
 
 
 @dataclass(eq=False)

@@ -18,12 +18,13 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.counters import GlobalCounters
-from glassgrad.engine.device_copies import Copy, CopyPlan, one_device_each
+from glassgrad.engine.device_copies import Copy
 from glassgrad.engine.memory_plan import Life, MemoryUse, place
 from glassgrad.engine.profile import profiling
 from glassgrad.engine.registry import registry
 from glassgrad.engine.report import check_kernel, report_run, run_reported
 from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
+from glassgrad.engine.user_calls import HOST_PLANS, CallProgram, one_device_each
 from glassgrad.runtime.devices import Device
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class Ready:
                 segment.run(state)
                 continue
             for i, item in enumerate(segment.items):
-                before = segment.snapshot(i, addresses) if check and item.ast.op is not o.COPY else None
+                before = segment.snapshot(i, addresses) if check and item.ast.op not in HOST_PLANS else None
                 run_reported(segment.plan, i, number, item, segment.programs[i], debug, profile)
                 if before is not None:
                     check_kernel(item, before, segment.results(i, addresses))
@@ -150,7 +151,7 @@ class Ready:
 
 
 class Segment:
-    """Kernels on one device that run without a break, or one copy between devices."""
+    """Kernels on one device that run without a break; or one copy between devices, or one call of a user's function."""
 
     def __init__(self, items: Sequence[Item], slots: int, planned: Schedule):
         self.items, self.device, self.first_shared = list(items), items[0].device or "", slots
@@ -158,10 +159,12 @@ class Segment:
         self._state: State | None = None           # the settings that `_run` is for
         self.programs: Sequence[Any]
         self.plan: DevicePlan
-        if items[0].ast.op is o.COPY:
+        op = items[0].ast.op
+        if op in HOST_PLANS:
             source = planned.slots[items[0].slots[-1]]
-            self.programs = [Copy(source.device or "", self.device, source.nbytes)]
-            self.plan = CopyPlan(self.programs, [items[0].slots])
+            self.programs = [Copy(source.device or "", self.device, source.nbytes) if op is o.COPY else
+                             CallProgram(items[0].ast.arg, sum(planned.slots[slot].nbytes for slot in items[0].slots))]
+            self.plan = HOST_PLANS[op](self.programs, [items[0].slots])
             return
         opened = Device[self.device]
         self.programs = opened.programs([item.ast for item in items])

@@ -19,11 +19,12 @@ from typing import Any
 from glassgrad.base.fork import held_at_fork
 from glassgrad.base.settings import kernel_mode
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.arguments import Shape
+from glassgrad.compiler.graph.arguments import Param, Shape
+from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import make_schedule
-from glassgrad.compiler.schedule.kernels import Item, Schedule
+from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.engine.capture import Record, recording
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.executable import Ready
@@ -31,6 +32,7 @@ from glassgrad.engine.in_place import free_sources, piece_of
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.registry import registry
 from glassgrad.engine.schedule_key import NormalizedGraph, normalise, scalar_bytes, with_params
+from glassgrad.engine.user_calls import UserCall
 from glassgrad.runtime.devices import Device
 
 _VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.FLIP, o.DETACH)
@@ -122,6 +124,28 @@ def is_result(node: UOp) -> bool:
     return node.op is o.SHRINK and node.symbolic and node.src[0].op is o.BUFFER and all(
         bound == (0, n) for bound, n in zip(node.arg.bounds, node.shape)) and \
         node.src[0].shape == tuple(map(most, node.shape))
+
+
+def run_call(call: UserCall, results: Sequence[tuple[Shape, DType]], inputs: Sequence[UOp], device: str) -> list[UOp]:
+    """Launch a user's function on buffers, with new buffers for its results; a trace records it as a schedule."""
+    sizes = [*[(n.shape, n.dtype) for n in inputs], *results]
+    slots = [Slot(shape, dtype, device) for shape, dtype in sizes]
+    made = range(len(inputs), len(slots))
+    order = (*made, *range(len(inputs)))                    # results first
+    params = tuple(UOp(o.PARAM, slots[slot].dtype, (), Param(i, slots[slot].shape, False, device))
+                   for i, slot in enumerate(order))
+    dtype, node = results[0][1], UOp(o.CALL, results[0][1], tuple(inputs), call)
+    item = Item(UOp(o.CALL, dtype, params, call), order, len(results), device, ("a kernel of the user's own",),
+                (node.line,) if node.line is not None else ())
+    ready = Ready(Schedule([item], slots, len(inputs), sinks=list(made)), (), len(inputs))
+    key = (*[(o.BUFFER, *size) for size in sizes[:len(inputs)]], (o.CALL, call, *results))
+    normal = NormalizedGraph(key, [*inputs, node], [node] * len(results), list(inputs),
+                             [n.arg.address for n in inputs], [], [], [])
+    found = ready.run(normal)
+    trace = recording()
+    if trace is not None:
+        trace.records.append(Record(ready, normal, found))
+    return found
 
 
 # -- finding a schedule again --------------------------------------------------------------------------------

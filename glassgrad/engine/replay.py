@@ -23,11 +23,11 @@ from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.compiler.schedule.partial_updates import rewrites
 from glassgrad.engine.capture import RunCheck, Trace
 from glassgrad.engine.counters import GlobalCounters
-from glassgrad.engine.device_copies import CopyPlan, one_device_each
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.profile import Profile, profiling
 from glassgrad.engine.report import report_run, run_reported
 from glassgrad.engine.schedule_key import scalar_bytes
+from glassgrad.engine.user_calls import HOST_PLANS, one_device_each
 from glassgrad.runtime.devices import Device
 
 _Use = tuple[str, Any, tuple[int, ...], Item]      # a launch: its device, program, slots and kernel
@@ -183,7 +183,7 @@ class Replay:
         self.programs = [u[1] for u in uses]
         for span in one_device_each(self.items):
             device, _, _, item = uses[span[0]]
-            make = CopyPlan if item.ast.op is o.COPY else Device[device].plan
+            make = HOST_PLANS.get(item.ast.op, Device[device].plan)
             plan = make([uses[i][1] for i in span], [uses[i][2] for i in span])
             plan.bind(self._addresses)
             self._plans.append((device, plan, span))

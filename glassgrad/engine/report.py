@@ -44,7 +44,7 @@ def _how(program: Any) -> str:
 
 def show_source(item: Item) -> None:
     """DEBUG=3: the kernel's source, readable."""
-    if item.ast.op is not o.COPY:
+    if item.ast.op not in (o.COPY, o.CALL):
         print(Device[item.device or ""].source(item.ast))
 
 

@@ -157,6 +157,7 @@ class RendererFacts:
 class Backend:
     """A device, opened. `programs` compiles each distinct kernel once for each set of settings."""
     renderer: Any = None
+    has_float64 = True                 # whether kernels can compute with float64
 
     def __init__(self, name: str, memory: Any):
         self.name, self.memory = name, memory

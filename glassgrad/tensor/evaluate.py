@@ -1,4 +1,4 @@
-"""The one door from tensors to the engine. In: nodes. Out: nodes whose values are in memory, and their bytes.
+"""The one way from tensors to the engine. In: nodes. Out: nodes whose values are in memory, and their bytes.
 
 Reading a tensor does not change it: the node keeps its history, so `loss.item()` before `loss.backward()` is as good as
 after; and it remembers its value, so reading twice computes once. `realize` is the cut: it drops the history.
@@ -33,7 +33,7 @@ __all__ = ["canonical_device", "default_device", "copied", "store", "share", "sh
            "computed_array", "number_in", "few_numbers"]
 
 
-# -- places --------------------------------------------------------------------------------------------------
+# -- devices -------------------------------------------------------------------------------------------------
 def canonical_device(name: str | None) -> str | None:
     """A device's proper name; None stays None."""
     return None if name is None else Device.canonicalize(name)
@@ -94,7 +94,7 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
 
 @dataclass(frozen=True)
 class Purpose:
-    """What the kernels of a plan are for: nodes, computed on a device. It knows no kernels: a circle would keep the
+    """What the kernels of a plan are for: nodes, computed on a device. It holds no kernels: a circle would keep the
     nodes alive, and all that they remember, until the next collection of garbage."""
     nodes: tuple[UOp, ...]
     device: str
@@ -106,7 +106,7 @@ class Purpose:
 
 
 class Planned(list["Step"]):
-    """The kernels that computing some nodes would run, in order; a list that knows whose they are."""
+    """The kernels that computing some nodes would run, in order; a list with the nodes they are for."""
 
     def __init__(self, items: Sequence[Item], purpose: Purpose):
         super().__init__(Step(**vars(item), purpose=purpose) for item in items)
@@ -133,7 +133,7 @@ class Step(Item):
         return tuple(node.arg for root in self.purpose.nodes for node in root.toposort() if node.op is o.BUFFER)
 
     def run(self, *_options: Any, **_more: Any) -> None:
-        """Run the plan. Its kernels are launched by one call, so the first of them that is asked to run brings all, and
+        """Run the plan. Its kernels are launched by one call, so the first of them that is told to run brings all, and
         the others find it done. (tinygrad's options, `wait` and the like, change nothing.)"""
         self.purpose.fulfil()
 
@@ -183,7 +183,7 @@ def value_of(node: UOp, device: str) -> UOp:
         value = value.src[0]
     if value.op is not o.BUFFER and not (value.op is o.SHRINK and value.src[0].op is o.BUFFER):
         raise Bug(f"the engine answered {value} where a buffer was due")
-    if base.op is not o.CONST:       # a constant is everybody's, and better computed with than read
+    if base.op is not o.CONST:       # a constant is shared, and better computed with than read
         _remember(base, value)
     return value
 
@@ -238,10 +238,10 @@ def bytes_of(node: UOp, device: str) -> memoryview:
     refuse_reading(f"the values of a tensor of shape {node.shape}")
     value = value_of(node, device)
     buffer: Buffer = value.base.arg
-    if value.op is o.SHRINK:                  # memory has room for the longest lengths
+    if value.op is o.SHRINK:                  # memory is as large as the longest lengths
         import numpy
-        room = numpy.frombuffer(buffer.copy_out(), node.dtype.format).reshape(buffer.shape)
-        return memoryview(room[tuple(slice(n) for n in sizes_now(value.shape))].tobytes())
+        whole = numpy.frombuffer(buffer.copy_out(), node.dtype.format).reshape(buffer.shape)
+        return memoryview(whole[tuple(slice(n) for n in sizes_now(value.shape))].tobytes())
     if buffer.nbytes and Device[buffer.device].memory.on_host:
         return buffer.view()
     return memoryview(buffer.copy_out())
@@ -267,7 +267,7 @@ def computed_array(node: UOp, device: str) -> Any:
 
 
 def few_numbers(node: UOp) -> list[int]:
-    """Integers that lie in host memory already, if they are few; else none."""
+    """Integers that are in host memory already, if they are few; else none."""
     if node.op is not o.BUFFER or not 0 < node.size <= 1024:
         return []
     buffer: Buffer = node.arg

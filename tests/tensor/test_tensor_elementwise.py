@@ -171,6 +171,36 @@ def test_power_by_a_tensor():
     check(lambda x: x ** 3, (5,), dtype="int32")
 
 
+def in_ulp(found, exact):
+    """How many float32 steps lie between a value and the exact one, where that is a normal number."""
+    nearest = exact.astype(np.float32)
+    normal = np.isfinite(nearest) & (np.abs(nearest) >= 2.0 ** -126)
+    error = np.abs(found[normal].astype(np.float64) - exact[normal])
+    return (error / np.spacing(np.abs(nearest[normal]))).max()
+
+
+def test_a_power_is_the_nearest_number(rng):
+    many = 20_000
+    x, y = np.exp2(rng.uniform(-60, 60, many)).astype("float32"), rng.uniform(-9, 9, many).astype("float32")
+    near_one = 1 + rng.uniform(-1e-3, 1e-3, many).astype("float32")
+    steep = rng.uniform(-8e4, 8e4, many).astype("float32")
+    with np.errstate(over="ignore", under="ignore"):
+        for base, exponent in ((x, y), (near_one, steep), (x * np.float32(2.0 ** -90), y)):
+            exact = np.power(base.astype("float64"), exponent.astype("float64"))
+            assert in_ulp((Tensor(base) ** Tensor(exponent)).numpy(), exact) < 0.51
+        assert in_ulp((Tensor(x) ** 2.75).numpy(), np.power(x.astype("float64"), 2.75)) < 0.51
+        assert in_ulp((2.75 ** Tensor(y)).numpy(), np.power(2.75, y.astype("float64"))) < 0.51
+
+
+def test_a_power_that_is_a_float32_number_is_exact():
+    base, exponent = (g.astype("float32") for g in np.meshgrid(np.arange(1, 400) / 4, np.arange(-8, 17) / 2))
+    exact = np.power(base.astype("float64"), exponent.astype("float64"))
+    representable = exact == exact.astype("float32")
+    assert representable.sum() > 1500
+    np.testing.assert_array_equal((Tensor(base) ** Tensor(exponent)).numpy()[representable], exact[representable])
+    assert (Tensor([2.5]) ** Tensor([2.0])).item() == 6.25 and (Tensor([3.0]) ** Tensor([3.0])).item() == 27.0
+
+
 # -- types ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("a", ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
                                "float64"])

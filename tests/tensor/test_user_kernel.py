@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glassgrad import DTypeError, InputError, Tensor, TinyJit, dtypes
+from glassgrad import DTypeError, GradientError, InputError, Tensor, TinyJit, dtypes
 from glassgrad.base.errors import GlassgradError
 from glassgrad.compat.tinygrad.kernel_nodes import AddrSpace, AxisType, KernelInfo, UOp
 from glassgrad.runtime.cpu.c_compiler import find_compiler
@@ -105,8 +105,18 @@ def test_mistakes_are_named():
     with pytest.raises(DTypeError, match="no word"):
         x.half().custom_kernel(fxn=lambda m: m[i].store(1.0).end(i).sink())
 
+
+def test_a_described_kernel_under_the_jit():
+    i = loop(1)
+
     @TinyJit
-    def inside(x): return x.custom_kernel(fxn=lambda m: m[i].store(1.0).end(i).sink())[0].realize()
-    with pytest.raises(GlassgradError, match="kernel of your own"):
-        for _ in range(3):
-            inside(Tensor([1.0, 2.0]).realize())
+    def step(x): return (x.custom_kernel(fxn=lambda m: m[i].store(m[i] * 3).end(i).sink())[0] + 1).realize()
+    for k in range(5):
+        assert step(Tensor([float(k), 2.0]).realize()).tolist() == [3.0 * k + 1, 3.0]
+
+
+def test_a_described_kernel_without_a_gradient_says_so():
+    i, x = loop(2), Tensor([1.0, 2.0])
+    found = x.custom_kernel(fxn=lambda m: m[i].store(m[i] * 3).end(i).sink())[0]
+    with pytest.raises(GradientError, match="the kernel kernel has no gradient"):
+        (found + x).sum().backward()

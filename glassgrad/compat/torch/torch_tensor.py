@@ -6,6 +6,7 @@ from typing import Any
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.base import Self
+from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["TorchTensor"]
@@ -52,10 +53,10 @@ class TorchTensor(Tensor):
         """
         return self.permute(*reversed(range(self.ndim)))
 
-    def masked_fill(self, mask: Any, value: Any) -> Self:
+    def masked_fill(self, mask: Any, value: Any = REQUIRED, **spelling: Any) -> Self:
         """This with `value`, in this tensor's dtype, where a mask is true.
 
         >>> TorchTensor([True, False]).masked_fill(TorchTensor([False, True]), 1).tolist()
         [True, True]
         """
-        return super().masked_fill(mask, value).cast(self.dtype)
+        return super().masked_fill(mask, value, **spelling).cast(self.dtype)

@@ -240,4 +240,5 @@ LOCAL = declare("LOCAL", Kind.KERNEL)     # arg: Local, memory that exists as lo
 LOAD = declare("LOAD", Kind.KERNEL)       # (memory, index[, gate]): an element, or 0 where the gate is false
 REGISTER = declare("REGISTER", Kind.KERNEL)   # arg: name; src: wide axes that index it; a mutable scalar or tile
 FOLD = declare("FOLD", Kind.KERNEL)       # (value, *wide axes) with arg.combine: a tile or vector to one value
+CALL = declare("CALL", Kind.KERNEL)       # arg: UserCall; (memory, ...): a user's function, launched as a kernel is
 PHILOX = declare("PHILOX", Kind.KERNEL)   # (seed, stream, element index): RANDOM at one element

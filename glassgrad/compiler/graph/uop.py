@@ -1,7 +1,8 @@
 """The one node type, and how expressions are written with it. In: nodes, numbers. Out: `UOp`s.
 
-`x * 2 + y` on nodes is a graph of nodes (operators.py). The methods here check nothing that shape.py does not, and drop
-what changes nothing; what a node is, and that equal ones are one object, is node.py's.
+`x * 2 + y` on nodes is a graph of nodes (operators.py); types are promoted and shapes broadcast. The methods here check
+nothing that shape.py does not, and drop what changes nothing; what a node is, and that equal ones are one object, is
+node.py's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from glassgrad.base.errors import InputError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import (Axes, Count, Dimension, Expand, Flip, OnDevice, Pad, Permute, Reshape,
                                                 Shape, Shrink, Unwindow, Window)
-from glassgrad.compiler.graph.dtype import DType, convert, dtypes
+from glassgrad.compiler.graph.dtype import DType, convert, dtypes, promote
 from glassgrad.compiler.graph.node import Node
 from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.operators import Operators
@@ -33,18 +34,31 @@ class UOp(Node, Operators["UOp"]):
 
     # -- elementwise -----------------------------------------------------------------------------------------
     def _wrap(self, value: Any) -> UOp:
-        return value if isinstance(value, UOp) else const(value, self.dtype)
+        """A plain number in this node's type; a float beside integers stays a float."""
+        if isinstance(value, UOp):
+            return value
+        return const(value, self.dtype if type(value) is not float or self.dtype.kind == "f" else None)
 
     def alu(self, op: Op, *others: UOp) -> UOp:
         return UOp(op, dtypes.bool if op.compares else self.dtype, (self, *others))
 
+    def _binary(self, op: Op, x: UOp, y: UOp) -> UOp:  # type: ignore[override]
+        """One op of two nodes; types that differ are promoted, shapes broadcast."""
+        if x.dtype is not y.dtype:
+            x, y = promoted(x, y)
+        if x.shape != y.shape and x.shape and y.shape:
+            x, y = broadcast_together(x, y)
+        return UOp(op, dtypes.bool if op.compares else x.dtype, (x, y))
+
     def ge(self, y: Any) -> UOp: return (self > y) | self.eq(y)   # not "not <": NaN is neither
+    def le(self, y: Any) -> UOp: return (self < y) | self.eq(y)
 
     def where(self, yes: Any, no: Any) -> UOp:
         """`yes` where this (bool) holds, else `no`; plain numbers take the other side's type."""
         if not isinstance(yes, UOp):
             yes = no._wrap(yes)
-        return UOp(o.WHERE, yes.dtype, (self, yes, yes._wrap(no)))
+        yes, no = promoted(yes, yes._wrap(no))
+        return UOp(o.WHERE, yes.dtype, broadcast_together(self, yes, no))
 
     def cast(self, dtype: DType) -> UOp:
         if dtype is self.dtype:
@@ -161,6 +175,27 @@ class UOp(Node, Operators["UOp"]):
             raise InputError("this node has no memory yet", given=f"{self.op.name} of shape {self.shape}",
                              expected="a computed tensor", fix="call realize() on the tensor first")
         return memory
+
+
+def promoted(x: UOp, y: UOp) -> tuple[UOp, UOp]:
+    """Two nodes in the narrowest type that holds both."""
+    dtype = promote(x.dtype, y.dtype)
+    return x.cast(dtype), y.cast(dtype)
+
+
+def broadcast_together(*nodes: UOp) -> tuple[UOp, ...]:
+    """Nodes at one shape: align right, repeat axes of size 1. A node of shape () stays: it mixes with any shape.
+
+    >>> [x.shape for x in broadcast_together(full((2, 1), 0), full((3,), 0), const(0))]
+    [(2, 3), (2, 3), ()]
+    """
+    shapes = {node.shape for node in nodes if node.shape}
+    if len(shapes) < 2:
+        return nodes
+    rank = max(map(len, shapes))
+    rows = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    shape = tuple([next((n for n in sizes if n != 1), 1) for sizes in zip(*rows)])
+    return tuple([node.broadcast(shape) if node.shape else node for node in nodes])
 
 
 known_values: NodeTable[UOp] = NodeTable()      # values of nodes that were computed; engine/registry.py keeps it

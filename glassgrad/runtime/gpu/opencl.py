@@ -114,6 +114,7 @@ class OpenclDevice(GpuDevice):
         self.context = cl.Context([device])
         self.queue = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
         super().__init__(name, OpenclMemory(cl, self.context, self.queue))
+        self.has_float64 = "cl_khr_fp64" in device.extensions
         self.machine = f"{device.platform.name} {device.name} {device.driver_version}"
         self.about = f"{device.name}, compiled by {device.platform.name} {device.driver_version}"
 

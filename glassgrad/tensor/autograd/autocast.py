@@ -1,7 +1,7 @@
 """In which type products are computed. In: operands of a matrix product or a convolution. Out: the same in that type.
 
 Outside of mixed precision nothing changes. Within it, float32 operands of products become 16 bits wide, and what must
-stay exact (sums, softmax, norms, losses) asks for float32. `nn.optim.autocast` sets the type; each thread has its own.
+stay exact (sums, softmax, norms, losses) is float32. `nn.optim.autocast` sets the type; each thread has its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def change(dtype: DType | None) -> DType | None:
 
 
 def current() -> DType | None:
-    """The type in force; None outside of mixed precision. What keeps compiled work by its circumstances asks for it.
+    """The type in force; None outside of mixed precision. A cache of compiled work has it in its key.
 
     >>> current() is None
     True

@@ -20,7 +20,7 @@ from functools import wraps
 from typing import Any
 
 from glassgrad.base.errors import GradientError, InputError
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.base import TensorBase
 
@@ -94,21 +94,28 @@ def _with_gradient(context: Function, results: tuple[Any, ...], number: int, arg
         )
     if value.dtype.kind != "f":
         return value._with(value.uop.detach())
+    is_tensor = [isinstance(a, TensorBase) for a in args]
     inputs = [a for a in args if isinstance(a, TensorBase)]
-    like = [(r.shape, r.dtype) for r in results]
+    like, sizes = _empty_like(inputs[0] if inputs else value), [(r.shape, r.dtype) for r in results]
 
     def backward(g: UOp, out: UOp, *nodes: UOp) -> tuple[UOp | None, ...]:
-        given = [
-            TensorBase._with(inputs[0], g if i == number else full(shape, 0, dtype))
-            for i, (shape, dtype) in enumerate(like)
-        ]
-        found = type(context).backward(context, *given)
-        found = found if isinstance(found, (tuple, list)) else (found,)
-        if len(found) == len(args):      # one per argument, as PyTorch has it
-            found = [f for f, a in zip(found, args) if isinstance(a, TensorBase)]
-        return _checked(found, nodes, f"{type(context).__name__}.backward", value)
+        given = [like._with(g if i == number else full(shape, 0, dtype)) for i, (shape, dtype) in enumerate(sizes)]
+        found = _several(type(context).backward(context, *given))
+        if len(found) == len(is_tensor):      # one per argument, as PyTorch has it
+            found = [f for f, of_tensor in zip(found, is_tensor) if of_tensor]
+        return _checked(found, nodes, f"{type(context).__name__}.backward", like)
 
     return value._with(own_gradient(value.uop, tuple(t.uop for t in inputs), backward))
+
+
+def _empty_like(tensor: TensorBase) -> TensorBase:
+    """A tensor of the same class and device, to make others by. A backward function outlives the call that made it, so
+    it must not hold that call's own tensors: a jit would find them."""
+    return tensor._with(const(0.0))
+
+
+def _several(found: Any) -> Any:
+    return found if isinstance(found, (tuple, list)) else (found,)
 
 
 def _checked(found: Any, nodes: tuple[UOp, ...], what: str, like: TensorBase) -> tuple[UOp | None, ...]:
@@ -156,13 +163,13 @@ def custom_gradient(backward: Callable[..., Any]) -> Callable[[Callable[..., Any
             if not isinstance(value, TensorBase):
                 raise InputError("a function with a gradient of its own returns one tensor", given=type(value).__name__,
                                  expected="a Tensor", fix="for several results write a Function subclass")
-            inputs = [a for a in args if isinstance(a, TensorBase)]
+            like = _empty_like(value)
 
             def on_nodes(g: UOp, out: UOp, *nodes: UOp) -> tuple[UOp | None, ...]:
-                found = backward(*[value._with(n) for n in (g, out, *nodes)])
-                found = found if isinstance(found, (tuple, list)) else (found,)
-                return _checked(found, nodes, f"the backward of {function.__name__}", value)
+                found = _several(backward(*[like._with(n) for n in (g, out, *nodes)]))
+                return _checked(found, nodes, f"the backward of {function.__name__}", like)
 
-            return value._with(own_gradient(value.uop, tuple(t.uop for t in inputs), on_nodes))
+            inputs = tuple(a.uop for a in args if isinstance(a, TensorBase))
+            return value._with(own_gradient(value.uop, inputs, on_nodes))
         return call
     return decorate

@@ -1,4 +1,4 @@
-"""Which tensors a gradient can be asked for. In: graph nodes. Out: the live tensors that hold them.
+"""Which tensors can have a gradient. In: graph nodes. Out: the live tensors that hold them.
 
 A leaf is a tensor that was made, not computed: from data, by `zeros` or `rand`, by `realize` or `assign`, or one whose
 `requires_grad` was set. The registry holds, weakly, which tensors are leaves at a node, so `backward` finds its targets
@@ -51,7 +51,7 @@ class UnreadGradient:
         return made
 
 
-RESET = Leaf()   # in the place of a gradient that was there and was set to None
+RESET = Leaf()   # instead of a gradient that was there and was set to None
 
 
 def distinct(node: UOp) -> UOp:
@@ -66,7 +66,7 @@ def hold(tensor: Any) -> None:
 
 
 def leaf_row(node: UOp) -> Tensors:
-    """The list of a node's leaves, for code that hands the node out again and again: it replaces the list's content."""
+    """The list of a node's leaves, for code that returns the node again and again: it replaces the list's content."""
     row = registry.leaves.get(node)
     if row is None:
         row = []
@@ -180,16 +180,16 @@ def assigned_within(nodes: Sequence[UOp]) -> list[UOp]:
     """The values of assigned tensors that computing these nodes computes on the way, and that are not known yet."""
     if not registry.assigned:
         return []
-    asked = set(map(_computed, nodes))
+    wanted = set(map(_computed, nodes))
     waiting: dict[UOp, None] = {}
     for key, reference in list(registry.assigned.items()):
         tensor = reference()
         node = _computed(tensor.uop) if tensor is not None else None
         if node is None or node.base.op is o.BUFFER or node in registry.values:
             del registry.assigned[key]
-        elif node not in asked and node.op.kind not in (Kind.LEAF, Kind.MOVEMENT):
+        elif node not in wanted and node.op.kind not in (Kind.LEAF, Kind.MOVEMENT):
             waiting[node] = None
-    below = set(toposort(asked)) if waiting else ()
+    below = set(toposort(wanted)) if waiting else ()
     return [node for node in waiting if node in below]
 
 

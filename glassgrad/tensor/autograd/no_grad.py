@@ -1,7 +1,7 @@
 """Blocks that no gradient leaves: `with no_grad():`. In: nodes computed in such a block. Out: the same, cut off.
 
-What is computed inside is a value for what comes after: `backward` ends there. Gradients are worked out where they are
-asked for, so a block saves nothing; it says what is meant. A view that is taken inside is cut below its movements, so
+What is computed inside is a value for what comes after: `backward` ends there. Gradients are computed only on
+request, so a block saves nothing; it says what is meant. A view that is taken inside is cut below its movements, so
 that writing to it (`weight[0].fill_(0)`) still reaches the tensor it is a view of.
 """
 
@@ -18,7 +18,7 @@ from glassgrad.compiler.graph.uop import UOp
 
 __all__ = ["cut", "ended", "inside", "no_grad", "traced"]
 
-open_blocks = 0                  # blocks, and traces of the jit, in all threads; while there are none, nothing is asked
+open_blocks = 0                  # blocks, and traces of the jit, in all threads; with none, nothing is checked
 _counting = held_at_fork(threading.Lock(), "counter")
 
 
@@ -64,7 +64,7 @@ class no_grad(ContextDecorator):
 @contextmanager
 def traced() -> Iterator[None]:
     """A block in which tensors that are made are noted (engine/capture.py): it counts among the open ones, so that
-    making a tensor has one thing to ask."""
+    making a tensor has one thing to check."""
     global open_blocks
     with _counting:
         open_blocks += 1

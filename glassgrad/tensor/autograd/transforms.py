@@ -134,7 +134,7 @@ def _outside(value: Tensor, args: Sequence[Tensor]) -> list[UOp]:
 
 
 def _after(node: UOp, g: UOp) -> UOp:
-    """The same value, but not to be had before g: chosen by a test on g whose answer nobody knows."""
+    """The same value, but not to be had before g: chosen by a test on g whose answer is not known before."""
     first = g.shrink([(0, min(1, n)) for n in g.shape]).reshape(()) if g.size else full((), 0.0, g.dtype)
     late = first.cast(dtypes.float32).bitcast(dtypes.int32).eq(0x7FC0BEEF)        # one NaN of four billion
     return UOp(o.WHERE, node.dtype, (late.broadcast(node.shape), full(node.shape, 0.0, node.dtype), node))
@@ -271,15 +271,15 @@ class _Batch:
         return UOp(op, x.dtype, (x,), Unwindow(arg.axis + 1, arg.stride, arg.dilation, arg.length))
 
     def _linear(self, index: UOp, n: int) -> UOp:
-        """Each example's places, moved to its part of all rows; -1 for what is outside, where that is looked for."""
-        places = self.full(index, index.shape).cast(dtypes.int64)
+        """Each example's indices, moved to its part of all rows; -1 for those outside, where they are checked."""
+        own = self.full(index, index.shape).cast(dtypes.int64)
         start = (counting(self.size, dtypes.int64) * n).reshape((self.size, *(1,) * len(index.shape)))
-        moved = index_check.nearest(places, n) + start.expand(places.shape)
-        return index_check.outside(places, n).where(-1, moved) if settings.CHECK_INDEX else moved
+        moved = index_check.nearest(own, n) + start
+        return index_check.outside(own, n).where(-1, moved) if settings.CHECK_INDEX else moved
 
     def _watch(self, wish: Any, index: UOp, limit: int, user: UOp | None = None) -> None:
         """Look at an index for all examples, as it was to be looked at for one."""
-        picks = [pick._replace(places=self.mapped(pick.places)) for pick in wish.picks]
+        picks = [pick._replace(indices=self.mapped(pick.indices)) for pick in wish.picks]
         index_check.watch(index, picks, wish.shape, limit, wish.ignored)
         if user is not None:
             index_check.watch_for(user, index, limit)

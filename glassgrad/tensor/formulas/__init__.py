@@ -1,1 +1,1 @@
-"""How things are computed, on nodes: what the methods of a tensor stand on. Knows no Tensor."""
+"""How things are computed, on nodes: the methods of a tensor call these functions. Does not know tensors."""

@@ -1,8 +1,8 @@
 """The operators on nodes, with type promotion and broadcasting. In: UOps and plain numbers. Out: UOps.
 
-A UOp's own operators expect operands of one shape and type. The functions here accept what a user may write: two nodes
-meet at one type and shape, a Python number takes the type of the node beside it (see `tensor/broadcast.py`). Formulas
-use them wherever shapes or types can differ. Does not know tensors.
+These functions take what a user may write, bools and numbers out of range too, and say what is wrong with it in the
+user's words (see `tensor/broadcast.py`). Inside a formula, where operands were checked, the operators of nodes do:
+they promote types and broadcast shapes. Does not know tensors.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def truncated_divide(x: Any, y: Any) -> UOp:
         return divide(x, y).trunc()
     x, y = both(x, y)
     down = binary(o.IDIV, x, y)     # rounds down; one more where the exact quotient is negative and not an integer
-    return add(down, (less(down, 0) & not_equal(mul(down, y), x)).cast(down.dtype))
+    return down + (less(down, 0) & (down * y).ne(x)).cast(down.dtype)
 
 
 def truncated_remainder(x: Any, y: Any) -> UOp:
@@ -304,9 +304,7 @@ def round_to(x: UOp, decimals: int) -> UOp:
     if not decimals:
         return round_half_even(x)
     scale = 10.0 ** abs(decimals)
-    if decimals > 0:
-        return divide(round_half_even(mul(x, scale)), scale)
-    return mul(round_half_even(divide(x, scale)), scale)
+    return round_half_even(x * scale) / scale if decimals > 0 else round_half_even(divide(x, scale)) * scale
 
 
 def lerp(x: UOp, end: Any, weight: Any) -> UOp:
@@ -317,7 +315,7 @@ def lerp(x: UOp, end: Any, weight: Any) -> UOp:
 def is_close(x: UOp, y: UOp, rtol: float, atol: float, equal_nan: bool) -> UOp:
     """Whether |x - y| <= atol + rtol |y|."""
     x, y = broadcast(x, y)
-    near = (at_most(absolute(sub(x, y)), add(atol, mul(rtol, absolute(y)))) & is_finite(y)) | equal(x, y)
+    near = (absolute(sub(x, y)).le(atol + rtol * absolute(y)) & is_finite(y)) | x.eq(y)
     return near | (is_nan(x) & is_nan(y)) if equal_nan else near
 
 
@@ -326,5 +324,5 @@ def logaddexp(x: UOp, y: UOp) -> UOp:
     x, y = as_float(x), as_float(y)
     top = maximum(x, y)
     top = top.abs().eq(math.inf).where(0.0, top).detach()
-    terms = (in_accumulator(elementary.exp, sub(value, top)) for value in (x, y))
-    return add(in_accumulator(elementary.log, add(*terms)), top)
+    terms = in_accumulator(elementary.exp, x - top) + in_accumulator(elementary.exp, y - top)
+    return in_accumulator(elementary.log, terms) + top

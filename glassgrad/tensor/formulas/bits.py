@@ -1,8 +1,8 @@
 """The same memory read as another element type. In: a node and a type. Out: a node, lazily, on any device.
 
 Elements of one size are one BITCAST. Between sizes, words are cut into parts or put together from them with shifts of
-unsigned integers, the lowest bits first, as every supported processor keeps them in memory. Bits have no gradient: who
-asks for one through them is told so.
+unsigned integers, the lowest bits first, as every supported processor keeps them in memory. Bits have no gradient:
+a gradient through them is an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from glassgrad.tensor.formulas.counting import counting
 
 __all__ = ["refuse_bits", "reread"]
 
-_floats_as_bits = False                  # until somebody asks for that, no gradient is looked after
+_floats_as_bits = False                  # until the first bitcast between floats, no gradient has to be checked
 WORDS = {word.itemsize: word for word in dtypes.uints}
 
 
@@ -37,7 +37,7 @@ def reread(x: UOp, dtype: DType) -> UOp:
         return x
     made = _reread(x, dtype)
     if not x.dtype.kind == dtype.kind == "f":
-        return made                      # integers carry no gradient anyway; between floats one might be asked for
+        return made                      # integers carry no gradient anyway; between floats there might be one
     global _floats_as_bits
     _floats_as_bits = True
     return own_gradient(made, (x,), _no_gradient)
@@ -67,8 +67,8 @@ def _no_gradient(g: UOp, y: UOp, x: UOp) -> tuple[None]:
 
 
 def refuse_bits(root: UOp, targets: Sequence[UOp]) -> None:
-    """An error where the gradient of one of `targets` would come through a bitcast between floats. Data that nobody
-    asked a gradient for may be read as bits."""
+    """An error where the gradient of one of `targets` would come through a bitcast between floats. Data without a
+    gradient may be read as bits."""
     if not _floats_as_bits:
         return
     for node in reached_from([root]):

@@ -11,7 +11,7 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.formulas.counting import counting
-from glassgrad.tensor.formulas.movement import cat
+from glassgrad.tensor.formulas.movement import at, cat, part
 
 __all__ = ["absorb", "hash_parameters", "lane_tables", "padding_bytes", "threefry"]
 
@@ -61,14 +61,13 @@ def absorb(x: UOp, tail: UOp, rate: int, rotations: UOp, moves: UOp, device: str
     blocks = padded.shape[1] // rate
     shifts = counting(8, dtypes.uint64) * 8
     words = padded.reshape((rows, blocks, rate // 8, 8)).cast(dtypes.uint64)
-    lanes = (words << shifts.broadcast(words.shape)).sum((3,)).reshape((rows, blocks, rate // 8))
+    lanes = (words << shifts).sum((3,)).reshape((rows, blocks, rate // 8))
     state = full((25, rows), 0, dtypes.uint64)
     for b in range(blocks):
-        block = lanes.shrink(((0, rows), (b, b + 1), (0, rate // 8))).reshape((rows, rate // 8)).permute((1, 0))
+        block = at(lanes, 1, b).permute((1, 0))
         state = _permutation((state ^ block.pad(((0, 25 - rate // 8), (0, 0)))).contiguous(), rotations, moves)
         state, = running.realize([state], device)
-    shape = (rows, 25, 8)
-    taken = state.permute((1, 0)).reshape((rows, 25, 1)).expand(shape) >> shifts.broadcast(shape)
+    taken = state.permute((1, 0)).reshape((rows, 25, 1)) >> shifts
     return (taken & 255).cast(dtypes.uint8).reshape((rows, 200))
 
 
@@ -85,30 +84,28 @@ def _round_constants() -> list[int]:
     return found
 
 
-def _permutation(state: UOp, rotations: UOp, places: UOp) -> UOp:
+def _permutation(state: UOp, rotations: UOp, lanes: UOp) -> UOp:
     """Keccak-f[1600] on (25, rows), lane x + 5 y in row x + 5 y: theta, rho, pi, chi and iota, 24 times.
 
-    `rotations` (25,) and `places` (5, 25) are tables: where pi takes each lane from, and the lanes of column x - 1,
+    `rotations` (25,) and `lanes` (5, 25) are tables: where pi takes each lane from, and the lanes of column x - 1,
     x + 1 (for theta, of the parities), x + 1 and x + 2 (for chi).
     """
-    rows = state.shape[1]
-    shape = (25, rows)
-    left = rotations.reshape((25, 1)).expand(shape)
-    first = counting(25).reshape((25, 1)).expand(shape).eq(0)
+    left = rotations.reshape((25, 1))
+    first = counting(25).reshape((25, 1)).eq(0)
 
     def taken(x: UOp, table: int) -> UOp:
-        return UOp(o.GATHER, x.dtype, (x, places.shrink(((table, table + 1), (0, 25))).reshape((25,))))
+        return UOp(o.GATHER, x.dtype, (x, at(lanes, 0, table)))
 
     for constant in _round_constants():
-        planes = [state.shrink(((5 * y, 5 * y + 5), (0, rows))) for y in range(5)]
+        planes = [part(state, 0, 5 * y, 5 * y + 5) for y in range(5)]
         parity = (planes[0] ^ planes[1] ^ planes[2] ^ planes[3] ^ planes[4]).contiguous()      # (5, rows)
         after = taken(parity, 2)
         mixed = state ^ taken(parity, 1) ^ ((after << 1) | (after >> 63))
-        turned = ((mixed << left) | (mixed >> (64 - left))).contiguous()                       # a shift by 64 leaves 0
-        moved = taken(turned, 0)
+        rotated = ((mixed << left) | (mixed >> (64 - left))).contiguous()                      # a shift by 64 leaves 0
+        moved = taken(rotated, 0)
         value = moved ^ (~taken(moved, 3) & taken(moved, 4))
         salt = UOp(o.SCALAR, dtypes.uint64, (), Cell(constant))      # a scalar: the same kernels every round
-        state = (value ^ first.where(salt.broadcast(shape), 0)).contiguous()
+        state = (value ^ first.where(salt, 0)).contiguous()
     return state
 
 

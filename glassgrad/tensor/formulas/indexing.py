@@ -44,16 +44,16 @@ def lookup(x: UOp, picks: Sequence[tuple[int, UOp]], from_end: bool = True) -> U
     outside: UOp | None = None
     for axis, index in picks:
         n = x.shape[axis]
-        place = index.cast(dtypes.int64) if len(picks) > 1 or index.dtype.bits < 32 else index
-        if place.dtype.kind == "i" and from_end:
-            place = (place < 0).where(place + n, place)
-        place = place.broadcast(shape)
+        target = index.cast(dtypes.int64) if len(picks) > 1 or index.dtype.bits < 32 else index
+        if target.dtype.kind == "i" and from_end:
+            target = (target < 0).where(target + n, target)
+        target = target.broadcast(shape)
         if len(picks) > 1 and settings.CHECK_INDEX:     # a bad index stays bad in the linear index, for the check
-            bad = index_check.outside(place, n)
+            bad = index_check.outside(target, n)
             outside = bad if outside is None else outside | bad
         elif len(picks) > 1:
-            place = index_check.nearest(place, n)
-        linear = place if linear is None else linear * n + place
+            target = index_check.nearest(target, n)
+        linear = target if linear is None else linear * n + target
     assert linear is not None
     if outside is not None:
         linear = outside.where(-1, linear)
@@ -163,15 +163,15 @@ def replace_part(x: UOp, steps: tuple[Step, ...], value: UOp) -> UOp:
     view = applied(steps, x, cuts=False)
     if is_plain_part(x, view):
         return replace_view(x, view, value)
-    places = applied(steps, counting(math.prod(x.shape), dtypes.int64).reshape(x.shape), cuts=False)
-    refuse_repeated(steps, places)
-    return put(x, places, value)
+    numbers = applied(steps, counting(math.prod(x.shape), dtypes.int64).reshape(x.shape), cuts=False)
+    refuse_repeated(steps, numbers)
+    return put(x, numbers, value)
 
 
-def put(x: UOp, places: UOp, value: UOp, mode: str = "set") -> UOp:
+def put(x: UOp, linear: UOp, value: UOp, mode: str = "set") -> UOp:
     """x with values written to indices that count its elements row by row."""
-    n = math.prod(places.shape)
-    flat = (x.reshape((math.prod(x.shape),)), places.reshape((n,)), value.reshape((n,)))
+    n = math.prod(linear.shape)
+    flat = (x.reshape((math.prod(x.shape),)), linear.reshape((n,)), value.reshape((n,)))
     return UOp(o.SCATTER, x.dtype, flat, Scatter(mode)).reshape(x.shape)
 
 
@@ -195,16 +195,16 @@ def replace_view(x: UOp, view: UOp, value: UOp) -> UOp:
 
 def scatter_targets(shape: tuple[Any, ...], axis: int, index: UOp) -> UOp:
     """For each index element, row by row, the linear index of the element of a tensor of `shape` that it names."""
-    place = index.cast(dtypes.int64)
+    target = index.cast(dtypes.int64)
     if not shape:
-        return place.reshape((1,))
+        return target.reshape((1,))
     n = shape[axis]
-    outside = index_check.outside(place, n)
+    outside = index_check.outside(target, n)
     if not settings.CHECK_INDEX:
-        place = index_check.nearest(place, n)
+        target = index_check.nearest(target, n)
     linear = full(index.shape, 0, dtypes.int64)
     for a, size in enumerate(shape):
-        linear = linear * size + (place if a == axis else along(index.shape[a], a, index.shape, dtypes.int64))
+        linear = linear * size + (target if a == axis else along(index.shape[a], a, index.shape, dtypes.int64))
     if settings.CHECK_INDEX:
         linear = outside.where(-1, linear)              # a bad index must stay bad, for the check
     linear = linear.reshape((linear.elements,))
@@ -212,35 +212,35 @@ def scatter_targets(shape: tuple[Any, ...], axis: int, index: UOp) -> UOp:
     return linear
 
 
-def scatter(base: UOp, place: UOp, value: UOp, mode: str) -> UOp:
+def scatter(base: UOp, target: UOp, value: UOp, mode: str) -> UOp:
     """A node with values written to linear indices of its elements: "set", "add" or "max"."""
-    src = base.reshape((base.elements,)), place, value.reshape(place.shape)
+    src = base.reshape((base.elements,)), target, value.reshape(target.shape)
     return UOp(o.SCATTER, base.dtype, src, Scatter(mode)).reshape(base.shape)
 
 
-def scatter_reduce(x: UOp, axis: int, index: UOp, place: UOp, value: UOp, how: str, include_self: bool) -> UOp:
+def scatter_reduce(x: UOp, axis: int, index: UOp, target: UOp, value: UOp, how: str, include_self: bool) -> UOp:
     """The sum, prod, mean, amax or amin of everything written to an element, and of x itself (`include_self`)."""
     dtype, base = x.dtype, x
     if not include_self:
-        touched = scatter(full(x.shape, False, dtypes.bool), place, full(place.shape, True, dtypes.bool), "set")
+        touched = scatter(full(x.shape, False, dtypes.bool), target, full(target.shape, True, dtypes.bool), "set")
         start = {"sum": 0, "mean": 0, "prod": 1, "amax": dtype.min, "amin": dtype.max}[how]
         base = touched.where(const(start, dtype), base)
     if how == "amax":
-        return scatter(base, place, value, "max")
+        return scatter(base, target, value, "max")
     if how == "amin":
         opposite = UOp.__neg__ if dtype.kind == "f" else UOp.logical_not     # ~x: no overflow at the smallest
-        return opposite(scatter(opposite(base), place, opposite(value), "max"))
+        return opposite(scatter(opposite(base), target, opposite(value), "max"))
     if how == "prod":
-        return base * product_at(x.shape, axis, index, place, value)
-    total = scatter(base, place, value, "add")
+        return base * product_at(x.shape, axis, index, target, value)
+    total = scatter(base, target, value, "add")
     if how == "sum":
         return total
-    count = scatter(full(x.shape, int(include_self), dtype), place, full(place.shape, 1, dtype), "add")
+    count = scatter(full(x.shape, int(include_self), dtype), target, full(target.shape, 1, dtype), "add")
     count = count.maximum(const(1, dtype))
     return total / count if dtype.kind == "f" else total // count
 
 
-def product_at(shape: tuple[Any, ...], axis: int, index: UOp, place: UOp, value: UOp) -> UOp:
+def product_at(shape: tuple[Any, ...], axis: int, index: UOp, target: UOp, value: UOp) -> UOp:
     """The product of all values written to each element of a tensor of `shape`, 1 where none is. The index is put in
     order, and neighbours of one element are multiplied in doubling steps."""
     if not index.shape:
@@ -256,21 +256,21 @@ def product_at(shape: tuple[Any, ...], axis: int, index: UOp, place: UOp, value:
         same = pad_axis(part(names, 1, 0, count - step), 1, step, 0, -1).eq(names)
         products = same.where(products * before, products)
         step *= 2
-    targets = gather_known(rows_of(place.reshape(index.shape), axis), 1, order)
+    targets = gather_known(rows_of(target.reshape(index.shape), axis), 1, order)
     after = pad_axis(part(names, 1, 1, count), 1, 0, 1, -1)
     last = after.ne(names).where(targets, elements)          # one more element, for those that are not the last
     flat = UOp(o.SCATTER, dtype, (full((elements + 1,), 1, dtype), last.reshape((rows * count,)),
                                   products.reshape((rows * count,))), Scatter("set"))
-    index_check.watch_for(flat, place, elements)
+    index_check.watch_for(flat, target, elements)
     return flat.shrink(((0, elements),)).reshape(shape)
 
 
 def scatter_slices(x: UOp, axis: int, index: UOp, source: UOp, mode: str, from_end: bool = False) -> UOp:
     """x with slices written, or added, along an axis at the indices of a vector."""
     moved, slices = movedim(x, axis, 0), movedim(source.cast(x.dtype), axis, 0)
-    place = index.reshape((index.elements,)).cast(dtypes.int64)
+    target = index.reshape((index.elements,)).cast(dtypes.int64)
     n = moved.shape[0]
     if from_end:
-        place = (place < 0).where(place + n, place)
-    index_check.watch(place, [index_check.Pick(index, n, axis, from_end)], x.shape, n)
-    return movedim(UOp(o.SCATTER, x.dtype, (moved, place, slices), Scatter(mode)), 0, axis)
+        target = (target < 0).where(target + n, target)
+    index_check.watch(target, [index_check.Pick(index, n, axis, from_end)], x.shape, n)
+    return movedim(UOp(o.SCATTER, x.dtype, (moved, target, slices), Scatter(mode)), 0, axis)

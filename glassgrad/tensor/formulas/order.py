@@ -1,9 +1,9 @@
-"""The order of numbers, on nodes: what sort and topk stand on. In: keys (rows, n). Out: places (rows, n).
+"""The order of numbers, on nodes, for sort and topk. In: keys (rows, n). Out: indices (rows, n).
 
 A key is an unsigned integer whose order is the order of the values: NaN last, -0.0 equal to 0.0, as in PyTorch. Short
 rows are ordered by counting how many keys come before each (one kernel). Long rows take a radix sort, two bits at a
 time: a running count of each digit (SCAN) says where an element goes (SCATTER), and equal keys keep their order. The
-digit's place is a scalar argument, so every pass runs the same two kernels.
+digit's position is a scalar argument, so every pass runs the same two kernels.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def key_of(x: UOp, descending: bool = False) -> UOp:
 
 
 def order_of(key: UOp, bits: int | None = None) -> UOp:
-    """For each row of keys (rows, n), the places of its elements in order (int32); equal keys keep theirs.
+    """For each row of keys (rows, n), the indices of its elements in order (int32); equal keys keep theirs.
 
     `bits`: how many low bits can differ, where fewer than all of them do.
     """
@@ -62,50 +62,42 @@ def order_of(key: UOp, bits: int | None = None) -> UOp:
     return low if count <= 32 else _by_digits((key >> 32).cast(dtypes.uint32), count - 32, low)
 
 
-def _row_starts(rows: int, n: int) -> UOp:
-    return (counting(rows, dtypes.int64) * n).reshape((rows, 1)).expand((rows, n))
+def _linear(within: UOp, n: int) -> UOp:
+    """The linear indices of elements, by their indices within rows of n, as a vector."""
+    rows = within.shape[0]
+    start = (counting(rows, dtypes.int64) * n).reshape((rows, 1))
+    return (start + within).reshape((within.elements,))
 
 
-def _place(start: UOp, within: UOp) -> UOp:
-    """The linear places of a matrix' elements, as a vector."""
-    return (start + within.cast(dtypes.int64)).reshape((within.elements,))
-
-
-def _moved_to(value: UOp, place: UOp) -> UOp:
-    """A permutation: value[i] goes to place[i]."""
+def _moved_to(value: UOp, within: UOp) -> UOp:
+    """A permutation of each row: value[i] goes to within[i]."""
     flat = value.reshape((value.elements,))
-    return UOp(o.SCATTER, value.dtype, (full(flat.shape, 0, value.dtype), place, flat), Scatter("set")).reshape(
-        value.shape
-    )
+    src = full(flat.shape, 0, value.dtype), _linear(within, value.shape[1]), flat
+    return UOp(o.SCATTER, value.dtype, src, Scatter("set")).reshape(value.shape)
 
 
 def _by_counting(key: UOp) -> UOp:
     """rank[i] = how many keys are smaller, or equal and earlier; then element i goes to its rank."""
     rows, n = key.shape
-    whole = (rows, n, n)
-    mine, other = key.reshape((rows, n, 1)).expand(whole), key.reshape((rows, 1, n)).expand(whole)
-    place = counting(n)
-    earlier = place.reshape((1, 1, n)).expand(whole) < place.reshape((1, n, 1)).expand(whole)
+    mine, other, index = key.reshape((rows, n, 1)), key.reshape((rows, 1, n)), counting(n)
+    earlier = index.reshape((1, 1, n)) < index.reshape((1, n, 1))
     before = (other < mine) | (other.eq(mine) & earlier)
     rank = before.cast(dtypes.int32).sum((2,)).reshape((rows, n))
-    return _moved_to(place.broadcast((rows, n)), _place(_row_starts(rows, n), rank))
+    return _moved_to(index.broadcast((rows, n)), rank)
 
 
 def _by_digits(key: UOp, bits: int, order: UOp | None) -> UOp:
-    """A stable radix sort of 32-bit keys that stand in `order` already (None: as they are)."""
+    """A stable radix sort of 32-bit keys, taken in `order` (None: as they are)."""
     rows, n = key.shape
-    start = _row_starts(rows, n)
-    place = counting(n).broadcast((rows, n)) if order is None else order
+    index = counting(n).broadcast((rows, n)) if order is None else order
     if order is not None:
-        key = UOp(o.GATHER, key.dtype, (key.reshape((rows * n,)), _place(start, order))).reshape(key.shape)
-    # key and place travel as one number: one SCATTER a pass
-    packed = ((key.cast(dtypes.uint64) << 32) | place.cast(dtypes.uint64)).contiguous()
+        key = UOp(o.GATHER, key.dtype, (key.reshape((rows * n,)), _linear(order, n))).reshape(key.shape)
+    # key and index are one number: one SCATTER a pass
+    packed = ((key.cast(dtypes.uint64) << 32) | index.cast(dtypes.uint64)).contiguous()
     pairs = n < 1 << _FIELD
     for first in range(0, bits, 2 if pairs else 1):
         shift = UOp(o.SCALAR, dtypes.uint64, (), Cell(32 + first))
-        packed = _moved_to(
-            packed, _place(start, (_by_two_bits if pairs else _by_one_bit)(packed, shift, n))
-        ).contiguous()
+        packed = _moved_to(packed, (_by_two_bits if pairs else _by_one_bit)(packed, shift, n)).contiguous()
     return (packed & 0xFFFFFFFF).cast(dtypes.int32)
 
 
@@ -114,17 +106,16 @@ def _running(x: UOp) -> UOp:
 
 
 def _totals(running: UOp) -> UOp:
-    """The last of each row's running sums, for every element of the row."""
+    """The last of each row's running sums (rows, 1)."""
     rows, n = running.shape
-    return running.shrink(((0, rows), (n - 1, n))).expand((rows, n))
+    return running.shrink(((0, rows), (n - 1, n)))
 
 
 def _by_one_bit(packed: UOp, shift: UOp, n: int) -> UOp:
     """Zeros first, then ones: where each element goes within its row."""
     one = ((packed >> shift) & 1).ne(0)
     ones = _running(one.cast(dtypes.int32)).contiguous()
-    index = counting(n).broadcast(packed.shape)
-    return one.where((n - 1) - _totals(ones) + ones, index - ones)
+    return one.where((n - 1) - _totals(ones) + ones, counting(n) - ones)
 
 
 def _by_two_bits(packed: UOp, shift: UOp, n: int) -> UOp:
@@ -138,7 +129,7 @@ def _by_two_bits(packed: UOp, shift: UOp, n: int) -> UOp:
     def part(x: UOp, number: int) -> UOp:
         return (x >> (number * _FIELD)) & mask
 
-    index = counting(n, dtypes.int64).broadcast(packed.shape)
+    index = counting(n, dtypes.int64)
     seen, below = [part(counts, d) for d in range(3)], [part(totals, d) for d in range(3)]
     threes = index - seen[0] - seen[1] - seen[2] + below[0] + below[1] + below[2]
     twos, ones = below[0] + below[1] + seen[2] - 1, below[0] + seen[1] - 1
@@ -147,7 +138,7 @@ def _by_two_bits(packed: UOp, shift: UOp, n: int) -> UOp:
 
 # -- the first k of many -------------------------------------------------------------------------------------
 def largest_of(key: UOp, k: int) -> UOp:
-    """The places of each row's k largest keys, in the order they stand in (rows, k), int32.
+    """The indices of each row's k largest keys, in their own order (rows, k), int32.
 
     The k-th largest key is found bit by bit, from the top: a bit belongs to it if at least k keys reach the value with
     that bit set. Then keys above it, and the first of those equal to it, are moved together.
@@ -158,19 +149,14 @@ def largest_of(key: UOp, k: int) -> UOp:
     limit = full((rows, 1), 0, word)
     for bit in range(word.bits - 1, -1, -1):
         tried = (limit | UOp(o.SCALAR, word, (), Cell(1 << bit))).contiguous()
-        reach = (key < tried.expand((rows, n))).logical_not().cast(dtypes.int32).sum((1,))
+        reach = (key < tried).logical_not().cast(dtypes.int32).sum((1,))
         limit = (reach < k).where(limit, tried).contiguous()
-    at = limit.expand((rows, n))
-    above = at < key
-    room = k - above.cast(dtypes.int32).sum((1,)).contiguous()
-    level = key.eq(at)
-    chosen = above | (level & (_running(level.cast(dtypes.int32)) < room.expand((rows, n)) + 1))
-    chosen = chosen.contiguous()
-    seat = _running(chosen.cast(dtypes.int32)) - 1
-    start = (counting(rows, dtypes.int64) * (k + 1)).reshape((rows, 1)).expand((rows, n))
-    seat = _place(start, chosen.where(seat, k))        # the last seat is for all that were not chosen
+    above = limit < key
+    left = k - above.cast(dtypes.int32).sum((1,)).contiguous()      # how many of the equal ones are taken
+    level = key.eq(limit)
+    chosen = (above | (level & (_running(level.cast(dtypes.int32)) < left + 1))).contiguous()
+    slot = _running(chosen.cast(dtypes.int32)) - 1
+    slot = _linear(chosen.where(slot, k), k + 1)                    # the last slot is for all that were not chosen
     flat = counting(n).broadcast((rows, n)).reshape((rows * n,))
-    seats = UOp(o.SCATTER, dtypes.int32, (full((rows * (k + 1),), 0, dtypes.int32), seat, flat), Scatter("set"))
-    return seats.reshape((rows, k + 1)).shrink(((0, rows), (0, k)))
-
-
+    slots = UOp(o.SCATTER, dtypes.int32, (full((rows * (k + 1),), 0, dtypes.int32), slot, flat), Scatter("set"))
+    return slots.reshape((rows, k + 1)).shrink(((0, rows), (0, k)))

@@ -17,7 +17,7 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import at_most, divide, less, minimum, mul, sub, where
+from glassgrad.tensor.formulas.arithmetic import minimum
 from glassgrad.tensor.formulas.indexing import topk
 from glassgrad.tensor.formulas.movement import along, part, unsqueeze
 from glassgrad.tensor.formulas.order import SHORT
@@ -109,10 +109,10 @@ def weighted_draws(weights: UOp, count: int, replacement: bool) -> UOp:
     rows, n = weights.shape
     if not replacement and count > 1:
         # the largest of ln(u) / w: the first of exponential clocks (Efraimidis and Spirakis, 2006)
-        clocks = divide(elementary.log(sub(1, uniform((rows, n), weights.dtype))), weights)
-        return topk(where(weights.eq(0), -math.inf, clocks), count, 1, True, SHORT)[1]
+        clocks = elementary.log(1 - uniform((rows, n), weights.dtype)) / weights
+        return topk(weights.eq(0).where(-math.inf, clocks), count, 1, True, SHORT)[1]
     heights = running(o.ADD, weights, 1)           # the index where the running sum passes a random height
-    drawn = mul(uniform((rows, count), weights.dtype), part(heights, 1, n - 1, n))
-    passed = at_most(unsqueeze(heights, 1), unsqueeze(drawn, 2)).cast(dtypes.int32)
-    last = largest(where(less(0, weights), along(n, 1, weights.shape), 0), 1, keepdim=True)
+    drawn = uniform((rows, count), weights.dtype) * part(heights, 1, n - 1, n)
+    passed = unsqueeze(heights, 1).le(unsqueeze(drawn, 2)).cast(dtypes.int32)
+    last = largest((weights > 0).where(along(n, 1, weights.shape), 0), 1, keepdim=True)
     return minimum(total(passed, 2, dtype=dtypes.int32), last)       # rounding cannot pass the last weight

@@ -18,8 +18,7 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.broadcast import Axis, resolve_axes, resolve_axis
 from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import (absolute, as_float, divide, in_accumulator, is_nan, mul, power,
-                                                  square, sub, where)
+from glassgrad.tensor.formulas.arithmetic import absolute, as_float, divide, in_accumulator, is_nan, power, square
 from glassgrad.tensor.formulas.movement import along, flatten
 
 __all__ = ["all_true", "any_true", "arg_extreme", "count", "largest", "logsumexp", "mean", "norm", "product", "reduce",
@@ -79,7 +78,7 @@ def variance(x: UOp, axis: Axis = None, keepdim: bool = False, correction: int =
     """The mean of squared distances from the mean, over n - correction."""
     x = as_float(x)
     wide = x.cast(x.dtype.accumulator)
-    squares = total(square(sub(wide, mean(wide, axis, keepdim=True))), axis, keepdim)
+    squares = total(square(wide - mean(wide, axis, keepdim=True)), axis, keepdim)
     left = count(x, axis, "var") - correction
     left = left if isinstance(left, Length) else max(0, left)      # one value less than none: NaN, as for none
     return divide(squares, left).cast(x.dtype)
@@ -92,7 +91,7 @@ def standard_deviation(x: UOp, axis: Axis = None, keepdim: bool = False, correct
         return standard_deviation(x.cast(x.dtype.accumulator), axis, keepdim, correction).cast(x.dtype)
     spread = variance(x, axis, keepdim, correction)
     flat = spread.eq(0)                                            # the root is too steep there
-    return where(flat, 0.0, where(flat, 1.0, spread).sqrt())
+    return flat.where(0.0, flat.where(1.0, spread).sqrt())
 
 
 def norm(x: UOp, p: float = 2, axis: Axis = None, keepdim: bool = False) -> UOp:
@@ -119,7 +118,7 @@ def logsumexp(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
         return in_accumulator(elementary.log, total(x, axis, keepdim))
     top = largest(x, axis, keepdim=True).detach()
     top = top.abs().eq(math.inf).where(0.0, top)
-    found = in_accumulator(elementary.log, total(in_accumulator(elementary.exp, sub(x, top)), axis, keepdim))
+    found = in_accumulator(elementary.log, total(in_accumulator(elementary.exp, x - top), axis, keepdim))
     return found + top.reshape(found.shape).cast(found.dtype)
 
 
@@ -185,13 +184,13 @@ def running_extreme(op: Op, x: UOp, axis: int) -> tuple[UOp, UOp]:
 
 def mean_square(x: UOp, axis: Axis, keepdim: bool = True) -> UOp:
     """The mean of the squares."""
-    return mean(mul(x, x), axis, keepdim)
+    return mean(x * x, axis, keepdim)
 
 
 # -- skipping NaN --------------------------------------------------------------------------------------------
 def nan_sum(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:
     """The sum of all that is not NaN."""
-    return total(where(is_nan(x), 0, x), axis, keepdim)
+    return total(is_nan(x).where(0, x), axis, keepdim)
 
 
 def nan_mean(x: UOp, axis: Axis = None, keepdim: bool = False) -> UOp:

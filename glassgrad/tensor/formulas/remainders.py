@@ -17,29 +17,29 @@ __all__ = ["toward_zero", "floored", "floor_quotient"]
 
 
 def toward_zero(x: UOp, y: UOp) -> UOp:
-    """What remains of x after y times the whole part of x / y: it has the sign of x (C's fmod)."""
+    """What remains of x after y times the integer part of x / y: it has the sign of x (C's fmod)."""
     return own_gradient(_rest(x, y), (x, y), _toward_zero_backward)
 
 
 def floored(x: UOp, y: UOp) -> UOp:
     """What remains of x after y times x / y rounded down: it has the sign of y."""
     rest = _rest(x, y)
-    return own_gradient(_turned(rest, y).where(rest + y, rest), (x, y), _floored_backward)
+    return own_gradient(_opposite(rest, y).where(rest + y, rest), (x, y), _floored_backward)
 
 
 def floor_quotient(x: UOp, y: UOp) -> UOp:
     """x / y rounded down; flat everywhere."""
     rest = _rest(x, y)
     plain = x / y
-    near = (x - rest) / y                              # an integer, but for the rounding of its last place
-    whole = _nearest(_turned(rest, y).where(near - 1.0, near))
+    near = (x - rest) / y                              # an integer, but for the rounding of its last digit
+    whole = _nearest(_opposite(rest, y).where(near - 1.0, near))
     signed = whole.eq(0.0).where(plain * 0.0, whole)   # -0.0 where the quotient is a little below 0
     beyond = y.eq(0.0) | (plain.abs().eq(math.inf) & (x.abs() < math.inf))
     return own_gradient(beyond.where(plain, signed), (x, y), _flat)
 
 
 def _rest(x: UOp, y: UOp) -> UOp:
-    """x minus whole times y, in two steps: the first leaves so little that the second is exact."""
+    """x minus an integer times y, in two steps: the first leaves so little that the second is exact."""
     rest = _step(_step(x, y), y)
     size = y.abs()
     step = (x < 0.0).where(-size, size)
@@ -50,7 +50,7 @@ def _rest(x: UOp, y: UOp) -> UOp:
 
 
 def _step(x: UOp, y: UOp) -> UOp:
-    """x minus y times the whole part of their rounded quotient, exactly: products of halves are not rounded."""
+    """x minus y times the integer part of their rounded quotient, exactly: products of halves are not rounded."""
     rest = x
     for part in _halves((x / y).trunc()):
         for piece in _halves(y):
@@ -65,7 +65,7 @@ def _halves(x: UOp) -> tuple[UOp, UOp]:
     return high, x - high
 
 
-def _turned(rest: UOp, y: UOp) -> UOp:
+def _opposite(rest: UOp, y: UOp) -> UOp:
     """Whether something remains, on the other side of 0 than the divisor."""
     return rest.ne(0.0) & (rest < 0.0).ne(y < 0.0)
 

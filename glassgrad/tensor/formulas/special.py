@@ -8,8 +8,8 @@ from collections.abc import Callable
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
-from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_float, broadcast, divide, equal, in_accumulator,
-                                                  is_infinite, is_nan, logaddexp, maximum, mul, square, sub, where)
+from glassgrad.tensor.formulas.arithmetic import (absolute, as_float, broadcast, in_accumulator, is_infinite, is_nan,
+                                                  logaddexp, maximum, square)
 from glassgrad.tensor.formulas.elementary import erf, exp, log, polynomial, tan
 from glassgrad.tensor.formulas.movement import pad_axis, part
 
@@ -88,38 +88,38 @@ def _lgamma_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * digamma(
 def logit(x: UOp) -> UOp:
     """ln(x / (1 - x))."""
     x = as_float(x)
-    return sub(in_accumulator(log, x), in_accumulator(log, sub(1, x)))
+    return in_accumulator(log, x) - in_accumulator(log, 1 - x)
 
 
 def sinc(x: UOp) -> UOp:
     """sin(pi x) / (pi x), and 1 at 0."""
-    x = mul(x, math.pi)
+    x = as_float(x) * math.pi
     nothing = x.eq(0)
-    return where(nothing, 1, divide(x.sin(), where(nothing, 1, x)))
+    return nothing.where(1, x.sin() / nothing.where(1, x))
 
 
 def xlogy(x: UOp, y: UOp) -> UOp:
     """x ln(y), and 0 where x is 0."""
     x, y = broadcast(x, y)
     nothing = x.eq(0) & is_nan(y).logical_not()
-    return where(nothing, 0, mul(x, in_accumulator(log, where(nothing, 1, y))))
+    return nothing.where(0, x * in_accumulator(log, nothing.where(1, y)))
 
 
 def hypot(x: UOp, y: UOp) -> UOp:
     """sqrt(x^2 + y^2), also where the squares would overflow."""
     x, y = broadcast(as_float(x), as_float(y))
     most = maximum(x.abs(), y.abs()).detach()
-    scale = where((most > 0) & (most < math.inf), most, 1)
-    size = mul(add(square(divide(x, scale)), square(divide(y, scale))).sqrt(), scale)
-    return where(is_infinite(x) | is_infinite(y), math.inf, size)     # whatever the other is, NaN too
+    scale = ((most > 0) & (most < math.inf)).where(most, 1)
+    size = (square(x / scale) + square(y / scale)).sqrt() * scale
+    return (is_infinite(x) | is_infinite(y)).where(math.inf, size)     # whatever the other is, NaN too
 
 
 def finite(x: UOp, nan: float, above: float | None, below: float | None) -> UOp:
     """x with NaN and the infinities replaced, the latter by the greatest and least numbers unless others are given."""
     most = _GREATEST[x.dtype.name]
-    x = where(is_nan(x), nan, x)
-    x = where(equal(x, math.inf), most if above is None else above, x)
-    return where(equal(x, -math.inf), -most if below is None else below, x)
+    x = is_nan(x).where(nan, x)
+    x = x.eq(math.inf).where(most if above is None else above, x)
+    return x.eq(-math.inf).where(-most if below is None else below, x)
 
 
 _GREATEST = {"float64": 1.7976931348623157e308, "float32": 3.4028234663852886e38, "float16": 65504.0,
@@ -130,7 +130,7 @@ def skipping_nan(extreme: Callable[[UOp, UOp], UOp], x: UOp, y: UOp) -> UOp:
     """The larger or smaller of each pair; where one is NaN, the other."""
     if x.dtype.kind != "f":
         return extreme(x, y)
-    return where(is_nan(x), y, where(is_nan(y), x, extreme(x, y)))
+    return is_nan(x).where(y, is_nan(y).where(x, extreme(x, y)))
 
 
 # -- along an axis -------------------------------------------------------------------------------------------

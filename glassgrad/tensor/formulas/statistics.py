@@ -10,8 +10,7 @@ import math
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor.formulas.arithmetic import (add, as_float, at_least, at_most, clamp, divide, floor, less, mul,
-                                                  sub, where)
+from glassgrad.tensor.formulas.arithmetic import add, as_float, clamp, divide, floor, mul
 from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.indexing import gather_known, sort
 from glassgrad.tensor.formulas.linalg.products import matmul
@@ -38,12 +37,12 @@ def mode(x: UOp, axis: int) -> tuple[UOp, UOp]:
 
 def histogram(x: UOp, bins: int, low: float, high: float) -> UOp:
     """How many values of a vector fall into each of so many equal parts from low to high."""
-    bin_of = floor(mul(sub(x, low), bins / (high - low)))
-    inside = at_least(x, low) & at_most(x, high)
-    bin_of = where(inside, clamp(bin_of, 0, bins - 1), bins).cast(dtypes.int32)
-    shape = (bins, x.shape[0])
-    counted = counting(bins).reshape((bins, 1)).expand(shape).eq(bin_of.reshape((1, x.shape[0])).expand(shape))
-    return total(counted.cast(as_float(x).dtype), 1)
+    x = as_float(x)
+    bin_of = floor((x - low) * (bins / (high - low)))
+    inside = x.ge(low) & x.le(high)
+    bin_of = inside.where(clamp(bin_of, 0, bins - 1), bins).cast(dtypes.int32)
+    counted = counting(bins).reshape((bins, 1)).eq(bin_of.reshape((1, x.shape[0])))
+    return total(counted.cast(x.dtype), 1)
 
 
 def trapezoids(y: UOp, x: UOp | None, dx: float, axis: int) -> UOp:
@@ -61,15 +60,15 @@ def trapezoids(y: UOp, x: UOp | None, dx: float, axis: int) -> UOp:
 def renorm(x: UOp, p: float, axis: int, limit: float) -> UOp:
     """Every slice along an axis whose p-norm is above a limit, scaled to it."""
     sizes = norm(x, p, tuple(a for a in range(len(x.shape)) if a != axis), keepdim=True)
-    return where(less(limit, sizes), mul(x, divide(limit, add(sizes, 1e-7))), x)
+    return (sizes > limit).where(x * (limit / (sizes + 1e-7)), x)
 
 
 def covariance(x: UOp, correction: int = 1) -> UOp:
     """The covariance of variables (rows) over their observations (columns)."""
     rows = x.reshape((1, x.elements)) if len(x.shape) < 2 else x
-    centred = sub(rows, mean(rows, 1, keepdim=True))
+    centred = rows - mean(rows, 1, keepdim=True)
     products, n = matmul(centred, matrix_transpose(centred)), rows.shape[1]
-    found = divide(products, float(n - correction)) if n > correction else mul(products, math.nan)
+    found = products / float(n - correction) if n > correction else products * math.nan
     return found if len(x.shape) == 2 else found.reshape(())
 
 
@@ -77,6 +76,6 @@ def correlation(x: UOp) -> UOp:
     """The covariance of variables over both deviations."""
     found = covariance(x)
     if not found.shape:
-        return divide(found, found)
+        return found / found
     size = diagonal(found).sqrt()
-    return clamp(divide(divide(found, unsqueeze(size, 1)), unsqueeze(size, 0)), -1, 1)
+    return clamp(found / unsqueeze(size, 1) / unsqueeze(size, 0), -1, 1)

@@ -5,8 +5,9 @@
     }''', "double_it", backward=lambda g, y, x: g * 2)
 
 The function gets a pointer to the result, then the arguments in order (a tensor: a pointer to its elements row by row;
-an int: long long; a float: double), then the number of the result's elements. It is compiled when first used, by the
-system's C compiler, and runs at once: the compiler cannot see into it, so nothing is fused with it.
+a number: as it is declared), then the number of the result's elements. Tensors must have the declared types. It is
+compiled when first used, by the system's C compiler, and runs at once: the compiler cannot see into it, so nothing is
+fused with it. Inside a jitted function it is launched again by each replay.
 
 On the device CUDA the source is CUDA, and the function a kernel that is started with a thread for each element of the
 result, in groups of 256, the last of which has some to spare:
@@ -20,26 +21,29 @@ result, in groups of 256, the last of which has some to spare:
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from glassgrad.base.errors import DeviceError, InputError
-from glassgrad.compiler.graph import ops as o
+from glassgrad.base.errors import DeviceError, GradientError, InputError
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.capture import refuse_reading
+from glassgrad.engine.realize import run_call
+from glassgrad.engine.user_calls import UserCall
 from glassgrad.runtime.cpu.c_compiler import find_compiler
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected
 from glassgrad.tensor import evaluate as running
+from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.autograd.function import custom_gradient
 from glassgrad.tensor.base import TensorBase
+from glassgrad.tensor.kernels.c_signature import check_arguments, check_result, number_for, parameters_of
 
-__all__ = ["c_kernel", "load"]
+__all__ = ["c_kernel", "launch_on", "load", "without_gradient"]
 
 Shape = Sequence[int]
 
@@ -51,8 +55,9 @@ def c_kernel(
     shape: Shape | Callable[..., Shape] | None = None,
     dtype: DType | str | None = None,
 ) -> Callable[..., TensorBase]:
-    """A function of tensors that runs C source. The result has the first tensor's shape and dtype, unless `shape` (or a
-    function of the arguments) and `dtype` say otherwise; `backward(gradient, result, *tensors)` gives the gradients.
+    """A function of tensors that runs C source. The result has the first tensor's shape, unless `shape` (or a function
+    of the arguments) says otherwise, and the type that the function declares, or `dtype`.
+    `backward(gradient, result, *tensors)` gives the gradients; without it, asking for one is an error.
 
     >>> add_one = c_kernel('''void add_one(float *out, const float *x, long long n) {
     ...     for (long long i = 0; i < n; i++) out[i] = x[i] + 1;
@@ -60,7 +65,7 @@ def c_kernel(
     >>> add_one(Tensor([1.0, 2.0])).tolist()
     [2.0, 3.0]
     """
-    compiled: dict[str, Any] = {}
+    declared = parameters_of(source, name)
 
     def run(*args: Any) -> TensorBase:
         tensors = [a for a in args if isinstance(a, TensorBase)]
@@ -69,33 +74,76 @@ def c_kernel(
                 "a C kernel needs a tensor", given=f"{name}{args!r}", expected="at least one Tensor",
                 fix="pass its values as a tensor: Tensor([1.0])"
             )
-        refuse_reading(f"the C kernel {name}, which runs outside the captured kernels,")
-        place = tensors[0].device
-        if place not in compiled:
-            compiled[place] = _function(source, name, place, args)
-        sizes = tensors[0].shape if shape is None else tuple(shape(*args) if callable(shape) else shape)
-        kind = tensors[0].dtype if dtype is None else dtype_by_name(dtype)
-        result = Buffer(sizes, kind, place)
-        nodes = running.realize([t.uop.contiguous() for t in tensors], place)
-        buffers = iter([running.value_of(n, place) for n in nodes])
-        given = [_argument(a, buffers, name) for a in args]
-        if result.nbytes:
-            compiled[place](ctypes.c_void_p(result.address), *given, ctypes.c_longlong(result.nbytes // kind.itemsize))
-        return tensors[0]._with(UOp(o.BUFFER, kind, (), result))
+        first = tensors[0]
+        function = _function(source, name, first.device, tuple(not isinstance(a, TensorBase) for a in args))
+        parameters = declared if declared is not None else [None] * (len(args) + 2)
+        numbers = [None if isinstance(a, TensorBase) else number_for(name, p, a) for p, a in zip(parameters[1:], args)]
+        kind = first.dtype
+        if declared is not None:
+            check_arguments(name, declared, args)
+            kind = declared[0].dtype or kind
+        if dtype is not None:
+            kind = dtype_by_name(dtype)
+            if declared is not None:
+                check_result(name, declared[0], kind)
+        sizes = first.shape if shape is None else tuple(shape(*args) if callable(shape) else shape)
+        elements = functools.reduce(lambda n, m: n * m, sizes, 1)
+        count = number_for(name, parameters[-1], elements)
+
+        def launch(addresses: Sequence[int]) -> None:
+            pointers = iter(map(ctypes.c_void_p, addresses))
+            function(next(pointers), *[next(pointers) if n is None else n for n in numbers], count)
+
+        key = (source, name, tuple(None if isinstance(a, TensorBase) else a for a in args))
+        [value] = launch_on(tensors, UserCall(name, key, launch), [(sizes, kind)])
+        return first._with(value if backward is not None else without_gradient(value, name, tensors))
 
     run.__name__, run.__doc__ = name, f"The C kernel {name}."
     return custom_gradient(backward)(run) if backward is not None else run
 
 
-def _function(source: str, name: str, place: str, args: Sequence[Any]) -> Callable[..., Any]:
+def launch_on(tensors: Sequence[TensorBase], call: UserCall, results: Sequence[tuple[Any, DType]]) -> list[UOp]:
+    """Compute the tensors, and call a function with the addresses of its results, then of theirs."""
+    device = tensors[0].device
+    nodes = running.realize([t.uop.contiguous() for t in tensors], device)
+    return run_call(call, results, [running.value_of(node, device) for node in nodes], device)
+
+
+@dataclass(frozen=True)
+class _NoGradient:
+    """The backward of a kernel that was given none."""
+    name: str
+
+    def __call__(self, *_: UOp) -> Any:
+        raise GradientError(
+            f"the kernel {self.name} has no gradient",
+            given=f"a gradient that has to pass through {self.name}",
+            expected="a kernel with a backward",
+            fix=f'give it one: c_kernel(source, "{self.name}", backward=lambda g, y, x: ...); or cut the gradient off: '
+                f"{self.name}(x.detach())",
+        )
+
+
+def without_gradient(value: UOp, name: str, tensors: Sequence[TensorBase]) -> UOp:
+    """A value whose gradient is an error, where a gradient of its inputs is asked for."""
+    inputs = tuple(t.uop for t in tensors if t.dtype.kind == "f")
+    return own_gradient(value, inputs, _NoGradient(name)) if inputs and value.dtype.kind == "f" else value
+
+
+def _function(source: str, name: str, device_name: str, numbers: tuple[bool, ...]) -> Callable[..., Any]:
     """The compiled source, to be called with ctypes values: the result, the arguments, the number of elements."""
-    device = Device[place]
+    device = Device[device_name]
     if device.memory.on_host:
-        return load(source, name)  # type: ignore[no-any-return]
+        return load(source, name)
     if not isinstance(device, GpuDevice) or device.dialect.by_handle:
-        raise DeviceError("a kernel of your own runs on the processor or with CUDA", given=f"a tensor on {place}",
-                          expected="a device whose memory has addresses", fix='move it: x.to("CPU")')
-    numbers = [False, *[not isinstance(a, TensorBase) for a in args], True]
+        raise DeviceError("a kernel of your own runs on the processor or with CUDA",
+                          given=f"a tensor on {device_name}", expected="a device whose memory has addresses",
+                          fix='move it: x.to("CPU")')
+    return _gpu_function(device, source, name, (False, *numbers, True))
+
+
+@functools.lru_cache(maxsize=256)
+def _gpu_function(device: GpuDevice, source: str, name: str, numbers: tuple[bool, ...]) -> Callable[..., Any]:
     try:
         kernel = device.user_kernel(source, name, numbers)
     except Rejected as error:
@@ -107,22 +155,8 @@ def _function(source: str, name: str, place: str, args: Sequence[Any]) -> Callab
     return call
 
 
-def _argument(value: Any, buffers: Any, name: str) -> Any:
-    if isinstance(value, TensorBase):
-        return ctypes.c_void_p(next(buffers).arg.address)
-    if isinstance(value, (bool, int)):
-        return ctypes.c_longlong(int(value))
-    if isinstance(value, float):
-        return ctypes.c_double(value)
-    raise InputError(
-        "a C kernel takes tensors and numbers",
-        given=f"{value!r} of type {type(value).__name__} for {name}",
-        expected="a Tensor, an int or a float",
-        fix="make it a tensor, or a number with float() or int()",
-    )
-
-
-def load(source: str, name: str) -> Any:
+@functools.lru_cache(maxsize=256)
+def load(source: str, name: str) -> Callable[..., Any]:
     """Compile to a shared library and take the function from it."""
     command = find_compiler()
     with tempfile.TemporaryDirectory() as folder:
@@ -143,4 +177,4 @@ def load(source: str, name: str) -> Any:
         raise InputError("the C source has no such function", given=f"name={name!r}",
                          expected=f"a function void {name}(...) that is not static", fix="check the name") from None
     function.restype = None
-    return function
+    return function  # type: ignore[no-any-return]

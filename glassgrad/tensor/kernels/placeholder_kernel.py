@@ -19,29 +19,22 @@ from types import SimpleNamespace
 from typing import Any
 
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
-from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, promote
-from glassgrad.compiler.graph.uop import UOp
-from glassgrad.engine.buffer import Buffer
-from glassgrad.engine.capture import refuse_reading
+from glassgrad.engine.user_calls import UserCall
 from glassgrad.runtime.devices import Device
-from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.base import TensorBase
-from glassgrad.tensor.kernels.c_kernel import load
+from glassgrad.tensor.kernels.c_kernel import launch_on, load, without_gradient
+from glassgrad.tensor.kernels.c_signature import C_NAMES
 
 __all__ = ["Memory", "Program", "Value", "group", "loop", "register", "run_kernel"]
 
-_TYPES = {dtypes.bool: "_Bool", dtypes.int8: "signed char", dtypes.uint8: "unsigned char", dtypes.int16: "short",
-          dtypes.uint16: "unsigned short", dtypes.int32: "int", dtypes.uint32: "unsigned", dtypes.int64: "long long",
-          dtypes.uint64: "unsigned long long", dtypes.float32: "float", dtypes.float64: "double"}
-
 
 def _word(dtype: DType) -> str:
-    if dtype not in _TYPES:
+    if dtype not in C_NAMES:
         raise DTypeError("C has no word for this type", given=dtype.name,
-                         expected=", ".join(d.name for d in _TYPES), fix="cast the tensor first: x.float()")
-    return _TYPES[dtype]
+                         expected=", ".join(d.name for d in C_NAMES), fix="cast the tensor first: x.float()")
+    return C_NAMES[dtype]
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
@@ -132,10 +125,10 @@ def _merged(*several: tuple[Any, ...]) -> tuple[Any, ...]:
 class Element(Value):
     """One element of a memory: a value that can be written."""
 
-    def __init__(self, memory: Memory, place: Value):
-        super().__init__(f"{memory.name}[{place.text}]", memory.dtype, _merged(memory.steps, place.steps),
-                         memory.loops | place.loops)
-        self.memory, self.place = memory, place
+    def __init__(self, memory: Memory, position: Value):
+        super().__init__(f"{memory.name}[{position.text}]", memory.dtype, _merged(memory.steps, position.steps),
+                         memory.loops | position.loops)
+        self.memory, self.position = memory, position
 
     def store(self, value: Any) -> Program:
         """Write; the program so far, and this."""
@@ -149,9 +142,9 @@ class Element(Value):
     def _written(self, value: Any, ended: Sequence[Loop]) -> tuple[Any, ...]:
         found = self._of(value)
         before = self.memory.steps
-        inside = tuple(s for s in _merged(found.steps, self.place.steps) if all(s is not b for b in before))
+        inside = tuple(s for s in _merged(found.steps, self.position.steps) if all(s is not b for b in before))
         store = StoreStatement(self.memory.name, f"{self.text} = {found.cast(self.dtype).text};",
-                               found.loops | self.place.loops)
+                               found.loops | self.position.loops)
         return (*before, *_closed((*inside, store), ended))
 
 
@@ -246,13 +239,13 @@ class Memory(Program):
         if len(indices) > self.ndim:
             raise InputError("too many indices", given=f"{len(indices)} for shape {self.shape}",
                              expected=f"at most {self.ndim}", fix="check the placeholder's shape")
-        place: Any = self.offset if self.offset is not None else Value("0", dtypes.int64)
+        position: Any = self.offset if self.offset is not None else Value("0", dtypes.int64)
         for axis, i in enumerate(indices):
-            place = (i if isinstance(i, Value) else Value(str(int(i)), dtypes.int64)) * math.prod(
-                self.shape[axis + 1:]) + place
+            position = (i if isinstance(i, Value) else Value(str(int(i)), dtypes.int64)) * math.prod(
+                self.shape[axis + 1:]) + position
         if len(indices) == self.ndim:
-            return Element(self, place)
-        return Memory(self.name, self.shape[len(indices):], self.dtype, self.steps, place, self.loops)
+            return Element(self, position)
+        return Memory(self.name, self.shape[len(indices):], self.dtype, self.steps, position, self.loops)
 
 
 def loop(count: int, *_: Any, **__: Any) -> Loop:
@@ -271,45 +264,42 @@ def register(shape: Sequence[int], dtype: DType, slot: int = 0, **_: Any) -> Mem
 
 
 # -- running ---------------------------------------------------------------------------------------------------------
-_loaded: dict[str, Any] = {}
-
-
 def run_kernel(tensors: Sequence[TensorBase], describe: Callable[..., Any],
                grad_fxn: Callable[..., Any] | None) -> list[TensorBase]:
     """Every tensor as the kernel left it."""
-    refuse_reading("a kernel of your own, which runs outside the captured kernels,")
     device = tensors[0].device
     if not Device[device].memory.on_host:
         raise DeviceError("a kernel of your own runs on the processor", given=f"a tensor on {device}",
                           expected="a device that shares the host's memory", fix='move it: x.to("CPU")')
-    places = [Memory(f"b{i}", t.shape, t.dtype) for i, t in enumerate(tensors)]
-    program = describe(*places)
+    memories = [Memory(f"b{i}", t.shape, t.dtype) for i, t in enumerate(tensors)]
+    program = describe(*memories)
     if not isinstance(program, Program):
         raise InputError("the function describes no kernel", given=repr(program),
                          expected="what sink() gives", fix="return out[i].store(value).end(i).sink()")
-    source = _source(places, program)
-    if source not in _loaded:
-        _loaded[source] = load(source, "kernel")
-    written = _stores(program.steps)
-    nodes = running.realize([t.uop.contiguous() for t in tensors], device)
-    given = [running.value_of(node, device) for node in nodes]
-    after = []
-    for place, node in zip(places, given):
-        if place.name in written:
-            fresh = Buffer(node.shape, node.dtype, device)
-            if fresh.nbytes:
-                ctypes.memmove(fresh.address, node.arg.address, fresh.nbytes)
-            node = UOp(o.BUFFER, node.dtype, (), fresh)
-        after.append(node)
-    _loaded[source](*[ctypes.c_void_p(node.arg.address) for node in after])
-    results = []
-    inputs = tuple(t.uop for t in tensors)
-    for place, tensor, node in zip(places, tensors, after):
-        value = node.reshape(tensor.shape)
-        if place.name in written and grad_fxn is not None:
-            value = own_gradient(value, inputs, lambda g, _, *sources: tuple(
+    names = _stores(program.steps)
+    written = [i for i, memory in enumerate(memories) if memory.name in names]
+    if not written:
+        return list(tensors)
+    source = _source(memories, program)
+    function = load(source, "kernel")
+
+    def launch(addresses: Sequence[int]) -> None:
+        used = list(addresses[len(written):])
+        for address, number in zip(addresses, written):       # what is not written stays as it was
+            ctypes.memmove(address, used[number], memories[number].size * memories[number].dtype.itemsize)
+            used[number] = address
+        function(*map(ctypes.c_void_p, used))
+
+    results = list(tensors)
+    sizes = [(tensors[i].shape, tensors[i].dtype) for i in written]
+    made = launch_on(tensors, UserCall("kernel", source, launch), sizes)
+    for number, value in zip(written, made):
+        if grad_fxn is None:
+            value = without_gradient(value, "kernel", tensors)
+        else:
+            value = own_gradient(value, tuple(t.uop for t in tensors), lambda g, _, *sources: tuple(
                 grad_fxn(g, SimpleNamespace(src=(None, *sources)))))
-        results.append(tensor._with(value) if place.name in written else tensor)
+        results[number] = tensors[number]._with(value)
     return results
 
 
@@ -317,7 +307,7 @@ def _stores(steps: tuple[Any, ...]) -> set[str]:
     return {name for step in steps for name in (_stores(step.steps) if isinstance(step, Repeated) else {step.memory})}
 
 
-def _source(places: Sequence[Memory], program: Program) -> str:
+def _source(memories: Sequence[Memory], program: Program) -> str:
     """The program as C."""
     own: dict[str, str] = {}
     lines: list[str] = []
@@ -336,11 +326,11 @@ def _source(places: Sequence[Memory], program: Program) -> str:
                                  fix="write .end(i) after the store")
             if step.memory.startswith("own"):
                 _, size, kind = step.memory.split("_", 2)
-                own[step.memory] = f"    {_word(next(d for d in _TYPES if d.name == kind))} {step.memory}[{size}];"
+                own[step.memory] = f"    {_word(next(d for d in C_NAMES if d.name == kind))} {step.memory}[{size}];"
             lines.append(indent + step.text)
     write(program.steps, frozenset(), "    ")
     seen: dict[str, str] = {}                               # loops by their order: the same kernel is the same text
     text = "\n".join([*own.values(), *lines])
     text = re.sub(r"\bi\d+\b", lambda name: seen.setdefault(name[0], f"n{len(seen)}"), text)
-    parameters = ", ".join(f"{_word(p.dtype)} *{p.name}" for p in places)
+    parameters = ", ".join(f"{_word(p.dtype)} *{p.name}" for p in memories)
     return f"#include <math.h>\nvoid kernel({parameters}) {{\n{text}\n}}\n"

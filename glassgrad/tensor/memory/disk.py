@@ -72,14 +72,14 @@ def reread_in_place(node: UOp, dtype: DType) -> UOp:
 
 
 def no_place(node: UOp) -> DeviceError:
-    """The elements of a tensor on a disk that were asked for do not lie in the file as a view of it."""
+    """The error for elements of a tensor on a disk that are no view of the file."""
     return DeviceError("this part of a file cannot be written to", given=f"elements of shape {node.shape}",
                        expected="a slice, a transpose or a reshape of a tensor on a disk",
                        fix="assign to a slice of the tensor itself, or assign the whole of it")
 
 
 def write(node: UOp, data: Any) -> None:
-    """Bytes, in the order of a view's elements, to where they lie in the file."""
+    """Bytes, in the order of a view's elements, written to their positions in the file."""
     refuse_reading(f"the file of {node.device}")
     if not node.size:
         return

@@ -1,8 +1,9 @@
 """DLPack, the C structure through which array libraries share memory. In: memory, or a capsule. Out: the other.
 
-A capsule holds a managed tensor; whoever takes it renames the capsule and calls the deleter when done. There are two
-layouts: version 1 says of itself whether the memory may be written and whether it is a copy, the older one does not.
-Knows nothing of tensors.
+A capsule holds a managed tensor; the library that takes it renames the capsule and calls the deleter when done. There
+are two layouts: version 1 says of itself whether the memory may be written and whether it is a copy, the older one does
+not.
+Does not know tensors.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _python.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _NAME, _USED = ctypes.c_char_p(b"dltensor"), ctypes.c_char_p(b"used_dltensor")
 _NAME_1, _USED_1 = ctypes.c_char_p(b"dltensor_versioned"), ctypes.c_char_p(b"used_dltensor_versioned")
 
-_given: dict[int, Any] = {}      # what we handed out, by the address of its structure, until it is given back
+_given: dict[int, Any] = {}      # what we exported, by the address of its structure, until it is given back
 
 
 @_Deleter
@@ -74,7 +75,7 @@ _CapsuleEnd = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 @_CapsuleEnd
 def _capsule_dropped(capsule: int) -> None:
-    """A capsule that nobody took goes, and what it holds with it."""
+    """A capsule that was not taken is freed, and what it holds with it."""
     plain = ctypes.PyDLL(None)
     plain.PyCapsule_IsValid.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     plain.PyCapsule_GetPointer.restype = ctypes.c_void_p
@@ -86,7 +87,7 @@ def _capsule_dropped(capsule: int) -> None:
 
 # -- giving --------------------------------------------------------------------------------------------------
 def give(memory: Any, shape: tuple[int, ...], dtype: DType, versioned: bool, copied: bool, keep: Any) -> Any:
-    """A capsule over writable row-major memory (a ctypes array); `keep` lives until whoever takes it is done."""
+    """A capsule over writable row-major memory (a ctypes array); `keep` lives until its taker is done."""
     if dtype.kind == "f" and dtype.bits == 8:
         raise DTypeError("DLPack has no such type", given=dtype.name, expected="a wider float",
                          fix="cast it: x.half()")
@@ -154,7 +155,7 @@ def take(source: Any) -> Foreign:
 
 
 def _asked(source: Any) -> Any:
-    """A capsule from a library that knows version 1, or only the older layout."""
+    """A capsule from a library that has version 1, or only the older layout."""
     try:
         try:
             return source.__dlpack__(max_version=(_MAJOR, 0))

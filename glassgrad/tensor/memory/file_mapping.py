@@ -1,4 +1,4 @@
-"""Files as memory. In: a path. Out: the file's bytes where they lie, and a node that reads them.
+"""Files as memory. In: a path. Out: the file's bytes in place, and a node that reads them.
 
 The file is mapped, not read: the system fetches its pages when they are first touched. The map is private: writing into
 an array that shares it changes neither the file nor other readers. What it cannot survive is the file being shortened
@@ -36,7 +36,7 @@ def mapped(path: Path) -> Any:
             return bytearray()
         if os.name == "nt":
             return mmap.mmap(file.fileno(), status.st_size, access=mmap.ACCESS_COPY)
-        # private pages are only needed once somebody writes: files larger than the memory can be mapped too
+        # private pages are only needed once they are written: files larger than the memory can be mapped too
         return mmap.mmap(file.fileno(), status.st_size, prot=mmap.PROT_READ | mmap.PROT_WRITE,
                          flags=mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0))
 

@@ -36,7 +36,7 @@ class HostValue(NamedTuple):
 
 
 def read_value(value: Any, dtype: DType | None = None) -> HostValue:
-    """What the user handed to Tensor(...), as bytes. `dtype` is what it should become, where bytes can already have it.
+    """What the user gave to Tensor(...), as bytes. `dtype` is what it should become, where bytes can already have it.
 
     >>> read_value([[1, 2], [3, 4]]).shape, read_value([1, 2.5]).dtype
     ((2, 2), dtypes.float32)
@@ -64,8 +64,8 @@ def read_value(value: Any, dtype: DType | None = None) -> HostValue:
 
 
 def read_array(value: Any, dtype: DType | None = None) -> HostValue:
-    """A NumPy array (or what turns into one), copied in row-major order."""
-    import numpy  # the one deferred import of NumPy on the way in: whoever has an array has paid for it
+    """A NumPy array (or what becomes one), copied in row-major order."""
+    import numpy  # deferred: a program that has an array has loaded it already
     found = numpy.asarray(value)
     if dtype is not None and dtype in _CODES and found.dtype.kind in "biuf":
         found = found.astype(_CODES[dtype], copy=False)

@@ -1,4 +1,4 @@
-"""Tensors meet other libraries: NumPy, DLPack both ways, PyTorch, foreign memory, notebooks. In, out: tensors.
+"""Tensors and other libraries: NumPy, DLPack both ways, PyTorch, foreign memory, notebooks. In, out: tensors.
 
 Devices that share the host's memory share it with other libraries too; others copy to the host first. PyTorch is used
 where it is there already, never imported for its own sake.
@@ -45,7 +45,7 @@ _OF_ONE = {"negative": "neg", "absolute": "abs", "reciprocal": "reciprocal", "sq
 
 
 def _as_arrays(value: Any) -> Any:
-    """What was handed to a function of NumPy, with arrays for tensors, inside lists and dicts too."""
+    """The arguments of a function of NumPy, with arrays for tensors, inside lists and dicts too."""
     if isinstance(value, TensorBase):
         return value.__array__()  # type: ignore[attr-defined]
     if type(value) in (list, tuple):
@@ -146,7 +146,7 @@ class InteropMixin(TensorBase):
     @classmethod
     def _foreign(cls, owner: Any, address: int, shape: tuple[int, ...], steps: tuple[int, ...], dtype: DType,
                  device: str | None, read_only: bool = False) -> Self:
-        """Memory that somebody else owns, as a leaf; copied where it is not row-major, not aligned, not to be written,
+        """Memory of another owner, as a leaf; copied where it is not row-major, not aligned, not to be written,
         or the device has memory of its own."""
         place = running.canonical_device(device) or running.default_device()
         dense = all(n == 1 or s == math.prod(shape[i + 1:]) for i, (n, s) in enumerate(zip(shape, steps)))
@@ -154,7 +154,7 @@ class InteropMixin(TensorBase):
                 and Device[place].memory.on_host:
             buffer = Buffer.from_host(owner, address, shape, dtype, place)
             return cls._leaf(running.shared(UOp(o.BUFFER, dtype, (), buffer)), device, None)
-        import numpy  # whoever has a strided array has paid for it
+        import numpy  # a library that has strided arrays has most likely loaded it
         size = dtype.itemsize
         low = sum((n - 1) * s for n, s in zip(shape, steps) if s < 0) if 0 not in shape else 0
         high = sum((n - 1) * s for n, s in zip(shape, steps) if s > 0) if 0 not in shape else -1
@@ -188,7 +188,7 @@ class InteropMixin(TensorBase):
     # -- PyTorch ---------------------------------------------------------------------------------------------
     @classmethod
     def from_torch(cls, tensor: Any, device: str | None = None) -> Self:
-        """A torch.Tensor's values, shared where they lie row by row in the host's memory.
+        """A torch.Tensor's values, shared where they are row by row in the host's memory.
 
         >>> import torch
         >>> Tensor.from_torch(torch.tensor([1, 2])).tolist()

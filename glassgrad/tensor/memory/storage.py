@@ -1,8 +1,9 @@
 """What a tensor and its views share. In: tensors, nodes. Out: `TensorStorage`, the tensors that show one value.
 
 A view shows elements of another tensor, and a write through any of them is seen by all of them; docs/design/
-views_and_memory.md says who sees what. Nodes never change, so a write makes a new value of the whole, and every live
-tensor of the storage gets the node that shows its part of that. Each holds the movement ops ("steps") that lead there.
+views_and_memory.md says which tensors see a write. Nodes never change, so a write makes a new value of the whole, and
+every live tensor of the storage gets the node that shows its part of that. Each holds the movement ops ("steps") that
+lead there.
 Does not know how a part is replaced: methods/assignment.py does that.
 """
 
@@ -151,22 +152,22 @@ def applied(steps: tuple[Step, ...], node: UOp, cuts: bool = True) -> UOp:
     return node
 
 
-def refuse_repeated(steps: tuple[Step, ...], places: UOp) -> None:
-    """Raise where a view shows an element of its tensor more than once, or none. `places` are the steps over the number
-    of each element."""
+def refuse_repeated(steps: tuple[Step, ...], numbers: UOp) -> None:
+    """Raise where a view shows an element of its tensor more than once, or none. `numbers` are the steps over the
+    number of each element."""
     if all(op in _ONE_TO_ONE for op, _ in steps):
         return
-    if all(op.kind == Kind.MOVEMENT or op is o.DETACH for op, _ in steps) and not places.symbolic and all(
-            map(_one_to_one, ShapeTracker.of(places).simplify().views)):
+    if all(op.kind == Kind.MOVEMENT or op is o.DETACH for op, _ in steps) and not numbers.symbolic and all(
+            map(_one_to_one, ShapeTracker.of(numbers).simplify().views)):
         return
     raise InputError("this view cannot be written: several of its elements are one element of its tensor",
-                     given=f"a view of shape {places.shape}, made by {', '.join(op.name for op, _ in steps)}",
+                     given=f"a view of shape {numbers.shape}, made by {', '.join(op.name for op, _ in steps)}",
                      expected="a view that shows each element once",
                      fix="write to the tensor itself, or to a copy: view = view.clone()")
 
 
 def _one_to_one(view: View) -> bool:
-    """Whether no two elements of a view lie at one place."""
+    """Whether no two elements of a view have one address."""
     reach = 0
     for stride, n in sorted((abs(s), n) for s, n in zip(view.strides, view.shape) if n > 1):
         if stride <= reach:

@@ -11,7 +11,7 @@ from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.custom_gradient import JointResults, own_gradient, while_in_use
 from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import add, divide, equal, less, mul, sign, square, sub, where
+from glassgrad.tensor.formulas.arithmetic import sign, square
 from glassgrad.tensor.formulas.indexing import gather_known
 from glassgrad.tensor.formulas.linalg import elimination
 from glassgrad.tensor.formulas.linalg.products import matmul
@@ -42,7 +42,7 @@ def solve(a: UOp, b: UOp) -> UOp:
     """The x of a x = b; NaN where a is singular."""
     x, pivots, _ = elimination.eliminate(a, b, _device(a, b))
     singular_ones = _per_matrix(any_true(pivots.eq(0.0), 1))
-    return own_gradient(_computed(where(singular_ones, math.nan, x)), (a, b), _solve_backward)
+    return own_gradient(_computed(singular_ones.where(math.nan, x)), (a, b), _solve_backward)
 
 
 def _solve_backward(g: UOp, x: UOp, a: UOp, b: UOp) -> tuple[UOp, UOp]:
@@ -59,24 +59,24 @@ def inverse(a: UOp) -> UOp:
 def determinant(a: UOp) -> UOp:
     """The determinant of each matrix (batch,)."""
     _, pivots, order = elimination.eliminate(a, full((*a.shape[:2], 1), 0, a.dtype), _device(a))
-    value = mul(product(pivots, 1), elimination.parity(order).cast(a.dtype))
+    value = product(pivots, 1) * elimination.parity(order)
     return own_gradient(_computed(value), (a,), _determinant_backward)
 
 
 def _determinant_backward(g: UOp, y: UOp, a: UOp) -> tuple[UOp]:
-    return (mul(_per_matrix(mul(g, y)), matrix_transpose(inverse(a))),)          # d det = det tr(A^-1 dA)
+    return (_per_matrix(g * y) * matrix_transpose(inverse(a)),)                  # d det = det tr(A^-1 dA)
 
 
 def signed_log(a: UOp) -> tuple[UOp, UOp]:
     """The sign of each determinant, and the logarithm of its size."""
     _, pivots, order = elimination.eliminate(a, full((*a.shape[:2], 1), 0, a.dtype), _device(a))
-    signs = mul(product(sign(pivots), 1), elimination.parity(order).cast(a.dtype))
+    signs = product(sign(pivots), 1) * elimination.parity(order)
     size = total(elementary.log(pivots.abs()), 1)
     return _computed(signs), own_gradient(_computed(size), (a,), _signed_log_backward)
 
 
 def _signed_log_backward(g: UOp, y: UOp, a: UOp) -> tuple[UOp]:
-    return (mul(_per_matrix(g), matrix_transpose(inverse(a))),)
+    return (_per_matrix(g) * matrix_transpose(inverse(a)),)
 
 
 # -- triangles -----------------------------------------------------------------------------------------------
@@ -87,15 +87,15 @@ def cholesky(a: UOp) -> UOp:
 
 def _cholesky_backward(g: UOp, lower: UOp, a: UOp) -> tuple[UOp]:
     """S = L^-T phi(L^T g) L^-1, made symmetric (Murray, 2016)."""
-    turned = matrix_transpose(lower)
-    inner = tril(matmul(turned, g))
-    inner = sub(inner, mul(mul(inner, eye(inner.shape[-1], inner.dtype)), 0.5))
-    left = solve(turned, inner)
-    return (_symmetric(matrix_transpose(solve(turned, matrix_transpose(left)))),)
+    upper = matrix_transpose(lower)
+    inner = tril(matmul(upper, g))
+    inner = inner - inner * eye(inner.shape[-1], inner.dtype) * 0.5
+    left = solve(upper, inner)
+    return (_symmetric(matrix_transpose(solve(upper, matrix_transpose(left)))),)
 
 
 def _symmetric(x: UOp) -> UOp:
-    return mul(add(x, matrix_transpose(x)), 0.5)
+    return (x + matrix_transpose(x)) * 0.5
 
 
 @while_in_use
@@ -116,10 +116,10 @@ def _qr_gradient(a: UOp, parts: tuple[UOp, ...], to_q: UOp | None, to_r: UOp | N
         return _qr_gradient_square(q, r, to_q, to_r)
     rest = part(a, 2, m, n)
     if to_r is None:
-        return cat([_qr_gradient_square(q, part(r, 2, 0, m), to_q, None), mul(rest, 0.0)], 2)
+        return cat([_qr_gradient_square(q, part(r, 2, 0, m), to_q, None), rest * 0.0], 2)
     to_right = part(to_r, 2, m, n)
     through = matmul(rest, matrix_transpose(to_right))
-    into_q = through if to_q is None else add(to_q, through)
+    into_q = through if to_q is None else to_q + through
     first = _qr_gradient_square(q, part(r, 2, 0, m), into_q, part(to_r, 2, 0, m))
     return cat([first, matmul(q, to_right)], 2)
 
@@ -128,10 +128,10 @@ def _qr_gradient_square(q: UOp, r: UOp, to_q: UOp | None, to_r: UOp | None) -> U
     inner = None if to_r is None else matmul(r, matrix_transpose(to_r))
     if to_q is not None:
         crossed = matmul(matrix_transpose(to_q), q)
-        inner = -crossed if inner is None else sub(inner, crossed)
+        inner = -crossed if inner is None else inner - crossed
     assert inner is not None
-    inner = add(tril(inner), matrix_transpose(tril(inner, -1)))
-    gathered = matmul(q, inner) if to_q is None else add(to_q, matmul(q, inner))
+    inner = tril(inner) + matrix_transpose(tril(inner, -1))
+    gathered = matmul(q, inner) if to_q is None else to_q + matmul(q, inner)
     return matrix_transpose(solve(r, matrix_transpose(gathered)))
 
 
@@ -150,12 +150,12 @@ def singular(a: UOp) -> JointResults:
     s = gather_known(sizes, 1, order)
     across = unsqueeze(order, 1)
     v = gather_known(v, 2, across.expand((batch, n, n)))
-    limit = mul(part(s, 1, 0, 1), m * 2.0 ** -(a.dtype.mantissa))
-    sound = unsqueeze(less(limit, s), 1)
-    u = divide(gather_known(work, 2, across.expand((batch, m, n))), where(sound, unsqueeze(s, 1), 1))
-    u = _computed(where(sound, u, 0))
-    complete = elimination.householder(u, _device(a))[0]           # columns without a length get one at right angles
-    u = where(sound, u, part(complete, 2, 0, n))
+    limit = part(s, 1, 0, 1) * (m * 2.0 ** -(a.dtype.mantissa))
+    has_length = unsqueeze(limit < s, 1)
+    u = gather_known(work, 2, across.expand((batch, m, n))) / has_length.where(unsqueeze(s, 1), 1)
+    u = _computed(has_length.where(u, 0))
+    complete = elimination.householder(u, _device(a))[0]           # columns without a length get an orthogonal one
+    u = has_length.where(u, part(complete, 2, 0, n))
     rest = part(complete, 2, n, m).detach()
     return JointResults((_computed(u), _computed(s), _computed(v)), _singular_gradient, rest)
 
@@ -164,7 +164,7 @@ def _singular_gradient(a: UOp, parts: tuple[UOp, ...], to_u: UOp | None, to_s: U
     """Of S: U diag(g) V^T; of U and V as below (Townsend, 2016)."""
     u, s, v = parts
     if to_s is not None:
-        return matmul(mul(u, unsqueeze(to_s, 1)), matrix_transpose(v))
+        return matmul(u * unsqueeze(to_s, 1), matrix_transpose(v))
     if to_u is not None:
         return _left_gradient(to_u, u, s, v)
     assert to_v is not None
@@ -174,40 +174,40 @@ def _singular_gradient(a: UOp, parts: tuple[UOp, ...], to_u: UOp | None, to_s: U
 def _left_gradient(g: UOp, u: UOp, s: UOp, v: UOp) -> UOp:
     """(U (F o (U^T g - g^T U)) S + (I - U U^T) g S^-1) V^T, with F as in `_gaps`."""
     crossed = matmul(matrix_transpose(u), g)
-    skew = mul(_gaps(s), sub(crossed, matrix_transpose(crossed)))
-    inner = matmul(u, mul(skew, unsqueeze(s, 1)))
-    outside = divide(sub(g, matmul(u, crossed)), unsqueeze(s, 1))
-    return matmul(add(inner, outside), matrix_transpose(v))
+    skew = _gaps(s) * (crossed - matrix_transpose(crossed))
+    inner = matmul(u, skew * unsqueeze(s, 1))
+    outside = (g - matmul(u, crossed)) / unsqueeze(s, 1)
+    return matmul(inner + outside, matrix_transpose(v))
 
 
 def _right_gradient(g: UOp, u: UOp, s: UOp, v: UOp) -> UOp:
     """U S (F o (V^T g - g^T V)) V^T."""
     crossed = matmul(matrix_transpose(v), g)
-    skew = mul(_gaps(s), sub(crossed, matrix_transpose(crossed)))
-    return matmul(matmul(u, mul(unsqueeze(s, 2), skew)), matrix_transpose(v))
+    skew = _gaps(s) * (crossed - matrix_transpose(crossed))
+    return matmul(matmul(u, unsqueeze(s, 2) * skew), matrix_transpose(v))
 
 
 def _gaps(s: UOp) -> UOp:
     """F_ij = 1 / (s_j^2 - s_i^2) off the diagonal, 0 on it."""
     one = eye(s.shape[-1], s.dtype)
     squares = square(s)
-    return divide(sub(1, one), add(sub(unsqueeze(squares, 1), unsqueeze(squares, 2)), one))
+    return (1 - one) / (unsqueeze(squares, 1) - unsqueeze(squares, 2) + one)
 
 
 # -- eigenvalues ---------------------------------------------------------------------------------------------
 @while_in_use
 def eigen(a: UOp) -> JointResults:
     """The eigenvalues (batch, n) and eigenvectors (batch, n, n) of symmetric matrices, of which the lower triangle is
-    read. A multiple of the identity makes the matrix positive, so that the right angles that `elimination.jacobi` finds
-    are those of its eigenvectors; their own quotients are the values."""
+    read. A multiple of the identity makes the matrix positive, so that the orthogonal columns that `elimination.jacobi`
+    finds are its eigenvectors; their own quotients are the values."""
     n = a.shape[-1]
-    whole = add(tril(a), matrix_transpose(tril(a, -1)))
+    whole = tril(a) + matrix_transpose(tril(a, -1))
     shift = total(square(whole), (1, 2), keepdim=True).sqrt()
-    raised = add(whole, mul(eye(n, a.dtype), add(shift, where(equal(shift, 0), 1.0, 0.0).cast(a.dtype))))
+    raised = whole + eye(n, a.dtype) * (shift + shift.eq(0).cast(a.dtype))
     _, vectors, sizes = elimination.jacobi(_computed(raised), _device(a))
     order = _descending(sizes, n).flip((1,))                       # the largest come first
     vectors = gather_known(vectors, 2, unsqueeze(order, 1).expand(a.shape))
-    values = total(mul(vectors, matmul(whole, vectors)), 1)
+    values = total(vectors * matmul(whole, vectors), 1)
     return JointResults((_computed(values), _computed(vectors)), _eigen_gradient)
 
 
@@ -216,9 +216,9 @@ def _eigen_gradient(a: UOp, parts: tuple[UOp, ...], to_values: UOp | None, to_ve
     1985)."""
     values, v = parts
     if to_values is not None:
-        return matmul(mul(v, unsqueeze(to_values, 1)), matrix_transpose(v))
+        return matmul(v * unsqueeze(to_values, 1), matrix_transpose(v))
     assert to_vectors is not None
     one = eye(a.shape[-1], a.dtype)
-    gaps = add(sub(unsqueeze(values, 1), unsqueeze(values, 2)), one)
-    inner = mul(divide(matmul(matrix_transpose(v), to_vectors), gaps), sub(1, one))
+    gaps = unsqueeze(values, 1) - unsqueeze(values, 2) + one
+    inner = matmul(matrix_transpose(v), to_vectors) / gaps * (1 - one)
     return _symmetric(matmul(matmul(v, inner), matrix_transpose(v)))

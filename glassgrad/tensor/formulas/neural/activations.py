@@ -10,8 +10,7 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.broadcast import Axis
 from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_float, at_most, binary, divide, in_accumulator,
-                                                  less, maximum, mul, power, sub, where)
+from glassgrad.tensor.formulas.arithmetic import absolute, as_float, binary, divide, in_accumulator, maximum, mul, power
 from glassgrad.tensor.formulas.movement import pad_constant
 from glassgrad.tensor.formulas.reductions import largest, mean, mean_square, norm, total
 
@@ -32,7 +31,7 @@ def between(x: UOp, low: float, high: float) -> UOp:
 
 def leaky_relu(x: UOp, slope: Any) -> UOp:
     """x where it is positive, slope x elsewhere."""
-    return where(less(0, x), x, mul(x, slope))
+    return (x > 0).where(x, mul(x, slope))
 
 
 def elu(x: UOp, alpha: float) -> UOp:
@@ -65,7 +64,7 @@ def softplus(x: UOp, beta: float = 1.0, threshold: float = 20.0) -> UOp:
     found = in_accumulator(lambda x: elementary.softplus(x) if beta == 1
                            else elementary.softplus(x * beta) * (1 / beta), as_float(x))
     # from 20 on the two are the same number in float32: only a lower threshold changes anything
-    return found if threshold >= 20 else where(less(threshold, mul(x, beta)), x, found)
+    return found if threshold >= 20 else (x * beta > threshold).where(x, found)
 
 
 def log_sigmoid(x: UOp) -> UOp:
@@ -80,22 +79,25 @@ def mish(x: UOp) -> UOp:
 
 def softsign(x: UOp) -> UOp:
     """x / (1 + |x|)."""
-    return divide(x, add(absolute(x), 1))
+    x = as_float(x)
+    return x / (x.abs() + 1)
 
 
 def hardswish(x: UOp) -> UOp:
     """x relu6(x + 3) / 6."""
-    return mul(mul(x, between(add(x, 3), 0, 6)), 1 / 6)
+    x = as_float(x)
+    return x * between(x + 3, 0, 6) * (1 / 6)
 
 
 def hardshrink(x: UOp, limit: float) -> UOp:
     """x where |x| is above a limit, 0 elsewhere."""
-    return where(at_most(absolute(x), limit), 0, x)
+    return absolute(x).le(limit).where(0, x)
 
 
 def softshrink(x: UOp, limit: float) -> UOp:
     """x moved toward 0 by a limit, stopping there."""
-    return where(at_most(absolute(x), limit), 0, where(less(0, x), sub(x, limit), add(x, limit)))
+    x = as_float(x)
+    return x.abs().le(limit).where(0, (x > 0).where(x - limit, x + limit))
 
 
 # -- along axes ----------------------------------------------------------------------------------------------
@@ -104,35 +106,35 @@ def _shifted(x: UOp, axis: Axis, dtype: DType | None) -> tuple[UOp, DType]:
     x = as_float(x)
     out = dtype or exact(x.dtype)
     x = x.cast(out.accumulator)
-    return (x if 0 in x.shape else sub(x, largest(x, axis, keepdim=True).detach())), out
+    return (x if 0 in x.shape else x - largest(x, axis, keepdim=True).detach()), out
 
 
 def softmax(x: UOp, axis: Axis = -1, dtype: DType | None = None) -> UOp:
     """e^x over its sum along an axis."""
     x, out = _shifted(x, axis, dtype)
     e = elementary.exp(x)
-    return mul(e, total(e, axis, keepdim=True).recip()).cast(out)
+    return (e * total(e, axis, keepdim=True).recip()).cast(out)
 
 
 def log_softmax(x: UOp, axis: Axis = -1, dtype: DType | None = None) -> UOp:
     """The logarithm of `softmax`."""
     x, out = _shifted(x, axis, dtype)
-    return sub(x, elementary.log(total(elementary.exp(x), axis, keepdim=True))).cast(out)
+    return (x - elementary.log(total(elementary.exp(x), axis, keepdim=True))).cast(out)
 
 
 def layer_norm(x: UOp, axis: Axis, eps: float) -> UOp:
     """(x - mean) / sqrt(variance + eps); the variance is over n."""
     x = as_float(x)
     wide = x.cast(x.dtype.accumulator)
-    centred = sub(wide, mean(wide, axis, keepdim=True))
-    return mul(centred, elementary.rsqrt(add(mean_square(centred, axis), eps))).cast(exact(x.dtype))
+    centred = wide - mean(wide, axis, keepdim=True)
+    return (centred * elementary.rsqrt(mean_square(centred, axis) + eps)).cast(exact(x.dtype))
 
 
 def rms_norm(x: UOp, axis: Axis, eps: float) -> UOp:
     """x / sqrt(mean(x^2) + eps)."""
     x = as_float(x)
     wide = x.cast(x.dtype.accumulator)
-    return mul(wide, elementary.rsqrt(add(mean_square(wide, axis), eps))).cast(exact(x.dtype))
+    return (wide * elementary.rsqrt(mean_square(wide, axis) + eps)).cast(exact(x.dtype))
 
 
 def normalize(x: UOp, p: float, axis: Axis, eps: float) -> UOp:
@@ -145,5 +147,5 @@ def normalize(x: UOp, p: float, axis: Axis, eps: float) -> UOp:
 def local_response_norm(x: UOp, size: int, alpha: float, beta: float, k: float) -> UOp:
     """x / (k + alpha times the mean square of `size` neighbouring channels)^beta."""
     padding = [(0, 0), (size // 2, (size - 1) // 2), *[(0, 0)] * (len(x.shape) - 2)]
-    near = mean(pad_constant(mul(x, x), padding).window(1, size, 1), -1)
-    return divide(x, power(add(mul(near, alpha), k), beta))
+    near = mean(pad_constant(x * x, padding).window(1, size, 1), -1)
+    return divide(x, power(near * alpha + k, beta))

@@ -6,7 +6,7 @@ import math
 
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor.formulas.arithmetic import add, at_least, less, mul, where
+from glassgrad.tensor.formulas.arithmetic import add, mul, where
 from glassgrad.tensor.formulas.linalg.products import matmul
 from glassgrad.tensor.formulas.movement import above_diagonal, matrix_transpose
 from glassgrad.tensor.formulas.neural.activations import softmax
@@ -22,21 +22,20 @@ def dropout(x: UOp, p: float) -> UOp:
         return x
     if p == 1:
         return mul(x, 0.0)
-    keep = at_least(uniform(x.shape, dtypes.default_float), p)
-    return mul(where(keep, x, 0), 1.0 / (1.0 - p))
+    keep = uniform(x.shape, dtypes.default_float).ge(p)
+    return keep.where(x, 0) * (1.0 / (1.0 - p))
 
 
 def attention(query: UOp, key: UOp, value: UOp, mask: UOp | None, causal: bool, scale: float, dropped: float) -> UOp:
     """softmax(query key^T scale + mask) value; a query that may look at nothing finds zeros, as in PyTorch."""
-    scores = mul(matmul(query, matrix_transpose(key)), scale)
+    scores = matmul(query, matrix_transpose(key)) * scale
     if causal:
-        scores = where(above_diagonal(scores.shape, 1).logical_not(), scores, -math.inf)
-        return matmul(dropout(softmax(scores), dropped), value)
-    if mask is None:
+        scores = above_diagonal(scores.shape, 1).logical_not().where(scores, -math.inf)
+    if causal or mask is None:
         return matmul(dropout(softmax(scores), dropped), value)
     is_bool = mask.dtype is dtypes.bool
-    allowed = mask if is_bool else less(-math.inf, mask)
+    allowed = mask if is_bool else mask > -math.inf
     scores = where(mask, scores, -math.inf) if is_bool else add(scores, mask)
     some = any_true(allowed, -1, keepdim=True)
-    shares = where(some, softmax(where(some, scores, 0)), 0)
+    shares = some.where(softmax(some.where(scores, 0)), 0)
     return matmul(dropout(shares, dropped), value)

@@ -19,7 +19,7 @@ from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.elementary import exp, log
 from glassgrad.tensor.formulas.indexing import gather
-from glassgrad.tensor.formulas.movement import joined, pad_constant, part, stack
+from glassgrad.tensor.formulas.movement import joined, pad_axis, part, stack
 
 __all__ = ["from_labels", "losses"]
 
@@ -30,13 +30,13 @@ def from_labels(x: UOp, labels: UOp, lengths: UOp, counts: UOp, blank: int) -> U
     """The loss of each sequence: x (time, batch, classes) holds log-probabilities, labels (batch, size) are padded."""
     steps, batch, _ = x.shape
     size = labels.shape[1]
-    used = counting(size).reshape((1, size)).expand((batch, size)) < counts.reshape((batch, 1)).expand((batch, size))
+    used = counting(size) < counts.reshape((batch, 1))
     labels = used.where(labels.cast(dtypes.int32), blank)
     blanks = full((batch, size), blank, dtypes.int32)
     chain = stack([blanks, labels], 2).reshape((batch, 2 * size))
-    chain = pad_constant(chain, [(0, 0), (0, 1)], blank)                     # blank, label, blank, .., label, blank
+    chain = pad_axis(chain, 1, 0, 1, blank)                                  # blank, label, blank, .., label, blank
     states = 2 * size + 1
-    before = part(pad_constant(chain, [(0, 0), (2, 0)], blank), 1, 0, states)
+    before = part(pad_axis(chain, 1, 2, 0, blank), 1, 0, states)
     skips = chain.ne(blank) & chain.ne(before)
     logs = gather(x, 2, chain.reshape((1, batch, states)).expand((steps, batch, states)))
     return losses(logs, skips, lengths, counts * 2)
@@ -57,31 +57,28 @@ def _backward(g: UOp, loss: UOp, logs: UOp, skips: UOp, lengths: UOp, ends: UOp)
     """d loss / d logs[t, s] = -(the share of the paths that are in state s at time t)."""
     steps = logs.shape[0]
     alphas, betas = _stacked(_alphas(logs, skips, lengths)), _stacked(_betas(logs, skips, lengths, ends))
-    batch, states = logs.shape[1:]
-    time = counting(steps, dtypes.int64).reshape((steps, 1, 1)).expand(logs.shape)
-    counts = time < lengths.cast(dtypes.int64).reshape((1, batch, 1)).expand(logs.shape)
-    share = exp(alphas + betas + loss.reshape((1, batch, 1)).expand(logs.shape))
-    g = g.reshape((1, batch, 1)).expand(logs.shape)
+    batch = logs.shape[1]
+    counts = counting(steps, dtypes.int64).reshape((steps, 1, 1)) < lengths.reshape((1, batch, 1))
+    share = exp(alphas + betas + loss.reshape((1, batch, 1)))
+    g = g.reshape((1, batch, 1))
     return (counts & g.ne(0)).where(-share * g, 0), None, None, None     # a loss that no path reaches may count for 0
 
 
 def _alphas(logs: UOp, skips: UOp, lengths: UOp) -> list[UOp]:
     """For each time, ln of the sum of the paths that are in each state; what has ended stays as it was."""
-    shape = logs.shape[1:]
-    alpha = (_states(shape) < 2).where(_at(logs, 0), -math.inf).contiguous()
+    alpha = (_states(logs) < 2).where(_at(logs, 0), -math.inf).contiguous()
     found = [alpha]
     for t in range(1, logs.shape[0]):
         by_two = skips.where(_moved(alpha, 2), -math.inf)
         reached = _sum_of(alpha, _moved(alpha, 1), by_two) + _at(logs, t)
-        alpha = (_time(t) < _by_sequence(lengths, shape)).where(reached, alpha).contiguous()
+        alpha = (_time(t) < _column(lengths)).where(reached, alpha).contiguous()
         found.append(alpha)
     return found
 
 
 def _betas(logs: UOp, skips: UOp, lengths: UOp, ends: UOp) -> list[UOp]:
     """For each time, ln of the sum of the ways on from each state, its own log-probability not included."""
-    shape = logs.shape[1:]
-    state, end, length = _states(shape), _by_sequence(ends, shape), _by_sequence(lengths, shape)
+    state, end, length = _states(logs), _column(ends), _column(lengths)
     final = (state.eq(end) | state.eq(end - 1)).where(const(0.0, logs.dtype), -math.inf)
     beta = final.contiguous()
     found = [beta]
@@ -96,12 +93,11 @@ def _betas(logs: UOp, skips: UOp, lengths: UOp, ends: UOp) -> list[UOp]:
 
 def _total(alpha: UOp, lengths: UOp, ends: UOp) -> UOp:
     """ln of the sum of all whole paths: those in the last state or the one before it."""
-    shape = alpha.shape
-    state, end = _states(shape), _by_sequence(ends, shape)
+    state, end = _states(alpha), _column(ends)
     ending = (state.eq(end) | state.eq(end - 1)).where(alpha, -math.inf)
     most = ending.reduce(o.AMAX, (1,))
     most = most.eq(-math.inf).where(0.0, most)
-    total = (log(exp(ending - most.expand(shape)).sum((1,))) + most).reshape((shape[0],))
+    total = (log(exp(ending - most).sum((1,))) + most).reshape((alpha.shape[0],))
     nothing = ends.eq(0).where(const(0.0, alpha.dtype), -math.inf)     # no time: only no labels fit
     return (lengths < 1).where(nothing, total)
 
@@ -115,22 +111,21 @@ def _at(logs: UOp, t: int) -> UOp:
     return UOp(o.GATHER, logs.dtype, (logs, _time(t)))
 
 
-def _states(shape: tuple[int, ...]) -> UOp:
-    return counting(shape[1], dtypes.int64).broadcast(shape)
+def _states(x: UOp) -> UOp:
+    """The number of each state: of x, the last axis counts them."""
+    return counting(x.shape[-1], dtypes.int64)
 
 
-def _by_sequence(x: UOp, shape: tuple[int, ...]) -> UOp:
-    return x.cast(dtypes.int64).reshape((shape[0], 1)).expand(shape)
+def _column(x: UOp) -> UOp:
+    """One number per sequence, as a column."""
+    return x.cast(dtypes.int64).reshape((x.elements, 1))
 
 
 def _moved(x: UOp, by: int, fill: float = -math.inf) -> UOp:
     """States moved up (or down, negative), `fill` coming in."""
-    rows, n = x.shape
-    step = min(abs(by), n)
-    cut = ((0, rows), (0, n - step) if by > 0 else (step, n))
-    pads = ((0, 0), (step, 0) if by > 0 else (0, step))
-    inside = full((rows, n - step), True, dtypes.bool).pad(pads)
-    return inside.where(x.shrink(cut).pad(pads), fill)
+    n = x.shape[1]
+    by = max(-n, min(by, n))
+    return pad_axis(part(x, 1, max(-by, 0), n - max(by, 0)), 1, max(by, 0), max(-by, 0), fill)
 
 
 def _sum_of(*parts: UOp) -> UOp:

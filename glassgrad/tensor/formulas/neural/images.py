@@ -7,8 +7,7 @@ from typing import Any
 
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const, full
-from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_float, at_least, at_most, clamp, divide, floor,
-                                                  less, maximum, minimum, mul, round_half_even, sub, where)
+from glassgrad.tensor.formulas.arithmetic import add, as_float, clamp, floor, maximum, minimum, mul, round_half_even
 from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.indexing import gather, take
 from glassgrad.tensor.formulas.linalg.products import matmul
@@ -30,8 +29,8 @@ def _centres(n: int, like: UOp, align_corners: bool) -> UOp:
     """The middles of n parts from -1 to 1, or n positions with both ends."""
     number = counting(n).cast(like.dtype)
     if align_corners:
-        return sub(mul(number, 2 / (n - 1)), 1) if n > 1 else mul(number, 0)
-    return sub(divide(add(mul(number, 2), 1), n), 1)
+        return number * (2 / (n - 1)) - 1 if n > 1 else number * 0
+    return (number * 2 + 1) / n - 1
 
 
 def grid_sample(image: UOp, grid: UOp, mode: str, padding_mode: str, align_corners: bool) -> UOp:
@@ -39,7 +38,7 @@ def grid_sample(image: UOp, grid: UOp, mode: str, padding_mode: str, align_corne
     batch, channels, height, width = image.shape
 
     def scaled(t: UOp, n: int) -> UOp:
-        t = mul(add(t, 1), (n - 1) / 2) if align_corners else divide(sub(mul(add(t, 1), n), 1), 2)
+        t = (t + 1) * ((n - 1) / 2) if align_corners else ((t + 1) * n - 1) / 2
         return clamp(t, 0, n - 1) if padding_mode == "border" else t
 
     x, y = scaled(at(grid, -1, 0), width), scaled(at(grid, -1, 1), height)
@@ -47,23 +46,23 @@ def grid_sample(image: UOp, grid: UOp, mode: str, padding_mode: str, align_corne
     rows, columns = x.shape[1:]
 
     def value_at(column: UOp, row: UOp) -> UOp:
-        inside = at_least(column, 0) & less(column, width) & at_least(row, 0) & less(row, height)
-        index = add(mul(clamp(row, 0, height - 1), width), clamp(column, 0, width - 1)).cast(dtypes.int32)
+        inside = column.ge(0) & (column < width) & row.ge(0) & (row < height)
+        index = (clamp(row, 0, height - 1) * width + clamp(column, 0, width - 1)).cast(dtypes.int32)
         index = index.reshape((batch, 1, rows * columns)).expand((batch, channels, rows * columns))
         found = gather(flat, 2, index).reshape((batch, channels, rows, columns))
-        return where(unsqueeze(inside, 1), found, 0)
+        return unsqueeze(inside, 1).where(found, 0)
 
     if mode == "nearest":
         return value_at(round_half_even(x.detach()), round_half_even(y.detach()))
     left, top = floor(x.detach()), floor(y.detach())
-    right, low = unsqueeze(sub(x, left), 1), unsqueeze(sub(y, top), 1)
-    upper = _between(value_at(left, top), value_at(add(left, 1), top), right)
-    lower = _between(value_at(left, add(top, 1)), value_at(add(left, 1), add(top, 1)), right)
+    right, low = unsqueeze(x - left, 1), unsqueeze(y - top, 1)
+    upper = _between(value_at(left, top), value_at(left + 1, top), right)
+    lower = _between(value_at(left, top + 1), value_at(left + 1, top + 1), right)
     return _between(upper, lower, low)
 
 
 def _between(first: UOp, second: UOp, weight: UOp) -> UOp:
-    return add(mul(first, sub(1, weight)), mul(second, weight))
+    return first * (1 - weight) + second * weight
 
 
 # -- resizing ------------------------------------------------------------------------------------------------
@@ -95,35 +94,35 @@ def resize(x: UOp, axis: int, count: int, mode: str, align_corners: bool, step: 
         if step == n / count:           # exactly, in integers
             index = number * n // count if mode == "nearest" else (number * 2 + 1) * n // (2 * count)
         else:
-            index = floor(mul(number if mode == "nearest" else add(number, 0.5), step)).cast(dtypes.int32)
+            index = floor((number if mode == "nearest" else number + 0.5) * step).cast(dtypes.int32)
             index = index.minimum(n - 1)
         return take(x, axis, index)
     x = as_float(x)
     wide = x.dtype.accumulator
     x = x.cast(wide)
     if align_corners:
-        source = mul(number.cast(wide), (n - 1) / (count - 1) if count > 1 else 0.0)
+        source = number.cast(wide) * ((n - 1) / (count - 1) if count > 1 else 0.0)
     else:
-        source = sub(mul(add(number.cast(wide), 0.5), step), 0.5)
+        source = (number.cast(wide) + 0.5) * step - 0.5
     column = (count, *(1,) * (len(x.shape) - axis - 1))
     if mode == "bicubic":
         first = floor(source)
-        taps = [mul(take(x, axis, clamp(add(first.cast(dtypes.int32), k), 0, n - 1)),
-                    _cubic(sub(sub(source, first), k)).reshape(column)) for k in (-1, 0, 1, 2)]
-        return add(add(add(taps[0], taps[1]), taps[2]), taps[3])
+        taps = [take(x, axis, clamp(first.cast(dtypes.int32) + k, 0, n - 1))
+                * _cubic(source - first - k).reshape(column) for k in (-1, 0, 1, 2)]
+        return taps[0] + taps[1] + taps[2] + taps[3]
     source = maximum(source, 0)
     low = minimum(source.cast(dtypes.int32), n - 1)
-    high = minimum(add(low, 1), n - 1)
-    weight = sub(source, low.cast(wide)).reshape(column)
+    high = minimum(low + 1, n - 1)
+    weight = (source - low.cast(wide)).reshape(column)
     return _between(take(x, axis, low), take(x, axis, high), weight)
 
 
 def _cubic(distance: UOp) -> UOp:
     """How much an element counts at a distance of up to 2, in cubic convolution (Keys, 1981) with a = -0.75."""
-    d = absolute(distance)
-    near = add(mul(mul(sub(mul(1.25, d), 2.25), d), d), 1)
-    far = add(mul(sub(mul(add(mul(-0.75, d), 3.75), d), 6), d), 3)
-    return where(at_most(d, 1), near, far)
+    d = distance.abs()
+    near = (1.25 * d - 2.25) * d * d + 1
+    far = ((-0.75 * d + 3.75) * d - 6) * d + 3
+    return d.le(1).where(near, far)
 
 
 def shuffle(x: UOp, shape: Sequence[int], order: Sequence[int], out: Sequence[int]) -> UOp:

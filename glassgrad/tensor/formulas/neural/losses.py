@@ -11,8 +11,8 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.formulas import elementary
-from glassgrad.tensor.formulas.arithmetic import (absolute, add, as_float, divide, equal, in_accumulator, less, maximum,
-                                                  minimum, mul, not_equal, power, square, sub, where)
+from glassgrad.tensor.formulas.arithmetic import (absolute, as_float, divide, equal, in_accumulator, maximum, minimum,
+                                                  mul, not_equal, power, square, sub, where)
 from glassgrad.tensor.formulas.indexing import choose
 from glassgrad.tensor.formulas.movement import along, unsqueeze
 from glassgrad.tensor.formulas.neural.activations import log_sigmoid, log_softmax, relu
@@ -42,27 +42,27 @@ def _log(x: UOp) -> UOp: return in_accumulator(elementary.log, as_float(x))
 def huber(x: UOp, target: Any, delta: float) -> UOp:
     """d^2 / 2 for differences d up to delta, delta (|d| - delta / 2) beyond."""
     size = absolute(sub(x, target))
-    return where(less(size, delta), mul(mul(size, size), 0.5), mul(sub(size, delta * 0.5), delta))
+    return (size < delta).where(size * size * 0.5, (size - delta * 0.5) * delta)
 
 
 def kl_divergence(x: UOp, target: UOp, log_target: bool) -> UOp:
     """target (ln target - x), for x the logarithms of probabilities."""
     if log_target:
-        return mul(_exp(target), sub(target, x))
-    return sub(xlogy(as_float(target), as_float(target)), mul(target, x))
+        return _exp(target) * sub(target, x)
+    return xlogy(as_float(target), as_float(target)) - mul(target, x)
 
 
 # -- two classes ---------------------------------------------------------------------------------------------
 def binary_cross_entropy(x: UOp, target: UOp) -> UOp:
     """-(y ln p + (1 - y) ln(1 - p)); each logarithm is at least -100."""
-    yes, no = maximum(_log(x), -100), maximum(_log(sub(1, x)), -100)
-    return -add(mul(target, yes), mul(sub(1, target), no))
+    yes, no = maximum(_log(x), -100), maximum(_log(1 - x), -100)
+    return -(mul(target, yes) + (1 - target) * no)
 
 
 def binary_cross_entropy_logits(x: UOp, target: UOp, pos_weight: UOp | None = None) -> UOp:
     """`binary_cross_entropy` of sigmoid(x), without overflow."""
     weight = target if pos_weight is None else mul(target, pos_weight)
-    return -add(mul(weight, log_sigmoid(x)), mul(sub(1, target), log_sigmoid(-as_float(x))))
+    return -(mul(weight, log_sigmoid(x)) + (1 - target) * log_sigmoid(-as_float(x)))
 
 
 # -- many classes --------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def _share(x: UOp, losses: UOp, target: UOp, axis: int, weight: UOp | None, igno
     counted = not_equal(target, ignored) if ignored is not None else target.eq(target)
     share = counted.cast(losses.dtype)
     if weight is not None:
-        share = mul(share, choose(by_class(x, weight, axis), target, axis, ignored))
+        share = share * choose(by_class(x, weight, axis), target, axis, ignored)
     return counted, share
 
 
@@ -98,7 +98,7 @@ def weighed(x: UOp, losses: UOp, target: UOp, axis: int, weight: UOp | None, ign
             reduction: str) -> UOp:
     """Losses with those that do not count left out, and each class counting as much as it should."""
     counted, share = _share(x, losses, target, axis, weight, ignored)
-    losses = where(counted, losses if weight is None else mul(losses, share), 0)
+    losses = counted.where(losses if weight is None else losses * share, 0)
     return divide(total(losses), total(share)) if reduction == "mean" else reduced(losses, reduction)
 
 
@@ -117,19 +117,19 @@ def cross_entropy(x: UOp, target: UOp, reduction: str, smooth: float, ignored: i
             raise ShapeError("the target probabilities do not fit the predictions",
                              given=f"predictions {x.shape}, targets {target.shape}", expected="one shape",
                              fix="for classes, hand in integers: target.int()")
-        target = add(mul(target, 1 - smooth), smooth / x.shape[axis]) if smooth else target
-        logs = logs if weight is None else mul(logs, by_class(x, weight, axis))
-        losses = -total(mul(logs, target), axis)
-        return divide(total(losses), max(1, losses.elements)) if reduction == "mean" else reduced(losses, reduction)
+        target = target * (1 - smooth) + smooth / x.shape[axis] if smooth else target
+        logs = logs if weight is None else logs * by_class(x, weight, axis)
+        losses = -total(logs * target, axis)
+        return total(losses) / max(1, losses.elements) if reduction == "mean" else reduced(losses, reduction)
     class_axis(x, target, "cross_entropy")
     chosen = -choose(logs, target, axis, ignored)
     if not smooth:
         return weighed(x, chosen, target, axis, weight, ignored, reduction)
-    spread = logs if weight is None else mul(logs, by_class(x, weight, axis))
+    spread = logs if weight is None else logs * by_class(x, weight, axis)
     named = weighed(x, chosen, target, axis, weight, ignored, "none")
     counted, share = _share(x, chosen, target, axis, weight, ignored)
-    losses = sub(mul(named, 1 - smooth), mul(where(counted, mean(spread, axis), 0), smooth))
-    return divide(total(losses), total(share)) if reduction == "mean" else reduced(losses, reduction)
+    losses = named * (1 - smooth) - counted.where(mean(spread, axis), 0) * smooth
+    return total(losses) / total(share) if reduction == "mean" else reduced(losses, reduction)
 
 
 def sparse_cross_entropy(x: UOp, target: UOp, ignored: int, smooth: float, reduction: str) -> UOp:
@@ -138,20 +138,19 @@ def sparse_cross_entropy(x: UOp, target: UOp, ignored: int, smooth: float, reduc
     logs = log_softmax(x, axis)
     losses = -choose(logs, target, axis, ignored)
     if smooth:
-        losses = sub(mul(losses, 1 - smooth), mul(mean(logs, axis), smooth))
+        losses = losses * (1 - smooth) - mean(logs, axis) * smooth
     return weighed(x, losses, target, axis, None, ignored, reduction)
 
 
 # -- distances and margins -----------------------------------------------------------------------------------
 def cosine_similarity(x: UOp, y: UOp, axis: int, eps: float) -> UOp:
     """x . y / (|x| |y|) along an axis; each length counts as at least eps."""
-    lengths = mul(maximum(norm(x, 2, axis), eps), maximum(norm(y, 2, axis), eps))
-    return divide(total(mul(x, y), axis), lengths)
+    return total(mul(x, y), axis) / (maximum(norm(x, 2, axis), eps) * maximum(norm(y, 2, axis), eps))
 
 
 def pairwise_distance(x: UOp, y: Any, p: float, eps: float, keepdim: bool = False) -> UOp:
     """The p-norm of x - y + eps along the last axis."""
-    return norm(add(sub(x, y), eps), p, -1, keepdim)
+    return norm(sub(x, y) + eps, p, -1, keepdim)
 
 
 def triplet_margin(x: UOp, positive: UOp, negative: UOp, margin: float, p: float, eps: float, swap: bool) -> UOp:
@@ -159,35 +158,33 @@ def triplet_margin(x: UOp, positive: UOp, negative: UOp, margin: float, p: float
     near, far = pairwise_distance(x, positive, p, eps), pairwise_distance(x, negative, p, eps)
     if swap:
         far = minimum(far, pairwise_distance(positive, negative, p, eps))
-    return relu(add(sub(near, far), margin))
+    return relu(near - far + margin)
 
 
 def cosine_embedding(x: UOp, y: UOp, target: UOp, margin: float) -> UOp:
     """1 - cos where the target is 1, max(0, cos - margin) where it is -1."""
     alike = cosine_similarity(x, y, -1, 1e-8)
-    return where(equal(target, 1), sub(1, alike), relu(sub(alike, margin)))
+    return where(equal(target, 1), 1 - alike, relu(alike - margin))
 
 
 def multi_margin(x: UOp, target: UOp, p: int, margin: float, weight: UOp | None) -> UOp:
     """The mean over the other classes of max(0, margin - x[target] + x[class])^p, for x (batch, classes)."""
     chosen = unsqueeze(choose(x, target, 1), 1)
-    losses = power(relu(add(sub(margin, chosen), x)), p)
+    losses = power(relu(margin - chosen + x), p)
     if weight is not None:
-        losses = mul(losses, unsqueeze(choose(by_class(x, weight, 1), target, 1), 1))
-    is_target = equal(along(x.shape[1], 1, x.shape), unsqueeze(target, 1))
-    return divide(total(where(is_target, 0, losses), 1), x.shape[1])
+        losses = losses * unsqueeze(choose(by_class(x, weight, 1), target, 1), 1)
+    is_target = along(x.shape[1], 1, x.shape).eq(unsqueeze(target, 1))
+    return divide(total(is_target.where(0, losses), 1), x.shape[1])
 
 
 # -- distributions -------------------------------------------------------------------------------------------
 def gaussian(x: UOp, target: UOp, var: UOp, full: bool, eps: float) -> UOp:
     """(ln var + (x - target)^2 / var) / 2, with var at least eps; `full` adds ln(2 pi) / 2."""
-    spread = add(var, sub(maximum(var, eps), var).detach())       # the limit changes the value, not the gradient
-    losses = mul(add(_log(spread), divide(square(sub(x, target)), spread)), 0.5)
-    return add(losses, 0.5 * math.log(2 * math.pi)) if full else losses
+    spread = var + (maximum(var, eps) - var).detach()       # the limit changes the value, not the gradient
+    losses = (_log(spread) + square(sub(x, target)) / spread) * 0.5
+    return losses + 0.5 * math.log(2 * math.pi) if full else losses
 
 
 def poisson(x: UOp, target: UOp, log_input: bool, eps: float) -> UOp:
     """e^x - target x, or x - target ln(x + eps) for x that is no logarithm."""
-    if log_input:
-        return sub(_exp(x), mul(target, x))
-    return sub(x, mul(target, _log(add(x, eps))))
+    return _exp(x) - mul(target, x) if log_input else x - mul(target, _log(x + eps))

@@ -1,4 +1,4 @@
-"""Pools on nodes: the mean or the largest of windows, of a given size or of as many parts as asked for. In, out: UOps.
+"""Pools on nodes: the mean or the largest of windows, of a given size or in a given number. In, out: UOps.
 
 Nothing is copied to make the windows. Does not know tensors.
 """
@@ -12,9 +12,9 @@ from typing import Any
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp, full
+from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
-from glassgrad.tensor.formulas.arithmetic import as_float, divide, where
+from glassgrad.tensor.formulas.arithmetic import as_float, divide
 from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.indexing import gather_known, take
 from glassgrad.tensor.formulas.movement import flatten, pad_constant, squeeze
@@ -98,9 +98,9 @@ def max_pool(x: UOp, options: PoolOptions, with_indices: bool = False) -> tuple[
         return found, None
     space = x.shape[len(x.shape) - rank:]
     index = counting(math.prod(space)).reshape(space)
-    indices = windows.of(options.padded("max_pool2d", index, dtypes.int32.max)[0])      # padding is nowhere
-    reached = seen.eq(most.expand(seen.shape)) | seen.ne(seen)
-    first = reached.where(indices.broadcast(seen.shape), dtypes.int32.max).reduce(o.AMIN, axes)
+    indices = windows.of(options.padded("max_pool2d", index, dtypes.int32.max)[0])      # padding has no index
+    reached = seen.eq(most) | seen.ne(seen)
+    first = reached.where(indices, dtypes.int32.max).reduce(o.AMIN, axes)
     return found, first.reshape(shape)
 
 
@@ -112,13 +112,11 @@ def _parts(x: UOp, axis: int, count: int) -> tuple[UOp, UOp, UOp]:
     number = counting(count)
     first, end = number * n // count, ((number + 1) * n + (count - 1)) // count
     longest = max(-(-(i + 1) * n // count) - i * n // count for i in range(count)) if count < n else min(n, 2)
-    shape = (count, longest)
-    offset = counting(longest).reshape((1, longest)).expand(shape)
+    offset = counting(longest).reshape((1, longest))
     lengths = (end - first).reshape((count, 1))
-    index = first.reshape((count, 1)).expand(shape) + offset
-    found = take(x, axis, index.minimum(n - 1))
+    found = take(x, axis, (first.reshape((count, 1)) + offset).minimum(n - 1))
     tail = (1,) * (len(x.shape) - axis - 1)
-    inside = (offset < lengths.expand(shape)).reshape((*shape, *tail))
+    inside = (offset < lengths).reshape((count, longest, *tail))
     return found, inside, lengths.reshape((count, *tail))
 
 
@@ -132,7 +130,7 @@ def adaptive_mean(x: UOp, sizes: tuple[int, ...]) -> UOp:
     for i, count in enumerate(sizes):
         axis = len(x.shape) - rank + i
         found, inside, lengths = _parts(x, axis, count)
-        x = divide(total(where(inside, found, 0), axis + 1), lengths.cast(x.dtype))
+        x = total(inside.where(found, 0), axis + 1) / lengths.cast(x.dtype)
     return x
 
 
@@ -145,24 +143,16 @@ def adaptive_max(x: UOp, sizes: tuple[int, ...]) -> tuple[UOp, UOp]:
         assert indices is not None
         return values, indices
     index = counting(math.prod(space)).reshape(space)
-    inside: UOp | None = None
+    inside = const(True)
     for i, count in enumerate(sizes):           # (c1, l1, c2, l2, ..): the parts, and the elements of each
         index, here, _ = _parts(index, 2 * i, count)
-        here = here.reshape((*here.shape[:2], *(1, 1) * (rank - i - 1)))
-        here = here.reshape((1,) * (2 * rank - len(here.shape)) + here.shape)
-        inside = here if inside is None else _both(inside, here)
-    assert inside is not None
+        inside = inside & here.reshape((*here.shape[:2], *(1, 1) * (rank - i - 1)))
     order = (*range(0, 2 * rank, 2), *range(1, 2 * rank, 2))
     index, inside = (flatten(node.broadcast(index.shape).permute(order), rank) for node in (index, inside))
     flat = x.reshape((*lead, math.prod(space)))
-    seen = where(inside, take(flat.detach(), len(lead), index), x.dtype.min)
+    seen = inside.where(take(flat.detach(), len(lead), index), x.dtype.min)
     best = arg_extreme(seen, o.AMAX, -1, True, "argmax")
     indices = squeeze(gather_known(index.broadcast((*lead, *index.shape)), -1, best), -1)
     # the first of equal ones gets the gradient, as in PyTorch
     values = gather_known(flat, -1, flatten(indices, len(lead))).reshape(indices.shape)
     return values, indices
-
-
-def _both(x: UOp, y: UOp) -> UOp:
-    shape = tuple(max(n, m) for n, m in zip(x.shape, y.shape))
-    return x.expand(shape) & y.expand(shape)

@@ -1,4 +1,4 @@
-"""Windows over the last axes, and who gets the gradient of their maximum. In, out: graph nodes.
+"""Windows over the last axes, and the gradient of their maximum. In, out: graph nodes.
 
 Nothing is copied: a window is a way to look at memory.
 """
@@ -17,7 +17,7 @@ __all__ = ["FirstTakesAll", "Windows"]
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of a size over the last axes; along each, `stride` lies between windows and `dilation` between taps."""
+    """Windows of a size over the last axes; along each, `stride` is between windows and `dilation` between taps."""
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -76,10 +76,10 @@ class FirstTakesAll:
         taps, count = windows.taps(seen), math.prod(windows.size)
         lead = (1,) * (len(seen.shape) - windows.rank)
         number = (counting(count) + 1).reshape((*lead, *windows.size))                 # of the taps: 1, 2, .. count
-        reached = seen.eq(seen.reduce(o.AMAX, taps).expand(seen.shape)) | seen.ne(seen)
-        first = reached.where(number.expand(seen.shape), count).reduce(o.AMIN, taps).expand(seen.shape)
-        mine = g.reshape((*g.shape, *(1,) * windows.rank)).expand(seen.shape)
+        reached = seen.eq(seen.reduce(o.AMAX, taps)) | seen.ne(seen)
+        first = reached.where(number, count).reduce(o.AMIN, taps)
+        mine = g.reshape((*g.shape, *(1,) * windows.rank))
         if windows.side_by_side:
-            return (first.eq(number.expand(seen.shape)).where(mine, 0),)
-        first, mine = windows.spread(first, x), windows.spread(mine, x)                # no tap has the number 0
-        return (first.eq(number.expand(first.shape)).where(mine, 0).sum(taps).reshape(x.shape),)
+            return (first.eq(number).where(mine, 0),)
+        first, mine = (windows.spread(node.expand(seen.shape), x) for node in (first, mine))   # no tap has number 0
+        return (first.eq(number).where(mine, 0).sum(taps).reshape(x.shape),)

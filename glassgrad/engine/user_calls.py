@@ -1,0 +1,61 @@
+"""A user's function as a launch of a schedule. In: a `UserCall`. Out: its program and its plan.
+
+A call has a plan of its own, as a copy between devices has. So it is counted and reported as kernels are, and a jit
+that recorded it launches it again. Does not know what the function computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.compiler.schedule.kernels import Item
+from glassgrad.engine.device_copies import CopyPlan
+from glassgrad.runtime.backend import DevicePlan
+
+__all__ = ["HOST_PLANS", "CallProgram", "UserCall", "one_device_each"]
+
+
+@dataclass(frozen=True)
+class UserCall:
+    """A function over memory. `launch` takes the addresses of its results, then those of its inputs; two calls of one
+    key do the same work."""
+    name: str
+    key: Any
+    launch: Callable[[Sequence[int]], None] = field(compare=False, repr=False)
+
+
+@dataclass(eq=False)
+class CallProgram:
+    """A call, as a schedule has programs."""
+    call: UserCall
+    bytes: int
+    operations: int = 0
+    info: LaunchInfo = LaunchInfo((), (), 0)
+
+    @property
+    def name(self) -> str:
+        return self.call.name
+
+
+def _call_plan(programs: Sequence[CallProgram], slots: Sequence[tuple[int, ...]]) -> DevicePlan:
+    return DevicePlan(programs, slots, lambda program, addresses: program.call.launch(addresses))
+
+
+# launches that start from the host, each in a plan of its own
+HOST_PLANS: dict[o.Op, Callable[..., DevicePlan]] = {o.COPY: CopyPlan, o.CALL: _call_plan}
+
+
+def one_device_each(items: Sequence[Item]) -> Iterator[range]:
+    """The longest runs of neighbours that one plan can launch: kernels of one device, or one launch from the host."""
+    at = 0
+    while at < len(items):
+        stop = at + 1
+        while items[at].ast.op not in HOST_PLANS and stop < len(items) and items[stop].ast.op not in HOST_PLANS \
+                and items[stop].device == items[at].device:
+            stop += 1
+        yield range(at, stop)
+        at = stop

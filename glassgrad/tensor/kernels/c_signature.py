@@ -1,0 +1,124 @@
+"""The parameters that a C function declares. In: source text. Out: `Parameter`s, and arguments checked against them.
+
+Only the line that declares the function is read. A type that is not in the table (a typedef of the user's, void) is
+left unchecked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from glassgrad.base.errors import DTypeError, InputError
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.tensor.base import TensorBase
+
+__all__ = ["C_NAMES", "Parameter", "check_arguments", "check_result", "number_for", "parameters_of"]
+
+C_NAMES = {dtypes.bool: "_Bool", dtypes.int8: "signed char", dtypes.uint8: "unsigned char", dtypes.int16: "short",
+           dtypes.uint16: "unsigned short", dtypes.int32: "int", dtypes.uint32: "unsigned", dtypes.int64: "long long",
+           dtypes.uint64: "unsigned long long", dtypes.float32: "float", dtypes.float64: "double"}
+_LONG_IS_64 = ctypes.sizeof(ctypes.c_long) == 8
+_DTYPES = {name: dtype for dtype, name in C_NAMES.items()} | {
+    "bool": dtypes.bool, "char": dtypes.int8, "signed": dtypes.int32,
+    "long": dtypes.int64 if _LONG_IS_64 else dtypes.int32,
+    "unsigned long": dtypes.uint64 if _LONG_IS_64 else dtypes.uint32, "size_t": dtypes.uint64,
+    "_Float16": dtypes.float16, "__half": dtypes.float16, "half": dtypes.float16, "__nv_bfloat16": dtypes.bfloat16,
+    **{f"{dtype.name}_t": dtype for dtype in C_NAMES if dtype.kind in "iu"}}
+_NUMBERS = {dtypes.bool: ctypes.c_bool, dtypes.int8: ctypes.c_int8, dtypes.uint8: ctypes.c_uint8,
+            dtypes.int16: ctypes.c_int16, dtypes.uint16: ctypes.c_uint16, dtypes.int32: ctypes.c_int32,
+            dtypes.uint32: ctypes.c_uint32, dtypes.int64: ctypes.c_int64, dtypes.uint64: ctypes.c_uint64,
+            dtypes.float32: ctypes.c_float, dtypes.float64: ctypes.c_double}
+_QUALIFIERS = {"const", "volatile", "restrict", "__restrict", "__restrict__", "register"}
+_TYPE_WORDS = {word for name in _DTYPES for word in name.split()} | {"void"}
+
+
+class Parameter(NamedTuple):
+    """One parameter of a C function."""
+    text: str                      # as it is declared
+    dtype: DType | None            # None: not in the table
+    is_pointer: bool
+
+
+def parameters_of(source: str, name: str) -> list[Parameter] | None:
+    """What a function declares; None where the source has no such function, or is not understood.
+
+    >>> [(p.dtype, p.is_pointer) for p in parameters_of("void f(float *out, const int32_t *x, long long n) {}", "f")]
+    [(dtypes.float32, True), (dtypes.int32, True), (dtypes.int64, False)]
+    """
+    plain = re.sub(r"/\*.*?\*/|//[^\n]*", " ", source, flags=re.DOTALL)
+    declared = re.search(rf"\b{re.escape(name)}\s*\(([^()]*)\)\s*\{{", plain)
+    return None if declared is None else [_parameter(text) for text in declared[1].split(",")]
+
+
+def _parameter(text: str) -> Parameter:
+    words = [word for word in re.findall(r"\w+", text.split("[")[0]) if word not in _QUALIFIERS]
+    if len(words) > 1 and words[-1] not in _TYPE_WORDS:
+        words.pop()                                       # its name
+    dtype = _DTYPES.get(" ".join(words).removesuffix(" int"))
+    return Parameter(" ".join(text.split()), dtype, "*" in text or "[" in text)
+
+
+def check_arguments(name: str, parameters: Sequence[Parameter], args: Sequence[Any]) -> None:
+    """The function declares a result, these arguments, and a number of elements; tensors are of the declared types."""
+    if len(parameters) != len(args) + 2:
+        raise InputError(
+            f"the C kernel {name} declares other arguments than it is given",
+            given=f"{len(args)} for ({', '.join(p.text for p in parameters)})",
+            expected="a pointer to the result, one parameter per argument, then the number of elements",
+            fix="change the call, or the parameters of the function",
+        )
+    for parameter, value in zip(parameters[1:], args):
+        if parameter.is_pointer != isinstance(value, TensorBase):
+            raise InputError(
+                f"the C kernel {name} declares an argument otherwise",
+                given=f"{'a tensor' if isinstance(value, TensorBase) else repr(value)} for `{parameter.text}`",
+                expected="a tensor" if parameter.is_pointer else "a number",
+                fix="declare a tensor as a pointer and a number as a plain parameter",
+            )
+        if isinstance(value, TensorBase) and parameter.dtype not in (None, value.dtype):
+            raise _other_type(name, value.dtype, parameter)
+
+
+def check_result(name: str, parameter: Parameter, dtype: DType) -> None:
+    """The result is of the declared type."""
+    if parameter.dtype not in (None, dtype):
+        raise DTypeError(
+            f"the C kernel {name} writes another type than its result has",
+            given=f"dtype={dtype.name} for `{parameter.text}`",
+            expected=f"dtype={parameter.dtype.name}, or no dtype at all",  # type: ignore[union-attr]
+            fix=f"leave dtype out, or declare the result as {C_NAMES.get(dtype, dtype.name)} *",
+        )
+
+
+def _other_type(name: str, given: DType, parameter: Parameter) -> DTypeError:
+    declared = parameter.dtype
+    assert declared is not None
+    return DTypeError(
+        f"the C kernel {name} reads another type",
+        given=f"{given.name} values for `{parameter.text}`",
+        expected=f"a tensor of {declared.name}",
+        fix=f"cast it: x.cast(dtypes.{declared.name}), or declare the parameter as {C_NAMES.get(given, given.name)} *",
+    )
+
+
+def number_for(name: str, parameter: Parameter | None, value: Any) -> Any:
+    """A number as C takes it: in the declared type; else an int as long long and a float as double."""
+    if not isinstance(value, (bool, int, float)):
+        raise InputError(
+            "a C kernel takes tensors and numbers",
+            given=f"{value!r} of type {type(value).__name__} for {name}",
+            expected="a Tensor, an int or a float",
+            fix="make it a tensor, or a number with float() or int()",
+        )
+    default = dtypes.float64 if isinstance(value, float) else dtypes.int64
+    declared = default if parameter is None or parameter.dtype not in _NUMBERS else parameter.dtype
+    if isinstance(value, float) and declared.kind != "f":
+        raise InputError(
+            f"the C kernel {name} declares an integer",
+            given=f"{value!r} for `{parameter.text if parameter else ''}`", expected="an int",
+            fix="pass int(value), or declare the parameter as double",
+        )
+    return _NUMBERS[declared](value)  # type: ignore[arg-type]
