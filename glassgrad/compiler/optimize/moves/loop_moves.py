@@ -16,8 +16,9 @@ from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, i
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Prefetch, Statement,
-                                            Store, counter, expressions, load, local, ranges_of, register, walk)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
+                                            CopyBoxes, For, If, Prefetch, Statement, Store, counter, expressions, load,
+                                            local, ranges_of, register, rewritten, walk)
 
 Replace = dict[UOp, UOp]
 PHASE_TASKS = 4096       # the most of one phase: to claim a task costs 0.05 us, and more where several claim at once
@@ -42,6 +43,12 @@ def rebuild(body: Iterable[Statement], replace: Replace) -> list[Statement]:
             return Accumulate(new(s.register), s.combine, new(s.value))  # type: ignore[arg-type]
         if isinstance(s, Prefetch):
             return Prefetch(s.memory, new(s.index))  # type: ignore[arg-type]
+        if isinstance(s, CopyBoxes):
+            return rewritten(s, lambda e: substitute_index(e, replace, memo))
+        if isinstance(s, AwaitCopies):
+            return AwaitCopies(s.memory, new(s.round), s.stages)  # type: ignore[arg-type]
+        if isinstance(s, (AwaitSteps, Barrier)):
+            return s
         return Store(s.memory, new(s.index), new(s.value), s.combine, new(s.gate))  # type: ignore[arg-type]
 
     return [copy(s) for s in body]

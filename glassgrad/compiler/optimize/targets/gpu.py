@@ -22,3 +22,20 @@ def tile_time(m: int, n: int, around: int, tile: tuple[int, int], at_once: int) 
     rows, columns = tile
     blocks = around * -(-m // (SIDE * rows)) * -(-n // (SIDE * columns))
     return -(-blocks // at_once) * rows * columns / EFFICIENCY[rows * columns]
+
+
+# -- a matrix unit of a group ------------------------------------------------------------------------------------------
+UNIT_LIMITS = Limits(least_k=16, least_work=1 << 20)
+SHARED_BYTES = 224 << 10  # of a group, of which some are for waits
+MOST_STAGES = 8          # of copies that are on their way
+UNIT_PAD = 8             # sums between rows of a tile: what neighbouring threads store falls into different banks
+TILES_TOGETHER = 8       # rows of tiles that are taken together: what runs at once reads the same lines
+COPY_BYTES = 16          # that addresses and strides of copied matrices are multiples of
+COPY_AXES = 5            # of a copied box
+PACK_ROWS, PACK_LANES = 8, 256           # of a factor that one group stores
+UNIT_RATES = {(128, 256): 1.0, (128, 192): 0.98, (128, 128): 0.91, (128, 64): 0.7, (64, 128): 0.7, (64, 64): 0.5}
+
+
+def unit_tile_time(tiles: int, rows: int, columns: int, at_once: int) -> float:
+    """How long tiles of a size take: rounds of groups that run at once, each with its work and its measured rate."""
+    return -(-tiles // at_once) * rows * columns / UNIT_RATES[rows, columns]

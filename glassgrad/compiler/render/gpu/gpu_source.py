@@ -23,15 +23,18 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, Accumulate, For, Kernel, Prefetch, Statement, Store, ranges_of,
-                                            shared_locals, walk)
+from glassgrad.compiler.lower.loops import (LANE, Accumulate, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, Kernel,
+                                            Prefetch, Statement, Store, ranges_of, shared_locals, walk)
 from glassgrad.compiler.lower.reduced_precision import carrier
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import C_OPS, COp, CValue, Definitions, infix
 from glassgrad.compiler.render.c.c_source import CFunction, wrapped
+from glassgrad.compiler.render.gpu.asynchronous import PRELUDE, Asynchronous, box_maps, has_copies
 from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.dialects import Dialect
-from glassgrad.compiler.render.launch import LaunchInfo, Places, function_name, launch_info
+from glassgrad.compiler.render.gpu.fragments import spread
+from glassgrad.compiler.render.gpu.wide_access import neighbours, store_wide
+from glassgrad.compiler.render.launch import BoxMap, LaunchInfo, Places, function_name, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow
 
@@ -40,6 +43,7 @@ __all__ = ["GpuLaunch", "gpu_launch", "render_gpu"]
 WARP = 32                   # groups are whole multiples of it
 UNROLL = 4
 NEAR_BYTES = 40 << 10       # of LOCAL memory are with the group; more goes to the device's memory
+LINES_ALIGNED = 1024        # bytes: where memory begins whose lines copies permute
 GROUPS = 1056               # that run at once where each needs memory of its own on the device: 8 for each of 132
 
 
@@ -49,6 +53,7 @@ class GpuLaunch:
     phases: tuple[tuple[str, int, int], ...]     # function, groups, threads of each
     near: int                                    # bytes that a group shares
     info: LaunchInfo                             # memory of the device that a launch brings along
+    maps: tuple[BoxMap, ...] = ()                # further arguments: how boxes of others are copied
 
 
 def gpu_launch(kernel: Kernel) -> GpuLaunch:
@@ -56,11 +61,17 @@ def gpu_launch(kernel: Kernel) -> GpuLaunch:
     info = launch_info(kernel)
     threads = [_threads([s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE])
                for phase in kernel.phases]
-    far = info.scratch_bytes > NEAR_BYTES
+    far = is_far(kernel, info.scratch_bytes)
     phases = tuple((name, min(tasks, GROUPS) if far else tasks, t) for (name, tasks), t in zip(info.phases, threads))
     most = max((groups for _, groups, _ in phases), default=1)
     shared = (*info.shared, most * info.scratch_bytes) if far else info.shared
-    return GpuLaunch(phases, 0 if far else info.scratch_bytes, LaunchInfo(info.phases, shared, 0))
+    return GpuLaunch(phases, 0 if far else info.scratch_bytes, LaunchInfo(info.phases, shared, 0),
+                     tuple(box_maps(kernel, Places(kernel).slots)))
+
+
+def is_far(kernel: Kernel, scratch_bytes: int) -> bool:
+    """Whether the memory of a group lies in the device's memory; copies go to the group's own, however much it is."""
+    return scratch_bytes > NEAR_BYTES and not has_copies(kernel)
 
 
 def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Jammed]) -> str:
@@ -68,7 +79,7 @@ def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Ja
     definitions, places, info = Definitions(), Places(kernel), launch_info(kernel)
     functions = []
     for number_, jammed in enumerate(phases):
-        function = GpuFunction(kernel, places, target, jammed, function_name(kernel, number_), definitions, dialect,
+        function = GpuFunction(kernel, places, target, spread(jammed, target.units), function_name(kernel, number_), definitions, dialect,
                                info.phases[number_][1], info.scratch_bytes)
         functions.append(function.text())
     return "\n".join([*dialect.prelude, *definitions.lines, "", "\n\n".join(functions), ""])
@@ -80,6 +91,7 @@ class GpuFunction(CFunction):
     def __init__(self, kernel: Kernel, places: Places, target: Target, jammed: Jammed, name: str,
                  definitions: Definitions, dialect: Dialect, tasks: int, scratch: int):
         self.dialect, self.kernel, self.scratch_bytes, self.task_count = dialect, kernel, scratch, tasks
+        self.far = is_far(kernel, scratch)
         self.spelled = {**CFunction.spelled, **dict(dialect.types)}
         self.inline, self.spelling, self.language = dialect.helper, dialect.spelling, dialect.name
         self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
@@ -87,12 +99,15 @@ class GpuFunction(CFunction):
         self.folds: set[int] = set()                     # bytes of the values that threads exchange
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
-        self.taken |= {"thread", "area"}
+        self.taken |= {"thread", "area", "rounds", "warps", "left", "right", "round"}
+        self.beside = Asynchronous(self, kernel, places.slots)
+        if self.beside.maps:
+            definitions.helpers.setdefault("asynchronous", PRELUDE)
 
     # -- the function ----------------------------------------------------------------------------------------
     def text(self) -> str:
         self.type(dtypes.int64), self.type(dtypes.uint64)
-        d, far = self.dialect, self.scratch_bytes > NEAR_BYTES
+        d, far = self.dialect, self.far
         self.take_apart_task()
         self.run(self.body)
         lines = self.scopes[0].lines
@@ -107,7 +122,8 @@ class GpuFunction(CFunction):
         declared = [f"{kind} {', '.join(names)};" for kind, names in variables.items()]
         parameters = self._parameters(far)
         near = self._near(far)
-        body = [f"i64 thread = {d.thread};", *near, *self.pointers, *declared, *head, *lines, *foot]
+        body = [f"i64 thread = {d.thread};", *near, *self.beside.begin(), *self.pointers, *declared, *head, *lines,
+                *foot]
         return "\n".join([f"{d.kernel.format(threads=self.threads)} {self.name}({parameters}) {{",
                           *["  " + line for line in body], "}"])
 
@@ -120,6 +136,7 @@ class GpuFunction(CFunction):
             out.append(self._memory("all_scratch", "char"))
         elif self.scratch_bytes and self.dialect.by_handle:
             out.append(f"{self.dialect.near}char *scratch")
+        out += self.beside.parameters()
         return ", ".join(out)
 
     def _memory(self, name: str, kind: str) -> str:
@@ -135,7 +152,7 @@ class GpuFunction(CFunction):
         if far:
             out.append(f"{d.pointer}char *scratch = all_scratch + {d.group} * {self.scratch_bytes};")
         elif self.scratch_bytes and not d.by_handle:
-            out.append("extern __shared__ __align__(16) char scratch[];")
+            out.append(f"extern __shared__ __align__({LINES_ALIGNED if self.beside.maps else 16}) char scratch[];")
         if self.folds:
             kind = "__shared__" if not d.near else d.near.strip()
             out.append(f"{kind} i64 area[{max(self.folds)}];")
@@ -210,7 +227,7 @@ class GpuFunction(CFunction):
             return self.named(("base", memory), f"data{memory.arg.slot}")
         name = self.named(("base", memory), memory.arg.name)
         if memory in self.offsets:
-            space = d.pointer if self.scratch_bytes > NEAR_BYTES else d.near
+            space = d.pointer if self.far else d.near
             self.pointers.append(f"{space}{kind} *{name} = ({space}{kind} *)(scratch + {self.offsets[memory]});")
         elif memory in self.slots:
             which = self.slots[memory] - len(self.kernel.params)
@@ -224,7 +241,23 @@ class GpuFunction(CFunction):
             return CValue(f"*(const {self._unit(node)} *)&cell{node.arg.slot}", node.dtype)
         return super()._expression(node)
 
+    def is_near(self, memory: UOp) -> bool:
+        """Whether a memory begins at a multiple of 16 bytes: that of a group does."""
+        return memory in self.offsets and not self.far
+
+    def asynchronous(self, statement: CopyBoxes | AwaitCopies | AwaitSteps | Barrier) -> None:
+        self.beside.write(statement)
+
+    def together(self, body: list[Statement], at: int) -> list[Store]:
+        return neighbours(body, at) if self.dialect.warp else super().together(body, at)
+
+    def store_together(self, stores: list[Store]) -> None:
+        store_wide(self, stores)
+
     def accumulate(self, statement: Accumulate) -> None:
+        if self.is_matrix(statement.register):
+            self.beside.step(statement)
+            return
         register, value = statement.register, statement.value
         if statement.combine is o.ADD and value.op is o.MUL and register.dtype.kind == "f":
             total = self.register(register)
@@ -286,17 +319,22 @@ class GpuFunction(CFunction):
         test = self.takes_part(index)
         return CValue(f"{test} ? {found.inside} : 0", found.dtype, 0, False) if test else found
 
-    def store(self, statement: Store) -> None:
-        memory, index, combine = statement.memory, statement.index, statement.combine
+    def store_test(self, statement: Store) -> str:
+        """The condition under which this thread stores; empty: it always does."""
+        index = statement.index
         alone = self.thread_ranges.isdisjoint(ranges_of(index))
         if alone and not self.thread_ranges.isdisjoint(ranges_of(statement.value)):
             raise Bug("threads would overwrite each other in one place")
         tests = ["thread == 0" if alone else self.takes_part(index)]
         tests.append("" if statement.gate is None else self.operand(statement.gate).inside)
+        return " && ".join(t for t in tests if t)
+
+    def store(self, statement: Store) -> None:
+        memory, index, combine = statement.memory, statement.index, statement.combine
+        test = self.store_test(statement)
         value = self.operand(statement.value)
         if combine is not None:
             value = self.apply(combine, memory.dtype, self.load(memory, index, statement.gate, 0), value)
-        test = " && ".join(t for t in tests if t)
         place = self.split(index)[0]
         self.line(f"{f'if ({test}) ' if test else ''}{self.base(memory)}[{place.text}] = {value.text};")
 
