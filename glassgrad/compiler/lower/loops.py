@@ -246,17 +246,17 @@ def expressions(statement: Statement) -> list[UOp]:
 
 def shared_locals(kernel: Kernel) -> list[UOp]:
     """The shared LOCALs in order of first use: the launch's slots after the params."""
-    return [m for m in dict.fromkeys(filled(kernel)) if m.arg.home == "shared"]
+    return [m for m in dict.fromkeys(m for p in kernel.phases for m in filled(p)) if m.arg.home == "shared"]
 
 
 def worker_locals(kernel: Kernel) -> list[UOp]:
     """The private LOCALs in order of first use: laid one after another into the worker's scratch, 64-byte aligned."""
-    return [m for m in dict.fromkeys(filled(kernel)) if m.arg.home == "worker"]
+    return [m for m in dict.fromkeys(m for p in kernel.phases for m in filled(p)) if m.arg.home == "worker"]
 
 
-def filled(kernel: Kernel) -> list[UOp]:
-    """The LOCALs that a kernel writes, once for each statement."""
-    writes = [s.memory for p in kernel.phases for s in walk(p.body) if isinstance(s, (Store, CopyBoxes))]
+def filled(phase: Phase) -> list[UOp]:
+    """The LOCALs that a phase writes, once for each statement."""
+    writes = [s.memory for s in walk(phase.body) if isinstance(s, (Store, CopyBoxes))]
     return [m for m in writes if m.op is o.LOCAL]
 
 

@@ -49,8 +49,7 @@ class GpuProgram:
     """A compiled kernel: functions to launch, and the memory that a launch brings along."""
     name: str
     functions: list[Any]
-    phases: tuple[tuple[str, int, int], ...]
-    near: int
+    phases: tuple[tuple[str, int, int, int], ...]
     info: LaunchInfo
     scalars: tuple[bool, ...]                    # which of the arguments are numbers
     maps: tuple[BoxMap, ...]                     # arguments after those: how boxes of some of them are copied
@@ -98,9 +97,9 @@ class GpuDevice(Backend):
             if cache:
                 cache.put(key, stored)
         (length,) = struct.unpack_from("<I", stored)
-        name, phases, near, shared, scalars, maps = json.loads(stored[4:4 + length])
+        name, phases, shared, scalars, maps = json.loads(stored[4:4 + length])
         functions = self.load(stored[4 + length:], [phase[0] for phase in phases])
-        return GpuProgram(name, functions, tuple(map(tuple, phases)), near, LaunchInfo((), tuple(shared), 0),
+        return GpuProgram(name, functions, tuple(map(tuple, phases)), LaunchInfo((), tuple(shared), 0),
                           (*scalars, *[False] * len(shared)), tuple(BoxMap(*m) for m in maps), *cost(ast))
 
     def _build(self, ast: UOp) -> bytes:
@@ -113,7 +112,7 @@ class GpuDevice(Backend):
         except Rejected as error:
             raise Bug(f"{self.name} does not take a kernel: {error}\n{built.source}") from None
         params = sorted(kernel.params, key=lambda p: p.arg.slot)
-        head = json.dumps([kernel.name, launch.phases, launch.near, launch.info.shared,
+        head = json.dumps([kernel.name, launch.phases, launch.info.shared,
                            [p.arg.scalar for p in params], launch.maps]).encode()
         return struct.pack("<I", len(head)) + head + compiled
 
@@ -160,8 +159,8 @@ class GpuPlan(DevicePlan):
         self.launches: list[list[Launch]] = []
         self.wires: dict[int, list[tuple[Any, int]]] = {}          # slot: where its address is written
         for program, uses in zip(programs, slots):
-            made = [device.prepare(function, groups, threads, program.near, program.scalars, program.maps)
-                    for function, (_, groups, threads) in zip(program.functions, program.phases)]
+            made = [device.prepare(function, groups, threads, near, program.scalars, program.maps)
+                    for function, (_, groups, threads, near) in zip(program.functions, program.phases)]
             self.launches.append(made)
             for launch in made:
                 for position, slot in enumerate(uses):

@@ -139,17 +139,19 @@ def merge_all(body: list[Statement]) -> list[Statement]:
     return out
 
 
-def wide(loop: For, tile: int, lanes: int, copies: bool = True) -> list[Statement]:
+def wide(loop: For, tile: int, lanes: int, copies: bool = True, beside: bool = False) -> list[Statement]:
     """for i in n: S  ->  for o in n/(t*v): TILE u in t: LANE l in v: S[i = (o*t + u)*v + l]; and the rest the same way
 
     For loops of independent iterations. Registers that begin inside become one per (u, l), and so does LOCAL memory
-    that is written inside; without `copies`, it is indexed by i already.
+    that is written inside; without `copies`, it is indexed by i already. With `beside`, i = (o*v + l)*t + u: a lane has
+    neighbours, which a GPU's thread reads at once.
     """
     name = loop.range.arg.name
     out: list[Statement] = []
     for start, count, t, v, stop in steps_of(loop, tile, lanes):
         outer, over, lane = counter(name + "o", count), counter(name + "u", t), counter(name + "l", v)
-        at = add(start, add(multiply(one(outer), t * v), add(multiply(one(over), v), one(lane))))
+        inside = add(multiply(one(lane), t), one(over)) if beside else add(multiply(one(over), v), one(lane))
+        at = add(start, add(multiply(one(outer), t * v), inside))
         axes = ([over] if t > 1 else []) + ([lane] if v > 1 else [])
         names: Replace = {r: register(r.arg + f"_{name}", r.dtype, (*r.src, *axes)) for r in assigned(loop.body)}
         memories = _private_rows(loop.body, t * v, lane) if copies else {}

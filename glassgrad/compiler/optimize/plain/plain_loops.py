@@ -22,6 +22,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 ADDS = 128              # adds per lane before a partial sum is folded: equal values round one way, so float32 wants few
 FOLD_COST = 8.0         # of one horizontal fold, in vector instructions
+WIDE_BYTES = 16         # that a thread of a GPU reads or stores at once
 MOST_VECTORS = 16       # in flight at once: more only make the code longer
 
 
@@ -75,6 +76,8 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     apart = math.prod(f.range.arg.size for f in loops)
     if columns:
         across = free[_lane_loop(free, inner)].range.arg.size
+        beside = _neighbours(inner, free[_lane_loop(free, inner)].range) if target.groups else 0
+        tile = beside or tile
         apart = apart // across * -(-across // (tile * lanes))
     if total >= target.cut_steps and apart < target.few_tasks:
         parts = grouped(loops, inner, total, target, decisions)
@@ -87,7 +90,8 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         slices = along_slices(loop, inner, chosen.tile, chosen.lanes, target, decisions)
         if slices is not None:
             return [nest([*loops, slices[0]], slices[1], total, target, decisions, apart=False)]
-        body = moves.wide(For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop), chosen.tile, chosen.lanes)
+        body = moves.wide(For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop), chosen.tile, chosen.lanes,
+                          beside=beside > 0)
         return [nest(loops, body, total, target, decisions)]
     rows = rows_at_once(loops, inner, target)
     if rows is None:
@@ -231,6 +235,16 @@ def weighed(body: list[Statement], times: float = 1.0) -> list[tuple[Statement, 
 def _accesses(statement: Statement) -> list[UOp]:
     found = [n.src[1] for e in expressions(statement) for n in toposort([e]) if n.op is o.LOAD]
     return [*found, statement.index] if isinstance(statement, Store) else found
+
+
+def _neighbours(body: list[Statement], lane: UOp) -> int:
+    """How many neighbours a thread of a GPU takes at once: 16 bytes of the smallest type, where all is read and stored
+    in order and nothing is summed; else 0."""
+    accesses = [at for s in body for at in _accesses(s)]
+    if not all(isinstance(s, Store) and s.combine is None for s in body) or \
+            not all(_contiguous(at, lane) and linear(at)[1].get(lane, 1) == 1 for at in accesses):
+        return 0
+    return WIDE_BYTES // min([s.memory.dtype.itemsize for s in body if isinstance(s, Store)])
 
 
 def _contiguous(at: UOp, lane: UOp) -> bool:

@@ -215,18 +215,18 @@ class GroupUnitTile:
     def epilogue(self) -> list[Statement]:
         """The sums to memory, and what is stored of them: neighbouring threads store neighbouring pieces of a line."""
         keep = Store(self.tile, add(multiply(self.row, self.pitch), self.column), self.total)
-        piece = next(v for v in (8, 4, 2, 1) if self.n.size % v == 0)
+        piece = next(v for v in (8, 4, 2, 1) if self.n.size % v == 0)       # neighbours that one thread stores
         along = self.width // piece
-        times, lane = counter("i", self.height * along // self.threads), counter("l", self.threads)
-        each = counter("e", piece)
-        at = add(multiply(one(times), self.threads), lane)
+        each, further = counter("e", piece), counter("f", 8 // piece)
+        times, lane = counter("i", self.height * self.width // (8 * self.threads)), counter("l", self.threads)
+        at = add(multiply(add(multiply(one(times), 8 // piece), one(further)), self.threads), lane)
         row, begin = divide(at, along), multiply(modulo(at, along), piece)
         at_m, at_n = add(self.first_m, row), add(self.first_n, begin)
         gate = both(moves.below(at_m, self.m.size) if self.m.size % self.height else None,
                     moves.below(at_n, self.n.size) if self.n.size % self.width else None)
         result = load(self.tile, add(add(multiply(row, self.pitch), begin), one(each)))
         stores = self.product.stores(result, {**self.m.apart(at_m), **self.n.apart(add(at_n, one(each)))}, gate)
-        lines = nested([times], nested([each], [For(lane, LANE, stores)], TILE))
+        lines = nested([times], nested([further, each], [For(lane, LANE, stores)], TILE))
         return [*self.in_unit([keep]), *lines]
 
 
@@ -268,7 +268,8 @@ def packed(name: str, value: UOp, axis: FlatAxis, k: FlatAxis, outer: Sequence[U
     gate = both(moves.below(at_line, lines.size), moves.below(at, inner.size))
     new = substitute_index(value, {**lines.apart(at_line), **inner.apart(at)}, {})
     to = add(multiply(add(multiply(flat_index(used), lines.size), at_line), pitch), at)
-    store: list[Statement] = [For(lane, LANE, [Store(memory, to, moves.zero_outside(new, gate), None, gate)])]
-    before = nested([*used, some, block], [For(rows, TILE, store)], TASK)
+    held = register(f"{name}_next", dtype, (rows, lane))          # all are read before one is stored
+    copy: list[Statement] = [Assign(held, moves.zero_outside(new, gate)), Store(memory, to, held, None, gate)]
+    before = nested([*used, some, block], [For(rows, TILE, [For(lane, LANE, copy)])], TASK)
     strides = [count(used[i + 1:]) * lines.size * pitch for i in range(len(used))]
     return Factor(memory, 0, axis, k, along_k, pitch, list(zip(used, strides)), before)

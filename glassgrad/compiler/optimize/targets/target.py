@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit, units_of
 
 
@@ -54,6 +55,12 @@ class Target:
     def has_f16c(self) -> bool:
         """Whether float16 converts to and from float32 in one instruction."""
         return self.arch == "aarch64" or "f16c" in self.features
+
+    def small_floats(self, language: str) -> frozenset[DType]:
+        """The small floats that convert to and from float32 in one instruction that a renderer writes."""
+        if language == "cuda" and any(f.startswith("sm_") and int(f[3:].rstrip("a")) >= 80 for f in self.features):
+            return frozenset((dtypes.float16, dtypes.bfloat16))
+        return frozenset((dtypes.float16,)) if language == "llvm" and self.has_f16c else frozenset()
 
     @property
     def has_round(self) -> bool:

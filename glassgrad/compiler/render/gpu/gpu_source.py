@@ -24,8 +24,8 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LANE, Accumulate, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, Kernel,
-                                            Prefetch, Statement, Store, ranges_of, shared_locals, walk)
-from glassgrad.compiler.lower.reduced_precision import carrier
+                                            Prefetch, Statement, Store, filled, ranges_of, shared_locals, walk)
+from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import C_OPS, COp, CValue, Definitions, infix
 from glassgrad.compiler.render.c.c_source import CFunction, wrapped
@@ -50,8 +50,7 @@ GROUPS = 1056               # that run at once where each needs memory of its ow
 @dataclass(frozen=True)
 class GpuLaunch:
     """How a kernel's functions are launched, one after another."""
-    phases: tuple[tuple[str, int, int], ...]     # function, groups, threads of each
-    near: int                                    # bytes that a group shares
+    phases: tuple[tuple[str, int, int, int], ...]    # function, groups, threads of each, bytes that a group shares
     info: LaunchInfo                             # memory of the device that a launch brings along
     maps: tuple[BoxMap, ...] = ()                # further arguments: how boxes of others are copied
 
@@ -62,11 +61,13 @@ def gpu_launch(kernel: Kernel) -> GpuLaunch:
     threads = [_threads([s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE])
                for phase in kernel.phases]
     far = is_far(kernel, info.scratch_bytes)
-    phases = tuple((name, min(tasks, GROUPS) if far else tasks, t) for (name, tasks), t in zip(info.phases, threads))
-    most = max((groups for _, groups, _ in phases), default=1)
+    near = [0 if far or not any(m.arg.home == "worker" for m in filled(phase)) else info.scratch_bytes
+            for phase in kernel.phases]
+    phases = tuple([(name, min(tasks, GROUPS) if far else tasks, t, n)
+                    for (name, tasks), t, n in zip(info.phases, threads, near)])
+    most = max((groups for _, groups, _, _ in phases), default=1)
     shared = (*info.shared, most * info.scratch_bytes) if far else info.shared
-    return GpuLaunch(phases, 0 if far else info.scratch_bytes, LaunchInfo(info.phases, shared, 0),
-                     tuple(box_maps(kernel, Places(kernel).slots)))
+    return GpuLaunch(phases, LaunchInfo(info.phases, shared, 0), tuple(box_maps(kernel, Places(kernel).slots)))
 
 
 def is_far(kernel: Kernel, scratch_bytes: int) -> bool:
@@ -340,6 +341,21 @@ class GpuFunction(CFunction):
 
     def prefetch(self, statement: Prefetch) -> None:
         """Other threads run while one waits for memory."""
+
+    def cast(self, x: CValue, dtype: DType) -> CValue:
+        small, f32 = next((d for d in (dtype, x.dtype) if d in SMALL_FLOATS), None), self.type(dtypes.float32)
+        if small is None or dtype is x.dtype:
+            return super().cast(x, dtype)
+        bits, name = self.type(small), {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[small]
+        if dtype is small:                  # from float32: others are rounded to that first
+            helper = self.define(f"round_{name}", bits, f"{f32} x", f"{bits} r;",
+                                 f'asm("cvt.rn.{name}.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;")
+        elif small is dtypes.bfloat16:      # the upper half of a float32
+            helper = self.define(f"widen_{name}", f32, f"{bits} x", "return __uint_as_float((unsigned)x << 16);")
+        else:
+            helper = self.define(f"widen_{name}", f32, f"{bits} x", f"{f32} r;",
+                                 f'asm("cvt.f32.{name} %0, %1;" : "=f"(r) : "h"(x));', "return r;")
+        return self.call(helper, dtype, 0, x)
 
     def bitcast(self, x: CValue, dtype: DType) -> CValue:
         to, source = self.type(dtype), self.type(x.dtype)
