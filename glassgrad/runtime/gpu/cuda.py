@@ -25,6 +25,7 @@ __all__ = ["open_cuda"]
 
 _MAJOR, _MINOR = 75, 76                  # numbers of the driver's attributes: compute capability
 _DYNAMIC_NEAR = 8                        # a function's attribute: bytes that a group may share
+_USUAL_NEAR = 32 << 10                   # bytes that a group may share without saying so: 48 KB, some of them fixed
 _OUT_OF_MEMORY = 2
 _SLAB = 2 << 20                          # small blocks are cut from pieces of this size
 _SMALL = 256 << 10
@@ -172,7 +173,7 @@ class CudaDevice(GpuDevice):
     def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool],
                 maps: Sequence[BoxMap] = ()) -> CudaLaunch:
         self.enter()
-        if near > 48 << 10:
+        if near > _USUAL_NEAR:
             self.call("cuFuncSetAttribute", function, _DYNAMIC_NEAR, near)
         if maps:
             return CudaLaunchWithMaps(self, function, groups, threads, near, scalars, maps)

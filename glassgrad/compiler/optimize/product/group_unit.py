@@ -111,23 +111,31 @@ class GroupUnitPlan:
 
     def own(self) -> Tiling:
         """The recipe's own choice: the tile with which the whole product takes least time."""
-        def time(c: Tiling) -> float:
+        def time(c: Tiling) -> tuple[float, int]:
             unit = self.unit(c)
             tiles = count(self.outer) * -(-self.m.size // (c.rows * unit.rows)) * -(-self.n.size // unit.columns)
-            return gpu.unit_tile_time(tiles, c.rows * unit.rows, unit.columns, self.target.few_tasks // 2)
+            tile = (c.rows * unit.rows, unit.columns, 2 if c.stages <= self.stages(c.rows, unit, 2) else 1)
+            tile = tile if tile in gpu.UNIT_RATES else (*tile[:2], 1)
+            steps = -(-self.k.size // self.line(unit))
+            return gpu.unit_tile_time(tiles, steps, tile, self.target.few_tasks // 2), -c.stages
         return min(self.others(), key=time)
 
     def others(self) -> list[Tiling]:
-        return [self.with_tile(groups, unit) for unit in self.units for groups in (2, 1)
-                if (groups * unit.rows, unit.columns) in gpu.UNIT_RATES]
+        found = [self.with_tile(rows // unit.rows, unit, at_once) for unit in self.units
+                 for rows, columns, at_once in gpu.UNIT_RATES if columns == unit.columns]
+        return list(dict.fromkeys(found))
 
-    def with_tile(self, groups: int, unit: MatrixUnit) -> Tiling:
-        line = self.line(unit)
+    def stages(self, groups: int, unit: MatrixUnit, at_once: int) -> int:
+        """How many stages fit, where so many groups share a processor's memory; 0 where not even the sums do."""
+        line, room = self.line(unit), gpu.SHARED_BYTES // at_once
         stage = (groups * unit.rows + unit.columns) * line * unit.left.itemsize
-        stages = max(2, min(gpu.SHARED_BYTES // stage, gpu.MOST_STAGES, -(-self.k.size // line)))
+        sums = groups * unit.rows * (unit.columns + gpu.UNIT_PAD) * unit.total.itemsize
+        return max(2, min(room // stage, gpu.MOST_STAGES, -(-self.k.size // line))) if sums <= room else 0
+
+    def with_tile(self, groups: int, unit: MatrixUnit, at_once: int) -> Tiling:
+        line, stages = self.line(unit), self.stages(groups, unit, at_once)
         left, right = ("shared" if in_place(*of) else "packed" for of in self.factors())
-        return Tiling("staged_unit", groups, 1, groups * unit.threads, unit=unit.name, left=left, right=right,
-                      k_block=line, stages=stages)
+        return Tiling("boxes", groups, 1, unit=unit.name, left=left, right=right, k_block=line, stages=stages)
 
     def factors(self) -> list[tuple[UOp, FlatAxis, FlatAxis, list[UOp]]]:
         return [(self.left, self.m, self.k, self.outer), (self.right, self.n, self.k, self.outer)]
@@ -146,9 +154,9 @@ class GroupUnitPlan:
         if c.unit not in [u.name for u in self.units]:
             return "no unit of that name multiplies these types"
         unit = self.unit(c)
-        if (c.rows * unit.rows, unit.columns) not in gpu.UNIT_RATES:
+        if (c.rows * unit.rows, unit.columns, 1) not in gpu.UNIT_RATES:
             return "a tile has one or two matrices of the unit's rows"
-        if not 2 <= c.stages <= self.with_tile(c.rows, unit).stages:
+        if not 2 <= c.stages <= self.stages(c.rows, unit, 1):
             return "stages do not fit the memory of a group, or are more than the steps of K"
         return None
 
@@ -158,7 +166,8 @@ class GroupUnitTile:
 
     def __init__(self, plan: GroupUnitPlan, c: Tiling):
         self.plan, self.product, self.stages, self.unit = plan, plan.product, c.stages, plan.unit(c)
-        self.m, self.n, self.outer, self.line, self.threads = plan.m, plan.n, plan.outer, c.k_block, c.lanes
+        self.m, self.n, self.outer, self.line = plan.m, plan.n, plan.outer, c.k_block
+        self.threads = c.rows * self.unit.threads
         self.height, self.width = c.rows * self.unit.rows, self.unit.columns
         self.left, self.right = (in_place(*of) or packed(name, *of, self.unit.left, self.line)
                                  for name, of in zip(("left", "right"), plan.factors()))

@@ -23,7 +23,7 @@ FAMILIES = {
     "direct": ("rows", "vectors", "along", "block_m", "block_n"),
     "unit": ("rows", "vectors", "block_m", "block_n", "left", "k_block"),
     "staged": ("rows", "vectors", "k_block"),
-    "staged_unit": ("rows", "unit", "stages"),
+    "boxes": ("rows", "unit", "stages"),
     "dots": ("rows",),
     "taps": (),
     "window": ("rows", "vectors"),
