@@ -6,8 +6,8 @@
 
 Inputs are fresh Gaussian numbers (constant ones raise the clock, and flatter). Results are compared with float64 on the
 device: the relative Frobenius error, beside PyTorch's own. Times: both libraries in turn, in another order each round;
-launches are queued behind a kernel that sleeps, so that Python's time does not count; the inputs of one launch are not in
-the cache of the last, where they fit. `ratio` is the median of (PyTorch's time / ours) within a round.
+launches are queued behind a kernel that sleeps, so that Python's time does not count; several sets of inputs are taken
+in turn, so that they are not in the cache. `ratio` is the median of (PyTorch's time / ours) within a round.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def cases() -> list[Case]:
     out.append(product("product 4096 float32", "float32", 4096, 4096, 4096))
     out.append(product("vector 1x14336x4096", "bfloat16", 1, 14336, 4096))
     big = ((8192, 8192),)
-    out.append(Case("chain float32", big, "float32", lambda x: (x * 2 + 1).relu() * 0.5, lambda x: (x * 2 + 1).relu() * 0.5))
+    out.append(Case("chain float32", big, "float32", lambda x: (x * 2 + 1).relu() * 0.5,
+                    lambda x: (x * 2 + 1).relu() * 0.5))
     out.append(Case("gelu bfloat16", big, "bfloat16", lambda x: x.gelu(),
                     lambda x: functional.gelu(x, approximate="tanh")))
     out.append(Case("add bfloat16", (*big, *big), "bfloat16", lambda x, y: x + y, lambda x, y: x + y))
@@ -117,7 +118,8 @@ def run(case: Case, rounds: int, rest: float) -> dict[str, Any]:
     del got, want
     for values in ours_in * 2:
         ours(*values)
-    queue = {"ours": [lambda v=v: ours(*v) for v in ours_in], "theirs": [lambda v=v: case.theirs(*v) for v in theirs_in]}
+    queue = {"ours": [lambda v=v: ours(*v) for v in ours_in],
+             "theirs": [lambda v=v: case.theirs(*v) for v in theirs_in]}
     launches = max(3, min(24, int(2e-3 / (case.work / 600e12 + 5e-6))))
     taken: dict[str, list[float]] = {"ours": [], "theirs": []}
     for _ in range(rounds):
@@ -142,7 +144,7 @@ def run(case: Case, rounds: int, rest: float) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="run the cases whose name contains one of these texts, split by commas")
+    parser.add_argument("--only", default="", help="cases whose name contains one of these texts, split by commas")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", default="")
     parser.add_argument("--limit", type=float, default=400, help="seconds after which no case is begun")
@@ -150,7 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     import torch
     torch.backends.cuda.matmul.allow_tf32 = False
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    print(f"{'case':36} {'ours us':>9} {'torch us':>9} {'ratio':>6} {'TFLOP/s':>8} {'error':>8} {'torch':>8} {'first s':>7}")
+    print(f"{'case':36} {'ours us':>9} {'torch us':>9} {'ratio':>6} {'TFLOP/s':>8} {'error':>8} {'torch':>8} "
+          f"{'first s':>7}")
     rows, began = [], time.perf_counter()
     for case in cases():
         if not any(part in case.name for part in chosen.only.split(",")) or time.perf_counter() - began > chosen.limit:

@@ -1,4 +1,4 @@
-"""Products on a matrix unit of a group of threads: its layouts, the loop trees, what the interpreter reports, the source.
+"""Products on a matrix unit of a group of threads: layouts, loop trees, what the interpreter reports, the source.
 
 The unit's hardware is not here: trees run in the interpreter, which checks every wait, and NVRTC compiles the source.
 """
@@ -133,7 +133,7 @@ def test_the_sums_of_one_product_are_the_left_factor_of_the_next_in_the_same_thr
 
 
 def test_units_are_named_in_their_description_alone() -> None:
-    """A recipe or a renderer that names a unit could not take another one. (How AMX is spelled is a renderer's file.)"""
+    """A recipe or a renderer that names a unit could not take another one. (One renderer's file spells AMX.)"""
     root = Path(glassgrad.__file__).parent
     spelled = {root / "compiler/optimize/targets/matrix_units.py", root / "compiler/render/llvm/amx.py"}
     names = re.compile("|".join(["wgmma", "mma_sync", *sorted({re.escape(u.name) for u in AMX})]))

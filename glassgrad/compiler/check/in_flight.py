@@ -1,8 +1,8 @@
-"""Copies and steps that run beside a group's threads. In: what a kernel starts and waits for. Out: a `Bug` where a wait is
-missing (a race), or never ends (a deadlock).
+"""Copies and steps that run beside a group's threads. In: what a kernel starts and waits for. Out: a `Bug` where a wait
+is missing (a race), or never ends (a deadlock).
 
-All threads of a group run the same statements, so one record serves them all. A copy is there for a thread that has waited
-for its round. A step of a matrix unit is over for the thread that has waited for it, and for all after a barrier.
+All threads of a group run the same statements, so one record serves them all. A copy has arrived for a thread that has
+waited for its round. A step of a matrix unit is over for a thread that has waited for it, and for all after a barrier.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ class InFlight:
 
     def read_sums(self, name: str) -> None:
         if self.finished < self.started:
-            raise Bug(f"{self.title} reads the sums {name} while {self.started - self.finished} steps of the matrix unit "
-                      f"may still run: a wait for them is missing")
+            running = self.started - self.finished
+            raise Bug(f"{self.title} reads the sums {name} while {running} steps of the matrix unit may still run: "
+                      f"a wait for them is missing")
 
     def _of(self, memory: UOp) -> tuple[Array, Array]:
         if memory not in self.rounds:

@@ -99,7 +99,7 @@ class Axis(NamedTuple):
 
 
 class Box(NamedTuple):
-    """A part of a matrix in memory, brought by one copy: `counts[i]` neighbours along `axes[i]` from position `first[i]`
+    """A part of a matrix in memory, brought by one copy: `counts[i]` elements along `axes[i]` from position `first[i]`
     on; what lies outside the matrix comes as zeros. Axes are listed innermost first; the innermost has stride 1."""
     source: UOp
     offset: int               # of the matrix in its memory, in elements

@@ -19,8 +19,7 @@ from glassgrad.compiler.graph.index_algebra import bounds, linear
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes,
-                                            For, If, Prefetch, Statement, Store,
-                                            expressions, ranges_of, walk)
+                                            For, If, Prefetch, Statement, Store, expressions, ranges_of, walk)
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 
 READS = "reads"     # what a load without a gate depends on, besides its memory: the branches that make it safe

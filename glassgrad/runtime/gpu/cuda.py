@@ -224,8 +224,8 @@ _LINES_FETCHED = 2                                   # a line of 128 bytes at a 
 
 
 class CudaLaunchWithMaps(CudaLaunch):
-    """A launch some of whose arguments are tensor maps. A map holds the address of its matrix, so it is made again where
-    that has changed; a matrix that does not begin at a multiple of 16 bytes is copied to one first."""
+    """A launch some of whose arguments are tensor maps. A map holds the address of its matrix, so it is written again
+    where that has changed; a matrix that does not begin at a multiple of 16 bytes is copied to one first."""
 
     def __init__(self, device: CudaDevice, function: Any, groups: int, threads: int, near: int,
                  scalars: Sequence[bool], maps: Sequence[BoxMap]):

@@ -16,9 +16,9 @@ from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, i
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier,
-                                            CopyBoxes, For, If, Prefetch, Statement, Store, counter, expressions, load,
-                                            local, ranges_of, register, rewritten, walk)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps,
+                                            Barrier, CopyBoxes, For, If, Prefetch, Statement, Store, counter,
+                                            expressions, load, local, ranges_of, register, rewritten, walk)
 
 Replace = dict[UOp, UOp]
 PHASE_TASKS = 4096       # the most of one phase: to claim a task costs 0.05 us, and more where several claim at once

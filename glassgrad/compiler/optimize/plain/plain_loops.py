@@ -13,8 +13,8 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import linear
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LOOP, TASK, For, If, Prefetch, Statement, Store, expressions, ranges_of,
-                                            task_loops, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, expressions,
+                                            ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
@@ -295,7 +295,7 @@ def _tile(body: list[Statement]) -> int:
 def _itemsize(body: list[Statement]) -> int:
     """The size that decides how many lanes fit a register: of what is stored or summed, and of the widest float on the
     way. Wide integers in between (random bits, addresses) take two registers; fewer lanes would cost the rest more."""
-    values = [s.value for s in walk(body) if not isinstance(s, (For, If, Prefetch))]
+    values = [s.value for s in walk(body) if isinstance(s, (Assign, Accumulate, Store))]
     floats = [n.dtype.itemsize for e in values for n in cold_path.usual_nodes(e)
               if n.dtype.is_float and n.op is not o.CONST]
     return max([4, *floats, *[e.dtype.itemsize for e in values]])

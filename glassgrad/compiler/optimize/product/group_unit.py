@@ -1,7 +1,7 @@
-"""A contraction on a matrix unit of a group of threads. In: a product, a `Target` with such units. Out: phases, or None.
+"""A contraction on a matrix unit of a group of threads. In: a product, a `Target` with units. Out: phases, or None.
 
-    phases     store a factor that no copy can bring as it lies (computed, masked, of rows that do not start at multiples
-               of 16 bytes): [line][k or position], lines padded
+    phases     store a factor that no copy can bring as it lies (computed, masked, with rows that do not start at
+               multiples of 16 bytes): [line][k or position], lines padded
     TASK tiles of M and N:
         start to copy the first steps of both factors into stages of memory that the group shares
         for steps of K:
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, linear, modulo, multiply, \
-    substitute_index
+from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, less, linear, modulo, multiply,
+                                                    substitute_index)
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps,
@@ -30,7 +30,7 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.loop_moves import flat_index, left_of, nested, one
 from glassgrad.compiler.optimize.product.packing import narrowed
-from glassgrad.compiler.optimize.product.recognize import (FlatAxis, Product, count, flat_axis, stride_along, swells)
+from glassgrad.compiler.optimize.product.recognize import FlatAxis, Product, count, flat_axis, stride_along, swells
 from glassgrad.compiler.optimize.product.tiling import Tiling
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit

@@ -53,7 +53,7 @@ class Swizzled:
 class StepText:
     """The instructions of a unit that runs beside the program, as text."""
     before: str               # what orders earlier writes of registers before the steps
-    step: str                 # with {sums}, {left}, {right}, and {left_across}, {right_across}: 1 where lines lie across k
+    step: str                 # of {sums}, {left} and {right}; {left_across}, {right_across}: 1 where lines lie across k
     commit: str               # closes the steps since the last one
     wait: str                 # until at most {pending} of those are unfinished
 
@@ -112,7 +112,7 @@ AMX = (
 )
 
 
-# -- a unit of groups of threads -----------------------------------------------------------------------------------------
+# -- a unit of groups of threads -------------------------------------------------------------------------------------
 def _wgmma(columns: int, dtype: DType, letters: str) -> MatrixUnit:
     """Four warps multiply 64 rows by up to 256 columns, both factors in memory that the group shares: lines of 128
     bytes along k, or across it. A sum lies in one register; a warp has 16 rows, four threads a row."""

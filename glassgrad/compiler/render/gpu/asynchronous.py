@@ -1,7 +1,7 @@
 """Copies and steps that run beside the threads, as CUDA. In: the statements of a group. Out: lines with inline PTX.
 
-A round of copies is counted by a barrier in shared memory, one for each stage: the first thread tells it how many bytes to
-expect and starts the copies; every thread waits for the phase that the round is. Boxes are described by tensor maps,
+A round of copies is counted by a barrier in shared memory, one for each stage: the first thread says how many bytes it
+expects and starts the copies; every thread waits for the phase that the round is. Boxes are described by tensor maps,
 which the launch makes on the host (`box_maps`). What a matrix unit is called is its own data.
 """
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import add, index, linear, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp

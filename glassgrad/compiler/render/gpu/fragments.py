@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, divide, index, modulo, multiply, substitute_index
 from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import UNIT, Accumulate, Assign, For, If, Statement, Store, counter, register, walk
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit
@@ -75,7 +75,8 @@ class _Spread:
 
     def stores(self, s: Store) -> list[Statement]:
         """A store of a matrix: of every register, at the row and the column that it holds."""
-        unit, out = self.units[s.value], []
+        unit = self.units[s.value]
+        out: list[Statement] = []
         assert unit.sums is not None
         row, column = matrix_axes(s.value, self.ranges)
         lane = modulo(self.thread, unit.threads)

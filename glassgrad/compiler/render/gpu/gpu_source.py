@@ -82,8 +82,8 @@ def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Ja
     definitions, places, info = Definitions(), Places(kernel), launch_info(kernel)
     functions = []
     for number_, jammed in enumerate(phases):
-        function = GpuFunction(kernel, places, target, spread(jammed, target.units), function_name(kernel, number_), definitions, dialect,
-                               info.phases[number_][1], info.scratch_bytes)
+        function = GpuFunction(kernel, places, target, spread(jammed, target.units), function_name(kernel, number_),
+                               definitions, dialect, info.phases[number_][1], info.scratch_bytes)
         functions.append(function.text())
     return "\n".join([*dialect.prelude, *definitions.lines, "", "\n\n".join(functions), ""])
 
@@ -127,7 +127,8 @@ class GpuFunction(CFunction):
         near = self._near(far)
         body = [f"i64 thread = {d.thread};", *near, *self.beside.begin(), *self.pointers, *declared, *head, *lines,
                 *foot]
-        declaration = d.kernel.format(threads=self.threads, at_once=AT_ONCE if self.scratch_bytes <= gpu.SHARED_BYTES // AT_ONCE else 1)
+        at_once = AT_ONCE if self.scratch_bytes <= gpu.SHARED_BYTES // AT_ONCE else 1
+        declaration = d.kernel.format(threads=self.threads, at_once=at_once)
         return "\n".join([f"{declaration} {self.name}({parameters}) {{",
                           *["  " + line for line in body], "}"])
 
@@ -257,8 +258,8 @@ class GpuFunction(CFunction):
         measured, a product of float32 lost a tenth.)"""
         first = body[at]
         assert isinstance(first, Store)
-        wide = self.dialect.warp and (self.is_near(first.memory) or any(n.op is o.LOAD for n in toposort([first.value])))
-        return neighbours(body, at) if wide else [first]
+        loads = any(n.op is o.LOAD for n in toposort([first.value]))
+        return neighbours(body, at) if self.dialect.warp and (loads or self.is_near(first.memory)) else [first]
 
     def store_together(self, stores: list[Store]) -> None:
         store_wide(self, stores)

@@ -1,8 +1,8 @@
-"""Loads and stores of up to 16 bytes at once. In: stores of one thread to neighbouring elements. Out: one access for them.
+"""Loads and stores of up to 16 bytes at once. In: stores of one thread to neighbouring elements. Out: one for them all.
 
-What TILE loops write out as `out[i] = f(x[i]); out[i + 1] = f(x[i + 1]); ..` is one wide store, and where the loads under
-it are neighbours too, wide loads. A kernel cannot count on an argument's address to be a multiple of 16 (it may be part
-of another buffer), so the helpers look at it; all threads find the same.
+What TILE loops write out as `out[i] = f(x[i]); out[i + 1] = f(x[i + 1]); ..` is one wide store, and where the loads
+under it are neighbours too, wide loads. A kernel cannot count on an argument's address to be a multiple of 16 (it may be
+part of another buffer), so the helpers look at it; all threads find the same.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def store_wide(f: GpuFunction, stores: list[Store]) -> None:
         f"store_{kind}_{count}{'_near' if aligned else ''}", "void", f"{kind} *p, {takes}",
         f"union {{ {WORDS[nbytes]} all; {kind} each[{count}]; }} v = {{}};",
         *[f"v.each[{i}] = v{i};" for i in range(count)], *_moved(f"*({WORDS[nbytes]} *)p = v.all;",
-                                                                  f"p[i] = v.each[i];", count, nbytes, aligned))
+                                                                  "p[i] = v.each[i];", count, nbytes, aligned))
     at = f"{f.base(first.memory)} + {f.split(first.index)[0].text}"
     f.line(f"{f'if ({test}) ' if test else ''}{name}({at}, {', '.join(values)});")
 
