@@ -78,6 +78,16 @@ def cases() -> list[Case]:
                     lambda x, w, r: x @ w + r, lambda x, w, r: torch.addmm(r, x, w), 2 * 4096.0 ** 3))
     out.append(product("product 4096 float32", "float32", 4096, 4096, 4096))
     out.append(product("vector 1x14336x4096", "bfloat16", 1, 14336, 4096))
+    image, weights = (32, 128, 56, 56), (128, 128, 3, 3)
+    conv_work = 2.0 * 32 * 56 * 56 * 128 * 128 * 9
+    out.append(Case("conv 3x3 float16", (image, weights), "float16", lambda x, w: x.conv2d(w, padding=1),
+                    lambda x, w: functional.conv2d(x, w, padding=1), conv_work, (1, 1 / 32)))
+    out.append(Case("conv 3x3 float32", (image, weights), "float32", lambda x, w: x.conv2d(w, padding=1),
+                    lambda x, w: functional.conv2d(x, w, padding=1), conv_work, (1, 1 / 32)))
+    heads = ((4, 32, 2048, 128),) * 3
+    out.append(Case("attention 4x32x2048x128", heads, "bfloat16",
+                    lambda q, k, v: q.scaled_dot_product_attention(k, v),
+                    lambda q, k, v: functional.scaled_dot_product_attention(q, k, v), 4.0 * 128 * 2048 * 2048 * 128))
     big = ((8192, 8192),)
     out.append(Case("chain float32", big, "float32", lambda x: (x * 2 + 1).relu() * 0.5,
                     lambda x: (x * 2 + 1).relu() * 0.5))

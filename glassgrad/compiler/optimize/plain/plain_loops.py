@@ -238,13 +238,16 @@ def _accesses(statement: Statement) -> list[UOp]:
 
 
 def _neighbours(body: list[Statement], lane: UOp) -> int:
-    """How many neighbours a thread of a GPU takes at once: 16 bytes of the smallest type, where all is read and stored
-    in order and nothing is summed; else 0."""
-    accesses = [at for s in body for at in _accesses(s)]
-    if not all(isinstance(s, Store) and s.combine is None for s in body) or \
-            not all(_contiguous(at, lane) and linear(at)[1].get(lane, 1) == 1 for at in accesses):
+    """How many neighbours a thread of a GPU takes at once: 16 bytes of the smallest type that is read or stored, where
+    all is in order; else 0."""
+    inner = list(walk(body))
+    if not all(isinstance(s, (For, Assign, Accumulate)) or isinstance(s, Store) and s.combine is None for s in inner):
         return 0
-    return WIDE_BYTES // min([s.memory.dtype.itemsize for s in body if isinstance(s, Store)])
+    if not all(_contiguous(at, lane) and linear(at)[1].get(lane, 1) == 1 for s in inner for at in _accesses(s)):
+        return 0
+    loads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
+    sizes = [n.dtype.itemsize for n in loads if lane in ranges_of(n)]
+    return WIDE_BYTES // min([*sizes, *[s.memory.dtype.itemsize for s in inner if isinstance(s, Store)]])
 
 
 def _contiguous(at: UOp, lane: UOp) -> bool:

@@ -34,7 +34,7 @@ from glassgrad.compiler.render.gpu.asynchronous import PRELUDE, Asynchronous, bo
 from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.dialects import Dialect
 from glassgrad.compiler.render.gpu.fragments import spread
-from glassgrad.compiler.render.gpu.wide_access import neighbours, store_wide
+from glassgrad.compiler.render.gpu.wide_access import load_wide, neighbours, runs_of_sums, store_wide
 from glassgrad.compiler.render.launch import BoxMap, LaunchInfo, Places, function_name, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow
@@ -43,6 +43,7 @@ __all__ = ["GpuLaunch", "gpu_launch", "render_gpu"]
 
 WARP = 32                   # groups are whole multiples of it
 UNROLL = 4
+FEW_STORES = 24             # statements in a row: registers are left to gather what is stored at once
 AT_ONCE = 2                 # groups on one processor: more registers than that leaves would idle the others
 NEAR_BYTES = 40 << 10       # of LOCAL memory are with the group; more goes to the device's memory
 LINES_ALIGNED = 1024        # bytes: where memory begins whose lines copies permute
@@ -99,6 +100,7 @@ class GpuFunction(CFunction):
         self.inline, self.spelling, self.language = dialect.helper, dialect.spelling, dialect.name
         self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
         self.fences = fences(jammed.body)
+        self.runs = runs_of_sums(jammed.body) if dialect.warp else {}
         self.folds: set[int] = set()                     # bytes of the values that threads exchange
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
@@ -166,6 +168,8 @@ class GpuFunction(CFunction):
     def before(self, statement: Statement) -> None:
         if id(statement) in self.fences:
             self.line(self.dialect.wait)
+        if id(statement) in self.runs:
+            load_wide(self, [s.value for s in self.runs[id(statement)] if isinstance(s, Accumulate)])
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Innermost loops that only sum run four iterations at a time, so that their loads overlap."""
@@ -254,12 +258,13 @@ class GpuFunction(CFunction):
         self.beside.write(statement)
 
     def together(self, body: list[Statement], at: int) -> list[Store]:
-        """Neighbours, where they are loaded as well, or near. (Registers of a large tile are better stored one by one:
-        measured, a product of float32 lost a tenth.)"""
+        """Neighbours, where they are loaded as well, or near, or few. (Registers of a large tile are better stored one
+        by one: measured, a product of float32 lost a tenth.)"""
         first = body[at]
         assert isinstance(first, Store)
-        loads = any(n.op is o.LOAD for n in toposort([first.value]))
-        return neighbours(body, at) if self.dialect.warp and (loads or self.is_near(first.memory)) else [first]
+        wide = len(body) <= FEW_STORES or self.is_near(first.memory) or \
+            any(n.op is o.LOAD for n in toposort([first.value]))
+        return neighbours(body, at) if self.dialect.warp and wide else [first]
 
     def store_together(self, stores: list[Store]) -> None:
         store_wide(self, stores)

@@ -1,8 +1,8 @@
 """Loads and stores of up to 16 bytes at once. In: stores of one thread to neighbouring elements. Out: one for them all.
 
 What TILE loops write out as `out[i] = f(x[i]); out[i + 1] = f(x[i + 1]); ..` is one wide store, and where the loads
-under it are neighbours too, wide loads. A kernel cannot count on an argument's address to be a multiple of 16 (it may be
-part of another buffer), so the helpers look at it; all threads find the same.
+under it are neighbours too, wide loads. Sums of neighbours load so too. A kernel cannot count on an argument's address
+to be a multiple of 16 (it may be part of another buffer), so the helpers look at it; all threads find the same.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import linear
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Statement, Store
+from glassgrad.compiler.lower.loops import Accumulate, For, If, Statement, Store
 from glassgrad.compiler.render.c.c_ops import CValue
 
 if TYPE_CHECKING:
     from glassgrad.compiler.render.gpu.gpu_source import GpuFunction
 
-__all__ = ["neighbours", "store_wide"]
+__all__ = ["load_wide", "neighbours", "runs_of_sums", "store_wide"]
 
 MOST_BYTES = 16
 WORDS = {16: "uint4", 8: "uint2", 4: "unsigned"}         # what is moved at once, by its bytes
@@ -54,9 +54,22 @@ def _is_next(first: UOp, later: UOp, distance: int) -> bool:
     return there == begin + distance and others == terms
 
 
+def runs_of_sums(body: list[Statement]) -> dict[int, list[Statement]]:
+    """Statements one after another that add to registers: those of each run by the identity of its first."""
+    found: dict[int, list[Statement]] = {}
+    run: list[Statement] = []
+    for s in body:
+        if isinstance(s, (For, If)):
+            found.update(runs_of_sums(s.body))
+        run = [*run, s] if isinstance(s, Accumulate) else []
+        if run:
+            found[id(run[0])] = run
+    return {first: some for first, some in found.items() if len(some) > 1}
+
+
 def store_wide(f: GpuFunction, stores: list[Store]) -> None:
     """Neighbouring stores as one."""
-    _load_wide(f, stores)
+    load_wide(f, [s.value for s in stores])
     first, count = stores[0], len(stores)
     test = f.store_test(first)
     values = [f.operand(s.value).text for s in stores]
@@ -78,9 +91,9 @@ def _moved(whole: str, single: str, count: int, nbytes: int, aligned: bool) -> l
     return [f"if ((unsigned long long)p % {nbytes} == 0) {whole}", f"else for (int i = 0; i < {count}; i++) {single}"]
 
 
-def _load_wide(f: GpuFunction, stores: list[Store]) -> None:
-    """Reads what the stores' values load side by side, at once."""
-    reads = [[n for n in toposort([s.value]) if n.op is o.LOAD] for s in stores]
+def load_wide(f: GpuFunction, values: list[UOp]) -> None:
+    """Reads what values load side by side, at once."""
+    reads = [[n for n in toposort([value]) if n.op is o.LOAD] for value in values]
     if len({len(some) for some in reads}) > 1:
         return
     for loads in zip(*reads):
@@ -88,10 +101,11 @@ def _load_wide(f: GpuFunction, stores: list[Store]) -> None:
         memory, size = first.src[0], first.dtype.itemsize
         width = min(count, MOST_BYTES // size)
         begin, terms = linear(first.src[1])
-        if not all(n.src[0] is memory and n.src[2:] == first.src[2:] and _is_next(first.src[1], n.src[1], i)
-                   for i, n in enumerate(loads)) or width * size not in WORDS or width == 1 or \
-                any(n % width for n in (begin, *terms.values())) or memory.dtype is dtypes.bool or \
-                any(f.home(n) is not f.scopes[-1] or n in f.home(n).values for n in loads):
+        if count % width or width * size not in WORDS or width == 1 or memory.dtype is dtypes.bool or \
+                any(n % width for n in (begin, *terms.values())) or \
+                any(f.home(n) is not f.scopes[-1] or n in f.home(n).values for n in loads) or \
+                not all(n.src[0] is memory and n.src[2:] == first.src[2:] and _is_next(first.src[1], n.src[1], i)
+                        for i, n in enumerate(loads)):
             continue
         for start in range(0, count, width):
             _read(f, loads[start:start + width])
