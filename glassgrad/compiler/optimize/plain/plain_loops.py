@@ -87,7 +87,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         chosen = _ask_lanes(decisions, free, _lane_loop(free, inner), tile, lanes)
         loop = next(f for f in free if f.range.arg.name == chosen.loop)
         loops.remove(loop)
-        slices = along_slices(loop, inner, chosen.tile, chosen.lanes, target, decisions)
+        slices = None if beside else along_slices(loop, inner, chosen.tile, chosen.lanes, target, decisions)
         if slices is not None:
             return [nest([*loops, slices[0]], slices[1], total, target, decisions, apart=False)]
         body = moves.wide(For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop), chosen.tile, chosen.lanes,
@@ -125,7 +125,7 @@ def grouped(loops: list[For], inner: list[Statement], total: int, target: Target
     if reduced is None or reduced.kind != LOOP or any(f.stop is not None for f in (*loops, reduced)):
         return None
     n = reduced.range.arg.size
-    chunk = _chunk(n, max(16, target.cut_steps // 4 * n // max(total, 1)), most=8 * target.few_tasks)
+    chunk = _chunk(n, max(target.least_chunk, target.cut_steps // 4 * n // max(total, 1)), most=8 * target.few_tasks)
     parts = sum_moves.group(inner, [f.range for f in loops], chunk) if chunk < n else None
     if parts is None:
         return None
@@ -172,7 +172,7 @@ def nest(loops: list[For], body: list[Statement], total: int, target: Target, de
     most = pieces if target.free_tasks else target.most_tasks
     wanted = decisions.ask(Tasks(max(1, min(most, total // target.task_steps))),
                            lambda c: f"at most {most} tasks" if c.count > max(1, most) else None).count
-    if apart and wanted > 1 and rows < 16 and len(body) > 0:
+    if apart and wanted > 1 and rows < (target.few_tasks if target.groups else 16) and len(body) > 0:
         body = moves.spread(body, max(1, wanted // max(rows, 1)))
     done = 1
     shaped: list[tuple[For, int]] = []       # each loop with the number of tasks it becomes; 0 stays a loop

@@ -59,6 +59,11 @@ class Factor:
     outer: list[tuple[UOp, int]]          # loops around everything that it depends on, with its stride along each
     before: list[Statement]               # the loops that store it there, where it did not lie so
 
+    @property
+    def in_two_lines(self) -> bool:
+        """Whether lines that are copied may lie in two lines of the cache each."""
+        return (self.pitch * self.memory.dtype.itemsize) % gpu.CACHE_LINE != 0
+
     def boxes(self, line: int, to: UOp, position: UOp, size: int, k: UOp) -> list[Box]:
         """The boxes of `size` positions from `position` on, and of one step of K, which is a line long."""
         around = tuple([Axis(r.arg.size, stride) for r, stride in self.outer])
@@ -111,13 +116,16 @@ class GroupUnitPlan:
 
     def own(self) -> Tiling:
         """The recipe's own choice: the tile with which the whole product takes least time."""
+        left, right = (in_place(*of) for of in self.factors())
+        in_two = (left is not None and left.in_two_lines, right is not None and right.in_two_lines)
+
         def time(c: Tiling) -> tuple[float, int]:
             unit = self.unit(c)
             tiles = count(self.outer) * -(-self.m.size // (c.rows * unit.rows)) * -(-self.n.size // unit.columns)
             tile = (c.rows * unit.rows, unit.columns, 2 if c.stages <= self.stages(c.rows, unit, 2) else 1)
             tile = tile if tile in gpu.UNIT_RATES else (*tile[:2], 1)
             steps = -(-self.k.size // self.line(unit))
-            return gpu.unit_tile_time(tiles, steps, tile, self.target.few_tasks // 2), -c.stages
+            return gpu.unit_tile_time(tiles, steps, tile, self.target.few_tasks // 2, in_two), -c.stages
         return min(self.others(), key=time)
 
     def others(self) -> list[Tiling]:

@@ -28,7 +28,8 @@ class Target:
     task_steps: int = 32 << 10                # element steps that are worth a task
     most_tasks: int = 256                     # of one loop nest
     few_tasks: int = 8                        # fewer leave workers idle: a sum is cut into parts then,
-    cut_steps: int = 128 << 10                # if it is this long
+    cut_steps: int = 128 << 10                # if it is this long,
+    least_chunk: int = 16                     # and a part has so many steps
 
     @staticmethod
     def of(host: Any) -> Target:
@@ -75,4 +76,4 @@ class Target:
 
 # A group of 256 threads is a vector of 256 floats; two groups on each of an H200's 132 processors keep it busy.
 GPU = Target("gpu", 1024, 64, l1_bytes=128 << 10, row_bytes=40 << 10, task_steps=1 << 10, most_tasks=1 << 20,
-             few_tasks=264, groups=True)
+             few_tasks=264, least_chunk=64, groups=True)

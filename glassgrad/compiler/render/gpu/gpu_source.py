@@ -24,7 +24,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LANE, Accumulate, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, Kernel,
-                                            Prefetch, Statement, Store, filled, ranges_of, shared_locals, walk)
+                                            Phase, Prefetch, Statement, Store, filled, ranges_of, shared_locals, walk)
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.target import Target
@@ -64,13 +64,17 @@ def gpu_launch(kernel: Kernel) -> GpuLaunch:
     threads = [_threads([s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE])
                for phase in kernel.phases]
     far = is_far(kernel, info.scratch_bytes)
-    near = [0 if far or not any(m.arg.home == "worker" for m in filled(phase)) else info.scratch_bytes
-            for phase in kernel.phases]
+    near = [info.scratch_bytes if not far and has_scratch(phase) else 0 for phase in kernel.phases]
     phases = tuple([(name, min(tasks, GROUPS) if far else tasks, t, n)
                     for (name, tasks), t, n in zip(info.phases, threads, near)])
     most = max((groups for _, groups, _, _ in phases), default=1)
     shared = (*info.shared, most * info.scratch_bytes) if far else info.shared
     return GpuLaunch(phases, LaunchInfo(info.phases, shared, 0), tuple(box_maps(kernel, Places(kernel).slots)))
+
+
+def has_scratch(phase: Phase) -> bool:
+    """Whether the groups of a phase share memory of their own."""
+    return any(m.arg.home == "worker" for m in filled(phase))
 
 
 def is_far(kernel: Kernel, scratch_bytes: int) -> bool:
@@ -80,11 +84,12 @@ def is_far(kernel: Kernel, scratch_bytes: int) -> bool:
 
 def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Jammed]) -> str:
     """The source of all phases of a kernel."""
-    definitions, places, info = Definitions(), Places(kernel), launch_info(kernel)
+    definitions, places, info, launch = Definitions(), Places(kernel), launch_info(kernel), gpu_launch(kernel)
     functions = []
     for number_, jammed in enumerate(phases):
         function = GpuFunction(kernel, places, target, spread(jammed, target.units), function_name(kernel, number_),
-                               definitions, dialect, info.phases[number_][1], info.scratch_bytes)
+                               definitions, dialect, info.phases[number_][1], info.scratch_bytes,
+                               launch.phases[number_][3])
         functions.append(function.text())
     return "\n".join([*dialect.prelude, *definitions.lines, "", "\n\n".join(functions), ""])
 
@@ -93,9 +98,9 @@ class GpuFunction(CFunction):
     """One phase as one function that every thread of every group runs."""
 
     def __init__(self, kernel: Kernel, places: Places, target: Target, jammed: Jammed, name: str,
-                 definitions: Definitions, dialect: Dialect, tasks: int, scratch: int):
+                 definitions: Definitions, dialect: Dialect, tasks: int, scratch: int, near: int):
         self.dialect, self.kernel, self.scratch_bytes, self.task_count = dialect, kernel, scratch, tasks
-        self.far = is_far(kernel, scratch)
+        self.far, self.near_bytes = is_far(kernel, scratch), near
         self.spelled = {**CFunction.spelled, **dict(dialect.types)}
         self.inline, self.spelling, self.language = dialect.helper, dialect.spelling, dialect.name
         self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
@@ -129,7 +134,7 @@ class GpuFunction(CFunction):
         near = self._near(far)
         body = [f"i64 thread = {d.thread};", *near, *self.beside.begin(), *self.pointers, *declared, *head, *lines,
                 *foot]
-        at_once = AT_ONCE if self.scratch_bytes <= gpu.SHARED_BYTES // AT_ONCE else 1
+        at_once = AT_ONCE if self.near_bytes <= gpu.SHARED_BYTES // AT_ONCE else 1
         declaration = d.kernel.format(threads=self.threads, at_once=at_once)
         return "\n".join([f"{declaration} {self.name}({parameters}) {{",
                           *["  " + line for line in body], "}"])
@@ -141,7 +146,7 @@ class GpuFunction(CFunction):
         out += [self._memory(f"shared{i}", "char") for i, _ in enumerate(shared_locals(self.kernel))]
         if far:
             out.append(self._memory("all_scratch", "char"))
-        elif self.scratch_bytes and self.dialect.by_handle:
+        elif self.near_bytes and self.dialect.by_handle:
             out.append(f"{self.dialect.near}char *scratch")
         out += self.beside.parameters()
         return ", ".join(out)
@@ -158,7 +163,7 @@ class GpuFunction(CFunction):
         d, out = self.dialect, []
         if far:
             out.append(f"{d.pointer}char *scratch = all_scratch + {d.group} * {self.scratch_bytes};")
-        elif self.scratch_bytes and not d.by_handle:
+        elif self.near_bytes and not d.by_handle:
             out.append(f"extern __shared__ __align__({LINES_ALIGNED if self.beside.maps else 16}) char scratch[];")
         if self.folds:
             kind = "__shared__" if not d.near else d.near.strip()
