@@ -87,6 +87,13 @@ template <int pending> DEVICE void stores_read() {         // all but so many ha
 DEVICE void map_prefetch(const TensorMap *map) { asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory"); }
 DEVICE void to_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// -- copies by threads: 16 bytes, or zeros where nothing is there
+DEVICE void copy_piece(u32 to, const void *from, bool real) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(real ? 16 : 0) : "memory");
+}
+DEVICE void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int pending> DEVICE void copies_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory"); }
+
 // -- groups of 4 warps
 DEVICE void group_wait(int name) { asm volatile("bar.sync %0, 128;" :: "r"(name) : "memory"); }
 template <int count> DEVICE void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(count)); }

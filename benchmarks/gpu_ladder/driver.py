@@ -97,6 +97,11 @@ def wgmma(c: Wgmma, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, parts: 
     dims_a = (depth, m, z) if c.a == "mk" else (m, depth, z)
     deep_b = depth if parts > 1 else (b.shape[2] if c.b == "nk" else b.shape[1])
     dims_b = (deep_b, n, z) if c.b == "nk" else (n, deep_b, z)
+    if c.by_threads:
+        map_a = map_b = map_c = (a, ctypes.addressof(UNUSED), UNUSED)
+        tiles_m, tiles_n = ceil(m, c.bm), ceil(n, c.bn)
+        tiles = tiles_m * tiles_n * z
+        return launcher(c, (tiles, 1, 1), (map_a, map_b, map_c, a, b, out, m, n, depth, tiles_m, tiles_n, tiles))
     if c.plain:                 # no maps are used, and any alignment will do
         map_a = map_b = map_c = (a, ctypes.addressof(UNUSED), UNUSED)
         tiles_m, tiles_n = ceil(m, c.bm), ceil(n, c.bn)

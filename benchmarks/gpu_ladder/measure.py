@@ -16,7 +16,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
 from variants import (ATTENTION, FULL, JOBS, KINDS, LADDER, LAYOUTS, MMA, MORE, OTHERS, PLAIN, RAGGED, SIMPLE, SMALL,
-                      STEP1, STEP6, SWITCHES, TWICE, VECTOR)
+                      STEP1, STEP6, SWITCHES, THREADS, TWICE, VECTOR)
 from wgmma import Wgmma
 
 TOLERANCE = {"bf16": 4e-3, "f16": 1e-3, "tf32": 2e-3, "s8": 0.0}
@@ -304,6 +304,8 @@ def work(path: str, jobs: list[str]) -> None:
             shapes = [(1, 512, 512, 512), (1, 1000, 1016, 1032), (3, 200, 264, 136), (1, 2048, 1024, 776), (100, 256, 128, 128),
                       (1, 4096, 4096, 64), (1, 2304, 4096, 1024)]
             shapes = [s for s in shapes if s[3] >= 64 * getattr(c, "split", 1)]
+            if getattr(c, "known", 0):
+                shapes = [(1, c.known, c.known, c.known)]
             if c.load == 2:
                 shapes += [(1, 333, 257, 111)]
             if c.dtype == "s8":
@@ -327,6 +329,9 @@ def work(path: str, jobs: list[str]) -> None:
         elif kind == "simple":
             n = int(rest)
             products(job, {**SIMPLE, "6": FULL, "6, 128x192": OTHERS["128x192"], "6, 64x128 s8": SMALL["64x128 s8"]}, 1, n, n, n, rest=0.015, reps=9)
+        elif kind == "threads":
+            n = int(rest)
+            products(job, {name: c for name, c in THREADS.items() if c.known in (0, n)}, 1, n, n, n, rest=0.015, reps=11)
         elif kind == "plain":
             n = int(rest)
             products(job, {"6 box store": STEP6, "no cluster, lines": RAGGED["lines"], "mma by registers": RAGGED["mma"],

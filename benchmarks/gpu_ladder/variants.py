@@ -80,6 +80,17 @@ SIMPLE = {"128x128 s3 x2": replace(ONE, stages=3, blocks_per_sm=2), "128x192 s2 
           "128x256 s4, 2 groups": replace(ONE, bn=256, consumers=2), "128x192 s4, 2 groups": replace(ONE, bn=192, consumers=2),
           "256x128 s4, 2 groups": replace(ONE, bm=256, consumers=2), "128x128 s6, 2 groups": replace(ONE, consumers=2, stages=6),
           "128x128 s2 x2, 2 groups": replace(ONE, consumers=2, stages=2, blocks_per_sm=2)}
+# -- no copy engine: all threads copy, 16 bytes each; one or two waits of the block in a step
+TWO = replace(ONE, bn=256, consumers=2)
+THREADS = {"S 128x256": TWO, "cp 128x256 1": replace(TWO, by_threads=1), "cp 128x256 2": replace(TWO, by_threads=2),
+           "cp 128x256 1 nk": replace(TWO, by_threads=1, b="nk"),
+           "cp 128x192 s5 1": replace(TWO, bn=192, stages=5, by_threads=1), "cp 128x192 s4 2": replace(TWO, bn=192, by_threads=2),
+           "cp 128x128 s6 1": replace(TWO, bn=128, stages=6, by_threads=1), "cp 128x128 s3 2 x2": replace(ONE, stages=3, by_threads=2, blocks_per_sm=2),
+           "cp 256x128 s4 1": replace(TWO, bm=256, bn=128, stages=4, by_threads=1),
+           "cp 128x64 s8 1": replace(TWO, bn=64, stages=8, by_threads=1), "cp 64x64 s6 1 x2": replace(ONE, bm=64, bn=64, stages=6, by_threads=1, blocks_per_sm=2),
+           "cp 64x128 s8 1": replace(ONE, bm=64, stages=8, by_threads=1), "cp 128x64 s3 2 x2": replace(TWO, bn=64, stages=3, by_threads=2, blocks_per_sm=2)}
+for _name, _c in [(name, c) for name, c in THREADS.items() if c.by_threads == 1 and c.bm + c.bn >= 256]:
+    THREADS |= {f"{_name}, {n} known": replace(_c, known=n) for n in (4096, 8192)}
 # -- beside the ladder, in the same rounds
 MORE = {"no cluster": FULL, "no cluster, lines": OTHERS["lines"], "4 stages, 2 buffers": OTHERS["no cluster, 4 stages, 2 buffers"],
         "pingpong": OTHERS["pingpong 128x128"], "64x128 s8": Wgmma(bm=64, bn=128, consumers=1, stages=8)}
@@ -121,7 +132,7 @@ ATTENTION = {"128": Attention(), "128, no turns": Attention(turns=False), "176":
 
 def everything():
     seen = {}
-    for table in (LADDER, MMA, OTHERS, PLAIN, SWITCHES, SIMPLE, LAYOUTS, SMALL, TWICE, RAGGED, KINDS, ATTENTION):
+    for table in (LADDER, MMA, OTHERS, PLAIN, SWITCHES, SIMPLE, THREADS, LAYOUTS, SMALL, TWICE, RAGGED, KINDS, ATTENTION):
         seen.update({c.name: c for c in table.values()})
     seen.update({c.name: c for c in (*VECTOR, Pad(), *(Join(p, "bf16") for p in TWICE))})
     return list(seen.values())
@@ -142,4 +153,5 @@ def JOBS(which: str = "all"):
     return {"all": [*checks, *ladder, *plain, *rest, "rested small"], "ladder": ladder, "checks": checks, "plain": plain,
             "simple": [*(f"check {c.name}" for c in SIMPLE.values()),
                        *(f"simple {n}" for n in (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192))],
+            "threads": [*(f"check {c.name}" for c in THREADS.values()), *(f"threads {n}" for n in (1024, 2048, 4096, 8192))],
             "switches": [*(f"check {c.name}" for c in SWITCHES.values()), *(f"switches {n}" for n in (1536, 2048, 3072, 4096, 8192))]}[which]

@@ -34,6 +34,8 @@ class Wgmma:
     plain: int = 0              # groups of 4 warps that copy by ordinary loads and stores; 0: the copy engine does
     load: int = 16              # bytes of such a load
     pingpong: bool = False      # each consumer has tiles of its own; one multiplies while the other stores
+    by_threads: int = 0         # no producer: all threads copy, 16 bytes each (cp.async); waits of the block per step, 1 or 2
+    known: int = 0              # M, N and K, where the text may know them
 
     @property
     def name(self) -> str:
@@ -43,6 +45,7 @@ class Wgmma:
         tags += [self.store + (str(self.out_buffers) if self.store != "direct" else ""), f"g{self.group}", self.a, self.b]
         tags += ["fixed"] * (not self.move_registers) + [self.out] * bool(self.out) + ["even"] * self.even + ["pp"] * self.pingpong
         tags += [f"x{self.blocks_per_sm}"] * (self.blocks_per_sm > 1) + [f"plain{self.plain}_ld{self.load}"] * bool(self.plain)
+        tags += [f"cp{self.by_threads}"] * bool(self.by_threads) + [f"known{self.known}"] * bool(self.known)
         return "_".join(tags)
 
     @property
@@ -101,19 +104,21 @@ class Wgmma:
                        CLUSTER=self.cluster, MT=self.m_tiles, OUT_BUFFERS=self.out_buffers, FEWER=fewer, MORE=more,
                        A_BYTES=self.bm * 128, STAGE_BYTES=self.stage_bytes, THREADS=self.threads,
                        A_ALONG_K=int(self.a == "mk"), B_ALONG_K=int(self.b == "nk"), BOX=int(self.store == "box"), LINES=int(self.store == "lines"), SPLIT=self.split,
-                       OUT32=int(bool(self.out)), EVEN=int(self.even), PINGPONG=int(self.pingpong), PLAIN=self.plain, COPIERS=self.plain or 1, MOVE=int(self.move_registers), LOAD=self.load)
+                       OUT32=int(bool(self.out)), EVEN=int(self.even), PINGPONG=int(self.pingpong), PLAIN=self.plain, COPIERS=self.plain or 1, MOVE=int(self.move_registers), LOAD=self.load,
+                       WAITS=self.by_threads)
         constants = "\n".join(f"constexpr int {k} = {v};" for k, v in of_text.items())
         step = wgmma_step("multiply", self.bn, self.dtype, int(self.a != "mk"), int(self.b != "nk"))
         pack = f"pack_{self.dtype}" if self.size == 2 else "pack_none"
         constants += f"\ntypedef {'int' if self.dtype == 's8' else 'float'} Sum;\ntypedef {'int2' if self.dtype == 's8' else 'float2'} Pair;"
-        body = PRODUCER + CONSUMER if self.producer else ALONE
+        body = PRODUCER + CONSUMER if self.producer else BY_THREADS if self.by_threads else ALONE
         together = self.cluster * self.split
         cluster = f" __cluster_dims__({together}, 1, 1)" if together > 1 else ""
         return "\n".join((
             f"#define GROUP {self.group}\n#define WATCHDOG 0\n#define PACK {pack}", PRELUDE, HOPPER, constants,
             f"#define ROW(lane, register) ({sums.row})\n#define COLUMN(lane, register) ({sums.column})",
             TILE_ORDER, step, COMMON,
-            f'extern "C" __global__ void __launch_bounds__(THREADS, {self.blocks_per_sm}){cluster} kernel(', PARAMETERS,
+            f'extern "C" __global__ void __launch_bounds__(THREADS, {self.blocks_per_sm}){cluster} kernel(', PARAMETERS if not self.known else
+            PARAMETERS.replace("int M, int N, int K,", "int, int, int,").replace("{\n", f"{{\n  constexpr int M = {self.known}, N = M, K = M;\n", 1),
             body, "}"))
 
 
@@ -381,6 +386,64 @@ ALONE = r"""
     if (lane == 0) stores_read<0>();
   } else if constexpr (LINES) store_lines(sums, 0, BN / 2, c, buffers, m + first_row * 64, n, z, M, N, lane);
   else store_direct(sums, 0, BN / 2, c, m + first_row * 64, n, z, M, N, lane);
+"""
+
+# All threads multiply, and all copy: 16 bytes each, as many times as a stage takes. With one wait of the block in a step
+# a stage is filled again two steps after it was read, with two waits one step after.
+BY_THREADS = r"""
+  int m_tile, n_tile, z;
+  tile_at(blockIdx.x, tiles_m, tiles_n, m_tile, n_tile, z);
+  const int m = m_tile * BM, n = n_tile * BN, lane = thread % 128, first_row = group * MT;
+  const u16 *a_z = a + (long long)z * M * K, *b_z = b + (long long)z * K * N;
+  auto copy = [&](u32 stage, int k) {
+#pragma unroll
+    for (int i = 0; i < BM * 8 / THREADS; i++) {
+      const int piece = i * THREADS + thread;
+      if constexpr (A_ALONG_K) {
+        const int line = piece / 8, chunk = piece % 8, row = m + line, at = k + chunk * 8;
+        copy_piece(stage + line * 128 + (chunk ^ line % 8) * 16, a_z + (long long)row * K + at, row < M && at < K);
+      } else {
+        const int line = piece / 8 % 64, chunk = piece % 8, box = piece / 512, row = m + box * 64 + chunk * 8, at = k + line;
+        copy_piece(stage + box * 8192 + line * 128 + (chunk ^ line % 8) * 16, a_z + (long long)at * M + row, row < M && at < K);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < BN * 8 / THREADS; i++) {
+      const int piece = i * THREADS + thread;
+      const u32 right = stage + A_BYTES;
+      if constexpr (B_ALONG_K) {
+        const int line = piece / 8, chunk = piece % 8, column = n + line, at = k + chunk * 8;
+        copy_piece(right + line * 128 + (chunk ^ line % 8) * 16, b_z + (long long)column * K + at, column < N && at < K);
+      } else {
+        const int line = piece / (BN / 8), box = piece / 8 % (BN / 64), chunk = piece % 8, column = n + box * 64 + chunk * 8, at = k + line;
+        copy_piece(right + box * 8192 + line * 128 + (chunk ^ line % 8) * 16, b_z + (long long)at * N + column, column < N && at < K);
+      }
+    }
+  };
+  constexpr int AHEAD = STAGES - 3 + WAITS;
+  for (int s = 0; s < AHEAD; s++) {
+    if (s < steps) copy(shared + s * STAGE_BYTES, s * BK);
+    copies_commit();
+  }
+  Sum sums[MT][BN / 2];
+  int s = 0, to = AHEAD;
+  for (int k = 0; k < steps; k++) {
+    copies_wait<AHEAD - 1>();
+    to_async();
+    __syncthreads();
+    multiply_stage(sums, shared + s * STAGE_BYTES, first_row, k);
+    if constexpr (WAITS == 2) { wgmma_wait<1>(); __syncthreads(); }
+    if (k + AHEAD < steps) copy(shared + to * STAGE_BYTES, (k + AHEAD) * BK);
+    copies_commit();
+    if constexpr (WAITS == 1) wgmma_wait<1>();
+    if (++s == STAGES) s = 0;
+    if (++to == STAGES) to = 0;
+  }
+  wgmma_wait<0>();
+#pragma unroll
+  for (int t = 0; t < MT; t++) hold(sums[t]);
+  const u32 buffers = out_at + group * OUT_BUFFERS * 8192;
+  store_lines(sums, 0, BN / 2, c, buffers, m + first_row * 64, n, z, M, N, lane);
 """
 
 PRODUCER = r"""

@@ -223,7 +223,7 @@ def unroll_and_jam(work: KernelWork) -> None:
     from glassgrad.compiler.lower.reduced_precision import legalizer
     from glassgrad.compiler.render.unroll_and_jam import jam
     target = work.target
-    legalize = legalizer(half=work.language == "llvm" and target.has_f16c, rounding=target.has_round or target.groups)
+    legalize = legalizer(target.small_floats(work.language), rounding=target.has_round or target.groups)
     work.phases = [jam(phase, legalize) for phase in work.kernel.phases]
 
 

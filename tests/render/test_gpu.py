@@ -154,7 +154,7 @@ def test_who_stores_and_who_reads(dialect: Dialect) -> None:
                              Assign(row, UOp(o.FOLD, FLOAT, (total, lane), _fold())), Store(out, index(0), row)]
     kernel = Kernel("k", [out, x], [Phase(body)], (0,))
     source = make_source(kernel, GPU, dialect.name)
-    assert gpu_launch(kernel).phases == (("k_0", 1, 64),)
+    assert gpu_launch(kernel).phases == (("k_0", 1, 64, 0),)
     assert "thread < 40 ? data1[thread] : 0" in source and "if (thread == 0) data0[0] = r;" in source
     assert source.count(dialect.wait) == (2 if dialect.warp else 3), "the fold's own"
 
@@ -176,7 +176,7 @@ def test_long_rows_lie_in_the_devices_memory() -> None:
     kernel = Kernel("k", [out, x], [Phase([For(task, "task", body)])], (0,))
     launch = gpu_launch(kernel)
     groups = launch.phases[0][1]
-    assert launch.near == 0 and groups < 5000 and launch.info.shared == (groups * (NEAR_BYTES + 64),)
+    assert launch.phases[0][3] == 0 and groups < 5000 and launch.info.shared == (groups * (NEAR_BYTES + 64),)
     assert "task += gridDim.x" in make_source(kernel, GPU, CUDA.name)
 
 

@@ -21,18 +21,21 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.check import loop_analysis as facts
 from glassgrad.compiler.check.checked_memory import CheckedMemory, Watch, poisoned
 from glassgrad.compiler.check.graph_interpreter import array_type, evaluate, philox
+from glassgrad.compiler.check.in_flight import InFlight
 from glassgrad.compiler.check.named_axes import Array, Axis, NamedAxes, Wide, any_over, binary, constant, fold, last
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import convert
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import ELEMENTWISE
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, WIDE, Accumulate, Assign, For, If, Kernel,
-                                            Phase, Statement, Store, expressions, ranges_of, task_loops, walk)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, WIDE, Accumulate, Assign, AwaitCopies,
+                                            AwaitSteps, Barrier, Box, CopyBoxes, For, If, Kernel, Phase, Statement,
+                                            Store, expressions, ranges_of, shared_locals, task_loops, walk)
 
 AT_ONCE = 1 << 22       # elements of index space that are computed together: bounds the memory used
 TASKS = "tasks"         # the axis of all tasks; every other axis is a RANGE
 ALWAYS = Wide(np.asarray(True))
+WAITS = (CopyBoxes, AwaitCopies, AwaitSteps, Barrier)
 
 
 def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
@@ -53,8 +56,7 @@ def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
             raise Bug(f"{name} of kernel {kernel.name} takes a flat array of {param.size} {wanted}, "
                       f"not {argument.dtype}{list(argument.shape)}")
         memories[param] = CheckedMemory(name, param.dtype, argument)
-    stored = [s.memory for p in kernel.phases for s in walk(p.body) if isinstance(s, Store)]
-    for memory in dict.fromkeys(m for m in stored if m.op is o.LOCAL and m.arg.home == "shared"):
+    for memory in shared_locals(kernel):
         memories[memory] = CheckedMemory(memory.arg.name, memory.dtype, poisoned(memory.dtype, (memory.arg.size,)))
     for number, phase in enumerate(kernel.phases):
         with np.errstate(all="ignore"):
@@ -74,8 +76,9 @@ class _PhaseRun:
         loops = [s for s in walk(body) if isinstance(s, For)]
         self.kinds = {s.range: s.kind for kind in (LOOP, TASK, TILE, LANE, UNIT) for s in loops if s.kind == kind}
         self.stepped = {s.range for s in loops if s.kind not in WIDE}      # counters that are not always a whole axis
-        self.private = list(dict.fromkeys(s.memory for s in walk(body) if isinstance(s, Store)
+        self.private = list(dict.fromkeys(s.memory for s in walk(body) if isinstance(s, (Store, CopyBoxes))
                                           and s.memory.op is o.LOCAL and s.memory.arg.home == "worker"))
+        self.waits = any(isinstance(s, WAITS) for s in walk(body))       # something runs beside the threads
         self.as_axes = {s for s in loops if s.kind == LOOP and facts.is_axis(s) and self._stores_apart(s)}
         self.plans: dict[UOp, list[tuple[UOp, bool]]] = {}      # what to compute in order, and what of it is fixed
         self.axes = NamedAxes()
@@ -104,6 +107,7 @@ class _PhaseRun:
     def _run_tasks(self, first: int, count: int, sizes: Sequence[int]) -> None:
         self.first_task, self.tasks = first, Wide(np.arange(count), (TASKS,))
         self.counters, self.registers, self.fixed = {}, {}, {}
+        self.in_flight = InFlight(self.title)
         mask = None
         for loop, values in zip(self.task_loops, np.unravel_index(first + self.tasks.array, sizes) if sizes else ()):
             self.counters[loop.range] = Wide(values.astype(np.int64), (TASKS,))
@@ -130,6 +134,8 @@ class _PhaseRun:
                 self._accumulate(s, mask)
             elif isinstance(s, Store):
                 self._store(s, mask)
+            elif isinstance(s, WAITS):
+                self._wait(s, mask)
 
     def _before_stop(self, loop: For, mask: Wide | None) -> Wide | None:
         if loop.stop is None:
@@ -180,8 +186,52 @@ class _PhaseRun:
             value = self.axes.select(any_over(mask, self._own(register)), value, self.registers.get(register, nothing))
         self.registers[register] = value
 
+    def _wait(self, s: CopyBoxes | AwaitCopies | AwaitSteps | Barrier, mask: Wide | None) -> None:
+        """What a group of threads starts, or waits for, together."""
+        some = [a for a in mask.axes if self.kinds.get(a) in WIDE] if mask is not None else []  # type: ignore[call-overload]
+        if some:
+            raise Bug(f"{self.title} waits forever: a condition on {some[0].arg.name} keeps some threads of a group "  # type: ignore[union-attr]
+                      f"from a wait of all")
+        if isinstance(s, CopyBoxes):
+            round_ = int(self._value(s.round, mask).array)
+            for box in s.boxes:
+                self._copy_box(s.memory, box, round_, mask)
+        elif isinstance(s, AwaitCopies):
+            self.in_flight.await_copies(s.memory, int(self._value(s.round, mask).array))
+        elif isinstance(s, AwaitSteps):
+            self.in_flight.await_steps(s.pending)
+        else:
+            self.in_flight.barrier()
+
+    def _copy_box(self, memory: UOp, box: Box, round_: int, mask: Wide | None) -> None:
+        """A box of a matrix, with zeros for what lies outside it."""
+        to = int(self._value(box.to, mask).array) + np.arange(math.prod(box.counts))
+        self.in_flight.copy(memory, to, round_)
+        at, inside = np.asarray(box.offset), np.asarray(True)
+        offsets = np.meshgrid(*[np.arange(n) for n in reversed(box.counts)], indexing="ij")
+        for axis, first, offset in zip(box.axes, box.first, reversed(offsets)):
+            (begin,), _ = self.axes.align([self._spread(self._value(first, mask), [TASKS])])
+            position = begin.reshape(-1, 1) + offset.reshape(1, -1)
+            at, inside = at + position * axis.stride, inside & (0 <= position) & (position < axis.size)
+        source, target = self._memory(box.source), self._memory(memory)
+        runs = np.ones(len(at), bool) if mask is None else self._spread(mask, [TASKS]).array.reshape(-1)
+        outside = inside & ((at < 0) | (at >= source.size)) & runs.reshape(-1, 1)
+        if outside.any():
+            raise Bug(f"{self.title} copies {source.name}[{at[outside][0]}], outside its {source.size} elements")
+        values = np.where(inside, source.array.reshape(-1)[np.where(inside, at, 0)], source.array.dtype.type(0))
+        target.array[np.ix_(runs, to)] = values[runs]
+
+    def _start_step(self, s: Accumulate, mask: Wide | None) -> None:
+        """A step of a matrix unit that runs beside the threads."""
+        loads = [n for n in toposort([s.value]) if n.op is o.LOAD]
+        self.in_flight.step([(n.src[0], np.unique(self._value(n.src[1], mask).array)) for n in loads])
+
     def _accumulate(self, s: Accumulate, mask: Wide | None) -> None:
-        register, old, own = s.register, self._register(s.register), self._own(s.register)
+        if self.waits and any(self.kinds.get(r) == UNIT for r in s.register.src):
+            self._start_step(s, mask)
+        if s.register not in self.registers:
+            raise Bug(f"{self.title} reads register {s.register.arg} before anything is assigned to it")
+        register, old, own = s.register, self.registers[s.register], self._own(s.register)
         value = self._spread(self._typed(register, s.value, mask), [*self._spread_over(s.value), *self.along])
         if mask is not None:
             self._no_stray(mask, [*own, *value.axes], f"accumulates into register {register.arg}")
@@ -302,6 +352,8 @@ class _PhaseRun:
         return value if gate is None else self.axes.select(gate, value, Wide(value.array.dtype.type(0)))
 
     def _register(self, node: UOp) -> Wide:
+        if self.waits and any(self.kinds.get(r) == UNIT for r in node.src):
+            self.in_flight.read_sums(node.arg)
         if node not in self.registers:
             raise Bug(f"{self.title} reads register {node.arg} before anything is assigned to it")
         return self.registers[node]

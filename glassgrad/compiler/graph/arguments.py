@@ -111,6 +111,7 @@ class Local(NamedTuple):
     name: str
     size: int
     home: str                                # worker: private to a task; shared: seen by all tasks of the launch
+    over: str = ""                           # another one, in whose memory it lies
 
 
 class FoldOver(NamedTuple):

@@ -9,6 +9,10 @@ The grammar, whole:
     Statement  = For(range, kind, body, stop) | If(condition, body)
                | Assign(register, value) | Accumulate(register, combine, value)
                | Store(memory, index, value, combine, gate) | Prefetch(memory, index)
+               | CopyBoxes(memory, round, boxes) | AwaitCopies(round) | AwaitSteps(pending) | Barrier()
+
+The last line is for groups of threads (GPUs): copies and steps of a matrix unit that run beside the statements after
+them, and what waits for them. A wait is written where it is needed, so the interpreter can tell that one is missing.
 
 Kinds of loop:
     TASK    iterations are independent and run in any order; those nested perfectly at the top of a phase on any worker
@@ -20,14 +24,14 @@ Kinds of loop:
     UNIT    as TILE, but all iterations of the UNIT loops around a statement are one instruction of a matrix unit
             (compiler/optimize/targets/matrix_units.py): a small matrix is cleared, loaded, stored, or gets a product
             of two others added. What is added over UNIT ranges that the register does not have is summed in the unit's
-            own order
+            own order. On a unit that runs beside the program, each Accumulate is one step that AwaitSteps counts
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Union
+from typing import NamedTuple, Union
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import FoldOver, Local, Range
@@ -88,7 +92,52 @@ class Prefetch:
     index: UOp
 
 
-Statement = Union[For, If, Assign, Accumulate, Store, Prefetch]  # noqa: UP007 - it is evaluated, on Python 3.10 too
+class Axis(NamedTuple):
+    """An axis of a matrix in memory: its length and the distance of neighbours, in elements."""
+    size: int
+    stride: int
+
+
+class Box(NamedTuple):
+    """A part of a matrix in memory, brought by one copy: `counts[i]` elements along `axes[i]` from position `first[i]`
+    on; what lies outside the matrix comes as zeros. Axes are listed innermost first; the innermost has stride 1."""
+    source: UOp
+    offset: int               # of the matrix in its memory, in elements
+    axes: tuple[Axis, ...]
+    counts: tuple[int, ...]
+    first: tuple[UOp, ...]
+    to: UOp                   # where its first element goes; the others follow, innermost axis first
+
+
+@dataclass(eq=False)
+class CopyBoxes:
+    """Starts to copy boxes into memory that a group shares, as one round: they are there after AwaitCopies(round)."""
+    memory: UOp
+    round: UOp
+    boxes: tuple[Box, ...]
+
+
+@dataclass(eq=False)
+class AwaitCopies:
+    """Every thread waits until the copies of a round are there."""
+    memory: UOp
+    round: UOp
+    stages: int               # rounds that may be on their way at once
+
+
+@dataclass(eq=False)
+class AwaitSteps:
+    """Every thread waits until at most so many of the matrix unit's steps that it started are unfinished."""
+    pending: int
+
+
+@dataclass(eq=False)
+class Barrier:
+    """Every thread of a group waits for all the others."""
+
+
+Statement = Union[For, If, Assign, Accumulate, Store, Prefetch, CopyBoxes,  # noqa: UP007 - it is evaluated, on
+                  AwaitCopies, AwaitSteps, Barrier]                         # Python 3.10 too
 
 
 @dataclass(eq=False)
@@ -123,9 +172,10 @@ def register(name: str, dtype: DType, wide: Iterable[UOp] = ()) -> UOp:
     return UOp(o.REGISTER, dtype, tuple(wide), name)
 
 
-def local(name: str, dtype: DType, size: int, home: str = "worker") -> UOp:
-    """Memory for one launch: home "worker" is private to the running task, "shared" is seen by all tasks."""
-    return UOp(o.LOCAL, dtype, (), Local(name, size, home))
+def local(name: str, dtype: DType, size: int, home: str = "worker", over: str = "") -> UOp:
+    """Memory for one launch: home "worker" is private to the running task, "shared" is seen by all tasks. Where it lies
+    `over` another LOCAL, which is not used any more when this one is, both are one piece of memory."""
+    return UOp(o.LOCAL, dtype, (), Local(name, size, home, over))
 
 
 def fold(value: UOp, combine: Op, wide: Iterable[UOp]) -> UOp:
@@ -185,19 +235,35 @@ def expressions(statement: Statement) -> list[UOp]:
         return [statement.value]
     if isinstance(statement, Prefetch):
         return [statement.index]
+    if isinstance(statement, CopyBoxes):
+        return [statement.round, *[e for box in statement.boxes for e in (*box.first, box.to)]]
+    if isinstance(statement, AwaitCopies):
+        return [statement.round]
+    if isinstance(statement, (AwaitSteps, Barrier)):
+        return []
     return [e for e in (statement.index, statement.value, statement.gate) if e is not None]
 
 
 def shared_locals(kernel: Kernel) -> list[UOp]:
     """The shared LOCALs in order of first use: the launch's slots after the params."""
-    from_stores = [s.memory for p in kernel.phases for s in walk(p.body) if isinstance(s, Store)]
-    return list(dict.fromkeys(m for m in from_stores if m.op is o.LOCAL and m.arg.home == "shared"))
+    return [m for m in dict.fromkeys(m for p in kernel.phases for m in filled(p)) if m.arg.home == "shared"]
 
 
 def worker_locals(kernel: Kernel) -> list[UOp]:
     """The private LOCALs in order of first use: laid one after another into the worker's scratch, 64-byte aligned."""
-    from_stores = [s.memory for p in kernel.phases for s in walk(p.body) if isinstance(s, Store)]
-    return list(dict.fromkeys(m for m in from_stores if m.op is o.LOCAL and m.arg.home == "worker"))
+    return [m for m in dict.fromkeys(m for p in kernel.phases for m in filled(p)) if m.arg.home == "worker"]
+
+
+def filled(phase: Phase) -> list[UOp]:
+    """The LOCALs that a phase writes, once for each statement."""
+    writes = [s.memory for s in walk(phase.body) if isinstance(s, (Store, CopyBoxes))]
+    return [m for m in writes if m.op is o.LOCAL]
+
+
+def rewritten(statement: CopyBoxes, new: Callable[[UOp], UOp]) -> CopyBoxes:
+    """The same copies with every expression exchanged."""
+    boxes = [box._replace(first=tuple([new(e) for e in box.first]), to=new(box.to)) for box in statement.boxes]
+    return CopyBoxes(statement.memory, new(statement.round), tuple(boxes))
 
 
 def zero(dtype: DType) -> UOp:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Accumulate, Assign, For, If, Kernel, Prefetch, Statement, Store, expressions
+from glassgrad.compiler.lower.loops import (Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, For,
+                                            If, Kernel, Prefetch, Statement, Store, expressions)
 
 _LONGEST = 400
 
@@ -48,10 +49,22 @@ def _body(body: list[Statement], depth: int, lines: list[str]) -> None:
             lines.append(f"{pad}{text(s.register)} {_combine(s.combine)}= {text(s.value)}")
         elif isinstance(s, Prefetch):
             lines.append(f"{pad}prefetch {_memory(s.memory)}[{text(s.index)}]")
+        elif isinstance(s, CopyBoxes):
+            lines += [f"{pad}copy {_memory(s.memory)}[{text(box.to)}] = {_box(box)} as round {text(s.round)}"
+                      for box in s.boxes]
+        elif isinstance(s, AwaitCopies):
+            lines.append(f"{pad}await copies of round {text(s.round)}")
+        elif isinstance(s, (AwaitSteps, Barrier)):
+            lines.append(pad + ("barrier" if isinstance(s, Barrier) else f"await steps, all but {s.pending}"))
         else:
             gate = "" if s.gate is None else f" if {text(s.gate)}"
             combine = "" if s.combine is None else _combine(s.combine)
             lines.append(f"{pad}{_memory(s.memory)}[{text(s.index)}] {combine}= {text(s.value)}{gate}")
+
+
+def _box(box: Box) -> str:
+    ranges = [f"{text(first)} + {count}" for first, count in zip(box.first, box.counts)]
+    return f"{_memory(box.source)}[{', '.join(reversed(ranges))}]"
 
 
 def _combine(op: o.Op) -> str:
@@ -116,6 +129,8 @@ def linear(kernel: Kernel) -> str:
                 lines.append(f"{len(lines):4d} END       if")
             elif isinstance(s, Prefetch):
                 lines.append(f"{len(lines):4d} PREFETCH  {_memory(s.memory):<9} {uses}")
+            elif isinstance(s, (CopyBoxes, AwaitCopies, AwaitSteps, Barrier)):
+                lines.append(f"{len(lines):4d} {type(s).__name__.upper():<9} {'':<9} {uses}")
             elif isinstance(s, Store):
                 lines.append(f"{len(lines):4d} STORE     {_memory(s.memory):<9} {uses}")
             else:

@@ -25,25 +25,25 @@ def carrier(dtype: DType) -> DType:
     return {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[dtype.itemsize]
 
 
-def legalizer(half: bool, rounding: bool) -> Callable[[UOp], UOp | None]:
-    """Replaces what a target lacks: casts of small floats (float16 unless it has `half`), TRUNC unless `rounding`."""
+def legalizer(native: frozenset[DType], rounding: bool) -> Callable[[UOp], UOp | None]:
+    """Replaces what a target lacks: casts of small floats but the `native` ones, TRUNC unless `rounding`."""
     def legalize(node: UOp) -> UOp | None:
         if node.op is o.CAST and (node.dtype in SMALL_FLOATS or node.src[0].dtype in SMALL_FLOATS):
-            return cast(node.src[0], node.dtype, half)
+            return cast(node.src[0], node.dtype, native)
         if node.op is o.TRUNC and not rounding and node.dtype.kind == "f":
             return truncate(node.src[0])
         return None
     return legalize
 
 
-def cast(x: UOp, dtype: DType, half: bool = False) -> UOp:
+def cast(x: UOp, dtype: DType, native: frozenset[DType] = frozenset()) -> UOp:
     """x in another type, where one of the two types is a reduced-precision float."""
     if x.dtype in SMALL_FLOATS:
-        x = x.cast(dtypes.float32) if x.dtype is dtypes.float16 and half else widen(x)
+        x = x.cast(dtypes.float32) if x.dtype in native else widen(x)
     if dtype not in SMALL_FLOATS:
         return x.cast(dtype)
     x = x.cast(dtypes.float32)
-    return x.cast(dtype) if dtype is dtypes.float16 and half else round_to(x, dtype)
+    return x.cast(dtype) if dtype in native else round_to(x, dtype)
 
 
 def widen(x: UOp) -> UOp:

@@ -15,6 +15,7 @@ from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.product.group_tile import group_tiles
+from glassgrad.compiler.optimize.product.group_unit import on_group_unit
 from glassgrad.compiler.optimize.product.image_tile import direct
 from glassgrad.compiler.optimize.product.recognize import Product, recognise
 from glassgrad.compiler.optimize.product.register_tile import RegisterPlan, RegisterTile
@@ -34,7 +35,8 @@ def contraction(body: list[Statement], target: Target, decisions: Decisions) -> 
     if product is None:
         return None
     if target.groups:
-        return group_tiles(product, target, decisions)
+        on_unit = on_group_unit(product, target, decisions)
+        return group_tiles(product, target, decisions) if on_unit is None else (on_unit, [])
     phases = on_matrix_unit(product, target, decisions) or on_vectors(product, target, decisions)
     return None if phases is None else (phases, [])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
@@ -25,12 +26,24 @@ class LaunchInfo:
     scratch_bytes: int                      # private to the worker that runs a task
 
 
+class BoxMap(NamedTuple):
+    """A tensor map that a launch makes: of the matrix in an argument, and of the boxes that are copied from it."""
+    position: int                    # of the argument
+    offset: int                      # bytes
+    dtype: str
+    sizes: tuple[int, ...]           # of the axes, innermost first
+    strides: tuple[int, ...]         # bytes, of all axes but the innermost
+    counts: tuple[int, ...]
+    swizzle: int                     # the copy's number of the permutation of lines
+    nbytes: int                      # of the argument
+
+
 def launch_info(kernel: Kernel) -> LaunchInfo:
     """What running a kernel takes: each phase with its number of tasks, shared slots and scratch."""
     phases = tuple((function_name(kernel, p), math.prod(loop.range.arg.size for loop in task_loops(phase.body)[0]))
                    for p, phase in enumerate(kernel.phases))
     shared = tuple(_padded(m.arg.size * m.dtype.itemsize) for m in shared_locals(kernel))
-    return LaunchInfo(phases, shared, sum(_padded(m.arg.size * m.dtype.itemsize) for m in worker_locals(kernel)))
+    return LaunchInfo(phases, shared, Places(kernel).scratch_bytes)
 
 
 def function_name(kernel: Kernel, phase: int) -> str:
@@ -43,10 +56,12 @@ class Places:
     def __init__(self, kernel: Kernel):
         self.slots: dict[UOp, int] = {m: len(kernel.params) + i for i, m in enumerate(shared_locals(kernel))}
         self.offsets: dict[UOp, int] = {}
-        place = 0
+        self.scratch_bytes = 0
+        begins: dict[str, int] = {}
         for memory in worker_locals(kernel):
-            self.offsets[memory] = place
-            place += _padded(memory.arg.size * memory.dtype.itemsize)
+            begin = begins[memory.arg.over] if memory.arg.over else self.scratch_bytes
+            self.offsets[memory] = begins[memory.arg.name] = begin
+            self.scratch_bytes = max(self.scratch_bytes, begin + _padded(memory.arg.size * memory.dtype.itemsize))
 
 
 def slot_of(memory: UOp, shared: dict[UOp, int]) -> int:

@@ -22,8 +22,9 @@ from glassgrad.compiler.graph.index_algebra import rebuild
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, UNIT, WIDE, Accumulate, Assign, For, If, Phase, Prefetch,
-                                            Statement, Store, ranges_of, task_loops, walk)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, UNIT, WIDE, Accumulate, Assign, AwaitCopies, AwaitSteps,
+                                            Barrier, CopyBoxes, For, If, Phase, Prefetch, Statement, Store, ranges_of,
+                                            rewritten, task_loops, walk)
 
 Binding = dict[UOp, UOp]      # tile range -> its value, a CONST
 
@@ -89,6 +90,13 @@ class _Jam:
                 place = self.bind(self.prepare(statement.index), dict.fromkeys(self.lanes, ix.index(0)))
                 for each in self.combinations((place,), binding):
                     out.append(Prefetch(statement.memory, self.bind(place, each)))
+            elif isinstance(statement, CopyBoxes):
+                out.append(rewritten(statement, lambda e: self.bind(self.prepare(e), binding)))
+            elif isinstance(statement, AwaitCopies):
+                out.append(AwaitCopies(statement.memory, self.bind(self.prepare(statement.round), binding),
+                                       statement.stages))
+            elif isinstance(statement, (AwaitSteps, Barrier)):
+                out.append(statement)
             else:
                 self.store(statement, binding, out)
 

@@ -18,8 +18,8 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import Terms, bounds, build, linear
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, For, If, Prefetch, Statement, Store,
-                                            expressions, ranges_of, walk)
+from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes,
+                                            For, If, Prefetch, Statement, Store, expressions, ranges_of, walk)
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 
 READS = "reads"     # what a load without a gate depends on, besides its memory: the branches that make it safe
@@ -82,6 +82,9 @@ class Walker:
 
     def prefetch(self, statement: Prefetch) -> None: raise NotImplementedError
 
+    def asynchronous(self, statement: CopyBoxes | AwaitCopies | AwaitSteps | Barrier) -> None:
+        raise Bug("copies and steps that run beside the program are for groups of threads")
+
     def before(self, statement: Statement) -> None:
         """What must be written before a statement; usually nothing."""
 
@@ -120,6 +123,8 @@ class Walker:
                 self.changed(statement.register)
             elif isinstance(statement, Prefetch):
                 self.prefetch(statement)
+            elif isinstance(statement, (CopyBoxes, AwaitCopies, AwaitSteps, Barrier)):
+                self.asynchronous(statement)
             else:
                 group = self.together(body, at)
                 self.store(statement) if len(group) == 1 else self.store_together(group)
@@ -293,7 +298,7 @@ class Walker:
                     flow.assigned.update(inner.assigned)
             elif isinstance(s, Store):
                 flow.writes[s.memory] = None
-            elif not isinstance(s, Prefetch):
+            elif isinstance(s, (Assign, Accumulate)):
                 flow.writes[s.register] = None
                 if isinstance(s, Assign):
                     flow.assigned[s.register] = None

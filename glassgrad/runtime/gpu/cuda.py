@@ -9,10 +9,14 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.compiler.optimize.targets.matrix_units import units_of
+from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import CUDA
+from glassgrad.compiler.render.launch import BoxMap
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, Launch, host_bytes, no_memory_left
 from glassgrad.runtime.gpu.nvrtc import compile_cuda, nvrtc_version
 from glassgrad.runtime.host_memory import MemoryBlock, rounded
@@ -21,6 +25,7 @@ __all__ = ["open_cuda"]
 
 _MAJOR, _MINOR = 75, 76                  # numbers of the driver's attributes: compute capability
 _DYNAMIC_NEAR = 8                        # a function's attribute: bytes that a group may share
+_USUAL_NEAR = 32 << 10                   # bytes that a group may share without saying so: 48 KB, some of them fixed
 _OUT_OF_MEMORY = 2
 _SLAB = 2 << 20                          # small blocks are cut from pieces of this size
 _SMALL = 256 << 10
@@ -114,7 +119,8 @@ class CudaDevice(GpuDevice):
                               fix="look at what nvidia-smi says, and at CUDA_VISIBLE_DEVICES")
         self.check("cuDevicePrimaryCtxRetain", library.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), device))
         major, minor = (self._attribute(device, a) for a in (_MAJOR, _MINOR))
-        self.architecture = f"sm_{major}{minor}"
+        self.architecture = f"sm_{major}{minor}" + "a" * ((major, minor) == (9, 0))      # a: with its matrix unit
+        self.target = replace(GPU, features=frozenset((self.architecture,)), units=units_of((self.architecture,)))
         self.machine = f"{self.architecture} {nvrtc_version()}"
         model = ctypes.create_string_buffer(100)
         self.check("cuDeviceGetName", library.cuDeviceGetName(model, len(model), device))
@@ -164,10 +170,13 @@ class CudaDevice(GpuDevice):
             functions.append(function)
         return functions
 
-    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool]) -> CudaLaunch:
+    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool],
+                maps: Sequence[BoxMap] = ()) -> CudaLaunch:
         self.enter()
-        if near > 48 << 10:
+        if near > _USUAL_NEAR:
             self.call("cuFuncSetAttribute", function, _DYNAMIC_NEAR, near)
+        if maps:
+            return CudaLaunchWithMaps(self, function, groups, threads, near, scalars, maps)
         return CudaLaunch(self, function, groups, threads, near, scalars)
 
     def time(self, launches: Sequence[Launch]) -> int:
@@ -190,13 +199,13 @@ class CudaLaunch:
     """A function and its arguments as the driver takes them: of each, the address where its value lies."""
 
     def __init__(self, device: CudaDevice, function: Any, groups: int, threads: int, near: int,
-                 scalars: Sequence[bool]):
+                 scalars: Sequence[bool], more: Sequence[int] = ()):
         self.device, self.scalars, self._launch = device, scalars, device.library.cuLaunchKernel
         self.values = (ctypes.c_uint64 * max(1, len(scalars)))()
         first = ctypes.addressof(self.values)
         # the address of a number is where its value lies; that of memory is itself the value
-        self.pointers = (ctypes.c_void_p * max(1, len(scalars)))(
-            *[0 if scalar else first + 8 * i for i, scalar in enumerate(scalars)])
+        self.pointers = (ctypes.c_void_p * max(1, len(scalars) + len(more)))(
+            *[0 if scalar else first + 8 * i for i, scalar in enumerate(scalars)], *more)
         self.arguments = (function, groups, 1, 1, threads, 1, 1, near, None, self.pointers, None)
 
     def places(self, position: int) -> tuple[Any, int]:
@@ -207,3 +216,53 @@ class CudaLaunch:
         result = self._launch(*self.arguments)
         if result:
             self.device.check("cuLaunchKernel", result)
+
+
+_MAP_BYTES, _MAP_ALIGNED, _COPY_ALIGNED = 128, 64, 16
+_MAP_TYPES = {"float16": 6, "bfloat16": 9}           # numbers of the driver's element types
+_LINES_FETCHED = 2                                   # a line of 128 bytes at a time
+
+
+class CudaLaunchWithMaps(CudaLaunch):
+    """A launch some of whose arguments are tensor maps. A map holds the address of its matrix, so it is written again
+    where that has changed; a matrix that does not begin at a multiple of 16 bytes is copied to one first."""
+
+    def __init__(self, device: CudaDevice, function: Any, groups: int, threads: int, near: int,
+                 scalars: Sequence[bool], maps: Sequence[BoxMap]):
+        self.maps = maps
+        self.memory = ctypes.create_string_buffer(_MAP_BYTES * len(maps) + _MAP_ALIGNED)
+        first = -(-ctypes.addressof(self.memory) // _MAP_ALIGNED) * _MAP_ALIGNED
+        self.map_addresses = [first + _MAP_BYTES * i for i in range(len(maps))]
+        self.described = [0] * len(maps)             # the address that each map holds
+        self.copies: dict[int, MemoryBlock] = {}     # argument: where it is copied to
+        super().__init__(device, function, groups, threads, near, scalars, self.map_addresses)
+
+    def start(self) -> None:
+        self.device.enter()
+        for number, box in enumerate(self.maps):
+            address = self.values[box.position]
+            if address % _COPY_ALIGNED:
+                address = self.copied(box, address)
+            if address != self.described[number]:
+                self.describe(number, box, address)
+        super().start()
+
+    def describe(self, number: int, box: BoxMap, address: int) -> None:
+        """Write a tensor map."""
+        rank = len(box.sizes)
+        many = ctypes.c_uint64 * rank
+        counts = (ctypes.c_uint32 * rank)
+        self.device.call("cuTensorMapEncodeTiled", ctypes.c_void_p(self.map_addresses[number]), _MAP_TYPES[box.dtype],
+                         rank, ctypes.c_void_p(address + box.offset), many(*box.sizes),
+                         (ctypes.c_uint64 * (rank - 1))(*box.strides), counts(*box.counts), counts(*[1] * rank), 0,
+                         box.swizzle, _LINES_FETCHED, 0)
+        self.described[number] = address
+
+    def copied(self, box: BoxMap, address: int) -> int:
+        """The address of a copy that begins at a multiple of 16 bytes."""
+        if box.position not in self.copies:
+            self.copies[box.position] = self.device.memory.allocate(box.nbytes)
+        to = self.copies[box.position].address
+        self.device.call("cuMemcpyDtoDAsync_v2", ctypes.c_uint64(to), ctypes.c_uint64(address),
+                         ctypes.c_size_t(box.nbytes), None)
+        return to

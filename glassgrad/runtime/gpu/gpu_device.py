@@ -17,9 +17,9 @@ from glassgrad.base.errors import Bug, MemoryLimitError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
-from glassgrad.compiler.optimize.targets.target import GPU
+from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.render.gpu.dialects import Dialect
-from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.compiler.render.launch import BoxMap, LaunchInfo
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.host_memory import readable
@@ -49,10 +49,10 @@ class GpuProgram:
     """A compiled kernel: functions to launch, and the memory that a launch brings along."""
     name: str
     functions: list[Any]
-    phases: tuple[tuple[str, int, int], ...]
-    near: int
+    phases: tuple[tuple[str, int, int, int], ...]
     info: LaunchInfo
     scalars: tuple[bool, ...]                    # which of the arguments are numbers
+    maps: tuple[BoxMap, ...]                     # arguments after those: how boxes of some of them are copied
     operations: int
     bytes: int
 
@@ -62,6 +62,7 @@ class GpuDevice(Backend):
     dialect: ClassVar[Dialect]
     machine: str              # what a compiled kernel depends on: GPU, driver, compiler
     about: str                # what it is, for people
+    target: Target = GPU      # what kernels are written for
 
     def __init__(self, name: str, memory: Any):
         super().__init__(name, memory)
@@ -76,7 +77,8 @@ class GpuDevice(Backend):
         """The functions of a compiled kernel."""
         raise Bug(f"{type(self).__name__} has no load")
 
-    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool]) -> Launch:
+    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool],
+                maps: Sequence[BoxMap] = ()) -> Launch:
         """A launch of a function by so many groups of threads, each with `near` bytes of shared memory."""
         raise Bug(f"{type(self).__name__} has no prepare")
 
@@ -95,34 +97,34 @@ class GpuDevice(Backend):
             if cache:
                 cache.put(key, stored)
         (length,) = struct.unpack_from("<I", stored)
-        name, phases, near, shared, scalars = json.loads(stored[4:4 + length])
+        name, phases, shared, scalars, maps = json.loads(stored[4:4 + length])
         functions = self.load(stored[4 + length:], [phase[0] for phase in phases])
-        return GpuProgram(name, functions, tuple(map(tuple, phases)), near, LaunchInfo((), tuple(shared), 0),
-                          (*scalars, *[False] * len(shared)), *cost(ast))
+        return GpuProgram(name, functions, tuple(map(tuple, phases)), LaunchInfo((), tuple(shared), 0),
+                          (*scalars, *[False] * len(shared)), tuple(BoxMap(*m) for m in maps), *cost(ast))
 
     def _build(self, ast: UOp) -> bytes:
         from glassgrad.compiler.render.gpu.gpu_source import gpu_launch  # a warm process does without
         from glassgrad.runtime.compile_kernel import build
-        built = build(ast, GPU, self.dialect.name, contract=False)
+        built = build(ast, self.target, self.dialect.name, contract=False)
         kernel, launch = built.kernel, gpu_launch(built.kernel)
         try:
             compiled = self.compile_source(built.source)
         except Rejected as error:
             raise Bug(f"{self.name} does not take a kernel: {error}\n{built.source}") from None
         params = sorted(kernel.params, key=lambda p: p.arg.slot)
-        head = json.dumps([kernel.name, launch.phases, launch.near, launch.info.shared,
-                           [p.arg.scalar for p in params]]).encode()
+        head = json.dumps([kernel.name, launch.phases, launch.info.shared,
+                           [p.arg.scalar for p in params], launch.maps]).encode()
         return struct.pack("<I", len(head)) + head + compiled
 
     def loop_tree(self, ast: UOp) -> Kernel:
         """A kernel's loop tree as it is rendered."""
         from glassgrad.runtime.compile_kernel import kernel_of
-        return kernel_of(ast, GPU, contract=False)
+        return kernel_of(ast, self.target, contract=False)
 
     def source(self, ast: UOp) -> str:
         """The kernel as this device compiles it."""
         from glassgrad.runtime.compile_kernel import build
-        return build(ast, GPU, self.dialect.name, contract=False, say=False).source
+        return build(ast, self.target, self.dialect.name, contract=False, say=False).source
 
     # -- running ---------------------------------------------------------------------------------------------
     def plan(self, programs: Sequence[GpuProgram], slots: Sequence[tuple[int, ...]]) -> GpuPlan:
@@ -157,8 +159,8 @@ class GpuPlan(DevicePlan):
         self.launches: list[list[Launch]] = []
         self.wires: dict[int, list[tuple[Any, int]]] = {}          # slot: where its address is written
         for program, uses in zip(programs, slots):
-            made = [device.prepare(function, groups, threads, program.near, program.scalars)
-                    for function, (_, groups, threads) in zip(program.functions, program.phases)]
+            made = [device.prepare(function, groups, threads, near, program.scalars, program.maps)
+                    for function, (_, groups, threads, near) in zip(program.functions, program.phases)]
             self.launches.append(made)
             for launch in made:
                 for position, slot in enumerate(uses):

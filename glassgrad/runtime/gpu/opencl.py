@@ -13,6 +13,7 @@ from typing import Any
 
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.compiler.render.gpu.dialects import OPENCL
+from glassgrad.compiler.render.launch import BoxMap
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected, no_memory_left
 from glassgrad.runtime.host_memory import MemoryBlock, rounded
 
@@ -129,7 +130,8 @@ class OpenclDevice(GpuDevice):
         program = self.cl.Program(self.context, [self.device], [compiled]).build(cache_dir=False)
         return [self.cl.Kernel(program, name) for name in names]
 
-    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool]) -> OpenclLaunch:
+    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool],
+                maps: Sequence[BoxMap] = ()) -> OpenclLaunch:
         return OpenclLaunch(self, function, groups, threads, near, scalars)
 
     def time(self, launches: Sequence[Any]) -> int:

@@ -17,8 +17,9 @@ from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, i
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, For, If, Prefetch, Statement,
-                                            Store, counter, expressions, load, local, ranges_of, register, walk)
+from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps,
+                                            Barrier, CopyBoxes, For, If, Prefetch, Statement, Store, counter,
+                                            expressions, load, local, ranges_of, register, rewritten, walk)
 
 Replace = dict[UOp, UOp]
 PHASE_TASKS = 4096       # the most of one phase: to claim a task costs 0.05 us, and more where several claim at once
@@ -43,6 +44,12 @@ def rebuild(body: Iterable[Statement], replace: Replace) -> list[Statement]:
             return Accumulate(new(s.register), s.combine, new(s.value))  # type: ignore[arg-type]
         if isinstance(s, Prefetch):
             return Prefetch(s.memory, new(s.index))  # type: ignore[arg-type]
+        if isinstance(s, CopyBoxes):
+            return rewritten(s, lambda e: substitute_index(e, replace, memo))
+        if isinstance(s, AwaitCopies):
+            return AwaitCopies(s.memory, new(s.round), s.stages)  # type: ignore[arg-type]
+        if isinstance(s, (AwaitSteps, Barrier)):
+            return s
         return Store(s.memory, new(s.index), new(s.value), s.combine, new(s.gate))  # type: ignore[arg-type]
 
     return [copy(s) for s in body]
@@ -137,14 +144,15 @@ def merge_all(body: list[Statement]) -> list[Statement]:
     return out
 
 
-def wide(loop: For, tile: int, lanes: int, copies: bool = True) -> list[Statement]:
+def wide(loop: For, tile: int, lanes: int, copies: bool = True, beside: bool = False) -> list[Statement]:
     """for i in n: S  ->  for o in n/(t*v): TILE u in t: LANE l in v: S[i = (o*t + u)*v + l]; and the rest the same way
 
     For loops of independent iterations. Registers that begin inside become one per (u, l), and so does LOCAL memory
-    that is written inside; without `copies`, it is indexed by i already.
+    that is written inside; without `copies`, it is indexed by i already. With `beside`, i = (o*v + l)*t + u: a lane has
+    neighbours, which a GPU's thread reads at once.
     """
     out: list[Statement] = []
-    for step in wide_steps(loop, tile, lanes):
+    for step in wide_steps(loop, tile, lanes, beside):
         memories = _private_rows(loop.body, step.width) if copies else {}
         body = step.of(loop)
         if memories:
@@ -162,6 +170,7 @@ class WideStep:
     tile: int
     lanes: int
     stop: UOp | None
+    beside: bool = False      # whether a lane has neighbours, else each of its vectors
 
     def __post_init__(self) -> None:
         self.outer = counter(self.name + "o", self.count)
@@ -169,7 +178,8 @@ class WideStep:
         self.axes = [r for r in (self.over, self.lane) if r.arg.size > 1]
         self.width = self.tile * self.lanes
         self.inside = add(multiply(one(self.over), self.lanes), one(self.lane))
-        self.at = add(self.start, add(multiply(one(self.outer), self.width), self.inside))
+        place = add(multiply(one(self.lane), self.tile), one(self.over)) if self.beside else self.inside
+        self.at = add(self.start, add(multiply(one(self.outer), self.width), place))
 
     def of(self, loop: For) -> list[Statement]:
         """What the loop does in one step: registers that begin inside become one for each of its iterations."""
@@ -186,7 +196,7 @@ class WideStep:
         return [For(self.outer, kind, body, self.stop)] if self.count > 1 or self.stop is not None else body
 
 
-def wide_steps(loop: For, tile: int, lanes: int) -> list[WideStep]:
+def wide_steps(loop: For, tile: int, lanes: int, beside: bool = False) -> list[WideStep]:
     """A loop's iterations as steps: whole tiles, then the vectors left over, then the lanes left over.
 
     Where the end is known only when the loop runs: whole tiles, then whole vectors, then one element at a time.
@@ -196,7 +206,7 @@ def wide_steps(loop: For, tile: int, lanes: int) -> list[WideStep]:
         out: list[WideStep] = []
         start = 0
         for count, t, v in _steps(n, tile, lanes):
-            out.append(WideStep(name, index(start), count, t, v, None))
+            out.append(WideStep(name, index(start), count, t, v, None, beside))
             start += count * t * v
         return out
     stop = within(stop, n)
@@ -204,7 +214,7 @@ def wide_steps(loop: For, tile: int, lanes: int) -> list[WideStep]:
     steps = [(index(0), n // (tile * lanes), tile, lanes, whole),
              (multiply(whole, tile * lanes), min(tile - 1, n // lanes), 1, lanes, modulo(vectors, tile)),
              (multiply(vectors, lanes), min(lanes - 1, n), 1, 1, modulo(stop, lanes))]
-    return [WideStep(name, *step) for step in steps if step[1] > 0]
+    return [WideStep(name, *step, beside) for step in steps if step[1] > 0]
 
 
 def within(stop: UOp, size: int) -> UOp:

@@ -13,8 +13,8 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import linear
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import (LOOP, TASK, For, If, Prefetch, Statement, Store, expressions, ranges_of,
-                                            task_loops, walk)
+from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Statement, Store, expressions,
+                                            ranges_of, task_loops, walk)
 from glassgrad.compiler.optimize.decisions import Choice, Decisions, fixed
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves, reduction_moves as sum_moves
 from glassgrad.compiler.optimize.plain.reductions import along_slices, rows_at_once, transposed
@@ -22,6 +22,7 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 ADDS = 128              # adds per lane before a partial sum is folded: equal values round one way, so float32 wants few
 FOLD_COST = 8.0         # of one horizontal fold, in vector instructions
+WIDE_BYTES = 16         # that a thread of a GPU reads or stores at once
 MOST_VECTORS = 16       # in flight at once: more only make the code longer
 
 
@@ -75,6 +76,8 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     apart = math.prod(f.range.arg.size for f in loops)
     if columns:
         across = free[_lane_loop(free, inner)].range.arg.size
+        beside = _neighbours(inner, free[_lane_loop(free, inner)].range) if target.groups else 0
+        tile = beside or tile
         apart = apart // across * -(-across // (tile * lanes))
     if total >= target.cut_steps and apart < target.few_tasks:
         parts = grouped(loops, inner, total, target, decisions)
@@ -84,10 +87,11 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         chosen = _ask_lanes(decisions, free, _lane_loop(free, inner), tile, lanes)
         loop = next(f for f in free if f.range.arg.name == chosen.loop)
         loops.remove(loop)
-        slices = along_slices(loop, inner, chosen.tile, chosen.lanes, target, decisions)
+        slices = None if beside else along_slices(loop, inner, chosen.tile, chosen.lanes, target, decisions)
         if slices is not None:
             return [nest([*loops, slices[0]], slices[1], total, target, decisions, apart=False)]
-        body = moves.wide(For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop), chosen.tile, chosen.lanes)
+        body = moves.wide(For(loop.range, LOOP, sum_moves.chunks(inner, ADDS), loop.stop), chosen.tile, chosen.lanes,
+                          beside=beside > 0)
         return [nest(loops, body, total, target, decisions)]
     rows = rows_at_once(loops, inner, target)
     if rows is None:
@@ -121,7 +125,7 @@ def grouped(loops: list[For], inner: list[Statement], total: int, target: Target
     if reduced is None or reduced.kind != LOOP or any(f.stop is not None for f in (*loops, reduced)):
         return None
     n = reduced.range.arg.size
-    chunk = _chunk(n, max(16, target.cut_steps // 4 * n // max(total, 1)), most=8 * target.few_tasks)
+    chunk = _chunk(n, max(target.least_chunk, target.cut_steps // 4 * n // max(total, 1)), most=8 * target.few_tasks)
     parts = sum_moves.group(inner, [f.range for f in loops], chunk) if chunk < n else None
     if parts is None:
         return None
@@ -166,7 +170,7 @@ def nest(loops: list[For], body: list[Statement], total: int, target: Target, de
     most = pieces if target.free_tasks else target.most_tasks
     wanted = decisions.ask(Tasks(max(1, min(most, total // target.task_steps))),
                            lambda c: f"at most {most} tasks" if c.count > max(1, most) else None).count
-    if apart and wanted > 1 and rows < 16 and len(body) > 0:
+    if apart and wanted > 1 and rows < (target.few_tasks if target.groups else 16) and len(body) > 0:
         body = moves.spread(body, max(1, wanted // max(rows, 1)))
     done = 1
     shaped: list[tuple[For, int]] = []       # each loop with the number of tasks it becomes; 0 stays a loop
@@ -231,6 +235,19 @@ def _accesses(statement: Statement) -> list[UOp]:
     return [*found, statement.index] if isinstance(statement, Store) else found
 
 
+def _neighbours(body: list[Statement], lane: UOp) -> int:
+    """How many neighbours a thread of a GPU takes at once: 16 bytes of the smallest type that is read or stored, where
+    all is in order; else 0."""
+    inner = list(walk(body))
+    if not all(isinstance(s, (For, Assign, Accumulate)) or isinstance(s, Store) and s.combine is None for s in inner):
+        return 0
+    if not all(_contiguous(at, lane) and linear(at)[1].get(lane, 1) == 1 for s in inner for at in _accesses(s)):
+        return 0
+    loads = [n for n in toposort([e for s in inner for e in expressions(s)]) if n.op is o.LOAD]
+    sizes = [n.dtype.itemsize for n in loads if lane in ranges_of(n)]
+    return WIDE_BYTES // min([*sizes, *[s.memory.dtype.itemsize for s in inner if isinstance(s, Store)]])
+
+
 def _contiguous(at: UOp, lane: UOp) -> bool:
     _, terms = linear(at)
     return all(k in (1, -1) if atom is lane else lane not in ranges_of(atom) for atom, k in terms.items())
@@ -279,7 +296,7 @@ def _tile(body: list[Statement]) -> int:
 def _itemsize(body: list[Statement]) -> int:
     """The size that decides how many lanes fit a register: of what is stored or summed, and of the widest float on the
     way. Wide integers in between (random bits, addresses) take two registers; fewer lanes would cost the rest more."""
-    values = [s.value for s in walk(body) if not isinstance(s, (For, If, Prefetch))]
+    values = [s.value for s in walk(body) if isinstance(s, (Assign, Accumulate, Store))]
     floats = [n.dtype.itemsize for e in values for n in cold_path.usual_nodes(e)
               if n.dtype.is_float and n.op is not o.CONST]
     return max([4, *floats, *[e.dtype.itemsize for e in values]])

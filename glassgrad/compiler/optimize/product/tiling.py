@@ -23,6 +23,7 @@ FAMILIES = {
     "direct": ("rows", "vectors", "along", "block_m", "block_n"),
     "unit": ("rows", "vectors", "block_m", "block_n", "left", "k_block"),
     "staged": ("rows", "vectors", "k_block"),
+    "boxes": ("rows", "unit", "stages"),
     "dots": ("rows",),
     "taps": (),
     "window": ("rows", "vectors"),
@@ -51,6 +52,7 @@ class Tiling(Choice, names=FAMILIES):
     k_block: int = 0          # products added in a register before they are added to memory, or copied at once; 0: all
     k_parts: int = 1          # parts of K, each summed by a task of its own
     pitch: int = 0            # between rows of an image; 0: none
+    stages: int = 0           # steps of K whose copies are in memory or on their way
 
     @property
     def kind(self) -> str:

@@ -22,3 +22,35 @@ def tile_time(m: int, n: int, around: int, tile: tuple[int, int], at_once: int) 
     rows, columns = tile
     blocks = around * -(-m // (SIDE * rows)) * -(-n // (SIDE * columns))
     return -(-blocks // at_once) * rows * columns / EFFICIENCY[rows * columns]
+
+
+# -- a matrix unit of a group ------------------------------------------------------------------------------------------
+UNIT_LIMITS = Limits(least_k=16, least_work=1 << 17)
+SHARED_BYTES = 224 << 10  # of a group, of which some are for waits
+MOST_STAGES = 8          # of copies that are on their way
+UNIT_PAD = 8             # sums between rows of a tile: what neighbouring threads store falls into different banks
+TILES_TOGETHER = 8       # rows of tiles that are taken together: what runs at once reads the same lines
+COPY_BYTES = 16          # that addresses and strides of copied matrices are multiples of
+CACHE_LINE = 128         # bytes
+COPY_AXES = 5            # of a copied box
+PACK_ROWS, PACK_LANES = 8, 256           # of a factor that one group stores
+# Tiles (rows, columns, groups on a processor at once), with the share of the unit's rate that was measured.
+UNIT_RATES = {(128, 256, 1): 1.0, (128, 192, 1): 0.98, (128, 128, 1): 0.91, (128, 128, 2): 0.9, (128, 64, 1): 0.72,
+              (128, 64, 2): 0.62, (64, 128, 1): 0.71, (64, 128, 2): 0.68, (64, 64, 1): 0.48, (64, 64, 2): 0.47}
+UNIT_STEP = 1 / 32       # cycles for one sum and step of K
+UNIT_LINES = (1.0, 3.9)  # cycles at least for each line of a step: that is one line of the cache, or lies in two
+UNIT_ENDS = (1500, 0.14) # cycles before a tile's first step, and for each sum after its last;
+UNIT_ENDS_SEEN = 0.45    # the part of them in which the unit idles, where another group has its steps meanwhile
+
+
+def unit_tile_time(tiles: int, steps: int, tile: tuple[int, int, int], processors: int,
+                   in_two: tuple[bool, bool] = (False, False)) -> float:
+    """About how many cycles a product takes: its rounds of tiles, each with its steps and its ends. `in_two` says whose
+    lines lie in two lines of the cache: the left factor's, the right one's."""
+    rows, columns, at_once = tile
+    if tiles <= processors:
+        at_once, tile = 1, (rows, columns, 1)
+    copies = rows * UNIT_LINES[in_two[0]] + columns * UNIT_LINES[in_two[1]]
+    steps_take = steps * max(rows * columns * UNIT_STEP / UNIT_RATES[tile], copies)
+    ends = UNIT_ENDS[0] + UNIT_ENDS[1] * rows * columns
+    return -(-tiles // processors) * (steps_take + ends * (1 if at_once == 1 else UNIT_ENDS_SEEN))

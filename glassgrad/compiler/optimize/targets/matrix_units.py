@@ -6,8 +6,9 @@ instruction's name. Another processor's unit is another row. What pays on a unit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.optimize.targets.limits import Limits
@@ -22,12 +23,48 @@ ROW_GAP = 16                 # elements between rows of sums: rows of a power of
 
 
 @dataclass(frozen=True)
+class Fragments:
+    """A matrix spread over the registers of the threads that issue a step together: register `register` of thread
+    `lane` holds the element (row, column). Both are functions of integers or of index expressions."""
+    registers: int            # of each thread
+    row: Callable[[Any, int], Any]
+    column: Callable[[Any, int], Any]
+
+
+@dataclass(frozen=True)
+class Swizzled:
+    """Lines of memory that a group shares: the 16-byte piece `chunk` of line `line` lies at piece chunk ^ line % 8, so
+    that eight lines at one position fall into different banks. Indices in a loop tree count as if nothing were
+    permuted: the copy and the unit both know the permutation by a number."""
+    line_bytes: int = 128
+    unit_code: int = 1        # in the unit's descriptor of a matrix
+    copy_code: int = 3        # in the copy's description of a box
+
+    def address(self, line: int, byte: int) -> int:
+        """Where a byte of a line lies.
+
+        >>> [Swizzled().address(line, 0) for line in (0, 1, 2)]
+        [0, 144, 288]
+        """
+        return line * self.line_bytes + (byte // 16 ^ line % 8) * 16 + byte % 16
+
+
+@dataclass(frozen=True)
+class StepText:
+    """The instructions of a unit that runs beside the program, as text."""
+    before: str               # what orders earlier writes of registers before the steps
+    step: str                 # of {sums}, {left} and {right}; {left_across}, {right_across}: 1 where lines lie across k
+    commit: str               # closes the steps since the last one
+    wait: str                 # until at most {pending} of those are unfinished
+
+
+@dataclass(frozen=True)
 class MatrixUnit:
     """total[rows, columns] += left[rows, depth] * right[depth, columns], as one instruction.
 
-    All three live in registers that hold a small matrix each (`home`), and come from memory row by row, any distance
-    apart. A row of `left` lies along k. A row of `right` holds, for each column, one word of `pieces` neighbours along
-    k, the first in the lowest bits.
+    Where nothing else is said, all three live in registers that hold a small matrix each (`home`), and come from memory
+    row by row, any distance apart: a row of `left` lies along k, and a row of `right` holds, for each column, one word
+    of `pieces` neighbours along k, the first in the lowest bits.
 
     >>> unit = AMX[0]
     >>> unit.name, unit.rows, unit.columns, unit.depth, unit.pieces
@@ -44,6 +81,10 @@ class MatrixUnit:
     registers: int = 8        # that hold a matrix each
     in_flight: int = 4        # products that must not wait for each other, or it waits for them
     home: str = "tile"
+    threads: int = 1          # that issue a step together
+    sums: Fragments | None = None      # where the total lives, if not in registers of the unit's own
+    lines: Swizzled | None = None      # how both factors lie in memory that a group shares, if they are read there
+    text: StepText | None = None       # how a step is written, where its own renderer does not say so
 
     @property
     def pieces(self) -> int:
@@ -71,6 +112,27 @@ AMX = (
 )
 
 
+# -- a unit of groups of threads -------------------------------------------------------------------------------------
+def _wgmma(columns: int, dtype: DType, letters: str) -> MatrixUnit:
+    """Four warps multiply 64 rows by up to 256 columns, both factors in memory that the group shares: lines of 128
+    bytes along k, or across it. A sum lies in one register; a warp has 16 rows, four threads a row."""
+    sums = Fragments(columns // 2,
+                     lambda lane, register: lane // 32 * 16 + lane % 32 // 4 + register // 2 % 2 * 8,
+                     lambda lane, register: register // 4 * 8 + lane % 4 * 2 + register % 2)
+    text = StepText(
+        "wgmma.fence.sync.aligned;",
+        f"{{{{ .reg .pred more; setp.ne.b32 more, 1, 0; wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{letters}."
+        f"{letters} {{{{{{sums}}}}}}, {{left}}, {{right}}, more, 1, 1, {{left_across}}, {{right_across}}; }}}}",
+        "wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned {pending};")
+    return MatrixUnit(f"wgmma_m64n{columns}k16_{letters}", frozenset(("sm_90a",)), dtype, dtype, dtypes.float32, 64,
+                      columns, words=8, registers=1, in_flight=2, home="thread", threads=128, sums=sums,
+                      lines=Swizzled(), text=text)
+
+
+WGMMA = tuple([_wgmma(columns, dtype, letters) for columns in (256, 192, 128, 64)
+               for dtype, letters in ((dtypes.bfloat16, "bf16"), (dtypes.float16, "f16"))])
+
+
 def unit_cost(unit: MatrixUnit, panels: int, tiles_m: int, tiles_n: int) -> int:
     """What so many panels of tiles_m x tiles_n matrices cost: products, and reads of both factors."""
     return panels * (2 * max(tiles_m * tiles_n, unit.in_flight) + tiles_m + tiles_n)
@@ -83,4 +145,4 @@ def units_of(features: Iterable[str]) -> tuple[MatrixUnit, ...]:
     ['tdpbf16ps']
     """
     known = frozenset(features)
-    return tuple(unit for unit in AMX if unit.needs <= known)
+    return tuple(unit for unit in (*AMX, *WGMMA) if unit.needs <= known)

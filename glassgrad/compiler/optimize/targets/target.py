@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.optimize.targets.matrix_units import MatrixUnit, units_of
 
 
@@ -27,7 +28,8 @@ class Target:
     task_steps: int = 32 << 10                # element steps that are worth a task
     most_tasks: int = 256                     # of one loop nest
     few_tasks: int = 8                        # fewer leave workers idle: a sum is cut into parts then,
-    cut_steps: int = 128 << 10                # if it is this long
+    cut_steps: int = 128 << 10                # if it is this long,
+    least_chunk: int = 16                     # and a part has so many steps
 
     @staticmethod
     def of(host: Any) -> Target:
@@ -55,6 +57,12 @@ class Target:
         """Whether float16 converts to and from float32 in one instruction."""
         return self.arch == "aarch64" or "f16c" in self.features
 
+    def small_floats(self, language: str) -> frozenset[DType]:
+        """The small floats that convert to and from float32 in one instruction that a renderer writes."""
+        if language == "cuda" and any(f.startswith("sm_") and int(f[3:].rstrip("a")) >= 80 for f in self.features):
+            return frozenset((dtypes.float16, dtypes.bfloat16))
+        return frozenset((dtypes.float16,)) if language == "llvm" and self.has_f16c else frozenset()
+
     @property
     def has_round(self) -> bool:
         """Whether rounding a float to an integer is one instruction (else LLVM would call a library)."""
@@ -68,4 +76,4 @@ class Target:
 
 # A group of 256 threads is a vector of 256 floats; two groups on each of an H200's 132 processors keep it busy.
 GPU = Target("gpu", 1024, 64, l1_bytes=128 << 10, row_bytes=40 << 10, task_steps=1 << 10, most_tasks=1 << 20,
-             few_tasks=264, groups=True)
+             few_tasks=264, least_chunk=64, groups=True)

@@ -18,7 +18,7 @@ class Dialect:
     """The words of one language."""
     name: str
     spelling: Spelling           # what C compilers have built in
-    kernel: str                  # before a kernel, with its number of {threads}
+    kernel: str                  # before a kernel, with its number of {threads}, and groups {at_once} on a processor
     helper: str                  # before any other function
     pointer: str                 # before the type of a pointer to the device's memory
     near: str                    # before the type of a pointer to memory that a group shares
@@ -36,7 +36,7 @@ CUDA = Dialect(
     name="cuda",
     spelling=Spelling("{name}{end}", ("__int_as_float(0x7fc00000)", "__longlong_as_double(0x7ff8000000000000ll)"),
                       ("__int_as_float(0x7f800000)", "__longlong_as_double(0x7ff0000000000000ll)")),
-    kernel='extern "C" __global__ void __launch_bounds__({threads})',
+    kernel='extern "C" __global__ void __launch_bounds__({threads}, {at_once})',
     helper="static __device__ __forceinline__",
     pointer="",
     near="",

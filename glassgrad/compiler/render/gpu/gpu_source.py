@@ -23,15 +23,19 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, Accumulate, For, Kernel, Prefetch, Statement, Store, ranges_of,
-                                            shared_locals, walk)
-from glassgrad.compiler.lower.reduced_precision import carrier
+from glassgrad.compiler.lower.loops import (LANE, Accumulate, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, Kernel,
+                                            Phase, Prefetch, Statement, Store, filled, ranges_of, shared_locals, walk)
+from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
+from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import C_OPS, COp, CValue, Definitions, infix
 from glassgrad.compiler.render.c.c_source import CFunction, wrapped
+from glassgrad.compiler.render.gpu.asynchronous import PRELUDE, Asynchronous, box_maps, has_copies
 from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.dialects import Dialect
-from glassgrad.compiler.render.launch import LaunchInfo, Places, function_name, launch_info
+from glassgrad.compiler.render.gpu.fragments import spread
+from glassgrad.compiler.render.gpu.wide_access import load_wide, neighbours, runs_of_sums, store_wide
+from glassgrad.compiler.render.launch import BoxMap, LaunchInfo, Places, function_name, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow
 
@@ -39,16 +43,19 @@ __all__ = ["GpuLaunch", "gpu_launch", "render_gpu"]
 
 WARP = 32                   # groups are whole multiples of it
 UNROLL = 4
+FEW_STORES = 24             # statements in a row: registers are left to gather what is stored at once
+AT_ONCE = 2                 # groups on one processor: more registers than that leaves would idle the others
 NEAR_BYTES = 40 << 10       # of LOCAL memory are with the group; more goes to the device's memory
+LINES_ALIGNED = 1024        # bytes: where memory begins whose lines copies permute
 GROUPS = 1056               # that run at once where each needs memory of its own on the device: 8 for each of 132
 
 
 @dataclass(frozen=True)
 class GpuLaunch:
     """How a kernel's functions are launched, one after another."""
-    phases: tuple[tuple[str, int, int], ...]     # function, groups, threads of each
-    near: int                                    # bytes that a group shares
+    phases: tuple[tuple[str, int, int, int], ...]    # function, groups, threads of each, bytes that a group shares
     info: LaunchInfo                             # memory of the device that a launch brings along
+    maps: tuple[BoxMap, ...] = ()                # further arguments: how boxes of others are copied
 
 
 def gpu_launch(kernel: Kernel) -> GpuLaunch:
@@ -56,20 +63,33 @@ def gpu_launch(kernel: Kernel) -> GpuLaunch:
     info = launch_info(kernel)
     threads = [_threads([s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE])
                for phase in kernel.phases]
-    far = info.scratch_bytes > NEAR_BYTES
-    phases = tuple((name, min(tasks, GROUPS) if far else tasks, t) for (name, tasks), t in zip(info.phases, threads))
-    most = max((groups for _, groups, _ in phases), default=1)
+    far = is_far(kernel, info.scratch_bytes)
+    near = [info.scratch_bytes if not far and has_scratch(phase) else 0 for phase in kernel.phases]
+    phases = tuple([(name, min(tasks, GROUPS) if far else tasks, t, n)
+                    for (name, tasks), t, n in zip(info.phases, threads, near)])
+    most = max((groups for _, groups, _, _ in phases), default=1)
     shared = (*info.shared, most * info.scratch_bytes) if far else info.shared
-    return GpuLaunch(phases, 0 if far else info.scratch_bytes, LaunchInfo(info.phases, shared, 0))
+    return GpuLaunch(phases, LaunchInfo(info.phases, shared, 0), tuple(box_maps(kernel, Places(kernel).slots)))
+
+
+def has_scratch(phase: Phase) -> bool:
+    """Whether the groups of a phase share memory of their own."""
+    return any(m.arg.home == "worker" for m in filled(phase))
+
+
+def is_far(kernel: Kernel, scratch_bytes: int) -> bool:
+    """Whether the memory of a group lies in the device's memory; copies go to the group's own, however much it is."""
+    return scratch_bytes > NEAR_BYTES and not has_copies(kernel)
 
 
 def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Jammed]) -> str:
     """The source of all phases of a kernel."""
-    definitions, places, info = Definitions(), Places(kernel), launch_info(kernel)
+    definitions, places, info, launch = Definitions(), Places(kernel), launch_info(kernel), gpu_launch(kernel)
     functions = []
     for number_, jammed in enumerate(phases):
-        function = GpuFunction(kernel, places, target, jammed, function_name(kernel, number_), definitions, dialect,
-                               info.phases[number_][1], info.scratch_bytes)
+        function = GpuFunction(kernel, places, target, spread(jammed, target.units), function_name(kernel, number_),
+                               definitions, dialect, info.phases[number_][1], info.scratch_bytes,
+                               launch.phases[number_][3])
         functions.append(function.text())
     return "\n".join([*dialect.prelude, *definitions.lines, "", "\n\n".join(functions), ""])
 
@@ -78,21 +98,26 @@ class GpuFunction(CFunction):
     """One phase as one function that every thread of every group runs."""
 
     def __init__(self, kernel: Kernel, places: Places, target: Target, jammed: Jammed, name: str,
-                 definitions: Definitions, dialect: Dialect, tasks: int, scratch: int):
+                 definitions: Definitions, dialect: Dialect, tasks: int, scratch: int, near: int):
         self.dialect, self.kernel, self.scratch_bytes, self.task_count = dialect, kernel, scratch, tasks
+        self.far, self.near_bytes = is_far(kernel, scratch), near
         self.spelled = {**CFunction.spelled, **dict(dialect.types)}
         self.inline, self.spelling, self.language = dialect.helper, dialect.spelling, dialect.name
         self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
         self.fences = fences(jammed.body)
+        self.runs = runs_of_sums(jammed.body) if dialect.warp else {}
         self.folds: set[int] = set()                     # bytes of the values that threads exchange
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
-        self.taken |= {"thread", "area"}
+        self.taken |= {"thread", "area", "rounds", "warps", "left", "right", "round"}
+        self.beside = Asynchronous(self, kernel, places.slots)
+        if self.beside.maps:
+            definitions.helpers.setdefault("asynchronous", PRELUDE)
 
     # -- the function ----------------------------------------------------------------------------------------
     def text(self) -> str:
         self.type(dtypes.int64), self.type(dtypes.uint64)
-        d, far = self.dialect, self.scratch_bytes > NEAR_BYTES
+        d, far = self.dialect, self.far
         self.take_apart_task()
         self.run(self.body)
         lines = self.scopes[0].lines
@@ -107,8 +132,11 @@ class GpuFunction(CFunction):
         declared = [f"{kind} {', '.join(names)};" for kind, names in variables.items()]
         parameters = self._parameters(far)
         near = self._near(far)
-        body = [f"i64 thread = {d.thread};", *near, *self.pointers, *declared, *head, *lines, *foot]
-        return "\n".join([f"{d.kernel.format(threads=self.threads)} {self.name}({parameters}) {{",
+        body = [f"i64 thread = {d.thread};", *near, *self.beside.begin(), *self.pointers, *declared, *head, *lines,
+                *foot]
+        at_once = AT_ONCE if self.near_bytes <= gpu.SHARED_BYTES // AT_ONCE else 1
+        declaration = d.kernel.format(threads=self.threads, at_once=at_once)
+        return "\n".join([f"{declaration} {self.name}({parameters}) {{",
                           *["  " + line for line in body], "}"])
 
     def _parameters(self, far: bool) -> str:
@@ -118,8 +146,9 @@ class GpuFunction(CFunction):
         out += [self._memory(f"shared{i}", "char") for i, _ in enumerate(shared_locals(self.kernel))]
         if far:
             out.append(self._memory("all_scratch", "char"))
-        elif self.scratch_bytes and self.dialect.by_handle:
+        elif self.near_bytes and self.dialect.by_handle:
             out.append(f"{self.dialect.near}char *scratch")
+        out += self.beside.parameters()
         return ", ".join(out)
 
     def _memory(self, name: str, kind: str) -> str:
@@ -134,8 +163,8 @@ class GpuFunction(CFunction):
         d, out = self.dialect, []
         if far:
             out.append(f"{d.pointer}char *scratch = all_scratch + {d.group} * {self.scratch_bytes};")
-        elif self.scratch_bytes and not d.by_handle:
-            out.append("extern __shared__ __align__(16) char scratch[];")
+        elif self.near_bytes and not d.by_handle:
+            out.append(f"extern __shared__ __align__({LINES_ALIGNED if self.beside.maps else 16}) char scratch[];")
         if self.folds:
             kind = "__shared__" if not d.near else d.near.strip()
             out.append(f"{kind} i64 area[{max(self.folds)}];")
@@ -144,6 +173,8 @@ class GpuFunction(CFunction):
     def before(self, statement: Statement) -> None:
         if id(statement) in self.fences:
             self.line(self.dialect.wait)
+        if id(statement) in self.runs:
+            load_wide(self, [s.value for s in self.runs[id(statement)] if isinstance(s, Accumulate)])
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Innermost loops that only sum run four iterations at a time, so that their loads overlap."""
@@ -210,7 +241,7 @@ class GpuFunction(CFunction):
             return self.named(("base", memory), f"data{memory.arg.slot}")
         name = self.named(("base", memory), memory.arg.name)
         if memory in self.offsets:
-            space = d.pointer if self.scratch_bytes > NEAR_BYTES else d.near
+            space = d.pointer if self.far else d.near
             self.pointers.append(f"{space}{kind} *{name} = ({space}{kind} *)(scratch + {self.offsets[memory]});")
         elif memory in self.slots:
             which = self.slots[memory] - len(self.kernel.params)
@@ -224,7 +255,29 @@ class GpuFunction(CFunction):
             return CValue(f"*(const {self._unit(node)} *)&cell{node.arg.slot}", node.dtype)
         return super()._expression(node)
 
+    def is_near(self, memory: UOp) -> bool:
+        """Whether a memory begins at a multiple of 16 bytes: that of a group does."""
+        return memory in self.offsets and not self.far
+
+    def asynchronous(self, statement: CopyBoxes | AwaitCopies | AwaitSteps | Barrier) -> None:
+        self.beside.write(statement)
+
+    def together(self, body: list[Statement], at: int) -> list[Store]:
+        """Neighbours, where they are loaded as well, or near, or few. (Registers of a large tile are better stored one
+        by one: measured, a product of float32 lost a tenth.)"""
+        first = body[at]
+        assert isinstance(first, Store)
+        wide = len(body) <= FEW_STORES or self.is_near(first.memory) or \
+            any(n.op is o.LOAD for n in toposort([first.value]))
+        return neighbours(body, at) if self.dialect.warp and wide else [first]
+
+    def store_together(self, stores: list[Store]) -> None:
+        store_wide(self, stores)
+
     def accumulate(self, statement: Accumulate) -> None:
+        if self.is_matrix(statement.register):
+            self.beside.step(statement)
+            return
         register, value = statement.register, statement.value
         if statement.combine is o.ADD and value.op is o.MUL and register.dtype.kind == "f":
             total = self.register(register)
@@ -286,22 +339,42 @@ class GpuFunction(CFunction):
         test = self.takes_part(index)
         return CValue(f"{test} ? {found.inside} : 0", found.dtype, 0, False) if test else found
 
-    def store(self, statement: Store) -> None:
-        memory, index, combine = statement.memory, statement.index, statement.combine
+    def store_test(self, statement: Store) -> str:
+        """The condition under which this thread stores; empty: it always does."""
+        index = statement.index
         alone = self.thread_ranges.isdisjoint(ranges_of(index))
         if alone and not self.thread_ranges.isdisjoint(ranges_of(statement.value)):
             raise Bug("threads would overwrite each other in one place")
         tests = ["thread == 0" if alone else self.takes_part(index)]
         tests.append("" if statement.gate is None else self.operand(statement.gate).inside)
+        return " && ".join(t for t in tests if t)
+
+    def store(self, statement: Store) -> None:
+        memory, index, combine = statement.memory, statement.index, statement.combine
+        test = self.store_test(statement)
         value = self.operand(statement.value)
         if combine is not None:
             value = self.apply(combine, memory.dtype, self.load(memory, index, statement.gate, 0), value)
-        test = " && ".join(t for t in tests if t)
         place = self.split(index)[0]
         self.line(f"{f'if ({test}) ' if test else ''}{self.base(memory)}[{place.text}] = {value.text};")
 
     def prefetch(self, statement: Prefetch) -> None:
         """Other threads run while one waits for memory."""
+
+    def cast(self, x: CValue, dtype: DType) -> CValue:
+        small, f32 = next((d for d in (dtype, x.dtype) if d in SMALL_FLOATS), None), self.type(dtypes.float32)
+        if small is None or dtype is x.dtype:
+            return super().cast(x, dtype)
+        bits, name = self.type(small), {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[small]
+        if dtype is small:                  # from float32: others are rounded to that first
+            helper = self.define(f"round_{name}", bits, f"{f32} x", f"{bits} r;",
+                                 f'asm("cvt.rn.{name}.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;")
+        elif small is dtypes.bfloat16:      # the upper half of a float32
+            helper = self.define(f"widen_{name}", f32, f"{bits} x", "return __uint_as_float((unsigned)x << 16);")
+        else:
+            helper = self.define(f"widen_{name}", f32, f"{bits} x", f"{f32} r;",
+                                 f'asm("cvt.f32.{name} %0, %1;" : "=f"(r) : "h"(x));', "return r;")
+        return self.call(helper, dtype, 0, x)
 
     def bitcast(self, x: CValue, dtype: DType) -> CValue:
         to, source = self.type(dtype), self.type(x.dtype)

@@ -1,0 +1,188 @@
+"""Kernels on an NVIDIA GPU beside PyTorch, in one process. Needs numpy and torch alone.
+
+    python -m benchmarks.gpu                   all cases; a table, and JSON to the file that --json names
+    python -m benchmarks.gpu --only product    cases whose name contains a text
+    python -m benchmarks.gpu --quick           fewer rounds
+
+Inputs are fresh Gaussian numbers (constant ones raise the clock, and flatter). Results are compared with float64 on the
+device: the relative Frobenius error, beside PyTorch's own. Times: both libraries in turn, in another order each round;
+launches are queued behind a kernel that sleeps, so that Python's time does not count; several sets of inputs are taken
+in turn, so that they are not in the cache. `ratio` is the median of (PyTorch's time / ours) within a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+CACHE_BYTES = 120e6          # inputs beyond which nothing of the last launch is left in the cache
+SLEEP_CYCLES = 4_000_000     # two milliseconds: launches are queued meanwhile
+
+
+@dataclass(frozen=True)
+class Case:
+    """One expression: `ours` and `theirs` take tensors of these shapes."""
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str
+    ours: Callable[..., Any]
+    theirs: Callable[..., Any]
+    work: float = 0.0        # floating-point operations
+    scales: tuple[float, ...] = ()
+
+
+def product(name: str, dtype: str, m: int, n: int, k: int, batch: int = 0, transposed: str = "") -> Case:
+    """A product; `transposed` names the factors whose last two axes are exchanged: a, b, ab."""
+    a, b = ((k, m) if "a" in transposed else (m, k)), ((n, k) if "b" in transposed else (k, n))
+    if batch:
+        a, b = (batch, *a), (batch, *b)
+
+    def compute(x: Any, y: Any) -> Any:
+        return (x.transpose(-1, -2) if "a" in transposed else x) @ (y.transpose(-1, -2) if "b" in transposed else y)
+    return Case(name, (a, b), dtype, compute, compute, 2.0 * max(1, batch) * m * n * k)
+
+
+def cases() -> list[Case]:
+    import torch
+    functional = torch.nn.functional
+    out = [product(f"product {n} {dtype}", dtype, n, n, n) for dtype in ("bfloat16", "float16")
+           for n in (512, 1024, 2048, 4096, 8192)]
+    out += [product("product 3072 bfloat16", "bfloat16", 3072, 3072, 3072),
+            product("product 4096 A transposed", "bfloat16", 4096, 4096, 4096, transposed="a"),
+            product("product 4096 B transposed", "bfloat16", 4096, 4096, 4096, transposed="b"),
+            product("product 4096 both transposed", "bfloat16", 4096, 4096, 4096, transposed="ab"),
+            product("product 5000x3000x1111 ragged", "bfloat16", 5000, 3000, 1111),
+            product("product 5000x3000x1112", "bfloat16", 5000, 3000, 1112),
+            product("product 4097 ragged", "bfloat16", 4097, 4097, 4097),
+            product("product 64 x 256", "bfloat16", 256, 256, 256, 64),
+            product("product 16 x 1024", "bfloat16", 1024, 1024, 1024, 16),
+            product("product 128 x 512x512x64", "bfloat16", 512, 512, 64, 128),
+            product("product 128x4096x4096", "bfloat16", 128, 4096, 4096)]
+    m, n, k = (random.randrange(300, 3000) for _ in range(3))
+    out.append(product(f"product {m}x{n}x{k} by chance", "bfloat16", m, n, k))
+    out.append(Case("linear, bias, gelu 4096", ((4096, 4096), (4096, 4096), (4096,)), "bfloat16",
+                    lambda x, w, b: (x @ w + b).gelu(),
+                    lambda x, w, b: functional.gelu(x @ w + b, approximate="tanh"), 2 * 4096.0 ** 3, (1, 1 / 64, 1)))
+    out.append(Case("linear, bias, relu 8192x1024x4096", ((8192, 4096), (4096, 1024), (1024,)), "bfloat16",
+                    lambda x, w, b: (x @ w + b).relu(), lambda x, w, b: (x @ w + b).relu(), 2.0 * 8192 * 1024 * 4096))
+    out.append(Case("linear, residual 4096", ((4096, 4096), (4096, 4096), (4096, 4096)), "bfloat16",
+                    lambda x, w, r: x @ w + r, lambda x, w, r: torch.addmm(r, x, w), 2 * 4096.0 ** 3))
+    out.append(product("product 4096 float32", "float32", 4096, 4096, 4096))
+    out.append(product("vector 1x14336x4096", "bfloat16", 1, 14336, 4096))
+    image, weights = (32, 128, 56, 56), (128, 128, 3, 3)
+    conv_work = 2.0 * 32 * 56 * 56 * 128 * 128 * 9
+    out.append(Case("conv 3x3 float16", (image, weights), "float16", lambda x, w: x.conv2d(w, padding=1),
+                    lambda x, w: functional.conv2d(x, w, padding=1), conv_work, (1, 1 / 32)))
+    out.append(Case("conv 3x3 float32", (image, weights), "float32", lambda x, w: x.conv2d(w, padding=1),
+                    lambda x, w: functional.conv2d(x, w, padding=1), conv_work, (1, 1 / 32)))
+    heads = ((4, 32, 2048, 128),) * 3
+    out.append(Case("attention 4x32x2048x128", heads, "bfloat16",
+                    lambda q, k, v: q.scaled_dot_product_attention(k, v),
+                    lambda q, k, v: functional.scaled_dot_product_attention(q, k, v), 4.0 * 128 * 2048 * 2048 * 128))
+    big = ((8192, 8192),)
+    out.append(Case("chain float32", big, "float32", lambda x: (x * 2 + 1).relu() * 0.5,
+                    lambda x: (x * 2 + 1).relu() * 0.5))
+    out.append(Case("gelu bfloat16", big, "bfloat16", lambda x: x.gelu(),
+                    lambda x: functional.gelu(x, approximate="tanh")))
+    out.append(Case("add bfloat16", (*big, *big), "bfloat16", lambda x, y: x + y, lambda x, y: x + y))
+    out.append(Case("softmax float32", big, "float32", lambda x: x.softmax(-1), lambda x: x.softmax(-1)))
+    out.append(Case("layernorm float32", big, "float32", lambda x: x.layernorm(),
+                    lambda x: functional.layer_norm(x, (x.shape[-1],))))
+    out.append(Case("sum of all float32", big, "float32", lambda x: x.sum(), lambda x: x.sum()))
+    out.append(Case("sum over columns float32", big, "float32", lambda x: x.sum(0), lambda x: x.sum(0)))
+    return out
+
+
+def run(case: Case, rounds: int, rest: float) -> dict[str, Any]:
+    """Check and time one case."""
+    import torch
+
+    from glassgrad import Tensor, TinyJit
+    kind = getattr(torch, case.dtype)
+    elements = sum(math.prod(s) for s in case.shapes)
+    sets = max(1, min(8, math.ceil(CACHE_BYTES / (elements * kind.itemsize))))
+    scales = case.scales or (1.0,) * len(case.shapes)
+    ours_in, theirs_in = [], []
+    for _ in range(sets):
+        theirs = [(torch.randn(s, device="cuda") * scale).to(kind) for s, scale in zip(case.shapes, scales)]
+        theirs_in.append(theirs)
+        ours_in.append([Tensor(t.float().cpu().numpy(), device="CUDA").cast(case.dtype).realize() for t in theirs])
+    ours = TinyJit(lambda *x: case.ours(*x).realize())
+    began = time.perf_counter()
+    made = ours(*ours_in[0])
+    torch.cuda.synchronize()
+    first = time.perf_counter() - began
+    got = torch.from_numpy(np.asarray(made.cast("float32").numpy())).cuda().double()
+    want = case.theirs(*[t.double() for t in theirs_in[0]])
+    error = ((got - want).norm() / want.norm()).item() if not got.isnan().any() else math.inf
+    their_error = ((case.theirs(*theirs_in[0]).double() - want).norm() / want.norm()).item()
+    del got, want
+    for values in ours_in * 2:
+        ours(*values)
+    queue = {"ours": [lambda v=v: ours(*v) for v in ours_in],
+             "theirs": [lambda v=v: case.theirs(*v) for v in theirs_in]}
+    launches = max(3, min(24, int(2e-3 / (case.work / 600e12 + 5e-6))))
+    taken: dict[str, list[float]] = {"ours": [], "theirs": []}
+    for _ in range(rounds):
+        for name in random.sample(list(queue), 2):
+            torch.cuda.synchronize()
+            time.sleep(rest)
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda._sleep(SLEEP_CYCLES)
+            queue[name][0]()
+            start.record()
+            for i in range(launches):
+                queue[name][i % sets]()
+            end.record()
+            end.synchronize()
+            taken[name].append(start.elapsed_time(end) * 1000 / launches)
+    ratio = statistics.median(t / o for o, t in zip(taken["ours"], taken["theirs"]))
+    mine = statistics.median(taken["ours"])
+    return {"case": case.name, "ours_us": mine, "theirs_us": statistics.median(taken["theirs"]), "ratio": ratio,
+            "error": error, "their_error": their_error, "first_s": first,
+            "tflops": case.work / mine / 1e6 if case.work else None}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="cases whose name contains one of these texts, split by commas")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", default="")
+    parser.add_argument("--limit", type=float, default=400, help="seconds after which no case is begun")
+    chosen = parser.parse_args(arguments)
+    import torch
+    torch.backends.cuda.matmul.allow_tf32 = False
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    print(f"{'case':36} {'ours us':>9} {'torch us':>9} {'ratio':>6} {'TFLOP/s':>8} {'error':>8} {'torch':>8} "
+          f"{'first s':>7}")
+    rows, began = [], time.perf_counter()
+    for case in cases():
+        if not any(part in case.name for part in chosen.only.split(",")) or time.perf_counter() - began > chosen.limit:
+            continue
+        try:
+            row = run(case, 7 if chosen.quick else 15, 0.01)
+        except Exception as problem:
+            print(f"{case.name:36} {type(problem).__name__}: {str(problem)[:300]}", flush=True)
+            rows.append({"case": case.name, "failed": str(problem)})
+            continue
+        rows.append(row)
+        rate = f"{row['tflops']:8.0f}" if row["tflops"] else " " * 8
+        print(f"{row['case']:36} {row['ours_us']:9.1f} {row['theirs_us']:9.1f} {row['ratio']:6.2f} {rate} "
+              f"{row['error']:8.1e} {row['their_error']:8.1e} {row['first_s']:7.2f}", flush=True)
+        torch.cuda.empty_cache()
+    if chosen.json:
+        with open(chosen.json, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

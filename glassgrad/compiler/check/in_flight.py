@@ -1,0 +1,75 @@
+"""Copies and steps that run beside a group's threads. In: what a kernel starts and waits for. Out: a `Bug` where a wait
+is missing (a race), or never ends (a deadlock).
+
+All threads of a group run the same statements, so one record serves them all. A copy has arrived for a thread that has
+waited for its round. A step of a matrix unit is over for a thread that has waited for it, and for all after a barrier.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.check.named_axes import Array
+from glassgrad.compiler.graph.uop import UOp
+
+NEVER = -1
+
+
+class InFlight:
+    """What is on its way in the groups that run now."""
+
+    def __init__(self, title: str):
+        self.title = title
+        self.rounds: dict[UOp, Array] = {}        # memory: of each element, the round that is bringing it, or NEVER
+        self.readers: dict[UOp, Array] = {}       # and the number of the last step that reads it
+        self.started = self.finished = self.agreed = 0        # steps: begun; over for each thread; over for all
+
+    def copy(self, memory: UOp, index: Array, round_: int) -> None:
+        """A copy of a round into these elements begins."""
+        rounds, readers = self._of(memory)
+        last = int(readers[index].max(initial=0))
+        if last > self.agreed:
+            why = "a barrier" if last <= self.finished else "a wait for that step, and a barrier,"
+            raise Bug(f"{self.title} copies round {round_} into {memory.arg.name} while step {last - 1} of the matrix "
+                      f"unit may still read it: {why} is missing between them")
+        waiting = int(rounds[index].max(initial=NEVER))
+        if waiting != NEVER:
+            raise Bug(f"{self.title} copies round {round_} of {memory.arg.name} over round {waiting}, which was not "
+                      f"waited for")
+        rounds[index] = round_
+
+    def await_copies(self, memory: UOp, round_: int) -> None:
+        rounds, _ = self._of(memory)
+        if not (rounds == round_).any():
+            raise Bug(f"{self.title} waits forever: no copy of round {round_} into {memory.arg.name} was started")
+        rounds[rounds == round_] = NEVER
+
+    def step(self, reads: list[tuple[UOp, Array]]) -> None:
+        """A step of the matrix unit that reads these elements begins."""
+        self.started += 1
+        for memory, index in reads:
+            rounds, readers = self._of(memory)
+            waiting = int(rounds[index].max(initial=NEVER))
+            if waiting != NEVER:
+                raise Bug(f"{self.title} reads {memory.arg.name} while the copies of round {waiting} may still be on "
+                          f"their way: a wait for that round is missing")
+            readers[index] = self.started
+
+    def await_steps(self, pending: int) -> None:
+        self.finished = max(self.finished, self.started - pending)
+
+    def barrier(self) -> None:
+        self.agreed = self.finished
+
+    def read_sums(self, name: str) -> None:
+        if self.finished < self.started:
+            running = self.started - self.finished
+            raise Bug(f"{self.title} reads the sums {name} while {running} steps of the matrix unit may still run: "
+                      f"a wait for them is missing")
+
+    def _of(self, memory: UOp) -> tuple[Array, Array]:
+        if memory not in self.rounds:
+            self.rounds[memory] = np.full(memory.arg.size, NEVER)
+            self.readers[memory] = np.zeros(memory.arg.size, np.int64)
+        return self.rounds[memory], self.readers[memory]

@@ -1,0 +1,130 @@
+"""Loads and stores of up to 16 bytes at once. In: stores of one thread to neighbouring elements. Out: one for them all.
+
+What TILE loops write out as `out[i] = f(x[i]); out[i + 1] = f(x[i + 1]); ..` is one wide store, and where the loads
+under it are neighbours too, wide loads. Sums of neighbours load so too. A kernel cannot count on an argument's address
+to be a multiple of 16 (it may be part of another buffer), so the helpers look at it; all threads find the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.index_algebra import linear
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Accumulate, For, If, Statement, Store
+from glassgrad.compiler.render.c.c_ops import CValue
+
+if TYPE_CHECKING:
+    from glassgrad.compiler.render.gpu.gpu_source import GpuFunction
+
+__all__ = ["load_wide", "neighbours", "runs_of_sums", "store_wide"]
+
+MOST_BYTES = 16
+WORDS = {16: "uint4", 8: "uint2", 4: "unsigned"}         # what is moved at once, by its bytes
+
+
+def neighbours(body: list[Statement], at: int) -> list[Store]:
+    """The stores from body[at] on that go to neighbouring elements: 4, 8 or 16 bytes of them, or that one alone."""
+    first = body[at]
+    assert isinstance(first, Store)
+    size = first.memory.dtype.itemsize
+    found = [first]
+    for statement in body[at + 1:at + MOST_BYTES // size]:
+        if not isinstance(statement, Store) or not _follows(first, statement, len(found)):
+            break
+        found.append(statement)
+    begin, terms = linear(first.index)
+    for nbytes in (16, 8, 4):
+        count = nbytes // size
+        if 1 < count <= len(found) and all(n % count == 0 for n in (begin, *terms.values())):
+            return found[:count]
+    return found[:1]
+
+
+def _follows(first: Store, later: Store, distance: int) -> bool:
+    return later.memory is first.memory and later.gate is first.gate and first.combine is later.combine is None \
+        and first.memory.dtype is not dtypes.bool and _is_next(first.index, later.index, distance)
+
+
+def _is_next(first: UOp, later: UOp, distance: int) -> bool:
+    (begin, terms), (there, others) = linear(first), linear(later)
+    return there == begin + distance and others == terms
+
+
+def runs_of_sums(body: list[Statement]) -> dict[int, list[Statement]]:
+    """Statements one after another that add to registers: those of each run by the identity of its first."""
+    found: dict[int, list[Statement]] = {}
+    run: list[Statement] = []
+    for s in body:
+        if isinstance(s, (For, If)):
+            found.update(runs_of_sums(s.body))
+        run = [*run, s] if isinstance(s, Accumulate) else []
+        if run:
+            found[id(run[0])] = run
+    return {first: some for first, some in found.items() if len(some) > 1}
+
+
+def store_wide(f: GpuFunction, stores: list[Store]) -> None:
+    """Neighbouring stores as one."""
+    load_wide(f, [s.value for s in stores])
+    first, count = stores[0], len(stores)
+    test = f.store_test(first)
+    values = [f.operand(s.value).text for s in stores]
+    kind, nbytes = f.type(first.memory.dtype), count * first.memory.dtype.itemsize
+    takes = ", ".join(f"{kind} v{i}" for i in range(count))
+    aligned = f.is_near(first.memory)
+    name = f.define(
+        f"store_{kind}_{count}{'_near' if aligned else ''}", "void", f"{kind} *p, {takes}",
+        f"union {{ {WORDS[nbytes]} all; {kind} each[{count}]; }} v = {{}};",
+        *[f"v.each[{i}] = v{i};" for i in range(count)], *_moved(f"*({WORDS[nbytes]} *)p = v.all;",
+                                                                  "p[i] = v.each[i];", count, nbytes, aligned))
+    at = f"{f.base(first.memory)} + {f.split(first.index)[0].text}"
+    f.line(f"{f'if ({test}) ' if test else ''}{name}({at}, {', '.join(values)});")
+
+
+def _moved(whole: str, single: str, count: int, nbytes: int, aligned: bool) -> list[str]:
+    if aligned:
+        return [whole]
+    return [f"if ((unsigned long long)p % {nbytes} == 0) {whole}", f"else for (int i = 0; i < {count}; i++) {single}"]
+
+
+def load_wide(f: GpuFunction, values: list[UOp]) -> None:
+    """Reads what values load side by side, at once."""
+    reads = [[n for n in toposort([value]) if n.op is o.LOAD] for value in values]
+    if len({len(some) for some in reads}) > 1:
+        return
+    for loads in zip(*reads):
+        first, count = loads[0], len(loads)
+        memory, size = first.src[0], first.dtype.itemsize
+        width = min(count, MOST_BYTES // size)
+        begin, terms = linear(first.src[1])
+        if count % width or width * size not in WORDS or width == 1 or memory.dtype is dtypes.bool or \
+                any(n % width for n in (begin, *terms.values())) or \
+                any(f.home(n) is not f.scopes[-1] or n in f.home(n).values for n in loads) or \
+                not all(n.src[0] is memory and n.src[2:] == first.src[2:] and _is_next(first.src[1], n.src[1], i)
+                        for i, n in enumerate(loads)):
+            continue
+        for start in range(0, count, width):
+            _read(f, loads[start:start + width])
+
+
+def _read(f: GpuFunction, loads: tuple[UOp, ...]) -> None:
+    first, count = loads[0], len(loads)
+    memory, nbytes = first.src[0], count * first.dtype.itemsize
+    kind, aligned = f.type(memory.dtype), f.is_near(memory)
+    test = f.operand(first.src[2]).inside if len(first.src) == 3 else ""
+    name = f.define(
+        f"load_{kind}_{count}{'_near' if aligned else ''}", "void", f"const {kind} *p, {kind} *to",
+        f"union {{ {WORDS[nbytes]} all; {kind} each[{count}]; }} v;",
+        *_moved(f"v.all = *(const {WORDS[nbytes]} *)p;", "v.each[i] = p[i];", count, nbytes, aligned),
+        f"for (int i = 0; i < {count}; i++) to[i] = v.each[i];")
+    f.values_named += 1
+    held = f.named(("value", f.values_named), f"w{f.values_named}")
+    at = f"{f.base(memory)} + {f.split(first.src[1])[0].text}"
+    f.line(f"{kind} {held}[{count}] = {{}};")
+    f.line(f"{f'if ({test}) ' if test else ''}{name}({at}, {held});")
+    for i, load in enumerate(loads):
+        f.keep(f.home(load), load, f.reads[load], CValue(f"{held}[{i}]", load.dtype))
