@@ -29,6 +29,7 @@ from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.executable import Ready
 from glassgrad.engine.in_place import free_sources, piece_of
 from glassgrad.engine.memory_plan import MemoryUse
+from glassgrad.engine.observer import prepare
 from glassgrad.engine.registry import registry
 from glassgrad.engine.schedule_key import NormalizedGraph, normalise, scalar_bytes, with_params
 from glassgrad.runtime.devices import Device
@@ -171,4 +172,6 @@ def _schedule(normal: NormalizedGraph, scalars: Sequence[int], device: str) -> S
 
 def _prepare(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> Ready:
     GlobalCounters.schedules += 1
-    return Ready(_schedule(normal, scalars, device), scalars, len(normal.buffers))
+    ready: Ready = prepare(normal, lambda: _schedule(normal, scalars, device),
+                           lambda planned: Ready(planned, scalars, len(normal.buffers)))
+    return ready

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
@@ -25,10 +25,13 @@ from glassgrad.engine.capture import RunCheck, Trace
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.device_copies import CopyPlan
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.engine.profile import Profile, profiling
+from glassgrad.engine.observer import observing, run_timed, tell_ran
 from glassgrad.engine.report import report_kernel, report_run, show_source
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.runtime.devices import Device
+
+if TYPE_CHECKING:
+    from glassgrad.runtime.backend import Stopwatch
 
 _Use = tuple[str, Any, tuple[int, ...], Item]      # a launch: its device, program, slots and kernel
 Write = tuple[Any, int, int]       # an array of addresses, a position in it, and the address to write there
@@ -265,13 +268,16 @@ class Replay:
 
     def run(self) -> bool:
         """Every launch, in order; whether a flag ended it."""
-        debug, profile = self._debug, profiling()
+        debug, observers = self._debug, observing()
         start = time.perf_counter()
-        if debug < 2 and profile is None:
+        if debug < 2 and not observers:
             for run in self._runners:
                 if run():
                     return True
-        elif self._run_one_by_one(debug, profile):
+        elif debug < 2 and (self.at_once or not self._flags):
+            if run_timed(self):
+                return True
+        elif self._run_one_by_one(debug):
             return True
         elapsed = time.perf_counter() - start
         GlobalCounters.kernel_count += len(self.items)
@@ -282,19 +288,24 @@ class Replay:
             report_run(len(self.items), elapsed, self.memory)
         return False
 
-    def _run_one_by_one(self, debug: int, profile: Profile | None) -> bool:
+    def stopwatches(self) -> list[Stopwatch]:
+        """A stopwatch for each plan."""
+        return [plan.stopwatch() for _, plan, _ in self._plans]
+
+    def _run_one_by_one(self, debug: int) -> bool:
+        start, times = time.perf_counter_ns(), []
         for _, plan, span in self._plans:
             for i, number in enumerate(span):
                 if number == self.pause and self._is_flagged():
                     return True
                 item, program = self.items[number], self.programs[number]
                 nanoseconds = plan.run_one(i)
-                if profile is not None:
-                    profile.add(item, program, nanoseconds)
+                times.append(nanoseconds)
                 if debug >= 2:
                     report_kernel(GlobalCounters.kernel_count + number, item, program, nanoseconds)
                 if debug >= 3:
                     show_source(item)
+        tell_ran(self, (start, time.perf_counter_ns()), lambda: times)
         return self.pause == len(self.items) and self._is_flagged()
 
     def _is_flagged(self) -> bool:

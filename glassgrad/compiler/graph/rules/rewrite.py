@@ -11,6 +11,8 @@ import inspect
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -293,6 +295,19 @@ class RuleSet:
                 for variant in rule.variants if _may_match(variant, form[0], form[1:])]
 
 
+_noting: ContextVar[Callable[[Rule, UOp, UOp], None] | None] = ContextVar("noting", default=None)
+
+
+@contextmanager
+def noting_rules(note: Callable[[Rule, UOp, UOp], None]) -> Iterator[None]:
+    """Inside, `note(rule, node, replacement)` is called for each rule that `rewrite` applies."""
+    token = _noting.set(note)
+    try:
+        yield
+    finally:
+        _noting.reset(token)
+
+
 def rewrite(roots: Sequence[UOp], rules: RuleSet) -> list[UOp]:
     """The roots with every node under them replaced until no rule applies, sources first, each node once.
 
@@ -302,7 +317,7 @@ def rewrite(roots: Sequence[UOp], rules: RuleSet) -> list[UOp]:
     >>> rewrite([(x * 1.0 - 0.0) * (const(2.0) + 3.0)], ALGEBRA)[0] is x * 5.0
     True
     """
-    table = rules.table()
+    table, noting = rules.table(), _noting.get()
     settled: dict[UOp, UOp] = {}       # node -> what it becomes in the end
     becomes: dict[UOp, UOp] = {}       # node -> what it was replaced by, while that is not settled itself
     trail: deque[str] = deque(maxlen=12)
@@ -335,6 +350,8 @@ def rewrite(roots: Sequence[UOp], rules: RuleSet) -> list[UOp]:
             result = rule.apply(top, variant)
             if result is not None:
                 trail.append(rule.name)
+                if noting is not None:
+                    noting(rule, top, result)
                 if len(becomes) > MOST_REPLACEMENTS:
                     raise Bug(f"rewrite rules do not come to an end at {top}: {' -> '.join(trail)}")
                 becomes[top] = result
