@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
+from glassgrad.base.settings import settings
 from glassgrad.compiler.pipeline import Pass, watched
 
 if TYPE_CHECKING:
@@ -43,6 +44,13 @@ class Observer:
 
 
 _observers: tuple[Observer, ...] = ()
+_start_recording: Callable[[], None] | None = None
+
+
+def when_viz_is_set(start: Callable[[], None]) -> None:
+    """What to call before a graph is scheduled while VIZ is set; a later stage brings it."""
+    global _start_recording
+    _start_recording = start
 
 
 def observing() -> tuple[Observer, ...]:
@@ -74,20 +82,27 @@ def observed_by(observer: Observer) -> Iterator[None]:
 
 def prepare(normal: NormalizedGraph, make_schedule: Callable[[], Schedule], compile: Callable[[Schedule], Any]) -> Any:
     """Schedule and compile a graph, and tell how long each took."""
+    if settings.VIZ and _start_recording is not None:
+        _start_recording()
     observers = _observers
     if not observers:
         return compile(make_schedule())
 
+    told = 0                                # time that observers took: it is no part of scheduling
+
     def passed(each: Pass, work: Any) -> None:
+        nonlocal told
+        before = perf_counter_ns()
         for observer in observers:
             observer.passed(each, work)
+        told += perf_counter_ns() - before
 
     start = perf_counter_ns()
     with watched(passed):
         planned = make_schedule()
     scheduled = perf_counter_ns()
     ready = compile(planned)
-    times = start, scheduled, perf_counter_ns()
+    times = start + told, scheduled, perf_counter_ns()
     for observer in observers:
         observer.prepared(normal, ready, times)
     return ready

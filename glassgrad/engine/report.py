@@ -1,14 +1,11 @@
-"""What DEBUG, VIZ and CHECK show. In: kernels that ran. Out: lines of text, or a `Bug` that names the kernel."""
+"""What DEBUG and CHECK show. In: kernels that ran. Out: lines of text, or a `Bug` that names the kernel."""
 
 from __future__ import annotations
 
-import atexit
 import struct
-import sys
 from typing import Any
 
 from glassgrad.base.errors import Bug
-from glassgrad.base.settings import settings
 from glassgrad.compiler.check.graph_interpreter import array_type, from_storage, interpret
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import concrete
@@ -16,7 +13,6 @@ from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import Pass, watched
 from glassgrad.compiler.schedule.kernels import Item, describe
-from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.runtime.devices import Device
 
@@ -49,16 +45,6 @@ def show_source(item: Item) -> None:
 def report_run(kernels: int, seconds: float, memory: MemoryUse) -> None:
     """DEBUG=1: how much ran, how long, and in how much memory."""
     print(f"{kernels} kernel{'' if kernels == 1 else 's'}, {seconds * 1000:.1f} ms, {memory}")
-
-
-@atexit.register
-def report_end() -> None:
-    """VIZ=1: what can be looked at, said when the program ends, where a visualizer would have opened."""
-    if settings.VIZ:
-        ran = GlobalCounters.kernel_count
-        print(f"VIZ={settings.VIZ}: there is no browser visualizer yet. {ran} kernel{'' if ran == 1 else 's'} ran: "
-              "DEBUG=2 shows each of them, DEBUG=3 their source, DEBUG=4 every pass; tensor.schedule() lists them with "
-              "reasons.", file=sys.stderr)
 
 
 def check_kernel(item: Item, before: list[bytes], after: list[bytes]) -> None:

@@ -11,8 +11,6 @@ import inspect
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -295,17 +293,13 @@ class RuleSet:
                 for variant in rule.variants if _may_match(variant, form[0], form[1:])]
 
 
-_noting: ContextVar[Callable[[Rule, UOp, UOp], None] | None] = ContextVar("noting", default=None)
+_noting: Callable[[Rule, UOp, UOp], None] | None = None
 
 
-@contextmanager
-def noting_rules(note: Callable[[Rule, UOp, UOp], None]) -> Iterator[None]:
-    """Inside, `note(rule, node, replacement)` is called for each rule that `rewrite` applies."""
-    token = _noting.set(note)
-    try:
-        yield
-    finally:
-        _noting.reset(token)
+def note_rules(note: Callable[[Rule, UOp, UOp], None] | None) -> None:
+    """From now on `note(rule, node, replacement)` is called for each rule that `rewrite` applies: the visualizer's."""
+    global _noting
+    _noting = note
 
 
 def rewrite(roots: Sequence[UOp], rules: RuleSet) -> list[UOp]:
@@ -317,7 +311,7 @@ def rewrite(roots: Sequence[UOp], rules: RuleSet) -> list[UOp]:
     >>> rewrite([(x * 1.0 - 0.0) * (const(2.0) + 3.0)], ALGEBRA)[0] is x * 5.0
     True
     """
-    table, noting = rules.table(), _noting.get()
+    table, noting = rules.table(), _noting
     settled: dict[UOp, UOp] = {}       # node -> what it becomes in the end
     becomes: dict[UOp, UOp] = {}       # node -> what it was replaced by, while that is not settled itself
     trail: deque[str] = deque(maxlen=12)
