@@ -12,7 +12,8 @@ A graph of known structure starts at the last line.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,6 +142,17 @@ class _Known:
 
 
 _known: dict[Any, _Known] = {}
+
+
+@contextmanager
+def forgotten_schedules() -> Iterator[None]:
+    """Inside, graphs are scheduled anew, so that observers see it; compiled kernels are still found again."""
+    global _known
+    before, _known = _known, {}
+    try:
+        yield
+    finally:
+        _known = before
 
 
 def _find(normal: NormalizedGraph, device: str) -> Ready:

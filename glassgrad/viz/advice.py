@@ -44,8 +44,9 @@ def judge(name: str, operations: int, nbytes: int, nanoseconds: float, peak: Pea
         why = f"it does {_count(operations)} operations, at {gflops:.1f} GFLOPS: {share:.0%} of what a matrix product " \
               "reaches here"
         return Verdict(ARITHMETIC, share, why, tuple(_arithmetic(share, contraction, tuned)))
-    why = f"it moves {_bytes(nbytes)} for {_count(operations)} operations, at {gigabytes:.1f} GB/s: {share:.0%} of what " \
-          "memory gives here"
+    moved = f"it moves {_bytes(nbytes)} for {_count(operations)} operations, at {gigabytes:.1f} GB/s: "
+    why = moved + (f"{share:.0%} of what memory gives here" if share <= 1 else
+                   "more than memory gives here, because its data are in the caches")
     return Verdict(MEMORY, share, why, tuple(_memory(share, reasons, tuned)))
 
 

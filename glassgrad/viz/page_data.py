@@ -35,9 +35,9 @@ MOST_PEAK_VALUES = 60
 KINDS = ("schedule", "compile", "run", "kernel")
 
 
-def page_data(recorder: Recorder, measure: bool = True) -> dict[str, Any]:
-    """The page's data; `measure` also measures the machine's peak."""
-    return _Page(recorder, measure).data()
+def page_data(recorder: Recorder, measure: bool = True, texts: bool = True) -> dict[str, Any]:
+    """The page's data; `measure` also measures the machine's peak, `texts` shows kernels pass by pass."""
+    return _Page(recorder, measure).data(texts)
 
 
 class Tables:
@@ -89,7 +89,7 @@ class _Page:
         self._asts: list[Item] = []
         self._peaks: dict[str, Peak] = {}
 
-    def data(self) -> dict[str, Any]:
+    def data(self, texts: bool) -> dict[str, Any]:
         recorder = self.recorder
         graphs = [self._graph(number, graph) for number, graph in enumerate(recorder.graphs)]
         for group in recorder.groups:
@@ -97,7 +97,7 @@ class _Page:
                 self._kernel(item, -1)
         self._times()
         self._judge()
-        programs = self._programs()
+        programs = self._programs() if texts else []
         end = recorder.ended or perf_counter_ns()
         spent = sum(k["ns"] for k in self.kernels)
         return {

@@ -126,6 +126,7 @@ class MemoryNotes:
     samples: list[tuple[int, int]] = field(default_factory=list)
     peak: int = 0
     peak_time: int = 0
+    listed: int = 0                              # the peak at which `values` were listed
     values: list[LiveValue] = field(default_factory=list)
     step: int = 1                                # only every so many samples are kept
 
@@ -239,8 +240,10 @@ class Recorder(Observer):
         self.run_count += 1
         nbytes = GlobalCounters.mem_used + group.between
         self.memory.sample(start, nbytes, self.run_count)
-        if nbytes > self.memory.peak * A_NEW_PEAK:
-            self._note_peak(start, nbytes, group)
+        if nbytes > self.memory.peak:
+            self.memory.peak, self.memory.peak_time = nbytes, start
+            if nbytes > self.memory.listed * A_NEW_PEAK:
+                self._list_values(nbytes, group)
         if group.runs <= DETAILED_RUNS or self.run_count < MOST_SPANS // 4:
             self._details(group, start, end, kernels)
 
@@ -267,9 +270,9 @@ class Recorder(Observer):
         if len(self.spans) < MOST_SPANS:
             self.spans.append(span)
 
-    def _note_peak(self, now: int, nbytes: int, group: RunGroup) -> None:
+    def _list_values(self, nbytes: int, group: RunGroup) -> None:
         memory = self.memory
-        memory.peak, memory.peak_time = nbytes, now
+        memory.listed = nbytes
         memory.values = [LiveValue(b.nbytes, b.shape, b.dtype.name, b.place) for b in live_buffers()]
         graphs = {id(g): g for item in group.items if (g := self._graph_of.get(id(item))) is not None}
         between = max((g.between for g in graphs.values()), key=lambda values: sum(v.nbytes for v in values), default=[])
