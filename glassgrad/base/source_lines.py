@@ -60,7 +60,9 @@ def user_place() -> Place | None:
         if ours is None:
             ours = _ours[file] = file.startswith(PACKAGE) and file not in PROGRAMS
         if not ours:
-            return (code, frame.f_lasti) if _note_calls is None else (code, frame.f_lasti, _note_calls(sys._getframe(1)))
+            if _note_calls is not None:
+                return (code, frame.f_lasti, _note_calls(sys._getframe(1)))
+            return (code, frame.f_lasti)
         frame = frame.f_back  # type: ignore[assignment]
     return None
 

@@ -27,7 +27,7 @@ EXAMPLES = """examples:
 
 Each command explains itself: glassgrad train --help
 """
-OWN_ARGUMENTS = ("demo", "train", "tune", "viz", "explain")            # each is a file here, reads its own, and may load much
+OWN_ARGUMENTS = ("demo", "train", "tune", "viz", "explain")    # each is a file here, reads its own, and may load much
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

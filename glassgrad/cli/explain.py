@@ -11,8 +11,8 @@ from glassgrad.viz.explain import explained
 
 def main(arguments: Sequence[str]) -> int:
     """Run the script as `python script.py` would, and print the explanation after it."""
-    parser = argparse.ArgumentParser(prog="glassgrad explain", description="Run a script, then list its kernels by cost: "
-                                     "the line each came from, what bounds it, why, and what to try.")
+    parser = argparse.ArgumentParser(prog="glassgrad explain", description="Run a script, then list its kernels by "
+                                     "cost: the line each came from, what bounds it, why, and what to try.")
     parser.add_argument("script", help="the script to run")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
     options = parser.parse_args(arguments)

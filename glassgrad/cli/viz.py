@@ -14,9 +14,9 @@ from glassgrad.viz.session import begin
 
 def main(arguments: Sequence[str]) -> int:
     """Run the script as `python script.py` would; the page comes when it ends."""
-    parser = argparse.ArgumentParser(prog="glassgrad viz", description="Run a script, and show its graphs, kernels, time "
-                                     "and memory in a browser when it ends; as VIZ=1 python script.py does.")
-    parser.add_argument("--out", metavar="FILE.html", help="write the page to a file, instead of serving it on 127.0.0.1")
+    parser = argparse.ArgumentParser(prog="glassgrad viz", description="Run a script, and show its graphs, kernels, "
+                                     "time and memory in a browser when it ends; as VIZ=1 python script.py does.")
+    parser.add_argument("--out", metavar="FILE.html", help="write the page to a file, and serve nothing")
     parser.add_argument("script", help="the script to run")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
     options = parser.parse_args(arguments)
@@ -28,7 +28,8 @@ def main(arguments: Sequence[str]) -> int:
 def run(script: str, arguments: Sequence[str]) -> int:
     """A script, run in this process; its exit status."""
     if not os.path.isfile(script):
-        raise InputError("there is no such script", given=script, expected="the path of a Python file", fix="check the path")
+        raise InputError("there is no such script", given=script, expected="the path of a Python file",
+                         fix="check the path")
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     try:

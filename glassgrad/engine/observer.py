@@ -6,7 +6,7 @@ Does not know what observers do with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Launches(Protocol):
     """What runs: a compiled schedule (`Ready`), or a jitted call (`Replay`)."""
     items: list[Item]
-    programs: Sequence[Any]
+    programs: list[Any]
 
     def stopwatches(self) -> list[Stopwatch]:
         """A stopwatch for each of its plans, in order."""

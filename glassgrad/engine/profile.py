@@ -1,4 +1,4 @@
-"""Where the time of a block of code went. In: the block. Out: `Profile`: Python, scheduling, compiling, launches, kernels.
+"""Where the time of a block of code went. In: the block. Out: `Profile`: Python, scheduling, compiling, kernels.
 
     with profile() as ran:
         step()

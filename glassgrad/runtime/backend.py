@@ -138,8 +138,18 @@ class Stopwatch:
 
     def __init__(self, plan: DevicePlan):
         self.plan, self.runs, self.timed_runs = plan, 0, 0
-        self.latest: list[int] = []                      # nanoseconds of each program in the latest timed run
-        self.totals = [0] * len(plan.programs)           # and in all timed runs
+        self._latest: list[int] = []
+        self._totals = [0] * len(plan.programs)
+
+    @property
+    def latest(self) -> list[int]:
+        """Nanoseconds of each program in the latest timed run."""
+        return self._latest
+
+    @property
+    def totals(self) -> list[int]:
+        """Nanoseconds of each program in all timed runs."""
+        return self._totals
 
     def run(self, every: bool = True) -> Any:
         """Run every program; without `every` only some runs are timed: the first few, then ever fewer."""
@@ -147,8 +157,8 @@ class Stopwatch:
         if not every and self.runs > 4 and self.runs & (self.runs - 1):
             return self.plan.runner()()
         self.timed_runs += 1
-        self.latest = [self.plan.run_one(number) for number in range(len(self.plan.programs))]
-        self.totals = [total + one for total, one in zip(self.totals, self.latest)]
+        self._latest = [self.plan.run_one(number) for number in range(len(self.plan.programs))]
+        self._totals = [total + one for total, one in zip(self._totals, self._latest)]
         return 0
 
 

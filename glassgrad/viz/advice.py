@@ -1,4 +1,4 @@
-"""Why a kernel takes as long as it does, and what to try. In: its cost, its time, the machine's peak. Out: `Verdict`."""
+"""Why a kernel takes as long as it does, and what to try. In: cost, time, the machine's peak. Out: `Verdict`."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ def judge(name: str, operations: int, nbytes: int, nanoseconds: float, peak: Pea
         return Verdict(COPY, 0.0, f"it moves {_bytes(nbytes)} between two devices, at {gigabytes:.1f} GB/s",
                        ("keep the tensors that meet on one device",))
     if nanoseconds < SMALL_NANOSECONDS and share < GOOD:
-        return Verdict(LAUNCH, share, f"it has so little to do ({_count(operations)} operations) that starting it takes longer",
+        return Verdict(LAUNCH, share,
+                       f"it has so little to do ({_count(operations)} operations) that starting it takes longer",
                        ("larger batches, or fewer and larger tensors, so that a kernel has more to do",))
     if arithmetic_time >= memory_time:
-        why = f"it does {_count(operations)} operations, at {gflops:.1f} GFLOPS: {share:.0%} of what a matrix product " \
-              "reaches here"
+        why = f"it does {_count(operations)} operations, at {gflops:.1f} GFLOPS: {share:.0%} of what a matrix " \
+              "product reaches here"
         return Verdict(ARITHMETIC, share, why, tuple(_arithmetic(share, contraction, tuned)))
     moved = f"it moves {_bytes(nbytes)} for {_count(operations)} operations, at {gigabytes:.1f} GB/s: "
     why = moved + (f"{share:.0%} of what memory gives here" if share <= 1 else

@@ -43,12 +43,13 @@ def explain(what: Tensor | Callable[..., Any], *args: Any, **kwargs: Any) -> Exp
     """
     if isinstance(what, Tensor):
         if args or kwargs:
-            raise InputError("a tensor is explained without arguments", given=f"explain(tensor, ...) with {len(args)} more",
+            raise InputError("a tensor is explained without arguments",
+                             given=f"explain(tensor, ...) with {len(args) + len(kwargs)} more",
                              expected="explain(tensor), or explain(function, *arguments)", fix="leave the others away")
         if what.uop.base.op.name == "BUFFER":
             raise InputError("the tensor is in memory already: nothing is left to run", given=f"{what!r}",
                              expected="a tensor that is not realized yet, or a function",
-                             fix="explain it before .realize(), .numpy() or .item(); or explain the function that makes it")
+                             fix="explain it before .realize(), .numpy() or .item(), or the function that makes it")
         node = what.uop
         with explained() as found, forgotten_schedules():
             for _ in range(MEASURED_CALLS):
@@ -56,7 +57,8 @@ def explain(what: Tensor | Callable[..., Any], *args: Any, **kwargs: Any) -> Exp
         return found
     if not callable(what):
         raise InputError("explain takes a tensor or a function", given=type(what).__name__,
-                         expected="a Tensor that is not realized, or a callable", fix="pass the function, not its result")
+                         expected="a Tensor that is not realized, or a callable",
+                         fix="pass the function, not its result")
     with explained() as found, forgotten_schedules():
         for _ in range(WARM_CALLS + MEASURED_CALLS):
             _finish(what(*args, **kwargs))
@@ -148,7 +150,8 @@ class Explanation:
             for name, d in self.data["devices"].items()]]
         for number, k in enumerate(kernels[:MOST_ROWS], 1):
             line, text = self.line(k["line"])
-            rows += ["", f"{number:2d}. {k['ns'] / total:4.0%}  {k['name']}  {k['runs']} x {_time(k['ns'] / k['runs'])}",
+            each = _time(k["ns"] / k["runs"])
+            rows += ["", f"{number:2d}. {k['ns'] / total:4.0%}  {k['name']}  {k['runs']} x {each}",
                      f"    line    {line}  {text}" if line else "    line    none of yours"]
             where = self.call(k["call"])
             if where:
@@ -175,8 +178,9 @@ class Explanation:
 
     def _html_row(self, k: dict[str, Any], total: int) -> str:
         line, text = self.line(k["line"])
-        bar = lambda part, color: (f'<div style="width:70px;background:#8883;border-radius:3px"><div style="width:'
-                                   f'{min(100, 100 * part):.0f}%;height:7px;border-radius:3px;background:{color}"></div></div>')
+        bar = lambda part, color: (
+            f'<div style="width:70px;background:#8883;border-radius:3px"><div style="width:{min(100, 100 * part):.0f}%;'
+            f'height:7px;border-radius:3px;background:{color}"></div></div>')
         color = {"memory": "#1f7a8c", "arithmetic": "#7a4fd0"}.get(k["bound"], "#b0661a")
         cells = [bar(k["ns"] / total, "#2460d8") + f"{k['ns'] / total:.0%}", f"<code>{escape(k['name'])}</code>",
                  f"{k['runs']} &times; {_time(k['ns'] / k['runs'])}",

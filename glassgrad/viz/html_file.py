@@ -1,6 +1,6 @@
 """The page as one file. In: the page's data. Out: HTML that loads nothing and needs no server.
 
-The page's program and style are built from ui/src by `npm run build` in ui/, into assets/, which is part of the package.
+The page's program and style are built by `npm run build` in viz-ui/, into assets/, which is part of the package.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ def link_source(source: str, loops: str) -> list[list[int]]:
     """For each line of source, the lines of the loop tree that it does: the loop of that name, or the statements that
     write the same register or memory, or else that read it.
 
-    >>> link_source("for (i64 k = 0; k < 4; k++) {\\n  acc1_0 += data1[k];", "f(a0, a1)\\n  loop k in 4\\n    acc1 += a1[k]")
+    >>> source = "for (i64 k = 0; k < 4; k++) {" + chr(10) + "  acc1_0 += data1[k];"
+    >>> link_source(source, "f(a0, a1)" + chr(10) + "  loop k in 4" + chr(10) + "    acc1 += a1[k]")
     [[1], [2]]
     """
     heads = {m[1]: i for i, row in enumerate(loops.split("\n")) if (m := _LOOP.match(row))}

@@ -54,7 +54,7 @@ class Tables:
             return -1
         known = self._places.get(id(place))
         if known is None:
-            known = self._places[id(place)] = (place, self.number(line_of(place)))      # kept, so that its id is its own
+            known = self._places[id(place)] = (place, self.number(line_of(place)))    # kept, so that its id is its own
         return known[1]
 
     def number(self, line: Line | None) -> int:
@@ -68,7 +68,8 @@ class Tables:
         return [[self.files[line.file], line.number] for line in self.lines]
 
     def file_rows(self) -> list[dict[str, Any]]:
-        return [{"path": path, "name": os.path.basename(path), "text": source_text(path)} for path in self.files]
+        return [{"path": os.path.join(*path.replace(os.sep, "/").split("/")[-2:]), "name": os.path.basename(path),
+                 "text": source_text(path)} for path in self.files]       # a page is sent to others: no whole paths
 
 
 def source_text(path: str) -> str | None:
@@ -108,7 +109,7 @@ class _Page:
             "programs": programs, "groups": self._groups(),
             "calls": [list(call) for call in recorder.calls.calls],
             "timeline": [[KINDS.index(s.kind), (s.start - recorder.started) / 1e3, s.duration / 1e3,
-                          -1 if s.item is None else self.items.get(id(s.item), -1), s.count] for s in recorder.spans],
+                          -1 if s.item is None else self.items.get(id(s.item), -1), s.kernels] for s in recorder.spans],
             "memory": self._memory(),
             "totals": {"wall": end - recorder.started, "schedule": recorder.scheduling, "compile": recorder.compiling,
                        "run": recorder.running, "kernels": spent, "runs": recorder.run_count},
@@ -170,9 +171,9 @@ class _Page:
 
     def _judge(self) -> None:
         for kernel in self.kernels:
-            verdict = judge(kernel["name"], kernel["operations"], kernel["bytes"], kernel["ns"] / max(1, kernel["runs"]),
-                            self._peak(kernel["device"]), kernel["reasons"], kernel["contraction"],
-                            bool(kernel.get("tuned")))
+            each = kernel["ns"] / max(1, kernel["runs"])
+            verdict = judge(kernel["name"], kernel["operations"], kernel["bytes"], each, self._peak(kernel["device"]),
+                            kernel["reasons"], kernel["contraction"], bool(kernel.get("tuned")))
             kernel.update(bound=verdict.bound, share=round(verdict.share, 4), why=verdict.why, tries=verdict.tries)
 
     def _programs(self) -> list[dict[str, Any]]:
@@ -205,7 +206,8 @@ class _Page:
         values = sorted(memory.values, key=lambda v: -v.nbytes)
         rest = values[MOST_PEAK_VALUES:]
         return {"samples": [[(time - start) / 1e3, nbytes] for time, nbytes in memory.samples], "peak": memory.peak,
-                "peak_time": (memory.peak_time - start) / 1e3, "values": [self._value(v) for v in values[:MOST_PEAK_VALUES]],
+                "peak_time": (memory.peak_time - start) / 1e3,
+                "values": [self._value(v) for v in values[:MOST_PEAK_VALUES]],
                 "others": len(rest), "other_bytes": sum(v.nbytes for v in rest)}
 
     def _value(self, value: LiveValue) -> list[Any]:

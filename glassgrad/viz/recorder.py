@@ -108,7 +108,7 @@ class TimeSpan(NamedTuple):
     start: int
     duration: int
     item: Item | None
-    count: int = 1
+    kernels: int = 1
 
 
 class LiveValue(NamedTuple):
@@ -275,7 +275,7 @@ class Recorder(Observer):
         memory.listed = nbytes
         memory.values = [LiveValue(b.nbytes, b.shape, b.dtype.name, b.place) for b in live_buffers()]
         graphs = {id(g): g for item in group.items if (g := self._graph_of.get(id(item))) is not None}
-        between = max((g.between for g in graphs.values()), key=lambda values: sum(v.nbytes for v in values), default=[])
+        between = max((g.between for g in graphs.values()), key=lambda found: sum(v.nbytes for v in found), default=[])
         memory.values += between
         rest = group.between - sum(v.nbytes for v in between)
         if rest > 0:

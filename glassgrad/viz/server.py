@@ -75,7 +75,8 @@ class _Handler(BaseHTTPRequestHandler):
 def serve(data: dict[str, Any]) -> None:
     """Serve the page until Ctrl-C; open a browser where there is one."""
     with PageServer(data) as server:
-        print(f"VIZ: {server.address}\nVIZ: this machine alone can open it; Ctrl-C ends it", file=sys.stderr, flush=True)
+        print(f"VIZ: {server.address}\nVIZ: this machine alone can open it; Ctrl-C ends it", file=sys.stderr,
+              flush=True)
         if _has_browser():
             webbrowser.open(server.address)
         try:

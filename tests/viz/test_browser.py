@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,8 @@ def go(page: Any, view: str) -> None:
 def test_every_view_shows_something(look: Look, training_page: Path, picture: Callable[[Any, str], None]) -> None:
     page = look(training_page)
     wanted = {"Overview": ".kernels tbody tr", "Graph": "svg.graph .box", "Schedule": ".kernel-list li",
-              "Kernel": ".listing .row", "Timeline": "canvas", "Memory": ".plot .area", "Gradient": ".gradient tbody tr"}
+              "Kernel": ".listing .row", "Timeline": "canvas", "Memory": ".plot .area",
+              "Gradient": ".gradient tbody tr"}
     for theme in ("light", "dark"):
         while page.evaluate("document.documentElement.dataset.theme") != theme:
             page.keyboard.press("t")
@@ -125,10 +125,10 @@ def test_loop_tree_and_source_light_each_other(look: Look, training_page: Path) 
     page = look(training_page)
     go(page, "Kernel")
     page.click("button:has-text('Loop tree and source')")
-    rows = page.locator(".linked section:nth-child(2) .listing .row")
+    rows = page.locator(".side-by-side section:nth-child(2) .listing .row")
     for number in range(rows.count()):
         rows.nth(number).hover()
-        if page.locator(".linked section:nth-child(1) .row.pair").count():
+        if page.locator(".side-by-side section:nth-child(1) .row.pair").count():
             break
     else:
         pytest.fail("no line of source leads to the loop tree")
@@ -238,12 +238,12 @@ def large(nodes: int, tmp_path: Path) -> Path:
 
 def test_ten_thousand_nodes_in_two_seconds(look: Look, tmp_path: Path) -> None:
     path = large(10_000, tmp_path)
-    start = time.perf_counter()
     page = look(str(path.as_uri()))
     go(page, "Graph")
     page.wait_for_selector("svg.graph .box")
-    busy = page.evaluate("performance.now()")
-    assert busy < 2_000 * float(os.environ.get("SLOW_MACHINE", "1")), f"{busy:.0f} ms, {time.perf_counter() - start:.1f} s with the start"
+    took = page.evaluate("performance.now()")
+    crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)) if hasattr(os, "getloadavg") else 1.0
+    assert took < 2_000 * crowd, f"{took:.0f} ms from opening the page to its graph"
     page.locator("svg.graph .box.group").first.dispatch_event("click")
     page.wait_for_selector("svg.graph .cluster")
 
@@ -251,11 +251,12 @@ def test_ten_thousand_nodes_in_two_seconds(look: Look, tmp_path: Path) -> None:
 # -- the way that matters ------------------------------------------------------------------------------------
 def test_the_slowest_kernel_its_line_and_why(look: Look, mnist_folder: Path, tmp_path: Path,
                                              picture: Callable[[Any, str], None]) -> None:
-    """Somebody who has never seen the project opens the page of the example: the first thing on it is the answer."""
+    """For a reader who opens the page of the example for the first time, the first thing on it is the answer."""
     out = tmp_path / "mnist.html"
-    subprocess.run([sys.executable, str(ROOT / "examples" / "beautiful_mnist.py"), "--steps", "3", "--test-images", "500"],
-                   check=True, capture_output=True, env={**os.environ, "VIZ": str(out), "PYTHONPATH": str(ROOT),
-                                                         "GLASSGRAD_DATA": str(mnist_folder.parent)})
+    example = str(ROOT / "examples" / "beautiful_mnist.py")
+    subprocess.run([sys.executable, example, "--steps", "3", "--test-images", "500"], check=True, capture_output=True,
+                   env={**os.environ, "VIZ": str(out), "PYTHONPATH": str(ROOT),
+                        "GLASSGRAD_DATA": str(mnist_folder.parent)})
     page = look(out)
     card = page.locator(".headline .kernel-card")
     text = card.text_content()

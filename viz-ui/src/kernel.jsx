@@ -172,7 +172,7 @@ function Linked({ program }) {
   const [side, row] = at;
   const litLoops = new Set(side === "source" ? links[row] || [] : side === "loops" ? [row] : []);
   const litSource = new Set(side === "source" ? [row] : links.map((l, i) => l.includes(row) && side === "loops" ? i : -1).filter((i) => i >= 0));
-  return <div class="linked">
+  return <div class="side-by-side">
     <section><h3>Loop tree <span class="dim">{program.moves.length ? program.moves.join(", ") : "as lowered"}</span></h3>
       <Listing rows={text(loops)} links={loops.links} line={line} lit={litLoops} onRow={(r) => setAt(["loops", r])} /></section>
     <section><h3>Generated source <span class="dim">hover a line: what it came from lights up</span></h3>

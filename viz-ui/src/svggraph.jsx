@@ -6,7 +6,7 @@ import { Graph, layout } from "@dagrejs/dagre";
 const LEAST_SCALE = 0.66;         // smaller text cannot be read: a part is shown instead
 const LETTER = 6.6, ROW = 15;
 export const boxSize = (lines) =>
-  ({ width: Math.max(...lines.map((l) => l.length)) * LETTER + 22, height: lines.length * ROW + 12 });
+  ({ width: Math.max(...lines.map((l, i) => l.length * (i ? LETTER - 0.6 : LETTER + 0.3))) + 24, height: lines.length * ROW + 12 });
 
 export function place(boxes, clusters, edges) {
   const g = new Graph({ compound: clusters.length > 0, multigraph: false });

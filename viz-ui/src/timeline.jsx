@@ -50,7 +50,7 @@ export function Timeline({ theme }) {
       if (id === kernel && kind === 3) { c.strokeStyle = color("--ink"); c.lineWidth = 1.5; c.strokeRect(left, top, w, ROW - 10); c.lineWidth = 1; }
       if (w > 46) {
         c.fillStyle = "#fff"; c.save(); c.beginPath(); c.rect(left + 3, top, w - 6, ROW); c.clip();
-        c.fillText(kind === 3 ? k?.name || "" : kind === 2 ? `${spans.length ? "" : ""}run` : data.kinds[kind], left + 5, top + 16); c.restore();
+        c.fillText(kind === 3 ? k?.name || "" : data.kinds[kind], left + 5, top + 16); c.restore();
       }
       c.globalAlpha = 1;
     }
@@ -99,7 +99,8 @@ export function Timeline({ theme }) {
     draw();
   };
   const step = data.groups.filter((g) => g.replay).sort((p, q) => q.ns - p.ns)[0];
-  const last = step && [...spans].reverse().find((s) => s[0] === 2 && s[3] === step.kernels[0]);
+  const detailed = new Set(spans.filter((s) => s[0] === 3).map((s) => s[1]));       // runs that are kept kernel by kernel
+  const last = step && [...spans].reverse().find((s) => s[0] === 2 && s[3] === step.kernels[0] && detailed.has(s[1]));
   return <div class="view timeline-view">
     <div class="toolbar">
       <button onClick={() => zoomTo(0, end)}>all (f)</button>

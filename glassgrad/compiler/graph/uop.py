@@ -160,6 +160,11 @@ class UOp(Node):
         from glassgrad.compiler.graph.view import ShapeTracker
         return ShapeTracker.of(self)
 
+    def _repr_svg_(self) -> str:
+        """For notebooks: the graph under this node."""
+        from glassgrad.compiler.graph.picture import graph_svg
+        return graph_svg([self])
+
     @property
     def srcs(self) -> tuple[UOp, ...]:
         """The sources, by their older name."""

@@ -182,7 +182,7 @@ def glassgrad_stop(pool):                  # end every worker; the caller then j
     wake(pool, 1 << 30)
     return 0
 
-def glassgrad_stamp(stamp, task, scratch): # a kernel that reads the clock: how long the commands since the last one took
+def glassgrad_stamp(stamp, task, scratch): # a kernel that reads the clock: how long was it since the last one
     system(load(stamp), load(stamp + 8), load(stamp + 16), 0)
     now = load(stamp + 24) * load(stamp + 40) + load(stamp + 32)
     last = load(stamp + 48)

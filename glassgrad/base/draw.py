@@ -60,7 +60,8 @@ def graph(boxes: Mapping[Hashable, Box], sources: Mapping[Hashable, Sequence[Has
     _order(rows, pieces)
     width = {n: boxes[n].width if n in boxes else 6.0 for row in rows for n in row}
     across = _places(rows, pieces, width)
-    top, down = GAP_Y + LINE, {}
+    top: float = GAP_Y + LINE
+    down = {}
     for row in rows:
         height = max((boxes[n].height for n in row if n in boxes), default=LINE)
         down.update({n: (top, top + height) for n in row})
