@@ -20,6 +20,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from glassgrad.base.draw import bars
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.observer import Launches, Observer, observed_by
 
@@ -157,6 +158,13 @@ class Profile(Observer):
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write a trace that https://ui.perfetto.dev and chrome://tracing show."""
         Path(path).write_text(json.dumps(self.chrome_trace()), encoding="utf-8")
+
+    def _repr_svg_(self) -> str:
+        """For notebooks: where the time went, and the slowest kernels, as bars."""
+        parts = self.parts()
+        named = [(name, seconds, "#2460d8" if name == "kernels" else "#8794a6") for name, seconds in parts.items()]
+        named += [(f"{row.name}  {row.line}", row.nanoseconds / 1e9, "#e4572e") for row in self.rows[:10]]
+        return bars(named, lambda seconds: f"{seconds * 1e3:,.1f} ms")
 
     def table(self, most: int = 20) -> str:
         """The slowest kernels as text.

@@ -14,6 +14,7 @@ from glassgrad.base.settings import Context
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.optimize.decisions import Refused, read
 from glassgrad.compiler.pipeline import KernelWork, Pass, watched
 from glassgrad.runtime.devices import Device
 from glassgrad.viz.pass_text import OURS, Links, PassText, kernel_text, nodes_text
@@ -26,7 +27,7 @@ INITIAL = "the kernel's graph"
 class KernelTexts:
     """What is shown of a distinct kernel."""
     passes: list[PassText] = field(default_factory=list)
-    moves: list[str] = field(default_factory=list)
+    moves: list[tuple[str, str]] = field(default_factory=list)       # each with what its kind of move does
     assembly: str = ""
     source_links: list[list[int]] = field(default_factory=list)      # for each line of source, lines of the loop tree
 
@@ -48,7 +49,7 @@ def kernel_texts(ast: UOp, device: str, assembly: bool) -> KernelTexts:
                                      links))
         last[0] = text
         if work.loops is not None:
-            found.moves = list(work.loops.moves)
+            found.moves = [(move, what_it_does(move)) for move in work.loops.moves]
 
     try:
         with Context(DEBUG=0), one_place(OURS), watched(passed):
@@ -64,6 +65,19 @@ def kernel_texts(ast: UOp, device: str, assembly: bool) -> KernelTexts:
         sources[-1].links = [[place for row in rows for place in _at(loops[-1].links, row)]
                              for rows in found.source_links]
     return found
+
+
+def what_it_does(move: str) -> str:
+    """What a kind of move does: the first sentence of its class.
+
+    >>> what_it_does("lanes(loop=i1, tile=4, lanes=16)") != ""
+    True
+    """
+    try:
+        words = " ".join((type(read(move)).__doc__ or "").split())
+    except Refused:                          # a device may have moves of its own
+        return ""
+    return words.split(". ")[0].rstrip(".")
 
 
 def _at(links: Links, row: int) -> list[Any]:

@@ -32,6 +32,7 @@ MOST_SECONDS = 10.0             # of the processor's time that is spent on them
 MOST_ASSEMBLIES = 8
 MOST_SOURCE = 400_000           # characters of a source file that are shown
 MOST_PEAK_VALUES = 60
+BEYOND_CACHES = 64 << 20        # bytes of a kernel that no cache holds
 KINDS = ("schedule", "compile", "run", "kernel")
 
 
@@ -219,9 +220,12 @@ class _Page:
         if not self.measure or not device:
             return Peak(0.0, 0.0)
         if device not in self._peaks:
-            seen = [k["operations"] * k["runs"] / k["ns"] for k in self.kernels if k["device"] == device and k["ns"]]
+            mine = [k for k in self.kernels if k["device"] == device and k["ns"]]
             peak = measured_peak(device)
-            self._peaks[device] = peak._replace(gflops=max([peak.gflops, *seen]))
+            self._peaks[device] = Peak(
+                max([peak.gflops, *[k["operations"] * k["runs"] / k["ns"] for k in mine]]),
+                max([peak.gigabytes_per_second, *[k["bytes"] * k["runs"] / k["ns"] for k in mine
+                                                  if k["bytes"] > BEYOND_CACHES]]))
         return self._peaks[device]
 
     def _device(self, name: str) -> dict[str, Any]:

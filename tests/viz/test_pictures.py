@@ -121,6 +121,7 @@ def test_a_profile_has_all_kinds_of_time_and_exports_a_trace(tmp_path: Path) -> 
     parts = ran.parts()
     assert list(parts) == ["Python", "scheduling", "compiling", "launches", "kernels"]
     assert all(seconds >= 0 for seconds in parts.values()) and ran.kernels == 3
+    assert {"Python", "scheduling", "compiling", "launches", "kernels"} <= set(texts(ran._repr_svg_()))
     ran.export(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {e["cat"] for e in events if e["ph"] == "X"} == {"schedule", "compile", "launch", "kernel"}

@@ -17,6 +17,7 @@ export function GraphPicker({ graph }) {
 export function GraphView({ query }) {
   const { graph, line, node, kernel } = useSelected();
   const [written, setWritten] = useState(false);
+  const [byKernel, setByKernel] = useState(false);
   if (graph < 0) return <Empty>No graph was scheduled while this was recorded.</Empty>;
   const rows = written ? data.graphs[graph].written : data.graphs[graph].nodes;
   return <div class="view graph-view">
@@ -26,10 +27,14 @@ export function GraphView({ query }) {
         <button class={written ? "" : "on"} onClick={() => { setWritten(false); select({ node: -1 }); }}>as compiled</button>
         <button class={written ? "on" : ""} onClick={() => { setWritten(true); select({ node: -1 }); }}>as written</button>
       </span>
-      <Legend />
+      <span class="switch" role="group" aria-label="colours">
+        <button class={byKernel ? "" : "on"} onClick={() => setByKernel(false)}>by kind</button>
+        <button class={byKernel ? "on" : ""} disabled={written} title="nodes of one kernel have one colour" onClick={() => setByKernel(true)}>by kernel</button>
+      </span>
+      {byKernel && !written ? <span class="dim">one colour per kernel; what several compute has none</span> : <Legend />}
     </div>
     <Drawing key={`${graph}${written}`} graph={graph} rows={rows} written={written} line={line} node={node} kernel={kernel}
-      query={query} />
+      query={query} byKernel={byKernel && !written} />
   </div>;
 }
 
@@ -45,7 +50,7 @@ export function nodeLines(rows, i) {
   return [row[OP] + (constants.length ? " " + constants.join(", ") : ""), shapeText(row[SHAPE])];
 }
 
-function Drawing({ graph, rows, written, line, node, kernel, query }) {
+function Drawing({ graph, rows, written, line, node, kernel, query, byKernel }) {
   const tree = useMemo(() => groupTree(rows), [rows]);
   const [open, setOpen] = useState(() => openAtFirst(tree));
   const shown = useMemo(() => visible(tree, rows, open), [tree, open]);
@@ -71,6 +76,16 @@ function Drawing({ graph, rows, written, line, node, kernel, query }) {
   }, [rows, shown, line, query]);
   const inKernel = useMemo(() => new Set(!written && kernel >= 0 && kernels[kernel].graph === graph
     ? kernels[kernel].nodes.map((n) => shown.stands[n]) : []), [shown, kernel, graph]);
+  const ofKernel = useMemo(() => {          // the only kernel of each box; -1 where there are several
+    const found = new Map();
+    if (!written)
+      for (const k of data.graphs[graph].kernels)
+        for (const n of kernels[k].nodes) {
+          const box = shown.stands[n];
+          found.set(box, found.has(box) && found.get(box) !== k ? -1 : k);
+        }
+    return found;
+  }, [shown, graph, written]);
   const [boxes, clusters] = useMemo(() => {
     const boxes = [], clusters = [];
     const visit = (group, parent) => {
@@ -93,7 +108,8 @@ function Drawing({ graph, rows, written, line, node, kernel, query }) {
   }, [tree, open]);
   const marked = boxes.map((b) => {
     const ns = heat.get(b.id) || 0;
-    return { ...b, heat: ns / kernelTime, class: `k-${b.kind}` + (b.group ? " group" : "") + (lit.has(b.id) ? " lit" : "")
+    const own = ofKernel.get(b.id);
+    return { ...b, heat: ns / kernelTime, hue: byKernel && own !== undefined && own >= 0 ? data.graphs[graph].kernels.indexOf(own) * 137.5 % 360 : undefined, class: `k-${b.kind}` + (b.group ? " group" : "") + (lit.has(b.id) ? " lit" : "")
       + (inKernel.has(b.id) ? " in-kernel" : "") + (b.node === node && node >= 0 ? " selected" : "")
       + (line >= 0 || query ? (lit.has(b.id) ? "" : " faded") : ""),
       title: b.group ? `${b.group.name}: click to open${ns ? `\n${time(ns)}` : ""}` : "" };

@@ -96,7 +96,7 @@ function PassText({ pass, line, words, moves }) {
     <header>
       <h3>{pass.name} <span class="dim mono">{pass.file}</span></h3>
       <p>{pass.does}</p>
-      {moves.length ? <p class="moves"><span class="label">moves</span> {moves.map((m) => <code>{m}</code>)}</p> : null}
+      {moves.length ? <p class="moves"><span class="label">moves</span> {moves.map(([move, does]) => <span class="move"><code>{move}</code> {does}</span>)}</p> : null}
       {pass.rules.length ? <table class="rules"><thead><tr><th>rule</th><th class="n">times</th><th>why</th><th>first</th></tr></thead>
         <tbody>{pass.rules.map(([name, times, why, a, b]) => <tr><td class="mono">{name}</td><td class="n">{times}</td><td>{why}</td>
           <td class="mono small">{a} <b>→</b> {b}</td></tr>)}</tbody></table> : null}
@@ -173,7 +173,7 @@ function Linked({ program }) {
   const litLoops = new Set(side === "source" ? links[row] || [] : side === "loops" ? [row] : []);
   const litSource = new Set(side === "source" ? [row] : links.map((l, i) => l.includes(row) && side === "loops" ? i : -1).filter((i) => i >= 0));
   return <div class="side-by-side">
-    <section><h3>Loop tree <span class="dim">{program.moves.length ? program.moves.join(", ") : "as lowered"}</span></h3>
+    <section><h3>Loop tree <span class="dim">{program.moves.length ? program.moves.map(([move]) => move).join(", ") : "as lowered"}</span></h3>
       <Listing rows={text(loops)} links={loops.links} line={line} lit={litLoops} onRow={(r) => setAt(["loops", r])} /></section>
     <section><h3>Generated source <span class="dim">hover a line: what it came from lights up</span></h3>
       <button class="link" onClick={() => setHelpers(!helpers)}>{helpers ? "hide" : "show"} definitions</button>

@@ -117,7 +117,8 @@ export function SvgGraph({ boxes, structure = boxes, clusters = NONE, edges, onB
           const n = drawn.node(b.id);
           return <g class={"box " + b.class} transform={`translate(${n.x - n.width / 2} ${n.y - n.height / 2})`}
             data-id={b.id} onClick={still((e) => onBox?.(b, e))}>
-            <rect width={n.width} height={n.height} rx={b.group ? 8 : 5} />
+            <rect width={n.width} height={n.height} rx={b.group ? 8 : 5}
+              style={b.hue === undefined ? undefined : { fill: `hsl(${b.hue} 60% 60% / 38%)`, stroke: `hsl(${b.hue} 55% 50%)` }} />
             {b.heat ? <rect class="heatbar" x="1" y={n.height - 4} width={Math.max(2, (n.width - 2) * b.heat)} height="3" rx="1.5" /> : null}
             {b.lines.map((text, i) => <text class={i ? "second" : "first"} x={n.width / 2} y={ROW * i + 17} text-anchor="middle">{text}</text>)}
             {b.title ? <title>{b.title}</title> : null}
