@@ -12,10 +12,11 @@ from typing import Any
 from glassgrad.base.errors import (AxisError, Bug, DeviceError, DivisionError, DTypeError, DTypeNameError, FormatError,
                                    GlassgradError, GradientError, IndexKindError, IndexRangeError, IndexShapeError,
                                    InputError, JitError, MemoryLimitError, ModeError, NoAxesError, ShapeError)
-from glassgrad.base.settings import Context
+from glassgrad.base.settings import Context, settings
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.symbolic import Variable
 from glassgrad.engine.counters import GlobalCounters
+from glassgrad.engine.observer import when_viz_is_set
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.no_grad import no_grad
 from glassgrad.tensor.tensor import Tensor
@@ -23,9 +24,9 @@ from glassgrad.tensor.tensor import Tensor
 __version__ = "0.1.0"
 
 __all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "Variable", "TinyJit", "jit", "nn",
-           "optim", "Function", "custom_gradient", "c_kernel", "checkpoint", "grad", "no_grad", "value_and_grad",
-           "jvp", "vmap", "GlassgradError", "ShapeError", "NoAxesError", "DTypeError", "AxisError", "DeviceError",
-           "GradientError", "InputError", "ModeError", "DivisionError", "IndexKindError", "IndexShapeError",
+           "optim", "profile", "explain", "Function", "custom_gradient", "c_kernel", "checkpoint", "grad",
+           "no_grad", "value_and_grad", "jvp", "vmap", "GlassgradError", "ShapeError", "NoAxesError", "DTypeError",
+           "AxisError", "DeviceError", "GradientError", "InputError", "ModeError", "DivisionError", "IndexKindError", "IndexShapeError",
            "IndexRangeError", "DTypeNameError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
 
 # Loaded when they are first asked for, so that `import glassgrad` stays quick.
@@ -33,6 +34,7 @@ _TRANSFORMS = ("checkpoint", "grad", "jvp", "value_and_grad", "vmap")
 _LATER = {"nn": ("glassgrad.nn", None), "optim": ("glassgrad.nn.optim", None),
           "jit": ("glassgrad.jit", None), "TinyJit": ("glassgrad.jit", "TinyJit"),
           **{name: ("glassgrad.tensor.autograd.function", name) for name in ("Function", "custom_gradient")},
+          "profile": ("glassgrad.engine.profile", "profile"), "explain": ("glassgrad.viz.explain", "explain"),
           "c_kernel": ("glassgrad.tensor.kernels.c_kernel", "c_kernel"),
           **{name: ("glassgrad.tensor.autograd.transforms", name) for name in _TRANSFORMS}}
 
@@ -43,3 +45,13 @@ def __getattr__(name: str) -> Any:
     module, attribute = _LATER[name]
     found = import_module(module)
     return found if attribute is None else getattr(found, attribute)
+
+
+def _record() -> None:
+    """Record for the visualizer, if VIZ says so: from the import on, or from when the program sets it."""
+    if settings.VIZ:
+        import_module("glassgrad.viz.session").begin(settings.VIZ)
+
+
+when_viz_is_set(_record)
+_record()

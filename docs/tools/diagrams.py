@@ -5,51 +5,37 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
-from draw import Box, Nest, Rung, graph, grids, ladder, nests  # noqa: E402 - runs as a script, from any folder
-
-from benchmarks.matmul_steps import steps  # noqa: E402
+from benchmarks.matmul_steps import steps  # noqa: E402 - runs as a script, from any folder
 from glassgrad import Tensor  # noqa: E402
-from glassgrad.compiler.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE  # noqa: E402
+from glassgrad.base.draw import Rung, graph, grids, ladder, nests  # noqa: E402
+from glassgrad.compiler.graph.picture import KINDS, graph_svg, node_box  # noqa: E402
 from glassgrad.compiler.graph.uop import UOp  # noqa: E402
-from glassgrad.compiler.lower.loops import For, If, Kernel, Phase, Statement  # noqa: E402
+from glassgrad.compiler.lower.picture import LOOPS, loop_boxes  # noqa: E402
 from glassgrad.compiler.lower.printing import show  # noqa: E402
 from glassgrad.compiler.optimize.targets.target import Target  # noqa: E402
 from glassgrad.compiler.pipeline import KERNEL, TEXT, KernelWork, Pass, run_passes, watched  # noqa: E402
+from glassgrad.compiler.schedule.picture import schedule_svg  # noqa: E402
 
 IMAGES = ROOT / "docs" / "img"
 AVX2 = Target("x86_64", vector_bytes=32, vector_registers=16, features=frozenset({"avx2", "fma"}))
-KINDS = {"elementwise": "#cfe8cf", "reduce": "#f6d6c9", "movement": "#d3e1f3", "memory": "#eeeeee"}
-LOOPS = {"task": "#f9e4b7", "loop": "#e8eef5", "tile": "#d8efe0", "lane": "#bfe3cf"}
 
 
 def ones(*shape: int) -> Tensor:
     return Tensor.ones(*shape).contiguous().realize()
 
 
-def kind(node: UOp) -> str:
-    return "elementwise" if node.op in ELEMENTWISE else "reduce" if node.op in REDUCE else \
-        "movement" if node.op in MOVEMENT else "memory"
-
-
-def box(node: UOp, border: str = "#222222") -> Box:
-    value = f" {node.arg}" if node.op.name == "CONST" else ""
-    return Box([node.op.name + value, str(list(node.shape))], KINDS[kind(node)], border)
-
-
 # -- the drawings --------------------------------------------------------------------------------------------
 def layer_graph() -> str:
     """The graph of one layer, `(x @ w + b).relu()`."""
-    nodes = (ones(12, 32) @ ones(32, 16) + ones(16)).relu().uop.toposort()
-    return graph({n: box(n) for n in nodes}, {n: n.src for n in nodes}, KINDS)
+    return graph_svg([(ones(12, 32) @ ones(32, 16) + ones(16)).relu().uop])
 
 
 def gradient_graph() -> str:
@@ -59,30 +45,14 @@ def gradient_graph() -> str:
     [slope] = loss.gradient(w)
     forward = loss.uop.toposort()
     nodes = list(dict.fromkeys([*forward, *slope.uop.toposort()]))
-    boxes = {n: box(n, "#222222" if n in forward else "#c0392b") for n in nodes}
+    boxes = {n: node_box(n, "#222222" if n in forward else "#c0392b") for n in nodes}
     return graph(boxes, {n: n.src for n in nodes}, KINDS)
 
 
 def attention_schedule() -> str:
     """The kernels of attention, with the reason why each result got memory."""
     items = ones(2, 4, 64, 32).scaled_dot_product_attention(ones(2, 4, 64, 32), ones(2, 4, 64, 32)).schedule()
-    boxes: dict[object, Box] = {}
-    sources: dict[object, Sequence[object]] = {}
-    written = {slot for item in items for slot in item.slots[:item.results]}
-    for number, item in enumerate(items):
-        for slot, param in zip(item.slots, sorted(_params(item.ast), key=lambda p: p.arg.slot)):
-            if slot not in boxes and slot not in written:
-                boxes[slot] = Box([f"input {slot}", str(list(param.shape))], KINDS["memory"])
-                sources[slot] = ()
-        shape = list(item.ast.src[0].shape)
-        key = item.slots[0]
-        boxes[key] = Box([f"kernel {number}: {shape}", *item.reasons], KINDS["reduce"])
-        sources[key] = item.slots[item.results:]
-    return graph(boxes, sources, {"input": KINDS["memory"], "kernel, and why its result is stored": KINDS["reduce"]})
-
-
-def _params(ast: UOp) -> list[UOp]:
-    return [n for n in ast.toposort() if n.op.name == "PARAM"]
+    return schedule_svg(items)
 
 
 def views() -> str:
@@ -97,33 +67,8 @@ def views() -> str:
 
 def matmul_loops() -> str:
     """The loop nests of the five steps in docs/performance.md, without their indices."""
-    columns = {}
-    for step in steps(384, 384, 384, AVX2):
-        body: list[Nest | str] = []
-        for phase in step.kernel.phases:
-            body += _nested(phase.body)
-        columns[step.name] = body
-    return nests(columns, LOOPS)
-
-
-def _nested(body: Sequence[Statement]) -> list[Nest | str]:
-    out: list[Nest | str] = []
-    for s in body:
-        if isinstance(s, For):
-            out.append(Nest(f"{s.kind} {s.range.arg.name} in {s.range.arg.size}", LOOPS[s.kind], _nested(s.body)))
-        elif isinstance(s, If):
-            out.append(Nest("if", "#ffffff", _nested(s.body)))
-        else:
-            line = show(Kernel("", [], [Phase([s])])).splitlines()[-1].strip()
-            out.append(_short(line))
-    return out
-
-
-def _short(line: str) -> str:
-    """A statement without its indices: `acc1 += a1[..] * a2[..]`."""
-    while re.search(r"\[[^\[\].]+\]", line):
-        line = re.sub(r"\[[^\[\].]+\]", "[..]", line)
-    return re.sub(r"acc\w*(\[\.\.\])?", "acc", line.partition(" if ")[0]).replace("(", "").replace(")", "")
+    columns = {step.name: loop_boxes(step.kernel) for step in steps(384, 384, 384, AVX2)}
+    return nests(columns, {kind: color for kind, color in LOOPS.items() if kind != "unit"})
 
 
 def book_kernel(language: str) -> KernelWork:

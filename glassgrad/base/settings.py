@@ -22,6 +22,7 @@ class Setting:
     name: str
     default: int | float | str
     doc: str
+    or_file: bool = False       # whether the name of a file may be given instead
 
 
 SETTINGS: dict[str, Setting] = {s.name: s for s in [
@@ -30,7 +31,8 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
     Setting("CHECK", 0, "1 runs every kernel against the NumPy interpreter and names the guilty pass."),
     Setting("BEAM", 0, "Width of the search for faster kernels, made once for each and kept; 0 uses the recipe."),
     Setting("BEAM_SECONDS", 10.0, "Time the search may take per kernel; 0 only uses what is known."),
-    Setting("VIZ", 0, "1 says at the end of the program what can be looked at, for lack of a visualizer."),
+    Setting("VIZ", 0, "1 shows the program in a browser when it ends; VIZ=out.html writes the same page to a file.",
+            or_file=True),
     Setting("TRAINING", 0, "1 switches dropout and batchnorm to their training behaviour."),
     Setting("DEV", "", "Device to use by default, by name."),
     Setting("THREADS", 0, "Worker threads of the CPU devices; 0 takes the cores this process may use."),
@@ -81,6 +83,8 @@ def _parse(setting: Setting, text: str) -> Any:
     try:
         value = kind(text) if text != "" or kind is str else setting.default
     except ValueError:
+        if setting.or_file:
+            return text
         raise InputError(f"the setting {setting.name} has a value that cannot be read", given=f"{setting.name}={text}",
                          expected=f"a value of type {kind.__name__}, such as {setting.name}={setting.default}",
                          fix="correct the environment variable") from None
@@ -201,7 +205,10 @@ class Context:
             if name not in SETTINGS:
                 raise InputError("Context was given a setting that does not exist", given=f"{name}={value!r}",
                                  expected=f"one of {', '.join(SETTINGS)}", fix="check the spelling")
-            kind = type(SETTINGS[name].default)
+            setting = SETTINGS[name]
+            kind = type(setting.default)
+            if setting.or_file and isinstance(value, str):
+                continue
             if not (isinstance(value, kind) or (kind is not str and isinstance(value, (bool, int, float)))):
                 raise InputError("Context was given a value of the wrong type", given=f"{name}={value!r}",
                                  expected=f"a value of type {kind.__name__}",

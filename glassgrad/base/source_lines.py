@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from types import CodeType
-from typing import NamedTuple
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 PROGRAMS = tuple(os.path.join(PACKAGE, "cli", name) for name in ("demo.py", "train.py"))   # users that come with it
-Place = tuple[CodeType, int]    # a code object and the instruction in it
+Place = tuple[Any, ...]         # a code object, the instruction in it and, where calls are noted, the calls around it
 _ours: dict[str, bool] = {}     # by file: hashing a code object would walk its constants
 
 
@@ -20,6 +21,18 @@ class _Held(threading.local):
 
 
 _held = _Held()
+_note_calls: Callable[[FrameType], Any] | None = None
+
+
+def note_calls(note: Callable[[FrameType], Any] | None) -> None:
+    """From now on a place also holds what `note` returns for the innermost frame: the visualizer's layers and calls."""
+    global _note_calls
+    _note_calls = note
+
+
+def calls_of(place: Place | None) -> Any:
+    """What was noted of the calls around a place; None where nothing was."""
+    return place[2] if place is not None and len(place) > 2 else None
 
 
 class Line(NamedTuple):
@@ -47,6 +60,8 @@ def user_place() -> Place | None:
         if ours is None:
             ours = _ours[file] = file.startswith(PACKAGE) and file not in PROGRAMS
         if not ours:
+            if _note_calls is not None:
+                return (code, frame.f_lasti, _note_calls(sys._getframe(1)))
             return (code, frame.f_lasti)
         frame = frame.f_back  # type: ignore[assignment]
     return None
@@ -73,7 +88,8 @@ def line_of(place: Place | None) -> Line | None:
     """The line of a place: looked up in the code's line table on first use."""
     if place is None:
         return None
-    code, instruction = place
+    code: CodeType = place[0]
+    instruction: int = place[1]
     for start, end, number in code.co_lines():
         if start <= instruction < end and number is not None:
             return Line(code.co_filename, number)

@@ -21,11 +21,13 @@ EXAMPLES = """examples:
   glassgrad devices                       what this machine offers to run on
   glassgrad data                          where the data sets are, or would be
   glassgrad tune show                     what BEAM searches found; also: export, import, clear
+  glassgrad viz script.py                 run a script, and show what became of it in a browser
+  glassgrad explain script.py             run a script; its slowest kernels, their lines and why
   glassgrad bench --quick                 how fast it is, in a checkout
 
 Each command explains itself: glassgrad train --help
 """
-OWN_ARGUMENTS = ("demo", "train", "tune")            # each is a file here, reads its own, and may load much
+OWN_ARGUMENTS = ("demo", "train", "tune", "viz", "explain")    # each is a file here, reads its own, and may load much
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,6 +78,8 @@ def build_parser() -> argparse.ArgumentParser:
                        "devices": "show what this machine offers to run on",
                        "data": "show where the data sets are, or would be",
                        "tune": "show, export or import the kernels that BEAM found",
+                       "viz": "run a script, and show its graphs, kernels, time and memory",
+                       "explain": "run a script, and say which lines took the time and why",
                        "bench": "measure how fast it is, against others (in a checkout)"}.items():
         commands.add_parser(name, help=says, description=f"{says[0].upper()}{says[1:]}.")
     return parser

@@ -20,7 +20,7 @@ from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.device_copies import Copy
 from glassgrad.engine.memory_plan import Life, MemoryUse, place
-from glassgrad.engine.profile import profiling
+from glassgrad.engine.observer import observing, run_timed, tell_ran
 from glassgrad.engine.registry import registry
 from glassgrad.engine.report import check_kernel, report_run, run_reported
 from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
@@ -28,7 +28,7 @@ from glassgrad.engine.user_calls import HOST_PLANS, CallProgram, one_device_each
 from glassgrad.runtime.devices import Device
 
 if TYPE_CHECKING:
-    from glassgrad.runtime.backend import DevicePlan
+    from glassgrad.runtime.backend import DevicePlan, Stopwatch
 
 
 class Ready:
@@ -72,9 +72,9 @@ class Ready:
         self.cell_types = [c.dtype for c in cells]
         self.cells = (ctypes.c_char * (8 * max(1, len(cells))))()
         self.copied = (ctypes.c_int64 * max(1, len(planned.updates)))(*[u.size for u in planned.updates])
-        programs = [program for segment in self.segments for program in segment.programs]
-        self.operations = sum(p.operations for p in programs)
-        self.bytes = sum(p.bytes for p in programs)
+        self.programs = [program for segment in self.segments for program in segment.programs]
+        self.operations = sum(p.operations for p in self.programs)
+        self.bytes = sum(p.bytes for p in self.programs)
 
     @property
     def memory(self) -> MemoryUse:
@@ -128,22 +128,32 @@ class Ready:
                 memory.release(block)
         return [results[slot] for slot in planned.sinks]
 
+    def stopwatches(self) -> list[Stopwatch]:
+        """A stopwatch for each segment."""
+        return [segment.plan.stopwatch() for segment in self.segments]
+
     def _launch(self, addresses: list[int]) -> None:
-        state, profile = launch_state(), profiling()
+        state, observers = launch_state(), observing()
         debug, check = state.debug, state.check
         start = time.perf_counter()
         number = 0
+        times: list[int] = []
         for segment in self.segments:
             segment.plan.bind(addresses)
-            if debug < 2 and not check and profile is None:
-                segment.run(state)
+            if debug < 2 and not check:
+                if not observers:
+                    segment.run(state)
                 continue
             for i, item in enumerate(segment.items):
                 before = segment.snapshot(i, addresses) if check and item.ast.op not in HOST_PLANS else None
-                run_reported(segment.plan, i, number, item, segment.programs[i], debug, profile)
+                times.append(run_reported(segment.plan, i, number, item, segment.programs[i], debug))
                 if before is not None:
                     check_kernel(item, before, segment.results(i, addresses))
                 number += 1
+        if observers and times:
+            tell_ran(self, (int(start * 1e9), time.perf_counter_ns()), lambda: times)
+        elif observers:
+            run_timed(self)
         elapsed = time.perf_counter() - start
         GlobalCounters.count_run(len(self.items), self.operations, self.bytes, elapsed)
         if debug >= 1:

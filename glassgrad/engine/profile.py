@@ -1,25 +1,36 @@
-"""Which kernels ran, how often and how fast. In: a block of code. Out: `Profile`, a row per kernel and line.
+"""Where the time of a block of code went. In: the block. Out: `Profile`: Python, scheduling, compiling, kernels.
 
     with profile() as ran:
         step()
-    print(ran.table())
+    print(ran.table())              kernels by cost, each with the user's line
+    print(ran.summary())            how much of the time was spent in what
+    ran.export("trace.json")        for https://ui.perfetto.dev or chrome://tracing
 
-Inside the block kernels are launched one by one, each timed, also where the jit would replay them in one call.
+Every kernel is timed, also where the jit replays many of them in one call (runtime/cpu/stopwatch.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from glassgrad.base.draw import bars
 from glassgrad.compiler.schedule.kernels import Item
+from glassgrad.engine.observer import Launches, Observer, observed_by
 
 if TYPE_CHECKING:
+    from glassgrad.engine.schedule_key import NormalizedGraph
     from glassgrad.runtime.backend import DeviceProgram
 
-__all__ = ["KernelRow", "Profile", "profile", "profiling"]
+__all__ = ["KernelRow", "Profile", "Span", "profile"]
+
+MOST_SPANS = 200_000            # kept for the export; rows and sums count everything
 
 
 @dataclass
@@ -44,10 +55,23 @@ class KernelRow:
         return self.bytes / max(self.nanoseconds, 1)
 
 
+class Span(NamedTuple):
+    """Something that took time; times are nanoseconds."""
+    name: str
+    kind: str                   # "schedule", "compile", "launch" or "kernel"
+    start: int
+    duration: int
+    line: str = ""
+
+
 @dataclass
-class Profile:
+class Profile(Observer):
     """What was measured. `rows` holds the slowest first."""
     _rows: dict[tuple[str, str, str], KernelRow] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+    started: int = field(default_factory=perf_counter_ns)
+    ended: int | None = None
+    nanoseconds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("schedule", "compile", "launch"), 0))
 
     @property
     def rows(self) -> list[KernelRow]:
@@ -71,6 +95,76 @@ class Profile:
         row.nanoseconds += nanoseconds
         row.operations += program.operations
         row.bytes += program.bytes
+
+    # -- what the engine tells (observer.py) -----------------------------------------------------------------
+    def prepared(self, normal: NormalizedGraph, ready: Any, times: tuple[int, int, int]) -> None:
+        """A schedule was made, then compiled."""
+        start, scheduled, end = times
+        name = f"{len(ready.items)} kernels"
+        self._took(Span(name, "schedule", start, scheduled - start))
+        self._took(Span(name, "compile", scheduled, end - scheduled))
+
+    def ran(self, what: Launches, times: tuple[int, int], kernels: Callable[[], list[int]]) -> None:
+        """Kernels ran: what is not theirs of the time is the launch."""
+        start, end = times
+        measured = kernels()
+        self._took(Span(f"run {len(what.items)} kernels", "launch", start, max(0, end - start - sum(measured))))
+        for item, program, nanoseconds in zip(what.items, what.programs, measured):
+            self.add(item, program, nanoseconds)
+            if len(self.spans) < MOST_SPANS:
+                line = item.lines[0].short if item.lines else ""
+                self.spans.append(Span(program.name, "kernel", start, nanoseconds, line))
+            start += nanoseconds
+
+    def _took(self, span: Span) -> None:
+        self.nanoseconds[span.kind] += span.duration
+        if len(self.spans) < MOST_SPANS:
+            self.spans.append(span)
+
+    # -- what to do with it ----------------------------------------------------------------------------------
+    def parts(self) -> dict[str, float]:
+        """Seconds by what they were spent on; Python is what is left of the whole."""
+        whole = ((perf_counter_ns() if self.ended is None else self.ended) - self.started) / 1e9
+        found = {"scheduling": self.nanoseconds["schedule"] / 1e9, "compiling": self.nanoseconds["compile"] / 1e9,
+                 "launches": self.nanoseconds["launch"] / 1e9, "kernels": self.seconds}
+        return {"Python": max(0.0, whole - sum(found.values())), **found}
+
+    def summary(self) -> str:
+        """How much of the time was spent in what, as text.
+
+        >>> ran = Profile(started=0, ended=10_000_000, nanoseconds={"schedule": 10**6, "compile": 0, "launch": 0})
+        >>> print(ran.summary())
+        Python          9.0 ms   90%
+        scheduling      1.0 ms   10%
+        compiling       0.0 ms    0%
+        launches        0.0 ms    0%
+        kernels         0.0 ms    0%
+        """
+        parts = self.parts()
+        whole = max(sum(parts.values()), 1e-12)
+        return "\n".join(f"{name:<12} {seconds * 1e3:>6,.1f} ms {seconds / whole:>5.0%}"
+                         for name, seconds in parts.items())
+
+    def chrome_trace(self) -> dict[str, Any]:
+        """The spans as Chrome's trace events, which Perfetto reads too: microseconds since the block began."""
+        rows = {"schedule": 1, "compile": 1, "launch": 1, "kernel": 2}
+        named = [{"name": "thread_name", "ph": "M", "pid": 1, "tid": row, "args": {"name": name}}
+                 for row, name in ((1, "glassgrad"), (2, "kernels"))]
+        return {"traceEvents": [*named, *[
+            {"name": s.name, "cat": s.kind, "ph": "X", "pid": 1, "tid": rows[s.kind],
+             "ts": (s.start - self.started) / 1e3, "dur": s.duration / 1e3, "args": {"line": s.line} if s.line else {}}
+            for s in self.spans]], "displayTimeUnit": "ms"}
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write a trace that https://ui.perfetto.dev and chrome://tracing show."""
+        Path(path).write_text(json.dumps(self.chrome_trace()), encoding="utf-8")
+
+    def _repr_svg_(self) -> str:
+        """For notebooks: where the time went, and the slowest kernels, as bars."""
+        parts = self.parts()
+        named = [(name, seconds, "#2460d8" if name == "kernels" else "#8794a6") for name, seconds in parts.items()]
+        named += [(f"{row.name}  {row.line}", row.nanoseconds / 1e9, "#e4572e") for row in self.rows[:10]]
+        return bars(named, lambda seconds: f"{seconds * 1e3:,.1f} ms")
 
     def table(self, most: int = 20) -> str:
         """The slowest kernels as text.
@@ -97,21 +191,18 @@ class Profile:
                                    for i, (text, width) in enumerate(zip(row, widths))).rstrip() for row in cells)
 
 
-_current: Profile | None = None
-
-
-def profiling() -> Profile | None:
-    """The profile being taken now, if any."""
-    return _current
-
-
 @contextmanager
 def profile() -> Iterator[Profile]:
-    """Everything that runs inside is also measured, kernel by kernel. A profile inside another takes its place."""
-    global _current
-    before, found = _current, Profile()
-    _current = found
-    try:
-        yield found
-    finally:
-        _current = before
+    """Everything that runs inside is also measured, kernel by kernel.
+
+    >>> with profile() as ran:
+    ...     _ = (Tensor([1.0, 2.0]) + 1).realize()
+    >>> ran.kernels
+    1
+    """
+    found = Profile()
+    with observed_by(found):
+        try:
+            yield found
+        finally:
+            found.ended = perf_counter_ns()

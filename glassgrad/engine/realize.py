@@ -12,7 +12,8 @@ A graph of known structure starts at the last line.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.executable import Ready
 from glassgrad.engine.in_place import free_sources, piece_of
 from glassgrad.engine.memory_plan import MemoryUse
+from glassgrad.engine.observer import prepare
 from glassgrad.engine.registry import registry
 from glassgrad.engine.schedule_key import NormalizedGraph, normalise, scalar_bytes, with_params
 from glassgrad.engine.user_calls import UserCall
@@ -162,6 +164,17 @@ class _Known:
 _known: dict[Any, _Known] = {}
 
 
+@contextmanager
+def forgotten_schedules() -> Iterator[None]:
+    """Inside, graphs are scheduled anew, so that observers see it; compiled kernels are still found again."""
+    global _known
+    before, _known = _known, {}
+    try:
+        yield
+    finally:
+        _known = before
+
+
 def _find(normal: NormalizedGraph, device: str) -> Ready:
     """The compiled schedule of a graph: made once for its structure and constants."""
     mode = (kernel_mode(), device)
@@ -189,4 +202,6 @@ def _schedule(normal: NormalizedGraph, scalars: Sequence[int], device: str) -> S
 
 def _prepare(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> Ready:
     GlobalCounters.schedules += 1
-    return Ready(_schedule(normal, scalars, device), scalars, len(normal.buffers))
+    ready: Ready = prepare(normal, lambda: _schedule(normal, scalars, device),
+                           lambda planned: Ready(planned, scalars, len(normal.buffers)))
+    return ready

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
@@ -24,11 +24,14 @@ from glassgrad.compiler.schedule.partial_updates import rewrites
 from glassgrad.engine.capture import RunCheck, Trace
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.engine.profile import Profile, profiling
+from glassgrad.engine.observer import observing, run_timed, tell_ran
 from glassgrad.engine.report import report_run, run_reported
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.engine.user_calls import HOST_PLANS, one_device_each
 from glassgrad.runtime.devices import Device
+
+if TYPE_CHECKING:
+    from glassgrad.runtime.backend import Stopwatch
 
 _Use = tuple[str, Any, tuple[int, ...], Item]      # a launch: its device, program, slots and kernel
 Write = tuple[Any, int, int]       # an array of addresses, a position in it, and the address to write there
@@ -267,13 +270,16 @@ class Replay:
 
     def run(self) -> bool:
         """Every launch, in order; whether a flag ended it."""
-        debug, profile = self._debug, profiling()
+        debug, observers = self._debug, observing()
         start = time.perf_counter()
-        if debug < 2 and profile is None:
+        if debug < 2 and not observers:
             for run in self._runners:
                 if run():
                     return True
-        elif self._run_one_by_one(debug, profile):
+        elif debug < 2 and (self.at_once or not self._flags):
+            if run_timed(self):
+                return True
+        elif self._run_one_by_one(debug):
             return True
         elapsed = time.perf_counter() - start
         GlobalCounters.count_run(len(self.items), self.operations, self.bytes, elapsed)
@@ -281,12 +287,18 @@ class Replay:
             report_run(len(self.items), elapsed, self.memory)
         return False
 
-    def _run_one_by_one(self, debug: int, profile: Profile | None) -> bool:
+    def stopwatches(self) -> list[Stopwatch]:
+        """A stopwatch for each plan."""
+        return [plan.stopwatch() for _, plan, _ in self._plans]
+
+    def _run_one_by_one(self, debug: int) -> bool:
+        start, times = time.perf_counter_ns(), []
         for _, plan, span in self._plans:
             for i, number in enumerate(span):
                 if number == self.pause and self._is_flagged():
                     return True
-                run_reported(plan, i, number, self.items[number], self.programs[number], debug, profile)
+                times.append(run_reported(plan, i, number, self.items[number], self.programs[number], debug))
+        tell_ran(self, (start, time.perf_counter_ns()), lambda: times)
         return self.pause == len(self.items) and self._is_flagged()
 
     def _is_flagged(self) -> bool:

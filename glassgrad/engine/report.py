@@ -1,14 +1,11 @@
-"""What DEBUG, VIZ and CHECK show. In: kernels that ran. Out: lines of text, or a `Bug` that names the kernel."""
+"""What DEBUG and CHECK show. In: kernels that ran. Out: lines of text, or a `Bug` that names the kernel."""
 
 from __future__ import annotations
 
-import atexit
 import struct
-import sys
 from typing import Any
 
 from glassgrad.base.errors import Bug
-from glassgrad.base.settings import settings
 from glassgrad.compiler.check.graph_interpreter import array_type, from_storage, interpret
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import concrete
@@ -18,7 +15,6 @@ from glassgrad.compiler.pipeline import Pass, watched
 from glassgrad.compiler.schedule.kernels import Item, describe
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.memory_plan import MemoryUse
-from glassgrad.engine.profile import Profile
 from glassgrad.runtime.backend import DevicePlan
 from glassgrad.runtime.devices import Device
 
@@ -48,31 +44,19 @@ def show_source(item: Item) -> None:
         print(Device[item.device or ""].source(item.ast))
 
 
-def run_reported(plan: DevicePlan, position: int, number: int, item: Item, program: Any, debug: int,
-                 profile: Profile | None) -> None:
-    """Launch one kernel of a plan by itself, for a profile and for what DEBUG shows; it is the run's `number`-th."""
+def run_reported(plan: DevicePlan, position: int, number: int, item: Item, program: Any, debug: int) -> int:
+    """Launch one kernel of a plan by itself, for what DEBUG shows; it is the run's `number`-th. Its nanoseconds."""
     nanoseconds = plan.run_one(position)
-    if profile is not None:
-        profile.add(item, program, nanoseconds)
     if debug >= 2:
         report_kernel(GlobalCounters.kernel_count + number, item, program, nanoseconds)
     if debug >= 3:
         show_source(item)
+    return nanoseconds
 
 
 def report_run(kernels: int, seconds: float, memory: MemoryUse) -> None:
     """DEBUG=1: how much ran, how long, and in how much memory."""
     print(f"{kernels} kernel{'' if kernels == 1 else 's'}, {seconds * 1000:.1f} ms, {memory}")
-
-
-@atexit.register
-def report_end() -> None:
-    """VIZ=1: what can be looked at, said when the program ends, where a visualizer would have opened."""
-    if settings.VIZ:
-        ran = GlobalCounters.kernel_count
-        print(f"VIZ={settings.VIZ}: there is no browser visualizer yet. {ran} kernel{'' if ran == 1 else 's'} ran: "
-              "DEBUG=2 shows each of them, DEBUG=3 their source, DEBUG=4 every pass; tensor.schedule() lists them with "
-              "reasons.", file=sys.stderr)
 
 
 def check_kernel(item: Item, before: list[bytes], after: list[bytes]) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:            # a warm process does without the compiler
     from glassgrad.compiler.render.launch import LaunchInfo
     from glassgrad.runtime.host_memory import MemoryBlock
 
-__all__ = ["Backend", "DeviceMemory", "DevicePlan", "DeviceProgram", "DeviceRecord", "RendererFacts"]
+__all__ = ["Backend", "DeviceMemory", "DevicePlan", "DeviceProgram", "DeviceRecord", "RendererFacts", "Stopwatch"]
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,44 @@ class DevicePlan:
         start = time.perf_counter_ns()
         self._launch(self.programs[number], [self.addresses[slot] for slot in self.slots[number]])
         return time.perf_counter_ns() - start
+
+
+    def stopwatch(self) -> Stopwatch:
+        """These launches, each timed; always the same object, which keeps totals."""
+        found: Stopwatch | None = getattr(self, "_watch", None)
+        if found is None:
+            found = self._watch = Stopwatch(self)
+        return found
+
+
+class Stopwatch:
+    """Times each program of a plan, by running one after another from Python. A device that can read a clock between
+    its own commands overrides it."""
+
+    def __init__(self, plan: DevicePlan):
+        self.plan, self.runs, self.timed_runs = plan, 0, 0
+        self._latest: list[int] = []
+        self._totals = [0] * len(plan.programs)
+
+    @property
+    def latest(self) -> list[int]:
+        """Nanoseconds of each program in the latest timed run."""
+        return self._latest
+
+    @property
+    def totals(self) -> list[int]:
+        """Nanoseconds of each program in all timed runs."""
+        return self._totals
+
+    def run(self, every: bool = True) -> Any:
+        """Run every program; without `every` only some runs are timed: the first few, then ever fewer."""
+        self.runs += 1
+        if not every and self.runs > 4 and self.runs & (self.runs - 1):
+            return self.plan.runner()()
+        self.timed_runs += 1
+        self._latest = [self.plan.run_one(number) for number in range(len(self.plan.programs))]
+        self._totals = [total + one for total, one in zip(self._totals, self._latest)]
+        return 0
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,11 @@ class Planned(list["Step"]):
         """The kernels, as tinygrad's LINEAR node has them."""
         return tuple(self)
 
+    def _repr_svg_(self) -> str | None:
+        """For notebooks: the kernels, what each reads, and why its result is stored."""
+        from glassgrad.compiler.schedule.picture import schedule_svg
+        return schedule_svg(self) if self else None
+
     def run(self) -> None:
         """Compute the nodes that the plan is for."""
         self.purpose.fulfil()

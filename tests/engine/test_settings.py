@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from glassgrad import Context, Device, GlobalCounters, InputError, Tensor
+from glassgrad import Context, Device, InputError, Tensor
 from glassgrad.base.settings import LEAST, SETTINGS, settings
-from glassgrad.engine.report import report_end
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "settings.md").read_text()
@@ -56,16 +55,15 @@ def test_every_setting_is_read_somewhere() -> None:
     assert read == set(SETTINGS)
 
 
-def test_viz_does_not_stay_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    report_end()
-    assert capsys.readouterr().err == ""
-    monkeypatch.setenv("VIZ", "1")
-    GlobalCounters.reset()
-    (Tensor([1.0]) + 1).realize()
-    report_end()
-    assert capsys.readouterr().err == (
-        "VIZ=1: there is no browser visualizer yet. 1 kernel ran: DEBUG=2 shows each of them, DEBUG=3 their source, "
-        "DEBUG=4 every pass; tensor.schedule() lists them with reasons.\n")
+def test_viz_takes_a_switch_or_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings.VIZ == 0
+    for text, value in (("1", 1), ("0", 0), ("", 0), ("out.html", "out.html")):
+        monkeypatch.setenv("VIZ", text)
+        assert settings.VIZ == value
+    with Context(VIZ="other.html"):
+        assert settings.VIZ == "other.html"
+    with Context(VIZ=1):
+        assert settings.VIZ == 1
 
 
 def test_settings_are_typed_by_their_default_and_described() -> None:

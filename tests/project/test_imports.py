@@ -27,6 +27,10 @@ OPENED_WHEN_NEEDED = {
     "compiler/pipeline.py": "a pass over kernels loads its code when it runs: a warm process finds its kernels on disk",
     "engine/report.py": "CHECK interprets loop trees, which loads NumPy",
     "tensor/tinygrad_names.py": "a kernel of one's own brings a C compiler and processes, which few ever need",
+    "compiler/graph/uop.py": "view.py is built on uop.py, and few ever ask for it; pictures are for notebooks",
+    "compiler/schedule/kernels.py": "pictures are for notebooks",
+    "tensor/evaluate.py": "pictures are for notebooks",
+    "compiler/lower/loops.py": "pictures are for notebooks, and show loops",
 }
 
 

@@ -142,6 +142,11 @@ class UOp(Node, Operators["UOp"]):
         """Where this node's elements are in the memory below its movement ops: a `ShapeTracker` (tinygrad's name)."""
         return ShapeTracker.of(self)
 
+    def _repr_svg_(self) -> str:
+        """For notebooks: the graph under this node."""
+        from glassgrad.compiler.graph.picture import graph_svg
+        return graph_svg([self])
+
     @property
     def srcs(self) -> tuple[UOp, ...]:
         """The sources, by their older name."""

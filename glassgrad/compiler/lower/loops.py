@@ -155,6 +155,11 @@ class Kernel:
     moves: list[str] = field(default_factory=list)   # how it was optimized, in order, printable
     streamed: tuple[int, ...] = ()    # slots written by non-temporal (streaming) stores, where a renderer has them
 
+    def _repr_svg_(self) -> str:
+        """For notebooks: a box for each loop."""
+        from glassgrad.compiler.lower.picture import kernel_svg
+        return kernel_svg(self)
+
 
 # -- expressions of kernels ----------------------------------------------------------------------------------
 def counter(name: str, size: int) -> UOp:

@@ -236,5 +236,5 @@ def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:
             return src[0].cast(dtypes.float32).cast(dtype)       # reduced precision goes through float32 ...
         if dtype.kind == "f" and dtype.bits < 32 and src[0].dtype not in (dtypes.float32, dtypes.float64):
             return src[0].cast(dtypes.float32).cast(dtype)       # ... both ways
-    result = UOp(op, dtype, src, node.arg)
+    result = UOp(op, dtype, src, node.arg, node.place)
     return expand(result) if op.approximate else result

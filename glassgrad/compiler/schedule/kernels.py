@@ -51,6 +51,12 @@ class Item:
     reasons: tuple[str, ...] = ()
     lines: tuple[Line, ...] = ()
 
+    def _repr_svg_(self) -> str:
+        """For notebooks: the kernel's graph."""
+        from glassgrad.compiler.graph.picture import graph_svg
+        return graph_svg([self.ast])
+
+
 
 @dataclass(eq=False)
 class Schedule:
@@ -61,6 +67,11 @@ class Schedule:
     results: dict[UOp, int] = field(default_factory=dict)   # sink: its slot
     sinks: list[int] = field(default_factory=list)          # the slots of the results, in order
     updates: list[Update] = field(default_factory=list)     # results that are an input with a part replaced
+
+    def _repr_svg_(self) -> str | None:
+        """For notebooks: the kernels, what each reads, and why its result is stored."""
+        from glassgrad.compiler.schedule.picture import schedule_svg
+        return schedule_svg(self.items) if self.items else None
 
     def runs(self, item: Item) -> bool:
         """Whether an item has anything to do: what has no elements needs no kernel."""

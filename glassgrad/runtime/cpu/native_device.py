@@ -24,6 +24,7 @@ from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.processor import available_cores, host_description
+from glassgrad.runtime.cpu.stopwatch import NativeStopwatch
 from glassgrad.runtime.cpu.worker_pool import Command, pool_is_open, worker_pool
 from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.guarded_memory import GuardedMemory
@@ -172,11 +173,13 @@ class NativePlan(DevicePlan):
                      for address, tasks in program.phases]
         self._serial = all(row.tasks == 1 for row in rows)
         self._together = len(programs)                  # from this program on, all of them are one foreign call
+        self._stopwatch: NativeStopwatch | None = None
         self._write(rows)
 
     def _write(self, rows: list[Command]) -> None:
         self._commands = (Command * max(1, len(rows)))(*rows)
         self._address, self._count = ctypes.addressof(self._commands), len(rows)
+        self._stopwatch = None
 
     def check(self, before: int, numbers: Sequence[tuple[int, int]]) -> None:
         """End a run before one of the programs if the 32-bit number at one of these addresses is below its bound."""
@@ -254,6 +257,12 @@ class NativePlan(DevicePlan):
         pool.ensure_scratch(self.scratch_bytes)
         first, count = self.spans[number]
         return sum(pool.run_timed(self._address + first * ctypes.sizeof(Command), count))
+
+    def stopwatch(self) -> NativeStopwatch:
+        """The same launches with the clock read after each, natively."""
+        if self._stopwatch is None:
+            self._stopwatch = NativeStopwatch(self._commands[:self._count], self.spans, self.scratch_bytes)
+        return self._stopwatch
 
 
 def _run_pieces(run: Callable[[int, int], int], pieces: list[tuple[int, int]]) -> int:

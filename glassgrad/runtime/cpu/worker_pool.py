@@ -78,6 +78,7 @@ class Native:
         self.worker = function("glassgrad_worker", None, pointer, integer)
         self.stop = function("glassgrad_stop", None, pointer)
         self.spin = function("glassgrad_spin", None, integer)
+        self.stamp = self.image.address("glassgrad_stamp")      # launched like a kernel: stopwatch.py
         self.pause_nanoseconds = max(min(self._time_pauses(500) for _ in range(4)) / 500, 0.1)
 
     def _time_pauses(self, count: int) -> int:
@@ -258,6 +259,11 @@ class WorkerPool:
                 return self._native.run(crew.address, commands, count)      # type: ignore[no-any-return]
             finally:
                 self._caller = 0
+
+    @property
+    def stamp(self) -> int:
+        """The address of the kernel that reads the clock."""
+        return self._native.stamp
 
     def run_timed(self, commands: int, count: int) -> list[int]:
         """The same, one foreign call per command; the nanoseconds of each, for profiles."""

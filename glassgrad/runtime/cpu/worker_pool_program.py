@@ -182,6 +182,16 @@ def glassgrad_stop(pool):                  # end every worker; the caller then j
     wake(pool, 1 << 30)
     return 0
 
+def glassgrad_stamp(stamp, task, scratch): # a kernel that reads the clock: how long was it since the last one
+    system(load(stamp), load(stamp + 8), load(stamp + 16), 0)
+    now = load(stamp + 24) * load(stamp + 40) + load(stamp + 32)
+    last = load(stamp + 48)
+    taken = now - load(last)
+    set(last, now)
+    set(stamp + 56, taken)
+    set(stamp + 64, load(stamp + 64) + taken)
+    return 0
+
 def glassgrad_spin(count):                 # pause count times, to measure how long a pause takes here
     while count > 0:
         pause()

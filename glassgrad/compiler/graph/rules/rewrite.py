@@ -267,6 +267,15 @@ class RuleSet:
                 for variant in rule.variants if _may_match(variant, form[0], form[1:])]
 
 
+_noting: Callable[[Rule, UOp, UOp], None] | None = None
+
+
+def note_rules(note: Callable[[Rule, UOp, UOp], None] | None) -> None:
+    """From now on `note(rule, node, replacement)` is called for each rule that `rewrite` applies: the visualizer's."""
+    global _noting
+    _noting = note
+
+
 def rewrite(roots: Sequence[UOp], rules: RuleSet) -> list[UOp]:
     """The roots with every node under them replaced until no rule applies, sources first, each node once.
 
@@ -276,7 +285,7 @@ def rewrite(roots: Sequence[UOp], rules: RuleSet) -> list[UOp]:
     >>> rewrite([(x * 1.0 - 0.0) * (const(2.0) + 3.0)], ALGEBRA)[0] is x * 5.0
     True
     """
-    table = rules.table()
+    table, noting = rules.table(), _noting
     settled: dict[UOp, UOp] = {}       # node -> what it becomes in the end
     becomes: dict[UOp, UOp] = {}       # node -> what it was replaced by, while that is not settled itself
     trail: deque[str] = deque(maxlen=12)
@@ -309,6 +318,8 @@ def rewrite(roots: Sequence[UOp], rules: RuleSet) -> list[UOp]:
             result = rule.apply(top, variant)
             if result is not None:
                 trail.append(rule.name)
+                if noting is not None:
+                    noting(rule, top, result)
                 if len(becomes) > MOST_REPLACEMENTS:
                     raise Bug(f"rewrite rules do not come to an end at {top}: {' -> '.join(trail)}")
                 becomes[top] = result

@@ -6,7 +6,7 @@ The same input gives the same text, byte for byte, so that a test can compare th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
@@ -74,7 +74,8 @@ def graph(boxes: Mapping[Hashable, Box], sources: Mapping[Hashable, Sequence[Has
     _order(rows, pieces)
     width = {n: boxes[n].width if n in boxes else 6.0 for row in rows for n in row}
     across = _places(rows, pieces, width)
-    top, down = GAP_Y + LINE, {}
+    top: float = GAP_Y + LINE
+    down = {}
     for row in rows:
         height = max((boxes[n].height for n in row if n in boxes), default=LINE)
         down.update({n: (top, top + height) for n in row})
@@ -257,6 +258,21 @@ def grids(named: Mapping[str, Sequence[Sequence[str]]], shade: Mapping[str, str]
         bottom = max(bottom, 28 + cell * len(rows))
         x += max(cell * len(rows[0]), len(title) * WIDTH_OF_LETTER) + GAP_X
     return _svg(0, 0, x, bottom + PAD, parts)
+
+
+# -- bars ----------------------------------------------------------------------------------------------------
+def bars(rows: Sequence[tuple[str, float, str]], text: Callable[[float], str], width: float = 320.0) -> str:
+    """Named amounts as horizontal bars; of each: its name, the amount and a colour."""
+    most = max([amount for _, amount, _ in rows], default=0.0) or 1.0
+    left = max([len(name) for name, _, _ in rows], default=0) * WIDTH_OF_LETTER + 2 * PAD
+    parts: list[str] = []
+    for number, (name, amount, color) in enumerate(rows):
+        y = PAD + number * (LINE + 4)
+        parts.append(_text(name, left - PAD, y + 12, "end"))
+        parts.append(f'<rect x="{left:.1f}" y="{y:.1f}" width="{max(1.0, width * amount / most):.1f}" height="{LINE}" '
+                     f'rx="3" fill="{color}"/>')
+        parts.append(_text(text(amount), left + width * amount / most + 6, y + 12))
+    return _svg(0, 0, left + width + 110, 2 * PAD + len(rows) * (LINE + 4), parts)
 
 
 # -- SVG -----------------------------------------------------------------------------------------------------

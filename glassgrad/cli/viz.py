@@ -1,0 +1,42 @@
+"""`glassgrad viz script.py`: run a script, and show what became of it. In: a script. Out: a page, or an HTML file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+
+from glassgrad.base.errors import InputError
+from glassgrad.viz.session import begin
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the script as `python script.py` would; the page comes when it ends."""
+    parser = argparse.ArgumentParser(prog="glassgrad viz", description="Run a script, and show its graphs, kernels, "
+                                     "time and memory in a browser when it ends; as VIZ=1 python script.py does.")
+    parser.add_argument("--out", metavar="FILE.html", help="write the page to a file, and serve nothing")
+    parser.add_argument("script", help="the script to run")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    options = parser.parse_args(arguments)
+    os.environ["VIZ"] = options.out or "1"
+    begin(options.out or 1)
+    return run(options.script, options.arguments)
+
+
+def run(script: str, arguments: Sequence[str]) -> int:
+    """A script, run in this process; its exit status."""
+    if not os.path.isfile(script):
+        raise InputError("there is no such script", given=script, expected="the path of a Python file",
+                         fix="check the path")
+    sys.argv = [script, *arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
+            return 1
+        return ended.code or 0
+    return 0

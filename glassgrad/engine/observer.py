@@ -1,0 +1,124 @@
+"""Tell observers what the engine does. In: schedules made, kernels run. Out: calls of `Observer`'s methods.
+
+The profiler (profile.py) and the visualizer are observers. While there are none, a run pays for one comparison.
+Does not know what observers do with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Protocol
+
+from glassgrad.base.settings import settings
+from glassgrad.compiler.pipeline import Pass, watched
+
+if TYPE_CHECKING:
+    from glassgrad.compiler.schedule.kernels import Item, Schedule
+    from glassgrad.engine.schedule_key import NormalizedGraph
+    from glassgrad.runtime.backend import Stopwatch
+
+
+class Launches(Protocol):
+    """What runs: a compiled schedule (`Ready`), or a jitted call (`Replay`)."""
+    items: list[Item]
+    programs: list[Any]
+
+    def stopwatches(self) -> list[Stopwatch]:
+        """A stopwatch for each of its plans, in order."""
+
+
+class Observer:
+    """Is told what the engine does; override what you need."""
+    every_run = True            # whether each run must be timed, kernel by kernel, on devices where that costs
+
+    def passed(self, each: Pass, work: Any) -> None:
+        """A pass of the compiler has run on a graph that is being scheduled."""
+
+    def prepared(self, normal: NormalizedGraph, ready: Any, times: tuple[int, int, int]) -> None:
+        """A schedule was made and compiled; `times` are its begin, when it was scheduled, and its end."""
+
+    def ran(self, what: Launches, times: tuple[int, int], kernels: Callable[[], list[int]]) -> None:
+        """Kernels ran between these two times; `kernels()` reads the nanoseconds of each, where they were measured."""
+
+
+_observers: tuple[Observer, ...] = ()
+_start_recording: Callable[[], None] | None = None
+
+
+def when_viz_is_set(start: Callable[[], None]) -> None:
+    """What to call before a graph is scheduled while VIZ is set; a later stage brings it."""
+    global _start_recording
+    _start_recording = start
+
+
+def observing() -> tuple[Observer, ...]:
+    """Who observes now."""
+    return _observers
+
+
+def observe(observer: Observer) -> None:
+    """Tell an observer what happens from now on."""
+    global _observers
+    _observers = (*_observers, observer)
+
+
+def ignore(observer: Observer) -> None:
+    """Tell it no longer."""
+    global _observers
+    _observers = tuple(o for o in _observers if o is not observer)
+
+
+@contextmanager
+def observed_by(observer: Observer) -> Iterator[None]:
+    """Tell an observer what happens inside."""
+    observe(observer)
+    try:
+        yield
+    finally:
+        ignore(observer)
+
+
+def prepare(normal: NormalizedGraph, make_schedule: Callable[[], Schedule], compile: Callable[[Schedule], Any]) -> Any:
+    """Schedule and compile a graph, and tell how long each took."""
+    if settings.VIZ and _start_recording is not None:
+        _start_recording()
+    observers = _observers
+    if not observers:
+        return compile(make_schedule())
+
+    told = 0                                # time that observers took: it is no part of scheduling
+
+    def passed(each: Pass, work: Any) -> None:
+        nonlocal told
+        before = perf_counter_ns()
+        for observer in observers:
+            observer.passed(each, work)
+        told += perf_counter_ns() - before
+
+    start = perf_counter_ns()
+    with watched(passed):
+        planned = make_schedule()
+    scheduled = perf_counter_ns()
+    ready = compile(planned)
+    times = start + told, scheduled, perf_counter_ns()
+    for observer in observers:
+        observer.prepared(normal, ready, times)
+    return ready
+
+
+def run_timed(what: Launches) -> bool:
+    """Run what is bound already, kernel by kernel on the clock; whether a check ended it."""
+    observers, watches = _observers, what.stopwatches()
+    every = any(observer.every_run for observer in observers)
+    start = perf_counter_ns()
+    ended = any(watch.run(every) for watch in watches)
+    tell_ran(what, (start, perf_counter_ns()), lambda: [one for watch in watches for one in watch.latest])
+    return ended
+
+
+def tell_ran(what: Launches, times: tuple[int, int], kernels: Callable[[], list[int]]) -> None:
+    """Tell that kernels ran."""
+    for observer in _observers:
+        observer.ran(what, times, kernels)

@@ -1,0 +1,151 @@
+"""Which layers and calls a node was made in. In: running frames. Out: `CallTree`: numbered calls, each with its parent.
+
+A call is a function of the user's, a layer, an optimizer's step, or a method of Tensor. What backward makes counts to
+the call whose gradient it is. Frames are read for the first nodes of a program only, because that takes microseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import weakref
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from glassgrad.base.source_lines import PACKAGE, PROGRAMS, calls_of
+
+MOST_NODES = 300_000
+FUNCTION, LAYER, OPTIMIZER, METHOD, BACKWARD = "function", "layer", "optimizer", "method", "backward"
+_LIBRARIES = tuple(os.path.abspath(path) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
+                   if (path := sysconfig.get_path(name)))
+_GRADIENT = os.path.join(PACKAGE, "compiler", "graph", "gradient.py")
+
+
+class Call(NamedTuple):
+    """One call: the number of the call it is made in (-1: of none), its name and kind."""
+    parent: int
+    name: str
+    kind: str
+
+
+class Noted(NamedTuple):
+    """What is kept of a node: its call, and whether it belongs to a gradient."""
+    call: int
+    backward: bool
+
+
+class CallTree:
+    """All calls that made nodes, in the order they were met."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self._number: dict[tuple[Any, ...], int] = {}
+        self._kinds: dict[tuple[str, str], str | None] = {}
+        self._owners: list[Any] = []        # of each call that is a layer's, a weak reference to the layer
+        self.noted = 0
+
+    def note(self, frame: FrameType | None) -> Noted | None:
+        """The call that a frame, and those around it, are part of."""
+        self.noted += 1
+        if self.noted > MOST_NODES:
+            return None
+        found: list[tuple[str, FrameType]] = []
+        while frame is not None:
+            code = frame.f_code
+            kind = self._kind(code)
+            if kind == BACKWARD:
+                forward = calls_of(getattr(frame.f_locals.get("node"), "place", None))
+                if forward is not None:
+                    return Noted(forward.call, True)
+            elif kind is not None:
+                found.append((kind, frame))
+            if code.co_name == "<module>":
+                break
+            frame = frame.f_back
+        number, holder, method = -1, None, False
+        for kind, each in reversed(found):
+            if kind == METHOD:                      # of methods that call each other, the one that the user calls
+                if method:
+                    continue
+                method = True
+            else:
+                method = False
+            number, holder = self._enter(number, kind, each, holder)
+        return Noted(number, False)
+
+    def _enter(self, parent: int, kind: str, frame: FrameType, holder: Any) -> tuple[int, Any]:
+        code = frame.f_code
+        owner = frame.f_locals.get("self") if kind in (LAYER, OPTIMIZER) else None
+        if owner is not None and owner is holder:           # __call__ of a layer calls its forward
+            return parent, holder
+        key = (parent, id(code), id(owner) if owner is not None else frame.f_back.f_lasti if frame.f_back else 0)
+        number = self._number.get(key)
+        if number is None or owner is not None and self._owners[number]() is not owner:     # an id of one that is gone
+            name = code.co_name if owner is None else self._layer_name(owner, holder, kind)
+            number = self._number[key] = len(self.calls)
+            self.calls.append(Call(parent, name, kind))
+            self._owners.append(_reference(owner))
+        return number, owner if owner is not None else holder
+
+    def _layer_name(self, layer: Any, holder: Any, kind: str) -> str:
+        name = type(layer).__name__
+        if kind == OPTIMIZER:
+            return f"{name}.step"
+        where = "" if holder is None else _attribute(holder, layer)
+        return f"{where}: {name}" if where else name
+
+    def _kind(self, code: CodeType) -> str | None:
+        """What kind of call a function is; None where it is not shown."""
+        key = code.co_filename, code.co_name
+        if key not in self._kinds:
+            self._kinds[key] = _kind_of(code)
+        return self._kinds[key]
+
+
+def _kind_of(code: CodeType) -> str | None:
+    file, name = code.co_filename, code.co_name
+    method = code.co_argcount > 0 and code.co_varnames[0] == "self"
+    if file.startswith(PACKAGE) and file not in PROGRAMS:
+        inner = file[len(PACKAGE):].replace(os.sep, "/")
+        if file == _GRADIENT:
+            return BACKWARD if name == "_gradients" else None
+        if inner.startswith("nn/optim"):
+            return OPTIMIZER if method and name == "step" else None
+        if inner.startswith("nn/") and method and name in ("__call__", "forward"):
+            return LAYER
+        return METHOD if inner.startswith("tensor/methods/") and method and not name.startswith("_") else None
+    if file.startswith(_LIBRARIES) or file.startswith("<frozen") or name.startswith("<"):
+        return None
+    return LAYER if method and name in ("__call__", "forward") else FUNCTION
+
+
+def _reference(thing: Any) -> Any:
+    try:
+        return weakref.ref(thing)
+    except TypeError:                      # nothing refers weakly to it: it is kept
+        return lambda: thing
+
+
+def _attribute(holder: Any, layer: Any) -> str:
+    """The name under which one layer holds another: `layers.3`."""
+    try:
+        for name, value in vars(holder).items():
+            if value is layer:
+                return name
+            if isinstance(value, (list, tuple)):
+                for number, one in enumerate(value):
+                    if one is layer:
+                        return f"{name}.{number}"
+            elif isinstance(value, dict):
+                for key, one in value.items():
+                    if one is layer:
+                        return f"{key}"
+    except TypeError:                      # it has no __dict__
+        pass
+    return ""
+
+
+def program_name() -> str:
+    """The script that runs, as it was called."""
+    return " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]) if sys.argv and sys.argv[0] else "python"

@@ -1,0 +1,129 @@
+"""One kernel through every pass, for the page. In: a kernel's graph and device. Out: texts, links, source, assembly.
+
+The passes are run again, as the device runs them, with someone watching (compiler/pipeline.py: `watched`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from glassgrad.base.errors import GlassgradError
+from glassgrad.base.settings import Context
+from glassgrad.base.source_lines import one_place
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.optimize.decisions import Refused, read
+from glassgrad.compiler.pipeline import KernelWork, Pass, watched
+from glassgrad.runtime.devices import Device
+from glassgrad.viz.pass_text import OURS, Links, PassText, kernel_text, nodes_text
+
+MOST_ASSEMBLY = 60_000          # characters that are kept
+INITIAL = "the kernel's graph"
+
+
+@dataclass(eq=False)
+class KernelTexts:
+    """What is shown of a distinct kernel."""
+    passes: list[PassText] = field(default_factory=list)
+    moves: list[tuple[str, str]] = field(default_factory=list)       # each with what its kind of move does
+    assembly: str = ""
+    source_links: list[list[int]] = field(default_factory=list)      # for each line of source, lines of the loop tree
+
+
+def kernel_texts(ast: UOp, device: str, assembly: bool) -> KernelTexts:
+    """Run the passes over a kernel again, and keep what each leaves."""
+    found = KernelTexts()
+    if ast.op is o.COPY:
+        return found
+    text, links = nodes_text([ast])
+    found.passes.append(PassText("schedule", "schedule", INITIAL, "schedule/kernels.py", text, links))
+    last = [text]
+
+    def passed(each: Pass, work: Any) -> None:
+        if not isinstance(work, KernelWork):
+            return
+        text, links = kernel_text(each, work)
+        found.passes.append(PassText(each.name, each.stage, each.does, each.file, text if text != last[0] else None,
+                                     links))
+        last[0] = text
+        if work.loops is not None:
+            found.moves = [(move, what_it_does(move)) for move in work.loops.moves]
+
+    try:
+        with Context(DEBUG=0), one_place(OURS), watched(passed):
+            Device[device].source(ast)
+        if assembly and device == "CPU":
+            found.assembly = _assembly(ast, device)
+    except GlassgradError as problem:        # a device of the user's own may have no source
+        found.passes.append(PassText("source", "text", str(problem), "", None, []))
+    loops = [p for p in found.passes if p.stage == "kernel" and p.text]
+    sources = [p for p in found.passes if p.stage == "text" and p.text and p.name == "render"]
+    if loops and sources:
+        found.source_links = link_source(str(sources[-1].text), str(loops[-1].text))
+        sources[-1].links = [[place for row in rows for place in _at(loops[-1].links, row)]
+                             for rows in found.source_links]
+    return found
+
+
+def what_it_does(move: str) -> str:
+    """What a kind of move does: the first sentence of its class.
+
+    >>> what_it_does("lanes(loop=i1, tile=4, lanes=16)") != ""
+    True
+    """
+    try:
+        words = " ".join((type(read(move)).__doc__ or "").split())
+    except Refused:                          # a device may have moves of its own
+        return ""
+    return words.split(". ")[0].rstrip(".")
+
+
+def _at(links: Links, row: int) -> list[Any]:
+    return links[row] if row < len(links) else []
+
+
+def _assembly(ast: UOp, device: str) -> str:
+    """What the processor runs, without the lines that are for the linker."""
+    from glassgrad.runtime.cpu.llvm_compiler import assembly
+    from glassgrad.runtime.cpu.toolchain import compiled_source
+    target: Any = getattr(Device[device], "target", None)
+    with Context(DEBUG=0):
+        text = assembly(compiled_source(ast, target, "llvm"))
+    kept = [line for line in text.split("\n") if not re.match(r"\s*\.(cfi_|p2align|size|type|section|file|ident|text$)",
+                                                              line)]
+    return "\n".join(kept)[:MOST_ASSEMBLY]
+
+
+# -- source and loop tree ------------------------------------------------------------------------------------
+_LOOP = re.compile(r"\s*(?:task|loop|tile|lane|unit) (\w+) in")
+_FOR = re.compile(r"\s*for \(\w+ (\w+) =")
+_NAMES = re.compile(r"\b(acc\d+|kept\d+|panel\w*|a\d+|data\d+)")
+
+
+def link_source(source: str, loops: str) -> list[list[int]]:
+    """For each line of source, the lines of the loop tree that it does: the loop of that name, or the statements that
+    write the same register or memory, or else that read it.
+
+    >>> source = "for (i64 k = 0; k < 4; k++) {" + chr(10) + "  acc1_0 += data1[k];"
+    >>> link_source(source, "f(a0, a1)" + chr(10) + "  loop k in 4" + chr(10) + "    acc1 += a1[k]")
+    [[1], [2]]
+    """
+    heads = {m[1]: i for i, row in enumerate(loops.split("\n")) if (m := _LOOP.match(row))}
+    writes: dict[str, list[int]] = {}
+    reads: dict[str, list[int]] = {}
+    for i, row in enumerate(loops.split("\n")[1:], 1):
+        names = _NAMES.findall(row)
+        for position, name in enumerate(names):
+            (reads if position or "=" not in row else writes).setdefault(name, []).append(i)
+    found: list[list[int]] = []
+    for row in source.split("\n"):
+        loop = _FOR.match(row)
+        if loop:
+            found.append([heads[loop[1]]] if loop[1] in heads else [])
+            continue
+        names = [f"a{n[4:]}" if n.startswith("data") else n for n in _NAMES.findall(row)]
+        first = names[0] if names else ""
+        found.append((writes.get(first) or reads.get(first) or [])[:4] if "=" in row or "store" in row else [])
+    return found

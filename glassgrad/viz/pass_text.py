@@ -1,0 +1,125 @@
+"""What the compiler's work looks like after a pass, as text. In: a pass's work. Out: text, and the user's line of each.
+
+Any pass on the list of compiler/pipeline.py is shown by the kind of work it does, so one that is added appears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from glassgrad.base.source_lines import Place
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.pipeline import GRAPH, GraphWork, KernelWork, Pass
+
+LONGEST = 4_000                 # lines of a text that are kept
+OURS: Place = ((lambda: None).__code__, 0)      # the place of what a pass makes of no line of the user's
+Links = list[list[Place]]       # for each line of a text, the places in the user's program that it comes from
+
+
+@dataclass
+class PassText:
+    """A pass, and what it left: None where that is what the pass before it left."""
+    name: str
+    stage: str
+    does: str
+    file: str
+    text: str | None
+    links: Links
+    rules: dict[str, Any] = field(default_factory=dict)        # rule: (times, (why, before, after) of the first)
+
+
+def graph_text(work: GraphWork) -> tuple[str, Links]:
+    """A graph on its way to a schedule: its nodes; then which have memory, and why; then the kernels."""
+    if work.schedule.items:
+        return _schedule_text(work)
+    if work.stored:
+        rows = [f"{_node(n):<44} {why}" for n, why in work.stored.items()]
+        if work.groups:
+            rows = []
+            for number, group in enumerate(work.groups):
+                rows += [f"kernel {number}: {_node(root):<40} {work.stored.get(root, 'inside its kernel')}"
+                         for root in group.roots]
+            nodes = [root for group in work.groups for root in group.roots]
+        else:
+            nodes = list(work.stored)
+        return _cut(rows, [[n.place] if n.place else [] for n in nodes])
+    return nodes_text(work.sinks)
+
+
+def nodes_text(sinks: Sequence[UOp]) -> tuple[str, Links]:
+    """A graph's nodes, sources first. Numbers are small names that stay the same while a node stays where it is."""
+    order = toposort(list(dict.fromkeys(sinks)))
+    names: dict[UOp, str] = {}
+    counts: dict[str, int] = {}
+    rows = []
+    for n in order:
+        kind = n.op.name.lower()
+        counts[kind] = counts.get(kind, -1) + 1
+        names[n] = f"{kind}{counts[kind]}"
+        arg = "" if n.arg is None else f" {_argument(n)}"
+        rows.append(f"{names[n]:<12} {n.dtype.name}{list(n.shape)}{arg}"
+                    + (f"  <- {', '.join(names[s] for s in n.src)}" if n.src else ""))
+    return _cut(rows, [[n.place] if n.place else [] for n in order])
+
+
+def _schedule_text(work: GraphWork) -> tuple[str, Links]:
+    rows: list[str] = []
+    links: Links = []
+    for number, item in enumerate(work.schedule.items):
+        shapes = ", ".join(f"{list(s.shape)}" for s in item.ast.src if s.op is o.STORE)
+        where = f" on {item.device}" if item.device else ""
+        rows.append(f"kernel {number}{where}: writes {shapes or 'a copy'} to {list(item.slots[:item.results])}, reads "
+                    f"{list(item.slots[item.results:])}: {'; '.join(item.reasons)}")
+        root = item.ast.src[0]
+        links.append([root.src[1].place] if root.op is o.STORE and root.src[1].place else [])
+    return _cut(rows, links)
+
+
+def _node(n: UOp) -> str:
+    return f"{n.op.name} {n.dtype.name}{list(n.shape)}"
+
+
+def _argument(n: UOp) -> str:
+    text = str(n.arg)
+    return text if len(text) <= 100 else text[:100] + " ..."
+
+
+def _cut(rows: list[str], links: Links) -> tuple[str, Links]:
+    if len(rows) > LONGEST:
+        rows, links = [*rows[:LONGEST], f"... and {len(rows) - LONGEST} more lines"], [*links[:LONGEST], []]
+    return "\n".join(rows), links
+
+
+def kernel_text(each: Pass, work: KernelWork) -> tuple[str, Links]:
+    """A kernel on its way to text: its graph, its loop tree, then source."""
+    if work.source:
+        return _cut(work.source.strip("\n").split("\n"), [])
+    if each.stage == GRAPH or work.loops is None:
+        return nodes_text([] if work.ast is None else [work.ast])
+    return loop_text(work)
+
+
+def loop_text(work: KernelWork) -> tuple[str, Links]:
+    """The loop tree as text; each line with the places whose values it computes."""
+    from glassgrad.compiler.lower.loops import expressions, walk
+    from glassgrad.compiler.lower.printing import show
+    kernel = work.kernel
+    links: Links = [[]]
+    for phase in kernel.phases:
+        if len(kernel.phases) > 1:
+            links.append([])
+        links += [places_in(expressions(statement)) for statement in walk(phase.body)]
+    return _cut(show(kernel).split("\n"), links)
+
+
+def places_in(values: Sequence[UOp]) -> list[Place]:
+    """The user's places whose values are computed in some expressions, innermost last; index arithmetic has none."""
+    found: dict[int, Place] = {}
+    for n in toposort(list(values)):
+        if n.place is not None and n.op in o.ELEMENTWISE and n.place is not OURS:
+            found.setdefault(id(n.place), n.place)
+    return list(found.values())

@@ -1,0 +1,71 @@
+"""How fast this machine is at best. In: a device. Out: `Peak`: GFLOPS and GB/s, measured with kernels of our own.
+
+A matrix product measures arithmetic, a sum of two large arrays memory. Kernels are compared with these two numbers, so
+a share of peak says what is still to be had here, not on paper.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from glassgrad.base.errors import GlassgradError
+from glassgrad.base.settings import Context
+from glassgrad.engine.profile import KernelRow, profile
+from glassgrad.engine.realize import realize
+from glassgrad.tensor.tensor import Tensor
+
+ROUNDS = 4
+ENOUGH_NANOSECONDS = 8_000_000       # larger sizes are tried until a kernel takes as long
+SIZES = (128, 512, 1024, 4096)       # of square matrices
+ELEMENTS = (1 << 14, 1 << 20, 1 << 24, 1 << 27)
+
+
+class Peak(NamedTuple):
+    """The best that was measured; 0 where nothing could be."""
+    gflops: float
+    gigabytes_per_second: float
+
+    @property
+    def ridge(self) -> float:
+        """Operations per byte above which arithmetic is the limit."""
+        return self.gflops / self.gigabytes_per_second if self.gigabytes_per_second else 0.0
+
+
+@lru_cache(maxsize=8)
+def measured_peak(device: str) -> Peak:
+    """Measure a device; takes about a quarter of a second on a CPU."""
+    gflops = gigabytes = 0.0
+    try:
+        with Context(DEBUG=0, CHECK=0, TRAINING=0):
+            for size in SIZES:
+                a, b = (_filled((size, size), device) for _ in range(2))
+                best = _best(a @ b)
+                gflops = best.gflops            # the largest size counts: a small one is mostly launch
+                if best.nanoseconds > ENOUGH_NANOSECONDS:
+                    break
+            for elements in ELEMENTS:
+                x, y = (_filled((elements,), device) for _ in range(2))
+                best = _best(x + y)
+                gigabytes = best.gigabytes_per_second      # likewise: small ones are in the caches
+                if best.nanoseconds > ENOUGH_NANOSECONDS:
+                    break
+    except GlassgradError:                  # no memory for it, or a device that does not run kernels
+        pass
+    return Peak(gflops, gigabytes)
+
+
+def _filled(shape: tuple[int, ...], device: str) -> Tensor:
+    return Tensor.full(shape, 0.5, device=device).contiguous().realize()
+
+
+def _best(lazy: Tensor) -> KernelRow:
+    """The fastest of a few runs of a tensor's kernel."""
+    found: list[KernelRow] = []
+    for _ in range(ROUNDS):
+        with profile() as ran:
+            realize([lazy.uop])
+        found.append(ran.rows[0])
+        if found[-1].nanoseconds > 10 * ENOUGH_NANOSECONDS:
+            break
+    return min(found, key=lambda row: row.nanoseconds)

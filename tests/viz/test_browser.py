@@ -1,0 +1,277 @@
+"""The page in a real browser: every view, every link, the keys, and the way to the slowest kernel, its line and why."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded import page_of
+
+from glassgrad import Tensor
+from glassgrad.engine.observer import observed_by
+from glassgrad.viz.html_file import write_page
+from glassgrad.viz.page_data import page_data
+from glassgrad.viz.recorder import Recorder
+
+pytestmark = pytest.mark.only_on("CPU", reason="the page is the same for all devices")
+ROOT = Path(__file__).resolve().parents[2]
+VIEWS = ["Overview", "Graph", "Schedule", "Kernel", "Timeline", "Memory", "Gradient"]
+Look = Callable[..., Any]
+
+
+def go(page: Any, view: str) -> None:
+    page.click(f"nav[aria-label=views] button:has-text('{view}')")
+    page.wait_for_selector(f"nav[aria-label=views] button.on:has-text('{view}')")
+
+
+# -- the views -----------------------------------------------------------------------------------------------
+def test_every_view_shows_something(look: Look, training_page: Path, picture: Callable[[Any, str], None]) -> None:
+    page = look(training_page)
+    wanted = {"Overview": ".kernels tbody tr", "Graph": "svg.graph .box", "Schedule": ".kernel-list li",
+              "Kernel": ".listing .row", "Timeline": "canvas", "Memory": ".plot .area",
+              "Gradient": ".gradient tbody tr"}
+    for theme in ("light", "dark"):
+        while page.evaluate("document.documentElement.dataset.theme") != theme:
+            page.keyboard.press("t")
+        for view in VIEWS:
+            go(page, view)
+            page.wait_for_selector(wanted[view])
+            picture(page, f"{view.lower()}-{theme}")
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{view} is too wide"
+
+
+def test_keys_choose_views_and_search(look: Look, training_page: Path) -> None:
+    page = look(training_page)
+    for number, view in enumerate(VIEWS, 1):
+        page.keyboard.press(str(number))
+        page.wait_for_selector(f"nav[aria-label=views] button.on:has-text('{view}')")
+    page.keyboard.press("1")
+    page.keyboard.press("/")
+    page.keyboard.type("no such kernel")
+    page.wait_for_function("document.querySelectorAll('.kernels tbody tr').length === 0")
+    page.keyboard.press("Escape")
+    page.wait_for_function("document.querySelectorAll('.kernels tbody tr').length > 3")
+    page.keyboard.press("?")
+    page.wait_for_selector("[role=dialog]")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("[role=dialog]", state="detached")
+
+
+# -- lines and nodes -----------------------------------------------------------------------------------------
+def test_a_line_lights_its_nodes_and_a_node_its_line(look: Look, training_page: Path) -> None:
+    page = look(training_page)
+    go(page, "Graph")
+    assert page.locator("svg.graph .box.lit").count() == 0
+    page.click(".src-line.used:has-text('self.first(x)')")
+    page.wait_for_selector("svg.graph .box.lit")
+    assert page.locator("svg.graph .box.faded").count() > 0
+    page.keyboard.press("Escape")
+    page.wait_for_selector("svg.graph .box.lit", state="detached")
+    node = page.locator("svg.graph .box:not(.group)").first
+    node.dispatch_event("click")
+    page.wait_for_selector(".node-card")
+    page.wait_for_selector(".src-line.selected")
+
+
+def test_calls_open_and_close(look: Look, training_page: Path) -> None:
+    page = look(training_page)
+    go(page, "Graph")
+    page.wait_for_selector("svg.graph .box.group")
+    before = page.locator("svg.graph .box").count()
+    group = page.locator("svg.graph .box.group").first
+    name = group.locator("text").first.text_content()
+    group.dispatch_event("click")
+    page.wait_for_function(f"document.querySelectorAll('svg.graph .box').length !== {before}")
+    assert any(name in (text or "") for text in page.locator("svg.graph .cluster text").all_text_contents())
+    page.keyboard.press("c")
+    page.wait_for_function(f"document.querySelectorAll('svg.graph .box').length === {before}")
+
+
+def test_as_written_and_as_compiled(look: Look, training_page: Path) -> None:
+    page = look(training_page)
+    go(page, "Graph")
+    compiled = page.text_content(".status")
+    page.click("button:has-text('as written')")
+    page.wait_for_function(f"document.querySelector('.status').textContent !== {compiled!r}")
+
+
+# -- kernels -------------------------------------------------------------------------------------------------
+def test_passes_forward_back_search_and_hidden(look: Look, training_page: Path) -> None:
+    page = look(training_page)
+    go(page, "Kernel")
+    page.wait_for_selector(".passes nav button.on:has-text('optimize')")
+    assert page.locator(".row.new").count() > 0 and page.locator(".row.gone").count() > 0
+    page.keyboard.press("n")
+    page.wait_for_selector(".passes nav button.on:has-text('render')")
+    page.keyboard.press("p")
+    page.keyboard.press("p")
+    page.wait_for_selector(".passes nav button.on:has-text('lower')")
+    shown = page.locator(".passes nav button").count()
+    page.click(".passes nav .toggle")
+    assert page.locator(".passes nav button").count() > shown
+    page.keyboard.press("/")
+    page.keyboard.type("acc")
+    page.wait_for_selector(".passes nav .count")
+    page.wait_for_selector(".row.hit")
+
+
+def test_loop_tree_and_source_light_each_other(look: Look, training_page: Path) -> None:
+    page = look(training_page)
+    go(page, "Kernel")
+    page.click("button:has-text('Loop tree and source')")
+    rows = page.locator(".side-by-side section:nth-child(2) .listing .row")
+    for number in range(rows.count()):
+        rows.nth(number).hover()
+        if page.locator(".side-by-side section:nth-child(1) .row.pair").count():
+            break
+    else:
+        pytest.fail("no line of source leads to the loop tree")
+    page.click("button:has-text('Assembly')")
+    page.wait_for_selector(".row.label-row")
+
+
+def test_a_line_of_the_loop_tree_leads_to_the_program(look: Look, training_page: Path) -> None:
+    page = look(training_page)
+    go(page, "Kernel")
+    page.click(".passes nav button:has-text('lower')")
+    page.locator(".listing .row.linked").first.click()
+    page.wait_for_selector(".src-line.selected")
+
+
+def test_a_kernel_of_the_schedule_says_why_it_is_one(look: Look, training_page: Path) -> None:
+    page = look(training_page)
+    go(page, "Schedule")
+    page.click(".kernel-list li:nth-child(2)")
+    page.wait_for_selector(".kernel-list li:nth-child(2).selected")
+    assert re.search(r"\d+ operations? fused; stored because: \w+", page.text_content(".kernel-list li:nth-child(2)"))
+    assert "not fused with what reads it, because" in page.text_content(".right .kernel-card")
+    page.locator("svg.graph .box").first.dispatch_event("click")
+    page.wait_for_selector(".kernel-list li.selected")
+
+
+def test_timeline_memory_and_gradient_lead_on(look: Look, training_page: Path) -> None:
+    page = look(training_page)
+    go(page, "Timeline")
+    page.click("button:has-text('one jitted call')")
+    box = page.locator("canvas").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] - 20)
+    go(page, "Memory")
+    page.click(".alive tbody tr:has(.line-link)")
+    page.wait_for_selector(".src-line.selected")
+    page.keyboard.press("Escape")
+    go(page, "Gradient")
+    page.click(".gradient tbody tr:has-text('Linear')")
+    page.click(".gradient .details .chip")
+    page.wait_for_selector(".node-card")
+
+
+def test_back_and_an_address_with_a_selection(look: Look, training_page: Path) -> None:
+    page = look(training_page)
+    page.click(".kernels tbody tr:nth-child(3) .name button")
+    page.wait_for_selector(".kernel-view")
+    name = page.text_content(".kernel-card h3 .link")
+    address = page.url
+    page.go_back()
+    page.wait_for_selector(".overview")
+    page.evaluate(f"location.href = {address!r}")
+    page.wait_for_selector(".kernel-view")
+    assert page.text_content(".kernel-card h3 .link") == name
+
+
+# -- what a program may hold ---------------------------------------------------------------------------------
+def test_markup_in_names_is_text(look: Look, tmp_path: Path) -> None:
+    page_of("""
+        from glassgrad import Tensor
+        def ünïcode_日本(x):
+            return x + 1  # <script>window.broken = 1</script><img src=x onerror="window.broken = 1">
+        ünïcode_日本(Tensor.rand(4, 4)).realize()
+    """, tmp_path / "out.html", name="a<b>&.py")
+    page = look(tmp_path / "out.html")
+    assert "<script>window.broken" in page.text_content(".source") and "a<b>&.py" in page.text_content(".source")
+    for view in VIEWS:
+        go(page, view)
+    assert page.evaluate("window.broken === undefined")
+    assert "ünïcode_日本" in page.content()
+
+
+def test_nothing_ran(look: Look, tmp_path: Path) -> None:
+    write_page(page_data(Recorder(), measure=False), tmp_path / "empty.html")
+    page = look(tmp_path / "empty.html")
+    for view in VIEWS:
+        go(page, view)
+        page.wait_for_selector(".empty")
+
+
+def test_one_node_and_a_file_that_is_gone(look: Look, tmp_path: Path) -> None:
+    recorder = Recorder()
+    with observed_by(recorder):
+        exec(compile("Tensor.full((3,), 2.0).contiguous().realize()", "/nowhere/gone.py", "exec"), {"Tensor": Tensor})
+    write_page(page_data(recorder), tmp_path / "one.html")
+    page = look(tmp_path / "one.html")
+    assert "not there any more" in page.text_content(".source")
+    go(page, "Graph")
+    page.wait_for_selector("svg.graph .box")
+
+
+def large(nodes: int, tmp_path: Path) -> Path:
+    """A page with a graph of so many nodes."""
+    recorder = Recorder()
+    recorder.watch_calls()
+    try:
+        x = Tensor.rand(4).realize()
+        with observed_by(recorder):
+            y = x
+            for number in range(nodes // 2 - 1):
+                y = (y * 1.5).contiguous() if number % 400 == 399 else y.maximum(number + 0.5)
+            y.realize()
+    finally:
+        recorder.stop()
+    write_page(page_data(recorder, measure=False, texts=False), tmp_path / "large.html")
+    return tmp_path / "large.html"
+
+
+def test_ten_thousand_nodes_in_two_seconds(look: Look, tmp_path: Path) -> None:
+    path = large(10_000, tmp_path)
+    page = look(str(path.as_uri()))
+    go(page, "Graph")
+    page.wait_for_selector("svg.graph .box")
+    took = page.evaluate("performance.now()")
+    crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)) if hasattr(os, "getloadavg") else 1.0
+    assert took < 2_000 * crowd, f"{took:.0f} ms from opening the page to its graph"
+    page.locator("svg.graph .box.group").first.dispatch_event("click")
+    page.wait_for_selector("svg.graph .cluster")
+
+
+# -- the way that matters ------------------------------------------------------------------------------------
+def test_the_slowest_kernel_its_line_and_why(look: Look, mnist_folder: Path, tmp_path: Path,
+                                             picture: Callable[[Any, str], None]) -> None:
+    """For a reader who opens the page of the example for the first time, the first thing on it is the answer."""
+    out = tmp_path / "mnist.html"
+    example = str(ROOT / "examples" / "beautiful_mnist.py")
+    subprocess.run([sys.executable, example, "--steps", "3", "--test-images", "500"], check=True, capture_output=True,
+                   env={**os.environ, "VIZ": str(out), "PYTHONPATH": str(ROOT),
+                        "GLASSGRAD_DATA": str(mnist_folder.parent)})
+    page = look(out)
+    card = page.locator(".headline .kernel-card")
+    text = card.text_content()
+    assert "slowest kernel" in page.text_content(".headline").lower()
+    assert re.search(r"beautiful_mnist\.py:\d+", text) and "Bound by arithmetic: it does" in text
+    slowest = card.locator("h3 .link").text_content()
+    assert slowest == page.text_content(".kernels tbody tr:first-child .name button")
+    card.locator(".line-link").first.click()
+    page.wait_for_selector(".src-line.selected")
+    assert re.search(r"self\.layers|backward", page.text_content(".src-line.selected"))
+    picture(page, "mnist-overview")
+    page.keyboard.press("Escape")
+    page.click(".headline .kernel-card h3 .link")
+    page.wait_for_selector(".passes nav button.on:has-text('optimize')")
+    assert "direct" in page.text_content(".moves") or "contract" in page.text_content(".moves")
+    go(page, "Graph")
+    page.wait_for_selector("svg.graph .box")
+    picture(page, "mnist-graph")
