@@ -26,8 +26,8 @@ __version__ = "0.1.0"
 __all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "Variable", "TinyJit", "jit", "nn",
            "optim", "profile", "explain", "Function", "custom_gradient", "c_kernel", "checkpoint", "grad",
            "no_grad", "value_and_grad", "jvp", "vmap", "GlassgradError", "ShapeError", "NoAxesError", "DTypeError",
-           "AxisError", "DeviceError", "GradientError", "InputError", "ModeError", "DivisionError", "IndexKindError", "IndexShapeError",
-           "IndexRangeError", "DTypeNameError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
+           "AxisError", "DeviceError", "GradientError", "InputError", "ModeError", "DivisionError", "IndexKindError",
+           "IndexShapeError", "IndexRangeError", "DTypeNameError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
 
 # Loaded when they are first asked for, so that `import glassgrad` stays quick.
 _TRANSFORMS = ("checkpoint", "grad", "jvp", "value_and_grad", "vmap")
