@@ -93,13 +93,14 @@ def loops_around(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP)
     return body
 
 
-def pieces(size: int, piece: int) -> list[tuple[int, int]]:
-    """A length as whole pieces and the rest: (how many, how long).
+def pieces(size: int, piece: int) -> list[tuple[int, int, int]]:
+    """A length as whole pieces and the rest: (where they start, how many, how long).
 
     >>> pieces(100, 16)
-    [(6, 16), (1, 4)]
+    [(0, 6, 16), (96, 1, 4)]
     """
-    return [(times, length) for times, length in ((size // piece, piece), (1, size % piece)) if times and length]
+    whole, rest = divmod(size, piece)
+    return [found for found in ((0, whole, piece), (size - rest, 1, rest)) if found[1] and found[2]]
 
 
 def left_of(size: int, piece: int, number: UOp) -> UOp | None:
