@@ -165,6 +165,17 @@ def test_nested(n: int, kind: str, rng: np.random.Generator) -> None:
     assert [s.range for s in walk(after) if isinstance(s, For)] == ([i, j] if n > 1 else [j])
 
 
+@pytest.mark.parametrize("n", [1, 3, 7])
+def test_loops_around_keep_those_of_one_iteration(n: int, rng: np.random.Generator) -> None:
+    out, x = param(0, n * 6), param(1, n * 6)
+    i, j, whole = counter("i", n), counter("j", 6), counter("w", n * 6)
+    at = moves.flat_index([i, j])
+    before: list[Statement] = [For(whole, LOOP, [Store(out, whole, load(x, whole) * 2.0)])]
+    after = moves.loops_around([i, j], [Store(out, at, load(x, at) * 2.0)], TASK)
+    compare([out, x], before, [after], rng)
+    assert [(s.range, s.kind) for s in walk(after) if isinstance(s, For)] == [(i, TASK), (j, TASK)]
+
+
 @pytest.mark.parametrize("size, piece", [(10, 5), (11, 5), (4, 5), (5, 5), (1, 1)])
 def test_left_of_a_length(size: int, piece: int) -> None:
     number = counter("b", -(-size // piece))

@@ -106,7 +106,7 @@ class _Lowering(Values):
 
     # -- the two that are kernels of their own ---------------------------------------------------------------
     def scatter(self, store: UOp) -> list[Phase]:
-        """Copy the base, then place the values: one after another along the indices, apart along the rest."""
+        """Copy the base, then store the values: one after another along the indices, independently along the rest."""
         target, node = store.src
         base, where, values = node.src
         counters = tuple(self.counter(f"i{a}", n) for a, n in enumerate(base.shape))
@@ -116,12 +116,12 @@ class _Lowering(Values):
         first = Phase(self.nested(self.path))
         self.path = [Block(None)]
         rest = tuple(self.counter(f"j{a}", n) for a, n in enumerate(base.shape[1:]))
-        places = tuple(self.counter(f"s{a}", n) for a, n in enumerate(where.shape))
+        at = tuple(self.counter(f"s{a}", n) for a, n in enumerate(where.shape))
         outer = [Block(c) for c in rest]
-        inner = [Block(c) for c in places]
+        inner = [Block(c) for c in at]
         self.path = [Block(None), *outer, *inner]
-        row = self.value_at(where, places, None).cast(dtypes.index)
-        value = self.value_at(values, places + rest, None)
+        row = self.value_at(where, at, None).cast(dtypes.index)
+        value = self.value_at(values, at + rest, None)
         combine = {"set": None, "add": o.ADD, "max": o.MAX}[node.arg.mode]
         spot = flatten((row.maximum(0).minimum(self.size(base.shape[0] - 1)), *rest), base.shape)
         wide = target.dtype.accumulator

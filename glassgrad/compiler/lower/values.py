@@ -226,11 +226,11 @@ def _load(memory: UOp, at: UOp, gate: UOp | None) -> UOp:
 def _compute(node: UOp, src: tuple[UOp, ...]) -> UOp:
     """One elementwise op on values: floats below float32 by way of float32, curves as polynomials."""
     op, dtype = node.op, node.dtype
-    narrow: DType | None = next((s.dtype for s in src if s.dtype.kind == "f" and s.dtype.bits < 32), None)
-    if narrow is not None and op not in _PASSES:
-        wide = tuple(s.cast(dtypes.float32) if s.dtype is narrow else s for s in src)
-        result = _compute(UOp(op, dtypes.float32 if dtype is narrow else dtype, wide, node.arg), wide)
-        return result.cast(narrow) if dtype is narrow else result
+    reduced: DType | None = next((s.dtype for s in src if s.dtype.kind == "f" and s.dtype.bits < 32), None)
+    if reduced is not None and op not in _PASSES:
+        wide = tuple(s.cast(dtypes.float32) if s.dtype is reduced else s for s in src)
+        result = _compute(UOp(op, dtypes.float32 if dtype is reduced else dtype, wide, node.arg), wide)
+        return result.cast(reduced) if dtype is reduced else result
     if op is o.CAST:
         if src[0].dtype.kind == "f" and src[0].dtype.bits < 32 and dtype is not dtypes.float32:
             return src[0].cast(dtypes.float32).cast(dtype)       # reduced precision goes through float32 ...

@@ -132,8 +132,9 @@ class _Plan:
             self.inlined[node] = Inlined(2, 0, None, False, node.size)
         elif node.op is o.GATHER:
             rows, where = node.src
-            self.settle(rows, "read by index: any row, any number of times")
-            self.settle(where, "an index with a reduction inside") if self.inlined[where].rows is not None else None
+            self.store_computed(rows, "read by index: any row, any number of times")
+            if self.inlined[where].rows is not None:
+                self.store_computed(where, "an index with a reduction inside")
             self.inlined[node] = Inlined(4 + self.inlined[where].cost, 2, None, False, node.size)
         else:                                # CONTIGUOUS, COPY, SCATTER, SCAN
             for s in node.src:
@@ -141,14 +142,14 @@ class _Plan:
                     self.reasons.setdefault(s, "read by copy")
                     self.inlined[s] = NOTHING
                 elif node.op not in (o.COPY, o.CONTIGUOUS) and self.inlined[s].rows is not None:
-                    self.settle(s, f"read by {node.op.name.lower()}")
+                    self.store_computed(s, f"read by {node.op.name.lower()}")
             self.inlined[node] = NOTHING
             if node.op is not o.CONTIGUOUS or node.src[0].op not in LEAVES:
                 self.store(node, {o.CONTIGUOUS: "contiguous() asks for memory", o.COPY: "copied to another device"}
                            .get(node.op, f"{node.op.name.lower()} writes memory"))
 
-    def settle(self, node: UOp, reason: str) -> None:
-        """Make sure a source is memory, or a view of it, or costs nothing."""
+    def store_computed(self, node: UOp, reason: str) -> None:
+        """Give memory to a source, unless it is memory already, a view of it, or costs nothing."""
         inside = self.inlined[node]
         if inside.rows is not None or inside.cost > 0:
             self.store(node, reason)

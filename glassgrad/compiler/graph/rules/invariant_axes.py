@@ -29,12 +29,12 @@ def reduce_fewer_axes(sinks: list[UOp]) -> list[UOp]:
         if n.op in o.REDUCE:
             still = frozenset(a for a in nontrivial(n.src[0].shape) - changes[n.src[0]] if least(n.src[0].shape[a]) > 0)
             if still and 0 not in n.src[0].shape:
-                rebuilt = _narrowed(rebuilt, still) or rebuilt
+                rebuilt = _over_fewer_axes(rebuilt, still) or rebuilt
         new[n] = rebuilt
     return [new[s] for s in sinks]
 
 
-def _narrowed(node: UOp, still: frozenset[int]) -> UOp | None:
+def _over_fewer_axes(node: UOp, still: frozenset[int]) -> UOp | None:
     """A reduction of a source that stays the same along some axes."""
     source, axes = node.src[0], frozenset(node.arg.axes)
     gone = still & axes

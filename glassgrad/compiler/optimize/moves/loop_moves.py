@@ -100,13 +100,14 @@ def loops_around(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP)
     return body
 
 
-def pieces(size: int, piece: int) -> list[tuple[int, int]]:
-    """A length as whole pieces and the rest: (how many, how long).
+def pieces(size: int, piece: int) -> list[tuple[int, int, int]]:
+    """A length as whole pieces and the rest: (where they start, how many, how long).
 
     >>> pieces(100, 16)
-    [(6, 16), (1, 4)]
+    [(0, 6, 16), (96, 1, 4)]
     """
-    return [(times, length) for times, length in ((size // piece, piece), (1, size % piece)) if times and length]
+    whole, rest = divmod(size, piece)
+    return [found for found in ((0, whole, piece), (size - rest, 1, rest)) if found[1] and found[2]]
 
 
 def left_of(size: int, piece: int, number: UOp) -> UOp | None:
@@ -203,12 +204,8 @@ def wide_steps(loop: For, tile: int, lanes: int, beside: bool = False) -> list[W
     """
     name, n, stop = loop.range.arg.name, loop.range.arg.size, loop.stop
     if stop is None:
-        out: list[WideStep] = []
-        start = 0
-        for count, t, v in _steps(n, tile, lanes):
-            out.append(WideStep(name, index(start), count, t, v, None, beside))
-            start += count * t * v
-        return out
+        return [WideStep(name, index(start), count, t, v, None, beside)
+                for start, count, t, v in _steps(n, tile, lanes)]
     stop = within(stop, n)
     whole, vectors = divide(stop, tile * lanes), divide(stop, lanes)
     steps = [(index(0), n // (tile * lanes), tile, lanes, whole),
@@ -222,15 +219,17 @@ def within(stop: UOp, size: int) -> UOp:
     return stop if bounds(stop)[1] <= size else UOp(o.MIN, dtypes.index, (stop, index(size)))
 
 
-def _steps(n: int, tile: int, lanes: int) -> list[tuple[int, int, int]]:
-    """n elements as (how many times, vectors, lanes): whole tiles, the vectors left over at once, the lanes left over.
+def _steps(n: int, tile: int, lanes: int) -> list[tuple[int, int, int, int]]:
+    """n elements as (start, how many times, vectors, lanes): whole tiles, the vectors left over at once, then the lanes
+    left over.
 
     >>> _steps(1000, 4, 16)
-    [(15, 4, 16), (1, 2, 16), (1, 1, 8)]
+    [(0, 15, 4, 16), (960, 1, 2, 16), (992, 1, 1, 8)]
     """
     tiles, rest = divmod(n, tile * lanes)
     vectors, last = divmod(rest, lanes)
-    return [step for step in ((tiles, tile, lanes), (1, vectors, lanes), (1, 1, last)) if math.prod(step)]
+    steps = ((0, tiles, tile, lanes), (n - rest, 1, vectors, lanes), (n - last, 1, 1, last))
+    return [step for step in steps if math.prod(step[1:])]
 
 
 def _spread_rows(body: list[Statement], memories: Replace, copies: int, at: UOp) -> list[Statement]:

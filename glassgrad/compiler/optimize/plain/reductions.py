@@ -166,14 +166,12 @@ def _within(loop: For, body: list[Statement], lanes: int) -> list[Statement]:
         return For(lane, LANE, [s])
 
     out: list[Statement] = []
-    start = 0
-    for count, width in moves.pieces(loop.range.arg.size, lanes):
+    for start, count, width in moves.pieces(loop.range.arg.size, lanes):
         outer, lane = counter(loop.range.arg.name + "o", count), counter(loop.range.arg.name + "l", width)
         at = add(index(start), add(multiply(one(outer), lanes), one(lane)))
         block = moves.rebuild(body, {loop.range: at})
         block = [lane_inside(s, lane) for s in block] if width > 1 else block
         out += [For(outer, LOOP, block)] if count > 1 else block
-        start += count * lanes
     return out
 
 
@@ -189,8 +187,7 @@ def _slices(loop: For, reduction: Reduction, width: int, rows: int, tile: int, l
         return moves.wide(For(inner, LOOP, moves.rebuild(statements, place)), tile, lanes, copies=False)
 
     body = along([Store(sums[r], inner, identity(c, r.dtype)) for r, c in combines.items()])
-    start = 0
-    for count, together in moves.pieces(k.arg.size, rows):
+    for start, count, together in moves.pieces(k.arg.size, rows):
         block, step = counter(k.arg.name + "b", count), counter(k.arg.name + "u", together)
         at = add(index(start), add(multiply(one(block), rows), one(step)))
         products = moves.rebuild(reduction.loop.body, {k: at})
@@ -198,7 +195,6 @@ def _slices(loop: For, reduction: Reduction, width: int, rows: int, tile: int, l
                       *([For(step, TILE, products)] if together > 1 else products),
                       *[Store(sums[r], inner, r, c) for r, c in combines.items()]])
         body += [For(block, LOOP, part)] if count > 1 else part
-        start += count * rows
     totals: dict[UOp, UOp] = {r: load(m, inner) for r, m in sums.items()}
     body += along(moves.rebuild(reduction.rest, totals))
     return For(outer, loop.kind, []), body

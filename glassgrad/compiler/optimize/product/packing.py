@@ -107,9 +107,8 @@ class PackedFactor:
         """
         k = self.k[-1]
         out: list[Statement] = []
-        start = 0
         in_registers = 2 * self.width > lanes
-        for times, piece in moves.pieces(k.arg.size, lanes if in_registers else 4 * lanes):
+        for start, times, piece in moves.pieces(k.arg.size, lanes if in_registers else 4 * lanes):
             outer, inner = counter("kb", times), counter("kq", piece)
             at = add(index(start), add(multiply(one(outer), piece), inner))
             body = moves.rebuild(store, {k: at})
@@ -119,7 +118,6 @@ class PackedFactor:
                 body = moves.wide(For(inner, LOOP, body), lanes, 1, copies=False)
                 body = [For(spot, LOOP, body)] if self.width > 1 else body
             out += [For(outer, LOOP, body)] if times > 1 else body
-            start += times * piece
         return out
 
 
