@@ -106,8 +106,8 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
 
 
 def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
-    """Normally distributed numbers from a to b only: a place between the ends, turned back by the inverse of the
-    distribution.
+    """Normally distributed numbers from a to b only: evenly spread shares of the distribution between the
+    ends, through its inverse.
 
     >>> x = trunc_normal_(Tensor.zeros(1000), std=1.0, a=-0.5, b=0.5)
     >>> x.abs().max().item() <= 0.5

@@ -1,7 +1,7 @@
 """Fetch a file from its mirrors. In: addresses, a target, a SHA-256. Out: the file, whole and right, or DownloadError.
 
 Bytes arrive in `<target>.part`, so an interrupted download goes on where it stopped; the target appears only when its
-checksum is right. Knows nothing of data sets.
+checksum is right. Does not depend on data sets.
 """
 
 from __future__ import annotations

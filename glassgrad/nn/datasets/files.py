@@ -1,4 +1,4 @@
-"""Find, fetch and check the files of the data sets. In: a data set's name. Out: NumPy arrays. Knows no Tensor.
+"""Find, fetch and check the files of the data sets. In: a data set's name. Out: NumPy arrays, no tensors.
 
 A data set is looked for, in this order, in
 
@@ -203,7 +203,7 @@ def load(dataset: DataSet, allow_download: bool = True) -> dict[str, bytes]:
             looked.append(f"{folder}: changed while it was being read")
         except DownloadError as problem:
             looked.append(problem.given)
-        except OSError as problem:                          # no permission, or no room on the disk
+        except OSError as problem:                          # no permission, or a full disk
             looked.append(f"{folder}: {problem}")
     raise DataMissingError(
         f"{dataset.title} is not on this machine" + (" and could not be downloaded" if allow_download else ""),

@@ -1,6 +1,6 @@
 """Read the file formats of image data sets. In: bytes and a name for messages. Out: NumPy arrays, or FormatError.
 
-Knows nothing of where files come from.
+Does not depend on where files come from.
 """
 
 from __future__ import annotations

@@ -37,12 +37,15 @@ def _reduced(each: Tensor, reduction: str) -> Tensor:
     return each.mean() if reduction == "mean" else each.sum() if reduction == "sum" else each
 
 
-def _weighted(each: Tensor, weight: Tensor | None, reduction: str) -> Tensor:
-    """A loss for each value, weighted and reduced; a weighted mean is over the weights."""
+def _weighted(loss: Callable[..., Tensor], target: Tensor, weight: Tensor | None, reduction: str, *settings: Any,
+              over_weights: bool = False) -> Tensor:
+    """A tensor's loss, each value times its weight; its mean may be over the weights instead of the values."""
     if weight is None:
-        return _reduced(each, reduction)
-    total = each * weight
-    return total.sum() / weight.expand(each.shape).sum() if reduction == "mean" else _reduced(total, reduction)
+        return loss(target, reduction, *settings)
+    total = loss(target, "none", *settings) * weight
+    if reduction == "mean" and over_weights:
+        return total.sum() / weight.expand(total.shape).sum()
+    return _reduced(total, reduction)
 
 
 # -- classes -------------------------------------------------------------------------------------------------
@@ -67,16 +70,15 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, size_a
 def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Old = None,
                          reduce: Old = None, reduction: str = "mean") -> Tensor:
     """-(t log p + (1 - t) log(1 - p))."""
-    each = input.binary_cross_entropy(target, "none")
-    return _reduced(each if weight is None else each * weight, _how(size_average, reduce, reduction))
+    return _weighted(input.binary_cross_entropy, target, weight, _how(size_average, reduce, reduction))
 
 
 def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None,
                                      size_average: Old = None, reduce: Old = None, reduction: str = "mean",
                                      pos_weight: Tensor | None = None) -> Tensor:
     """The same of sigmoid(input), without rounding it."""
-    each = input.binary_cross_entropy_with_logits(target, "none", pos_weight)
-    return _reduced(each if weight is None else each * weight, _how(size_average, reduce, reduction))
+    how = _how(size_average, reduce, reduction)
+    return _weighted(input.binary_cross_entropy_with_logits, target, weight, how, pos_weight)
 
 
 def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
@@ -125,19 +127,19 @@ def mse_loss(input: Tensor, target: Tensor, size_average: Old = None, reduce: Ol
     >>> mse_loss(Tensor([1.0, 2.0]), Tensor([1.0, 4.0])).item()
     2.0
     """
-    return _weighted(input.mse_loss(target, "none"), weight, _how(size_average, reduce, reduction))
+    return _weighted(input.mse_loss, target, weight, _how(size_average, reduce, reduction), over_weights=True)
 
 
 def l1_loss(input: Tensor, target: Tensor, size_average: Old = None, reduce: Old = None, reduction: str = "mean",
             weight: Tensor | None = None) -> Tensor:
     """|input - target|."""
-    return _weighted(input.l1_loss(target, "none"), weight, _how(size_average, reduce, reduction))
+    return _weighted(input.l1_loss, target, weight, _how(size_average, reduce, reduction), over_weights=True)
 
 
 def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0,
                weight: Tensor | None = None) -> Tensor:
     """Squared up to delta, linear beyond."""
-    return _weighted(input.huber_loss(target, "none", delta), weight, reduction)
+    return _weighted(input.huber_loss, target, weight, reduction, delta, over_weights=True)
 
 
 def smooth_l1_loss(input: Tensor, target: Tensor, size_average: Old = None, reduce: Old = None,

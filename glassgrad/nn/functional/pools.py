@@ -126,7 +126,7 @@ def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor: return input
 
 
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The greatest of as many parts as asked for; with return_indices also where it was."""
+    """The greatest of `output_size` parts; with return_indices also where it was."""
     return input.adaptive_max_pool1d(output_size, return_indices)
 
 
@@ -140,8 +140,8 @@ def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = 
     return input.adaptive_max_pool3d(output_size, return_indices)
 
 
-# -- with places, by names of their own ----------------------------------------------------------------------
-def _with_places(pool: Any) -> Any:
+# -- with indices, by names of their own ----------------------------------------------------------------------
+def _with_indices(pool: Any) -> Any:
     @functools.wraps(pool)
     def pooled(*args: Any, **kwargs: Any) -> Any:
         return pool(*args, **{**kwargs, "return_indices": True})
@@ -151,6 +151,6 @@ def _with_places(pool: Any) -> Any:
 
 
 max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = \
-    map(_with_places, (max_pool1d, max_pool2d, max_pool3d))
+    map(_with_indices, (max_pool1d, max_pool2d, max_pool3d))
 adaptive_max_pool1d_with_indices, adaptive_max_pool2d_with_indices, adaptive_max_pool3d_with_indices = \
-    map(_with_places, (adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d))
+    map(_with_indices, (adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d))

@@ -247,7 +247,8 @@ class _TrackedInstanceNorm(Layer):
 
 
 class InstanceNorm2d(_TrackedInstanceNorm, rank=2):
-    """`InstanceNorm` with PyTorch's settings: no weight and bias unless `affine`, running statistics if asked for.
+    """`InstanceNorm` with PyTorch's settings: no weight and bias unless `affine`, running
+    statistics with `track_running_stats`.
 
     >>> InstanceNorm2d(3).weight is None, InstanceNorm2d(3, affine=True).weight.shape
     (True, (3,))

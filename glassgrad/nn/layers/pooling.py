@@ -143,7 +143,7 @@ class AvgPool3d(_AvgPool, rank=3):
 
 
 class AdaptiveAvgPool2d(FunctionLayer, function=adaptive_avg_pool2d, rank=2):
-    """The mean of as many nearly equal parts as asked for, along each space axis; None keeps an axis.
+    """The mean of `output_size` nearly equal parts, along each space axis; None keeps an axis.
 
     >>> AdaptiveAvgPool2d(1)(Tensor.ones(2, 3, 5, 7)).shape, AdaptiveAvgPool2d((2, None))(Tensor.ones(2, 3, 5, 7)).shape
     ((2, 3, 1, 1), (2, 3, 2, 7))
@@ -167,7 +167,7 @@ class AdaptiveAvgPool3d(FunctionLayer, function=adaptive_avg_pool3d, rank=3):
 
 
 class AdaptiveMaxPool2d(FunctionLayer, function=adaptive_max_pool2d, rank=2, shows=("output_size",)):
-    """The largest value of as many nearly equal parts as asked for, along each space axis. With `return_indices` also
+    """The largest value of `output_size` nearly equal parts, along each space axis. With `return_indices` also
     where each was found, counted over space.
 
     >>> AdaptiveMaxPool2d(1)(Tensor.ones(2, 3, 5, 7)).shape

@@ -170,7 +170,7 @@ def _is_row(value: Any) -> bool:
 
 
 def _words(annotation: str) -> str:
-    """What an annotation asks for, in words.
+    """What an annotation admits, in words.
 
     >>> _words("int | Sequence[int] | None")
     'an integer or a list of integers or None'

@@ -55,7 +55,7 @@ class Layer(Module, metaclass=LayerType):
     synonyms: Mapping[str, str] = {}                # keywords of another library, and ours; an adapter gives them
 
     def __init_subclass__(cls, **constants: Any) -> None:
-        """`class Conv1d(Conv2d, rank=1)`: what a subclass is, as class attributes."""
+        """`class Conv1d(_Convolution, rank=1)`: what a subclass is, as class attributes."""
         for name, value in constants.items():
             setattr(cls, name, value)
 
@@ -127,6 +127,7 @@ class FunctionLayer(Layer):
     """
     function: Callable[..., Any]
     settings = inspect.Signature()
+    passed: tuple[str, ...] = ()                    # names of the settings that the function gets
 
     def __init_subclass__(cls, function: Callable[..., Any] | None = None, settings: Sequence[str] | None = None,
                           **constants: Any) -> None:
@@ -135,6 +136,7 @@ class FunctionLayer(Layer):
             taken = [p for p in inspect.signature(function).parameters.values()
                      if (p.name in settings if settings is not None else _is_setting(p))]
             cls.settings = inspect.Signature(taken)
+            cls.passed = tuple(p.name for p in taken if p.name != "inplace")
             cls.shows = tuple(p.name for p in taken if p.name != "inplace" and _is_shown(p))
         super().__init_subclass__(**constants)
 
@@ -151,9 +153,8 @@ class FunctionLayer(Layer):
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         if self.rank:
-            self._check_space(inputs[0])
-        settings = {name: getattr(self, name) for name in self.settings.parameters if name != "inplace"}
-        return self.function(*inputs, **named, **settings)
+            self._check_space([*inputs, *named.values()][0])
+        return self.function(*inputs, **named, **{name: getattr(self, name) for name in self.passed})
 
     def _called(self) -> Callable[..., Any]:
         return self.function

@@ -1,4 +1,4 @@
-"""PyTorch's Module, for models that are written that way. In: a class with `forward`. Out: a model that can be asked.
+"""PyTorch's Module, for models written that way. In: a class with `forward`. Out: a model with PyTorch's methods.
 
     class Net(nn.Module):
         def __init__(self):
@@ -59,10 +59,10 @@ class Module:
     """
     training: bool | None = True     # PyTorch's models begin in training; None: as `Tensor.training` says
     buffer_names: tuple[str, ...] = ()      # attributes that are never trained
-    parameter_names: tuple[str, ...] = ()   # attributes that asked for gradients when they were set, frozen or not
+    parameter_names: tuple[str, ...] = ()   # attributes that required gradients when they were set, frozen or not
     temporary_names: tuple[str, ...] = ()   # buffers that no file holds
     passing_names: tuple[str, ...] = ()     # attributes that a call left behind, such as attention to be looked at
-    all_are_parameters = False              # so too what never asked: other tensors may be constants
+    all_are_parameters = False              # also those that never required gradients, which may be constants
     forward: Any
 
     def __setattr__(self, name: str, value: Any) -> None:

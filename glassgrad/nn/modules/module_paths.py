@@ -1,7 +1,7 @@
 """What a user calls a layer. In: a layer, while its call is running. Out: a name such as `model.blocks.3.fc`.
 
-Layers are plain objects and do not know who holds them. When one has to complain, the running functions do know:
-their variables lead to it. This is looked up only for an error's text, so it costs nothing otherwise.
+Layers are plain objects without a reference to the model that holds them. When one raises an error, the variables of
+the running functions lead to it. This is looked up only for an error's text, so it costs nothing otherwise.
 """
 
 from __future__ import annotations

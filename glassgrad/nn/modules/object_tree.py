@@ -1,4 +1,4 @@
-"""Walk what a model is made of. In: any object. Out: the values inside, under dotted names such as `layers.0.weight`.
+"""Iterate over the parts of a model. In: any object. Out: the values inside, by dotted names such as `layers.0.weight`.
 
 Looked into are attributes (in `__dict__` and `__slots__`), lists, tuples, named tuples and mappings, but not what wraps
 a function, such as a jit. What is met again by another way is named again, as tied weights are in PyTorch; what is met

@@ -99,7 +99,7 @@ class GradScaler:
         self._scale = Tensor([init_scale], device=place, requires_grad=False)
         self._good_steps = Tensor([0], dtype=dtypes.int32, device=place, requires_grad=False)
         self._finite: dict[int, Tensor] = {}         # by optimizer, for those whose gradients are divided already
-        self._stepped: list[Tensor] = []             # what to know about the steps since the last update
+        self._stepped: list[Tensor] = []             # whether each step since the last update was finite
 
     def is_enabled(self) -> bool:
         """Whether it does anything."""

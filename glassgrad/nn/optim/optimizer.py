@@ -281,7 +281,7 @@ class Optimizer:
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave (or PyTorch's, whose tensors are turned into ours)."""
+        """Take back what `state_dict` gave (or PyTorch's, whose tensors become ours)."""
         groups = saved["param_groups"]
         if [len(g["params"]) for g in groups] != [len(g.places) for g in self.param_groups]:
             raise InputError("the saved state belongs to other parameters",

@@ -29,7 +29,7 @@ def itself(value: Any) -> float:
 
 
 class _SharedSetting:
-    """A tensor with a number in it, and which number, as long as nobody else gave the tensor a new value."""
+    """A tensor with a number in it, and which number, as long as the tensor was not given a new value otherwise."""
     __slots__ = ("tensor", "node", "value")
 
     def __init__(self, tensor: Tensor, value: float):

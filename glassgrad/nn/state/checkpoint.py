@@ -108,7 +108,7 @@ def load_checkpoint(path: Readable, model: Any, optimizer: Any = None) -> Checkp
 
 
 def _tensors(model: Any, optimizer: Any) -> dict[str, Tensor]:
-    """The tensors of both; those that the optimizer shares with the model, or knows by two names, only once."""
+    """The tensors of both; those that the optimizer shares with the model, or holds under two names, only once."""
     tensors = get_state_dict(model, "model.")
     known = {id(tensor) for tensor in tensors.values()}
     for name, tensor in get_state_dict(optimizer, "optimizer.").items():

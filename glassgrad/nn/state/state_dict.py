@@ -204,7 +204,7 @@ def put(found: Comparison, realize: bool = True, any_type: bool = False) -> None
 
 
 def _leaf_of_its_own(node: UOp) -> UOp:
-    """The same memory as a buffer that no other tensor knows: what is loaded from one state into two models, or under
+    """The same memory as a buffer of no other tensor: what is loaded from one state into two models, or under
     two names, are different parameters with different gradients."""
     known: Buffer = node.base.arg
     twin = Buffer.from_host(known, known.address, known.shape, known.dtype, known.device)

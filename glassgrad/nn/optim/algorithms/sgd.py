@@ -166,9 +166,9 @@ class Rprop(Optimizer):
         shrink, grow = group["etas"]
         before, size = self.kept("before", i, group), self.kept("size", i, group)
         self.counted(i, group)
-        turned = (gradient * before).sign()
-        scaled = (turned > 0).where(size * grow, (turned < 0).where(size * shrink, size))
+        agrees = (gradient * before).sign()               # -1: the gradient has changed its sign
+        scaled = (agrees > 0).where(size * grow, (agrees < 0).where(size * shrink, size))
         size.assign(scaled.clamp(*group["step_sizes"]).cast(size.dtype))
-        gradient = (turned < 0).where(0.0, gradient)
+        gradient = (agrees < 0).where(0.0, gradient)
         before.assign(gradient.cast(before.dtype))
         return value - gradient.sign() * size

@@ -1,1 +1,1 @@
-"""Files that hold models, one file per format. In: bytes that nobody vouches for. Out: tensors, or a FormatError."""
+"""Files that hold models, one file per format. In: untrusted bytes. Out: tensors, or a FormatError."""
