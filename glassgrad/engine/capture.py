@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from glassgrad.base.errors import JitError
 from glassgrad.compiler.graph.symbolic import LengthComparison, Symbol, on_binding, on_comparing, on_reading
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.engine.executable import Ready
+from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.schedule_key import NormalizedGraph
 
 
@@ -31,7 +31,7 @@ class RunCheck(Protocol):
 @dataclass(eq=False)
 class Record:
     """One schedule that ran: its compiled form, the graph it ran for, and the buffers it made."""
-    ready: Ready
+    compiled: CompiledSchedule
     normal: NormalizedGraph
     results: list[UOp]
 
@@ -42,7 +42,7 @@ class Trace:
     records: list[Record] = field(default_factory=list)
     flags: list[RunCheck] = field(default_factory=list)
     variables: frozenset[str] = frozenset()      # names of those whose values each call brings
-    answers: dict[LengthComparison, None] = field(default_factory=dict)      # what was asked of those values
+    answers: dict[LengthComparison, None] = field(default_factory=dict)      # how comparisons of those values came out
     made: list[weakref.ref[Any]] = field(default_factory=list)      # tensors that were made by this thread
     touched: dict[int, tuple[weakref.ref[Any], Any]] = field(default_factory=dict)     # tensors that this thread gave a
     #                                                     value or a gradient, by id, with the gradient they had before

@@ -42,17 +42,17 @@ class MemoryUse:
         return f"{readable(self.peak)}: {said}" if said else "0 bytes"
 
 
-class Life(NamedTuple):
+class Lifetime(NamedTuple):
     """A value of `nbytes` from the kernel that writes it (`first`) to the last that reads it (`last`)."""
     first: int
     last: int
     nbytes: int
 
 
-def place(lives: Sequence[Life]) -> tuple[list[int], int]:
+def assign_offsets(lives: Sequence[Lifetime]) -> tuple[list[int], int]:
     """An offset for each value, and the arena's size.
 
-    >>> place([Life(0, 1, 64), Life(1, 2, 64), Life(2, 3, 64)])
+    >>> assign_offsets([Lifetime(0, 1, 64), Lifetime(1, 2, 64), Lifetime(2, 3, 64)])
     ([0, 64, 0], 128)
     """
     return _largest_first(lives) if len(lives) <= MANY else _in_order(lives)
@@ -62,7 +62,7 @@ def _rounded(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _largest_first(lives: Sequence[Life]) -> tuple[list[int], int]:
+def _largest_first(lives: Sequence[Lifetime]) -> tuple[list[int], int]:
     offsets = [0] * len(lives)
     placed: list[tuple[int, int, int, int]] = []     # (offset, end, first, last), by offset
     total = 0
@@ -82,7 +82,7 @@ def _largest_first(lives: Sequence[Life]) -> tuple[list[int], int]:
     return offsets, total
 
 
-def _in_order(lives: Sequence[Life]) -> tuple[list[int], int]:
+def _in_order(lives: Sequence[Lifetime]) -> tuple[list[int], int]:
     offsets = [0] * len(lives)
     gaps: list[tuple[int, int]] = []                 # (offset, end) of free memory, by offset
     alive: list[tuple[int, int, int]] = []           # (last, offset, end), the first to end first

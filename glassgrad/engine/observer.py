@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Launches(Protocol):
-    """What runs: a compiled schedule (`Ready`), or a jitted call (`Replay`)."""
+    """What runs: a `CompiledSchedule`, or a jitted call (`Replay`)."""
     items: list[Item]
     programs: list[Any]
 

@@ -5,7 +5,7 @@ What happens to a graph:
     compile      the passes of glassgrad/compiler/pipeline.py: a schedule, and each distinct kernel once
     plan         one arena for the values between kernels                    glassgrad/engine/memory_plan.py
     in place     a part of a value without other readers is written there    glassgrad/engine/in_place.py
-    run          bind addresses, one foreign call                            glassgrad/engine/executable.py
+    run          bind addresses, one foreign call                            glassgrad/engine/compiled_schedule.py
 A graph of known structure starts at the last line.
 """
 
@@ -27,8 +27,8 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import make_schedule
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.engine.capture import Record, recording
+from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters
-from glassgrad.engine.executable import Ready
 from glassgrad.engine.in_place import free_sources, piece_of
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.observer import prepare
@@ -55,11 +55,11 @@ def realize(nodes: Sequence[UOp], device: str | None = None) -> list[UOp]:
         sinks = [s for s in sinks if s not in stored]
     if sinks:
         normal = normalise(sinks)
-        ready = _find(normal, Device.canonicalize(device))
+        compiled = _find_schedule(normal, Device.canonicalize(device))
         with _running:
-            results = ready.run(normal, free)
+            results = compiled.run(normal, free)
         if trace is not None:
-            trace.records.append(Record(ready, normal, results))
+            trace.records.append(Record(compiled, normal, results))
         stored.update((sink, _of_shape(result, sink.shape)) for sink, result in zip(sinks, results))
     return [_rebased(n, stored) for n in nodes]
 
@@ -72,7 +72,7 @@ def _write_pieces(sinks: Sequence[UOp], device: str | None) -> dict[UOp, UOp]:
         if piece is not None:
             normal = normalise([piece[0]])
             with _running:
-                _find(normal, Device.canonicalize(device)).run(normal, into=piece[1])
+                _find_schedule(normal, Device.canonicalize(device)).run(normal, into=piece[1])
             stored[sink] = registry.rewritten(sink.src[2])
     return stored
 
@@ -90,7 +90,7 @@ def schedule_of(nodes: Sequence[UOp], device: str | None = None) -> list[Item]:
 def memory_of(nodes: Sequence[UOp], device: str | None = None) -> MemoryUse:
     """The memory that realizing these would need; compiles, because kernels pack factors, and runs nothing."""
     sinks = list(dict.fromkeys(base for n in nodes if (base := _to_store(n)) is not None))
-    return _find(normalise(sinks), Device.canonicalize(device)).memory if sinks else MemoryUse(0, 0, 0, 0)
+    return _find_schedule(normalise(sinks), Device.canonicalize(device)).memory if sinks else MemoryUse(0, 0, 0, 0)
 
 
 def _to_store(node: UOp) -> UOp | None:
@@ -117,12 +117,12 @@ def _rebased(node: UOp, stored: dict[UOp, UOp]) -> UOp:
 
 
 def _of_shape(buffer: UOp, shape: Shape) -> UOp:
-    """A result as large as it is: memory has room for the longest of symbolic sizes."""
+    """A result as large as it is: memory is large enough for the longest of symbolic sizes."""
     return buffer if buffer.shape == shape else buffer.shrink([(0, n) for n in shape])
 
 
 def is_result(node: UOp) -> bool:
-    """Whether a node is the used part of a buffer that has room for the longest of its lengths."""
+    """Whether a node is the used part of a buffer that is large enough for the longest of its lengths."""
     return node.op is o.SHRINK and node.symbolic and node.src[0].op is o.BUFFER and all(
         bound == (0, n) for bound, n in zip(node.arg.bounds, node.shape)) and \
         node.src[0].shape == tuple(map(most, node.shape))
@@ -139,29 +139,29 @@ def run_call(call: UserCall, results: Sequence[tuple[Shape, DType]], inputs: Seq
     dtype, node = results[0][1], UOp(o.CALL, results[0][1], tuple(inputs), call)
     item = Item(UOp(o.CALL, dtype, params, call), order, len(results), device, ("a kernel of the user's own",),
                 (node.line,) if node.line is not None else ())
-    ready = Ready(Schedule([item], slots, len(inputs), sinks=list(made)), (), len(inputs))
+    compiled = CompiledSchedule(Schedule([item], slots, len(inputs), sinks=list(made)), (), len(inputs))
     key = (*[(o.BUFFER, *size) for size in sizes[:len(inputs)]], (o.CALL, call, *results))
     normal = NormalizedGraph(key, [*inputs, node], [node] * len(results), list(inputs),
                              [n.arg.address for n in inputs], [], [], [])
-    found = ready.run(normal)
+    found = compiled.run(normal)
     trace = recording()
     if trace is not None:
-        trace.records.append(Record(ready, normal, found))
+        trace.records.append(Record(compiled, normal, found))
     return found
 
 
 # -- finding a schedule again --------------------------------------------------------------------------------
 @dataclass(eq=False)
-class _Known:
+class _ScheduleVariants:
     """All schedules of one structure: by their constants, and one that takes the constants that were seen to change."""
-    variants: dict[bytes, Ready]
+    variants: dict[bytes, CompiledSchedule]
     first: list[float]
     devices: int                 # what the names of devices meant: a plan runs on the device it was made for
     varying: tuple[int, ...] = ()
-    general: Ready | None = None
+    general: CompiledSchedule | None = None
 
 
-_known: dict[Any, _Known] = {}
+_known: dict[Any, _ScheduleVariants] = {}
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def forgotten_schedules() -> Iterator[None]:
         _known = before
 
 
-def _find(normal: NormalizedGraph, device: str) -> Ready:
+def _find_schedule(normal: NormalizedGraph, device: str) -> CompiledSchedule:
     """The compiled schedule of a graph: made once for its structure and constants."""
     mode = (kernel_mode(), device)
     known = _known.get((mode, normal.key))
@@ -183,8 +183,8 @@ def _find(normal: NormalizedGraph, device: str) -> Ready:
     if known is None or known.devices != Device.registered:
         if len(_known) >= _MOST_SCHEDULES:
             _known.pop(next(iter(_known)))
-        known = _known[mode, normal.key] = _Known({}, [c.arg for c in normal.constants], Device.registered)
-        known.variants[bits] = _prepare(normal, (), device)
+        known = _known[mode, normal.key] = _ScheduleVariants({}, [c.arg for c in normal.constants], Device.registered)
+        known.variants[bits] = _compile(normal, (), device)
     exact = known.variants.get(bits)
     if exact is not None:
         return exact
@@ -192,7 +192,7 @@ def _find(normal: NormalizedGraph, device: str) -> Ready:
     changed = tuple(i for i, (c, was) in enumerate(zip(normal.constants, known.first))
                     if i in known.varying or scalar_bytes(c.arg, c.dtype) != scalar_bytes(was, c.dtype))
     if known.general is None or changed != known.varying:
-        known.varying, known.general = changed, _prepare(normal, changed, device)
+        known.varying, known.general = changed, _compile(normal, changed, device)
     return known.general
 
 
@@ -200,8 +200,8 @@ def _schedule(normal: NormalizedGraph, scalars: Sequence[int], device: str) -> S
     return make_schedule(*with_params(normal, scalars), device)
 
 
-def _prepare(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> Ready:
+def _compile(normal: NormalizedGraph, scalars: tuple[int, ...], device: str) -> CompiledSchedule:
     GlobalCounters.schedules += 1
-    ready: Ready = prepare(normal, lambda: _schedule(normal, scalars, device),
-                           lambda planned: Ready(planned, scalars, len(normal.buffers)))
-    return ready
+    compiled: CompiledSchedule = prepare(normal, lambda: _schedule(normal, scalars, device),
+                                         lambda planned: CompiledSchedule(planned, scalars, len(normal.buffers)))
+    return compiled

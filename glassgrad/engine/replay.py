@@ -28,6 +28,7 @@ from glassgrad.engine.observer import observing, run_timed, tell_ran
 from glassgrad.engine.report import report_run, run_reported
 from glassgrad.engine.schedule_key import scalar_bytes
 from glassgrad.engine.user_calls import HOST_PLANS, one_device_each
+from glassgrad.runtime import backend
 from glassgrad.runtime.devices import Device
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Replay:
         self._plans: list[tuple[str, Any, Sequence[int]]] = []
         self.cells: list[tuple[Cell, DType, int, bool]] = []  # (cell, type, address, is a random stream)
         self.sizes: list[tuple[Symbol, int]] = []             # variables, and the address of their value
-        size = sum(r.ready.slots for r in trace.records)
+        size = sum(r.compiled.slots for r in trace.records)
         self._addresses = [0] * size
         self._memory_of: dict[int, Any] = {}                  # what lies at a slot: a buffer's node, or the slot itself
         self._arenas = self._claim(trace)
@@ -66,35 +67,36 @@ class Replay:
         updates: list[tuple[int, int, int, Any]] = []
         uses: list[_Use] = []
         for record in trace.records:
-            ready, normal = record.ready, record.normal
+            compiled, normal = record.compiled, record.normal
             for i, node in enumerate(normal.buffers):
                 self._place(first + i, node, normal.addresses[i], outside)
             self._cells_of(record, first + len(normal.buffers))
-            for update in ready.planned.updates:
+            for update in compiled.planned.updates:
                 copied = ctypes.c_int64(update.size)
                 self._kept.append(copied)
                 self._addresses[first + update.copied] = ctypes.addressof(copied)
                 updates.append((first + update.source, first + update.result, first + update.copied, copied))
-            for slot, node in zip(ready.planned.sinks, record.results):
+            for slot, node in zip(compiled.planned.sinks, record.results):
                 self._place(first + slot, node, node.arg.address, outside)
-            for name, _, rows in ready.arenas:
+            for name, _, rows in compiled.arenas:
                 for slot, offset in rows:
                     self._addresses[first + slot] = self._arenas[name].address + offset
                     self._memory_of[first + slot] = first + slot
-            self._place_pieces(ready.pieces, first)
-            for segment in ready.segments:
+            self._place_pieces(compiled.pieces, first)
+            for segment in compiled.segments:
                 shared = dict(segment.shared)
                 at = segment.first_shared
                 for number, (item, program) in enumerate(zip(segment.items, segment.programs)):
                     own = tuple(range(at, at + len(shared.get(number, ()))))
                     at += len(own)
                     uses.append((segment.device, program, tuple(first + s for s in (*item.slots, *own)), item))
-            first += ready.slots
+            first += compiled.slots
         uses = self._without_unread(uses, {*outside, *[n for record in trace.records for n in record.results
                                                        if any(n.arg is flag.buffer for flag in trace.flags)]})
         self._memory_of.clear()                               # the trace's own buffers are not kept
         self.operations = sum(program.operations for _, program, _, _ in uses)
         self.bytes = sum(program.bytes for _, program, _, _ in uses)
+        self.is_long = max(self.operations, backend.OPERATIONS_PER_BYTE * self.bytes) > backend.LONG_WORK
         self._make_plans(uses)
         self._flags: list[tuple[int, int]] = []               # (address, bound) of numbers that end a run
         self.pause = 0                                        # launches that run before they are looked at
@@ -107,7 +109,7 @@ class Replay:
         """One arena per device, large enough for each schedule in turn."""
         most: dict[str, int] = {}
         for record in trace.records:
-            for name, total, _ in record.ready.arenas:
+            for name, total, _ in record.compiled.arenas:
                 most[name] = max(most.get(name, 0), total)
         return {name: Device[name].memory.allocate(total) for name, total in most.items()}
 
@@ -118,7 +120,7 @@ class Replay:
         given = {node.base for record in trace.records for node in record.normal.buffers} - made - renewed
         kept = {node for node in self._kept if isinstance(node, UOp)} & made
         total = lambda nodes: sum(node.arg.nbytes for node in nodes)
-        scratch = max((s.plan.scratch for record in trace.records for s in record.ready.segments), default=0)
+        scratch = max((s.plan.scratch for record in trace.records for s in record.compiled.segments), default=0)
         return MemoryUse(total(given), 2 * total(made - kept),
                          sum(block.nbytes for block in self._arenas.values()) + total(kept), scratch)
 
@@ -153,14 +155,14 @@ class Replay:
                 self._symbols[symbol].append((first + slot, start + offset))
 
     def _cells_of(self, record: Any, first: int) -> None:
-        normal, ready = record.normal, record.ready
+        normal, compiled = record.normal, record.compiled
         streams = {n.src[1] for n in normal.order if n.op is o.RANDOM}
         values = [(n.arg, n in streams) for n in normal.cells]
         values += [(Cell(s.value), False) for s in normal.symbols]
-        values += [(Cell(normal.constants[i].arg), False) for i in ready.scalars]
+        values += [(Cell(normal.constants[i].arg), False) for i in compiled.scalars]
         memory = (ctypes.c_char * (8 * max(1, len(values))))()
         self._kept.append(memory)
-        for i, ((cell, stream), dtype) in enumerate(zip(values, ready.cell_types)):
+        for i, ((cell, stream), dtype) in enumerate(zip(values, compiled.cell_types)):
             address = ctypes.addressof(memory) + 8 * i
             self._addresses[first + i] = address
             ctypes.memmove(address, scalar_bytes(cell.value, dtype), 8)
@@ -195,7 +197,7 @@ class Replay:
                           for symbol, places in self._symbols.items()}
 
     def _updates(self, found: list[tuple[int, int, int, Any]]) -> Iterator[PartialUpdate]:
-        """Results that may take the place of the value they replace a part of: nobody reads that afterwards."""
+        """Results that may take the place of the value they replace a part of: nothing reads that afterwards."""
         symbols = {slot: symbol for symbol, places in self._symbols.items() for slot, offset in places if not offset}
         for source, result, cell, copied in found:
             if source in symbols and result in symbols:
@@ -233,8 +235,8 @@ class Replay:
         return min(self._writers(symbol), default=-1) >= self.pause
 
     def rewrites(self, source: UOp, result: UOp) -> bool:
-        """Whether one symbol's value may be written over another's: nobody reads the old one afterwards, and the launch
-        that writes the new one reads of it just the element that it writes."""
+        """Whether one symbol's value may be written over another's: nothing reads the old one afterwards, and the
+        launch that writes the new one reads of it just the element that it writes."""
         old, new = ({slot for slot, _ in self._symbols[symbol]} for symbol in (source, result))
         writers = self._writers(result)
         if len(writers) != 1 or self._read_after(writers[0], source):
@@ -265,7 +267,6 @@ class Replay:
     def prepare(self) -> None:
         """Take the settings as they are now; `run` does not look at them."""
         self._runners = [plan.runner() for _, plan, _ in self._plans]
-        self.is_long = any(plan.is_long for _, plan, _ in self._plans)     # worth a Ctrl-C in the middle
         self._debug = settings.DEBUG
 
     def run(self) -> bool:

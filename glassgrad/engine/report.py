@@ -94,12 +94,12 @@ def _inputs(item: Item, before: list[bytes]) -> dict[Any, Any]:
                 code = {"float32": "f", "float64": "d", "float16": "e"}.get(n.dtype.name, n.dtype.format)
                 values[n] = np.array(struct.unpack_from("<" + code, raw)[0], array_type(n.dtype))
             else:
-                values[n] = from_storage(raw, n.dtype).reshape(_room(n))
+                values[n] = from_storage(raw, n.dtype).reshape(_memory_shape(n))
     return values
 
 
-def _room(node: UOp) -> tuple[int, ...]:
-    """The shape of a node's memory: it has room for the longest of symbolic sizes."""
+def _memory_shape(node: UOp) -> tuple[int, ...]:
+    """The shape of a node's memory: it is large enough for the longest of symbolic sizes."""
     return tuple(map(most, node.shape))
 
 
@@ -110,7 +110,7 @@ def _part(array: Any, shape: tuple[int, ...]) -> Any:
 
 def _written(store: UOp, place: Any, raw: bytes) -> Any:
     """What a kernel wrote at a place of a result."""
-    return from_storage(raw, store.dtype).reshape(_room(store.src[0].base))[place]
+    return from_storage(raw, store.dtype).reshape(_memory_shape(store.src[0].base))[place]
 
 
 def _sure(node: UOp, given: dict[UOp, Any], want: Any) -> Any:

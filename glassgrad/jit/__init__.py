@@ -77,7 +77,7 @@ class TinyJit:
         self._methods: dict[int, tuple[weakref.ref[Any], TinyJit]] = {}      # the jit of each object, by id
         self._known: dict[Any, _Combination] = {}
         self._latest: tuple[list[Any], _Combination] | None = None
-        self._circumstances = _Circumstances()
+        self._settings = _LaunchSettings()
         self._lock = threading.RLock()         # a replay's addresses are those of one call at a time; see _after_fork
         self._replayed = 0                     # calls since the last notice
         self._captures: dict[str, int] = {}    # how often each reason led to one
@@ -151,22 +151,22 @@ class TinyJit:
         if kwargs:
             form.append("**")
             describe(kwargs, form, tensors, objects, symbols)
-        if len(tensors) > 1 and len({*map(id, tensors)}) < len(tensors):     # one tensor, handed in more than once
+        if len(tensors) > 1 and len({*map(id, tensors)}) < len(tensors):     # one tensor, passed more than once
             first: dict[int, int] = {}
             form += ("again", *[first.setdefault(id(t), i) for i, t in enumerate(tensors)])
             tensors = [tensors[i] for i in first.values()]
         with self._lock:
-            circumstances = self._circumstances
-            circumstances.look()
-            form.append(circumstances.key)
+            launch = self._settings
+            launch.look()
+            form.append(launch.key)
             latest = self._latest
             if latest is not None and latest[0] == form:
                 combination = latest[1]
             else:
                 combination = self._find(form, objects)
             replays = combination.replays
-            if replays and not circumstances.check:        # CHECK compares kernel by kernel, in a trace
-                number = circumstances.number
+            if replays and not launch.check:        # CHECK compares kernel by kernel, in a trace
+                number = launch.number
                 for captured in replays:
                     result = captured.call(instance, tensors, symbols, number)
                     if result is not STALE:
@@ -175,7 +175,7 @@ class TinyJit:
                             replays.insert(0, captured)
                         self._replayed += 1
                         return result
-                self._say_why(replays[0].why, circumstances.debug)
+                self._say_why(replays[0].why, launch.debug)
             return combination.trace(self._function(instance), (self.function, instance), args, kwargs, list(symbols))
 
     def _function(self, instance: Any) -> Callable[..., Any]:
@@ -187,10 +187,10 @@ class TinyJit:
         found = self._known.get(key)
         if found is None:
             if self._known:
-                self._say_why("", self._circumstances.debug)
+                self._say_why("", self._settings.debug)
             if len(self._known) >= _MOST_COMBINATIONS:
                 self._known.pop(next(iter(self._known)))
-            # kept: an array that is handed in may change, and another object must not get the id of one of these
+            # kept: an array among the arguments may change, and another object must not get the id of one of these
             form = [part.kept() if isinstance(part, ArrayContent) else part for part in form]
             found = self._known[tuple(form)] = _Combination(self.__name__, objects)
         self._latest = (form, found)
@@ -234,7 +234,7 @@ def jit(function: Callable[..., Any]) -> TinyJit:
     return TinyJit(function)
 
 
-class _Circumstances:
+class _LaunchSettings:
     """The settings that decide what a call launches, read again only when one of them may have changed."""
 
     def __init__(self) -> None:

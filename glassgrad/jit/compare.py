@@ -23,6 +23,16 @@ from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["TraceWork", "difference", "narrow", "refusal"]
 
+# What is compared as it is, with the words for a difference (then, now)
+_DIFFERENCES = {
+    "lengths": "other lengths are used",
+    "itself": "it is handed other tensors that it also sees by itself",
+    "put": "it puts other things somewhere",
+    "raised": "it raises numbers that it sees by {}, then by {}",
+    "form": "the function returned {}, then {}",
+    "changed": "other tensors are changed",
+    "outcomes": "its values go elsewhere"}
+
 
 class TraceWork:
     """What a call did, to be compared with another: structure and numbers, without the memory it was done in."""
@@ -41,7 +51,7 @@ class TraceWork:
         self.out_of_sight = {p: weakref.ref(t) for p, t in list(zip(paths, traced.tensors))[in_sight:]}
         self.itself = {i: paths[number] for i, number in traced.itself.items()}
         self.changed = [paths[traced.numbers[id(t)]] for t in (*traced.changed, *[t for t, _ in traced.grads])]
-        self.handed = {name_of(t) for t in traced.originals}        # arguments: they need not live on
+        self.arguments = {name_of(t) for t in traced.originals}        # arguments: they need not live on
         self.outcomes = _outcomes(traced)
 
     def gone(self) -> set[str]:
@@ -59,8 +69,6 @@ def difference(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> str:
         for x, was in zip(ran.normal.constants, theirs.constants[number]):
             if scalar_bytes(x.arg, x.dtype) != scalar_bytes(was, x.dtype):
                 return f"the number {was} became {x.arg}, written at {_line_using(ran, x)}"
-        if mine.lengths[number] != theirs.lengths[number]:
-            return "other lengths are used"
     gone = theirs.gone()
     for now, then in zip(mine.sources, theirs.sources):
         if isinstance(now, BufferSource) and isinstance(then, BufferSource):
@@ -69,18 +77,11 @@ def difference(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> str:
         elif now != then:
             return "a tensor made inside from plain data changed its values" + (
                 f", made at {now[0]}" if isinstance(now, tuple) else "")
-    if mine.itself != theirs.itself:
-        return "it is handed other tensors that it also sees by itself"
-    if mine.put != theirs.put:
-        return "it puts other things somewhere"
-    if mine.raised != theirs.raised:
-        return f"it raises numbers that it sees by {theirs.raised}, then by {mine.raised}"
-    if mine.form != theirs.form:
-        return f"the function returned {theirs.form}, then {mine.form}"
-    if mine.changed != theirs.changed or not gone.isdisjoint(mine.changed):
+    if not gone.isdisjoint(mine.changed):
         return "other tensors are changed"
-    if mine.outcomes != theirs.outcomes:
-        return "its values go elsewhere"
+    for name, words in _DIFFERENCES.items():
+        if getattr(mine, name) != getattr(theirs, name):
+            return words.format(getattr(theirs, name), getattr(mine, name))
     return ""
 
 
@@ -88,7 +89,7 @@ def narrow(traced: TracedCall, mine: TraceWork, theirs: TraceWork) -> None:
     """Of the ways in which a buffer came to two traces that agree, leave those that were open to both."""
     for now, then in zip(mine.sources, theirs.sources):
         if isinstance(now, BufferSource) and isinstance(then, BufferSource):
-            now.narrow(then, theirs.gone() | theirs.handed)
+            now.narrow(then, theirs.gone() | theirs.arguments)
     traced.drop_unused()
 
 

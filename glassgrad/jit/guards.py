@@ -71,7 +71,7 @@ class Binding(NamedTuple):
         """Whether it is an attribute, a global or a variable of a closure."""
         return self.get in (member, attribute, cell)
 
-    def now(self) -> Any:
+    def current(self) -> Any:
         """What is there now."""
         return self.get(self.holder, self.name)
 
@@ -194,7 +194,7 @@ class Walk:
     def changed(self) -> Iterator[tuple[Binding, Any]]:
         """Bindings whose value is another by now, with that value."""
         for binding in self.bindings:
-            now = binding.now()
+            now = binding.current()
             if not same(now, binding.value):
                 yield binding, now
 

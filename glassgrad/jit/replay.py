@@ -201,7 +201,7 @@ class CapturedCall:
                 weight.in_place.lost = self.in_place.disturbed = True
         self.seen[number] = tensor.uop
         if len(self.known) > _MANY_NODES:
-            self.known = {*map(id, self.seen), *[id(node) for result in self.results for node in result.nodes()]}
+            self.known = set(map(id, self.seen))
         self.known.add(id(tensor.uop))
         return True
 
@@ -292,7 +292,7 @@ class CapturedCall:
                     array[position] = address + offset
         shown = {w.symbol: w.source.nodes(found)[0].base for w in self.shown} if self.shown else {}
         for result in self.results:
-            result.begin(known)
+            result.begin()
         in_place = self.in_place
         if not self.is_steady or in_place.disturbed or list(map(len, in_place.readers)) != in_place.lengths:
             seen = state = None                   # else they would hold a gradient that nothing else does
@@ -342,6 +342,7 @@ class CapturedCall:
                 assign_node(tensor, self._now(left, bases) if result is None else result.memory.node)
         for number, result, weight in self.expected:
             self.seen[number] = node = result.memory.node
+            self.known.add(id(node))
             if weight is not None:
                 weight.node = node
                 self.replay.bind(weight.symbol, node.arg.address)

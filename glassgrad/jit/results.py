@@ -68,7 +68,7 @@ def _new_buffer(symbol: UOp, shape: tuple[int, ...]) -> UOp:
 
 
 # -- results in memory of their own ------------------------------------------------------------------------------------
-class _Memory(NamedTuple):
+class ResultMemory(NamedTuple):
     """A buffer for a result, the list of its leaves, and where its address is written."""
     node: UOp
     leaves: list[Any]
@@ -87,8 +87,8 @@ class Result:
         self._has_leaf = any(map(self.is_whole, left))
         self._is_alone = len(left) == 1 and self._has_leaf      # one tensor stands for it, and nothing else shows it
         self._is_float = symbol.dtype.kind == "f"
-        self._memory: _Memory | None = None
-        self._other: _Memory | None = None
+        self.memory: ResultMemory = ResultMemory(symbol, [], [])      # where this call writes; no memory yet
+        self._other: ResultMemory | None = None                       # where the call before did
 
     def is_whole(self, out: Outcome) -> bool:
         """Whether a tensor that a call leaves stands for the buffer itself."""
@@ -101,37 +101,26 @@ class Result:
         return node.op is o.BUFFER and node.shape == self.shape and node.dtype is self.symbol.dtype \
             and node.device == self.symbol.device
 
-    @property
-    def memory(self) -> _Memory:
-        """Where this call writes it."""
-        assert self._memory is not None
-        return self._memory
-
-    def nodes(self) -> list[UOp]:
-        """Its buffers."""
-        return [memory.node for memory in (self._memory, self._other) if memory is not None]
-
     def seen_as_in_trace(self) -> UOp:
         """Its buffer in the shape of the symbol. It is made when needed: a view that is kept alive is a reader."""
         return self.memory.node.reshape(self.symbol.shape)
 
-    def begin(self, known: set[int]) -> None:
-        """Let the next run write into memory that nothing reads; its node's id is added to `known`."""
-        memory, self._other = self._other, self._memory
-        if memory is None or not self._is_free(memory):
+    def begin(self) -> None:
+        """Let the next run write into memory that nothing reads."""
+        memory, self._other = self._other, self.memory
+        if memory is None or memory.node is self.symbol or not self._is_free(memory):
             node = _new_buffer(self.symbol, self.shape)
-            memory = _Memory(node, leaf_row(node) if self._has_leaf else [],
+            memory = ResultMemory(node, leaf_row(node) if self._has_leaf else [],
                              self._replay.writes(self.symbol, node.arg.address))
-            known.add(id(node))
             if self._is_cut_off:
                 cut_off(node)
-        self._memory = memory
+        self.memory = memory
         for array, position, address in memory.writes:
             array[position] = address
         if not self._is_float:                 # facts are kept about integers in memory
             memory.node.arg.version += 1
 
-    def _is_free(self, memory: _Memory) -> bool:
+    def _is_free(self, memory: ResultMemory) -> bool:
         buffer, leaves = memory.node.arg, memory.leaves
         if self._is_alone and leaves and buffer.readers and buffer.readers[-1] is leaves[0]:
             tensor = leaves[0]()               # nothing was listed after the tensor that got it

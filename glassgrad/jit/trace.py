@@ -110,7 +110,7 @@ class TracedCall:
         self.found = {p: weakref.ref(t) for p, t in zip(walk.paths, walk.tensors)}
         originals = self.originals = list[Tensor]()
         found_as: list[tuple[UOp, Tensor | None]] = []       # what they stood for, and their gradients
-        handed: dict[int, Tensor] = {}           # what stands for each tensor that was handed in
+        stands_in: dict[int, Tensor] = {}           # what stands for each argument
         self.itself: dict[int, int] = {}         # arguments that the function sees anyhow, and their numbers there
         self.arguments: list[Tensor] = []
         self.argument_nodes: list[UOp] = []
@@ -120,11 +120,11 @@ class TracedCall:
 
         def stand_in(tensor: Tensor) -> Tensor:
             """The argument under a buffer node of its own, so that its uses are told apart from all others."""
-            if id(tensor) in handed:
-                return handed[id(tensor)]
+            if id(tensor) in stands_in:
+                return stands_in[id(tensor)]
             if id(tensor) in self.numbers:
-                self.itself[len(handed)] = self.numbers[id(tensor)]
-                handed[id(tensor)] = tensor
+                self.itself[len(stands_in)] = self.numbers[id(tensor)]
+                stands_in[id(tensor)] = tensor
                 return tensor
             if trained and _leads_to(tensor.uop, trained) or is_cut_off(tensor.uop.base):
                 self.computed.append(len(self.arguments))
@@ -134,7 +134,7 @@ class TracedCall:
             node = UOp(o.BUFFER, tensor.dtype, (), buffer)
             view = node.shrink([(0, n) for n in tensor.shape])
             made = class_of_results(tensor)(view, requires_grad=tensor.requires_grad)
-            handed[id(tensor)] = made
+            stands_in[id(tensor)] = made
             originals.append(tensor)
             self.arguments.append(made)
             self.argument_nodes.append(node)
@@ -189,16 +189,20 @@ class TracedCall:
                 binding.put(binding.holder, mapped(value, lambda t: own.get(id(t), t)))
 
     # -- what the call changed -----------------------------------------------------------------------------------------
-    def _new_grads(self) -> list[tuple[Tensor, Tensor | None]]:
-        """The tensors whose gradient is another one since the call began, with it."""
+    def _touched(self) -> list[tuple[Tensor, Tensor | None]]:
+        """The live tensors that the call gave a value or a gradient, with the gradient that they had before."""
         rows = [(reference(), old) for reference, old in self.trace.touched.values()]
-        return [(t, t.grad) for t, old in rows if t is not None and t.grad is not old]
+        return [(t, old) for t, old in rows if t is not None]
+
+    def _new_grads(self) -> list[Tensor]:
+        """The gradients that the call left."""
+        return [t.grad for t, old in self._touched() if t.grad is not old and t.grad is not None]
 
     def _is_changed(self, tensor: Tensor, node: UOp) -> bool:
         return tensor.uop is not node and id(tensor) in self.trace.written
 
     def _drop_unread_gradients(self) -> None:
-        """Drop gradients that the call left lazy, except where asked for (requires_grad=True): `backward` offers them
+        """Drop gradients that the call left lazy, except where wanted (requires_grad=True): `backward` offers them
         to every leaf at no cost, but a replay would have to compute them."""
         for i in self.computed:
             if self.arguments[i].grad is not None:
@@ -207,24 +211,20 @@ class TracedCall:
                     given=f"argument {i} of shape {self.arguments[i].shape}, computed from what is trained; backward() "
                     "ran inside", expected="arguments that gradients need not pass",
                     fix="compute it inside the function, or hand in x.detach(); this call went without that gradient")
-        for reference, old in list(self.trace.touched.values()):
-            tensor = reference()
-            grad = None if tensor is None else tensor.grad
-            if tensor is not None and grad is not None and grad is not old and is_lazy(grad) \
-                    and tensor.requires_grad is not True:
+        for tensor, old in self._touched():
+            grad = tensor.grad
+            if grad is not None and grad is not old and is_lazy(grad) and tensor.requires_grad is not True:
                 tensor.grad = old
 
     def _add_out_of_sight(self) -> None:
         """Add to the tensors in sight those that the call changed, or left a gradient on, where the walk does not see
         them: they are found again while they live."""
         apart = {id(t) for t in self.arguments} | {id(r()) for r in self.trace.made} | self.numbers.keys()
-        grads = dict(self._new_grads())
-        for reference, old in list(self.trace.touched.values()):
-            tensor = reference()
-            if tensor is not None and id(tensor) not in apart:
-                earlier = self.trace.written.get(id(tensor)) or tensor.uop
-                if tensor.uop is not earlier and not follows(tensor) or tensor in grads:
-                    self._add(Before(tensor, earlier, old, tensor.requires_grad))
+        for tensor, old in self._touched():
+            earlier = self.trace.written.get(id(tensor)) or tensor.uop
+            changed = tensor.uop is not earlier and not follows(tensor) or tensor.grad is not old
+            if changed and id(tensor) not in apart:
+                self._add(Before(tensor, earlier, old, tensor.requires_grad))
 
     def _add(self, before: Before) -> int:
         """The number of a tensor out of sight."""
@@ -256,7 +256,7 @@ class TracedCall:
         """Tensors that this call made and that live on where the walk does not see them. One that is only garbage in a
         circle is none: then the collector is run, once."""
         near = {id(t) for t in (*self.returned, *self.arguments, *self.placed(), *self.tensors)}
-        near |= {id(grad) for _, grad in self._new_grads()} | {id(t.grad) for t in self.tensors}
+        near |= {id(grad) for grad in (*self._new_grads(), *[t.grad for t in self.tensors])}
 
         def surviving() -> list[Tensor]:
             nodes = self._made_nodes()
@@ -268,7 +268,7 @@ class TracedCall:
         return surviving()
 
     def _made_nodes(self) -> set[UOp]:
-        """The buffers that this call computed or was handed."""
+        """The buffers that this call computed or was given."""
         return {node for rec in self.trace.records for node in rec.results} | {*self.argument_nodes}
 
     def placed(self) -> list[Tensor]:
@@ -283,12 +283,11 @@ class TracedCall:
         """Compute the lazy values that this call leaves. Left lazy, they would read the buffers of this call for ever;
         and no gradient passes them, because a replay records no graph."""
         changed = [t for t, node, _, _ in self.before if self._is_changed(t, node)]
-        grads = [grad for _, grad in self._new_grads() if grad is not None]
         kept = self.numbers.keys() - {id(t) for t in (*changed, *self.returned)}
-        left = [*self.returned, *changed, *self.placed(), *grads, *self.hidden, *self.arguments]
+        left = [*self.returned, *changed, *self.placed(), *self._new_grads(), *self.hidden, *self.arguments]
         waiting = [t for t in dict.fromkeys(left) if is_lazy(t) and id(t) not in kept]
-        asked = {node.base for b in self.before if b.tensor.requires_grad is True for node in (b.node, b.tensor.uop)}
-        ends = [t for t in waiting if not self.was_there(t) and (_leads_to(t.uop, asked) or _is_trained(t.uop))]
+        trained = {node.base for b in self.before if b.tensor.requires_grad is True for node in (b.node, b.tensor.uop)}
+        ends = [t for t in waiting if not self.was_there(t) and (_leads_to(t.uop, trained) or _is_trained(t.uop))]
         self.cut_off = {id(t) for t in ends}
         if waiting:
             waiting[0].realize(*waiting[1:])
@@ -377,7 +376,7 @@ class TracedCall:
 
     # -- where buffers come from ---------------------------------------------------------------------------------------
     def _sources(self) -> dict[UOp, BufferSource | tuple[str, bytes]]:
-        """Of every buffer that was read or that a result shows, and that the call neither made nor was handed: where it
+        """Of every buffer that was read or that a result shows, and that the call neither made nor was given: where it
         comes from, or its bytes, where it is plain data."""
         in_sight: dict[UOp, tuple[list[int], list[int]]] = {}
         for i, (_, node, grad, _) in enumerate(self.before):
@@ -464,7 +463,7 @@ def _leads_to(node: UOp, trained: Set[UOp]) -> bool:
 
 
 def _is_trained(node: UOp) -> bool:
-    """Whether a gradient that arrives at a node goes on to a leaf that asks for it."""
+    """Whether a gradient that arrives at a node goes on to a leaf that wants it."""
     return any(t.requires_grad is True for t in holders(toposort([node], passes_to)))
 
 

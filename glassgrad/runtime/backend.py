@@ -81,6 +81,10 @@ class DeviceProgram(Protocol):
     bytes: int
 
 
+LONG_WORK = 2_000_000_000        # operations between two looks for a Ctrl-C: 2 ms at 1 TFLOPS, 0.4 s at 5 GFLOPS
+OPERATIONS_PER_BYTE = 10         # that take as long as to move a byte
+
+
 class DevicePlan:
     """Launches in order over numbered slots of memory, to be run often. This one starts each launch from Python; a
     device with a command list of its own overrides all of it."""
@@ -106,11 +110,6 @@ class DevicePlan:
     def uses_of(self, slot: int) -> list[tuple[Any, int]]:
         """Where a slot's address is written, as (array, position): a replay changes it there."""
         return [(self.addresses, slot)] if any(slot in uses for uses in self.slots) else []
-
-    @property
-    def is_long(self) -> bool:
-        """Whether a run is several foreign calls, so that a Ctrl-C is taken between two of them."""
-        return False
 
     def run(self) -> None:
         """Run every program in order; it may return before they are done."""

@@ -15,7 +15,7 @@ from scripts import run_script
 from glassgrad import Context, Device, GlobalCounters, MemoryLimitError, Tensor, dtypes
 from glassgrad.compiler.graph import ops as o
 from glassgrad.engine import memory_plan
-from glassgrad.engine.memory_plan import ALIGNMENT, Life, place
+from glassgrad.engine.memory_plan import ALIGNMENT, Lifetime, assign_offsets
 from glassgrad.engine.schedule_key import normalise
 
 
@@ -213,17 +213,17 @@ def test_many_steps_take_no_more_memory() -> None:
 
 
 # -- where intermediate values lie ---------------------------------------------------------------------------
-lives = st.lists(st.builds(lambda first, length, nbytes: Life(first, first + length, nbytes), st.integers(0, 30),
+lives = st.lists(st.builds(lambda first, length, nbytes: Lifetime(first, first + length, nbytes), st.integers(0, 30),
                            st.integers(0, 10), st.integers(0, 5000)), max_size=40)
 
 
 @hypothesis_settings(max_examples=200, deadline=None, derandomize=True)
 @given(lives, st.sampled_from([0, 1000]))
-def test_values_alive_together_never_overlap(rows: list[Life], many: int) -> None:
+def test_values_alive_together_never_overlap(rows: list[Lifetime], many: int) -> None:
     """Placed the largest first, or, where they are very many, in the order they begin."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory_plan, "MANY", many)
-        offsets, total = place(rows)
+        offsets, total = assign_offsets(rows)
     for i, (a, at_a) in enumerate(zip(rows, offsets)):
         assert at_a % ALIGNMENT == 0 and 0 <= at_a <= at_a + a.nbytes <= total
         for b, at_b in zip(rows[:i], offsets):

@@ -15,8 +15,8 @@ SCRIPT = """
     import os, signal, threading, time
     import numpy as np
     from glassgrad import Tensor, TinyJit
-    from glassgrad.runtime.cpu import native_device
-    native_device.LONG_WORK = 10_000_000
+    from glassgrad.runtime import backend
+    backend.LONG_WORK = 10_000_000
     matrix = Tensor(np.random.default_rng(0).uniform(0.0, 0.0078, (256, 256)).astype(np.float32)).realize()
 
     def chain(x, products=400):

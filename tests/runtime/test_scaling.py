@@ -15,7 +15,7 @@ from glassgrad.compiler.graph.rules.algebra import ALGEBRA
 from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.engine import realize as engine
-from glassgrad.engine.memory_plan import Life, place
+from glassgrad.engine.memory_plan import Lifetime, assign_offsets
 from glassgrad.engine.schedule_key import normalise
 
 
@@ -146,8 +146,8 @@ def test_finding_a_schedule_again_is_cheap() -> None:
 
 def test_placing_many_values_stays_cheap() -> None:
     def placing(n: int) -> int:
-        lives = [Life(i, i + 2, 64 * (1 + i % 7)) for i in range(n)]
-        return steps(lambda: place(lives))
+        lives = [Lifetime(i, i + 2, 64 * (1 + i % 7)) for i in range(n)]
+        return steps(lambda: assign_offsets(lives))
 
     assert placing(2400) <= LINEAR * placing(1200)
 

@@ -20,6 +20,7 @@ from glassgrad.base.settings import kernel_mode, settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.runtime import backend
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.cpu import llvm_compiler as llvm
 from glassgrad.runtime.cpu.elf_loader import Image
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 64
 FEW = 8       # commands that are not worth opening the worker pool for, if each is one task
-LONG_WORK = 2_000_000_000        # operations between two looks for a Ctrl-C: 2 ms at 1 TFLOPS, 0.4 s at 5 GFLOPS
-OPERATIONS_PER_BYTE = 10         # that take as long as to move a byte
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 Made = tuple[str, LaunchInfo, bytes, tuple[str, ...]]      # name, how to launch it, object file, moves
 
@@ -196,17 +195,12 @@ class NativePlan(DevicePlan):
         """(address, count) of the commands of each foreign call."""
         cuts, work = [0], 0
         for number, program in enumerate(self.programs[:-1]):
-            work += max(program.operations, OPERATIONS_PER_BYTE * program.bytes)
-            if work > LONG_WORK and number < self._together:
+            work += max(program.operations, backend.OPERATIONS_PER_BYTE * program.bytes)
+            if work > backend.LONG_WORK and number < self._together:
                 cuts.append(self.spans[number + 1][0])
                 work = 0
         size = ctypes.sizeof(Command)
         return [(self._address + at * size, end - at) for at, end in zip(cuts, [*cuts[1:], self._count])]
-
-    @property
-    def is_long(self) -> bool:
-        """Whether a run is several foreign calls."""
-        return len(self._pieces()) > 1
 
     @property
     def scratch(self) -> int:

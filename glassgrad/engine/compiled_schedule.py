@@ -1,4 +1,4 @@
-"""A schedule that can run. In: a `Schedule`. Out: `Ready`: compiled kernels, an arena laid out, and launches to bind.
+"""A schedule that can run. In: a `Schedule`. Out: `CompiledSchedule`: compiled kernels, an arena, launches to bind.
 
 Kernels of one device that follow each other are one plan; copies between devices stand between plans. A run brings the
 buffers and numbers of one graph, and takes new memory for its results.
@@ -19,7 +19,7 @@ from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.device_copies import Copy
-from glassgrad.engine.memory_plan import Life, MemoryUse, place
+from glassgrad.engine.memory_plan import Lifetime, MemoryUse, assign_offsets
 from glassgrad.engine.observer import observing, run_timed, tell_ran
 from glassgrad.engine.registry import registry
 from glassgrad.engine.report import check_kernel, report_run, run_reported
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from glassgrad.runtime.backend import DevicePlan, Stopwatch
 
 
-class Ready:
+class CompiledSchedule:
     """A compiled schedule: bind buffers and numbers, and run."""
 
     def __init__(self, planned: Schedule, scalars: tuple[int, ...], buffers: int):
@@ -39,9 +39,9 @@ class Ready:
         items = [item for item in planned.items if planned.runs(item)]
         self.items = items
         self.segments: list[Segment] = []          # runs of kernels on one device; copies stand between
-        asked = set(planned.sinks)
+        outputs = set(planned.sinks)
         slots = len(planned.slots)
-        lives: dict[str, list[tuple[int, Life]]] = {}
+        lives: dict[str, list[tuple[int, Lifetime]]] = {}
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         for at, item in enumerate(items):
@@ -52,21 +52,21 @@ class Ready:
                     first.setdefault(slot, at)
                 last[slot] = at
         for slot, begin in first.items():
-            if slot not in asked:
+            if slot not in outputs:
                 s = planned.slots[slot]
-                lives.setdefault(s.device or "", []).append((slot, Life(begin, last[slot], s.nbytes)))
+                lives.setdefault(s.device or "", []).append((slot, Lifetime(begin, last[slot], s.nbytes)))
         for span in one_device_each(items):
             segment = Segment([items[i] for i in span], slots, planned)
             for number, sizes in segment.shared:
                 for nbytes in sizes:
-                    lives.setdefault(segment.device, []).append((slots, Life(span[number], span[number], nbytes)))
+                    lives.setdefault(segment.device, []).append((slots, Lifetime(span[number], span[number], nbytes)))
                     slots += 1
             self.segments.append(segment)
         self.slots = slots
         self.pieces = [(slot, s.whole, s.offset) for slot, s in enumerate(planned.slots) if s.whole is not None]
         self.arenas: list[tuple[str, int, list[tuple[int, int]]]] = []
         for name, rows in lives.items():
-            offsets, total = place([life for _, life in rows])
+            offsets, total = assign_offsets([life for _, life in rows])
             self.arenas.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
         cells = [planned.slots[i] for i in range(buffers, planned.inputs)]
         self.cell_types = [c.dtype for c in cells]
@@ -145,10 +145,10 @@ class Ready:
                     segment.run(state)
                 continue
             for i, item in enumerate(segment.items):
-                before = segment.snapshot(i, addresses) if check and item.ast.op not in HOST_PLANS else None
+                before = segment.contents(item, addresses) if check and item.ast.op not in HOST_PLANS else None
                 times.append(run_reported(segment.plan, i, number, item, segment.programs[i], debug))
                 if before is not None:
-                    check_kernel(item, before, segment.results(i, addresses))
+                    check_kernel(item, before, segment.contents(item, addresses)[:item.results])
                 number += 1
         if observers and times:
             tell_ran(self, (int(start * 1e9), time.perf_counter_ns()), lambda: times)
@@ -193,20 +193,13 @@ class Segment:
             self._state, self._run = state, self.plan.runner()
         self._run()
 
-    def snapshot(self, number: int, addresses: list[int]) -> list[bytes]:
-        """The kernel's inputs, before it runs."""
-        return [self._bytes(number, i, addresses) for i in range(len(self.items[number].slots))]
-
-    def results(self, number: int, addresses: list[int]) -> list[bytes]:
-        return [self._bytes(number, i, addresses) for i in range(self.items[number].results)]
-
-    def _bytes(self, number: int, position: int, addresses: list[int]) -> bytes:
-        item = self.items[number]
-        params = {n.arg.slot: n for n in item.ast.toposort() if n.op is o.PARAM}
-        param = params.get(position)
-        if param is None:
-            return b""
-        address = addresses[item.slots[position]]
-        if param.arg.scalar:                       # a number, which the host keeps
-            return ctypes.string_at(address, 8)
-        return bytes(Device[self.device].copy_out(address, param.size * param.dtype.itemsize))
+    def contents(self, item: Item, addresses: list[int]) -> list[bytes]:
+        """What is in the memory of a kernel's parameters now, its results first."""
+        found = [b""] * len(item.slots)
+        for n in item.ast.toposort():
+            if n.op is o.PARAM:
+                address = addresses[item.slots[n.arg.slot]]
+                scalar = n.arg.scalar                      # a number, which the host keeps
+                found[n.arg.slot] = ctypes.string_at(address, 8) if scalar else bytes(
+                    Device[self.device].copy_out(address, n.size * n.dtype.itemsize))
+        return found
