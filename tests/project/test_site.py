@@ -53,8 +53,8 @@ def test_a_page_says_who_it_is_for(page: Path) -> None:
 
 
 def test_a_session_is_marked_as_one_and_is_copied_without_its_prompts() -> None:
-    assert hooks.turned("```python\n>>> x = 1\n```", "index.md") == "```pycon\n>>> x = 1\n```"
-    assert hooks.turned("```python\nx = 1\n```", "index.md") == "```python\nx = 1\n```"
+    assert hooks.with_site_links("```python\n>>> x = 1\n```", "index.md") == "```pycon\n>>> x = 1\n```"
+    assert hooks.with_site_links("```python\nx = 1\n```", "index.md") == "```python\nx = 1\n```"
     style = (DOCS / "img" / "site.css").read_text()
     assert "[data-md-copying] .gp, [data-md-copying] .go { display: none; }" in style
 
@@ -103,7 +103,7 @@ def all_pages() -> frozenset[str]:
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda p: p.relative_to(DOCS).as_posix())
 def test_links_out_of_docs_have_a_page(page: Path) -> None:
     place = page.relative_to(DOCS).as_posix()
-    text = re.sub(r"^```.*?^```", "", hooks.turned(page.read_text(), place), flags=re.M | re.S)
+    text = re.sub(r"^```.*?^```", "", hooks.with_site_links(page.read_text(), place), flags=re.M | re.S)
     for target in re.findall(r"\]\(([^)\s#]+\.md)", text):
         to = (Path("/") / place).parent / target
         assert to.resolve().relative_to("/").as_posix() in all_pages(), target
