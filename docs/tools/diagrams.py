@@ -14,7 +14,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
-from draw import Box, Nest, Rung, graph, grids, ladder, nests  # noqa: E402 - runs as a script, from any folder
+from draw import (Box, Nest, Rung, Span, arena, graph, grids, ladder,  # noqa: E402 - runs as a script, from any folder
+                  nests)
 
 from benchmarks.matmul_steps import steps  # noqa: E402
 from glassgrad import Tensor  # noqa: E402
@@ -24,6 +25,7 @@ from glassgrad.compiler.lower.loops import For, If, Kernel, Phase, Statement  # 
 from glassgrad.compiler.lower.printing import show  # noqa: E402
 from glassgrad.compiler.optimize.targets.target import Target  # noqa: E402
 from glassgrad.compiler.pipeline import KERNEL, TEXT, KernelWork, Pass, run_passes, watched  # noqa: E402
+from glassgrad.engine.memory_plan import Life, place  # noqa: E402
 
 IMAGES = ROOT / "docs" / "img"
 AVX2 = Target("x86_64", vector_bytes=32, vector_registers=16, features=frozenset({"avx2", "fma"}))
@@ -126,6 +128,30 @@ def _short(line: str) -> str:
     return re.sub(r"acc\w*(\[\.\.\])?", "acc", line.partition(" if ")[0]).replace("(", "").replace(")", "")
 
 
+def training_arena() -> str:
+    """The arena of a training step of a small network: values between kernels, placed by lifetimes."""
+    x, weights = ones(64, 32), [ones(32, 64), ones(64, 64), ones(64, 64), ones(64, 8)]
+    value = x
+    for w in weights:
+        value = (value @ w).relu()
+    loss = value.square().mean()
+    items = loss.schedule(*loss.gradient(*weights))
+    first, last, size, label = {}, {}, {}, {}
+    for number, item in enumerate(items):
+        params = {p.arg.slot: p for p in _params(item.ast)}
+        for position, slot in enumerate(item.slots):
+            last[slot] = number
+            if position < item.results and item.reasons[position] != "an output":
+                first[slot], label[slot] = number, str(list(params[position].shape))
+                size[slot] = params[position].size * params[position].dtype.itemsize
+    lives = [Life(first[slot], last[slot], size[slot]) for slot in first]
+    offsets, total = place(lives)
+    colors = list(KINDS.values())
+    spans = [Span(label[slot], life.first, life.last, offset // 1024, life.nbytes // 1024, colors[i % len(colors)])
+             for i, (slot, life, offset) in enumerate(zip(first, lives, offsets))]
+    return arena(spans, [f"kernel {number}" for number in range(len(items))], total // 1024, "KiB")
+
+
 def book_kernel(language: str) -> KernelWork:
     """The first kernel of docs/architecture.md: `(a @ b).relu()`, for a processor with AVX2."""
     work = KernelWork((ones(12, 32) @ ones(32, 16)).relu().sum().schedule()[0].ast, AVX2, language)
@@ -188,7 +214,8 @@ def _wrapped(nodes: Iterable[UOp], width: int = 100) -> list[str]:
 
 DRAWINGS: dict[str, Callable[[], str]] = {
     "pipeline.svg": pipeline, "graph_layer.svg": layer_graph, "graph_gradient.svg": gradient_graph,
-    "schedule_attention.svg": attention_schedule, "views.svg": views, "loops_matmul.svg": matmul_loops}
+    "schedule_attention.svg": attention_schedule, "views.svg": views, "loops_matmul.svg": matmul_loops,
+    "arena.svg": training_arena}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Draw graphs, loop nests, grids and ladders as SVG. In: nodes and edges, loops, numbers, texts. Out: text.
+"""Draw graphs, loops, grids, ladders and memory as SVG. In: nodes and edges, loops, numbers, texts. Out: text.
 Does not depend on glassgrad.
 
 The same input gives the same text, byte for byte, so that a test can compare the committed drawing with a fresh one.
@@ -239,6 +239,40 @@ def ladder(rungs: Sequence[Rung]) -> str:
             parts.append(_text(line.lstrip(), 2 * PAD + left + indented, y + PAD + LINE * (number + 0.75)))
         y += rung.height
     return _svg(0, 0, left + right + 2 * PAD, y + PAD, parts)
+
+
+# -- memory over time ----------------------------------------------------------------------------------------
+@dataclass
+class Span:
+    """A value in memory: from one step to another, at some bytes from the beginning."""
+    label: str
+    first: int
+    last: int
+    offset: int
+    nbytes: int
+    color: str
+
+
+def arena(spans: Sequence[Span], steps: Sequence[str], total: int, unit: str, height: int = 260) -> str:
+    """Memory from bottom to top, time from left to right: a box for each value, as long as it is kept."""
+    wide = max(len(step) for step in steps) * WIDTH_OF_LETTER + 2 * PAD
+    top, left = 30.0, 8.0 * WIDTH_OF_LETTER
+    bottom = top + height
+    parts = [_text(unit, PAD, top - 12)]
+    for part in range(5):
+        y = bottom - height * part / 4
+        parts.append(f'<path d="M{left:.1f} {y:.1f} H{left + wide * len(steps):.1f}" stroke="#dddddd"/>')
+        parts.append(_text(f"{total * part / 4:.0f}", left - PAD, y + 4, "end"))
+    for number, step in enumerate(steps):
+        parts.append(_text(step, left + wide * (number + 0.5), bottom + LINE, "middle"))
+    for span in spans:
+        x, y = left + wide * span.first, bottom - height * (span.offset + span.nbytes) / total
+        width, tall = wide * (span.last - span.first + 1), height * span.nbytes / total
+        parts.append(f'<rect x="{x + 2:.1f}" y="{y:.1f}" width="{width - 4:.1f}" height="{tall:.1f}" rx="3" '
+                     f'fill="{span.color}" stroke="{INK}"/>')
+        if tall > LINE * 0.8:
+            parts.append(_text(span.label, x + width / 2, y + tall / 2 + 4, "middle"))
+    return _svg(0, 0, left + wide * len(steps) + PAD, bottom + LINE + PAD, parts)
 
 
 # -- grids ---------------------------------------------------------------------------------------------------
