@@ -22,6 +22,7 @@ import diagrams  # noqa: E402
 import hooks  # noqa: E402
 import reference  # noqa: E402
 import source_pages  # noqa: E402
+import stage_diagrams  # noqa: E402
 
 from glassgrad import Tensor  # noqa: E402
 
@@ -138,7 +139,7 @@ def test_the_machine_code_in_the_book_is_what_llvm_makes() -> None:
     shown = re.search(r"<!-- machine code.*?```text\n(.*?)```", page, re.S)
     assert shown is not None
     [first, *wanted] = [line.split()[0] for line in shown[1].splitlines()]
-    made = assembly(diagrams.book_kernel("llvm").source)
+    made = assembly(stage_diagrams.book_kernel("llvm").source)
     [loop] = [part for part in re.split(r"^(?=\.LBB)", made, flags=re.M) if "vfmadd" in part]
     found = [line.split()[0] for line in loop.split("\n\tjb")[0].splitlines()[1:]] + ["jb"]
     middle = wanted.index("...")
