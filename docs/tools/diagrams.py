@@ -6,22 +6,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
-from benchmarks.matmul_steps import steps  # noqa: E402 - runs as a script, from any folder
+import stage_diagrams  # noqa: E402 - runs as a script, from any folder
+
+from benchmarks.matmul_steps import steps  # noqa: E402
 from glassgrad import Tensor  # noqa: E402
-from glassgrad.base.draw import Rung, graph, grids, ladder, nests  # noqa: E402
+from glassgrad.base.draw import graph, grids, nests  # noqa: E402
 from glassgrad.compiler.graph.picture import KINDS, graph_svg, node_box  # noqa: E402
-from glassgrad.compiler.graph.uop import UOp  # noqa: E402
 from glassgrad.compiler.lower.picture import LOOPS, loop_boxes  # noqa: E402
-from glassgrad.compiler.lower.printing import show  # noqa: E402
 from glassgrad.compiler.optimize.targets.target import Target  # noqa: E402
-from glassgrad.compiler.pipeline import KERNEL, TEXT, KernelWork, Pass, run_passes, watched  # noqa: E402
 from glassgrad.compiler.schedule.picture import schedule_svg  # noqa: E402
 
 IMAGES = ROOT / "docs" / "img"
@@ -71,69 +69,9 @@ def matmul_loops() -> str:
     return nests(columns, {kind: color for kind, color in LOOPS.items() if kind != "unit"})
 
 
-def book_kernel(language: str) -> KernelWork:
-    """The first kernel of docs/architecture.md: `(a @ b).relu()`, for a processor with AVX2."""
-    work = KernelWork((ones(12, 32) @ ones(32, 16)).relu().sum().schedule()[0].ast, AVX2, language)
-    run_passes(work, KERNEL, TEXT, say=False)
-    return work
-
-
-def pipeline() -> str:
-    """`(a @ b).relu().sum().backward()` to the machine: the passes that ran, and what each stage left."""
-    a, b = ones(12, 32), ones(32, 16)
-    loss = (a @ b).relu().sum()
-    loss.backward()
-    assert a.grad is not None and b.grad is not None
-    results = [loss, a.grad, b.grad]
-    forward = loss.uop.toposort()
-    nodes = list(dict.fromkeys(n for result in results for n in result.uop.toposort()))
-    ran: dict[str, list[str]] = {}
-    trees: dict[str, list[str]] = {}
-
-    def note(each: Pass, work: Any) -> None:
-        ran.setdefault(each.stage, []).append(each.name)
-        if each.stage == KERNEL:
-            trees[each.name] = show(work.kernel).splitlines()
-
-    with watched(note):
-        items = loss.schedule(*results[1:])
-        work = KernelWork(items[0].ast, AVX2, "llvm")
-        run_passes(work, KERNEL, TEXT, say=False)
-    multiplied = [line.strip() for line in work.source.splitlines() if "@llvm.fma" in line and "call" in line]
-    loss.realize(*results[1:])
-    return ladder([
-        Rung("tensor", ["nothing runs yet"], ["loss = (a @ b).relu().sum()", "loss.backward()"], "#f4ecd8"),
-        Rung("graph", ["gradients add nodes", *ran["graph"]],
-             [f"{len(forward)} nodes for the loss, {len(nodes) - len(forward)} more for both gradients:",
-              *_wrapped(forward), "  ...", *_wrapped(n for n in nodes if n not in forward)], KINDS["movement"]),
-        Rung("schedule", ran["schedule"],
-             [f"kernel {number}  {list(item.ast.src[0].shape)}  {', '.join(item.reasons)}"
-              for number, item in enumerate(items)], KINDS["reduce"]),
-        Rung("lower", ["of kernel 0:", "lower"], trees["lower"], LOOPS["task"]),
-        Rung("optimize", ["optimize"], [*work.kernel.moves, *trees["optimize"][1:]], LOOPS["tile"]),
-        Rung("render", ran["text"],
-             ["LLVM IR, the first of the multiply-adds of the inner loop:", multiplied[0], multiplied[1],
-              f"... {len(multiplied)} in all"],
-             LOOPS["lane"]),
-        Rung("runtime and engine", ["compile, cache, launch"],
-             [f"loss {loss.item()}",
-              f"a.grad[0, :4] {a.grad[0, :4].tolist()}",
-              f"b.grad[0, :4] {b.grad[0, :4].tolist()}"], KINDS["memory"])])
-
-
-def _wrapped(nodes: Iterable[UOp], width: int = 100) -> list[str]:
-    """Nodes as `OP[shape]`, several to a line."""
-    lines = [""]
-    for word in (f"{n.op.name}{list(n.shape)}" for n in nodes):
-        if len(lines[-1]) + len(word) > width:
-            lines.append("")
-        lines[-1] += f" {word}"
-    return [f" {line}" for line in lines]
-
-
 DRAWINGS: dict[str, Callable[[], str]] = {
-    "pipeline.svg": pipeline, "graph_layer.svg": layer_graph, "graph_gradient.svg": gradient_graph,
-    "schedule_attention.svg": attention_schedule, "views.svg": views, "loops_matmul.svg": matmul_loops}
+    "graph_layer.svg": layer_graph, "graph_gradient.svg": gradient_graph, "schedule_attention.svg": attention_schedule,
+    "views.svg": views, "loops_matmul.svg": matmul_loops, **stage_diagrams.DRAWINGS}
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """What MkDocs calls while it builds the site. In: the pages of docs/. Out: those, an API reference, and the source.
 
 Pages link to files of the repository (`../glassgrad/compiler/graph/ops.py`), which works where the repository is
-browsed. The site has a page for each such file, and the links are turned to it.
+browsed. The site has a page for each such file, and the links lead to it.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     path = page.file.src_uri
     if path == "api.md":
         markdown = reference.linked(markdown)
-    return turned(markdown, path)
+    return with_site_links(markdown, path)
 
 
-def turned(markdown: str, page: str) -> str:
-    """The text of a page of the site with its links outside docs/ turned to pages of the site.
+def with_site_links(markdown: str, page: str) -> str:
+    """The text of a page of the site whose links outside docs/ lead to pages of the site.
 
-    >>> turned("[ops](../glassgrad/compiler/graph/ops.py)", "settings.md")
+    >>> with_site_links("[ops](../glassgrad/compiler/graph/ops.py)", "settings.md")
     '[ops](source/glassgrad/compiler/graph/ops.py.md)'
-    >>> turned("[projects](../../projects), [a page](02_op_types.md)", "guide/01_tensor_basics.md")
+    >>> with_site_links("[projects](../../projects), [a page](02_op_types.md)", "guide/01_tensor_basics.md")
     '[projects](../source/projects/index.md), [a page](02_op_types.md)'
     """
     folder = posixpath.dirname(page)
 
-    def turn(found: re.Match[str]) -> str:
+    def lead(found: re.Match[str]) -> str:
         target, hash_, anchor = found[2].partition("#")
         if not target or re.match(r"https?:|mailto:|/", target) or source_pages.is_generated(page):
             return found[0]
@@ -71,7 +71,7 @@ def turned(markdown: str, page: str) -> str:
         return f"{found[1]}{to}{hash_}{anchor}{found[3]}"
 
     parts = FENCE.split(markdown)
-    return "".join(as_session(part) if part.startswith("```") else LINK.sub(turn, part) for part in parts)
+    return "".join(as_session(part) if part.startswith("```") else LINK.sub(lead, part) for part in parts)
 
 
 def as_session(block: str) -> str:

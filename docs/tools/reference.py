@@ -1,6 +1,6 @@
-"""The API reference, from the docstrings. In: the package. Out: page -> Markdown. Knows nothing of MkDocs.
+"""The API reference, from the docstrings. In: the package. Out: page -> Markdown. Does not depend on MkDocs.
 
-One page for each room of Tensor (the file that holds the methods), one for each module of layers and tools. Signatures
+One page for each mixin of Tensor (a file of methods), one for each module of layers and tools. Signatures
 come with their types, examples are those that the tests run, and each name links to the lines that define it.
 """
 
@@ -21,19 +21,19 @@ MODULES = ("glassgrad.nn.optim", "glassgrad.nn.state", "glassgrad.nn.datasets")
 
 
 # -- what there is -------------------------------------------------------------------------------------------
-def rooms() -> list[type]:
+def mixins() -> list[type]:
     """The classes that Tensor stands on and that have public names, lowest first."""
     classes = [c for c in reversed(Tensor.__mro__) if c is not object]
     return [c for c in classes if any(not n.startswith("_") for n in vars(c))]
 
 
-def room_page(room: type) -> str:
-    return f"reference/tensor/{room.__module__.rpartition('.')[2]}.md"
+def mixin_page(mixin: type) -> str:
+    return f"reference/tensor/{mixin.__module__.rpartition('.')[2]}.md"
 
 
 def pages() -> dict[str, str]:
     """Every page of the reference."""
-    out = {room_page(room): tensor_page(room) for room in rooms()}
+    out = {mixin_page(mixin): tensor_page(mixin) for mixin in mixins()}
     names = [n for n in glassgrad.__all__ if n not in ("nn", "jit", "Tensor", "dtypes")]
     out["reference/glassgrad.md"] = module_page(glassgrad, names) + "\n" + dtypes_entry()
     out["reference/nn.md"] = module_page(nn, sorted(n for n, v in vars(nn).items() if inspect.isclass(v)))
@@ -65,17 +65,17 @@ def public(module: ModuleType) -> list[str]:
 
 def navigation() -> list[Any]:
     """The reference as entries of MkDocs' navigation."""
-    tensor = [{room.__module__.rpartition(".")[2].replace("_", " "): room_page(room)} for room in rooms()]
+    tensor = [{mixin.__module__.rpartition(".")[2].replace("_", " "): mixin_page(mixin)} for mixin in mixins()]
     others = {"glassgrad.nn": "reference/nn.md"} | {m: f"reference/{m.rpartition('.')[2]}.md" for m in MODULES}
     return [{"glassgrad": "reference/glassgrad.md"}, {"Tensor": tensor}, *[{k: v} for k, v in others.items()]]
 
 
 # -- pages ---------------------------------------------------------------------------------------------------
-def tensor_page(room: type) -> str:
+def tensor_page(mixin: type) -> str:
     """The methods and properties that one file gives to Tensor."""
-    module = importlib.import_module(room.__module__)
-    parts = [f"# Tensor: {room.__module__.rpartition('.')[2].replace('_', ' ')}", opening(module)]
-    for name in sorted(n for n in vars(room) if not n.startswith("_")):
+    module = importlib.import_module(mixin.__module__)
+    parts = [f"# Tensor: {mixin.__module__.rpartition('.')[2].replace('_', ' ')}", opening(module)]
+    for name in sorted(n for n in vars(mixin) if not n.startswith("_")):
         parts.append(entry(name, inspect.getattr_static(Tensor, name), getattr(Tensor, name), "../../"))
     return "\n\n".join(parts) + "\n"
 
@@ -146,7 +146,7 @@ def _argument(p: inspect.Parameter) -> str:
 
 def _type(annotation: Any) -> str:
     shown = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return re.sub(r"\bSelf\b", "Tensor", shown)            # rooms are mixins: what they return is the whole
+    return re.sub(r"\bSelf\b", "Tensor", shown)            # a mixin's methods return the whole class
 
 
 def prose(text: str) -> str:
@@ -185,7 +185,7 @@ def where(thing: Any, up: str) -> str:
 def linked(table: str) -> str:
     """docs/api.md with its names linked to the reference."""
     page, out = "", []
-    of = {r.__module__.replace(".", "/") + ".py": room_page(r) for r in rooms()}
+    of = {r.__module__.replace(".", "/") + ".py": mixin_page(r) for r in mixins()}
     of |= {"glassgrad": "reference/glassgrad.md", "glassgrad.nn": "reference/nn.md"}
     of |= {m: f"reference/{m.rpartition('.')[2]}.md" for m in MODULES}
     anchors = {path: set(re.findall(r"\{ #(\w+) \}", text)) for path, text in pages().items()}

@@ -1,5 +1,4 @@
-"""Draw graphs, loop nests, grids and ladders as SVG. In: nodes and edges, loops, numbers, texts. Out: text.
-Does not depend on glassgrad.
+"""Draw graphs, loop nests and grids as SVG. In: nodes and edges, nested loops, numbers. Out: text. Knows no glassgrad.
 
 The same input gives the same text, byte for byte, so that a test can compare the committed drawing with a fresh one.
 """
@@ -36,19 +35,6 @@ class Nest:
     title: str
     color: str
     inside: list[Nest | str] = field(default_factory=list)
-
-
-@dataclass
-class Rung:
-    """A step of a drawing: a title with notes on the left, the text that the step leaves on the right."""
-    title: str
-    notes: Sequence[str]
-    lines: Sequence[str]
-    color: str
-
-    @property
-    def height(self) -> float:
-        return max(len(self.notes) + 1, len(self.lines)) * LINE + 2 * PAD
 
 
 # -- graphs --------------------------------------------------------------------------------------------------
@@ -216,30 +202,6 @@ def _nest(nest: Nest | str, x: float, y: float, width: float, parts: list[str]) 
     parts.insert(at, f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{bottom - y:.1f}" rx="3" '
                      f'fill="{nest.color}" stroke="{INK}"/>')
     return bottom
-
-
-# -- ladders -------------------------------------------------------------------------------------------------
-def ladder(rungs: Sequence[Rung]) -> str:
-    """Steps from top to bottom: what runs on the left, the text that it leaves on the right."""
-    parts: list[str] = []
-    left = max(len(word) for rung in rungs for word in (rung.title, *rung.notes)) * WIDTH_OF_LETTER + 3 * PAD
-    right = max(len(line) for rung in rungs for line in rung.lines) * WIDTH_OF_LETTER + 2 * PAD
-    y = float(PAD)
-    for rung in rungs:
-        if rung is not rungs[0]:
-            parts.append(_curve([(PAD + left / 2, y), (PAD + left / 2, y + GAP_Y)]))
-            y += GAP_Y
-        for x, width, color in ((PAD, left, rung.color), (PAD + left, right, PAPER)):
-            parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{rung.height:.1f}" rx="4" '
-                         f'fill="{color}" stroke="{INK}"/>')
-        parts.append(_text(rung.title, 2 * PAD, y + PAD + LINE * 0.75, weight="bold"))
-        for number, note in enumerate(rung.notes, 1):
-            parts.append(_text(note, 2 * PAD, y + PAD + LINE * (number + 0.75)))
-        for number, line in enumerate(rung.lines):
-            indented = (len(line) - len(line.lstrip())) * WIDTH_OF_LETTER
-            parts.append(_text(line.lstrip(), 2 * PAD + left + indented, y + PAD + LINE * (number + 0.75)))
-        y += rung.height
-    return _svg(0, 0, left + right + 2 * PAD, y + PAD, parts)
 
 
 # -- grids ---------------------------------------------------------------------------------------------------

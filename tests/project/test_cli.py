@@ -55,12 +55,12 @@ the tuning file cannot be read
 """
 
 
-def test_version():
+def test_the_version_is_the_package_s_or_says_that_it_is_not_installed():
     done = glassgrad("--version")
     assert done.returncode == 0 and re.fullmatch(r"glassgrad (\d+\.\d+\.\d+.*|\(not installed: .*\))\n", done.stdout)
 
 
-def test_devices():
+def test_devices_says_what_each_one_is_on_this_machine():
     done = glassgrad("devices", DEV="CPU")
     assert done.returncode == 0, done.stderr
     lines = {line.split()[0]: line for line in done.stdout.splitlines()}
@@ -105,7 +105,7 @@ def test_doctor_says_when_a_device_computes_wrongly(monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("CPU      WRONG: ")
 
 
-def test_bench_is_handed_on(tmp_path, monkeypatch, capsys):
+def test_bench_runs_the_benchmarks_or_says_where_they_are(tmp_path, monkeypatch, capsys):
     assert glassgrad("bench", "--help").stdout.startswith("usage:")
     monkeypatch.setattr(cli, "__file__", str(tmp_path / "glassgrad" / "cli" / "__init__.py"))
     assert cli.main(["bench"]) == 1
@@ -123,7 +123,7 @@ def few_images(monkeypatch):
 
 
 @pytest.mark.slow_on("PYTHON")
-def test_train_images(few_images, tmp_path, capsys):
+def test_training_on_images_learns_and_goes_on_from_its_checkpoint(few_images, tmp_path, capsys):
     file = tmp_path / "digits.safetensors"
     assert cli.main(["train", "mnist", "--steps", "40", "--checkpoint", str(file)]) == 0
     assert cli.main(["train", "mnist", "--steps", "80", "--checkpoint", str(file)]) == 0
@@ -185,7 +185,7 @@ def test_a_second_ctrl_c_or_one_without_a_checkpoint_stops_at_once(few_images, t
 
 
 @pytest.mark.slow_on("PYTHON")
-def test_train_on_text(monkeypatch, capsys):
+def test_training_on_text_learns_and_writes_a_sample(monkeypatch, capsys):
     monkeypatch.setattr(train, "shakespeare", lambda: "to be, or not to be\n" * 100)
     assert cli.main(["train", "shakespeare", "--steps", "30", "--batch", "8"]) == 0
     out = capsys.readouterr().out

@@ -54,7 +54,7 @@ def number(text: str, before: str) -> float:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_help(name):
+def test_every_example_shows_its_usage(name):
     assert example(name, "--help").startswith(f"usage: {name}.py")
 
 
@@ -63,7 +63,7 @@ def test_there_are_five_examples():
 
 
 @pytest.mark.parametrize("name, option", [("gpt", "--steps"), ("llama", "--tokens"), ("resnet", "--batch")])
-def test_wrong_usage(name, option):
+def test_a_count_below_1_is_refused(name, option):
     assert "is less than 1" in example(name, option, "0", status=2)
 
 

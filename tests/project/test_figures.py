@@ -24,19 +24,19 @@ EXECUTED_LINES, EXECUTED_FILES = 5_600, 100      # depends a little on the proce
 
 
 @pytest.mark.parametrize("part", LINES)
-def test_lines_of_code(part: str) -> None:
+def test_lines_of_code_stay_within_their_limit(part: str) -> None:
     assert figures.sizes()[part] <= LINES[part]
 
 
-def test_longest_chain_of_classes() -> None:
+def test_the_longest_chain_of_classes_stays_short() -> None:
     assert figures.class_chains()[0] <= LONGEST_CHAIN, figures.class_chains()
 
 
-def test_largest_folder() -> None:
+def test_the_largest_folder_stays_small() -> None:
     assert figures.largest_folder()[0] <= LARGEST_FOLDER, figures.largest_folder()
 
 
-def test_import_circles() -> None:
+def test_import_circles_do_not_become_more() -> None:
     assert len(figures.import_circles()) <= IMPORT_CIRCLES, figures.import_circles()
 
 
@@ -49,6 +49,6 @@ def test_private_names_stay_in_their_folder() -> None:
 
 
 @pytest.mark.only_on("CPU", reason="it counts what the default device executes")
-def test_lines_executed_by_a_small_training_expression() -> None:
+def test_a_small_training_expression_executes_few_lines_in_few_files() -> None:
     lines, files = figures.lines_executed()
     assert lines <= EXECUTED_LINES and files <= EXECUTED_FILES, (lines, files)

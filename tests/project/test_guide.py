@@ -20,7 +20,7 @@ def test_every_project_has_a_page() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
-def test_page(page: Path) -> None:
+def test_the_page_of_a_project_has_theory_things_to_try_and_questions(page: Path) -> None:
     text = page.read_text()
     for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
         assert block.lstrip().startswith(">>>"), f"this block is not run:\n{block}"

@@ -123,7 +123,7 @@ def test_reshape_is_a_copy_when_it_must_be():
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (0,), (5, 1, 3), (2, 0, 3)])
-def test_edge_shapes(shape):
+def test_empty_scalar_and_single_element_shapes_work(shape):
     t = Tensor(np.ones(shape))
     assert t.shape == shape and t.numel() == np.ones(shape).size and t.is_contiguous()
     assert t.numpy().shape == shape and (t + t).shape == shape

@@ -56,7 +56,7 @@ def test_quotes_are_compared() -> None:
 
 
 @pytest.mark.parametrize("project", PROJECTS)
-def test_project(project: str, tmp_path: Path) -> None:
+def test_a_project_prints_what_its_page_quotes(project: str, tmp_path: Path) -> None:
     if project.startswith("04"):
         data_folder("mnist")
     if project.startswith("07"):
@@ -78,7 +78,7 @@ def needs_a_compiler() -> None:
         pytest.skip("there is no C compiler")
 
 
-def test_parts_of_the_backend() -> None:
+def test_the_backend_passes_its_own_tests() -> None:
     needs_a_compiler()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "projects/07_custom_backend"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)

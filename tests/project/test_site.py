@@ -22,6 +22,7 @@ import diagrams  # noqa: E402
 import hooks  # noqa: E402
 import reference  # noqa: E402
 import source_pages  # noqa: E402
+import stage_diagrams  # noqa: E402
 
 from glassgrad import Tensor  # noqa: E402
 
@@ -53,8 +54,8 @@ def test_a_page_says_who_it_is_for(page: Path) -> None:
 
 
 def test_a_session_is_marked_as_one_and_is_copied_without_its_prompts() -> None:
-    assert hooks.turned("```python\n>>> x = 1\n```", "index.md") == "```pycon\n>>> x = 1\n```"
-    assert hooks.turned("```python\nx = 1\n```", "index.md") == "```python\nx = 1\n```"
+    assert hooks.with_site_links("```python\n>>> x = 1\n```", "index.md") == "```pycon\n>>> x = 1\n```"
+    assert hooks.with_site_links("```python\nx = 1\n```", "index.md") == "```python\nx = 1\n```"
     style = (DOCS / "img" / "site.css").read_text()
     assert "[data-md-copying] .gp, [data-md-copying] .go { display: none; }" in style
 
@@ -103,7 +104,7 @@ def all_pages() -> frozenset[str]:
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda p: p.relative_to(DOCS).as_posix())
 def test_links_out_of_docs_have_a_page(page: Path) -> None:
     place = page.relative_to(DOCS).as_posix()
-    text = re.sub(r"^```.*?^```", "", hooks.turned(page.read_text(), place), flags=re.M | re.S)
+    text = re.sub(r"^```.*?^```", "", hooks.with_site_links(page.read_text(), place), flags=re.M | re.S)
     for target in re.findall(r"\]\(([^)\s#]+\.md)", text):
         to = (Path("/") / place).parent / target
         assert to.resolve().relative_to("/").as_posix() in all_pages(), target
@@ -138,7 +139,7 @@ def test_the_machine_code_in_the_book_is_what_llvm_makes() -> None:
     shown = re.search(r"<!-- machine code.*?```text\n(.*?)```", page, re.S)
     assert shown is not None
     [first, *wanted] = [line.split()[0] for line in shown[1].splitlines()]
-    made = assembly(diagrams.book_kernel("llvm").source)
+    made = assembly(stage_diagrams.book_kernel("llvm").source)
     [loop] = [part for part in re.split(r"^(?=\.LBB)", made, flags=re.M) if "vfmadd" in part]
     found = [line.split()[0] for line in loop.split("\n\tjb")[0].splitlines()[1:]] + ["jb"]
     middle = wanted.index("...")
