@@ -496,7 +496,7 @@ grid_sample does not fit
     "grid_sample, mode": (lambda: Tensor.ones(1, 1, 2, 2).grid_sample(Tensor.ones(1, 1, 1, 2), "cubic"), """
 there is no such way to sample
   given:    mode='cubic', padding_mode='zeros'
-  expected: "bilinear" or "nearest"; "zeros" or "border"
+  expected: "bilinear", "nearest" or "bicubic"; "zeros", "border" or "reflection"
   fix:      check the spelling"""),
     "local_response_norm": (lambda: x23().local_response_norm(3), """
 local_response_norm is over channels

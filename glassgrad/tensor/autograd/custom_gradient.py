@@ -17,7 +17,7 @@ from glassgrad.compiler.graph.arguments import OwnGradient
 from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.uop import UOp
 
-__all__ = ["JointResults", "own_gradient", "while_in_use"]
+__all__ = ["JointResults", "gradient_is", "own_gradient", "while_in_use"]
 
 Backward = Callable[..., tuple[Any, ...]]
 
@@ -32,6 +32,27 @@ def own_gradient(value: UOp, inputs: tuple[UOp, ...], backward: Backward) -> UOp
     Ops.DETACH
     """
     return UOp(o.DETACH, value.dtype, (value, *inputs), OwnGradient(backward))
+
+
+def gradient_is(backward: Callable[..., Any]) -> Callable[[Callable[..., UOp]], Callable[..., UOp]]:
+    """A decorator: the gradient of a formula is `backward(gradient, output, *inputs)`; of several inputs, a tuple.
+
+    >>> from glassgrad.compiler.graph.uop import const
+    >>> @gradient_is(lambda g, y, x: g * x * 2.0)
+    ... def square(x): return x * x
+    >>> square(const(2.0)).op
+    Ops.DETACH
+    """
+    def of_all(*nodes: UOp) -> tuple[Any, ...]:
+        found = backward(*nodes)
+        return found if isinstance(found, tuple) else (found,)
+
+    def decorate(formula: Callable[..., UOp]) -> Callable[..., UOp]:
+        @wraps(formula)
+        def call(*inputs: UOp) -> UOp:
+            return own_gradient(formula(*inputs), inputs, of_all)
+        return call
+    return decorate
 
 
 class JointResults:

@@ -48,21 +48,14 @@ class Function:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The value."""
-        raise InputError(
-            "this Function has no forward",
-            given=type(self).__name__,
-            expected="a method forward(self, x, ...)",
-            fix="write it in your subclass",
-        )
+        raise InputError("this Function has no forward", given=type(self).__name__,
+                         expected="a method forward(self, x, ...)", fix="write it in your subclass")
 
     def backward(self, *gradients: Any) -> Any:
         """The gradient of each tensor that `forward` was given (or None), from the gradients of its results."""
-        raise InputError(
-            "this Function has no backward",
-            given=type(self).__name__,
-            expected="a method backward(self, g)",
-            fix="write it in your subclass, or use the value where no gradient is asked for",
-        )
+        raise InputError("this Function has no backward", given=type(self).__name__,
+                         expected="a method backward(self, g)",
+                         fix="write it in your subclass, or use the value where no gradient is asked for")
 
     def save_for_backward(self, *tensors: Any) -> None:
         """Keep tensors for `backward`, where they are `self.saved_tensors` (or `ctx.saved_tensors`)."""
@@ -86,12 +79,9 @@ class Function:
 def _with_gradient(context: Function, results: tuple[Any, ...], number: int, args: tuple[Any, ...]) -> TensorBase:
     value = results[number]
     if not isinstance(value, TensorBase):
-        raise InputError(
-            "forward must return tensors",
-            given=f"{type(value).__name__} from {type(context).__name__}.forward",
-            expected="a Tensor, or a tuple of them",
-            fix="wrap it: Tensor(value)",
-        )
+        raise InputError("forward must return tensors",
+                         given=f"{type(value).__name__} from {type(context).__name__}.forward",
+                         expected="a Tensor, or a tuple of them", fix="wrap it: Tensor(value)")
     if value.dtype.kind != "f":
         return value._with(value.uop.detach())
     is_tensor = [isinstance(a, TensorBase) for a in args]
@@ -128,12 +118,9 @@ def _checked(found: Any, nodes: tuple[UOp, ...], what: str, like: TensorBase) ->
         if g is not None and not isinstance(g, TensorBase):
             g = like.__class__(g)
         if g is not None and g.shape != node.shape:
-            raise GradientError(
-                f"{what} gave a gradient that does not fit",
-                given=f"shape {g.shape} for tensor {i} of {node.shape}",
-                expected="the tensor's own shape",
-                fix="sum over the axes that were broadcast",
-            )
+            raise GradientError(f"{what} gave a gradient that does not fit",
+                                given=f"shape {g.shape} for tensor {i} of {node.shape}",
+                                expected="the tensor's own shape", fix="sum over the axes that were broadcast")
         out.append(None if g is None else g.uop.cast(node.dtype))
     return tuple(out)
 
@@ -149,12 +136,9 @@ def custom_gradient(backward: Callable[..., Any]) -> Callable[[Callable[..., Any
     [1.0, 1.0]
     """
     if not callable(backward):
-        raise InputError(
-            "custom_gradient needs the backward function",
-            given=f"{backward!r}",
-            expected="a function of (gradient, result, *tensors)",
-            fix="write @custom_gradient(lambda g, y, x: ...)",
-        )
+        raise InputError("custom_gradient needs the backward function", given=f"{backward!r}",
+                         expected="a function of (gradient, result, *tensors)",
+                         fix="write @custom_gradient(lambda g, y, x: ...)")
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)

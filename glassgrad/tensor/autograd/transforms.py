@@ -44,12 +44,10 @@ def jvp(
     ([8.0], [12.0])
     """
     if len(primals) != len(tangents) or any(p.shape != t.shape for p, t in zip(primals, tangents)):
-        raise ShapeError(
-            "the tangents do not fit the primals",
-            given=f"{[p.shape for p in primals]} and {[t.shape for t in tangents]}",
-            expected="one tangent of the same shape per primal",
-            fix="pass tangents of the primals' shapes: [Tensor.ones(*x.shape)]",
-        )
+        raise ShapeError("the tangents do not fit the primals",
+                         given=f"{[p.shape for p in primals]} and {[t.shape for t in tangents]}",
+                         expected="one tangent of the same shape per primal",
+                         fix="pass tangents of the primals' shapes: [Tensor.ones(*x.shape)]")
     inputs = [_alias(p) for p in primals]
     value = function(*inputs)
     start = value._with(distinct(full(value.shape, 0.0, value.dtype)))
@@ -59,9 +57,8 @@ def jvp(
         part = (g * tangent).sum()
         total = part if total is None else total + part
     if total is None:
-        raise InputError(
-            "jvp needs at least one primal", given="none", expected="a list of tensors", fix="jvp(f, [x], [v])"
-        )
+        raise InputError("jvp needs at least one primal", given="none", expected="a list of tensors",
+                         fix="jvp(f, [x], [v])")
     return value, total.gradient(start, materialize_grads=True)[0]
 
 
@@ -163,12 +160,10 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0, **sp
     def call(*args: Any) -> Any:
         axes = (in_axes,) * len(args) if in_axes is None or isinstance(in_axes, int) else tuple(in_axes)
         if len(axes) != len(args):
-            raise InputError(
-                "vmap needs one axis per argument",
-                given=f"in_axes={in_axes!r} for {len(args)} arguments",
-                expected="an int, or one entry per argument",
-                fix="use None for arguments without a batch",
-            )
+            raise InputError("vmap needs one axis per argument",
+                             given=f"in_axes={in_axes!r} for {len(args)} arguments",
+                             expected="an int, or one entry per argument",
+                             fix="use None for arguments without a batch")
         size, known, given = None, {}, []
         for number, (arg, axis) in enumerate(zip(args, axes)):
             if axis is None or not isinstance(arg, Tensor):
@@ -183,12 +178,8 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: int = 0, **sp
             known[one] = front.uop
             given.append(arg._with(one))
         if size is None:
-            raise InputError(
-                "vmap has no batch",
-                given=f"in_axes={in_axes!r}",
-                expected="at least one tensor with an axis",
-                fix="call the function itself",
-            )
+            raise InputError("vmap has no batch", given=f"in_axes={in_axes!r}",
+                             expected="at least one tensor with an axis", fix="call the function itself")
         result = function(*given)
         parts = result if isinstance(result, (tuple, list)) else (result,)
         outputs = [_finished(part, _Batch(size, known), out_axes) for part in parts]

@@ -15,7 +15,7 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.runtime.devices import Device
-from glassgrad.tensor.autograd.custom_gradient import own_gradient
+from glassgrad.tensor.autograd.custom_gradient import gradient_is, own_gradient
 
 LOG2_E, LN_2 = math.log2(math.e), math.log(2.0)
 HALF_PI = math.pi / 2
@@ -48,27 +48,30 @@ def log(x: UOp) -> UOp:
     return x.log2() * LN_2
 
 
+@gradient_is(lambda g, y, x: g * (y + 1.0))
 def expm1(x: UOp) -> UOp:
     """e^x - 1, by its series where the subtraction would cancel."""
     series = x * polynomial(x, [1 / math.factorial(k) for k in range(1, terms(x, 9, 17))])
-    return own_gradient((x.abs() < 0.5).where(series, exp(x) - 1.0), (x,), _expm1_backward)
+    return (x.abs() < 0.5).where(series, exp(x) - 1.0)
 
 
+@gradient_is(lambda g, y, x: g / (x + 1.0))
 def log1p(x: UOp) -> UOp:
     """ln(1 + x): the rounding of 1 + x is undone by the factor x / ((1 + x) - 1) (Kahan)."""
     u = x + 1.0
-    value = (u.eq(1.0) | x.eq(math.inf)).where(x, log(u) * (x / (u - 1.0)))
-    return own_gradient(value, (x,), _log1p_backward)
+    return (u.eq(1.0) | x.eq(math.inf)).where(x, log(u) * (x / (u - 1.0)))
 
 
+@gradient_is(lambda g, y, x: g * (y * (1.0 - y)))
 def sigmoid(x: UOp) -> UOp:
     """1 / (1 + e^-x)."""
-    return own_gradient((exp(-x) + 1.0).recip(), (x,), _sigmoid_backward)
+    return (exp(-x) + 1.0).recip()
 
 
+@gradient_is(lambda g, y, x: g * sigmoid(x))
 def softplus(x: UOp) -> UOp:
     """ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|)."""
-    return own_gradient(x.maximum(0.0) + log1p(exp(-x.abs())), (x,), _softplus_backward)
+    return x.maximum(0.0) + log1p(exp(-x.abs()))
 
 
 def gelu(x: UOp) -> UOp:
@@ -79,12 +82,6 @@ def gelu(x: UOp) -> UOp:
 def gelu_by_tanh(x: UOp) -> UOp:
     """x (1 + tanh u) / 2 = x sigmoid(2 u) for u = sqrt(2 / pi) (x + 0.044715 x^3)."""
     return x * sigmoid(x * (x * x * 0.044715 + 1.0) * (2.0 * math.sqrt(2.0 / math.pi)))
-
-
-def _expm1_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * (y + 1.0),)
-def _log1p_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g / (x + 1.0),)
-def _sigmoid_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * (y * (1.0 - y)),)
-def _softplus_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * sigmoid(x),)
 
 
 # -- hyperbolic ----------------------------------------------------------------------------------------------
@@ -99,26 +96,29 @@ def _tanh_series(count: int) -> list[float]:
 _TANH = _tanh_series(12)
 
 
+@gradient_is(lambda g, y, x: g * (1.0 - y * y))
 def tanh(x: UOp) -> UOp:
     """1 - 2 / (e^2|x| + 1) with x's sign; the series below 1/4."""
     size = x.abs()
     large = 1.0 - 2.0 / (exp(size * 2.0) + 1.0)
     small = x * polynomial(x * x, _TANH[:terms(x, 5, 12)])
-    return own_gradient((size < 0.25).where(small, with_sign_of(x, large)), (x,), _tanh_backward)
+    return (size < 0.25).where(small, with_sign_of(x, large))
 
 
+@gradient_is(lambda g, y, x: g * cosh(x))
 def sinh(x: UOp) -> UOp:
     """(e^|x| - e^-|x|) / 2 with x's sign; from e^|x| - 1 where that would cancel."""
     size = x.abs()
     half, less = _half_exp(size), expm1(size)
     near, far = (less + less / (less + 1.0)) * 0.5, half - 0.25 / half
-    return own_gradient(with_sign_of(x, (size < 1.0).where(near, far)), (x,), _sinh_backward)
+    return with_sign_of(x, (size < 1.0).where(near, far))
 
 
+@gradient_is(lambda g, y, x: g * sinh(x))
 def cosh(x: UOp) -> UOp:
     """(e^x + e^-x) / 2."""
     half = _half_exp(x.abs())
-    return own_gradient(half + 0.25 / half, (x,), _cosh_backward)
+    return half + 0.25 / half
 
 
 def _half_exp(x: UOp) -> UOp:
@@ -127,43 +127,41 @@ def _half_exp(x: UOp) -> UOp:
     return far.where(exp(x - 1.0) * (math.e / 2), exp(x) * 0.5)
 
 
+@gradient_is(lambda g, y, x: g / (x * x + 1.0).sqrt())
 def asinh(x: UOp) -> UOp:
     """ln(t + sqrt(t^2 + 1)) for t = |x|, with x's sign; far out ln(2 t), where t^2 would overflow."""
     t = x.abs()
     near = log1p(t + t * t / ((t * t + 1.0).sqrt() + 1.0))
-    return own_gradient(with_sign_of(x, (t < 1e9).where(near, log(t) + LN_2)), (x,), _asinh_backward)
+    return with_sign_of(x, (t < 1e9).where(near, log(t) + LN_2))
 
 
+@gradient_is(lambda g, y, x: g / (x * x - 1.0).sqrt())
 def acosh(x: UOp) -> UOp:
     """ln(x + sqrt(x^2 - 1)), from x - 1."""
     t = x - 1.0
-    return own_gradient(log1p(t + t.sqrt() * (t + 2.0).sqrt()), (x,), _acosh_backward)
+    return log1p(t + t.sqrt() * (t + 2.0).sqrt())
 
 
+@gradient_is(lambda g, y, x: g / (1.0 - x * x))
 def atanh(x: UOp) -> UOp:
     """ln((1 + t) / (1 - t)) / 2 for t = |x|, with x's sign."""
     t = x.abs()
-    return own_gradient(with_sign_of(x, log1p(t * 2.0 / (1.0 - t)) * 0.5), (x,), _atanh_backward)
-
-
-def _tanh_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * (1.0 - y * y),)
-def _sinh_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * cosh(x),)
-def _cosh_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * sinh(x),)
-def _asinh_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g / (x * x + 1.0).sqrt(),)
-def _acosh_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g / (x * x - 1.0).sqrt(),)
-def _atanh_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g / (1.0 - x * x),)
+    return with_sign_of(x, log1p(t * 2.0 / (1.0 - t)) * 0.5)
 
 
 # -- angles --------------------------------------------------------------------------------------------------
+@gradient_is(lambda g, y, x: -g * x.sin())
 def cos(x: UOp) -> UOp:
     """sin(pi/2 - x)."""
-    return own_gradient((HALF_PI - x).sin(), (x,), _cos_backward)
+    return (HALF_PI - x).sin()
 
 
+@gradient_is(lambda g, y, x: g * (y * y + 1.0))
 def tan(x: UOp) -> UOp:
-    return own_gradient(x.sin() / (HALF_PI - x).sin(), (x,), _tan_backward)
+    return x.sin() / (HALF_PI - x).sin()
 
 
+@gradient_is(lambda g, y, x: g / (x * x + 1.0))
 def atan(x: UOp) -> UOp:
     """1/x instead of x above 1, then half the angle twice over: the series converges quickly below 0.42."""
     size = x.abs()
@@ -171,19 +169,28 @@ def atan(x: UOp) -> UOp:
     t = inverted.where(size.recip(), size)
     half = t / ((t * t + 1.0).sqrt() + 1.0)
     angle = half * polynomial(half * half, [2.0 * (-1) ** k / (2 * k + 1) for k in range(terms(x, 11, 22))])
-    return own_gradient(with_sign_of(x, inverted.where(HALF_PI - angle, angle)), (x,), _atan_backward)
+    return with_sign_of(x, inverted.where(HALF_PI - angle, angle))
 
 
+@gradient_is(lambda g, y, x: g / (1.0 - x * x).sqrt())
 def asin(x: UOp) -> UOp:
     """atan(x / sqrt(1 - x^2))."""
-    return own_gradient(atan(x / ((1.0 - x) * (x + 1.0)).sqrt()), (x,), _asin_backward)
+    return atan(x / ((1.0 - x) * (x + 1.0)).sqrt())
 
 
+@gradient_is(lambda g, y, x: -g / (1.0 - x * x).sqrt())
 def acos(x: UOp) -> UOp:
     """2 atan(sqrt((1 - x) / (1 + x)))."""
-    return own_gradient(atan(((1.0 - x) / (x + 1.0)).sqrt()) * 2.0, (x,), _acos_backward)
+    return atan(((1.0 - x) / (x + 1.0)).sqrt()) * 2.0
 
 
+def _atan2_gradient(g: UOp, angle: UOp, y: UOp, x: UOp) -> tuple[UOp, UOp]:
+    square = x * x + y * y
+    scaled = g / square.eq(0.0).where(1.0, square)       # at the origin every direction is as good: 0, as in PyTorch
+    return scaled * x, -scaled * y
+
+
+@gradient_is(_atan2_gradient)
 def atan2(y: UOp, x: UOp) -> UOp:
     """The angle of the point (x, y), from -pi to pi."""
     both_infinite = x.abs().eq(math.inf) & y.abs().eq(math.inf)
@@ -191,20 +198,7 @@ def atan2(y: UOp, x: UOp) -> UOp:
     negative_x, negative_y = (x < 0.0) | x.recip().eq(-math.inf), (y < 0.0) | y.recip().eq(-math.inf)
     angle = atan(ratio)
     angle = negative_x.where(math.pi - angle, angle)
-    return own_gradient(negative_y.where(-angle, angle), (y, x), _atan2_backward)
-
-
-def _cos_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (-g * x.sin(),)
-def _tan_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * (y * y + 1.0),)
-def _atan_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g / (x * x + 1.0),)
-def _asin_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g / (1.0 - x * x).sqrt(),)
-def _acos_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (-g / (1.0 - x * x).sqrt(),)
-
-
-def _atan2_backward(g: UOp, angle: UOp, y: UOp, x: UOp) -> tuple[UOp, UOp]:
-    square = x * x + y * y
-    scaled = g / square.eq(0.0).where(1.0, square)       # at the origin every direction is as good: 0, as in PyTorch
-    return scaled * x, -scaled * y
+    return negative_y.where(-angle, angle)
 
 
 # -- the error function --------------------------------------------------------------------------------------
@@ -231,31 +225,31 @@ def _erfc_fraction(levels: int) -> tuple[list[float], list[float]]:
     return top, bottom
 
 
+@gradient_is(lambda g, y, x: g * exp(-x * x) * (2.0 / math.sqrt(math.pi)))
 def erf(x: UOp) -> UOp:
     """2 / sqrt(pi) times the integral of e^(-t^2) from 0 to x."""
     size = x.abs()
     if x.dtype is not dtypes.float64:
         near = x * (polynomial(x * x, _ERF_P) / polynomial(x * x, _ERF_Q))
-        return own_gradient((size < 3.925).where(near, with_sign_of(x, x.ne(x).where(x, 1.0))), (x,), _erf_backward)
+        return (size < 3.925).where(near, with_sign_of(x, x.ne(x).where(x, 1.0)))
     fall = exp(-x * x)
     near = x * fall * polynomial(x * x, _erf_series(50)) * (2.0 / math.sqrt(math.pi))
     top, bottom = _erfc_fraction(20)
     z = 0.5 / (x * x)
     far = 1.0 - fall / (size * math.sqrt(math.pi)) * (polynomial(z, top) / polynomial(z, bottom))
-    return own_gradient((size < 3.0).where(near, with_sign_of(x, far)), (x,), _erf_backward)
-
-
-def _erf_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * exp(-x * x) * (2.0 / math.sqrt(math.pi)),)
+    return (size < 3.0).where(near, with_sign_of(x, far))
 
 
 # -- powers and limits ---------------------------------------------------------------------------------------
+@gradient_is(lambda g, y, x: g * (y / x) * -0.5)
 def rsqrt(x: UOp) -> UOp:
-    return own_gradient(x.sqrt().recip(), (x,), _rsqrt_backward)
+    return x.sqrt().recip()
 
 
+@gradient_is(lambda g, y, x: const(0, x.dtype).broadcast(x.shape))
 def one(x: UOp) -> UOp:
     """x^0: 1 everywhere, with a gradient of 0."""
-    return own_gradient(const(1, x.dtype).broadcast(x.shape), (x,), _one_backward)
+    return const(1, x.dtype).broadcast(x.shape)
 
 
 def whole_power(x: UOp, n: int) -> UOp:
@@ -280,6 +274,14 @@ def integer_power(x: UOp, n: UOp) -> UOp:
     return result
 
 
+def _power_gradient(g: UOp, z: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp | None]:
+    if y.op is o.CONST:
+        return g * power(x, const(y.arg - 1.0, y.dtype)) * y, None
+    to_x = y.eq(0.0).where(0.0, g * y * power(x, y - 1.0))
+    return to_x, (x.eq(0.0) & (y < 0.0).logical_not()).where(0.0, g * z * log(x))
+
+
+@gradient_is(_power_gradient)
 def power(x: UOp, y: UOp) -> UOp:
     """x^y: 2^(y log2 |x|), with the sign of an odd power, NaN for a fractional power of a negative, and 1 for x = 1 or
     y = 0 whatever the other is (C's pow, and PyTorch's)."""
@@ -291,7 +293,7 @@ def power(x: UOp, y: UOp) -> UOp:
     negative = (x < 0.0) | x.recip().eq(-math.inf)   # 1/x tells -0.0 from 0.0: (-0.0)^-3 is -inf
     signed = negative.where(odd.where(-size, has_value.where(size, math.nan)), size)
     one = x.eq(1.0) | y.eq(0.0) | (x.eq(-1.0) & y.abs().eq(math.inf))
-    return own_gradient(one.where(1.0, signed), (x, y), _power_backward)
+    return one.where(1.0, signed)
 
 
 def _power_of_size(x: UOp, y: UOp) -> UOp:
@@ -346,8 +348,6 @@ def limited(op: Op, x: UOp, limit: UOp) -> UOp:
 def _at_most(x: UOp, y: UOp) -> UOp: return (x < y) | x.eq(y)
 
 
-def _rsqrt_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * (y / x) * -0.5,)
-def _one_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (const(0, x.dtype).broadcast(x.shape),)
 # x is compared with the limits, not with y: computed again, x may be rounded in another way
 def _above_backward(g: UOp, y: UOp, x: UOp, low: UOp) -> tuple[UOp, None]: return _at_most(low, x).where(g, 0.0), None
 def _below_backward(g: UOp, y: UOp, x: UOp, high: UOp) -> tuple[UOp, None]: return _at_most(x, high).where(g, 0.0), None
@@ -363,13 +363,6 @@ def _smaller_backward(g: UOp, y: UOp, x: UOp, limit: UOp) -> tuple[UOp, None]:
 
 def _between_backward(g: UOp, y: UOp, x: UOp, low: UOp, high: UOp) -> tuple[UOp, None, None]:
     return (_at_most(low, x) & _at_most(x, high)).where(g, 0.0), None, None
-
-
-def _power_backward(g: UOp, z: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp | None]:
-    if y.op is o.CONST:
-        return g * power(x, const(y.arg - 1.0, y.dtype)) * y, None
-    to_x = y.eq(0.0).where(0.0, g * y * power(x, y - 1.0))
-    return to_x, (x.eq(0.0) & (y < 0.0).logical_not()).where(0.0, g * z * log(x))
 
 
 def log10(x: UOp) -> UOp:

@@ -10,23 +10,26 @@ from __future__ import annotations
 import math
 
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.tensor.autograd.custom_gradient import own_gradient
+from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.tensor.autograd.custom_gradient import gradient_is
 
 __all__ = ["toward_zero", "floored", "floor_quotient"]
 
 
+@gradient_is(lambda g, rest, x, y: (g, -g * (x / y).trunc()))
 def toward_zero(x: UOp, y: UOp) -> UOp:
     """What remains of x after y times the integer part of x / y: it has the sign of x (C's fmod)."""
-    return own_gradient(_rest(x, y), (x, y), _toward_zero_backward)
+    return _rest(x, y)
 
 
+@gradient_is(lambda g, rest, x, y: (g, -g * floor_quotient(x, y)))
 def floored(x: UOp, y: UOp) -> UOp:
     """What remains of x after y times x / y rounded down: it has the sign of y."""
     rest = _rest(x, y)
-    return own_gradient(_opposite(rest, y).where(rest + y, rest), (x, y), _floored_backward)
+    return _opposite(rest, y).where(rest + y, rest)
 
 
+@gradient_is(lambda g, quotient, x, y: (full(x.shape, 0, x.dtype), full(y.shape, 0, y.dtype)))
 def floor_quotient(x: UOp, y: UOp) -> UOp:
     """x / y rounded down; flat everywhere."""
     rest = _rest(x, y)
@@ -35,7 +38,7 @@ def floor_quotient(x: UOp, y: UOp) -> UOp:
     whole = _nearest(_opposite(rest, y).where(near - 1.0, near))
     signed = whole.eq(0.0).where(plain * 0.0, whole)   # -0.0 where the quotient is a little below 0
     beyond = y.eq(0.0) | (plain.abs().eq(math.inf) & (x.abs() < math.inf))
-    return own_gradient(beyond.where(plain, signed), (x, y), _flat)
+    return beyond.where(plain, signed)
 
 
 def _rest(x: UOp, y: UOp) -> UOp:
@@ -74,11 +77,3 @@ def _nearest(x: UOp) -> UOp:
     toward = x.trunc()
     down = (x < toward).where(toward - 1.0, toward)
     return (x - down > 0.5).where(down + 1.0, down)
-
-
-def _toward_zero_backward(g: UOp, rest: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp]: return g, -g * (x / y).trunc()
-def _floored_backward(g: UOp, rest: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp]: return g, -g * floor_quotient(x, y)
-
-
-def _flat(g: UOp, quotient: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp]:
-    return const(0, x.dtype).broadcast(x.shape), const(0, y.dtype).broadcast(y.shape)

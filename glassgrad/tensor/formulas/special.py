@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.tensor.autograd.custom_gradient import own_gradient
+from glassgrad.tensor.autograd.custom_gradient import gradient_is
 from glassgrad.tensor.formulas.arithmetic import (absolute, as_float, broadcast, in_accumulator, is_infinite, is_nan,
                                                   logaddexp, maximum, square)
 from glassgrad.tensor.formulas.elementary import erf, exp, log, polynomial, tan
@@ -23,6 +23,7 @@ _ERFINV_FAR = (2.83297682, 1.00167406, 0.00943887047, -0.0076224613, 0.005739507
                0.000100950558, -0.000200214257)
 
 
+@gradient_is(lambda g, y, x: g * exp(y * y) * (math.sqrt(math.pi) / 2))
 def erfinv(x: UOp) -> UOp:
     """erf's inverse: the polynomials, then Newton steps until the dtype's own precision."""
     w = -log((1.0 - x) * (x + 1.0))
@@ -34,12 +35,7 @@ def erfinv(x: UOp) -> UOp:
     for _ in range(2 if x.dtype is dtypes.float64 else 1):
         step = (erf(y) - x) * (math.sqrt(math.pi) / 2) * exp(y * y)
         y = (w < 10.0).where(y - step, y)        # close to 1 the difference has no digits left to give
-    edge = x.abs().eq(1.0).where(x * math.inf, (x.abs() > 1.0).where(math.nan, y))
-    return own_gradient(edge, (x,), _erfinv_backward)
-
-
-def _erfinv_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]:
-    return (g * exp(y * y) * (math.sqrt(math.pi) / 2),)
+    return x.abs().eq(1.0).where(x * math.inf, (x.abs() > 1.0).where(math.nan, y))
 
 
 # Lanczos (1964), g = 7 and nine coefficients: ln gamma to about 1e-15
@@ -47,6 +43,7 @@ _LANCZOS = (0.99999999999980993, 676.5203681218851, -1259.1392167224028, 771.323
             12.507343278686905, -0.13857109526572012, 9.9843695780195716e-6, 1.5056327351493116e-7)
 
 
+@gradient_is(lambda g, y, x: g * digamma(x))
 def lgamma(x: UOp) -> UOp:
     """ln |gamma(x)|, by Lanczos' sum above 1/2 and by reflection below."""
     below = x < 0.5
@@ -61,7 +58,7 @@ def lgamma(x: UOp) -> UOp:
     value = below.where(reflected, value)
     value = (x.eq(1.0) | x.eq(2.0)).where(0.0, value)
     pole = (x < 0.5) & x.eq(x.trunc())
-    return own_gradient((x.abs().eq(math.inf) | pole).where(math.inf, value), (x,), _lgamma_backward)
+    return (x.abs().eq(math.inf) | pole).where(math.inf, value)
 
 
 def digamma(x: UOp) -> UOp:
@@ -79,9 +76,6 @@ def digamma(x: UOp) -> UOp:
     value = below.where(value - math.pi / tan(turn), value)
     value = ((x < 0.0) & x.eq(x.trunc())).where(math.nan, value)
     return x.eq(0.0).where(-x.recip(), value)
-
-
-def _lgamma_backward(g: UOp, y: UOp, x: UOp) -> tuple[UOp]: return (g * digamma(x),)
 
 
 # -- functions that are 0 / 0 somewhere ----------------------------------------------------------------------

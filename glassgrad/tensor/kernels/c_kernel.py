@@ -70,10 +70,8 @@ def c_kernel(
     def run(*args: Any) -> TensorBase:
         tensors = [a for a in args if isinstance(a, TensorBase)]
         if not tensors:
-            raise InputError(
-                "a C kernel needs a tensor", given=f"{name}{args!r}", expected="at least one Tensor",
-                fix="pass its values as a tensor: Tensor([1.0])"
-            )
+            raise InputError("a C kernel needs a tensor", given=f"{name}{args!r}",
+                             expected="at least one Tensor", fix="pass its values as a tensor: Tensor([1.0])")
         first = tensors[0]
         function = _function(source, name, first.device, tuple(not isinstance(a, TensorBase) for a in args))
         parameters = declared if declared is not None else [None] * (len(args) + 2)
@@ -164,12 +162,9 @@ def load(source: str, name: str) -> Callable[..., Any]:
         done = subprocess.run([*command, "-O2", "-shared", "-fPIC", "-x", "c", "-", "-o", library, "-lm"],
                               input=source.encode(), capture_output=True)
         if done.returncode:
-            raise InputError(
-                f"the C source of {name} does not compile",
-                given=done.stderr.decode(errors="replace").strip(),
-                expected=f"C that {command[0]} takes",
-                fix="correct the source",
-            )
+            raise InputError(f"the C source of {name} does not compile",
+                             given=done.stderr.decode(errors="replace").strip(),
+                             expected=f"C that {command[0]} takes", fix="correct the source")
         loaded = ctypes.CDLL(library)
     try:
         function = loaded[name]

@@ -64,12 +64,10 @@ def _parameter(text: str) -> Parameter:
 def check_arguments(name: str, parameters: Sequence[Parameter], args: Sequence[Any]) -> None:
     """The function declares a result, these arguments, and a number of elements; tensors are of the declared types."""
     if len(parameters) != len(args) + 2:
-        raise InputError(
-            f"the C kernel {name} declares other arguments than it is given",
-            given=f"{len(args)} for ({', '.join(p.text for p in parameters)})",
-            expected="a pointer to the result, one parameter per argument, then the number of elements",
-            fix="change the call, or the parameters of the function",
-        )
+        raise InputError(f"the C kernel {name} declares other arguments than it is given",
+                         given=f"{len(args)} for ({', '.join(p.text for p in parameters)})",
+                         expected="a pointer to the result, one parameter per argument, then the number of elements",
+                         fix="change the call, or the parameters of the function")
     for parameter, value in zip(parameters[1:], args):
         if parameter.is_pointer != isinstance(value, TensorBase):
             raise InputError(
@@ -78,47 +76,38 @@ def check_arguments(name: str, parameters: Sequence[Parameter], args: Sequence[A
                 expected="a tensor" if parameter.is_pointer else "a number",
                 fix="declare a tensor as a pointer and a number as a plain parameter",
             )
-        if isinstance(value, TensorBase) and parameter.dtype not in (None, value.dtype):
-            raise _other_type(name, value.dtype, parameter)
+        declared = parameter.dtype
+        if isinstance(value, TensorBase) and declared is not None and declared is not value.dtype:
+            raise DTypeError(
+                f"the C kernel {name} reads another type",
+                given=f"{value.dtype.name} values for `{parameter.text}`",
+                expected=f"a tensor of {declared.name}",
+                fix=f"cast it: x.cast(dtypes.{declared.name}), or declare the parameter as "
+                    f"{C_NAMES.get(value.dtype, value.dtype.name)} *",
+            )
 
 
 def check_result(name: str, parameter: Parameter, dtype: DType) -> None:
     """The result is of the declared type."""
-    if parameter.dtype not in (None, dtype):
-        raise DTypeError(
-            f"the C kernel {name} writes another type than its result has",
-            given=f"dtype={dtype.name} for `{parameter.text}`",
-            expected=f"dtype={parameter.dtype.name}, or no dtype at all",  # type: ignore[union-attr]
-            fix=f"leave dtype out, or declare the result as {C_NAMES.get(dtype, dtype.name)} *",
-        )
-
-
-def _other_type(name: str, given: DType, parameter: Parameter) -> DTypeError:
     declared = parameter.dtype
-    assert declared is not None
-    return DTypeError(
-        f"the C kernel {name} reads another type",
-        given=f"{given.name} values for `{parameter.text}`",
-        expected=f"a tensor of {declared.name}",
-        fix=f"cast it: x.cast(dtypes.{declared.name}), or declare the parameter as {C_NAMES.get(given, given.name)} *",
-    )
+    if declared is not None and declared is not dtype:
+        raise DTypeError(f"the C kernel {name} writes another type than its result has",
+                         given=f"dtype={dtype.name} for `{parameter.text}`",
+                         expected=f"dtype={declared.name}, or no dtype at all",
+                         fix=f"leave dtype out, or declare the result as {C_NAMES.get(dtype, dtype.name)} *")
 
 
 def number_for(name: str, parameter: Parameter | None, value: Any) -> Any:
     """A number as C takes it: in the declared type; else an int as long long and a float as double."""
     if not isinstance(value, (bool, int, float)):
-        raise InputError(
-            "a C kernel takes tensors and numbers",
-            given=f"{value!r} of type {type(value).__name__} for {name}",
-            expected="a Tensor, an int or a float",
-            fix="make it a tensor, or a number with float() or int()",
-        )
+        raise InputError("a C kernel takes tensors and numbers",
+                         given=f"{value!r} of type {type(value).__name__} for {name}",
+                         expected="a Tensor, an int or a float",
+                         fix="make it a tensor, or a number with float() or int()")
     default = dtypes.float64 if isinstance(value, float) else dtypes.int64
     declared = default if parameter is None or parameter.dtype not in _NUMBERS else parameter.dtype
     if isinstance(value, float) and declared.kind != "f":
-        raise InputError(
-            f"the C kernel {name} declares an integer",
-            given=f"{value!r} for `{parameter.text if parameter else ''}`", expected="an int",
-            fix="pass int(value), or declare the parameter as double",
-        )
+        raise InputError(f"the C kernel {name} declares an integer",
+                         given=f"{value!r} for `{parameter.text if parameter else ''}`", expected="an int",
+                         fix="pass int(value), or declare the parameter as double")
     return _NUMBERS[declared](value)  # type: ignore[arg-type]

@@ -176,12 +176,9 @@ class InteropMixin(TensorBase):
         kind = dtype_by_name(dtype) if dtype is not None else dtypes.default_float
         sizes = checks.sizes(tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), "from_blob")
         if not isinstance(ptr, int) or ptr <= 0:
-            raise InputError(
-                "from_blob needs an address",
-                given=repr(ptr),
-                expected="an int, such as ctypes.addressof(array)",
-                fix="pass the address of the first element",
-            )
+            raise InputError("from_blob needs an address", given=repr(ptr),
+                             expected="an int, such as ctypes.addressof(array)",
+                             fix="pass the address of the first element")
         steps = tuple(math.prod(sizes[i + 1:]) for i in range(len(sizes)))
         return cls._foreign(owner, ptr, sizes, steps, kind, device)
 

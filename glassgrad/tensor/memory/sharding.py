@@ -38,12 +38,9 @@ class ShardingMixin(TensorBase):
         """
         names = {canonical_device(d) for d in checks.items("shard", devices=devices)}
         if len(names) != 1:
-            raise DeviceError(
-                "a tensor lives on one device",
-                given=f"shard over {', '.join(map(str, devices))}",
-                expected="one device name",
-                fix="keep a part per device yourself: x.chunk(n), then .to(device)",
-            )
+            raise DeviceError("a tensor lives on one device",
+                              given=f"shard over {', '.join(map(str, devices))}", expected="one device name",
+                              fix="keep a part per device yourself: x.chunk(n), then .to(device)")
         return self.to(names.pop())
 
     def shard_(self, devices: Sequence[str], axis: int | None = None, splits: Any = None) -> Self:

@@ -9,7 +9,7 @@ import math
 
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.autograd.custom_gradient import JointResults, own_gradient, while_in_use
+from glassgrad.tensor.autograd.custom_gradient import JointResults, gradient_is, own_gradient, while_in_use
 from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import sign, square
 from glassgrad.tensor.formulas.indexing import gather_known
@@ -38,16 +38,17 @@ def _per_matrix(x: UOp) -> UOp:
 
 
 # -- equations -----------------------------------------------------------------------------------------------
+def _solve_gradient(g: UOp, x: UOp, a: UOp, b: UOp) -> tuple[UOp, UOp]:
+    to_b = solve(matrix_transpose(a), g)                           # db = A^-T g,  dA = -db x^T
+    return -matmul(to_b, matrix_transpose(x)), to_b
+
+
+@gradient_is(_solve_gradient)
 def solve(a: UOp, b: UOp) -> UOp:
     """The x of a x = b; NaN where a is singular."""
     x, pivots, _ = elimination.eliminate(a, b, _device(a, b))
     singular_ones = _per_matrix(any_true(pivots.eq(0.0), 1))
-    return own_gradient(_computed(singular_ones.where(math.nan, x)), (a, b), _solve_backward)
-
-
-def _solve_backward(g: UOp, x: UOp, a: UOp, b: UOp) -> tuple[UOp, UOp]:
-    to_b = solve(matrix_transpose(a), g)                           # db = A^-T g,  dA = -db x^T
-    return -matmul(to_b, matrix_transpose(x)), to_b
+    return _computed(singular_ones.where(math.nan, x))
 
 
 def inverse(a: UOp) -> UOp:
@@ -56,15 +57,11 @@ def inverse(a: UOp) -> UOp:
     return solve(a, eye(n, a.dtype).reshape((1, n, n)).expand(a.shape))
 
 
+@gradient_is(lambda g, y, a: _per_matrix(g * y) * matrix_transpose(inverse(a)))     # d det = det tr(A^-1 dA)
 def determinant(a: UOp) -> UOp:
     """The determinant of each matrix (batch,)."""
     _, pivots, order = elimination.eliminate(a, full((*a.shape[:2], 1), 0, a.dtype), _device(a))
-    value = product(pivots, 1) * elimination.parity(order)
-    return own_gradient(_computed(value), (a,), _determinant_backward)
-
-
-def _determinant_backward(g: UOp, y: UOp, a: UOp) -> tuple[UOp]:
-    return (_per_matrix(g * y) * matrix_transpose(inverse(a)),)                  # d det = det tr(A^-1 dA)
+    return _computed(product(pivots, 1) * elimination.parity(order))
 
 
 def signed_log(a: UOp) -> tuple[UOp, UOp]:
@@ -80,18 +77,19 @@ def _signed_log_backward(g: UOp, y: UOp, a: UOp) -> tuple[UOp]:
 
 
 # -- triangles -----------------------------------------------------------------------------------------------
-def cholesky(a: UOp) -> UOp:
-    """The lower triangle L with L L^T = a."""
-    return own_gradient(elimination.cholesky(a, _device(a)), (a,), _cholesky_backward)
-
-
-def _cholesky_backward(g: UOp, lower: UOp, a: UOp) -> tuple[UOp]:
+def _cholesky_gradient(g: UOp, lower: UOp, a: UOp) -> UOp:
     """S = L^-T phi(L^T g) L^-1, made symmetric (Murray, 2016)."""
     upper = matrix_transpose(lower)
     inner = tril(matmul(upper, g))
     inner = inner - inner * eye(inner.shape[-1], inner.dtype) * 0.5
     left = solve(upper, inner)
-    return (_symmetric(matrix_transpose(solve(upper, matrix_transpose(left)))),)
+    return _symmetric(matrix_transpose(solve(upper, matrix_transpose(left))))
+
+
+@gradient_is(_cholesky_gradient)
+def cholesky(a: UOp) -> UOp:
+    """The lower triangle L with L L^T = a."""
+    return elimination.cholesky(a, _device(a))
 
 
 def _symmetric(x: UOp) -> UOp:

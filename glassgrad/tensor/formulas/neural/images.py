@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +13,11 @@ from glassgrad.tensor.formulas.arithmetic import add, as_float, clamp, floor, ma
 from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.indexing import gather, take
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.movement import at, matrix_transpose, stack, unsqueeze
+from glassgrad.tensor.formulas.movement import at, matrix_transpose, movedim, stack, unsqueeze
+from glassgrad.tensor.formulas.reductions import total
+from glassgrad.tensor.formulas.remainders import toward_zero
 
-__all__ = ["affine_grid", "grid_sample", "resize", "resize_pixels"]
+__all__ = ["affine_grid", "grid_sample", "resize", "resize_pixels", "resize_smoothly"]
 
 
 def affine_grid(theta: UOp, height: int, width: int, align_corners: bool) -> UOp:
@@ -36,14 +40,21 @@ def _centres(n: int, like: UOp, align_corners: bool) -> UOp:
 def grid_sample(image: UOp, grid: UOp, mode: str, padding_mode: str, align_corners: bool) -> UOp:
     """An image's values at the positions of a grid (batch, rows, columns, 2): x and y, from -1 to 1."""
     batch, channels, height, width = image.shape
-
-    def scaled(t: UOp, n: int) -> UOp:
-        t = (t + 1) * ((n - 1) / 2) if align_corners else ((t + 1) * n - 1) / 2
-        return clamp(t, 0, n - 1) if padding_mode == "border" else t
-
-    x, y = scaled(at(grid, -1, 0), width), scaled(at(grid, -1, 1), height)
     flat = image.reshape((batch, channels, height * width))
-    rows, columns = x.shape[1:]
+    rows, columns = grid.shape[1:3]
+
+    def taps(t: UOp, n: int) -> list[tuple[UOp, UOp]]:
+        """The elements of an axis that count at a position, and how much each does."""
+        t = (t + 1) * ((n - 1) / 2) if align_corners else ((t + 1) * n - 1) / 2
+        if mode == "bicubic":
+            first = floor(t.detach())
+            return [(_in_range(first + k, n, padding_mode, align_corners), _cubic(t - first - k, -0.75))
+                    for k in (-1, 0, 1, 2)]
+        t = _in_range(t, n, padding_mode, align_corners)
+        if mode == "nearest":
+            return [(round_half_even(t.detach()), const(1, t.dtype))]
+        first = floor(t.detach())
+        return [(first, 1 - (t - first)), (first + 1, t - first)]
 
     def value_at(column: UOp, row: UOp) -> UOp:
         inside = column.ge(0) & (column < width) & row.ge(0) & (row < height)
@@ -52,13 +63,32 @@ def grid_sample(image: UOp, grid: UOp, mode: str, padding_mode: str, align_corne
         found = gather(flat, 2, index).reshape((batch, channels, rows, columns))
         return unsqueeze(inside, 1).where(found, 0)
 
-    if mode == "nearest":
-        return value_at(round_half_even(x.detach()), round_half_even(y.detach()))
-    left, top = floor(x.detach()), floor(y.detach())
-    right, low = unsqueeze(x - left, 1), unsqueeze(y - top, 1)
-    upper = _between(value_at(left, top), value_at(left + 1, top), right)
-    lower = _between(value_at(left, top + 1), value_at(left + 1, top + 1), right)
-    return _between(upper, lower, low)
+    across, down = taps(at(grid, -1, 0), width), taps(at(grid, -1, 1), height)
+    lines = [(_sum([value_at(column, row) * _per_channel(weight) for column, weight in across]), share)
+             for row, share in down]
+    return _sum([line * _per_channel(share) for line, share in lines])
+
+
+def _in_range(t: UOp, n: int, padding_mode: str, align_corners: bool) -> UOp:
+    """Positions on an axis of n elements: those beyond it at its border, or reflected there, or as they are."""
+    if padding_mode == "zeros":
+        return t
+    if padding_mode == "reflection":         # at the middles of the border elements, or at their outer edges
+        low, span = (0.0, n - 1) if align_corners else (-0.5, n)
+        beyond = (t - low).abs()
+        rest = toward_zero(beyond, const(span, t.dtype).broadcast(t.shape)) if span else beyond * 0.0
+        flips = floor(beyond.detach() / max(span, 1))
+        t = ((flips * 0.5).trunc() * 2).eq(flips).where(rest, span - rest) + low
+    return clamp(t, 0, n - 1)
+
+
+def _per_channel(weight: UOp) -> UOp:
+    """A weight (batch, rows, columns), to be broadcast over channels."""
+    return unsqueeze(weight, 1) if weight.shape else weight
+
+
+def _sum(terms: Sequence[UOp]) -> UOp:
+    return functools.reduce(operator.add, terms)
 
 
 def _between(first: UOp, second: UOp, weight: UOp) -> UOp:
@@ -107,9 +137,8 @@ def resize(x: UOp, axis: int, count: int, mode: str, align_corners: bool, step: 
     column = (count, *(1,) * (len(x.shape) - axis - 1))
     if mode == "bicubic":
         first = floor(source)
-        taps = [take(x, axis, clamp(first.cast(dtypes.int32) + k, 0, n - 1))
-                * _cubic(source - first - k).reshape(column) for k in (-1, 0, 1, 2)]
-        return taps[0] + taps[1] + taps[2] + taps[3]
+        return _sum([take(x, axis, clamp(first.cast(dtypes.int32) + k, 0, n - 1))
+                     * _cubic(source - first - k, -0.75).reshape(column) for k in (-1, 0, 1, 2)])
     source = maximum(source, 0)
     low = minimum(source.cast(dtypes.int32), n - 1)
     high = minimum(low + 1, n - 1)
@@ -117,12 +146,30 @@ def resize(x: UOp, axis: int, count: int, mode: str, align_corners: bool, step: 
     return _between(take(x, axis, low), take(x, axis, high), weight)
 
 
-def _cubic(distance: UOp) -> UOp:
-    """How much an element counts at a distance of up to 2, in cubic convolution (Keys, 1981) with a = -0.75."""
+def resize_smoothly(x: UOp, axis: int, count: int, mode: str, align_corners: bool, step: float) -> UOp:
+    """`resize` with a filter as wide as the step (antialias): an element of the result is a weighted mean of all that
+    it covers."""
+    n = x.shape[axis]
+    if align_corners:
+        step = (n - 1) / (count - 1) if count > 1 else 0.0
+    width, radius = max(step, 1.0), 2.0 if mode == "bicubic" else 1.0
+    x = as_float(x)
+    wide = x.cast(x.dtype.accumulator)
+    centre = ((counting(count).cast(wide.dtype) + 0.5) * step).reshape((count, 1))
+    element = counting(n).cast(wide.dtype)
+    distance = (element + 0.5 - centre) / width
+    covered = element.ge((centre - radius * width + 0.5).trunc()) & (element < (centre + radius * width + 0.5).trunc())
+    weights = covered.where(_cubic(distance, -0.5) if mode == "bicubic" else maximum(1 - distance.abs(), 0), 0)
+    weights = weights / total(weights, 1, keepdim=True)                        # (count, n)
+    return movedim(matmul(movedim(wide, axis, -1), matrix_transpose(weights)), -1, axis)
+
+
+def _cubic(distance: UOp, a: float) -> UOp:
+    """How much an element counts at a distance, in cubic convolution (Keys, 1981); nothing from 2 on."""
     d = distance.abs()
-    near = (1.25 * d - 2.25) * d * d + 1
-    far = ((-0.75 * d + 3.75) * d - 6) * d + 3
-    return d.le(1).where(near, far)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return d.le(1).where(near, (d < 2).where(far, 0))
 
 
 def shuffle(x: UOp, shape: Sequence[int], order: Sequence[int], out: Sequence[int]) -> UOp:

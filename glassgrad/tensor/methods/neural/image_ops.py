@@ -130,14 +130,15 @@ class ImageOpsMixin(TensorBase):
             raise ShapeError("grid_sample does not fit", given=f"image {self.shape}, grid {grid.shape}",
                              expected="(batch, channels, height, width) and (batch, rows, columns, 2)",
                              fix="check the shapes")
-        if mode not in ("bilinear", "nearest") or padding_mode not in ("zeros", "border"):
+        if mode not in ("bilinear", "nearest", "bicubic") or padding_mode not in ("zeros", "border", "reflection"):
             raise InputError("there is no such way to sample", given=f"mode={mode!r}, padding_mode={padding_mode!r}",
-                             expected='"bilinear" or "nearest"; "zeros" or "border"', fix="check the spelling")
+                             expected='"bilinear", "nearest" or "bicubic"; "zeros", "border" or "reflection"',
+                             fix="check the spelling")
         return self._with(images.grid_sample(self.uop, grid.uop, mode, padding_mode, align_corners), grid)
 
     # -- resizing --------------------------------------------------------------------------------------------
     def interpolate(self, size: Sizes | None = None, mode: str = "linear", align_corners: bool = False,
-                    scale_factor: float | Sequence[float] | None = None) -> Self:
+                    scale_factor: float | Sequence[float] | None = None, antialias: bool = False) -> Self:
         """The last axes resized: "linear" (also "bilinear", "trilinear"), "bicubic", "nearest", "nearest-exact" or
         "area". `align_corners` lets the first and last elements stay where they are. With `scale_factor`, positions are
         counted by the factor itself, also where it does not give whole sizes, as in PyTorch.
@@ -145,7 +146,7 @@ class ImageOpsMixin(TensorBase):
         >>> Tensor([[[1.0, 3.0]]]).interpolate((4,)).tolist()
         [[[1.0, 1.5, 2.5, 3.0]]]
         """
-        align_corners, = arguments("interpolate", align_corners=align_corners)
+        align_corners, antialias = arguments("interpolate", align_corners=align_corners, antialias=antialias)
         steps: list[float] = []
         if size is None and scale_factor is not None:
             factors = (checks.number("interpolate", scale_factor=scale_factor),) * (self.ndim - 2) \
@@ -165,6 +166,10 @@ class ImageOpsMixin(TensorBase):
             raise InputError("there is no such way to interpolate", given=f"mode={mode!r}",
                              expected='"linear", "bicubic", "nearest", "nearest-exact" or "area"',
                              fix="check the spelling")
+        if antialias and (mode not in ("linear", "bilinear", "bicubic") or len(sizes) != 2 or self.dtype.kind != "f"):
+            raise InputError("interpolate cannot smooth here",
+                             given=f"antialias=True, mode={mode!r}, {len(sizes)} axes of {self.dtype.name}",
+                             expected='"bilinear" or "bicubic" on two axes of floats', fix="leave antialias out")
         if mode == "area":
             return self._with(adaptive_mean(self.uop, sizes))
         x, pixels = self.uop, self.dtype is dtypes.uint8 and not mode.startswith("nearest")
@@ -172,7 +177,9 @@ class ImageOpsMixin(TensorBase):
         for i, count in reversed(list(enumerate(sizes))) if pixels else enumerate(sizes):
             axis = self.ndim - len(sizes) + i
             step = steps[i] if steps else x.shape[axis] / count
-            if pixels and mode != "bicubic":
+            if antialias:
+                x = images.resize_smoothly(x, axis, count, mode, align_corners, step)
+            elif pixels and mode != "bicubic":
                 x = images.resize_pixels(x, axis, count, align_corners, step, self._table)
             else:
                 x = images.resize(x, axis, count, mode, align_corners, step)

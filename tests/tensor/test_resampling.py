@@ -1,0 +1,52 @@
+"""Images resampled and resized, against PyTorch: value and gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch, the reference of gradients, is not installed")
+from torch_reference import Tensor, check, torch  # noqa: E402
+
+from glassgrad import InputError  # noqa: E402
+
+F = torch.nn.functional
+ANTIALIASED = [((5, 7), (3, 3)), ((6, 9), (2, 4)), ((4, 4), (9, 7)), ((8, 5), (8, 2)), ((3, 3), (1, 1))]
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_grid_sample(rng, mode, padding, align_corners):
+    image = rng.normal(size=(2, 3, 4, 5)).astype("float32")
+    grid = rng.uniform(-2.7, 2.7, (2, 3, 6, 2)).astype("float32")           # also far outside
+    options = {"mode": mode, "padding_mode": padding, "align_corners": align_corners}
+    check(lambda x, g: x.grid_sample(g, **options) if isinstance(x, Tensor) else F.grid_sample(x, g, **options),
+          values=[image, grid], factor=20, grad=mode != "nearest")
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("padding", ["border", "reflection"])
+def test_grid_sample_of_one_element(padding, align_corners):
+    grid = np.array([[[[-3.0, 0.2], [0.0, 0.0], [1.7, -0.4]]]], "float32")
+    options = {"padding_mode": padding, "align_corners": align_corners}
+    check(lambda x, g: x.grid_sample(g, **options) if isinstance(x, Tensor) else F.grid_sample(x, g, **options),
+          values=[np.full((1, 1, 1, 1), 2.5, "float32"), grid], grad=False)
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("given, size", ANTIALIASED)
+def test_interpolate_with_antialias(rng, mode, align_corners, given, size):
+    options = {"size": size, "mode": mode, "align_corners": align_corners, "antialias": True}
+    check(lambda x: x.interpolate(**options) if isinstance(x, Tensor) else F.interpolate(x, **options),
+          values=[rng.normal(size=(2, 3, *given)).astype("float32")], factor=20)
+
+
+def test_antialias_says_where_it_is_not_there():
+    with pytest.raises(InputError) as error:
+        Tensor.ones(1, 1, 4, 4).interpolate((2, 2), mode="nearest", antialias=True)
+    assert str(error.value).rpartition("\n  at:")[0] == """interpolate cannot smooth here
+  given:    antialias=True, mode='nearest', 2 axes of float32
+  expected: "bilinear" or "bicubic" on two axes of floats
+  fix:      leave antialias out"""
