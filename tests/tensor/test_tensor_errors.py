@@ -243,7 +243,7 @@ backward() needs a single value to start from
   fix:      reduce it: x.sum().backward(), or pass the gradient of this value: x.backward(gradient)"""),
     "backward of ints": (lambda: Tensor([1]).sum().backward(), GradientError, """
 only float values have gradients
-  given:    backward() of int32
+  given:    backward() of int64
   expected: a float value, such as a loss
   fix:      cast the inputs: x.float()"""),
     "backward of nothing": (lambda: Tensor([1]).float().sum().backward(), GradientError, """
