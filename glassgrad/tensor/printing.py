@@ -1,7 +1,7 @@
 """A tensor as text. In: a tensor. Out: what `print` and a debugger show, for which only the shown values are computed.
 
-Of more than 1000 elements the first and last three along each axis are shown, as in NumPy. A large tensor that is not in
-memory yet is not computed for that: a view with six elements along each long axis is, and what lies between is dropped
+Of more than 1000 elements the first and last three along each axis are shown, as in NumPy. A large tensor that is not
+in memory yet is not computed for that: a view with six elements along each long axis is; what lies between is dropped
 before anything runs. (Sums of floats may then be added up in another order than in the whole tensor, and differ in the
 last digit.) Where values cannot be computed, the text says why and nothing is raised, except inside a jitted function.
 """
