@@ -1,9 +1,9 @@
 """A tensor as text. In: a tensor. Out: what `print` and a debugger show, for which only the shown values are computed.
 
-Of more than 1000 elements the first and last three along each axis are shown, as in NumPy. A tensor that is not in
-memory yet is not computed for that: a view with six elements along each long axis is, and what lies between is dropped
+Of more than 1000 elements the first and last three along each axis are shown, as in NumPy. A large tensor that is not
+in memory yet is not computed for that: a view with six elements along each long axis is; what lies between is dropped
 before anything runs. (Sums of floats may then be added up in another order than in the whole tensor, and differ in the
-last digit.) Showing a tensor never raises: where its values cannot be computed, the text says why.
+last digit.) Where values cannot be computed, the text says why and nothing is raised, except inside a jitted function.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import itertools
 import math
 from typing import Any
 
+from glassgrad.base.errors import JitError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.symbolic import Length, sizes_now
 from glassgrad.compiler.graph.uop import UOp
@@ -23,6 +24,7 @@ __all__ = ["as_text"]
 
 MOST = 1000         # elements that are shown without leaving some out
 ENDS = 3            # elements at each end of a long axis
+FEW = 1 << 16       # elements that are rather computed together than end by end, in several kernels
 
 
 def as_text(x: Any) -> str:
@@ -33,14 +35,16 @@ def as_text(x: Any) -> str:
     """
     try:
         body = _values(x)
-    except Exception as problem:        # whatever is wrong, a debugger can go on
+    except JitError:                    # a value that is read inside a jitted function is refused, shown ones too
+        raise
+    except Exception as problem:        # whatever else is wrong, a debugger can go on
         body = f"<cannot be computed: {str(problem).splitlines()[0]}>, shape={x.shape}"
     return f"Tensor({body}, dtype={x.dtype.name}, device={x.device})"
 
 
 def _values(x: Any) -> str:
     import numpy  # only when values are shown
-    everything = math.prod(sizes_now(x.shape)) <= MOST or any(isinstance(n, Length) for n in x.shape) or \
+    everything = math.prod(sizes_now(x.shape)) <= FEW or any(isinstance(n, Length) for n in x.shape) or \
         on_disk(x.uop.device) or x.uop.op is o.BUFFER and x.is_cpu
     values = x.numpy() if everything else _ends(x)
     return numpy.array2string(values, separator=", ", prefix="Tensor(", threshold=MOST if everything else 0,
