@@ -17,7 +17,7 @@ import numpy as np
 from glassgrad.base.errors import InputError
 from glassgrad.compat.torch.creation import Generator, tensor
 from glassgrad.compat.torch.torch_tensor import TorchTensor
-from glassgrad.compat.torch.utils.workers import WorkerSettings, batches_from_workers
+from glassgrad.compat.torch.utils.workers import WorkerOptions, batches_from_workers
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.tensor import Tensor
 
@@ -329,7 +329,7 @@ class DataLoader:
 
     def _from_workers(self) -> Iterator[Any]:
         seed = int(TorchTensor.randint(1, high=1 << 31).item())
-        workers = WorkerSettings(self.num_workers, self.prefetch_factor, self.timeout, self.worker_init_fn,
+        workers = WorkerOptions(self.num_workers, self.prefetch_factor, self.timeout, self.worker_init_fn,
                                  self.multiprocessing_context, seed)
         collect = partial(_collect, self.dataset, self.collate_fn)
         for found in batches_from_workers(collect, iter(self.batch_sampler or ()), workers):

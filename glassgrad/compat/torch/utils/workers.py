@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from glassgrad.base.errors import GlassgradError
 
-__all__ = ["WorkerError", "WorkerSettings", "batches_from_workers"]
+__all__ = ["WorkerError", "WorkerOptions", "batches_from_workers"]
 
 GRACE_SECONDS = 0.5             # that workers have to end by themselves
 
@@ -34,7 +34,7 @@ class WorkerError(GlassgradError, RuntimeError):
     """A worker process that died, or took longer than `timeout`."""
 
 
-class WorkerSettings(NamedTuple):
+class WorkerOptions(NamedTuple):
     """How many workers, and what `DataLoader` was told about them."""
     workers: int
     prefetch: int
@@ -65,20 +65,20 @@ class _Failure(NamedTuple):
 
 # -- in a worker -------------------------------------------------------------------------------------------------------
 def _work(pipe: Connection, parents: Sequence[Connection], collect: Collect, number: int,
-          settings: WorkerSettings) -> None:
+          options: WorkerOptions) -> None:
     """Collect batches until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)        # Ctrl-C reaches every process; the parent ends its workers
     for end in parents:                                 # copies that a fork made: open, they would hide its death
         end.close()
-    random.seed(settings.seed + number)
+    random.seed(options.seed + number)
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed((settings.seed + number) % 2 ** 32)
+        sys.modules["numpy"].random.seed((options.seed + number) % 2 ** 32)
     # read by a thread: a worker that waits for its result to be taken still takes what it is sent
     waiting: queue.Queue[Any] = queue.Queue()
     threading.Thread(target=_receive_all, args=(pipe, waiting), daemon=True).start()
     try:
-        if settings.start is not None:
-            settings.start(number)
+        if options.start is not None:
+            options.start(number)
         while (indices := waiting.get()) is not None:
             pipe.send(_Collected(collect(indices)))
     except (BrokenPipeError, ConnectionResetError):     # the parent has left
@@ -109,24 +109,24 @@ def _send_failure(pipe: Connection, problem: Exception) -> None:
 class _Worker:
     """A process and this end of its pipe."""
 
-    def __init__(self, number: int, collect: Collect, settings: WorkerSettings, others: Sequence[_Worker]):
-        context = settings.context
+    def __init__(self, number: int, collect: Collect, options: WorkerOptions, others: Sequence[_Worker]):
+        context = options.context
         if context is None or isinstance(context, str):
             forks = sys.platform == "linux"             # elsewhere a fork is unsafe, or there is none
             context = multiprocessing.get_context(context or ("fork" if forks else "spawn"))
-        self.number, self.settings = number, settings
+        self.number, self.options = number, options
         self.pipe, theirs = context.Pipe()
         forked = context.get_start_method() == "fork"
         inherited = [worker.pipe for worker in others] + [self.pipe] if forked else []
-        self.process = context.Process(target=_work, args=(theirs, inherited, collect, number, settings), daemon=True)
+        self.process = context.Process(target=_work, args=(theirs, inherited, collect, number, options), daemon=True)
         self.process.start()
         theirs.close()
 
     def take(self) -> Any:
         """The next batch of this worker."""
-        if not wait([self.pipe, self.process.sentinel], self.settings.timeout or None):
+        if not wait([self.pipe, self.process.sentinel], self.options.timeout or None):
             raise WorkerError("a batch took too long", given=f"nothing from worker {self.number} after "
-                              f"{self.settings.timeout:g} s", expected="a batch within the timeout",
+                              f"{self.options.timeout:g} s", expected="a batch within the timeout",
                               fix="raise timeout, or look at what __getitem__ does")
         try:
             found = self.pipe.recv() if self.pipe.poll() else None
@@ -146,7 +146,7 @@ class _Worker:
                            fix="run with num_workers=0 to see where it fails; a code of -9 is often too little memory")
 
 
-def batches_from_workers(collect: Collect, batches: Iterable[Sequence[Any]], settings: WorkerSettings) -> Iterator[Any]:
+def batches_from_workers(collect: Collect, batches: Iterable[Sequence[Any]], options: WorkerOptions) -> Iterator[Any]:
     """What `collect` makes of each list of indices, computed by worker processes, in order."""
     workers: list[_Worker] = []
     waiting: deque[_Worker] = deque()                   # whose batch comes next
@@ -163,9 +163,9 @@ def batches_from_workers(collect: Collect, batches: Iterable[Sequence[Any]], set
             return
 
     try:
-        for number in range(settings.workers):
-            workers.append(_Worker(number, collect, settings, workers))
-        for _ in range(settings.prefetch):
+        for number in range(options.workers):
+            workers.append(_Worker(number, collect, options, workers))
+        for _ in range(options.prefetch):
             for worker in workers:
                 give(worker)
         while waiting:
