@@ -1,38 +1,49 @@
-"""A kernel's loop tree as a picture: a box for each loop, around what it repeats. In: a `Kernel`. Out: SVG text."""
+"""A kernel's loop tree as a picture: a box for each loop, around what it repeats. In: a `Kernel`. Out: SVG text.
+
+Statements are told apart by their fields, not their classes: loops.py, which has the classes, draws by this file.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from glassgrad.base.draw import Nest, nests
-from glassgrad.compiler.lower.loops import For, If, Kernel, Phase, Statement
-from glassgrad.compiler.lower.printing import show
+from glassgrad.compiler.lower.expression_text import combine_text, memory_text, text
 
 LOOPS = {"task": "#f9e4b7", "loop": "#e8eef5", "tile": "#d8efe0", "lane": "#bfe3cf", "unit": "#a6d5bb"}
 
 
-def kernel_svg(kernel: Kernel) -> str:
+def kernel_svg(kernel: Any) -> str:
     """The loops of every phase, without indices."""
-    legend = {kind: color for kind, color in LOOPS.items() if kind != "unit" or "unit " in show(kernel)}
-    return nests({kernel.name: loop_boxes(kernel)}, legend)
+    return nests({kernel.name: loop_boxes(kernel)}, LOOPS)
 
 
-def loop_boxes(kernel: Kernel) -> list[Nest | str]:
+def loop_boxes(kernel: Any) -> list[Nest | str]:
     """The loops of all phases, one below the other."""
     return [box for phase in kernel.phases for box in _nested(phase.body)]
 
 
-def _nested(body: Sequence[Statement]) -> list[Nest | str]:
+def _nested(body: Sequence[Any]) -> list[Nest | str]:
     out: list[Nest | str] = []
     for s in body:
-        if isinstance(s, For):
+        if hasattr(s, "range"):
             out.append(Nest(f"{s.kind} {s.range.arg.name} in {s.range.arg.size}", LOOPS[s.kind], _nested(s.body)))
-        elif isinstance(s, If):
+        elif hasattr(s, "condition"):
             out.append(Nest("if", "#ffffff", _nested(s.body)))
         else:
-            out.append(_short(show(Kernel("", [], [Phase([s])])).splitlines()[-1].strip()))
+            out.append(_short(_statement(s)))
     return out
+
+
+def _statement(s: Any) -> str:
+    """A statement that is no loop."""
+    if not hasattr(s, "value"):
+        return f"prefetch {memory_text(s.memory)}[{text(s.index)}]"
+    target = text(s.register) if hasattr(s, "register") else f"{memory_text(s.memory)}[{text(s.index)}]"
+    combine = getattr(s, "combine", None)
+    return f"{target} {'' if combine is None else combine_text(combine)}= {text(s.value)}"
 
 
 def _short(line: str) -> str:

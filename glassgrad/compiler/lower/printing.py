@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.expression_text import combine_text, memory_text, text
 from glassgrad.compiler.lower.loops import (Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, For,
                                             If, Kernel, Prefetch, Statement, Store, expressions)
-
-_LONGEST = 400
 
 
 def show(kernel: Kernel) -> str:
     """The loop nest, one statement a line.
 
+    >>> from glassgrad.compiler.graph import ops as o
     >>> from glassgrad.compiler.lower.loops import Phase, counter, load
     >>> from glassgrad.compiler.graph.arguments import Param
     >>> from glassgrad.compiler.graph.dtype import dtypes
@@ -46,11 +45,11 @@ def _body(body: list[Statement], depth: int, lines: list[str]) -> None:
         elif isinstance(s, Assign):
             lines.append(f"{pad}{text(s.register)} = {text(s.value)}")
         elif isinstance(s, Accumulate):
-            lines.append(f"{pad}{text(s.register)} {_combine(s.combine)}= {text(s.value)}")
+            lines.append(f"{pad}{text(s.register)} {combine_text(s.combine)}= {text(s.value)}")
         elif isinstance(s, Prefetch):
-            lines.append(f"{pad}prefetch {_memory(s.memory)}[{text(s.index)}]")
+            lines.append(f"{pad}prefetch {memory_text(s.memory)}[{text(s.index)}]")
         elif isinstance(s, CopyBoxes):
-            lines += [f"{pad}copy {_memory(s.memory)}[{text(box.to)}] = {_box(box)} as round {text(s.round)}"
+            lines += [f"{pad}copy {memory_text(s.memory)}[{text(box.to)}] = {_box(box)} as round {text(s.round)}"
                       for box in s.boxes]
         elif isinstance(s, AwaitCopies):
             lines.append(f"{pad}await copies of round {text(s.round)}")
@@ -58,47 +57,13 @@ def _body(body: list[Statement], depth: int, lines: list[str]) -> None:
             lines.append(pad + ("barrier" if isinstance(s, Barrier) else f"await steps, all but {s.pending}"))
         else:
             gate = "" if s.gate is None else f" if {text(s.gate)}"
-            combine = "" if s.combine is None else _combine(s.combine)
-            lines.append(f"{pad}{_memory(s.memory)}[{text(s.index)}] {combine}= {text(s.value)}{gate}")
+            combine = "" if s.combine is None else combine_text(s.combine)
+            lines.append(f"{pad}{memory_text(s.memory)}[{text(s.index)}] {combine}= {text(s.value)}{gate}")
 
 
 def _box(box: Box) -> str:
     ranges = [f"{text(first)} + {count}" for first, count in zip(box.first, box.counts)]
-    return f"{_memory(box.source)}[{', '.join(reversed(ranges))}]"
-
-
-def _combine(op: o.Op) -> str:
-    return op.sign or op.name.lower()
-
-
-def _memory(memory: UOp) -> str:
-    return f"a{memory.arg.slot}" if memory.op is o.PARAM else str(memory.arg.name)
-
-
-def text(node: UOp) -> str:
-    """An expression in the usual notation; very long ones are cut."""
-    def write(n: UOp, depth: int) -> str:
-        if n.op is o.CONST:
-            return str(n.arg)
-        if n.op is o.RANGE:
-            return str(n.arg.name)
-        if n.op is o.PARAM:
-            return f"a{n.arg.slot}"
-        if depth > 24:
-            return "..."
-        if n.op is o.REGISTER:
-            return str(n.arg) + (f"[{','.join(r.arg.name for r in n.src)}]" if n.src else "")
-        if n.op is o.LOAD:
-            gate = f" if {write(n.src[2], depth + 1)}" if len(n.src) > 2 else ""
-            return f"{_memory(n.src[0])}[{write(n.src[1], depth + 1)}{gate}]"
-        parts = [write(s, depth + 1) for s in n.src]
-        if n.op.sign:
-            return f"({parts[0]} {n.op.sign} {parts[1]})"
-        name = n.dtype.name if n.op is o.CAST else n.op.name.lower()
-        return f"{name}({', '.join(parts)})"
-
-    out = write(node, 0)
-    return out if len(out) <= _LONGEST else out[:_LONGEST] + " ..."
+    return f"{memory_text(box.source)}[{', '.join(reversed(ranges))}]"
 
 
 def linear(kernel: Kernel) -> str:
@@ -128,11 +93,11 @@ def linear(kernel: Kernel) -> str:
                 walk_body(s.body)
                 lines.append(f"{len(lines):4d} END       if")
             elif isinstance(s, Prefetch):
-                lines.append(f"{len(lines):4d} PREFETCH  {_memory(s.memory):<9} {uses}")
+                lines.append(f"{len(lines):4d} PREFETCH  {memory_text(s.memory):<9} {uses}")
             elif isinstance(s, (CopyBoxes, AwaitCopies, AwaitSteps, Barrier)):
                 lines.append(f"{len(lines):4d} {type(s).__name__.upper():<9} {'':<9} {uses}")
             elif isinstance(s, Store):
-                lines.append(f"{len(lines):4d} STORE     {_memory(s.memory):<9} {uses}")
+                lines.append(f"{len(lines):4d} STORE     {memory_text(s.memory):<9} {uses}")
             else:
                 lines.append(f"{len(lines):4d} {type(s).__name__.upper():<9} {text(s.register):<9} {uses}")
 
