@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from loop_kernels import Inputs, check
+from loop_kernels import HOPPER, Inputs, check
 
 import glassgrad
 from glassgrad import DeviceError, Tensor
@@ -37,7 +37,6 @@ from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
 from glassgrad.runtime.gpu import nvrtc
 
-HOPPER = replace(GPU, features=frozenset({"sm_90a"}), units=units_of({"sm_90a"}))
 BF16, F16, F32 = dtypes.bfloat16, dtypes.float16, dtypes.float32
 Make = Callable[..., Tensor]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loop_kernels import AMX, AVX512, NEON, Inputs, check
+from loop_kernels import AMX, AVX512, HOPPER, NEON, Inputs, check
 
 from glassgrad import Context, Tensor
 from glassgrad.compiler import optimize as package
@@ -54,6 +54,7 @@ GRAPHS: dict[str, list[tuple[Target, Make, Shapes]]] = {
               lambda n: ((n, 3, 7, 17), (3, 1, 3, 3)))],
     "past": [(SMALL, lambda x, y: x * y + 1, lambda n: ((n, 41), (41,)))],
     "staged": [(GPU, lambda a, b: a @ b, lambda n: ((n + 16, 37), (37, n + 19)))],
+    "boxes": [(HOPPER, lambda a, b: a.cast("bfloat16") @ b.cast("bfloat16"), lambda n: ((n + 60, 67), (67, n + 45)))],
     "unit": [(AMX, lambda a, b: a.cast("bfloat16") @ b.cast("bfloat16"), lambda n: ((n, 67), (67, n + 5)))],
     "rows": [(AVX512, lambda x, y: (x * y).sum(1), lambda n: ((n, 37), (37,)))],
     "slices": [(SMALL, lambda x, y: y @ x, lambda n: ((n + 64, 96), (1, n + 64)))],

@@ -14,7 +14,7 @@ from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
-from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import SCHEDULE, GraphWork, run_passes
 from glassgrad.engine.schedule_key import normalise, with_params
 
@@ -23,6 +23,7 @@ AVX2 = Target("x86_64", 32, 16, frozenset({"avx2", "fma", "f16c", "sse4.1"}))
 NEON = Target("aarch64", 16, 32, frozenset({"neon"}))
 SSE = Target("x86_64", 16, 16, frozenset({"sse2"}))
 AMX = replace(AVX512, units=units_of({"amx-tile", "amx-bf16", "amx-int8"}))
+HOPPER = replace(GPU, features=frozenset({"sm_90a"}), units=units_of({"sm_90a"}))
 TARGETS = {"avx512": AVX512, "avx2": AVX2, "neon": NEON, "sse": SSE, "amx": AMX}
 
 SIZES = [1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33, 64, 67, 97]     # 1, primes, powers of two and their neighbours

@@ -7,8 +7,6 @@ which the launch makes on the host (`box_maps`). What a matrix unit is called is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.index_algebra import add, index, linear, modulo, multiply, substitute_index
@@ -16,11 +14,9 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, Kernel, walk
 from glassgrad.compiler.optimize.targets.matrix_units import Swizzled
+from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.fragments import registers_of, unit_of
 from glassgrad.compiler.render.launch import BoxMap
-
-if TYPE_CHECKING:
-    from glassgrad.compiler.render.gpu.gpu_source import GpuFunction
 
 __all__ = ["PRELUDE", "Asynchronous", "box_maps", "has_copies"]
 
@@ -72,8 +68,8 @@ def _box_map(box: Box, slots: dict[UOp, int]) -> BoxMap:
 class Asynchronous:
     """Writes the statements of one function."""
 
-    def __init__(self, function: GpuFunction, kernel: Kernel, slots: dict[UOp, int]):
-        self.f, self.slots, self.maps = function, slots, box_maps(kernel, slots)
+    def __init__(self, function: CFunction, kernel: Kernel, slots: dict[UOp, int], wait: str):
+        self.f, self.slots, self.maps, self.wait = function, slots, box_maps(kernel, slots), wait
         self.stages = max([s.stages for s in walk(function.body) if isinstance(s, AwaitCopies)], default=0)
 
     # -- what a function begins with ---------------------------------------------------------------------------
@@ -85,7 +81,7 @@ class Asynchronous:
             return []
         first = f"if (thread == 0) {{ for (int s = 0; s < {self.stages}; s++) rounds_begin(near(rounds + s)); " \
                 "rounds_visible(); }"
-        return [f"__shared__ u64 rounds[{self.stages}];", first, self.f.dialect.wait,
+        return [f"__shared__ u64 rounds[{self.stages}];", first, self.wait,
                 "const unsigned warps = __shfl_sync(0xffffffffu, (unsigned)thread / 128, 0);"]
 
     # -- statements ----------------------------------------------------------------------------------------------
@@ -97,7 +93,7 @@ class Asynchronous:
             parity = f"(unsigned)({self.value(s.round)} / {s.stages}) & 1"
             line(f"round_wait(near(rounds + {self.stage(s.round)}), {parity});")
         elif isinstance(s, Barrier):
-            line(self.f.dialect.wait)
+            line(self.wait)
         else:
             self.await_steps(s.pending)
 

@@ -110,7 +110,7 @@ class GpuFunction(CFunction):
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
         self.taken |= {"thread", "area", "rounds", "warps", "left", "right", "round"}
-        self.beside = Asynchronous(self, kernel, places.slots)
+        self.beside = Asynchronous(self, kernel, places.slots, dialect.wait)
         if self.beside.maps:
             definitions.helpers.setdefault("asynchronous", PRELUDE)
 
@@ -174,7 +174,8 @@ class GpuFunction(CFunction):
         if id(statement) in self.fences:
             self.line(self.dialect.wait)
         if id(statement) in self.runs:
-            load_wide(self, [s.value for s in self.runs[id(statement)] if isinstance(s, Accumulate)])
+            sums = [s.value for s in self.runs[id(statement)] if isinstance(s, Accumulate)]
+            load_wide(self, sums, self.is_near)
 
     def loop_pragmas(self, range_: UOp, flow: Flow) -> list[str]:
         """Innermost loops that only sum run four iterations at a time, so that their loads overlap."""
@@ -272,7 +273,7 @@ class GpuFunction(CFunction):
         return neighbours(body, at) if self.dialect.warp and wide else [first]
 
     def store_together(self, stores: list[Store]) -> None:
-        store_wide(self, stores)
+        store_wide(self, stores, self.store_test(stores[0]), self.is_near)
 
     def accumulate(self, statement: Accumulate) -> None:
         if self.is_matrix(statement.register):

@@ -7,7 +7,7 @@ to be a multiple of 16 (it may be part of another buffer), so the helpers look a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
@@ -16,12 +16,11 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, For, If, Statement, Store
 from glassgrad.compiler.render.c.c_ops import CValue
-
-if TYPE_CHECKING:
-    from glassgrad.compiler.render.gpu.gpu_source import GpuFunction
+from glassgrad.compiler.render.c.c_source import CFunction
 
 __all__ = ["load_wide", "neighbours", "runs_of_sums", "store_wide"]
 
+IsNear = Callable[[UOp], bool]                           # whether a memory begins at a multiple of 16 bytes
 MOST_BYTES = 16
 WORDS = {16: "uint4", 8: "uint2", 4: "unsigned"}         # what is moved at once, by its bytes
 
@@ -67,15 +66,14 @@ def runs_of_sums(body: list[Statement]) -> dict[int, list[Statement]]:
     return {first: some for first, some in found.items() if len(some) > 1}
 
 
-def store_wide(f: GpuFunction, stores: list[Store]) -> None:
-    """Neighbouring stores as one."""
-    load_wide(f, [s.value for s in stores])
+def store_wide(f: CFunction, stores: list[Store], test: str, is_near: IsNear) -> None:
+    """Neighbouring stores as one, under a condition (empty: always)."""
+    load_wide(f, [s.value for s in stores], is_near)
     first, count = stores[0], len(stores)
-    test = f.store_test(first)
     values = [f.operand(s.value).text for s in stores]
     kind, nbytes = f.type(first.memory.dtype), count * first.memory.dtype.itemsize
     takes = ", ".join(f"{kind} v{i}" for i in range(count))
-    aligned = f.is_near(first.memory)
+    aligned = is_near(first.memory)
     name = f.define(
         f"store_{kind}_{count}{'_near' if aligned else ''}", "void", f"{kind} *p, {takes}",
         f"union {{ {WORDS[nbytes]} all; {kind} each[{count}]; }} v = {{}};",
@@ -91,7 +89,7 @@ def _moved(whole: str, single: str, count: int, nbytes: int, aligned: bool) -> l
     return [f"if ((unsigned long long)p % {nbytes} == 0) {whole}", f"else for (int i = 0; i < {count}; i++) {single}"]
 
 
-def load_wide(f: GpuFunction, values: list[UOp]) -> None:
+def load_wide(f: CFunction, values: list[UOp], is_near: IsNear) -> None:
     """Reads what values load side by side, at once."""
     reads = [[n for n in toposort([value]) if n.op is o.LOAD] for value in values]
     if len({len(some) for some in reads}) > 1:
@@ -108,13 +106,13 @@ def load_wide(f: GpuFunction, values: list[UOp]) -> None:
                         for i, n in enumerate(loads)):
             continue
         for start in range(0, count, width):
-            _read(f, loads[start:start + width])
+            _read(f, loads[start:start + width], is_near(memory))
 
 
-def _read(f: GpuFunction, loads: tuple[UOp, ...]) -> None:
+def _read(f: CFunction, loads: tuple[UOp, ...], aligned: bool) -> None:
     first, count = loads[0], len(loads)
     memory, nbytes = first.src[0], count * first.dtype.itemsize
-    kind, aligned = f.type(memory.dtype), f.is_near(memory)
+    kind = f.type(memory.dtype)
     test = f.operand(first.src[2]).inside if len(first.src) == 3 else ""
     name = f.define(
         f"load_{kind}_{count}{'_near' if aligned else ''}", "void", f"const {kind} *p, {kind} *to",
