@@ -14,7 +14,7 @@ INK, PAPER, WIRE = "#222222", "#ffffff", "#888888"
 
 
 @dataclass
-class Box:
+class DrawnBox:
     """A node of a drawing: lines of text on a colour."""
     lines: Sequence[str]
     color: str
@@ -38,7 +38,7 @@ class Nest:
 
 
 # -- graphs --------------------------------------------------------------------------------------------------
-def graph(boxes: Mapping[Hashable, Box], sources: Mapping[Hashable, Sequence[Hashable]],
+def graph(boxes: Mapping[Hashable, DrawnBox], sources: Mapping[Hashable, Sequence[Hashable]],
           legend: Mapping[str, str]) -> str:
     """A graph from top to bottom: each node below all its sources, long edges bent around what lies between."""
     layer = _layers(boxes, sources)
@@ -88,7 +88,8 @@ def graph(boxes: Mapping[Hashable, Box], sources: Mapping[Hashable, Sequence[Has
     return _svg(left, 0, max(right, x) - left, top, parts)
 
 
-def _layers(boxes: Mapping[Hashable, Box], sources: Mapping[Hashable, Sequence[Hashable]]) -> dict[Hashable, int]:
+def _layers(boxes: Mapping[Hashable, DrawnBox],
+            sources: Mapping[Hashable, Sequence[Hashable]]) -> dict[Hashable, int]:
     """Each node one below its lowest source; a leaf just above its first reader."""
     layer: dict[Hashable, int] = {}
     for node in boxes:                                   # sources come before those that read them
@@ -153,7 +154,7 @@ def _curve(points: Sequence[tuple[float, float]]) -> str:
     return f'<path d="{path}" fill="none" stroke="{WIRE}" marker-end="url(#tip)"/>'
 
 
-def _box(box: Box, x: float, y: float) -> list[str]:
+def _box(box: DrawnBox, x: float, y: float) -> list[str]:
     out = [f'<rect x="{x:.1f}" y="{y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="4" '
            f'fill="{box.color}" stroke="{box.border}" stroke-width="{1 if box.border == INK else 2.5}"/>']
     for number, line in enumerate(box.lines):

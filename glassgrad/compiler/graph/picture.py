@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.base.draw import INK, Box, graph
+from glassgrad.base.draw import INK, DrawnBox, graph
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import ELEMENTWISE, MOVEMENT, REDUCE
 
@@ -19,10 +19,10 @@ def kind_of(node: Any) -> str:
         "movement" if node.op in MOVEMENT else "memory"
 
 
-def node_box(node: Any, border: str = INK) -> Box:
+def node_box(node: Any, border: str = INK) -> DrawnBox:
     """A node's box: its op, or a constant's value, and its shape."""
     value = f" {node.arg}" if node.op.name == "CONST" else ""
-    return Box([node.op.name + value, str(list(node.shape))], KINDS[kind_of(node)], border)
+    return DrawnBox([node.op.name + value, str(list(node.shape))], KINDS[kind_of(node)], border)
 
 
 def graph_svg(roots: Sequence[Any]) -> str:
@@ -30,10 +30,10 @@ def graph_svg(roots: Sequence[Any]) -> str:
     order = toposort(roots)
     shown = order[-MOST_NODES:]
     inside = set(shown)
-    boxes: dict[Any, Box] = {node: node_box(node) for node in shown}
+    boxes: dict[Any, DrawnBox] = {node: node_box(node) for node in shown}
     sources: dict[Any, list[Any]] = {node: [s for s in node.src if s in inside] for node in shown}
     if len(order) > len(shown):
-        boxes = {"rest": Box([f"{len(order) - len(shown)} more nodes"], "#ffffff"), **boxes}
+        boxes = {"rest": DrawnBox([f"{len(order) - len(shown)} more nodes"], "#ffffff"), **boxes}
         sources = {"rest": [], **{n: found if len(found) == len(n.src) else [*found, "rest"]
                                   for n, found in sources.items()}}
     return graph(boxes, sources, KINDS)
