@@ -27,13 +27,21 @@ def mixins() -> list[type]:
     return [c for c in classes if any(not n.startswith("_") for n in vars(c))]
 
 
-def mixin_page(mixin: type) -> str:
-    return f"reference/tensor/{mixin.__module__.rpartition('.')[2]}.md"
+def files_of_methods() -> list[tuple[str, list[type]]]:
+    """The files that Tensor's methods are in, by the title of their page, each with its mixins."""
+    found: dict[str, list[type]] = {}
+    for mixin in mixins():
+        found.setdefault(mixin.__module__.rpartition(".")[2], []).append(mixin)
+    return list(found.items())
+
+
+def tensor_page_path(file: str) -> str:
+    return f"reference/tensor/{file}.md"
 
 
 def pages() -> dict[str, str]:
     """Every page of the reference."""
-    out = {mixin_page(mixin): tensor_page(mixin) for mixin in mixins()}
+    out = {tensor_page_path(file): tensor_page(file, found) for file, found in files_of_methods()}
     names = [n for n in glassgrad.__all__ if n not in ("nn", "jit", "Tensor", "dtypes")]
     out["reference/glassgrad.md"] = module_page(glassgrad, names) + "\n" + dtypes_entry()
     out["reference/nn.md"] = module_page(nn, sorted(n for n, v in vars(nn).items() if inspect.isclass(v)))
@@ -65,17 +73,17 @@ def public(module: ModuleType) -> list[str]:
 
 def navigation() -> list[Any]:
     """The reference as entries of MkDocs' navigation."""
-    tensor = [{mixin.__module__.rpartition(".")[2].replace("_", " "): mixin_page(mixin)} for mixin in mixins()]
+    tensor = [{file.replace("_", " "): tensor_page_path(file)} for file, _ in files_of_methods()]
     others = {"glassgrad.nn": "reference/nn.md"} | {m: f"reference/{m.rpartition('.')[2]}.md" for m in MODULES}
     return [{"glassgrad": "reference/glassgrad.md"}, {"Tensor": tensor}, *[{k: v} for k, v in others.items()]]
 
 
 # -- pages ---------------------------------------------------------------------------------------------------
-def tensor_page(mixin: type) -> str:
+def tensor_page(file: str, found: list[type]) -> str:
     """The methods and properties that one file gives to Tensor."""
-    module = importlib.import_module(mixin.__module__)
-    parts = [f"# Tensor: {mixin.__module__.rpartition('.')[2].replace('_', ' ')}", opening(module)]
-    for name in sorted(n for n in vars(mixin) if not n.startswith("_")):
+    module = importlib.import_module(found[0].__module__)
+    parts = [f"# Tensor: {file.replace('_', ' ')}", opening(module)]
+    for name in sorted(n for mixin in found for n in vars(mixin) if not n.startswith("_")):
         parts.append(entry(name, inspect.getattr_static(Tensor, name), getattr(Tensor, name), "../../"))
     return "\n\n".join(parts) + "\n"
 
@@ -185,7 +193,8 @@ def where(thing: Any, up: str) -> str:
 def linked(table: str) -> str:
     """docs/api.md with its names linked to the reference."""
     page, out = "", []
-    of = {r.__module__.replace(".", "/") + ".py": mixin_page(r) for r in mixins()}
+    of = {mixin.__module__.replace(".", "/") + ".py": tensor_page_path(file) for file, found in files_of_methods()
+          for mixin in found}
     of |= {"glassgrad": "reference/glassgrad.md", "glassgrad.nn": "reference/nn.md"}
     of |= {m: f"reference/{m.rpartition('.')[2]}.md" for m in MODULES}
     anchors = {path: set(re.findall(r"\{ #(\w+) \}", text)) for path, text in pages().items()}

@@ -190,8 +190,10 @@ def test_shape_mistakes_are_told():
     with pytest.raises(ShapeError) as error:
         x.expand((2, 4))
     assert str(error.value).startswith("cannot expand to this shape\n  given:    (2, 3) to (2, 4)\n")
-    with pytest.raises(Bug, match="different shapes"):
+    with pytest.raises(ShapeError, match="cannot expand to this shape"):
         x + buffer((3, 2))
+    with pytest.raises(Bug, match="different shapes"):
+        x.alu(o.ADD, buffer((3, 2)))
 
 
 def test_devices_meet():

@@ -28,8 +28,22 @@ precise = pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="this ma
 
 def fused_meaning(np_: object, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     """x*y + z rounded (almost) once, as a fused multiply-add gives it."""
-    wide = np.float64 if x.dtype == np.float32 else np.longdouble
-    return (x.astype(wide) * y.astype(wide) + z.astype(wide)).astype(x.dtype)
+    if x.dtype == np.float32:
+        return (x.astype(np.float64) * y.astype(np.float64) + z.astype(np.float64)).astype(x.dtype)
+    product, rest = exact_product(*np.broadcast_arrays(x, y))        # 106 bits: more than a long double may have
+    total = (product.astype(np.longdouble) + z.astype(np.longdouble)) + rest.astype(np.longdouble)
+    return np.where(np.isfinite(rest), total, x * y + z).astype(x.dtype)
+
+
+def exact_product(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """x*y rounded, and what rounding took away (Dekker's product); NaN where a part overflows."""
+    def halves(value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        large = value * (2.0 ** 27 + 1)
+        high = large - (large - value)
+        return high, value - high
+    with np.errstate(all="ignore"):
+        product, (a, b), (c, d) = x * y, halves(x), halves(y)
+        return product, ((a * c - product) + a * d + b * c) + b * d
 
 
 @pytest.fixture(params=["fused", "not fused"])
@@ -100,7 +114,7 @@ def test_exp2_of_a_product_with_a_constant(rng, dtype, name, factor, fused):
             true = np.exp2(wide * held)
         else:                                                      # out of the fast range: the rounded product's power
             true = np.exp2((values * FLOATS[dtype](held)).astype(np.longdouble))
-    allowed = (1.7 if fused else 2.0) if name == "exp" else 2.5
+    allowed = (1.7 if fused else 2.0) if name == "exp" else 3.0
     assert ulps(evaluate(lambda x: (x * factor).exp2(), values, dtype), true) < allowed
     assert ulps(evaluate(lambda x: (const(factor, dtype) * x).exp2(), values, dtype), true) < allowed
 

@@ -26,6 +26,7 @@ def test_numpy_protocols():
     assert Tensor(np.arange(6).reshape(2, 3)[:, ::-2].T).tolist() == np.arange(6).reshape(2, 3)[:, ::-2].T.tolist()
 
 
+@pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")
 def test_an_array_of_a_tensor_is_shared_or_copied_as_it_was_asked_for():
     x = Tensor([1.0, 2.0]).realize()
     copied, wide = np.array(x, copy=True), np.asarray(x, dtype="float64")
@@ -82,6 +83,7 @@ def test_dlpack_to_and_from_pytorch(dtype, shape):
     assert back.shape == shape and back.dtype is x.dtype and back.tolist() == x.tolist()
 
 
+@pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")
 def test_dlpack_shares_memory():
     array = np.arange(4, dtype="float32")
     x = Tensor.from_dlpack(array)
@@ -111,6 +113,7 @@ def test_dlpack_of_memory_that_is_not_to_be_written_is_copied():
     assert (Tensor.from_dlpack(odd) + 1).tolist() == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")
 def test_dlpack_in_either_layout():
     x = Tensor([1.0, 2.0]).realize()
     for version, name in ((None, "dltensor"), ((0, 8), "dltensor"), ((1, 0), "dltensor_versioned")):
@@ -218,6 +221,7 @@ def test_a_tensor_of_bytes_reads_like_a_file():
         TensorIO(Tensor([1.0]))
 
 
+@pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")
 def test_from_blob():
     numbers = (ctypes.c_int32 * 6)(*range(6))
     x = Tensor.from_blob(ctypes.addressof(numbers), (2, 3), dtype=dtypes.int32, owner=numbers)

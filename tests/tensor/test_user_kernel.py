@@ -15,6 +15,7 @@ try:
     find_compiler()
 except GlassgradError as problem:
     pytest.skip(f"no C compiler: {problem.what}", allow_module_level=True)
+pytestmark = pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="a described kernel runs on the processor")
 
 
 def gemm(out, a, b):

@@ -83,3 +83,12 @@ def test_a_script_is_served_after_it_ended_until_ctrl_c(tmp_path: Path) -> None:
     finally:
         running.send_signal(signal.SIGINT)
         assert running.wait(timeout=30) == 0
+
+
+def test_a_script_that_is_not_there_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.py"
+    done = subprocess.run([sys.executable, "-m", "glassgrad", "explain", str(missing)], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"there is no such script\n  given:    {missing}\n"
+                                "  expected: the path of a Python file\n  fix:      check the path\n"), done.stderr
