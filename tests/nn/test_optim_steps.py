@@ -217,7 +217,7 @@ def test_lamb_without_lengths_is_adamw_without_the_rate_in_the_decay(rng):
 def test_muon_is_pytorchs_with_its_bfloat16(rng, settings):
     shapes = [(4, 3), (3, 5), (12, 12)]
     params, theirs = both(rng, shapes)
-    # the order of PyTorch's float32 sums depends on the processor, and an entry that is then rounded to the neighbouring
+    # the order of PyTorch's float32 sums depends on the processor, and an entry that is then rounded to the next
     # bfloat16 moves the step by up to 2e-4; an iteration without that rounding would differ by more (the test below)
     run(optim.Muon(params, lr=0.02, **settings), torch.optim.Muon(theirs, lr=0.02, **settings), params, theirs,
         random_gradients(rng, shapes, 10), atol=3e-4)
