@@ -137,9 +137,9 @@ def asinh(x: UOp) -> UOp:
 
 @gradient_is(lambda g, y, x: g / (x * x - 1.0).sqrt())
 def acosh(x: UOp) -> UOp:
-    """ln(x + sqrt(x^2 - 1)), from x - 1."""
+    """ln(x + sqrt(x^2 - 1)), from x - 1; far out ln(2 x), where the sum would overflow."""
     t = x - 1.0
-    return log1p(t + t.sqrt() * (t + 2.0).sqrt())
+    return (x > 1e9).where(log(x) + LN_2, log1p(t + t.sqrt() * (t + 2.0).sqrt()))
 
 
 @gradient_is(lambda g, y, x: g / (1.0 - x * x))

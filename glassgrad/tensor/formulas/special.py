@@ -87,7 +87,7 @@ def logit(x: UOp) -> UOp:
 
 def sinc(x: UOp) -> UOp:
     """sin(pi x) / (pi x), and 1 at 0."""
-    x = as_float(x) * math.pi
+    x = x * math.pi
     nothing = x.eq(0)
     return nothing.where(1, x.sin() / nothing.where(1, x))
 

@@ -73,7 +73,7 @@ class SpecialFunctionsMixin(TensorBase):
         >>> Tensor([0.0]).sinc().tolist()
         [1.0]
         """
-        return self._with(special.sinc(as_float(self.uop)))
+        return self._with(in_accumulator(special.sinc, as_float(self.uop)))
 
     def xlogy(self, other: Any) -> Self:
         """x ln(other), and 0 where x is 0.
