@@ -36,7 +36,8 @@ def pages(root: Path) -> dict[str, str]:
     for name in SINGLE:
         out[page_of(name)] = listing(root / name, name)
     for name in FOLDERS:
-        folders = [p for p in (root / name, *sorted((root / name).rglob("*"))) if p.is_dir() and p.name[0] not in "._"]
+        folders = [p for p in (root / name, *sorted((root / name).rglob("*"))) if p.is_dir() and p.name[0] not in "._"
+                   and any(inside.suffix in LANGUAGES for inside in p.rglob("*"))]
         for folder in folders:
             files = sorted(p for p in folder.iterdir() if p.suffix in LANGUAGES)
             inner = [p for p in folders if p.parent == folder]
