@@ -28,9 +28,9 @@ from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.c.plain_c import PLAIN, plain_function, plain_launch
 from glassgrad.compiler.render.launch import LaunchInfo
 from glassgrad.runtime.backend import Backend
-from glassgrad.runtime.compile_kernel import kernel_of
 from glassgrad.runtime.host_memory import MemoryBlock
 from glassgrad.runtime.kernel_key import cost
+from glassgrad.runtime.kernel_source import kernel_of
 
 __all__ = ["Allocator", "MallocAllocator", "Compiler", "CompileError", "Runner", "CStyleLanguage", "Compiled",
            "SignatureError"]

@@ -24,7 +24,7 @@ from glassgrad.engine.realize import is_result, memory_of, realize as compute, s
 from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.disk_device import on_disk
-from glassgrad.tensor import index_check
+from glassgrad.tensor import index_range_check
 from glassgrad.tensor.autograd.leaves import assigned_within
 from glassgrad.tensor.memory.host_values import HostValue, numpy_dtype
 
@@ -80,7 +80,7 @@ def shared(memory: UOp) -> UOp:
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     """Compute all of these at once; each comes back as a view of a BUFFER. What was assigned to a tensor and is
     computed on the way is remembered."""
-    checks, waiting = index_check.sinks(nodes), assigned_within(nodes)
+    checks, waiting = index_range_check.sinks(nodes), assigned_within(nodes)
     if not checks and not waiting:
         return compute(_with_known_values(nodes, device), device)
     flags = [c.first_bad for c in checks]
@@ -88,7 +88,8 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     for node, value in zip(waiting, made[len(nodes) + len(flags):]):
         _remember(node, value)
     if checks:
-        index_check.verify(checks, made[len(nodes):len(nodes) + len(flags)], lambda node: computed_array(node, device))
+        found = made[len(nodes):len(nodes) + len(flags)]
+        index_range_check.verify(checks, found, lambda node: computed_array(node, device))
     return made[:len(nodes)]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from glassgrad import Context, GlobalCounters, IndexRangeError, Tensor, Variable, checkpoint, nn, vmap
 from glassgrad.jit import TinyJit
-from glassgrad.tensor import index_check
+from glassgrad.tensor import index_range_check
 from glassgrad.tensor.index_limits import limits
 
 UNKNOWN = Tensor([7, 7])           # x ^ UNKNOWN ^ 7 is x, but nobody sees that from the formula
@@ -244,9 +244,9 @@ def test_what_cannot_be_wrong_costs_nothing():
         x[index].realize()
         assert GlobalCounters.kernel_count == 1
     GlobalCounters.reset()
-    before = len(index_check._watched)
+    before = len(index_range_check._watched)
     Tensor([3.0, 1.0, 2.0]).sort()[0].realize()
-    assert len(index_check._watched) == before
+    assert len(index_range_check._watched) == before
 
 
 @pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")

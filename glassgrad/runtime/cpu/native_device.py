@@ -141,7 +141,7 @@ class NativeDevice(Backend):
 
     def loop_tree(self, ast: UOp) -> Any:
         """The optimized loop tree of a kernel (`Kernel`), as it was rendered."""
-        from glassgrad.runtime.compile_kernel import kernel_of
+        from glassgrad.runtime.kernel_source import kernel_of
         return kernel_of(ast, self.target, moves=self._moves(ast) or None)
 
     # -- running ---------------------------------------------------------------------------------------------

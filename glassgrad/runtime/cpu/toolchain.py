@@ -20,8 +20,8 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.decisions import Refused
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch import LaunchInfo
-from glassgrad.runtime.compile_kernel import build
 from glassgrad.runtime.cpu import llvm_compiler as llvm
+from glassgrad.runtime.kernel_source import build
 
 Made = tuple[str, LaunchInfo, bytes, tuple[str, ...]]      # a kernel's name, how to launch it, object file, moves
 TURN = 0.0001       # seconds that LLVM's thread waits for Python's lock at each call; the usual 0.005 would stop it

@@ -32,7 +32,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.decisions import Decisions, Refused
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch import LaunchInfo
-from glassgrad.runtime.compile_kernel import build, kernel_of
+from glassgrad.runtime.kernel_source import build, kernel_of
 from glassgrad.runtime.search.tuning_results import Tuned, digest_of, keep, machine
 
 Moves = tuple[str, ...]

@@ -18,7 +18,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.registry import registry
-from glassgrad.tensor import checks, index_check
+from glassgrad.tensor import checks, index_range_check
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.autograd.leaves import distinct
 from glassgrad.tensor.broadcast import resolve_axis
@@ -225,7 +225,7 @@ class _Batch:
         if kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY) or op is o.DETACH:
             src = tuple(self.full(s, node.shape if op is not o.DETACH else s.shape) for s in node.src)
             made = UOp(op, node.dtype, src, arg)
-            found = index_check.watched_by(node) if op is o.CMPEQ else None
+            found = index_range_check.watched_by(node) if op is o.CMPEQ else None
             if found is not None:
                 self._watch(found[1], self.mapped(found[0]), found[1].limit, made)
             return made
@@ -265,19 +265,19 @@ class _Batch:
         """Each example's indices, moved to its part of all rows; -1 for those outside, where they are checked."""
         own = self.full(index, index.shape).cast(dtypes.int64)
         start = (counting(self.size, dtypes.int64) * n).reshape((self.size, *(1,) * len(index.shape)))
-        moved = index_check.nearest(own, n) + start
-        return index_check.outside(own, n).where(-1, moved) if settings.CHECK_INDEX else moved
+        moved = index_range_check.nearest(own, n) + start
+        return index_range_check.outside(own, n).where(-1, moved) if settings.CHECK_INDEX else moved
 
     def _watch(self, wish: Any, index: UOp, limit: int, user: UOp | None = None) -> None:
         """Look at an index for all examples, as it was to be looked at for one."""
         picks = [pick._replace(indices=self.mapped(pick.indices)) for pick in wish.picks]
-        index_check.watch(index, picks, wish.shape, limit, wish.ignored)
+        index_range_check.watch(index, picks, wish.shape, limit, wish.ignored)
         if user is not None:
-            index_check.watch_for(user, index, limit)
+            index_range_check.watch_for(user, index, limit)
 
     def _gathered(self, node: UOp) -> UOp:
         rows, index = node.src
-        n, rest, found = rows.shape[0], rows.shape[1:], index_check.watched_by(node)
+        n, rest, found = rows.shape[0], rows.shape[1:], index_range_check.watched_by(node)
         if rows not in self.made:
             limit, linear = n, self.made[index]
         else:
@@ -289,7 +289,7 @@ class _Batch:
 
     def _scattered(self, node: UOp) -> UOp:
         base, index, value = node.src
-        n, rest, found = base.shape[0], base.shape[1:], index_check.watched_by(node)
+        n, rest, found = base.shape[0], base.shape[1:], index_range_check.watched_by(node)
         limit, linear = self.size * n, self._linear(index, n)
         rows = self.full(base, base.shape).reshape((limit, *rest))
         flat = UOp(o.SCATTER, node.dtype, (rows, linear, self.full(value, (*index.shape, *rest))), node.arg)

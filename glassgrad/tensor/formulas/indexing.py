@@ -1,7 +1,7 @@
 """Elements looked up and written by index, on nodes. In: UOps, index UOps. Out: UOps.
 
 A lookup by index tensors is one GATHER, a write one SCATTER over the flattened node; indices are reported to
-`tensor/index_check.py`, which finds those out of range when a result is computed. Does not know tensors.
+`tensor/index_range_check.py`, which finds those out of range when a result is computed. Does not know tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Scan, Scatter
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const, full
-from glassgrad.tensor import index_check
+from glassgrad.tensor import index_range_check
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.movement import along, movedim, pad_axis, part
@@ -49,17 +49,17 @@ def lookup(x: UOp, picks: Sequence[tuple[int, UOp]], from_end: bool = True) -> U
             target = (target < 0).where(target + n, target)
         target = target.broadcast(shape)
         if len(picks) > 1 and settings.CHECK_INDEX:     # a bad index stays bad in the linear index, for the check
-            bad = index_check.outside(target, n)
+            bad = index_range_check.outside(target, n)
             outside = bad if outside is None else outside | bad
         elif len(picks) > 1:
-            target = index_check.nearest(target, n)
+            target = index_range_check.nearest(target, n)
         linear = target if linear is None else linear * n + target
     assert linear is not None
     if outside is not None:
         linear = outside.where(-1, linear)
     rows_count = math.prod(x.shape[a] for a in axes)
-    watched = [index_check.Pick(index, x.shape[axis], axis, from_end) for axis, index in picks]
-    index_check.watch(linear, watched, x.shape, rows_count)
+    watched = [index_range_check.Pick(index, x.shape[axis], axis, from_end) for axis, index in picks]
+    index_range_check.watch(linear, watched, x.shape, rows_count)
     rest = [a for a in range(len(x.shape)) if a not in axes]
     rows = x.permute(axes + rest).reshape((rows_count, *(x.shape[a] for a in rest)))
     found = UOp(o.GATHER, x.dtype, (rows, linear))
@@ -83,13 +83,13 @@ def gather(x: UOp, axis: int, index: UOp, from_end: bool = False) -> UOp:
 
 def gather_known(x: UOp, axis: int, index: UOp) -> UOp:
     """`gather` by indices that cannot be out of range."""
-    with index_check.trusted():
+    with index_range_check.trusted():
         return gather(x, axis, index)
 
 
 def take(x: UOp, axis: int, index: UOp) -> UOp:
     """x[:, .., index] by indices that cannot be out of range."""
-    with index_check.trusted():
+    with index_range_check.trusted():
         return lookup(x, [(axis, index)])
 
 
@@ -99,7 +99,7 @@ def choose(x: UOp, target: UOp, axis: int, ignored: int | None = None) -> UOp:
     classes = x.shape[axis]
     names = target.cast(dtypes.int32).reshape(target.shape[:axis] + (1,) + target.shape[axis:]).broadcast(x.shape)
     named = along(classes, axis, x.shape).eq(names)
-    index_check.watch_classes(named, target, classes, axis, x.shape, ignored)
+    index_range_check.watch_classes(named, target, classes, axis, x.shape, ignored)
     chosen = named.where(x, 0)
     wide = x.dtype.accumulator
     return chosen.cast(wide).sum((axis,)).cast(x.dtype).reshape(x.shape[:axis] + x.shape[axis + 1:])
@@ -199,16 +199,16 @@ def scatter_targets(shape: tuple[Any, ...], axis: int, index: UOp) -> UOp:
     if not shape:
         return target.reshape((1,))
     n = shape[axis]
-    outside = index_check.outside(target, n)
+    outside = index_range_check.outside(target, n)
     if not settings.CHECK_INDEX:
-        target = index_check.nearest(target, n)
+        target = index_range_check.nearest(target, n)
     linear = full(index.shape, 0, dtypes.int64)
     for a, size in enumerate(shape):
         linear = linear * size + (target if a == axis else along(index.shape[a], a, index.shape, dtypes.int64))
     if settings.CHECK_INDEX:
         linear = outside.where(-1, linear)              # a bad index must stay bad, for the check
     linear = linear.reshape((linear.elements,))
-    index_check.watch(linear, [index_check.Pick(index, n, axis, from_end=False)], shape, math.prod(shape))
+    index_range_check.watch(linear, [index_range_check.Pick(index, n, axis, from_end=False)], shape, math.prod(shape))
     return linear
 
 
@@ -261,7 +261,7 @@ def product_at(shape: tuple[Any, ...], axis: int, index: UOp, target: UOp, value
     last = after.ne(names).where(targets, elements)          # one more element, for those that are not the last
     flat = UOp(o.SCATTER, dtype, (full((elements + 1,), 1, dtype), last.reshape((rows * count,)),
                                   products.reshape((rows * count,))), Scatter("set"))
-    index_check.watch_for(flat, target, elements)
+    index_range_check.watch_for(flat, target, elements)
     return flat.shrink(((0, elements),)).reshape(shape)
 
 
@@ -272,5 +272,5 @@ def scatter_slices(x: UOp, axis: int, index: UOp, source: UOp, mode: str, from_e
     n = moved.shape[0]
     if from_end:
         target = (target < 0).where(target + n, target)
-    index_check.watch(target, [index_check.Pick(index, n, axis, from_end)], x.shape, n)
+    index_range_check.watch(target, [index_range_check.Pick(index, n, axis, from_end)], x.shape, n)
     return movedim(UOp(o.SCATTER, x.dtype, (moved, target, slices), Scatter(mode)), 0, axis)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.nn.state.formats.gguf_blocks import SUPER, Blocks, half, spread
-from glassgrad.tensor import index_check
+from glassgrad.tensor import index_range_check
 from glassgrad.tensor.tensor import Tensor
 
 __all__ = ["BOOK_BLOCKS"]
@@ -30,7 +30,7 @@ class Codebook(NamedTuple):
     def look_up(self, places: Tensor) -> Tensor:
         """(n, k) places in the book -> (n, k * weights) float32"""
         points = Tensor(_points(self), dtype=dtypes.float32, device=places.device)
-        with index_check.trusted():             # as many bits as the book has places
+        with index_range_check.trusted():             # as many bits as the book has places
             return points[places.cast(dtypes.int32)].reshape(len(places), -1)
 
 

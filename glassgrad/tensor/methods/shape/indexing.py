@@ -15,7 +15,7 @@ from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor import checks, evaluate as running, index_check
+from glassgrad.tensor import checks, evaluate as running, index_range_check
 from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis, shape_from, size_from, whole
@@ -159,7 +159,7 @@ class IndexingMixin(TensorBase):
                 shape.append(-(-(stop - start) // abs(step)))
             else:
                 if settings.CHECK_INDEX:
-                    index_check.refuse_stored(p.uop, running.few_numbers(p.uop), axis, self.shape, from_end=True)
+                    index_range_check.refuse_stored(p.uop, running.few_numbers(p.uop), axis, self.shape, from_end=True)
                 picks.append((len(shape), p.uop))
                 bounds.append((0, n))
                 strides.append(1)
@@ -272,7 +272,7 @@ class IndexingMixin(TensorBase):
         if index.dtype.kind not in "iu" or not self.ndim:
             return self[(slice(None),) * axis + (index,)]
         if settings.CHECK_INDEX:
-            index_check.refuse_stored(index.uop, running.few_numbers(index.uop), axis, self.shape, from_end=False)
+            index_range_check.refuse_stored(index.uop, running.few_numbers(index.uop), axis, self.shape, from_end=False)
         return self._with(lookup(self.uop, [(axis, index.uop)], from_end=False), index)
 
     def select(self, dim: int = REQUIRED, index: int = REQUIRED, **spelling: Any) -> Self:

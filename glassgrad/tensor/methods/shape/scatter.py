@@ -12,7 +12,7 @@ from typing import Any
 from glassgrad.base.errors import DTypeError, InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
-from glassgrad.tensor import checks, index_check
+from glassgrad.tensor import checks, index_range_check
 from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import plain_number, resolve_axis, working_axis
@@ -154,7 +154,7 @@ class ScatterMixin(TensorBase):
         count = self.numel()
         place = index.uop.reshape((index.numel(),)).cast(dtypes.int64)
         place = (place < 0).where(place + count, place)
-        index_check.watch(place, [index_check.Pick(index.uop, count, 0)], (count,), count)
+        index_range_check.watch(place, [index_range_check.Pick(index.uop, count, 0)], (count,), count)
         value = self._source(source._with(source.uop.reshape(index.shape)), index, "put")
         return self._with(scatter(self.uop, place, value, "add" if accumulate else "set"), index, source)
 

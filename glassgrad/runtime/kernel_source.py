@@ -1,4 +1,4 @@
-"""Compile one kernel to source text. In: its graph (SINK), a target, a language. Out: a loop tree, or `Built`.
+"""Make the source text of one kernel. In: its graph (SINK), a target, a language. Out: a loop tree, or `Built`.
 
 The passes are those of compiler/pipeline.py.
 """
