@@ -19,6 +19,7 @@ import subprocess
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from quotes import missing
@@ -160,53 +161,88 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 # -- the reading guide ---------------------------------------------------------------------------------------
-READING_ROW = re.compile(r"^\| *\d* *\| \[`[^`]+`\]\(([^)]+)\) \| (\d+) \| (.*) \|$", re.M)
-READING_ORDER = ["tinygrad_lite", "pipeline", "ops", "node", "gradient", "elementwise", "fusion", "loops", "values",
-                 "loop_moves", "register_tile", "c_source", "realize", "backend", "jit"]
+READING_ROW = re.compile(r"^\| *\d* *\| \[`[^`]+`\]\(([^)]+)\) \| (\d+) \|(.*)\| (.*) \|$", re.M)
+READING_ORDER = ["tinygrad_lite", "pipeline", "ops", "node", "tensor", "gradient", "fusion", "kernels", "loops", "values",
+                 "loop_moves", "register_tile", "c_source", "llvm_ir", "backend", "kernel_source", "native_device",
+                 "llvm_compiler", "elf_loader"]
 MOST_TO_READ = 6_500
 
 
-def reading_rows() -> list[tuple[Path, int, str]]:
-    """The files of the reading guide in order: path, lines as the page says, what to look for."""
-    return [((READING.parent / path).resolve(), int(lines), words)
-            for path, lines, words in READING_ROW.findall(READING.read_text())]
+class ReadingRow(NamedTuple):
+    """A file of the reading guide, as the page says."""
+    path: Path
+    lines: int
+    skip: str
+    look_for: str
+
+
+def reading_rows(page: str = "") -> list[ReadingRow]:
+    """The files of the reading guide in order."""
+    return [ReadingRow((READING.parent / path).resolve(), int(lines), skip.strip(), words)
+            for path, lines, skip, words in READING_ROW.findall(page or READING.read_text())]
 
 
 def lines_in(path: Path) -> int:
     return len(path.read_text().splitlines())
 
 
+def definitions(path: Path) -> dict[str, range]:
+    """The lines of every class, function and method of a file, by name."""
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    return {node.name: range(min([node.lineno, *(d.lineno for d in node.decorator_list)]), (node.end_lineno or 0) + 1)
+            for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)}
+
+
+def lines_to_read(row: ReadingRow) -> int:
+    """The lines of a file that are left when those of `skip` are taken away.
+
+    Skipped are definitions, one by one; from one of them to the end (from `x`); or all others (all but `x`, `y`).
+    """
+    where, last = definitions(row.path), lines_in(row.path)
+    named = {line for name in re.findall(r"(?<!from )`(\w+)`", row.skip) for line in where[name]}
+    for name in re.findall(r"from `(\w+)`", row.skip):
+        named.update(range(where[name].start, last + 1))
+    return len(named) if row.skip.startswith("all but") else last - len(named)
+
+
 def counted(page: str) -> str:
     """The reading guide with the line counts of now."""
-    page = READING_ROW.sub(lambda row: row[0].replace(
-        f" | {row[2]} | ", f" | {lines_in((READING.parent / row[1]).resolve())} | ", 1), page)
-    total = sum(int(lines) for _, lines, _ in READING_ROW.findall(page))
+    rows = iter(reading_rows(page))
+    page = READING_ROW.sub(lambda row: row[0].replace(f" | {row[2]} |", f" | {lines_to_read(next(rows))} |", 1), page)
+    total = sum(row.lines for row in reading_rows(page))
     return re.sub(r"the whole way: \d+ lines", f"the whole way: {total} lines", page)
 
 
 def test_the_reading_guide_names_files_that_exist_in_reading_order() -> None:
-    names = [path.parent.name if path.stem == "__init__" else path.stem for path, _, _ in reading_rows()]
-    assert all(path.exists() for path, _, _ in reading_rows())
+    names = [row.path.stem for row in reading_rows()]
+    assert all(row.path.exists() for row in reading_rows())
     assert [name for name in names if name in READING_ORDER] == READING_ORDER
+
+
+def test_what_the_reading_guide_says_to_skip_is_in_the_file() -> None:
+    missing_names = [f"{row.path.name}: {name}" for row in reading_rows()
+                     for name in re.findall(r"`(\w+)`", row.skip) if name not in definitions(row.path)]
+    assert not missing_names
 
 
 def test_the_reading_guide_says_how_long_the_files_are() -> None:
     """Up to a tenth of a file, so that not every small change needs a new count."""
-    wrong = [f"{path.name}: {lines} on the page, {lines_in(path)} in the file" for path, lines, _ in reading_rows()
-             if abs(lines - lines_in(path)) > max(15, lines_in(path) // 10)]
+    wrong = [f"{row.path.name}: {row.lines} on the page, {lines_to_read(row)} in the file" for row in reading_rows()
+             if abs(row.lines - lines_to_read(row)) > max(15, lines_in(row.path) // 10)]
     assert not wrong, f"python tests/project/test_docs.py {READING.relative_to(ROOT)} writes them anew: {wrong}"
 
 
 def test_a_person_reads_about_6000_lines() -> None:
-    total = sum(lines_in(path) for path, _, _ in reading_rows())
+    total = sum(map(lines_to_read, reading_rows()))
     assert total <= MOST_TO_READ
     said = re.search(r"the whole way: (\d+) lines", READING.read_text())
     assert said is not None and abs(int(said[1]) - total) < total // 10
 
 
 def test_what_the_reading_guide_says_to_look_for_is_in_the_file() -> None:
-    missing_names = [f"{path.name}: {name}" for path, _, words in reading_rows()
-                     for name in re.findall(r"`(\w+)`", words) if not re.search(rf"\b{name}\b", path.read_text())]
+    missing_names = [f"{row.path.name}: {name}" for row in reading_rows()
+                     for name in re.findall(r"`(\w+)`", row.look_for)
+                     if not re.search(rf"\b{name}\b", row.path.read_text())]
     assert not missing_names
 
 
