@@ -1,12 +1,12 @@
 """Make lazy values real. In: UOps. Out: UOps whose values are in memory.
 
 What happens to a graph:
+    in place     a part of a value without other readers is written there    glassgrad/engine/in_place.py
     normalise    lift buffers and numbers out of it; the rest is the key of the schedule cache
     compile      the passes of glassgrad/compiler/pipeline.py: a schedule, and each distinct kernel once
     plan         one arena for the values between kernels                    glassgrad/engine/memory_plan.py
-    in place     a part of a value without other readers is written there    glassgrad/engine/in_place.py
-    run          bind addresses, one foreign call                            glassgrad/engine/compiled_schedule.py
-A graph of known structure starts at the last line.
+    run          bind addresses, launch the kernels                          glassgrad/engine/compiled_schedule.py
+A graph of known structure skips compile and plan.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which moves make a kernel fast. In: a plain loop tree and a `Target`. Out: the optimized tree.
 
-Every loop nest is a contraction (contractions.py), cut into tiles by one of three families, or it gets lanes and tasks
-(plain/plain_loops.py). Choices depend on shapes, dtypes and the target alone, never on threads or timing; each is data
+Every loop nest is a contraction (contractions.py), cut into tiles by one of the families of product/tiling.py, or it
+gets lanes and tasks (plain/plain_loops.py). Choices depend on shapes, dtypes and the target alone, never on threads or timing; each is data
 (decisions.py), so that a search can try others (runtime/search/beam.py).
 """
 

@@ -2,7 +2,8 @@
 
 Of the loops around the sum, those that only the left factor reads are M, those that only the right one reads are N, and
 the others are the batch; the summed loops are K. Several loops are one flat axis where the output is linear in them.
-Does not know tilings or costs: only which positions an axis has, and how far apart they lie in a factor.
+Chooses no tiling: it finds which positions an axis has, and how far apart they lie in a factor. The target and its
+limits are read only to say how many tasks are wanted and whether a factor in place stays in a cache.
 """
 
 from __future__ import annotations
