@@ -90,11 +90,11 @@ OPERATIONS_PER_BYTE = 10         # that take as long as to move a byte
 class DevicePlan:
     """Launches in order over numbered slots of memory, to be run often. This one starts each launch from Python; a
     device with a command list of its own overrides all of it."""
+    # Whether a run that has begun always ends: no signal and no failing program stops it halfway.
+    # It holds from the program `first` on, for which `keep_together(first)` was called.
+    # Such a plan also has `check(before, numbers)`: it ends a run before the program `before`
+    # if a 32-bit number in memory is below its bound; `numbers` are pairs of (address, bound).
     uninterrupted = False
-    """Whether a run that has begun always ends: no signal and no failing program stops it halfway.
-    It holds from the program `first` on, for which `keep_together(first)` was called.
-    Such a plan also has `check(before, numbers)`: it ends a run before the program `before`
-    if a 32-bit number in memory is below its bound; `numbers` are pairs of (address, bound)."""
 
     def __init__(self, programs: Sequence[Any], slots: Sequence[tuple[int, ...]],
                  launch: Callable[[Any, Sequence[int]], None] | None = None):

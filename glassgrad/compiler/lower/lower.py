@@ -72,7 +72,7 @@ class _Lowering(Values):
         return blocks[0].statements + self.closed(blocks[1:], TASK, [])
 
     def row_order(self, counters: list[UOp]) -> list[UOp]:
-        """Output counters, those that reductions depend on outermost, so that a row's reductions stand once per row."""
+        """Output counters, those that reductions depend on outermost, so that a row's reductions run once per row."""
         loops = [c for c in counters if c.op is o.RANGE]
         if not self.reductions:
             return loops

@@ -36,7 +36,7 @@ Computation = Generator[Request, UOp, UOp]        # yields the requests it needs
 
 @dataclass
 class Block:
-    """A loop: its counter (None outside all loops), the statements so far, and whether it is in its parent already."""
+    """A loop: its counter (None outside all loops), its statements so far; closed: already emitted into its parent."""
     counter: UOp | None
     statements: list[Statement] = field(default_factory=list)
     closed: bool = False

@@ -17,7 +17,7 @@ from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 
 COSTLY = 12            # vector instructions above which a value is stored rather than computed twice
-MANY_INPUTS = 3        # as many loads to compute a value again cost more than to load it
+MANY_INPUTS = 3        # recomputing a value needs this many loads or more: store it instead
 SMALL = 16 * 1024      # elements: below, one kernel that does it all beats two
 LARGEST = 1000         # operations in one kernel: compile time grows faster than what fusing more would save
 DEEPEST = 8            # reductions in a row in one kernel: each reads what all before it made once more
@@ -43,7 +43,7 @@ class Inlined(NamedTuple):
     """What is computed inside a node that has no memory."""
     cost: int                      # of one element, in vector instructions
     inputs: int                    # values loaded for one element
-    rows: AxisSet | None           # axes of this node along which the reductions inside vary; None: no reductions
+    rows: AxisSet | None           # axes of this node that the inlined reductions keep; None: no reductions
     contraction: bool              # one of them is a sum of products with reuse
     elements: int                  # the largest space that is iterated over for it
     only: UOp | None = None        # the reduction inside, where there is one alone
@@ -58,7 +58,7 @@ def fuse(sinks: list[UOp]) -> dict[UOp, str]:
     """Every node that gets memory, sources before users, with the reason.
 
     A first pass may find out late that a mean or a maximum is needed by several kernels, after its early readers were
-    given memory because of the reduction inside them. So there is a second, which has such values from the start.
+    given memory because of the reduction inside them. A second pass treats such values as stored from the start.
     """
     order = toposort(sinks)
     plan = _Plan(order, {})
@@ -320,7 +320,7 @@ class _Plan:
                 self.visit(n)
 
     def _reductions_under(self, node: UOp) -> tuple[list[UOp], list[UOp], set[UOp]]:
-        """The values that reductions inlined in a node leave: few that it repeats, others; and what is above them."""
+        """What is inlined in a node: small values that it broadcasts, other reductions, and the nodes above them."""
         few: list[UOp] = []
         large: list[UOp] = []
         between: set[UOp] = set()

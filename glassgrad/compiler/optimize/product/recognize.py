@@ -228,7 +228,7 @@ class FlatProduct:
         """Into how many tasks each repetition is best cut."""
         return max(1, min(limits.most_tasks, self.work // limits.task_work) // max(1, self.around))
 
-    def left_off_k(self, rows: int) -> str | None:
+    def why_left_not_along_k(self, rows: int) -> str | None:
         """Why the left factor must be packed; None where it can be read where it lies, its rows along k."""
         left = self.product.left
         if left.op is not o.LOAD or len(left.src) != 2:
@@ -252,7 +252,7 @@ class FlatProduct:
         return 4 * cpu.CACHE_LINE * self.depth <= self.target.l1_bytes and \
             abs(pitch) * self.depth <= cpu.NEAR_BYTES and fit_sets(self.depth, pitch, 8)
 
-    def right_off_n(self) -> str | None:
+    def why_right_not_along_n(self) -> str | None:
         """Why the right factor must be packed; None where its rows lie along N and can be read in place."""
         right = self.product.right
         if right.op is not o.LOAD or len(right.src) != 2 or right.dtype is not self.product.total.dtype:
