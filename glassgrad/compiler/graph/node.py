@@ -72,6 +72,14 @@ class Node:
     pure: bool                           # check/loop_analysis.py: is_pure
 
     def __new__(cls, op: Op, dtype: DType, src: tuple[Self, ...] = (), arg: Any = None, place: Any = None) -> Self:
+        """The one node of these fields. With a single thread, and nodes that are never freed, this would be
+
+            if key not in _table:
+                _table[key] = node, with its shape and device
+            return _table[key]
+
+        The rest is for weak references, whose node may be gone, and for threads that make the same node at once.
+        """
         # constants are keyed by their bits: 1, 1.0 and True differ, and so do 0.0 and -0.0; a NaN equals itself
         key = (op, dtype, src, struct.pack("d", arg) if type(arg) is float else (type(arg), arg)) if op is o.CONST \
             else (op, dtype, src, arg)

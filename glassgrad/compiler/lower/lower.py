@@ -24,7 +24,10 @@ KEEP_BYTES = 256 * 1024   # the longest row that is kept: on a CPU it should sta
 
 
 def lower(sink: UOp, keep_bytes: int = KEEP_BYTES) -> Kernel:
-    """The plain loop tree of a kernel's graph; a task keeps rows of up to `keep_bytes`."""
+    """The plain loop tree of a kernel's graph; a task keeps rows of up to `keep_bytes`.
+
+    Each round lowers all of it and may find one more value to keep. For a matmul: one round.
+    """
     kept: dict[UOp, tuple[int, ...]] = {}
     while True:
         lowering = _Lowering(sink, kept)

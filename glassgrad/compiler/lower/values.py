@@ -89,6 +89,11 @@ class Values:
     # -- values on request: a recursion on an explicit stack, so that depth is no limit ----------------------
     def value_at(self, node: UOp, at: Index, gate: UOp | None) -> UOp:
         """The value of `node` at `at`, as an expression; loops it needs are placed in open blocks."""
+        # As a plain recursion, each `yield request` in `computation` being a call of value_at(*request):
+        #     request = (node, at, gate)
+        #     if request not in self.memo:
+        #         self.memo[request] = self.computation(*request)
+        #     return self.memo[request]
         stack: list[tuple[Request, Computation]] = []
         request: Request | None = (node, at, gate)
         value: UOp | None = None

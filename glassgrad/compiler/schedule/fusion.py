@@ -1,8 +1,27 @@
 """Decide which nodes get memory. In: the sinks' graph. Out: {node: reason}. Does not know loops or devices.
 
 Everything else is computed where it is used. One pass over the graph keeps, for every node, what is inlined in it: its
-cost, and the reductions inside together with the axes they vary along (`Inlined`). A node gets memory when a rule
-below says so; the rule's words are kept as the reason, for DEBUG and the visualizer.
+cost, and the reductions inside together with the axes they keep (`Inlined`). A node gets memory when a rule below says
+so; the rule's words are kept as the reason, for DEBUG and the visualizer. (a @ b).relu().sum(), node by node:
+
+    SUM of a * b     a contraction; inlined, so far
+    MAX with 0       elementwise: the contraction is inlined in it
+    SUM of all       a reduction over a contraction: `cut` gives memory to the MAX, and this SUM reads it
+    RESHAPE to ()    an output: gets memory
+
+    rule in            words                                                   example
+    walk               an output                                               what is realized
+    visit              read by index: any row, any number of times             (t * 2)[rows]
+    elementwise        its rows differ from those it is combined with          t.sum(0)[None, :] * t.sum(1)[:, None]
+                       a sum of products shares its kernel with no other ...   a @ b + c @ d
+    movement           a reduction under pad would be computed again           t.sum(1).pad(((1, 1),))
+                       a sum of products that its reader repeats               (a @ b)[:, :, None] * c
+                       read by every tap of a window                           x.relu().conv2d(w, padding=1)
+                       costly, and repeated many times                         t.sin()[:, :, None] * c
+    reduction          a factor of a sum of products, with a reduction inside  x.softmax() @ v
+                       a sum of products under another reduction               (a @ b).sum()
+                       its rows are reduced in turn                            t.sum(1).max()
+    separate_shared    used by several kernels, and costly to compute again    t.exp(), in t.exp().sum(0) and .sum(1)
 """
 
 from __future__ import annotations
@@ -303,7 +322,11 @@ class _Plan:
     def cut(self, node: UOp, reason: str) -> None:
         """Give memory to the reductions inlined in a node, as little of it as will do: to the few values that the node
         repeats and, of a reduction as large as itself, to the first value that others read too. What is between is
-        computed again by every reader; where that is costly, or nothing shares it, the node itself gets memory."""
+        computed again by every reader; where that is costly, or nothing shares it, the node itself gets memory.
+
+            x = a @ b;  y = x.relu();  y.sum()        cut(y)  ->  y gets memory
+            and x.sum(0) besides                      cut(y)  ->  x gets memory, relu is computed by its reader
+        """
         few, large, between = self._reductions_under(node)
         shared = [self._first_shared(n, between) for n in large]
         if node in shared or len(shared) > 1 or sum(n.op.cost for n in between) >= COSTLY:

@@ -1,4 +1,4 @@
-"""Contractions (sums of products), recognised. In: a plain loop tree. Out: `Product` and its axes.
+"""Contractions (sums of products), recognized. In: a plain loop tree. Out: `Product` and its axes.
 
 Of the loops around the sum, those that only the left factor reads are M, those that only the right one reads are N, and
 the others are the batch; the summed loops are K. Several loops are one flat axis where the output is linear in them.
@@ -97,13 +97,13 @@ def innermost(loops: list[UOp], most: int) -> list[UOp]:
     return found
 
 
-def recognise(body: list[Statement]) -> Product | None:
+def recognize(body: list[Statement]) -> Product | None:
     """The body as a contraction, or None. A loop over groups and their members counts as two."""
-    found = _recognise(body)
+    found = _recognize(body)
     if found is not None and found.m and found.n:
         return found
     split = _groups_apart(body)
-    grouped = None if split is None else _recognise(split)
+    grouped = None if split is None else _recognize(split)
     if grouped is not None and grouped.m and grouped.n:
         return grouped
     if found is None or not (found.m or found.n):
@@ -132,7 +132,7 @@ def _groups_apart(body: list[Statement]) -> list[Statement] | None:
     return None
 
 
-def _recognise(body: list[Statement]) -> Product | None:
+def _recognize(body: list[Statement]) -> Product | None:
     around, body = task_loops(body)
     loops = [f.range for f in around]
     stops = {f.range: f.stop for f in around if f.stop is not None}      # tiles are cut to sizes that are known

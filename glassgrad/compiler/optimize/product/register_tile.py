@@ -305,10 +305,13 @@ class RegisterTile(PanelBlocks):
         return substitute_index(self.product.left, {**self.m.apart(m), self.product.k[0]: k}, {})
 
     def ahead(self, k: UOp) -> list[Statement]:
-        """What is fetched early. Where a task goes through all rows of the left factor in place: the next rows, a line
-        at every step, so that as many steps as a line is long bring a piece of as many rows; packed: what is used some
-        steps later, panel after panel. Of the right factor, packed: the next panel while this one is used, a line at
-        every step, so that a few panels of M bring all of it near. In place: this panel, a few steps ahead.
+        """What is fetched early, at every step of K. The first case that applies:
+
+        case                                      what is prefetched                      how early
+        right near, left in place along k         a line of one of the left's next rows   a panel of M
+        right near, left packed                   a line of the left panel                STEPS_AHEAD steps of K
+        right in place                            this panel's row of the right factor    ROWS_AHEAD steps of K
+        several panels of N, enough panels of M   a line of the right's next panel        a panel of N
         """
         if not self.choice.ahead:
             return []

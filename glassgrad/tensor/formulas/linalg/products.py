@@ -1,6 +1,6 @@
 """Products of vectors and matrices, on nodes. In, out: UOps.
 
-There is no matmul op: it is expand, multiply, sum (a contraction); the compiler recognises it. Does not know tensors.
+There is no matmul op: it is expand, multiply, sum (a contraction); the compiler recognizes it. Does not know tensors.
 """
 
 from __future__ import annotations
