@@ -40,9 +40,7 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, products: bool 
         done, rest = ([], body) if tiled is None else tiled
         phases += [Phase(b) for b in [*done, *(plain(rest, target, decisions) if rest else [])]]
         any_tiled = any_tiled or tiled is not None
-    streamed: tuple[int, ...] = ()
-    if not any_tiled and not target.groups:
-        streamed = streamed_slots([phase.body for phase in phases], target, decisions)
+    streamed = () if any_tiled or target.groups else streamed_slots([p.body for p in phases], target, decisions)
     phases = [Phase(cold_path.branch(phase.body)) for phase in phases]
     return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, streamed)
 
