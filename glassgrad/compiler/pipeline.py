@@ -9,8 +9,8 @@
 
 DEBUG=4 prints what a pass with a label leaves. CHECK=1 interprets the loop tree after each pass over a kernel and names
 the first pass that is wrong (engine/report.py). docs/pipeline.md shows the list. Passes over kernels import their code
-when they run, because a process that finds all its kernels on disk does without it. Does not know devices' memory,
-compilers or NumPy.
+when they run, because a process that finds all its kernels on disk does without it. Imports no device, no
+compiler such as LLVM, and no NumPy.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class GraphWork:
     """A graph on its way to a schedule; each pass replaces a field or fills the next one."""
     sinks: list[UOp]                                  # the results, over PARAM leaves
     inputs: list[UOp]                                 # these leaves, by slot
-    device: str                                       # where a value is made that reads nothing
+    device: str                                       # default device, for values with no inputs
     stored: dict[UOp, str] = field(default_factory=dict)         # nodes that get memory, with the reason
     groups: list[KernelGroup] = field(default_factory=list)            # results by kernel, in the order they run
     schedule: Schedule = field(default_factory=Schedule)

@@ -86,7 +86,7 @@ class CompiledSchedule:
 
     def run(self, normal: NormalizedGraph, free: Collection[UOp] = (), into: Buffer | None = None) -> list[UOp]:
         """Compute the graph's sinks; new buffers for each. A sink that is one of the `free` buffers with a part
-        replaced has its memory, and is its node from now on; `into` is where the only one goes."""
+        replaced reuses that buffer in place; `into` is where the only one goes."""
         planned = self.planned
         addresses = [0] * self.slots
         addresses[:len(normal.addresses)] = normal.addresses

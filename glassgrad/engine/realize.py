@@ -1,12 +1,12 @@
 """Make lazy values real. In: UOps. Out: UOps whose values are in memory.
 
 What happens to a graph:
-    normalise    lift buffers and numbers out of it; the rest is the key of the schedule cache
+    in place     a part of a value without other readers is written there    glassgrad/engine/in_place.py
+    normalize    lift buffers and numbers out of it; the rest is the key of the schedule cache
     compile      the passes of glassgrad/compiler/pipeline.py: a schedule, and each distinct kernel once
     plan         one arena for the values between kernels                    glassgrad/engine/memory_plan.py
-    in place     a part of a value without other readers is written there    glassgrad/engine/in_place.py
-    run          bind addresses, one foreign call                            glassgrad/engine/compiled_schedule.py
-A graph of known structure starts at the last line.
+    run          bind addresses, launch the kernels                          glassgrad/engine/compiled_schedule.py
+A graph of known structure skips compile and plan.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from glassgrad.engine.in_place import free_sources, piece_of
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.observer import prepare
 from glassgrad.engine.registry import registry
-from glassgrad.engine.schedule_key import NormalizedGraph, normalise, scalar_bytes, with_params
+from glassgrad.engine.schedule_key import NormalizedGraph, normalize, scalar_bytes, with_params
 from glassgrad.engine.user_calls import UserCall
 from glassgrad.runtime.devices import Device
 
@@ -54,7 +54,7 @@ def realize(nodes: Sequence[UOp], device: str | None = None) -> list[UOp]:
         stored = _write_pieces([s for s in sinks if s.op is o.WHERE and s.src[2] in free], device)
         sinks = [s for s in sinks if s not in stored]
     if sinks:
-        normal = normalise(sinks)
+        normal = normalize(sinks)
         compiled = _find_schedule(normal, Device.canonicalize(device))
         with _running:
             results = compiled.run(normal, free)
@@ -70,7 +70,7 @@ def _write_pieces(sinks: Sequence[UOp], device: str | None) -> dict[UOp, UOp]:
     for sink in sinks:
         piece = piece_of(sink)
         if piece is not None:
-            normal = normalise([piece[0]])
+            normal = normalize([piece[0]])
             with _running:
                 _find_schedule(normal, Device.canonicalize(device)).run(normal, into=piece[1])
             stored[sink] = registry.rewritten(sink.src[2])
@@ -82,7 +82,7 @@ def schedule_of(nodes: Sequence[UOp], device: str | None = None) -> list[Item]:
     sinks = list(dict.fromkeys(base for n in nodes if (base := _to_store(n)) is not None))
     if not sinks:
         return []
-    normal = normalise(sinks)
+    normal = normalize(sinks)
     planned = _schedule(normal, range(0), Device.canonicalize(device))
     return [item for item in planned.items if planned.runs(item)]
 
@@ -90,7 +90,7 @@ def schedule_of(nodes: Sequence[UOp], device: str | None = None) -> list[Item]:
 def memory_of(nodes: Sequence[UOp], device: str | None = None) -> MemoryUse:
     """The memory that realizing these would need; compiles, because kernels pack factors, and runs nothing."""
     sinks = list(dict.fromkeys(base for n in nodes if (base := _to_store(n)) is not None))
-    return _find_schedule(normalise(sinks), Device.canonicalize(device)).memory if sinks else MemoryUse(0, 0, 0, 0)
+    return _find_schedule(normalize(sinks), Device.canonicalize(device)).memory if sinks else MemoryUse(0, 0, 0, 0)
 
 
 def _to_store(node: UOp) -> UOp | None:

@@ -42,7 +42,7 @@ class NormalizedGraph:
 _LIFTED = frozenset((o.BUFFER, o.CONST, o.SCALAR, o.DETACH))
 
 
-def normalise(sinks: Sequence[UOp]) -> NormalizedGraph:
+def normalize(sinks: Sequence[UOp]) -> NormalizedGraph:
     """Take a graph apart into structure and leaves."""
     order = toposort(sinks)
     place: dict[UOp, int] = {}

@@ -3,7 +3,7 @@
 The contract is docs/guide/jit.md, "The jit's rules": what a replay does, what is guarded, what is refused, and what the
 jit cannot see. In short: the first calls run as they are and are traced (trace.py); when two traces were the same work,
 later calls are replays (replay.py) for as long as everything that the function can see is as it was (guards.py).
-Does not know kernels or devices.
+Builds no kernels. Of devices it reads the default one and which are registered: both are part of a capture's key.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from glassgrad.tensor.tensor import Tensor
 __all__ = ["Binding", "Guards", "Walk"]
 
 MOST_BINDINGS = 20_000          # more cannot be compared at each call
-_LARGEST_ARRAY = 1 << 20        # bytes; larger arrays are recognised by identity
+_LARGEST_ARRAY = 1 << 20        # bytes; larger arrays are recognized by identity
 _LONG = 16                      # lists of more plain values are compared at once
 _LARGE = 4096                   # lists and dicts of more objects are compared by identity of their entries
 _NOT_IMPLIED = ("__init__", "__repr__", "__str__", "__del__", "__reduce__")      # methods that run only where named
@@ -243,13 +243,13 @@ class Walk:
         else:
             variable = self._variables[id(value)] = f"x{len(self._variables)}"
             self._line(f"{variable} = {text}")
-            self._recognise(value, path, variable)
+            self._recognize(value, path, variable)
             if used is None or used in self._named:
                 self._waiting.append((value, path, variable))
             else:
                 self._later.append((value, path, variable, used))
 
-    def _recognise(self, value: Any, path: str, variable: str) -> None:
+    def _recognize(self, value: Any, path: str, variable: str) -> None:
         """Compare an object: by class where its content is compared as well, else by identity."""
         kind = type(value)
         if issubclass(kind, (Tensor, list, dict, tuple, deque, set, frozenset)) or _is_small_array(value):

@@ -159,7 +159,7 @@ class NestForm:
 
 
 def describe(value: Any, form: list[Any], tensors: list[Tensor], objects: list[Any], symbols: SymbolNames) -> None:
-    """Append to `form` what an argument is recognised by: tensors by shape, type and device, plain values and arrays by
+    """Append to `form` what an argument is recognized by: tensors by shape, type and device, plain values and arrays by
     value, objects by identity (their contents are guarded). Of variables only the order and the bounds count."""
     if isinstance(value, Tensor):
         tensors.append(value)

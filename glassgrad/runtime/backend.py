@@ -7,7 +7,9 @@ A device must provide                                  it may provide
     compile  a kernel's graph -> a program                 memory.in_parts  kernels take addresses inside a block
     launch   run one program on these addresses            programs         several kernels at a time; a search (BEAM)
                                                            plan             launches without Python between them
-                                                           loop_tree        optimized for its own vectors, matrix units
+                                                           loop_tree        the loops it compiles, which CHECK=1 runs
+
+A device with `programs` of its own needs no `compile`, and one with a `plan` of its own no `launch`: the CPU has both.
 
 Memory is named by addresses: integers that only the device itself dereferences. A scalar argument of a kernel has an
 address too, always one of the host's, of eight bytes.
@@ -88,10 +90,11 @@ OPERATIONS_PER_BYTE = 10         # that take as long as to move a byte
 class DevicePlan:
     """Launches in order over numbered slots of memory, to be run often. This one starts each launch from Python; a
     device with a command list of its own overrides all of it."""
-    uninterrupted = False        # whether a run that has begun always ends: no signal, no failing program stops it
-                                 # halfway, from the program on that `keep_together(first)` was called with. A plan
-                                 # that is so also has `check(before, numbers)`: end a run before a program if a
-                                 # 32-bit number in memory is below a bound; pairs of (address, bound)
+    # Whether a run that has begun always ends: no signal and no failing program stops it halfway.
+    # It holds from the program `first` on, for which `keep_together(first)` was called.
+    # Such a plan also has `check(before, numbers)`: it ends a run before the program `before`
+    # if a 32-bit number in memory is below its bound; `numbers` are pairs of (address, bound).
+    uninterrupted = False
 
     def __init__(self, programs: Sequence[Any], slots: Sequence[tuple[int, ...]],
                  launch: Callable[[Any, Sequence[int]], None] | None = None):

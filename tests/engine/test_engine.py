@@ -16,7 +16,7 @@ from glassgrad import Context, Device, GlobalCounters, MemoryLimitError, Tensor,
 from glassgrad.compiler.graph import ops as o
 from glassgrad.engine import memory_plan
 from glassgrad.engine.memory_plan import ALIGNMENT, Lifetime, assign_offsets
-from glassgrad.engine.schedule_key import normalise
+from glassgrad.engine.schedule_key import normalize
 
 
 def schedules(function: Any, *args: Any) -> int:
@@ -102,7 +102,7 @@ def test_which_inputs_are_the_same_buffer_is_part_of_the_structure() -> None:
     assert (x - y).tolist() == [-2.0, -3.0]
     assert (x - x).tolist() == [0.0, 0.0]
     assert (y - x).tolist() == [2.0, 3.0]
-    keys = [normalise([(a - b).uop]).key for a, b in ((x, y), (y, x), (x, x))]
+    keys = [normalize([(a - b).uop]).key for a, b in ((x, y), (y, x), (x, x))]
     assert keys[0] == keys[1] != keys[2]
 
 
@@ -127,7 +127,7 @@ def test_slices_of_one_piece_are_buffers_of_their_own(piece: Any, joins: bool) -
     keys = set()
     for i in range(3):
         y = piece(x, i) * 2 + 1
-        keys.add(normalise([y.uop]).key)
+        keys.add(normalize([y.uop]).key)
         np.testing.assert_array_equal(y.numpy(), piece(array, i) * 2 + 1)
     assert (len(keys) == 1) == joins
 

@@ -82,7 +82,7 @@ def graph(name: str) -> tuple[UOp, Inputs]:
 
 
 def tree(ast: UOp) -> Kernel:
-    return optimize(lower(ast, keep_bytes=HOPPER.row_bytes), HOPPER, contract=False)
+    return optimize(lower(ast, keep_bytes=HOPPER.row_bytes), HOPPER, products=False)
 
 
 def is_on_unit(kernel: Kernel) -> bool:
@@ -173,7 +173,7 @@ def test_every_tile_computes_the_same(m: int, n: int, k: int, rng: np.random.Gen
         moves = [re.sub(r"stages=\d+", "stages=2", moves[0])]
         try:
             check([(a @ b).uop], values, lambda ast, moves=moves: optimize(
-                lower(ast, keep_bytes=HOPPER.row_bytes), HOPPER, contract=False, given=moves))
+                lower(ast, keep_bytes=HOPPER.row_bytes), HOPPER, products=False, given=moves))
         except Refused:
             continue
         tried += 1
@@ -194,7 +194,7 @@ def test_products_that_the_unit_cannot_do_keep_their_tiles() -> None:
     def moves(make: Make, dtype: DType, *shapes: tuple[int, ...], target: object = HOPPER) -> list[str]:
         leaves = [Tensor.zeros(*s, dtype=dtype).contiguous().realize() for s in shapes]
         ast = make(*leaves).schedule()[-1].ast
-        return optimize(lower(ast, keep_bytes=HOPPER.row_bytes), target, contract=False).moves   # type: ignore[arg-type]
+        return optimize(lower(ast, keep_bytes=HOPPER.row_bytes), target, products=False).moves   # type: ignore[arg-type]
     square = ((256, 256), (256, 256))
     assert moves(lambda a, b: a @ b, F32, *square)[0].startswith("staged(")
     assert moves(lambda a, b: a @ b, BF16, *square, target=GPU)[0].startswith("staged(")

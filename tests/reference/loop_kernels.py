@@ -16,7 +16,7 @@ from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.matrix_units import units_of
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.pipeline import SCHEDULE, GraphWork, run_passes
-from glassgrad.engine.schedule_key import normalise, with_params
+from glassgrad.engine.schedule_key import normalize, with_params
 
 AVX512 = Target("x86_64", 64, 32, frozenset({"avx512f", "avx512bw", "avx512vl", "avx2", "fma", "f16c", "sse4.1"}))
 AVX2 = Target("x86_64", 32, 16, frozenset({"avx2", "fma", "f16c", "sse4.1"}))
@@ -44,7 +44,7 @@ class Inputs(Values):
 
 def run_graph(sinks: Sequence[UOp], leaves: Leaves, compile_kernel: Compile) -> list[np.ndarray]:
     """The sinks' values by way of loop trees, kernel after kernel."""
-    normal = normalise(sinks)
+    normal = normalize(sinks)
     work = GraphWork(*with_params(normal, ()), "CPU")
     run_passes(work, SCHEDULE)
     planned = work.schedule

@@ -16,7 +16,7 @@ from glassgrad.compiler.graph.rules.rewrite import rewrite
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.engine import realize as engine
 from glassgrad.engine.memory_plan import Lifetime, assign_offsets
-from glassgrad.engine.schedule_key import normalise
+from glassgrad.engine.schedule_key import normalize
 
 
 def steps(function: Callable[[], Any]) -> int:
@@ -91,7 +91,7 @@ def test_building_and_folding_grow_linearly(length: int) -> None:
         made: list[Tensor] = []
         building = steps(lambda n=n, made=made: made.append(chain(n)))  # type: ignore[misc]
         folding = steps(lambda made=made: rewrite([made[0].uop], ALGEBRA))  # type: ignore[misc]
-        normal = steps(lambda made=made: normalise([made[0].uop]))  # type: ignore[misc]
+        normal = steps(lambda made=made: normalize([made[0].uop]))  # type: ignore[misc]
         counts.append((building, folding, normal))
     for small, large in zip(*counts):
         assert large <= LINEAR * small, counts

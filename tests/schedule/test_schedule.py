@@ -19,7 +19,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.fusion import DEEP_ENOUGH, DEEPEST, LARGEST, fuse
 from glassgrad.compiler.schedule.kernel_groups import group_results
 from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels
-from glassgrad.engine.schedule_key import normalise, with_params
+from glassgrad.engine.schedule_key import normalize, with_params
 
 ANOTHER = "CPU" if Device.DEFAULT == "PYTHON" else "PYTHON"       # than the one that everything else here runs on
 
@@ -284,7 +284,7 @@ def test_reading_leaves_the_graph_and_remembers_the_value() -> None:
 
 # -- what every schedule promises ----------------------------------------------------------------------------
 def planned_of(*tensors: Tensor) -> Schedule:
-    sinks, params = with_params(normalise([t.uop for t in tensors]), ())
+    sinks, params = with_params(normalize([t.uop for t in tensors]), ())
     return scheduled(list(dict.fromkeys(sinks)), params)
 
 
@@ -321,7 +321,7 @@ def check_schedule(planned: Schedule) -> None:
 def test_random_graphs_are_cut_well(seed: int) -> None:
     from graph_fuzzer import Maker
     maker = Maker(seed)
-    sinks, params = with_params(normalise(maker.graph(12)), ())
+    sinks, params = with_params(normalize(maker.graph(12)), ())
     sinks = [s for s in dict.fromkeys(sinks) if s.op not in (o.PARAM, o.CONST)]
     if sinks:
         reasons = fuse(sinks)

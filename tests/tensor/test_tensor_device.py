@@ -8,7 +8,7 @@ import pytest
 from glassgrad import Device, Tensor
 from glassgrad.compiler.graph import ops as o
 from glassgrad.engine.realize import _schedule
-from glassgrad.engine.schedule_key import normalise
+from glassgrad.engine.schedule_key import normalize
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_the_default_can_be_assigned(default):
 # -- what has no device of its own -----------------------------------------------------------------------------------
 def _homes(*tensors):
     """The kernels that computing these takes: (device, devices of what it reads and writes), copies as such."""
-    normal = normalise([t.uop.contiguous() for t in tensors])
+    normal = normalize([t.uop.contiguous() for t in tensors])
     planned = _schedule(normal, (), tensors[0].device)
     lying = [p.device for p in normal.buffers]
     return [("copy" if item.ast.op is o.COPY else item.device, {planned.slots[s].device for s in item.slots

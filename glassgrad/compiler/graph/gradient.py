@@ -71,7 +71,7 @@ def _gradients(order: Sequence[UOp], root: UOp, seed: UOp, targets: Sequence[UOp
 
 
 def passes_to(node: UOp) -> tuple[UOp, ...]:
-    """The sources a gradient can pass to: of a DETACH, those that its own gradient is for."""
+    """The sources a gradient can pass to: of a DETACH, the inputs of a user-defined gradient."""
     return node.src[1:] if node.op is o.DETACH else node.src
 
 

@@ -42,13 +42,13 @@ class _Entry(weakref.ref):  # type: ignore[type-arg]
     __slots__ = ("remove",)
     remove: Callable[[], Any]            # takes the entry out of the table; set once it is the one in there
 
-    def __getattr__(self, name: str) -> Any:      # never in the table, or replaced: there is nothing to take out
+    def __getattr__(self, name: str) -> Any:      # `remove` is unset: removal does nothing
         return int
 
 
 _table: dict[Any, _Entry] = {}
 # Called when a node is gone, thousands of times in a compile. Python drops what a callback raises, and a Ctrl-C may be
-# raised at any line of Python: so none of it is Python.
+# raised at any line of Python: so the callback is pure C, which a Ctrl-C cannot interrupt.
 _forget = methodcaller("remove")
 
 
@@ -72,6 +72,14 @@ class Node:
     pure: bool                           # check/loop_analysis.py: is_pure
 
     def __new__(cls, op: Op, dtype: DType, src: tuple[Self, ...] = (), arg: Any = None, place: Any = None) -> Self:
+        """The one node of these fields. With a single thread, and nodes that are never freed, this would be
+
+            if key not in _table:
+                _table[key] = node, with its shape and device
+            return _table[key]
+
+        The rest is for weak references, whose node may be gone, and for threads that make the same node at once.
+        """
         # constants are keyed by their bits: 1, 1.0 and True differ, and so do 0.0 and -0.0; a NaN equals itself
         key = (op, dtype, src, struct.pack("d", arg) if type(arg) is float else (type(arg), arg)) if op is o.CONST \
             else (op, dtype, src, arg)
@@ -158,7 +166,7 @@ _MOST_SHAPES = 8192
 
 def _describe(node: Node) -> None:
     """Shape, device and whether it is symbolic. Nearly all nodes have sources of one device and of sizes that are plain
-    numbers: these are told at once, the rest by the rules of shape.py."""
+    numbers: the fast path here handles these, the rules of shape.py the rest."""
     op, src, arg = node.op, node.src, node.arg
     kind = op.kind
     if kind is _BINARY:

@@ -1,9 +1,10 @@
 """The one table of operations. In: nothing. Out: `Op` objects, and groups of them by their properties.
 
 Each op is declared once, with everything that is true of it on every device. `meaning` is its definition in NumPy
-(given the module, so that loading this file loads no NumPy), `constant` its definition for plain Python numbers. The
-interpreters, constant folding, and the rules for shapes and types read the declaration; every generated kernel is
-compared with it. Besides, an op has a gradient (gradient.py) and one line in the table of each renderer (C_OPS,
+(given the module, so that loading this file loads no NumPy), `constant` its definition for plain Python numbers. Ops
+without a `meaning` (movement, casts, gather, scatter, scan, random) are defined by the interpreter. The interpreters,
+constant folding, and the rules for shapes and types read the declaration; CHECK=1 and the tests compare generated
+kernels with it. Besides, an op has a gradient (gradient.py) and one line in the table of each renderer (C_OPS,
 LLVM_OPS, GPU_OPS); docs/extending/op.md adds one.
 """
 

@@ -1,8 +1,8 @@
 """The one node type, and how expressions are written with it. In: nodes, numbers. Out: `UOp`s.
 
-`x * 2 + y` on nodes is a graph of nodes (operators.py); types are promoted and shapes broadcast. The methods here check
-nothing that shape.py does not, and drop what changes nothing; what a node is, and that equal ones are one object, is
-node.py's.
+`x * 2 + y` on nodes is a graph of nodes (operators.py); types are promoted and shapes broadcast. Only shape.py checks
+shapes. A method here that would change nothing returns its node as it is. What a node is, and that equal ones are one
+object, is in node.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The loop tree: what a kernel does, in order. In: nothing. Out: the statement types and `Kernel`.
 
 Expressions are interned `UOp`s over RANGE counters, LOADs and REGISTERs. Statements are an explicit ordered tree, not
-interned: two equal loads around a store are different moments. Moves (optimize/) edit the tree, renderers read it.
+interned: two equal loads may see different memory if a store lies between. Moves (optimize/) edit the tree, renderers
+read it.
 
 The grammar, whole:
     Kernel     = name, params, phases                       phases run one after another, each with all its tasks
@@ -15,7 +16,8 @@ The last line is for groups of threads (GPUs): copies and steps of a matrix unit
 them, and what waits for them. A wait is written where it is needed, so the interpreter can tell that one is missing.
 
 Kinds of loop:
-    TASK    iterations are independent and run in any order; those nested perfectly at the top of a phase on any worker
+    TASK    iterations are independent and run in any order; only perfectly nested outermost TASK loops of a phase are
+            spread over threads
     LOOP    one after another
     TILE    independent iterations, jammed: every statement inside runs for all of them before the next one runs.
             A loop inside a TILE runs once, its body for all iterations. Values that depend on a TILE range live in

@@ -24,7 +24,10 @@ KEEP_BYTES = 256 * 1024   # the longest row that is kept: on a CPU it should sta
 
 
 def lower(sink: UOp, keep_bytes: int = KEEP_BYTES) -> Kernel:
-    """The plain loop tree of a kernel's graph; a task keeps rows of up to `keep_bytes`."""
+    """The plain loop tree of a kernel's graph; a task keeps rows of up to `keep_bytes`.
+
+    Each round lowers all of it and may find one more value to keep. For a matmul: one round.
+    """
     kept: dict[UOp, tuple[int, ...]] = {}
     while True:
         lowering = _Lowering(sink, kept)
@@ -72,7 +75,7 @@ class _Lowering(Values):
         return blocks[0].statements + self.closed(blocks[1:], TASK, [])
 
     def row_order(self, counters: list[UOp]) -> list[UOp]:
-        """Output counters, those that reductions depend on outermost, so that a row's reductions stand once per row."""
+        """Output counters, those that reductions depend on outermost, so that a row's reductions run once per row."""
         loops = [c for c in counters if c.op is o.RANGE]
         if not self.reductions:
             return loops

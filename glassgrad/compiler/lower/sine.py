@@ -4,7 +4,7 @@ sin(x) = +-sin(r) with r = x - n*pi in [-pi/2, pi/2]: the work is to find r for 
 off in three exact pieces. Beyond it, x/pi is multiplied out in integers, mod 2, with the bits of 1/pi that the exponent
 of x calls for, so that the result is right for every finite x. That costs much and is rarely needed: it is marked, for
 compiler/optimize/moves/cold_path.py to branch around, and left out where the source is seen to stay below the limit.
-cos(x) is written sin(pi/2 - x) or sin(x + pi/2): the quarter turn is recognised and added to n, where it is exact.
+cos(x) is written sin(pi/2 - x) or sin(x + pi/2): the quarter turn is recognized and added to n, where it is exact.
 Errors: see transcendental.py.
 """
 

@@ -36,7 +36,7 @@ Computation = Generator[Request, UOp, UOp]        # yields the requests it needs
 
 @dataclass
 class Block:
-    """A loop: its counter (None outside all loops), the statements so far, and whether it is in its parent already."""
+    """A loop: its counter (None outside all loops), its statements so far; closed: already emitted into its parent."""
     counter: UOp | None
     statements: list[Statement] = field(default_factory=list)
     closed: bool = False
@@ -89,6 +89,11 @@ class Values:
     # -- values on request: a recursion on an explicit stack, so that depth is no limit ----------------------
     def value_at(self, node: UOp, at: Index, gate: UOp | None) -> UOp:
         """The value of `node` at `at`, as an expression; loops it needs are placed in open blocks."""
+        # As a plain recursion, each `yield request` in `computation` being a call of value_at(*request):
+        #     request = (node, at, gate)
+        #     if request not in self.memo:
+        #         self.memo[request] = self.computation(*request)
+        #     return self.memo[request]
         stack: list[tuple[Request, Computation]] = []
         request: Request | None = (node, at, gate)
         value: UOp | None = None

@@ -1,6 +1,6 @@
 """Contractions made fast. In: a plain loop nest. Out: its phases as one family of tilings cuts it, or None.
 
-A product is recognised once (product/recognize.py). The families are tried in order, and the first that takes it
+A product is recognized once (product/recognize.py). The families are tried in order, and the first that takes it
 decides its `Tiling` and makes the loops; each refuses (None) what it does not do well. Matmul in every transpose,
 batched matmul, convolution and both its gradients, einsum and attention scores are all contractions; none is matched by
 name. Does not know what pays on a processor: that is data (targets/).
@@ -17,7 +17,7 @@ from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.product.group_tile import group_tiles
 from glassgrad.compiler.optimize.product.group_unit import on_group_unit
 from glassgrad.compiler.optimize.product.image_tile import direct
-from glassgrad.compiler.optimize.product.recognize import Product, recognise
+from glassgrad.compiler.optimize.product.recognize import Product, recognize
 from glassgrad.compiler.optimize.product.register_tile import RegisterPlan, RegisterTile
 from glassgrad.compiler.optimize.product.sum_tile import dots, taps
 from glassgrad.compiler.optimize.product.unit_tile import on_matrix_unit
@@ -31,7 +31,7 @@ BLOCK = 64         # rows or columns of a loop with a symbolic end: a few regist
 def contraction(body: list[Statement], target: Target, decisions: Decisions) -> tuple[Phases, list[Statement]] | None:
     """The phases of a contraction, and a loop nest that is left to do in plain loops (on a GPU, where K is cut into
     parts; else empty). Refuses (None) what is no contraction, and what no family takes."""
-    product = recognise(body)
+    product = recognize(body)
     if product is None:
         return None
     if target.groups:
@@ -75,7 +75,7 @@ def in_blocks(body: list[Statement], done: frozenset[UOp] = frozenset()) -> list
     """
     loops, inner = task_loops(body)
     ends = [f for f in loops if f.stop is not None and f.range not in done and f.range.arg.size >= 2 * BLOCK]
-    product = recognise(_nest([For(f.range, TASK, []) for f in loops], inner)) if ends else None
+    product = recognize(_nest([For(f.range, TASK, []) for f in loops], inner)) if ends else None
     if product is None or not product.n:
         return [body]
     for f in ends:

@@ -1,13 +1,13 @@
 """Which moves make a kernel fast. In: a plain loop tree and a `Target`. Out: the optimized tree.
 
-Every loop nest is a contraction (contractions.py), cut into tiles by one of three families, or it gets lanes and tasks
-(plain/plain_loops.py). Choices depend on shapes, dtypes and the target alone, never on threads or timing; each is data
-(decisions.py), so that a search can try others (runtime/search/beam.py).
+Every loop nest is a contraction (contractions.py), cut into tiles by one of the families of product/tiling.py, or it
+gets lanes and tasks (plain/plain_loops.py). Choices depend on shapes, dtypes and the target alone, never on threads or
+timing; each is data (decisions.py), so that a search can try others (runtime/search/beam.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from glassgrad.compiler.lower.loops import LOOP, For, If, Kernel, Phase, Statement
 from glassgrad.compiler.optimize.contractions import contraction, in_blocks
@@ -21,28 +21,35 @@ from glassgrad.compiler.optimize.targets.target import Target
 __all__ = ["Refused", "decide", "optimize", "read", "unoptimized"]      # to import this module makes all kinds readable
 
 
-def optimize(kernel: Kernel, target: Target, contract: bool = True, given: Sequence[str] | None = None) -> Kernel:
+def optimize(kernel: Kernel, target: Target, products: bool = True, given: Sequence[str] | None = None) -> Kernel:
     """The kernel with the recipe's moves applied, or the moves `given` (some kernel's `moves`; raises `Refused` where
-    they do not fit). What it computes stays the same up to the order of sums, which the recipe alone decides."""
+    they do not fit). What it computes stays the same up to the order of sums, which the recipe alone decides. Without
+    `products`, contractions are plain loops, except on a target with groups of threads."""
     decisions = Decisions(given)
-    optimized = decide(kernel, target, decisions, contract)
+    optimized = decide(kernel, target, decisions, products)
     decisions.finish()
     return optimized
 
 
-def decide(kernel: Kernel, target: Target, decisions: Decisions, contract: bool = True) -> Kernel:
+def decide(kernel: Kernel, target: Target, decisions: Decisions, products: bool = True) -> Kernel:
     """`optimize`, with the decisions made through the caller's object."""
     phases: list[Phase] = []
-    products = False
-    for phase in kernel.phases:
-        for body in [b for part in residues(phase.body) for b in in_blocks(moves.merge_all(part))]:
-            tiled = contraction(body, target, decisions) if contract or target.groups else None
-            done, rest = ([], body) if tiled is None else tiled
-            phases += [Phase(b) for b in [*done, *(plain(rest, target, decisions) if rest else [])]]
-            products = products or tiled is not None
-    streamed = () if products or target.groups else streamed_slots([phase.body for phase in phases], target, decisions)
+    any_tiled = False
+    for body in _loop_nests(kernel):
+        tiled = contraction(body, target, decisions) if products or target.groups else None
+        done, rest = ([], body) if tiled is None else tiled
+        phases += [Phase(b) for b in [*done, *(plain(rest, target, decisions) if rest else [])]]
+        any_tiled = any_tiled or tiled is not None
+    streamed = () if any_tiled or target.groups else streamed_slots([p.body for p in phases], target, decisions)
     phases = [Phase(cold_path.branch(phase.body)) for phase in phases]
     return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, streamed)
+
+
+def _loop_nests(kernel: Kernel) -> Iterator[list[Statement]]:
+    """The loop nests that are optimized one by one: of each phase, split by remainders, merged, cut to known sizes."""
+    for phase in kernel.phases:
+        for part in residues(phase.body):
+            yield from in_blocks(moves.merge_all(part))
 
 
 def unoptimized(kernel: Kernel) -> Kernel:

@@ -6,6 +6,10 @@
 A statement inside TILE loops is written out once for each combination of the tile values it depends on, all of them
 before the next statement. Bound tile values fold into the index arithmetic, so addresses end up as base + constant,
 and gates that the value decides disappear. Loops of one iteration are tiles too. Folds over tiles become trees.
+
+To bind an expression is what substitute_index(root, binding) does; `bind` does it faster, for the time that compiling
+takes. A tile of 6 x 2 binds the same expression 12 times, so the steps are found once (`_plan`), and each node is bound
+once for the tile values that it depends on.
 """
 
 from __future__ import annotations

@@ -1,8 +1,27 @@
 """Decide which nodes get memory. In: the sinks' graph. Out: {node: reason}. Does not know loops or devices.
 
 Everything else is computed where it is used. One pass over the graph keeps, for every node, what is inlined in it: its
-cost, and the reductions inside together with the axes they vary along (`Inlined`). A node gets memory when a rule
-below says so; the rule's words are kept as the reason, for DEBUG and the visualizer.
+cost, and the reductions inside together with the axes they keep (`Inlined`). A node gets memory when a rule below says
+so; the rule's words are kept as the reason, for DEBUG and the visualizer. (a @ b).relu().sum(), node by node:
+
+    SUM of a * b     a contraction; inlined, so far
+    MAX with 0       elementwise: the contraction is inlined in it
+    SUM of all       a reduction over a contraction: `cut` gives memory to the MAX, and this SUM reads it
+    RESHAPE to ()    an output: gets memory
+
+    rule in            words                                                   example
+    walk               an output                                               what is realized
+    visit              read by index: any row, any number of times             (t * 2)[rows]
+    elementwise        its rows differ from those it is combined with          t.sum(0)[None, :] * t.sum(1)[:, None]
+                       a sum of products shares its kernel with no other ...   a @ b + c @ d
+    movement           a reduction under pad would be computed again           t.sum(1).pad(((1, 1),))
+                       a sum of products that its reader repeats               (a @ b)[:, :, None] * c
+                       read by every tap of a window                           x.relu().conv2d(w, padding=1)
+                       costly, and repeated many times                         t.sin()[:, :, None] * c
+    reduction          a factor of a sum of products, with a reduction inside  x.softmax() @ v
+                       a sum of products under another reduction               (a @ b).sum()
+                       its rows are reduced in turn                            t.sum(1).max()
+    separate_shared    used by several kernels, and costly to compute again    t.exp(), in t.exp().sum(0) and .sum(1)
 """
 
 from __future__ import annotations
@@ -17,7 +36,7 @@ from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 
 COSTLY = 12            # vector instructions above which a value is stored rather than computed twice
-MANY_INPUTS = 3        # as many loads to compute a value again cost more than to load it
+MANY_INPUTS = 3        # recomputing a value needs this many loads or more: store it instead
 SMALL = 16 * 1024      # elements: below, one kernel that does it all beats two
 LARGEST = 1000         # operations in one kernel: compile time grows faster than what fusing more would save
 DEEPEST = 8            # reductions in a row in one kernel: each reads what all before it made once more
@@ -43,7 +62,7 @@ class Inlined(NamedTuple):
     """What is computed inside a node that has no memory."""
     cost: int                      # of one element, in vector instructions
     inputs: int                    # values loaded for one element
-    rows: AxisSet | None           # axes of this node along which the reductions inside vary; None: no reductions
+    rows: AxisSet | None           # axes of this node that the inlined reductions keep; None: no reductions
     contraction: bool              # one of them is a sum of products with reuse
     elements: int                  # the largest space that is iterated over for it
     only: UOp | None = None        # the reduction inside, where there is one alone
@@ -58,7 +77,7 @@ def fuse(sinks: list[UOp]) -> dict[UOp, str]:
     """Every node that gets memory, sources before users, with the reason.
 
     A first pass may find out late that a mean or a maximum is needed by several kernels, after its early readers were
-    given memory because of the reduction inside them. So there is a second, which has such values from the start.
+    given memory because of the reduction inside them. A second pass treats such values as stored from the start.
     """
     order = toposort(sinks)
     plan = _Plan(order, {})
@@ -303,7 +322,11 @@ class _Plan:
     def cut(self, node: UOp, reason: str) -> None:
         """Give memory to the reductions inlined in a node, as little of it as will do: to the few values that the node
         repeats and, of a reduction as large as itself, to the first value that others read too. What is between is
-        computed again by every reader; where that is costly, or nothing shares it, the node itself gets memory."""
+        computed again by every reader; where that is costly, or nothing shares it, the node itself gets memory.
+
+            x = a @ b;  y = x.relu();  y.sum()        cut(y)  ->  y gets memory
+            and x.sum(0) besides                      cut(y)  ->  x gets memory, relu is computed by its reader
+        """
         few, large, between = self._reductions_under(node)
         shared = [self._first_shared(n, between) for n in large]
         if node in shared or len(shared) > 1 or sum(n.op.cost for n in between) >= COSTLY:
@@ -320,7 +343,7 @@ class _Plan:
                 self.visit(n)
 
     def _reductions_under(self, node: UOp) -> tuple[list[UOp], list[UOp], set[UOp]]:
-        """The values that reductions inlined in a node leave: few that it repeats, others; and what is above them."""
+        """What is inlined in a node: small values that it broadcasts, other reductions, and the nodes above them."""
         few: list[UOp] = []
         large: list[UOp] = []
         between: set[UOp] = set()

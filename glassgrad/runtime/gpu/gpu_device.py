@@ -105,7 +105,7 @@ class GpuDevice(Backend):
     def _build(self, ast: UOp) -> bytes:
         from glassgrad.compiler.render.gpu.gpu_source import gpu_launch  # a warm process does without
         from glassgrad.runtime.kernel_source import build
-        built = build(ast, self.target, self.dialect.name, contract=False)
+        built = build(ast, self.target, self.dialect.name, products=False)
         kernel, launch = built.kernel, gpu_launch(built.kernel)
         try:
             compiled = self.compile_source(built.source)
@@ -119,12 +119,12 @@ class GpuDevice(Backend):
     def loop_tree(self, ast: UOp) -> Kernel:
         """A kernel's loop tree as it is rendered."""
         from glassgrad.runtime.kernel_source import kernel_of
-        return kernel_of(ast, self.target, contract=False)
+        return kernel_of(ast, self.target, products=False)
 
     def source(self, ast: UOp) -> str:
         """The kernel as this device compiles it."""
         from glassgrad.runtime.kernel_source import build
-        return build(ast, self.target, self.dialect.name, contract=False, say=False).source
+        return build(ast, self.target, self.dialect.name, products=False, say=False).source
 
     # -- running ---------------------------------------------------------------------------------------------
     def plan(self, programs: Sequence[GpuProgram], slots: Sequence[tuple[int, ...]]) -> GpuPlan:

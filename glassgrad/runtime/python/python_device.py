@@ -47,7 +47,7 @@ class PythonDevice(Backend):
         self.renderer = RendererFacts(name, "python", has_threads=False)
 
     def compile(self, ast: UOp) -> InterpretedProgram:
-        return InterpretedProgram(kernel_of(ast, WIDE, contract=False, say=True), *cost(ast))
+        return InterpretedProgram(kernel_of(ast, WIDE, products=False, say=True), *cost(ast))
 
     def launch(self, program: InterpretedProgram, addresses: Sequence[int]) -> None:
         arguments: list[Any] = [None] * len(addresses)
@@ -57,7 +57,7 @@ class PythonDevice(Backend):
 
     def loop_tree(self, ast: UOp) -> Kernel:
         """The optimized loop tree of a kernel: what runs, made anew."""
-        return kernel_of(ast, WIDE, contract=False)
+        return kernel_of(ast, WIDE, products=False)
 
     def source(self, ast: UOp) -> str:
         """The loop tree as text."""

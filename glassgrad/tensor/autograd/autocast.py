@@ -11,7 +11,7 @@ import threading
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import UOp
 
-__all__ = ["change", "current", "lowered", "exact"]
+__all__ = ["change", "current", "in_autocast_dtype", "exact"]
 
 
 class _Chosen(threading.local):
@@ -41,11 +41,11 @@ def current() -> DType | None:
     return _chosen.dtype
 
 
-def lowered(node: UOp) -> UOp:
+def in_autocast_dtype(node: UOp) -> UOp:
     """An operand of a product in the type in force; only floats of 32 bits or fewer change.
 
     >>> from glassgrad.compiler.graph.uop import const
-    >>> lowered(const(1.0)).dtype
+    >>> in_autocast_dtype(const(1.0)).dtype
     dtypes.float32
     """
     dtype = _chosen.dtype

@@ -1,6 +1,6 @@
 """Python values to bytes and back. In: numbers, nested lists, bytes, arrays. Out: `HostValue`; and lists again.
 
-NumPy is not needed and not imported: arrays are recognised by what they offer, and NumPy is then already loaded.
+NumPy is not needed and not imported: arrays are recognized by what they offer, and NumPy is then already loaded.
 Integers become int32 (int64 when one of them does not fit), fractions float32, truth values bool.
 """
 

@@ -1,7 +1,8 @@
 """The moves: small edits of the loop tree that keep what it computes. In: statements. Out: statements.
 
-Each shows before -> after, and refuses (returns None) where it does not apply. Recipes are lists of moves. Those that
-change the order of a sum are in reduction_moves.py. Does not know processors.
+Each shows before -> after. `merge` refuses (returns None) where it does not apply; the caller of any other move checks
+that first. Recipes and tilings are functions that call moves. Those that change the order of a sum are in
+reduction_moves.py. Imports nothing about processors: sizes are arguments.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Contractions (sums of products), recognised. In: a plain loop tree. Out: `Product` and its axes.
+"""Contractions (sums of products), recognized. In: a plain loop tree. Out: `Product` and its axes.
 
 Of the loops around the sum, those that only the left factor reads are M, those that only the right one reads are N, and
 the others are the batch; the summed loops are K. Several loops are one flat axis where the output is linear in them.
-Does not know tilings or costs: only which positions an axis has, and how far apart they lie in a factor.
+Chooses no tiling: it finds which positions an axis has, and how far apart they lie in a factor. The target and its
+limits are read only to say how many tasks are wanted and whether a factor in place stays in a cache.
 """
 
 from __future__ import annotations
@@ -96,13 +97,13 @@ def innermost(loops: list[UOp], most: int) -> list[UOp]:
     return found
 
 
-def recognise(body: list[Statement]) -> Product | None:
+def recognize(body: list[Statement]) -> Product | None:
     """The body as a contraction, or None. A loop over groups and their members counts as two."""
-    found = _recognise(body)
+    found = _recognize(body)
     if found is not None and found.m and found.n:
         return found
     split = _groups_apart(body)
-    grouped = None if split is None else _recognise(split)
+    grouped = None if split is None else _recognize(split)
     if grouped is not None and grouped.m and grouped.n:
         return grouped
     if found is None or not (found.m or found.n):
@@ -131,7 +132,7 @@ def _groups_apart(body: list[Statement]) -> list[Statement] | None:
     return None
 
 
-def _recognise(body: list[Statement]) -> Product | None:
+def _recognize(body: list[Statement]) -> Product | None:
     around, body = task_loops(body)
     loops = [f.range for f in around]
     stops = {f.range: f.stop for f in around if f.stop is not None}      # tiles are cut to sizes that are known
@@ -227,7 +228,7 @@ class FlatProduct:
         """Into how many tasks each repetition is best cut."""
         return max(1, min(limits.most_tasks, self.work // limits.task_work) // max(1, self.around))
 
-    def left_off_k(self, rows: int) -> str | None:
+    def why_left_not_along_k(self, rows: int) -> str | None:
         """Why the left factor must be packed; None where it can be read where it lies, its rows along k."""
         left = self.product.left
         if left.op is not o.LOAD or len(left.src) != 2:
@@ -251,7 +252,7 @@ class FlatProduct:
         return 4 * cpu.CACHE_LINE * self.depth <= self.target.l1_bytes and \
             abs(pitch) * self.depth <= cpu.NEAR_BYTES and fit_sets(self.depth, pitch, 8)
 
-    def right_off_n(self) -> str | None:
+    def why_right_not_along_n(self) -> str | None:
         """Why the right factor must be packed; None where its rows lie along N and can be read in place."""
         right = self.product.right
         if right.op is not o.LOAD or len(right.src) != 2 or right.dtype is not self.product.total.dtype:

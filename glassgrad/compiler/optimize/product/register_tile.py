@@ -5,7 +5,7 @@
     phase 3   TASK blocks of M and N: for blocks of K: for panels of N: for panels of M: a register tile; the epilogue
 
 The first two are left out where a factor is read in place, and the second where each task packs the panels it uses
-(right=near), as in large products: then tasks share nothing that one of them writes, but a packed left factor.
+(right=near), as in large products: tasks then share only the packed left factor.
 
 A register tile of `rows` x `vectors` accumulators reads both panels from end to end, so every line and page that is
 touched is used whole. Edges are packed as zeros (or clamped rows) and dropped at the store.
@@ -78,7 +78,7 @@ class RegisterPlan(FlatProduct):
 
     def tiles(self) -> list[Tiling]:
         """Every tile that the registers hold, with where its factors are read; its blocks are not decided yet."""
-        right = ["in_place", "packed"] if self.right_off_n() is None else ["packed"]
+        right = ["in_place", "packed"] if self.why_right_not_along_n() is None else ["packed"]
         found = []
         for vectors in (2, 1, 3, 4, 5, 6, 7):
             if vectors > max(1, -(-self.n.size // self.lanes)):
@@ -171,7 +171,7 @@ class RegisterPlan(FlatProduct):
     def right_stays_near(self, vectors: int) -> bool:
         """Whether a panel of the right factor, read in place, stays in the first-level cache for all of M."""
         right = self.product.right
-        if self.right_off_n() is not None or 2 * self.panel_bytes(vectors) > self.target.l1_bytes:
+        if self.why_right_not_along_n() is not None or 2 * self.panel_bytes(vectors) > self.target.l1_bytes:
             return False
         step = stride_along(right.src[1], self.product.k[0]) or 0
         return fit_sets(self.depth, step * right.dtype.itemsize, 8)
@@ -194,7 +194,7 @@ class RegisterPlan(FlatProduct):
         M."""
         if self.product.left.dtype is not self.product.total.dtype or self.n.pitch:
             return "the left factor is not read as it is"
-        return None if self.left_along_m else self.left_off_k(rows)
+        return None if self.left_along_m else self.why_left_not_along_k(rows)
 
     # -- other choices ---------------------------------------------------------------------------------------
     def refuses(self, c: Tiling) -> str | None:
@@ -220,7 +220,7 @@ class RegisterPlan(FlatProduct):
         why = self.left_must_be_packed(c.rows) if c.left == "in_place" else None
         if c.right == "near":
             why = why or self.must_pack_together(c.rows, c.vectors)
-        return why or (self.right_off_n() if c.right == "in_place" else None)
+        return why or (self.why_right_not_along_n() if c.right == "in_place" else None)
 
 
 # -- the loops -------------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ class RegisterTile(PanelBlocks):
         ragged_m, ragged_n = self.m.size % self.rows, self.n.size % self.columns
         self.gate_m = moves.below(self.at_m, self.m.size) if ragged_m else None
         if self.left_in_place and ragged_m:
-            # the last panel starts early, so that no row is read past the end; what it has in common is stored once
+            # the last panel starts early, so that no row is read past the end; overlapping rows are masked at the store
             nominal = multiply(self.panel_m, self.rows)
             self.at_m = add(nominal.minimum(self.m.size - self.rows), one(self.row))
             self.gate_m = less(nominal, add(self.at_m, index(1)))
@@ -305,10 +305,13 @@ class RegisterTile(PanelBlocks):
         return substitute_index(self.product.left, {**self.m.apart(m), self.product.k[0]: k}, {})
 
     def ahead(self, k: UOp) -> list[Statement]:
-        """What is fetched early. Where a task goes through all rows of the left factor in place: the next rows, a line
-        at every step, so that as many steps as a line is long bring a piece of as many rows; packed: what is used some
-        steps later, panel after panel. Of the right factor, packed: the next panel while this one is used, a line at
-        every step, so that a few panels of M bring all of it near. In place: this panel, a few steps ahead.
+        """What is fetched early, at every step of K. The first case that applies:
+
+        case                                      what is prefetched                      how early
+        right near, left in place along k         a line of one of the left's next rows   a panel of M
+        right near, left packed                   a line of the left panel                STEPS_AHEAD steps of K
+        right in place                            this panel's row of the right factor    ROWS_AHEAD steps of K
+        several panels of N, enough panels of M   a line of the right's next panel        a panel of N
         """
         if not self.choice.ahead:
             return []

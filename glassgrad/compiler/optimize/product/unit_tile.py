@@ -133,7 +133,7 @@ class UnitPlan(FlatProduct):
         steps, and whole panels of rows (the last one may start early)."""
         if self.depth % self.unit.depth:
             return "the left factor is not a matrix of whole steps"
-        return self.left_off_k(rows)
+        return self.why_left_not_along_k(rows)
 
 
 class UnitTile(PanelBlocks):

@@ -1,7 +1,11 @@
 """C of a kernel. In: a `Kernel`, a `Target`. Out: C source for GCC or Clang, written to be read as well.
 
 Loops are loops, registers are variables, an expression used once is written in place; one used again has a name, in the
-scope that `Walker` chose for it. Spelling of arithmetic is in `c_ops`.
+scope that `Walker` chose for it. Spelling of arithmetic is in `c_ops`. What `Walker` (value_order.py) promises:
+
+    run(body)        calls loop, branch, assign, accumulate, store or prefetch for each statement, in order
+    value(node)      a node's value: what make(node) returned, called once while nothing that the node reads changes
+    scope.lines      where text goes now; during make(node), those of the outermost scope where the value is valid
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Products of vectors and matrices, on nodes. In, out: UOps.
 
-There is no matmul op: it is expand, multiply, sum (a contraction); the compiler recognises it. Does not know tensors.
+There is no matmul op: it is expand, multiply, sum (a contraction); the compiler recognizes it. Does not know tensors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtypes, promote
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor.autograd.autocast import lowered
+from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas.arithmetic import add, mul, sub
 from glassgrad.tensor.formulas.movement import matrix_transpose, roll
@@ -34,7 +34,7 @@ def contract(x: UOp, y: UOp, out: DType) -> UOp:
 
 def matmul(x: UOp, y: UOp, dtype: DType | None = None) -> UOp:
     """x (.., M, K) @ y (.., K, N); a vector counts as one row or column, and loses its axis again."""
-    x, y = lowered(x), lowered(y)
+    x, y = in_autocast_dtype(x), in_autocast_dtype(y)
     if not x.shape or not y.shape:
         raise ShapeError("cannot multiply a matrix by a single number with @", given=f"{x.shape} @ {y.shape}",
                          expected="at least 1 axis on each side", fix="use * to scale")
@@ -59,7 +59,7 @@ def matmul(x: UOp, y: UOp, dtype: DType | None = None) -> UOp:
 def linear(x: UOp, weight: UOp, bias: UOp | None = None, dtype: DType | None = None) -> UOp:
     """x @ weight + bias; a weight with one axis multiplies element by element."""
     x = mul(x, weight) if len(weight.shape) == 1 else matmul(x, weight, dtype)
-    return x if bias is None else add(x, lowered(bias))
+    return x if bias is None else add(x, in_autocast_dtype(bias))
 
 
 def scaled_sum(x: UOp, beta: Any, product: UOp, alpha: Any) -> UOp:

@@ -12,7 +12,7 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType, promote
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor.autograd.autocast import lowered
+from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.broadcast import whole
 from glassgrad.tensor.formulas.arithmetic import add
 from glassgrad.tensor.formulas.linalg.products import product_dtype
@@ -66,7 +66,7 @@ def _with_bias(x: UOp, bias: UOp | None) -> UOp:
     """One number per channel added."""
     if bias is None:
         return x
-    bias = lowered(bias)
+    bias = in_autocast_dtype(bias)
     return add(x, bias.reshape((1, bias.elements) + (1,) * (len(x.shape) - 2)))
 
 
@@ -80,7 +80,7 @@ def _contracted(x: UOp, w: UOp, rank: int, out: DType) -> UOp:
 def convolve(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: Any, dilation: Any, padding: Any,
              dtype: DType | None) -> UOp:
     """The convolution of (batch, in, ...space) with a weight of (out, in / groups, ...kernel)."""
-    x, w = lowered(x), lowered(w)
+    x, w = in_autocast_dtype(x), in_autocast_dtype(w)
     rank = len(w.shape) - 2
     if rank < 1 or len(x.shape) != rank + 2 or groups < 1 or x.shape[1] != groups * w.shape[1] or w.shape[0] % groups:
         raise ShapeError("the weight does not fit the input of this convolution",
@@ -106,7 +106,7 @@ def convolve(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: Any, dilatio
 def convolve_transposed(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: Any, dilation: Any, padding: Any,
                         output_padding: Any) -> UOp:
     """The transposed convolution of (batch, in, ...space) with a weight of (in, out / groups, ...kernel)."""
-    x, w = lowered(x), lowered(w)
+    x, w = in_autocast_dtype(x), in_autocast_dtype(w)
     rank = len(w.shape) - 2
     if rank < 1 or len(x.shape) != rank + 2 or groups < 1 or x.shape[1] != w.shape[0] or w.shape[0] % groups:
         raise ShapeError("the weight does not fit the input of this transposed convolution",

@@ -10,7 +10,7 @@ from glassgrad.compiler.graph.dtype import DType, promote
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
 from glassgrad.tensor.arguments import arguments, computed
-from glassgrad.tensor.autograd.autocast import lowered
+from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import working_axis
 from glassgrad.tensor.checks import REQUIRED
@@ -40,7 +40,7 @@ class ProductsMixin(TensorBase):
     def _product(self, other: Any, reverse: bool = False, dtype: DType | None = None) -> Self:
         other = self._beside(other)
         left, right = (other, self) if reverse else (self, other)
-        x, y = lowered(left.uop), lowered(right.uop)
+        x, y = in_autocast_dtype(left.uop), in_autocast_dtype(right.uop)
         kind = dtype or left._kin(right)._product_dtype(promote(x.dtype, y.dtype))
         return left._with(products.matmul(x, y, kind), right)
 

@@ -17,7 +17,7 @@ from glassgrad.compiler.graph.dtype import DType, dtype_by_name, promote
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
 from glassgrad.tensor.arguments import arguments
-from glassgrad.tensor.autograd.autocast import lowered
+from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axes, whole
 from glassgrad.tensor.formulas.arithmetic import mul
@@ -80,7 +80,7 @@ class EinsumMixin(TensorBase):
         if not isinstance(formula, str) or not tensors:
             raise _wrong(formula, "a formula in a string, and at least one operand")
         checks.tensor_list("einsum", operands=tensors)
-        nodes = [lowered(t.uop) for t in tensors]
+        nodes = [in_autocast_dtype(t.uop) for t in tensors]
         terms, out = _terms(formula, [len(node.shape) for node in nodes])
         sizes: dict[str, int] = {}
         for term, node in zip(terms, nodes):
