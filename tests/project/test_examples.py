@@ -95,7 +95,8 @@ def test_llama_goes_on_with_its_story(tmp_path):
 
 def test_llama_refuses_what_is_no_model(tmp_path):
     (tmp_path / "short.bin").write_bytes(b"abc")
-    assert "not a llama2.c checkpoint" in example("llama", "--model", str(tmp_path / "short.bin"), status=1)
+    out = example("llama", "--model", str(tmp_path / "short.bin"), "--tokenizer", "unread.bin", status=1)
+    assert "not a llama2.c checkpoint" in out
 
 
 # ---- learning
