@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 
-from glassgrad.base.errors import Bug
 from glassgrad.base.settings import settings
 from glassgrad.runtime.host_memory import HostMemory, MemoryBlock
 from glassgrad.runtime.pages import PAGE, forbid_access, map_pages, round_up, unmap_pages
@@ -46,14 +45,8 @@ class GuardedMemory(HostMemory):
             self._peak = max(self._peak, self._live)
         return MemoryBlock(start + PAGE + inner - size, nbytes, size)
 
-    def release(self, block: MemoryBlock) -> None:
+    def _put_back(self, address: int, size: int) -> None:
         """Forbids a block; it is given back to the system much later."""
-        address, size = block.address, block.size
-        if not address:
-            raise Bug("a block of memory was released twice")
-        block.address = 0
-        if not size:
-            return
         inner = round_up(size, PAGE)
         start = address + size - inner - PAGE
         forbid_access(start, inner + 2 * PAGE)

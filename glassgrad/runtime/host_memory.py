@@ -129,8 +129,10 @@ class HostMemory:
         if not address:
             raise Bug("a block of memory was released twice")
         block.address = 0
-        if not size:
-            return
+        if size:
+            self._put_back(address, size)
+
+    def _put_back(self, address: int, size: int) -> None:
         with self._lock:
             self._live -= size
             self._pooled += size

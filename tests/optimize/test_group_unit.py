@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cuda_compiler import needs_nvrtc
 from loop_kernels import HOPPER, Inputs, check
 
 import glassgrad
-from glassgrad import DeviceError, Tensor
+from glassgrad import Tensor
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph.dtype import DType, dtypes
@@ -41,14 +42,6 @@ BF16, F16, F32 = dtypes.bfloat16, dtypes.float16, dtypes.float32
 Make = Callable[..., Tensor]
 
 
-def compiler_is_here() -> bool:
-    try:
-        return bool(nvrtc.nvrtc_version())
-    except DeviceError:
-        return False
-
-
-needs_nvrtc = pytest.mark.skipif(not compiler_is_here(), reason="CUDA's compiler: pip install nvidia-cuda-nvrtc")
 
 # name: expression, shapes, dtype
 KERNELS: dict[str, tuple[Make, tuple[tuple[int, ...], ...], DType]] = {

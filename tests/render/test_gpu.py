@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_compiler import needs_nvrtc
 from loop_kernels import Inputs, check
 
 from glassgrad import Device, DeviceError, InputError, MemoryLimitError, Tensor, Variable, c_kernel
@@ -51,14 +52,6 @@ def opened(name: str) -> bool:
         return False
 
 
-def compiler_is_here() -> bool:
-    try:
-        return bool(nvrtc.nvrtc_version())
-    except DeviceError:
-        return False
-
-
-needs_nvrtc = pytest.mark.skipif(not compiler_is_here(), reason="CUDA's compiler: pip install nvidia-cuda-nvrtc")
 needs_opencl = pytest.mark.skipif(not opened("OPENCL"), reason="OpenCL: pip install pyopencl pocl-binary-distribution")
 needs_cuda = pytest.mark.skipif(not opened("CUDA"), reason="a processor of NVIDIA's with its driver")
 

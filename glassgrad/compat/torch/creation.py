@@ -264,7 +264,7 @@ def bernoulli(input: Tensor, p: float | None = None, **options: Any) -> Tensor:
 
 
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, **options: Any) -> Tensor:
-    """Places drawn in proportion to their weights.
+    """Indices drawn in proportion to their weights.
 
     >>> multinomial(tensor([0.0, 1.0, 0.0]), 1).tolist()
     [1]

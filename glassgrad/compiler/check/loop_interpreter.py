@@ -188,9 +188,10 @@ class _PhaseRun:
 
     def _wait(self, s: CopyBoxes | AwaitCopies | AwaitSteps | Barrier, mask: Wide | None) -> None:
         """What a group of threads starts, or waits for, together."""
-        some = [a for a in mask.axes if self.kinds.get(a) in WIDE] if mask is not None else []  # type: ignore[call-overload]
-        if some:
-            raise Bug(f"{self.title} waits forever: a condition on {some[0].arg.name} keeps some threads of a group "  # type: ignore[union-attr]
+        counters = [axis for axis in mask.axes if isinstance(axis, UOp)] if mask is not None else []
+        threads = [counter for counter in counters if self.kinds.get(counter) in WIDE]
+        if threads:
+            raise Bug(f"{self.title} waits forever: a condition on {threads[0].arg.name} keeps some threads of a group "
                       f"from a wait of all")
         if isinstance(s, CopyBoxes):
             round_ = int(self._value(s.round, mask).array)

@@ -13,7 +13,8 @@ E = TypeVar("E")       # the type of an expression
 
 
 class Operators(Generic[E]):
-    """An operand: `alu` applies an op to it and others, `_wrap` makes an operand of a plain number."""
+    """An operand. Its class defines `alu`, which applies an op to it and others, and `_wrap`, which makes an operand of
+    a plain number."""
     __slots__ = ()
 
     def alu(self, op: o.Op, *others: Any) -> E: raise NotImplementedError

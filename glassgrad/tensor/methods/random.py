@@ -188,7 +188,7 @@ class RandomMixin(TensorBase):
         return cls._leaf(order_of(keys, 53).reshape((n,)).cast(kind), device, kwargs.get("requires_grad"))
 
     def multinomial(self, num_samples: int = 1, replacement: bool = False, **spelling: Any) -> Self:
-        """Places drawn with these weights (each row of a matrix on its own); without replacement none comes twice.
+        """Indices drawn with these weights (each row of a matrix on its own); without replacement none comes twice.
 
         >>> Tensor([0.0, 1.0, 0.0]).multinomial(3, replacement=True).tolist()
         [1, 1, 1]

@@ -135,10 +135,10 @@ class GroupUnitPlan:
 
     def stages(self, groups: int, unit: MatrixUnit, at_once: int) -> int:
         """How many stages fit, where so many groups share a processor's memory; 0 where not even the sums do."""
-        line, room = self.line(unit), gpu.SHARED_BYTES // at_once
+        line, limit = self.line(unit), gpu.SHARED_BYTES // at_once
         stage = (groups * unit.rows + unit.columns) * line * unit.left.itemsize
         sums = groups * unit.rows * (unit.columns + gpu.UNIT_PAD) * unit.total.itemsize
-        return max(2, min(room // stage, gpu.MOST_STAGES, -(-self.k.size // line))) if sums <= room else 0
+        return max(2, min(limit // stage, gpu.MOST_STAGES, -(-self.k.size // line))) if sums <= limit else 0
 
     def with_tile(self, groups: int, unit: MatrixUnit, at_once: int) -> Tiling:
         line, stages = self.line(unit), self.stages(groups, unit, at_once)
