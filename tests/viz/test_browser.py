@@ -30,6 +30,11 @@ def go(page: Any, view: str) -> None:
     page.wait_for_selector(f"nav[aria-label=views] button.on:has-text('{view}')")
 
 
+def drawn(page: Any) -> None:
+    """Wait until what was pressed or pointed at is drawn: two frames of the browser."""
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 # -- the views -----------------------------------------------------------------------------------------------
 def test_every_view_shows_something(look: Look, training_page: Path, picture: Callable[[Any, str], None]) -> None:
     page = look(training_page)
@@ -39,6 +44,7 @@ def test_every_view_shows_something(look: Look, training_page: Path, picture: Ca
     for theme in ("light", "dark"):
         while page.evaluate("document.documentElement.dataset.theme") != theme:
             page.keyboard.press("t")
+            drawn(page)
         for view in VIEWS:
             go(page, view)
             page.wait_for_selector(wanted[view])
@@ -114,7 +120,7 @@ def test_passes_forward_back_search_and_hidden(look: Look, training_page: Path) 
     page.wait_for_selector(".passes nav button.on:has-text('lower')")
     shown = page.locator(".passes nav button").count()
     page.click(".passes nav .toggle")
-    assert page.locator(".passes nav button").count() > shown
+    page.wait_for_function(f"document.querySelectorAll('.passes nav button').length > {shown}")
     page.keyboard.press("/")
     page.keyboard.type("acc")
     page.wait_for_selector(".passes nav .count")
@@ -128,6 +134,7 @@ def test_loop_tree_and_source_light_each_other(look: Look, training_page: Path) 
     rows = page.locator(".side-by-side section:nth-child(2) .listing .row")
     for number in range(rows.count()):
         rows.nth(number).hover()
+        drawn(page)
         if page.locator(".side-by-side section:nth-child(1) .row.pair").count():
             break
     else:

@@ -1,6 +1,6 @@
 // The tensor graph beside the program: calls and layers as boxes that open, nodes of the selected line lit.
 import { h, Fragment } from "preact";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useState } from "preact/hooks";
 import { ARG, BACKWARD, CALL, DTYPE, KIND, LINE, OP, SHAPE, SRC, callName, callPath, data, graphName, graphsBySlowest, kernelTime,
   kernels, percent, plural, shapeText, time } from "./model.js";
 import { groupTree, openAtFirst, visible } from "./grouping.js";
@@ -119,7 +119,7 @@ function Drawing({ graph, rows, written, line, node, kernel, query, byKernel }) 
     if (next.has(id)) next.delete(id); else next.add(id);
     return next;
   });
-  useEffect(() => {
+  useLayoutEffect(() => {
     const keys = (e) => {
       if (e.target.matches("input, select, textarea")) return;
       if (e.key === "e") {          // open what is lit, one level

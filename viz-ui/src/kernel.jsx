@@ -1,10 +1,10 @@
 // One kernel through every pass: what each changed, the loop tree beside the generated source, the assembly.
 import { h, Fragment } from "preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useState } from "preact/hooks";
 import { diffLines } from "diff";
 import { bySlowest, data, kernelTime, kernels, lineName, lineText, percent, plural } from "./model.js";
 import { Empty, KernelCard } from "./parts.jsx";
-import { select, useSelected } from "./state.js";
+import { select, selected, useSelected } from "./state.js";
 
 export function KernelView({ query }) {
   const { kernel, tab } = useSelected();
@@ -53,12 +53,13 @@ function Passes({ kernel, program, query }) {
   const words = query.toLowerCase();
   const hits = (p) => words && p.text ? p.text.toLowerCase().split("\n").filter((l) => l.includes(words)).length : 0;
   const shown = passes.filter((p) => p.changed || !hidden);
-  const chosen = shown.find((p) => p.id === pass) || shown.find((p) => p.id === "kernel:optimize") || shown[shown.length - 1];
-  const step = (by) => {
-    const at = shown.indexOf(chosen) + by;
+  const choose = (id) => shown.find((p) => p.id === id) || shown.find((p) => p.id === "kernel:optimize") || shown[shown.length - 1];
+  const chosen = choose(pass);
+  const step = (by) => {          // from what is selected now: a second key may arrive before the first is drawn
+    const at = shown.indexOf(choose(selected().pass)) + by;
     if (at >= 0 && at < shown.length) select({ pass: shown[at].id });
   };
-  useEffect(() => {
+  useLayoutEffect(() => {
     const keys = (e) => {
       if (e.target.matches("input, select, textarea")) return;
       if (e.key === "n" || e.key === "ArrowRight") step(1); else if (e.key === "p" || e.key === "ArrowLeft") step(-1);

@@ -1,6 +1,6 @@
 // The page: navigation, search, keys, and the view that is chosen, beside the user's program.
 import { h, render } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { bySlowest, data } from "./model.js";
 import { GraphView } from "./graph.jsx";
 import { Gradient } from "./gradient.jsx";
@@ -30,7 +30,7 @@ function App() {
   const search = useRef(null);
   document.documentElement.dataset.theme = theme;
   const turn = () => { const next = theme === "dark" ? "light" : "dark"; remember("glassgrad-theme", next); setTheme(next); };
-  useEffect(() => {
+  useLayoutEffect(() => {
     const keys = (e) => {
       if (e.key === "Escape") {
         if (help) setHelp(false); else if (document.activeElement === search.current) { setQuery(""); search.current.blur(); }
