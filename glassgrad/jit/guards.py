@@ -25,23 +25,23 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from operator import length_hint
 from typing import Any, NamedTuple
 
-from glassgrad.base.errors import Bug, JitError
+from glassgrad.base.errors import JitError
 from glassgrad.base.settings import current_state
+from glassgrad.jit.bindings import (GONE, Binding, attribute, cell, content, context_value, entries, entry, environment,
+                                    item, member, own_entry, progress, size)
 from glassgrad.jit.values import PLAIN, ArrayContent, is_array, is_plain, same
 from glassgrad.tensor.jit_access import GRADIENT_SLOT
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Binding", "Guards", "Walk"]
+__all__ = ["Guards", "Walk"]
 
 MOST_BINDINGS = 20_000          # more cannot be compared at each call
 _LARGEST_ARRAY = 1 << 20        # bytes; larger arrays are recognized by identity
 _LONG = 16                      # lists of more plain values are compared at once
 _LARGE = 4096                   # lists and dicts of more objects are compared by identity of their entries
 _NOT_IMPLIED = ("__init__", "__repr__", "__str__", "__del__", "__reduce__")      # methods that run only where named
-_GONE = type("Gone", (), {})()  # what is found where there is nothing any more
 
 # Objects whose attributes are not visited: nothing that a function computes depends on them
 _CLOSED_PARTS = ("base", "cli", "compiler", "engine", "jit", "runtime", "tensor")
@@ -53,107 +53,6 @@ _OPEN_STANDARD = ("builtins", "types", "collections", "argparse", "functools", "
 _PARTS: dict[type, tuple[str, ...]] = {
     types.MethodType: ("__func__", "__self__"), staticmethod: ("__func__",), classmethod: ("__func__",),
     property: ("fget", "fset"), functools.partial: ("func", "args", "keywords")}
-
-
-class Binding(NamedTuple):
-    """Where a value was found: `get(holder, name)` reads it again, `path` is how the user would write it, `source` is
-    the expression of the holder in the generated function, and `text` that of the value."""
-    get: Callable[[Any, Any], Any]
-    holder: Any
-    name: Any
-    value: Any
-    path: str
-    source: str = ""
-    text: str = ""
-
-    @property
-    def is_variable(self) -> bool:
-        """Whether it is an attribute, a global or a variable of a closure."""
-        return self.get in (member, attribute, cell)
-
-    def current(self) -> Any:
-        """What is there now."""
-        return self.get(self.holder, self.name)
-
-    def put(self, holder: Any, value: Any) -> None:
-        """Bind the name in this holder to another value."""
-        if self.get is cell:
-            holder.cell_contents = value
-        elif self.get in (member, entry, item):
-            holder[self.name] = value
-        elif self.get in (attribute, own_entry):
-            (type if isinstance(holder, type) else object).__setattr__(holder, self.name, value)
-        else:
-            raise Bug(f"{self.path} cannot be bound to another value")
-
-
-# -- ways to read a value ----------------------------------------------------------------------------------------------
-def member(holder: Any, name: Any) -> Any:
-    """An attribute in an object's `__dict__`, or a module's global."""
-    return holder.get(name, _GONE)
-
-
-def entry(holder: Any, name: Any) -> Any:
-    """An entry of a dict."""
-    return holder.get(name, _GONE)
-
-
-def item(holder: Any, name: Any) -> Any:
-    """An item of a list, a tuple or a deque."""
-    return holder[name] if name < len(holder) else _GONE
-
-
-def cell(holder: Any, name: Any) -> Any:
-    """A variable of a closure."""
-    try:
-        return holder.cell_contents
-    except ValueError:               # never filled, or deleted
-        return _GONE
-
-
-def attribute(holder: Any, name: Any) -> Any:
-    """An attribute of a function, or of an object with slots."""
-    return getattr(holder, name, _GONE)
-
-
-def own_entry(holder: Any, name: Any) -> Any:
-    """An attribute of a class, as it was written there."""
-    return vars(holder).get(name, _GONE)
-
-
-def size(holder: Any, name: Any) -> int:
-    """The number of entries."""
-    return len(holder)
-
-
-def content(holder: Any, name: Any) -> Any:
-    """All entries of a set or of a long list, or what is in an array; the value that is kept is a copy."""
-    return ArrayContent(holder) if is_array(holder) else holder
-
-
-def entries(holder: Any, name: Any) -> list[Any]:
-    """All entries of a large list or dict; the value that is kept is a copy."""
-    return [*holder, *holder.values()] if isinstance(holder, dict) else list(holder)
-
-
-def progress(holder: Any, name: Any) -> tuple[Any, ...]:
-    """How far an iterator or a random generator has come, as far as that can be told."""
-    if isinstance(holder, random.Random):
-        return holder.getstate()
-    frame = getattr(holder, "gi_frame", None)
-    if frame is not None:
-        return (frame.f_lasti, *[v for v in frame.f_locals.values() if isinstance(v, PLAIN)])
-    return (length_hint(holder, -1), repr(holder))
-
-
-def context_value(holder: Any, name: Any) -> Any:
-    """The value of a context variable."""
-    return holder.get(_GONE)
-
-
-def environment(holder: Any, name: Any) -> Any:
-    """The settings and environment variables: one object while they are the same."""
-    return current_state()
 
 
 class Walk:
@@ -232,7 +131,7 @@ class Walk:
         self._known.add((id(holder), name))
         value = get(holder, name)
         self.bindings.append(Binding(get, holder, name, value, path, source, text))
-        if value is _GONE:
+        if value is GONE:
             self._unless(f"{self._constant(get)}({self._constant(holder)}, {name!r}) is {self._constant(value)}")
         elif is_plain(value):
             kept = self._constant(value)
@@ -319,7 +218,7 @@ class Walk:
             for i, part in enumerate(_iterated(thing)):
                 self._part(part, f"{self._constant(_iterated)}({variable})[{i}]", path)
         elif kind is contextvars.ContextVar:
-            self._add(context_value, thing, "", variable, f"{variable}.get({self._constant(_GONE)})", path)
+            self._add(context_value, thing, "", variable, f"{variable}.get({self._constant(GONE)})", path)
         elif hasattr(kind, "__wrapped__") or "__wrapped__" in getattr(thing, "__dict__", ()):
             self._part(thing.__wrapped__, f"{variable}.__wrapped__", path)       # a jit, a cache, a decorator's object
         elif kind is not types.ModuleType and _is_open(kind):

@@ -24,7 +24,8 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.buffer import Buffer
 from glassgrad.engine.capture import record
 from glassgrad.engine.realize import is_result
-from glassgrad.jit.guards import Binding, Walk
+from glassgrad.jit.bindings import Binding
+from glassgrad.jit.guards import Walk
 from glassgrad.jit.values import PLAIN, is_nest, mapped, tensors_of
 from glassgrad.tensor.autograd.leaves import cut_off, hold, holders, is_cut_off, is_held
 from glassgrad.tensor.autograd.no_grad import traced as noting_tensors

@@ -18,8 +18,8 @@ from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp, const
 
-__all__ = ["Axis", "broadcast_shape", "meet", "meet_many", "number", "resolve_axis", "resolve_axes", "shape_from",
-           "size_from", "whole", "working_axis"]
+__all__ = ["Axis", "broadcast_shape", "meet", "meet_many", "number", "one_row", "resolve_axis", "resolve_axes",
+           "shape_from", "size_from", "whole", "working_axis"]
 
 Axis = int | Sequence[int] | None
 
@@ -184,6 +184,11 @@ def resolve_axes(axis: Any, rank: int, what: str) -> tuple[int, ...]:
             raise AxisError(f"{what} was given the same axis twice", given=f"axis={tuple(axis)}",
                             expected="each axis at most once", fix="remove the repeated axis")
     return () if rank == 0 else axes
+
+
+def one_row(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """f(2, 3) and f((2, 3)) alike."""
+    return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
 
 
 def shape_from(args: tuple[Any, ...], what: str) -> tuple[int, ...]:

@@ -50,6 +50,7 @@ from glassgrad.tensor.methods.shape.einsum import EinsumMixin
 from glassgrad.tensor.methods.shape.indexing import IndexingMixin
 from glassgrad.tensor.methods.shape.joining import JoiningMixin
 from glassgrad.tensor.methods.shape.movement import MovementMixin
+from glassgrad.tensor.methods.shape.padding import PaddingMixin
 from glassgrad.tensor.methods.shape.scatter import ScatterMixin
 from glassgrad.tensor.methods.sorting import SortingMixin
 from glassgrad.tensor.methods.special_functions import SpecialFunctionsMixin
@@ -64,7 +65,7 @@ __all__ = ["Tensor", "class_of_results"]
 class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, ElementwiseMixin, InPlaceMixin,
              FactorizationsMixin, NormsMixin, ProductsMixin, ActivationsMixin, ConvolutionMixin,
              ImageOpsMixin, LossesMixin, PredicatesMixin, RandomMixin,
-             ReduceMixin, EinsumMixin, IndexingMixin, JoiningMixin, MovementMixin, ScatterMixin,
+             ReduceMixin, EinsumMixin, IndexingMixin, JoiningMixin, MovementMixin, PaddingMixin, ScatterMixin,
              SortingMixin, SpecialFunctionsMixin, StatisticsMixin, TrigonometryMixin, InteropMixin, ShardingMixin,
              TinygradNamesMixin, metaclass=TrainingSwitch):
     """A block of numbers of one type, computed when needed.

@@ -1,0 +1,166 @@
+"""Sizes changed at the ends of axes: pad, shrink, narrow. In: tensors. Out: views, and tensors with a border."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from glassgrad.base.errors import ModeError, ShapeError
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.tensor import checks
+from glassgrad.tensor.arguments import arguments
+from glassgrad.tensor.base import Self, TensorBase
+from glassgrad.tensor.broadcast import one_row, plain_number, resolve_axis, shape_from
+from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.formulas.movement import joined, pad_constant, part
+
+__all__ = ["PaddingMixin"]
+
+Padding = Sequence[Any]     # pairs (before, after) or None for every axis, or numbers from the last axis backward
+
+
+class PaddingMixin(TensorBase):
+    """More elements around a tensor, or fewer."""
+    __slots__ = ()
+
+    # -- smaller -------------------------------------------------------------------------------------------------
+    def shrink(self, bounds: Sequence[tuple[int, int] | None] = REQUIRED, **spelling: Any) -> Self:
+        """The part between (start, stop) on every axis; None keeps an axis whole.
+
+        >>> Tensor([1, 2, 3, 4]).shrink(((1, 3),)).tolist()
+        [2, 3]
+        """
+        bounds, = checks.spelled("shrink", spelling, bounds=bounds)
+        bounds = checks.items("shrink", bounds=bounds)
+        shape = self.uop.shape
+        parts = tuple((0, n) if b is None else shape_from((b,), "shrink") for b, n in zip(bounds, shape))
+        if len(bounds) != len(shape) or any(len(b) != 2 or not 0 <= b[0] <= b[1] <= n for b, n in zip(parts, shape)):
+            raise ShapeError("cannot shrink to these bounds", given=f"{tuple(bounds)} of shape {shape}",
+                             expected="one (start, stop) per axis with 0 <= start <= stop <= size",
+                             fix="check the bounds")
+        return self._view(self.uop.shrink(parts))  # type: ignore[arg-type]
+
+    def narrow(self, dim: int = REQUIRED, start: int = REQUIRED, length: int = REQUIRED, **spelling: Any) -> Self:
+        """A part of an axis.
+
+        >>> Tensor([1, 2, 3]).narrow(0, 1, 2).tolist()
+        [2, 3]
+        """
+        dim, start, length = arguments("narrow", spelling, dim=dim, start=start, length=length)
+        axis = resolve_axis(dim, self.ndim, "narrow")
+        n = self.shape[axis] if self.ndim else 0
+        first = start + n if start < 0 else start
+        if not 0 <= first <= first + length <= n:
+            raise ShapeError("cannot shrink to these bounds", given=f"{(first, first + length)} of an axis of {n}",
+                             expected="0 <= start <= start + length <= size", fix="check the bounds")
+        return self._view(part(self.uop, axis, first, first + length))
+
+    def shrink_to(self, shape: Any = REQUIRED, *more: Any, **spelling: Any) -> Self:
+        """Cut at the end of every axis to a shape; None keeps a size.
+
+        >>> Tensor([1, 2, 3]).shrink_to(2).tolist()
+        [1, 2]
+        """
+        shape, = checks.spelled("shrink_to", spelling, shape=shape)
+        sizes = self._sizes_for((shape, *more), "shrink_to")
+        if any(not 0 <= m <= n for n, m in zip(self.shape, sizes)):
+            raise ShapeError("cannot shrink to these bounds", given=f"{sizes} of shape {self.shape}",
+                             expected="sizes from 0 to those there are", fix="check the sizes")
+        return self._view(self.uop.shrink([(0, m) for m in sizes]))
+
+    # -- larger --------------------------------------------------------------------------------------------------
+    def pad(self, padding: Padding, mode: str = "constant", value: float = 0.0) -> Self:
+        """More elements around: ((before, after), ...) for every axis (None: none), or a flat (left, right, top, ...)
+        from the last axis backward as in PyTorch; negative amounts cut. Modes: constant, reflect, replicate, circular.
+
+        >>> Tensor([1, 2]).pad((1, 2)).tolist(), Tensor([1, 2]).pad(((1, 0),), value=9).tolist()
+        ([0, 1, 2, 0, 0], [9, 1, 2])
+        """
+        x = self.uop
+        amounts = _amounts(checks.items("pad", padding=padding), x.shape)
+        if mode == "constant":
+            return self._with(pad_constant(x, amounts, self._filler(value)))
+        if not isinstance(mode, str) or mode not in ("reflect", "replicate", "circular"):
+            raise ModeError("there is no such way to pad", given=f"mode={mode!r}",
+                            expected='"constant", "reflect", "replicate" or "circular"', fix="check the spelling")
+        for axis, (before, after) in enumerate(amounts):
+            x = _pad_from_inside(x, axis, before, after, mode)
+        return self._with(x)
+
+    def pad_to(self, shape: Any = REQUIRED, *more: Any, value: float = 0, **spelling: Any) -> Self:
+        """Grown at the end of every axis to a shape; None keeps a size.
+
+        >>> Tensor([1, 2]).pad_to(4).tolist()
+        [1, 2, 0, 0]
+        """
+        shape, = checks.spelled("pad_to", spelling, shape=shape)
+        sizes = self._sizes_for((shape, *more), "pad_to")
+        amounts = _amounts([(0, m - n) for n, m in zip(self.shape, sizes)], self.shape)
+        return self._with(pad_constant(self.uop, amounts, self._filler(value)))
+
+    def _filler(self, value: Any) -> Any:
+        """A number to pad with, in this tensor's type."""
+        number = plain_number(value, "to pad with", "a number")
+        return number if number == 0 else self._number(number, self.dtype, o.WHERE)
+
+    def _sizes_for(self, shape: tuple[Any, ...], what: str) -> tuple[int, ...]:
+        wish = one_row(shape)
+        if len(wish) != self.ndim:
+            raise ShapeError(f"{what} needs one size per axis", given=f"{wish} for shape {self.shape}",
+                             expected=f"{self.ndim} sizes", fix="write None for axes to leave alone")
+        return shape_from(tuple(n if m is None else m for n, m in zip(self.shape, wish)), what)
+
+
+def _amounts(padding: Sequence[Any], shape: tuple[Any, ...]) -> list[tuple[int, int]]:
+    """Padding as (before, after) for every axis."""
+    rank = len(shape)
+    amounts: list[tuple[int, int]]
+    if all(p is None or isinstance(p, (tuple, list)) for p in padding) and len(padding):
+        pairs = [(0, 0) if p is None else shape_from((p,), "pad") for p in padding]
+        fits = len(pairs) == rank and all(len(p) == 2 for p in pairs)
+        amounts = [(p[0], p[1]) for p in pairs] if fits else []
+    else:
+        flat = shape_from((padding,), "pad")
+        fits = len(flat) % 2 == 0 and len(flat) <= 2 * rank
+        backward = list(zip(flat[::2], flat[1::2]))[::-1]
+        amounts = [(0, 0)] * (rank - len(backward)) + backward
+    if not fits:
+        raise ShapeError("the padding does not fit the axes", given=f"{tuple(padding)} for shape {shape}",
+                         expected=f"{rank} pairs (before, after), or at most {2 * rank} numbers from the last axis "
+                                  "backward", fix="write None for axes to leave alone: (None, (1, 1))")
+    if any(n + b + a < 0 for n, (b, a) in zip(shape, amounts)):
+        raise ShapeError("the padding cuts away more than there is", given=f"{amounts} for shape {shape}",
+                         expected="sizes of 0 or more", fix="cut less")
+    return amounts
+
+
+def _pad_from_inside(x: UOp, axis: int, before: int, after: int, mode: str) -> UOp:
+    """An axis padded with elements of its own."""
+    n = x.shape[axis]
+    if before < 0 or after < 0:
+        grown = max(before, 0), max(after, 0)
+        cut = [(min(before, 0), min(after, 0)) if i == axis else (0, 0) for i in range(len(x.shape))]
+        if mode == "circular":      # only what the cut leaves goes round; else the whole axis is there to copy from
+            return _pad_from_inside(pad_constant(x, cut), axis, *grown, mode)
+        return pad_constant(_pad_from_inside(x, axis, *grown, mode), cut)
+    if before == after == 0:
+        return x
+    reach = {"reflect": n - 1, "circular": n, "replicate": before + after if n else 0}[mode]
+    if max(before, after) > reach:
+        raise ShapeError(f"cannot pad with mode={mode!r} by more than there is to copy",
+                         given=f"({before}, {after}) on an axis of size {n}", expected=f"at most {reach} on each side",
+                         fix='pad less, or use mode="replicate"')
+    if mode == "reflect":
+        left, right = part(x, axis, 1, before + 1).flip((axis,)), part(x, axis, n - 1 - after, n - 1).flip((axis,))
+    elif mode == "circular":
+        left, right = part(x, axis, n - before, n), part(x, axis, 0, after)
+    else:
+        left, right = _copies(part(x, axis, 0, min(before, 1)), axis, before), \
+            _copies(part(x, axis, n - min(after, 1), n), axis, after)
+    return joined([left, x, right], axis)
+
+
+def _copies(x: UOp, axis: int, count: int) -> UOp:
+    """An axis of size 1 repeated; of no copies nothing is left."""
+    return x.expand(x.shape[:axis] + (count,) + x.shape[axis + 1:]) if count else x
