@@ -12,7 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
-import stage_diagrams  # noqa: E402 - runs as a script, from any folder
+import guide_diagrams  # noqa: E402 - runs as a script, from any folder
+import stage_diagrams  # noqa: E402
 
 from benchmarks.matmul_steps import steps  # noqa: E402
 from glassgrad import Tensor  # noqa: E402
@@ -71,7 +72,8 @@ def matmul_loops() -> str:
 
 DRAWINGS: dict[str, Callable[[], str]] = {
     "graph_layer.svg": layer_graph, "graph_gradient.svg": gradient_graph, "schedule_attention.svg": attention_schedule,
-    "views.svg": views, "loops_matmul.svg": matmul_loops, **stage_diagrams.DRAWINGS}
+    "views.svg": views, "loops_matmul.svg": matmul_loops, **stage_diagrams.DRAWINGS,
+    **guide_diagrams.DRAWINGS}
 
 
 def main() -> None:

@@ -77,15 +77,15 @@ def graph(boxes: Mapping[Hashable, DrawnBox], sources: Mapping[Hashable, Sequenc
                 points.append((across[n], first + boxes[n].height if place == 0 else first))
             else:
                 points += [(across[n], first), (across[n], last)]
-        parts.append(_curve(points))
+        parts.append(svg_curve(points))
     for n, box in boxes.items():
         parts += _box(box, across[n] - box.width / 2, down[n][0])
     x = left + PAD
     for name, color in legend.items():
         parts.append(f'<rect x="{x:.1f}" y="6" width="12" height="12" fill="{color}" stroke="{INK}"/>')
-        parts.append(_text(name, x + 17, 16))
+        parts.append(svg_text(name, x + 17, 16))
         x += 17 + len(name) * WIDTH_OF_LETTER + 18
-    return _svg(left, 0, max(right, x) - left, top, parts)
+    return svg_document(left, 0, max(right, x) - left, top, parts)
 
 
 def _layers(boxes: Mapping[Hashable, DrawnBox],
@@ -144,7 +144,7 @@ def _places(rows: list[list[Hashable]], pieces: Sequence[tuple[Hashable, Hashabl
     return across
 
 
-def _curve(points: Sequence[tuple[float, float]]) -> str:
+def svg_curve(points: Sequence[tuple[float, float]]) -> str:
     (x, y), *rest = points
     path = f"M{x:.1f} {y:.1f}"
     for to_x, to_y in rest:
@@ -158,7 +158,7 @@ def _box(box: DrawnBox, x: float, y: float) -> list[str]:
     out = [f'<rect x="{x:.1f}" y="{y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="4" '
            f'fill="{box.color}" stroke="{box.border}" stroke-width="{1 if box.border == INK else 2.5}"/>']
     for number, line in enumerate(box.lines):
-        out.append(_text(line, x + box.width / 2, y + PAD / 2 + LINE * (number + 0.75), "middle"))
+        out.append(svg_text(line, x + box.width / 2, y + PAD / 2 + LINE * (number + 0.75), "middle"))
     return out
 
 
@@ -170,7 +170,7 @@ def nests(columns: Mapping[str, Sequence[Nest | str]], legend: Mapping[str, str]
     for title, body in columns.items():
         width = max([_nest_width(b) for b in body] + [len(title) * WIDTH_OF_LETTER])
         y = 52.0
-        parts.append(_text(title, x, 42, weight="bold"))
+        parts.append(svg_text(title, x, 42, weight="bold"))
         for b in body:
             y = _nest(b, x, y, width, parts) + 6
         bottom = max(bottom, y)
@@ -178,9 +178,9 @@ def nests(columns: Mapping[str, Sequence[Nest | str]], legend: Mapping[str, str]
     at = float(PAD)
     for name, color in legend.items():
         parts.append(f'<rect x="{at:.1f}" y="6" width="12" height="12" fill="{color}" stroke="{INK}"/>')
-        parts.append(_text(name, at + 17, 16))
+        parts.append(svg_text(name, at + 17, 16))
         at += 17 + len(name) * WIDTH_OF_LETTER + 18
-    return _svg(0, 0, max(x, at), bottom + PAD, parts)
+    return svg_document(0, 0, max(x, at), bottom + PAD, parts)
 
 
 def _nest_width(nest: Nest | str) -> float:
@@ -192,10 +192,10 @@ def _nest_width(nest: Nest | str) -> float:
 def _nest(nest: Nest | str, x: float, y: float, width: float, parts: list[str]) -> float:
     """Draws one statement or loop; the place below it."""
     if isinstance(nest, str):
-        parts.append(_text(nest, x, y + 13))
+        parts.append(svg_text(nest, x, y + 13))
         return y + LINE
     at = len(parts)
-    parts.append(_text(nest.title, x + PAD, y + 15))
+    parts.append(svg_text(nest.title, x + PAD, y + 15))
     bottom = y + LINE + 4
     for inner in nest.inside:
         bottom = _nest(inner, x + PAD, bottom, width - 2 * PAD, parts) + 2
@@ -211,16 +211,16 @@ def grids(named: Mapping[str, Sequence[Sequence[str]]], shade: Mapping[str, str]
     parts: list[str] = []
     x, bottom = float(PAD), 0.0
     for title, rows in named.items():
-        parts.append(_text(title, x, 18))
+        parts.append(svg_text(title, x, 18))
         for i, row in enumerate(rows):
             for j, word in enumerate(row):
                 left, top = x + j * cell, 28 + i * cell
                 parts.append(f'<rect x="{left:.1f}" y="{top}" width="{cell}" height="{cell}" '
                              f'fill="{shade.get(word, PAPER)}" stroke="{INK}"/>')
-                parts.append(_text(word, left + cell / 2, top + cell / 2 + 5, "middle"))
+                parts.append(svg_text(word, left + cell / 2, top + cell / 2 + 5, "middle"))
         bottom = max(bottom, 28 + cell * len(rows))
         x += max(cell * len(rows[0]), len(title) * WIDTH_OF_LETTER) + GAP_X
-    return _svg(0, 0, x, bottom + PAD, parts)
+    return svg_document(0, 0, x, bottom + PAD, parts)
 
 
 # -- bars ----------------------------------------------------------------------------------------------------
@@ -231,20 +231,20 @@ def bars(rows: Sequence[tuple[str, float, str]], text: Callable[[float], str], w
     parts: list[str] = []
     for number, (name, amount, color) in enumerate(rows):
         y = PAD + number * (LINE + 4)
-        parts.append(_text(name, left - PAD, y + 12, "end"))
+        parts.append(svg_text(name, left - PAD, y + 12, "end"))
         parts.append(f'<rect x="{left:.1f}" y="{y:.1f}" width="{max(1.0, width * amount / most):.1f}" height="{LINE}" '
                      f'rx="3" fill="{color}"/>')
-        parts.append(_text(text(amount), left + width * amount / most + 6, y + 12))
-    return _svg(0, 0, left + width + 110, 2 * PAD + len(rows) * (LINE + 4), parts)
+        parts.append(svg_text(text(amount), left + width * amount / most + 6, y + 12))
+    return svg_document(0, 0, left + width + 110, 2 * PAD + len(rows) * (LINE + 4), parts)
 
 
 # -- SVG -----------------------------------------------------------------------------------------------------
-def _text(words: str, x: float, y: float, anchor: str = "start", weight: str = "normal") -> str:
+def svg_text(words: str, x: float, y: float, anchor: str = "start", weight: str = "normal") -> str:
     where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}"'
     return f'<text {where} fill="{INK}">{escape(words)}</text>'
 
 
-def _svg(x: float, y: float, width: float, height: float, parts: Sequence[str]) -> str:
+def svg_document(x: float, y: float, width: float, height: float, parts: Sequence[str]) -> str:
     head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{x:.1f} {y:.1f} {width:.1f} {height:.1f}" '
             f'width="{width:.0f}" font-family="ui-monospace, monospace" font-size="11.5" xml:space="preserve">')
     tip = (f'<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'

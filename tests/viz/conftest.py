@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import chromium
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from recorded import TRAINING, data_of, page_of  # noqa: E402 - lies beside this file
 
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]
 ARTIFACTS = os.environ.get("SCREENSHOTS")           # a folder for pictures of every view
 
 
@@ -38,15 +35,8 @@ def training(training_page: Path) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Chromium without a window."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright, which drives the browser, is not "
-                                     "installed (pip install playwright)")
-    found = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
-    if found is None:
-        pytest.skip("there is no Chromium to look at pages with (apt install chromium)")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=found, args=FLAGS)
-        yield browser
-        browser.close()
+    with chromium() as opened:
+        yield opened
 
 
 @pytest.fixture
