@@ -22,7 +22,7 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.jit import TinyJit
 from glassgrad.nn import datasets
 from glassgrad.nn.datasets.download import download
-from glassgrad.nn.datasets.files import cache_folder, places
+from glassgrad.nn.datasets.files import cache_folder, data_folders
 from glassgrad.nn.state import get_parameters
 from glassgrad.tensor.tensor import Tensor
 
@@ -136,7 +136,7 @@ class _TransformerBlock:
 
 def shakespeare() -> str:
     """The plays in one text: from where data sets are looked for, else downloaded."""
-    for place in places():
+    for place in data_folders():
         path = place.path / "text" / "tinyshakespeare.txt"
         if path.is_file():
             return path.read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
-The tensor takes the values and keeps its type, its place and its wish for a gradient. A weight of shape (out, in, ...)
+The tensor takes the values and keeps its type, its device and its requires_grad. A weight of shape (out, in, ...)
 has `in` inputs and `out` outputs for every place of its window.
 """
 

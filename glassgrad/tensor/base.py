@@ -264,15 +264,15 @@ class TensorBase:
         return self._requires_grad
 
     @requires_grad.setter
-    def requires_grad(self, wish: bool | None) -> None:
-        if wish is not None and wish is not True and wish is not False:
-            wish = _as_bool(wish)
-        if wish and self.uop.dtype.kind != "f":
+    def requires_grad(self, value: bool | None) -> None:
+        if value is not None and value is not True and value is not False:
+            value = _as_bool(value)
+        if value and self.uop.dtype.kind != "f":
             raise DTypeError("only float tensors have gradients",
                              given=f"requires_grad=True on {self.uop.dtype.name}", expected="a float dtype",
                              fix="cast it first: x.float()")
-        self._requires_grad = wish
-        if wish:
+        self._requires_grad = value
+        if value:
             hold(self)
 
     @property

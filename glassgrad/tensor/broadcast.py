@@ -18,8 +18,8 @@ from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp, const
 
-__all__ = ["Axis", "broadcast_shape", "meet", "meet_many", "number", "one_row", "resolve_axis", "resolve_axes",
-           "shape_from", "size_from", "whole", "working_axis"]
+__all__ = ["Axis", "broadcast_shape", "broadcast_pair", "broadcast_all", "number", "one_row", "resolve_axis",
+           "resolve_axes", "shape_from", "size_from", "whole", "working_axis"]
 
 Axis = int | Sequence[int] | None
 
@@ -112,7 +112,7 @@ def plain_number(value: Any, beside: str, expected: str = "a Tensor or a number"
                      expected=expected, fix=fix)
 
 
-def meet(x: UOp, y: UOp, op: Op = o.ADD) -> tuple[UOp, UOp]:
+def broadcast_pair(x: UOp, y: UOp, op: Op = o.ADD) -> tuple[UOp, UOp]:
     """Two operands brought to one dtype and one shape (a shape of () is left alone: it broadcasts to any)."""
     if x.dtype is not y.dtype:
         dtype = promote(x.dtype, y.dtype)
@@ -124,7 +124,7 @@ def meet(x: UOp, y: UOp, op: Op = o.ADD) -> tuple[UOp, UOp]:
     return x, y
 
 
-def meet_many(operands: list[UOp], op: Op) -> list[UOp]:
+def broadcast_all(operands: list[UOp], op: Op) -> list[UOp]:
     """Several operands brought to one shape; dtypes are the caller's matter."""
     shape: Shape = ()
     for x in operands:

@@ -217,7 +217,7 @@ def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
     trace = recording()
     if not len(registry.values if trace is None else trace.values):
         return list(roots)
-    home: list[str | None] = []
+    common: list[str | None] = []
     new: dict[UOp, UOp] = {}
     stack = [(r, False) for r in roots]
     while stack:
@@ -227,10 +227,10 @@ def _with_known_values(roots: Sequence[UOp], device: str) -> list[UOp]:
             new[node] = node.over(src)
         elif node not in new:
             known = _known(node)
-            if known is not None and node.device is None and not home:
-                homes = {n.device for n in toposort(roots)} - {None} | {r.device or device for r in roots}
-                home.append(homes.pop() if len(homes) == 1 else None)
-            if known is not None and known.device == (node.device or home[0]):
+            if known is not None and node.device is None and not common:
+                devices = {n.device for n in toposort(roots)} - {None} | {r.device or device for r in roots}
+                common.append(devices.pop() if len(devices) == 1 else None)
+            if known is not None and known.device == (node.device or common[0]):
                 new[node] = known.reshape(node.shape)
             else:
                 stack.append((node, True))

@@ -283,10 +283,10 @@ def small(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Da
     server.files.update({f"/{name}": data for name, data in packed.items()})
     monkeypatch.delenv("GLASSGRAD_DATA", raising=False)
     monkeypatch.setattr(datafiles, "cache_folder", lambda: tmp_path / "cache")
-    places = datafiles.places
-    monkeypatch.setattr(datafiles, "places", lambda: (
+    folders = datafiles.data_folders
+    monkeypatch.setattr(datafiles, "data_folders", lambda: (
         datafiles.DataFolder(tmp_path / "shared") if place.path.name == "data" and not place.ours else place
-        for place in places()))
+        for place in folders()))
     files = tuple(DataFile(name, len(packed[name]), digest(packed[name]), digest(contents[name]))
                   for name in contents)
     return DataSet("Small", "small", files, (server.address + "/",))

@@ -151,7 +151,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "glassgrad" / "data"
 
 
-def places() -> Iterator[DataFolder]:
+def data_folders() -> Iterator[DataFolder]:
     """The folders that are searched, in order."""
     if own := os.environ.get("GLASSGRAD_DATA"):
         if not Path(own).expanduser().is_dir():
@@ -166,7 +166,7 @@ def places() -> Iterator[DataFolder]:
 def whereabouts(dataset: DataSet) -> str:
     """In words, where this data set would be read from. Looks at names only: files are checked when they are read."""
     names = {file.name for file in dataset.files}
-    for place in places():
+    for place in data_folders():
         folder = place.path / dataset.folder
         here = {name for name in names if (folder / name).is_file() or (folder / name.removesuffix(".gz")).is_file()}
         if here == names:
@@ -182,7 +182,7 @@ def whereabouts(dataset: DataSet) -> str:
 def load(dataset: DataSet, allow_download: bool = True) -> dict[str, bytes]:
     """The unpacked content of each of the data set's files, by name, from the first place that has them."""
     looked = []
-    for place in places():
+    for place in data_folders():
         folder = place.path / dataset.folder
         contents = _read_folder(dataset, folder, place.ours)
         missing = [file.name for file in dataset.files if file.name not in contents]

@@ -38,7 +38,7 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
                   per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
                   padding_idx: int | None = None) -> Tensor:
     """The sum, mean or maximum of rows of a table, one for each bag. A bag is a row of the input, or, where `offsets`
-    say at which places of a vector bags begin, the numbers up to the next; with `include_last_offset` the last of them
+    say at which indices of a vector bags begin, the numbers up to the next; with `include_last_offset` the last of them
     is where the last bag ends. `padding_idx` is in no bag; an empty bag gives zeros.
 
     >>> table = Tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
@@ -92,12 +92,12 @@ def _shorten(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -
     if max_norm < 0:
         raise InputError("no row is so short", given=f"max_norm={max_norm}", expected="0 or more",
                          fix="leave max_norm out: rows are of any length then")
-    places, old = index.flatten(), weight.uop
-    rows = weight.detach()._slices_at(0, places)
+    picked, old = index.flatten(), weight.uop
+    rows = weight.detach()._slices_at(0, picked)
     lengths = rows.abs().amax(-1, keepdim=True) if norm_type == float("inf") else \
         (rows.abs() ** norm_type).sum(-1, keepdim=True) ** (1 / norm_type)
     table = weight.detach().clone()
-    table[places] = (lengths > max_norm).where(rows * (max_norm / (lengths + 1e-7)), rows)
+    table[picked] = (lengths > max_norm).where(rows * (max_norm / (lengths + 1e-7)), rows)
     weight.assign(table)
     still_a_leaf(weight, old)
     pending.remember(weight)

@@ -86,7 +86,7 @@ class Optimizer:
             raise InputError(f"{type(self).__name__} has no such setting", given=", ".join(sorted(unknown)),
                              expected=f"one of {', '.join(self.defaults)}", fix="check the spelling")
         known = {id(t) for t in (*self.params, *self.buffers)}
-        places: list[int] = []
+        indices: list[int] = []
         for position, tensor in enumerate(given):
             if not isinstance(tensor, Tensor):
                 raise InputError("an optimizer takes tensors",
@@ -103,9 +103,9 @@ class Optimizer:
             if tensor.requires_grad is False or tensor.dtype.kind != "f":
                 self.buffers.append(tensor if pending.is_computed(tensor) else _kept(tensor))
             else:
-                places.append(len(self.params))
+                indices.append(len(self.params))
                 self.params.append(tensor)
-        members = [self.params[i] for i in places]
+        members = [self.params[i] for i in indices]
         devices = sorted({p.device for p in members})
         if len(devices) > 1:
             raise DeviceError("the parameters of a group live on different devices", given=" and ".join(devices),
@@ -114,7 +114,7 @@ class Optimizer:
         _own_memory(members, [t for t in self.params if not any(t is m for m in members)])
         values = {**self.defaults, **settings, "params": members}
         wide = [p.dtype.accumulator for p in members]
-        group = Group(values, places, devices[0] if devices else None,
+        group = Group(values, indices, devices[0] if devices else None,
                       dtypes.float64 if dtypes.float64 in wide else dtypes.float32)
         self.check(group)
         self.param_groups.append(group)
@@ -124,7 +124,7 @@ class Optimizer:
     def _start(self, group: Group) -> None:
         """State for the parameters of a new group."""
         counter: dict[DType, Tensor] = {}
-        for i in group.places:
+        for i in group.indices:
             p = self.params[i]
             wide = p.dtype.accumulator
             narrow = self.master_weights and p.dtype.bits < 32
@@ -232,7 +232,7 @@ class Optimizer:
                                 expected="at least one parameter with a gradient", fix="call loss.backward() first")
         old = {id(t): t.uop for t in self._state()}
         for group in self.param_groups:
-            for i in group.places:
+            for i in group.indices:
                 p = self.params[i]
                 if p.grad is None:
                     continue
@@ -277,23 +277,23 @@ class Optimizer:
         names = {**self.keeps, "master": "master"}
         state = {i: {name: Tensor(kept[i], requires_grad=False) for attribute, name in names.items()
                      if (kept := getattr(self, attribute))[i] is not None} for i in range(len(self.params))}
-        groups = [{**dict(g), "params": list(g.places)} for g in self.param_groups]
+        groups = [{**dict(g), "params": list(g.indices)} for g in self.param_groups]
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Take back what `state_dict` gave (or PyTorch's, whose tensors become ours)."""
         groups = saved["param_groups"]
-        if [len(g["params"]) for g in groups] != [len(g.places) for g in self.param_groups]:
+        if [len(g["params"]) for g in groups] != [len(g.indices) for g in self.param_groups]:
             raise InputError("the saved state belongs to other parameters",
                              given=f"groups of {[len(g['params']) for g in groups]} parameters",
-                             expected=f"groups of {[len(g.places) for g in self.param_groups]}",
+                             expected=f"groups of {[len(g.indices) for g in self.param_groups]}",
                              fix="make the optimizer with the same groups, in the same order")
         attributes = {name: attribute for attribute, name in {**self.keeps, "master": "master"}.items()}
         for own, other in zip(self.param_groups, groups):
             for key, value in other.items():
                 if key != "params" and key in own and own[key] != value:
                     own[key] = value
-            for i, j in zip(own.places, other["params"]):
+            for i, j in zip(own.indices, other["params"]):
                 for name, value in saved["state"].get(j, {}).items():
                     if name in attributes and value is not None:
                         kept = self.kept(attributes[name], i, own)

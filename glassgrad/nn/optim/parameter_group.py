@@ -52,11 +52,11 @@ class Group(MutableMapping[str, Any]):
     0.125
     """
     # a captured step reads tensors; `_moving` says which they are, `_switches` holds what is no number; the rest stays
-    __jit_unwatched__ = ("_values", "_held", "places", "_device", "_dtype")
-    __slots__ = ("places", "_values", "_moving", "_switches", "_held", "_device", "_dtype")
+    __jit_unwatched__ = ("_values", "_held", "indices", "_device", "_dtype")
+    __slots__ = ("indices", "_values", "_moving", "_switches", "_held", "_device", "_dtype")
 
-    def __init__(self, values: dict[str, Any], places: list[int], device: str | None, dtype: DType | str):
-        self.places = places                        # of its parameters among all that the optimizer has
+    def __init__(self, values: dict[str, Any], indices: list[int], device: str | None, dtype: DType | str):
+        self.indices = indices                        # of its parameters among all that the optimizer has
         self._values, self._device, self._dtype = dict(values), device, dtype
         self._moving = {"lr"}
         self._switches = {key: value for key, value in values.items() if key != "params" and not _is_number(value)}

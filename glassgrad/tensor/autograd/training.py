@@ -1,4 +1,4 @@
-"""Whether dropout and batchnorm train. In: a wish. Out: the setting TRAINING, changed for a block or for good.
+"""Whether dropout and batchnorm train. In: a mode. Out: the setting TRAINING, changed for a block or for good.
 
 `Tensor.train()` as a statement, `with Tensor.train():`, `@Tensor.train()`, `Tensor.training = True` and
 `Context(TRAINING=1)` all set the same setting.

@@ -16,7 +16,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, promote
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const, full
-from glassgrad.tensor.broadcast import VERBS, broadcast_shape, meet, meet_many, number
+from glassgrad.tensor.broadcast import VERBS, broadcast_all, broadcast_pair, broadcast_shape, number
 from glassgrad.tensor.formulas import elementary, remainders
 
 __all__ = ["Operand", "absolute", "add", "as_float", "at_least", "at_most", "binary", "both", "ceil", "clamp",
@@ -75,7 +75,7 @@ def binary(op: Op, x: Any, y: Any) -> UOp:
     if isinstance(x, UOp):
         if isinstance(y, UOp):
             if x.shape != y.shape or x.dtype is not y.dtype:
-                x, y = meet(x, y, op)
+                x, y = broadcast_pair(x, y, op)
         else:
             y = number(y, x.dtype, op)
             if y.dtype is not x.dtype:
@@ -196,7 +196,7 @@ def where(condition: UOp, yes: Any, no: Any) -> UOp:
     if not isinstance(no, UOp):
         no = number(no, yes.dtype, o.WHERE)
     dtype = promote(yes.dtype, no.dtype)
-    condition, yes, no = meet_many([condition, yes.cast(dtype), no.cast(dtype)], o.WHERE)
+    condition, yes, no = broadcast_all([condition, yes.cast(dtype), no.cast(dtype)], o.WHERE)
     return UOp(o.WHERE, dtype, (condition, yes, no))
 
 

@@ -303,7 +303,7 @@ class CFunction(CMatrices):
         value = self.wide(self.operand(statement.value), lanes)
         if combine is not None:
             if step is None:
-                raise Bug("lanes may meet in one place: they cannot be combined in parallel")
+                raise Bug("lanes may write to one element: they cannot be combined in parallel")
             value = self.apply(combine, dtype, self.load(memory, statement.index, statement.gate, lanes), value)
         if not lanes:
             self.line(f"{self.base(memory)}[{scalar.text}] = {value.text};")

@@ -180,7 +180,7 @@ class LlvmMemory(LlvmArithmetic, Walker):
         value = self.operand(statement.value, lanes)
         if combine is not None:
             if step is GATHER:
-                raise Bug("lanes may meet in one place: they cannot be combined in parallel")
+                raise Bug("lanes may write to one element: they cannot be combined in parallel")
             # reading again what is already loaded is right: the memory's kept values end with this store
             old = self.in_register(self._load(memory, statement.index, statement.gate, lanes), memory)
             value = self.apply(combine, memory.dtype, old, value)

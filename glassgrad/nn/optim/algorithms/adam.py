@@ -68,7 +68,7 @@ class _Moments(Optimizer):
 
     def _power(self, logarithm: Callable[[Betas], float]) -> Tensor:
         group = self.param_groups[0]
-        return (self.kept("t", group.places[0], group) * group.number("betas", logarithm)).exp().reshape(1)
+        return (self.kept("t", group.indices[0], group) * group.number("betas", logarithm)).exp().reshape(1)
 
     def moments(self, i: int, gradient: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """m and v after this gradient, and the corrections 1 - beta1^t and 1 - beta2^t."""

@@ -27,11 +27,11 @@ class Codebook(NamedTuple):
     weights: int
     text: str
 
-    def look_up(self, places: Tensor) -> Tensor:
-        """(n, k) places in the book -> (n, k * weights) float32"""
-        points = Tensor(_points(self), dtype=dtypes.float32, device=places.device)
-        with index_range_check.trusted():             # as many bits as the book has places
-            return points[places.cast(dtypes.int32)].reshape(len(places), -1)
+    def look_up(self, indices: Tensor) -> Tensor:
+        """(n, k) indices in the book -> (n, k * weights) float32"""
+        points = Tensor(_points(self), dtype=dtypes.float32, device=indices.device)
+        with index_range_check.trusted():             # as many bits as the book has indices
+            return points[indices.cast(dtypes.int32)].reshape(len(indices), -1)
 
 
 @cache
@@ -55,7 +55,7 @@ def _as(data: Tensor, dtype: DType) -> Tensor:
 
 
 def _placed(low: Tensor, high: Tensor) -> Tensor:
-    """Places in a book, of their lower 8 bits and those above."""
+    """Indices into a book, of their lower 8 bits and those above."""
     return low.cast(dtypes.int32) | (high.cast(dtypes.int32) << 8)
 
 
@@ -98,16 +98,16 @@ _ONE = Codebook((-1, 0, 1), 8, (
     "X^c}lqEMlIFjzJBbrp$X4T{{D_p5YV7e^~xM<^E7<_56qcAaL=FI+lT|4v2#Y&dpW2-Egd@Fdf5G@Dheeu*|v(bMFD;1sQ1"))
 
 
-def _shifted(places: Tensor, down: Tensor) -> Tensor:
-    """The points, each moved down or up: (n, k) places, (n, parts) -> (n, 256)"""
+def _shifted(indices: Tensor, down: Tensor) -> Tensor:
+    """The points, each moved down or up: (n, k) indices, (n, parts) -> (n, 256)"""
     shifts = (down == 0).where(_SHIFT, -_SHIFT).unsqueeze(-1)
-    return (_ONE.look_up(places).reshape(len(places), down.shape[1], -1) + shifts).reshape(-1, SUPER)
+    return (_ONE.look_up(indices).reshape(len(indices), down.shape[1], -1) + shifts).reshape(-1, SUPER)
 
 
 def _iq1_s(b: Tensor) -> Tensor:         # d (2), lower bits (32), for each 32 weights 4 x 3 upper bits, scale, shift
     rest = _as(b[:, 34:], dtypes.uint16)
-    places = _placed(b[:, 2:34], _fields(rest, 3, 4))
-    return _scaled(half(b[:, :2]), _odd((rest >> 12) & 7), _shifted(places, rest >> 15))
+    indices = _placed(b[:, 2:34], _fields(rest, 3, 4))
+    return _scaled(half(b[:, :2]), _odd((rest >> 12) & 7), _shifted(indices, rest >> 15))
 
 
 def _iq1_m(b: Tensor) -> Tensor:         # lower bits (32), for each 8 weights 3 upper bits and a shift (16), scales (8)
@@ -136,7 +136,7 @@ _TWO_1024 = Codebook(_LEVELS, 8, (
     "C|vDii4FoWN_zK9m?6y$}qXC*pyH_2f!)+bXep&HXz~CYasM7Fd3(JhmM~KIbkHJ7yU4;E692~{FNElHOf~Fzm+TBn!W(JyjC6"))
 
 
-def _iq2_xxs(b: Tensor) -> Tensor:       # d (2), for each 32 weights: places (4), 4 x 7 signs and a scale of 4 bits (4)
+def _iq2_xxs(b: Tensor) -> Tensor:       # d (2), for each 32 weights: indices (4), 4 x 7 signs and a scale (4 bits) (4)
     parts = b[:, 2:].reshape(-1, 8, 8)
     rest = _as(parts[:, :, 4:].reshape(-1, 32), dtypes.uint32)
     weights = _TWO_256.look_up(parts[:, :, :4].reshape(-1, 32)) * _even_signs(_fields(rest, 7, 4))
@@ -166,7 +166,7 @@ _THREE_512 = Codebook((1, 3, 5, 7, 9, 11, 13, 15), 4, (
     "zW`GY5;6>@R{_|3X$jRqNR^eu)^e<Ll^vCYlKPU1;QQ+o$IB(hKom+bHx0SXmXXwyZnVo8~6jd#wQ>"))
 
 
-def _iq3_xxs(b: Tensor) -> Tensor:       # d (2), places (64), for each 32 weights 4 x 7 signs and a scale of 4 bits (4)
+def _iq3_xxs(b: Tensor) -> Tensor:       # d (2), indices (64), for each 32 weights 4 x 7 signs and a scale (4 bits) (4)
     rest = _as(b[:, 66:], dtypes.uint32)
     weights = _THREE_256.look_up(b[:, 2:66]) * _even_signs(_fields(rest, 7, 4))
     return _scaled(half(b[:, :2]), _between(rest >> 28, 0.5), weights)

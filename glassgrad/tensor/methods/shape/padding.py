@@ -105,11 +105,11 @@ class PaddingMixin(TensorBase):
         return number if number == 0 else self._number(number, self.dtype, o.WHERE)
 
     def _sizes_for(self, shape: tuple[Any, ...], what: str) -> tuple[int, ...]:
-        wish = one_row(shape)
-        if len(wish) != self.ndim:
-            raise ShapeError(f"{what} needs one size per axis", given=f"{wish} for shape {self.shape}",
+        sizes = one_row(shape)
+        if len(sizes) != self.ndim:
+            raise ShapeError(f"{what} needs one size per axis", given=f"{sizes} for shape {self.shape}",
                              expected=f"{self.ndim} sizes", fix="write None for axes to leave alone")
-        return shape_from(tuple(n if m is None else m for n, m in zip(self.shape, wish)), what)
+        return shape_from(tuple(n if m is None else m for n, m in zip(self.shape, sizes)), what)
 
 
 def _amounts(padding: Sequence[Any], shape: tuple[Any, ...]) -> list[tuple[int, int]]:
