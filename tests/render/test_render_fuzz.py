@@ -165,7 +165,7 @@ class Maker:
 
 
 @pytest.mark.parametrize("how,seeds", [("llvm", range(0, 25)), ("llvm", range(25, 50)), ("c", range(1000, 1010)),
-                                       pytest.param("wasm", range(0, 50), marks=needs_wasmtime)])
+                                       pytest.param("wasm", range(0, 20), marks=needs_wasmtime)])
 def test_random_loop_trees(how, seeds):
     data = np.random.default_rng(0).integers(-1000, 1000, SIZE).astype(np.int32)
     for seed in seeds:
