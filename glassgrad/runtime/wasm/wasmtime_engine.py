@@ -70,5 +70,5 @@ class WasmtimeEngine:
             try:
                 function(store, args, scratch)
             except wasmtime.Trap as trap:
-                raise Stopped(trap.message.strip().splitlines()[-1]) from None
+                raise Stopped(trap.message.strip().rpartition("wasm trap: ")[2]) from None
         return run
