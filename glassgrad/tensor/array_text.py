@@ -3,7 +3,8 @@
     [[ 1. , 20.5],         all numbers have one width, and as few digits as tell them apart from others of their type,
      [-3. ,  4. ]]         at most 8 after the point; "[1.0e-05, 2.5e+00]" where they differ too much for that
 
-(Of a power of two NumPy leaves out the last digit where another one rounds to it from above; here it is written.) Needs no NumPy, which a browser does not have. Does not know tensors.
+(Of a power of two NumPy leaves out the last digit where another one rounds to it from above; here it is written.)
+Needs no NumPy, which a browser does not have. Does not know tensors.
 """
 
 from __future__ import annotations

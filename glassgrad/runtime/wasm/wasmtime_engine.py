@@ -1,4 +1,7 @@
-"""WebAssembly in this process, by the package `wasmtime`. In: modules. Out: functions to call, over one shared memory."""
+"""WebAssembly in this process, by the package `wasmtime`. In: modules. Out: functions to call.
+
+All modules share the one memory of the engine. Does not know kernels or tensors.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ class WasmtimeEngine:
         try:
             import wasmtime
         except ImportError:
-            raise DeviceError("WASM needs the package wasmtime", given="no wasmtime", expected="an engine for WebAssembly",
-                              fix="pip install wasmtime") from None
+            raise DeviceError("WASM needs the package wasmtime", given="no wasmtime",
+                              expected="an engine for WebAssembly", fix="pip install wasmtime") from None
         from importlib.metadata import version
         self.wasmtime, self.version = wasmtime, f"wasmtime {version('wasmtime')}"
         self.store = wasmtime.Store(wasmtime.Engine())

@@ -84,8 +84,8 @@ _VECTOR = {          # after 0xfd
     **_numbered(96, "i8x16", "abs neg - all_true - narrow_i16x8_s"),
     **_numbered(107, "i8x16", "shl shr_s shr_u add - - sub - - - - min_s min_u max_s max_u"),
     **_numbered(128, "i16x8", "abs neg - all_true - narrow_i32x4_s - extend_low_i8x16_s extend_high_i8x16_s "
-                              "extend_low_i8x16_u extend_high_i8x16_u shl shr_s shr_u add - - sub - - - mul min_s min_u "
-                              "max_s max_u - - extmul_low_i8x16_s extmul_high_i8x16_s"),
+                              "extend_low_i8x16_u extend_high_i8x16_u shl shr_s shr_u add - - sub - - - mul min_s "
+                              "min_u max_s max_u - - extmul_low_i8x16_s extmul_high_i8x16_s"),
     **_numbered(160, "i32x4", "abs neg - all_true - - - extend_low_i16x8_s extend_high_i16x8_s extend_low_i16x8_u "
                               "extend_high_i16x8_u shl shr_s shr_u add - - sub - - - mul min_s min_u max_s max_u"),
     **_numbered(192, "i64x2", "abs neg - all_true - - - extend_low_i32x4_s extend_high_i32x4_s extend_low_i32x4_u "

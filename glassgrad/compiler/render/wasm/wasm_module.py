@@ -19,8 +19,7 @@ from glassgrad.compiler.render.value_order import NOTHING, SUMS, Flow, Walker
 from glassgrad.compiler.render.wasm.encoding import Block, CodeFunction, CodeModule, Line, nest
 from glassgrad.compiler.render.wasm.instructions import Code, Local, get, is_settled, type_of
 from glassgrad.compiler.render.wasm.wasm_memory import ARGS, SCRATCH, TASK, WasmMemory
-from glassgrad.compiler.render.wasm.wasm_ops import (WasmValue, held, literal, number, pieces_of, scalar_type,
-                                                     vector_of)
+from glassgrad.compiler.render.wasm.wasm_ops import WasmValue, held, literal, number, pieces_of, scalar_type, vector_of
 
 RUN = "run"                # the exported function
 REGISTER_MASK = 4          # bytes of a lane of a register that holds booleans
@@ -311,7 +310,7 @@ class WasmFunction(WasmMemory):
                 if k != 1:
                     times = literal(number(k, scalar_type(dtype)).immediate, dtype)
                     term = self.native("mul", dtype, term, self.wide(times, lanes))
-            result = self.native("add", dtype, result, term) if scalar.constant != 0 or result.constant is None else term
+            result = term if result.constant == 0 else self.native("add", dtype, result, term)
         return result
 
     def lane_less(self, node: UOp, lanes: int) -> WasmValue | None:

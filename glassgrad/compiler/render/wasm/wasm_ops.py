@@ -356,6 +356,10 @@ class WasmArithmetic:
 
     def fold(self, combine: o.Op, dtype: DType, x: WasmValue) -> WasmValue:
         """All lanes combined: upper half with lower half, again and again; an odd lane joins at the end."""
+        while len(x.pieces) % 2 == 0 and x.lanes * x.size == len(x.pieces) * PIECE:       # whole pieces at once
+            half = len(x.pieces) // 2
+            low, high = (x._replace(pieces=part, lanes=x.lanes // 2) for part in (x.pieces[:half], x.pieces[half:]))
+            x = self.apply(combine, dtype, low, high)
         x = self.bound(x)
 
         def tree(values: list[WasmValue]) -> WasmValue:
