@@ -19,6 +19,7 @@ from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign
 from glassgrad.compiler.optimize.targets.target import WASM, Target
 from glassgrad.compiler.pipeline import TEXT, KernelWork, make_source, run_passes
 from glassgrad.compiler.render.launch import launch_info
+from glassgrad.compiler.render.wasm.encoding import ARGS_AT, SCRATCH_AT
 from glassgrad.runtime.cpu.c_compiler import compile_c
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.llvm_compiler import compile_ir
@@ -96,12 +97,13 @@ def _prepare_wasm(kernel: Kernel, arrays):
 
     def launch() -> None:
         """Every array is copied into the engine's memory, and what the kernel writes is copied out of it."""
-        blocks = [memory.allocate(size) for size in (*sizes, info.scratch_bytes, 4 * len(sizes))]
-        *places, scratch, table = [block.address for block in blocks]
+        blocks = [memory.allocate(size) for size in (*sizes, info.scratch_bytes)]
+        *places, scratch = [block.address for block in blocks]
         for array, place in zip(arrays, places):
             memory.copy_in(place, array.tobytes())
-        memory.copy_in(table, struct.pack(f"<{len(places)}I", *places))
-        function(table, scratch)
+        memory.copy_in(SCRATCH_AT, struct.pack(f"<II{len(places)}I", scratch, 0, *places))
+        assert SCRATCH_AT + 8 == ARGS_AT
+        function()
         for array, place in zip(arrays, places):
             array[...] = np.frombuffer(memory.copy_out(place, array.nbytes), array.dtype).reshape(array.shape)
         for block in blocks:

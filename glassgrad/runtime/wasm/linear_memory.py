@@ -20,7 +20,7 @@ from glassgrad.runtime.host_memory import MemoryBlock, readable
 PAGE = 64 << 10              # bytes by which a memory grows
 LIMIT = 4 << 30              # addresses have 32 bits
 ALIGNMENT = 64
-FIRST = 1 << 10              # the first address that is used: 0 is none
+FIRST = PAGE                 # the first address of a block: what lies before is for the arguments of a launch
 SPARE = 64                   # bytes at the end that no block has: a load of a whole vector may read past its block
 LEAST_GROWTH = 4 << 20
 

@@ -1,8 +1,8 @@
 """The device WASM. In: kernels' graphs. Out: WebAssembly modules, run by an engine in this process, on one thread.
 
 All modules share one linear memory, so an address is a number of 32 bits inside it. A launch writes the addresses of
-its arguments into a table there, with the values of scalars behind it, and calls the module's one function. Needs
-neither NumPy nor llvmlite nor a compiler.
+its arguments into a table at the memory's beginning, with the values of scalars behind it, and calls the module's one
+function. Needs neither NumPy nor llvmlite nor a compiler.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glassgrad.base.errors import DeviceError
+from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import WASM
 from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.compiler.render.wasm.encoding import ARGS_AT, SCRATCH_AT
 from glassgrad.runtime.backend import Backend, RendererFacts
 from glassgrad.runtime.disk_cache import default_cache
-from glassgrad.runtime.host_memory import MemoryBlock
 from glassgrad.runtime.kernel_key import cache_key, cost
-from glassgrad.runtime.wasm.linear_memory import LinearMemory
+from glassgrad.runtime.wasm.linear_memory import FIRST, LinearMemory
 from glassgrad.runtime.wasm.wasmtime_engine import Stopped, WasmtimeEngine
 
 __all__ = ["WasmDevice"]
@@ -33,7 +33,7 @@ __all__ = ["WasmDevice"]
 class WasmProgram:
     """A module, ready to be called."""
     name: str
-    run: Callable[[int, int], None]      # addresses of the table of arguments, and of scratch memory
+    run: Callable[[], None]
     info: LaunchInfo
     scalars: tuple[bool, ...]            # which of the params are numbers of the host
     operations: int
@@ -47,7 +47,7 @@ class WasmDevice(Backend):
         self.engine = engine or WasmtimeEngine()
         super().__init__(name, LinearMemory(self.engine))
         self.renderer = RendererFacts(name, "wasm", has_threads=False)
-        self._spaces: dict[str, MemoryBlock] = {}      # memory that launches use in turn: arguments, and scratch
+        self._scratch = self.memory.allocate(0)        # memory that launches use in turn
 
     @property
     def description(self) -> str:
@@ -91,27 +91,31 @@ class WasmDevice(Backend):
     def launch(self, program: WasmProgram, addresses: Sequence[int]) -> None:
         """Write the table of arguments, and call the module's function."""
         with self.memory.lock:
-            table = self._space("arguments", 12 * len(addresses) + 16)
-            values = table + -(-4 * len(addresses) // 8) * 8
-            places, numbers = list(addresses), []
-            for position, scalar in enumerate(program.scalars):
-                if scalar:
-                    places[position] = values + 8 * len(numbers)
-                    numbers.append(ctypes.string_at(addresses[position], 8))
-            content = struct.pack(f"<{len(places)}I", *places).ljust(values - table, b"\0") + b"".join(numbers)
-            self.memory.copy_in(table, content)
+            self.memory.copy_in(SCRATCH_AT, self._table(program, addresses))
             try:
-                program.run(table, self._space("scratch", program.info.scratch_bytes))
+                program.run()
             except Stopped as stop:
                 raise DeviceError("a kernel was stopped by the WebAssembly engine", given=f"{program.name}: {stop}",
                                   expected="a kernel that runs to its end", fix="run it on another device; if "
                                   "it is right there, this is a fault of the device WASM: please report it") from None
 
-    def _space(self, use: str, nbytes: int) -> int:
-        """The address of memory for one use, made larger where that is needed."""
-        block = self._spaces.get(use)
-        if block is None or block.size < nbytes:
-            if block is not None:
-                self.memory.release(block)
-            block = self._spaces[use] = self.memory.allocate(nbytes)
-        return block.address
+    def _table(self, program: WasmProgram, addresses: Sequence[int]) -> bytes:
+        """The address of scratch memory, those of all arguments, and the values of scalars."""
+        places, numbers = list(addresses), []
+        first = ARGS_AT + -(-len(places) // 2) * 8
+        for position, scalar in enumerate(program.scalars):
+            if scalar:
+                places[position] = first + 8 * len(numbers)
+                numbers.append(ctypes.string_at(addresses[position], 8))
+        head = struct.pack(f"<II{len(places)}I", self._scratch_for(program), 0, *places)
+        table = head.ljust(first - SCRATCH_AT, b"\0") + b"".join(numbers)
+        if SCRATCH_AT + len(table) > FIRST:
+            raise Bug(f"{program.name} has {len(places)} arguments, more than the table holds")
+        return table
+
+    def _scratch_for(self, program: WasmProgram) -> int:
+        """The address of memory for one launch, made larger where that is needed."""
+        if self._scratch.size < program.info.scratch_bytes:
+            self.memory.release(self._scratch)
+            self._scratch = self.memory.allocate(program.info.scratch_bytes)
+        return self._scratch.address

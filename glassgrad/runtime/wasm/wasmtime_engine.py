@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassgrad.base.errors import DeviceError
-from glassgrad.compiler.render.wasm.encoding import MEMORY
-from glassgrad.compiler.render.wasm.wasm_module import RUN
+from glassgrad.compiler.render.wasm.encoding import MEMORY, RUN
 from glassgrad.runtime.wasm.linear_memory import LIMIT, PAGE
 
 FIRST_BYTES = 4 << 20        # that the memory has before it grows
@@ -62,16 +61,16 @@ class WasmtimeEngine:
         ctypes.memmove(self._address(address), source, data.nbytes)
 
     # -- functions ---------------------------------------------------------------------------------------------
-    def load(self, binary: bytes) -> Callable[[int, int], None]:
+    def load(self, binary: bytes) -> Callable[[], None]:
         """The function that a module exports. It raises `Stopped` where it traps."""
         wasmtime, store = self.wasmtime, self.store
         module = wasmtime.Module(store.engine, binary)
         assert [(i.module, i.name) for i in module.imports] == [MEMORY]
         function: Any = wasmtime.Instance(store, module, [self.memory]).exports(store)[RUN]
 
-        def run(args: int, scratch: int) -> None:
+        def run() -> None:
             try:
-                function(store, args, scratch)
+                function(store)
             except wasmtime.Trap as trap:
                 raise Stopped(trap.message.strip().rpartition("wasm trap: ")[2]) from None
         return run

@@ -15,7 +15,11 @@ from typing import Union
 from glassgrad.compiler.render.wasm.instructions import (TYPES, Code, Local, Numbers, encode, splat_load, text_of,
                                                          unsigned)
 
+# What a module and its engine agree on:
 MEMORY = ("env", "memory")       # the module and name under which the memory is imported
+RUN = "run"                      # the function that is exported: without parameters, which cost most of a short call
+SCRATCH_AT, ARGS_AT = 16, 24     # addresses: of the scratch memory's address, and of the table of arguments
+
 MOST_NESTED = 24                 # expressions inside each other
 
 

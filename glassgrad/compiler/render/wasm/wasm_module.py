@@ -1,7 +1,7 @@
 """A kernel as a module of WebAssembly. In: a `Kernel`, its jammed phases. Out: a `CodeModule`.
 
-Every phase is a function (args, task, scratch); the exported function, `run(args, scratch)`, calls them one after
-another, each for all its tasks: there is one thread. `args` is the address of the addresses of the kernel's arguments.
+Every phase is a function (args, task, scratch); the exported function, `run()`, calls them one after another, each for
+all its tasks: there is one thread. `args` is the address of the addresses of the kernel's arguments.
 Registers are locals, values are where `Walker` puts them. Indices are computed in 32 bits where they fit. Spelling of
 memory access is in `wasm_memory`, of arithmetic in `wasm_ops` and `wasm_casts`.
 """
@@ -16,12 +16,12 @@ from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Stat
 from glassgrad.compiler.render.launch import Places, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import NOTHING, SUMS, Flow, Walker
-from glassgrad.compiler.render.wasm.encoding import Block, CodeFunction, CodeModule, Line, nest
-from glassgrad.compiler.render.wasm.instructions import Code, Local, get, is_settled, type_of
+from glassgrad.compiler.render.wasm.encoding import (ARGS_AT, RUN, SCRATCH_AT, Block, CodeFunction, CodeModule, Line,
+                                                     nest)
+from glassgrad.compiler.render.wasm.instructions import At, Code, Local, get, is_settled, type_of
 from glassgrad.compiler.render.wasm.wasm_memory import ARGS, SCRATCH, TASK, WasmMemory
 from glassgrad.compiler.render.wasm.wasm_ops import WasmValue, held, literal, number, pieces_of, scalar_type, vector_of
 
-RUN = "run"                # the exported function
 REGISTER_MASK = 4          # bytes of a lane of a register that holds booleans
 
 
@@ -35,10 +35,11 @@ def render_wasm(kernel: Kernel, phases: list[Jammed]) -> CodeModule:
 def _run(phases: tuple[tuple[str, int], ...]) -> CodeFunction:
     """Every phase, for all its tasks."""
     lines: list[Line] = []
+    scratch = Code("i32.load", (number(0),), At(SCRATCH_AT))
     for name, tasks in phases:
-        call = Code("call", (get(ARGS), get(TASK), get(SCRATCH)), name)
+        call = Code("call", (number(ARGS_AT), get(TASK), scratch), name)
         lines += [_set(TASK, number(0)), *([call] if tasks == 1 else [_counted(TASK, 1, number(tasks), [call])])]
-    return CodeFunction(RUN, (ARGS, SCRATCH), (TASK,), lines)
+    return CodeFunction(RUN, (), (TASK,), lines)
 
 
 def _set(local: Local, value: Code) -> Code:
