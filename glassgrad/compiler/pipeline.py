@@ -61,7 +61,7 @@ class KernelWork:
     """A kernel on its way to text; each pass replaces a field or fills the next one."""
     ast: UOp | None                                   # SINK of STOREs over PARAMs
     target: Target
-    language: str = ""                                # "llvm", "c", "plain c", or a GPU dialect's name
+    language: str = ""                                # "llvm", "c", "plain c", "wasm", "wat", or a GPU dialect's name
     products: bool = True                             # whether contractions get tiles and packed panels
     plain: bool = False                               # leave the loops as they are, as under NOOPT=1
     moves: Sequence[str] | None = None                # to apply instead of the recipe's own
@@ -69,6 +69,7 @@ class KernelWork:
     loops: Kernel | None = None
     phases: list[Jammed] = field(default_factory=list)           # the loops of each phase without TILE loops
     source: str = ""
+    binary: bytes = b""                               # of a language that is not text
 
     @property
     def kernel(self) -> Kernel:
@@ -229,13 +230,20 @@ def unroll_and_jam(work: KernelWork) -> None:
 
 @compiler_pass(TEXT, "render")
 def render(work: KernelWork) -> None:
-    """Write each phase as a function: LLVM IR, C, or a dialect of C for GPUs."""
+    """Write each phase as a function: LLVM IR, C, WebAssembly, or a dialect of C for GPUs."""
     if work.language == "llvm":
         from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
         work.source = render_llvm(work.kernel, work.target, work.phases)
     elif work.language in ("c", "plain c"):
         from glassgrad.compiler.render.c.c_source import render_c
         work.source = render_c(work.kernel, work.target, work.phases, "static " if work.language == "plain c" else "")
+    elif work.language in ("wasm", "wat"):
+        from glassgrad.compiler.render.wasm.wasm_module import render_wasm
+        module = render_wasm(work.kernel, work.phases)
+        if work.language == "wasm":
+            work.binary = module.binary()
+        else:
+            work.source = module.text()
     else:
         from glassgrad.compiler.render.gpu.dialects import DIALECTS
         from glassgrad.compiler.render.gpu.gpu_source import render_gpu

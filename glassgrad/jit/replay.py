@@ -27,7 +27,7 @@ from glassgrad.jit.trace import BufferSource, Outcome, TracedCall, add_gradient,
 from glassgrad.jit.values import NestForm, SymbolNames, tensors_of
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.leaves import RESET
-from glassgrad.tensor.evaluate import computed_array
+from glassgrad.tensor.evaluate import computed_numbers
 from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.jit_access import assign_node, computed_from, result_maker, unread_gradient
 from glassgrad.tensor.memory.storage import is_shared, is_view, shares_with, storage_of
@@ -329,7 +329,7 @@ class CapturedCall:
                    **{row.symbol: row.node for row in self.in_place.rows if row.node is not None},
                    **{r.symbol: r.seen_as_in_trace() for r in self.results}}
         for flag in self.flags:
-            flag.verify(lambda node: computed_array(substituted(node, present, self.names), Device.DEFAULT))
+            flag.verify(lambda node: computed_numbers(substituted(node, present, self.names), Device.DEFAULT))
 
     def _leave(self, tensors: list[Tensor], found: list[Tensor], holders: list[Any], bases: dict[UOp, UOp]) -> Any:
         """Bind what the function binds; its results in the form it returned them. `bases` are the buffers of this call,

@@ -61,6 +61,11 @@ def _open_cuda(name: str) -> Backend:
     return open_cuda(name)
 
 
+def _open_wasm(name: str) -> Backend:
+    from glassgrad.runtime.wasm.wasm_device import WasmDevice
+    return WasmDevice(name)
+
+
 RECORDS = (
     DeviceRecord("CPU", open_cpu, ("LLVM",), "this machine's processor, on all cores", "LLVM IR",
                  "pip install llvmlite"),
@@ -72,6 +77,8 @@ RECORDS = (
                  "OpenCL C", "pip install pyopencl, and pocl-binary-distribution to run on the processor"),
     DeviceRecord("CUDA", _open_cuda, ("NV", "GPU"), "the first NVIDIA GPU", "CUDA C++",
                  "NVIDIA's driver, and pip install nvidia-cuda-nvrtc"),
+    DeviceRecord("WASM", _open_wasm, (), "a WebAssembly engine in this process, on one core", "WebAssembly",
+                 "pip install wasmtime"),
 )
 
 # Devices of tinygrad's that this version has not: NAME=1 is an error, not ignored, unless a package registers one.

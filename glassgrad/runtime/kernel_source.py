@@ -21,6 +21,7 @@ class Built(NamedTuple):
     """A kernel as source text, with what a launch must provide."""
     name: str
     source: str
+    binary: bytes                        # instead of the source, of a language that is not text
     info: LaunchInfo
     kernel: Kernel
     decisions: Decisions | None          # how it was optimized; None under NOOPT=1
@@ -41,4 +42,4 @@ def build(ast: UOp, target: Target, language: str, moves: Sequence[str] | None =
     work = KernelWork(ast, target, language, products=products, moves=moves)
     with one_place():
         run_passes(work, KERNEL, TEXT, say=say)
-        return Built(work.kernel.name, work.source, launch_info(work.kernel), work.kernel, work.decisions)
+        return Built(work.kernel.name, work.source, work.binary, launch_info(work.kernel), work.kernel, work.decisions)

@@ -6,6 +6,7 @@ after; and it remembers its value, so reading twice computes once. `realize` is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +31,7 @@ from glassgrad.tensor.memory.host_values import HostValue, numpy_dtype
 
 __all__ = ["canonical_device", "default_device", "copied", "store", "share", "shared", "taken", "realize", "schedule",
            "Planned", "Step", "memory", "value_of", "bytes_of", "array_of", "shown_array",
-           "computed_array", "number_in", "few_numbers"]
+           "computed_numbers", "numbers_of", "number_in", "few_numbers"]
 
 
 # -- devices -------------------------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
         _remember(node, value)
     if checks:
         found = made[len(nodes):len(nodes) + len(flags)]
-        index_range_check.verify(checks, found, lambda node: computed_array(node, device))
+        index_range_check.verify(checks, found, lambda node: computed_numbers(node, device))
     return made[:len(nodes)]
 
 
@@ -245,12 +246,23 @@ def bytes_of(node: UOp, device: str) -> memoryview:
     value = value_of(node, device)
     buffer: Buffer = value.base.arg
     if value.op is o.SHRINK:                  # memory is as large as the longest lengths
-        import numpy
-        whole = numpy.frombuffer(buffer.copy_out(), node.dtype.format).reshape(buffer.shape)
-        return memoryview(whole[tuple(slice(n) for n in sizes_now(value.shape))].tobytes())
+        return memoryview(_part(buffer.copy_out(), buffer.shape, sizes_now(value.shape), node.dtype.itemsize))
     if buffer.nbytes and Device[buffer.device].memory.on_host:
         return buffer.view()
     return memoryview(buffer.copy_out())
+
+
+def _part(data: bytearray, shape: Sequence[int], sizes: Sequence[int], itemsize: int) -> bytearray:
+    """The first `sizes` elements along each axis of a row-major value: its rows one after another."""
+    if not shape or 0 in sizes:
+        return data[:itemsize * math.prod(sizes)]
+    inner = next((i for i in range(len(shape), 0, -1) if sizes[i - 1] != shape[i - 1]), 1) - 1    # whole from there on
+    length = itemsize * math.prod(sizes[inner:])
+    starts = [0]
+    for n, size in zip(shape[:inner], sizes):
+        starts = [start * n + i for start in starts for i in range(size)]
+    stride = itemsize * math.prod(shape[inner:])
+    return bytearray().join([data[start * stride:start * stride + length] for start in starts])
 
 
 def array_of(node: UOp, device: str) -> Any:
@@ -265,11 +277,15 @@ def shown_array(node: UOp, device: str) -> Any:
     return numpy.frombuffer(bytes_of(node, device).toreadonly(), node.dtype.format).reshape(sizes_now(node.shape))
 
 
-def computed_array(node: UOp, device: str) -> Any:
-    """The same, computed anew: nothing remembered is read and nothing is remembered. For messages, inside a jit too."""
-    import numpy
-    buffer = compute([node.contiguous()], device)[0].base.arg
-    return numpy.frombuffer(buffer.copy_out(), node.dtype.format).reshape(node.shape)
+def computed_numbers(node: UOp, device: str) -> Any:
+    """The node's numbers in row-major order, computed anew: nothing remembered is read and nothing is remembered. For
+    messages, inside a jit too."""
+    return _typed(memoryview(compute([node.contiguous()], device)[0].base.arg.copy_out()), node.dtype)
+
+
+def numbers_of(node: UOp, device: str) -> Any:
+    """The node's numbers in row-major order, without NumPy; the type is one that Python's formats have."""
+    return _typed(bytes_of(node, device), node.dtype)
 
 
 def few_numbers(node: UOp) -> list[int]:
@@ -284,7 +300,7 @@ def few_numbers(node: UOp) -> list[int]:
 
 def number_in(node: UOp, device: str) -> Any:
     """The one number of a node with one element."""
-    return _typed(bytes_of(node, device), node.dtype)[0]
+    return numbers_of(node, device)[0]
 
 
 def _typed(data: memoryview, dtype: DType) -> Any:

@@ -23,6 +23,7 @@ from glassgrad.base.source_lines import line_of
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.node_table import NodeTable
+from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine.capture import recording
 from glassgrad.engine.registry import registry
@@ -226,9 +227,9 @@ class Flag:
     def _error(self, position: int, read: Callable[[UOp], Any]) -> IndexRangeError:
         for pick in self.picks:
             values = read(pick.indices)
-            value = int(values.reshape(-1)[position])
+            value = int(values[position])
             if not pick.least <= value < pick.size:
-                at, where = _coordinates(position, values.shape), str(line_of(self.line) or "")
+                at, where = _coordinates(position, sizes_now(pick.indices.shape)), str(line_of(self.line) or "")
                 return _no_such_class(value, pick, self.shape, at, where) if pick.of_classes else \
                     out_of_range(value, pick.axis, self.shape, at, pick.from_end, where)
         raise Bug(f"element {position} of an index into {self.shape} was reported, but no part of it is outside")

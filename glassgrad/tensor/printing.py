@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from glassgrad.base.errors import JitError
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.symbolic import Length, sizes_now
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import evaluate as running
+from glassgrad.tensor.array_text import DECIMALS, array_text
 from glassgrad.tensor.formulas.movement import pad_axis, part
 from glassgrad.tensor.memory.disk import on_disk
 
@@ -43,33 +46,58 @@ def as_text(x: Any) -> str:
 
 
 def _values(x: Any) -> str:
-    import numpy  # only when values are shown
-    everything = math.prod(sizes_now(x.shape)) <= FEW or any(isinstance(n, Length) for n in x.shape) or \
+    shape = sizes_now(x.shape)
+    everything = math.prod(shape) <= FEW or any(isinstance(n, Length) for n in x.shape) or \
         on_disk(x.uop.device) or x.uop.op is o.BUFFER and x.is_cpu
-    values = x.numpy() if everything else _ends(x)
-    return numpy.array2string(values, separator=", ", prefix="Tensor(", threshold=MOST if everything else 0,
-                              edgeitems=ENDS)
+    cut = [ENDS if math.prod(shape) > MOST and n > 2 * ENDS else 0 for n in shape]
+    if 0 in shape:
+        numbers: list[Any] = []
+    elif everything:
+        numbers = _picked(_numbers(x), shape, [_shown(n, ends) for n, ends in zip(shape, cut)])
+    else:
+        cut = [ENDS if n > 2 * ENDS else 0 for n in shape]
+        numbers = _ends(x)
+    dtype = x.dtype if x.dtype.kind != "f" or x.dtype in DECIMALS else dtypes.float32
+    return array_text(numbers, [2 * ends or n for n, ends in zip(shape, cut)], dtype, cut, indent=len("Tensor("))
 
 
-def _ends(x: Any) -> Any:
-    """An array with the ends of long axes, one element between them (which is not shown) for the rest."""
-    import numpy
+def _numbers(x: Any) -> Any:
+    """All values in row-major order."""
+    x = x if x.dtype.kind != "f" or x.dtype.bits >= 32 else x.float()
+    return running.numbers_of(x.uop, x.device)
+
+
+def _shown(size: int, ends: int) -> Sequence[int]:
+    """The indices that are shown along an axis."""
+    return [*range(ends), *range(size - ends, size)] if ends else range(size)
+
+
+def _picked(numbers: Any, shape: Sequence[int], chosen: Sequence[Sequence[int]]) -> list[Any]:
+    """The numbers at the chosen indices of each axis."""
+    if all(len(indices) == n for indices, n in zip(chosen, shape)):
+        return list(numbers)
+    places = [0]
+    for n, indices in zip(shape, chosen):
+        places = [place * n + i for place in places for i in indices]
+    return [numbers[place] for place in places]
+
+
+def _ends(x: Any) -> list[Any]:
+    """The values at the ends of long axes, in row-major order."""
     long = [axis for axis, n in enumerate(x.shape) if n > 2 * ENDS]
     view = x.uop
     for axis in long:
         view = _both_ends(view, axis)
     pieces = list(itertools.product(*((False, True) if axis in long else (False,) for axis in range(x.ndim))))
-    if not _is_one_kernel(view, x) and _is_one_kernel(_piece(x.uop, pieces[0]), x):
-        # the ends of a sum are summed one by one; together they would share a sum that is computed everywhere
-        found = [x._with(_piece(x.uop, last)).numpy() for last in pieces]
-        values = numpy.empty(view.shape, found[0].dtype)
-        for last, piece in zip(pieces, found):
-            values[tuple(slice(ENDS, None) if end else slice(n) for end, n in zip(last, piece.shape))] = piece
-    else:
-        values = x._with(view).numpy()
-    for axis in long:
-        values = numpy.insert(values, ENDS, values.take(0, axis), axis)
-    return values
+    if _is_one_kernel(view, x) or not _is_one_kernel(_piece(x.uop, pieces[0]), x):
+        return list(_numbers(x._with(view)))
+    # the ends of a sum are summed one by one; together they would share a sum that is computed everywhere
+    values: dict[tuple[int, ...], Any] = {}
+    for last in pieces:
+        piece = _piece(x.uop, last)
+        sides = [range(ENDS, 2 * ENDS) if end else range(n) for end, n in zip(last, piece.shape)]
+        values.update(zip(itertools.product(*sides), _numbers(x._with(piece))))
+    return [values[place] for place in itertools.product(*[range(n) for n in view.shape])]
 
 
 def _both_ends(x: UOp, axis: int) -> UOp:

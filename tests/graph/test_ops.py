@@ -16,6 +16,7 @@ from glassgrad.compiler.lower.transcendental import POLYNOMIALS, expand
 from glassgrad.compiler.render.c.c_ops import C_OPS, CArithmetic
 from glassgrad.compiler.render.gpu.gpu_source import GPU_OPS
 from glassgrad.compiler.render.llvm.llvm_ops import LLVM_OPS, LlvmArithmetic
+from glassgrad.compiler.render.wasm.wasm_ops import WASM_OPS, WasmArithmetic
 
 COMPUTED = [op for op in Ops if op in ELEMENTWISE and not op.converts]       # conversions are not lines: cast, bitcast
 WRITTEN = [op for op in COMPUTED if not op.approximate]                     # what reaches a renderer
@@ -26,6 +27,7 @@ TABLES: dict[str, tuple[Collection[Op], list[Op]]] = {
     "C_OPS (compiler/render/c/c_ops.py)": (C_OPS, WRITTEN),
     "GPU_OPS (compiler/render/gpu/gpu_source.py)": (GPU_OPS, WRITTEN),
     "LLVM_OPS (compiler/render/llvm/llvm_ops.py)": (LLVM_OPS, WRITTEN),
+    "WASM_OPS (compiler/render/wasm/wasm_ops.py)": (WASM_OPS, WRITTEN),
 }
 
 
@@ -49,7 +51,7 @@ def test_an_op_without_a_line_is_named() -> None:
     cube = o.Op("CUBE", Kind.UNARY, lambda np, x: x * x * x, {"takes": "f"})
     assert missing(C_OPS, [o.ADD, cube], "C_OPS") == ["op CUBE has no line in table C_OPS"]
     x = const(2.0)
-    for renderer, language in ((CArithmetic(), "C"), (LlvmArithmetic(), "LLVM")):
+    for renderer, language in ((CArithmetic(), "C"), (LlvmArithmetic(), "LLVM"), (WasmArithmetic(), "WASM")):
         with pytest.raises(Bug, match=f"CUBE of float32 reached the {language} renderer; it must be lowered before"):
             renderer.apply(cube, dtypes.float32, x)
     with pytest.raises(Bug, match="ADD has no line in the table POLYNOMIALS"):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from functools import lru_cache
+from importlib.util import find_spec
 
 import numpy as np
+import pytest
 
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.arguments import Param
@@ -13,9 +16,10 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TILE, Accumulate, Assign, For, Kernel, Phase, Store, counter,
                                             load, register)
-from glassgrad.compiler.optimize.targets.target import Target
-from glassgrad.compiler.pipeline import make_source
+from glassgrad.compiler.optimize.targets.target import WASM, Target
+from glassgrad.compiler.pipeline import TEXT, KernelWork, make_source, run_passes
 from glassgrad.compiler.render.launch import launch_info
+from glassgrad.compiler.render.wasm.encoding import ARGS_AT, SCRATCH_AT
 from glassgrad.runtime.cpu.c_compiler import compile_c
 from glassgrad.runtime.cpu.elf_loader import Image
 from glassgrad.runtime.cpu.llvm_compiler import compile_ir
@@ -23,6 +27,8 @@ from glassgrad.runtime.cpu.processor import host_description
 
 HOST = Target.of(host_description())
 COMPILERS = {"llvm": compile_ir, "c": compile_c}
+needs_wasmtime = pytest.mark.skipif(find_spec("wasmtime") is None, reason="WebAssembly: pip install wasmtime")
+LANGUAGES = ["llvm", "c", pytest.param("wasm", marks=needs_wasmtime)]
 F32, I32, I64, BOOL = dtypes.float32, dtypes.int32, dtypes.int64, dtypes.bool
 NUMPY = {dtypes.bool: np.bool_, dtypes.int8: np.int8, dtypes.uint8: np.uint8, dtypes.int16: np.int16,
          dtypes.uint16: np.uint16, dtypes.int32: np.int32, dtypes.uint32: np.uint32, dtypes.int64: np.int64,
@@ -51,6 +57,8 @@ def _image(how: str, source: str) -> Image:
 
 def prepare(kernel: Kernel, arrays, how: str, target: Target = HOST):
     """Everything for launching: a function that runs all tasks of all phases once."""
+    if how == "wasm":
+        return _prepare_wasm(kernel, arrays)
     source = make_source(kernel, target, how)
     image, info = _image(how, source), launch_info(kernel)
     shared = [np.zeros(n, np.uint8) for n in info.shared]
@@ -65,6 +73,41 @@ def prepare(kernel: Kernel, arrays, how: str, target: Target = HOST):
             for task in range(tasks):
                 function(pointers, task, aligned)
     launch.keep = (image, shared, scratch)
+    return launch
+
+
+@lru_cache(maxsize=1)
+def _wasm_memory():
+    from glassgrad.runtime.wasm.linear_memory import LinearMemory
+    from glassgrad.runtime.wasm.wasmtime_engine import WasmtimeEngine
+    return LinearMemory(WasmtimeEngine())
+
+
+def wasm_module(kernel: Kernel) -> bytes:
+    """A kernel as WebAssembly."""
+    work = KernelWork(None, WASM, "wasm", loops=kernel)
+    run_passes(work, TEXT)
+    return work.binary
+
+
+def _prepare_wasm(kernel: Kernel, arrays):
+    memory, info = _wasm_memory(), launch_info(kernel)
+    function = memory.content.load(wasm_module(kernel))
+    sizes = [*[a.nbytes for a in arrays], *info.shared]
+
+    def launch() -> None:
+        """Every array is copied into the engine's memory, and what the kernel writes is copied out of it."""
+        blocks = [memory.allocate(size) for size in (*sizes, info.scratch_bytes)]
+        *places, scratch = [block.address for block in blocks]
+        for array, place in zip(arrays, places):
+            memory.copy_in(place, array.tobytes())
+        memory.copy_in(SCRATCH_AT, struct.pack(f"<II{len(places)}I", scratch, 0, *places))
+        assert SCRATCH_AT + 8 == ARGS_AT
+        function()
+        for array, place in zip(arrays, places):
+            array[...] = np.frombuffer(memory.copy_out(place, array.nbytes), array.dtype).reshape(array.shape)
+        for block in blocks:
+            memory.release(block)
     return launch
 
 

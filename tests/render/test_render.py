@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from render_kernels import BOOL, F32, HOST, I32, I64, NUMPY, at, matmul, param, run
+from render_kernels import BOOL, F32, HOST, I32, I64, LANGUAGES, NUMPY, at, matmul, param, run
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.check.graph_interpreter import cast_array, storage_type, to_storage
@@ -18,7 +18,7 @@ from glassgrad.compiler.render.launch import launch_info
 from glassgrad.runtime.cpu.llvm_compiler import assembly
 
 
-@pytest.fixture(params=["llvm", "c"])
+@pytest.fixture(params=LANGUAGES)
 def how(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from render_kernels import param, run
+from render_kernels import needs_wasmtime, param, run
 
 from glassgrad.compiler.check import loop_analysis as loop_facts
 from glassgrad.compiler.check.loop_interpreter import run_kernel
@@ -164,7 +164,8 @@ class Maker:
         return Kernel("fuzz", [self.x, self.y], [Phase(statements)], (1,))
 
 
-@pytest.mark.parametrize("how,seeds", [("llvm", range(0, 25)), ("llvm", range(25, 50)), ("c", range(1000, 1010))])
+@pytest.mark.parametrize("how,seeds", [("llvm", range(0, 25)), ("llvm", range(25, 50)), ("c", range(1000, 1010)),
+                                       pytest.param("wasm", range(0, 20), marks=needs_wasmtime)])
 def test_random_loop_trees(how, seeds):
     data = np.random.default_rng(0).integers(-1000, 1000, SIZE).astype(np.int32)
     for seed in seeds:

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from graph_leaves import conversion_is_defined
-from render_kernels import BOOL, F32, HOST, I32, I64, NUMPY, apply, at, param, run
+from render_kernels import BOOL, F32, HOST, I32, I64, LANGUAGES, NUMPY, apply, at, param, run
 
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import dtypes
@@ -17,7 +17,7 @@ from glassgrad.compiler.lower.reduced_precision import bits_of
 from glassgrad.compiler.optimize.targets.target import Target
 
 
-@pytest.fixture(params=["llvm", "c"])
+@pytest.fixture(params=LANGUAGES)
 def how(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -50,7 +50,7 @@ def same(found: np.ndarray, expected: np.ndarray, what: object) -> None:
 INTEGERS = [d for d in NUMPY if d.is_int]
 WIDE_FLOATS = [dtypes.float32, dtypes.float64]
 EVERY = [BOOL, *INTEGERS, *WIDE_FLOATS]
-LANES = {"llvm": (16, 3), "c": (16,)}
+LANES = {"llvm": (16, 3), "c": (16,), "wasm": (16, 3)}
 
 
 def binary_ops(dtype) -> list:

@@ -5,7 +5,7 @@ Each op is declared once, with everything that is true of it on every device. `m
 without a `meaning` (movement, casts, gather, scatter, scan, random) are defined by the interpreter. The interpreters,
 constant folding, and the rules for shapes and types read the declaration; CHECK=1 and the tests compare generated
 kernels with it. Besides, an op has a gradient (gradient.py) and one line in the table of each renderer (C_OPS,
-LLVM_OPS, GPU_OPS); docs/extending/op.md adds one.
+LLVM_OPS, WASM_OPS, GPU_OPS); docs/extending/op.md adds one.
 """
 
 from __future__ import annotations

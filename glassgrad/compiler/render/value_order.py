@@ -34,7 +34,7 @@ class Scope:
 
     def __init__(self, depth: int, block: str):
         self.depth, self.block = depth, block             # block: name of the straight piece of code the lines end in
-        self.lines: list[str] = []
+        self.lines: list[Any] = []                        # of text, or of instructions
         self.values: dict[Any, Any] = {}
         self.dependents: dict[Any, list[Any]] = {}        # register or memory -> keys of values that go stale with it
         self.homes: dict[UOp, int] = {}                   # node -> depth of its scope, while this scope is innermost

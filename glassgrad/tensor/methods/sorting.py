@@ -310,8 +310,7 @@ class SortingMixin(TensorBase):
         if self.ndim != 1 or self.dtype.kind not in "iu":
             raise InputError("bincount needs a vector of integers", given=f"{self.dtype.name}{list(self.shape)}",
                              expected="an integer tensor with 1 axis", fix="flatten and cast it: x.flatten().int()")
-        least, most = running.array_of(stack([smallest(x), largest(x)]), self.device).tolist() if self.numel() \
-            else (0, -1)
+        least, most = running.numbers_of(stack([smallest(x), largest(x)]), self.device) if self.numel() else (0, -1)
         if least < 0:
             raise InputError("bincount counts numbers from 0 on", given=f"{least} among them", expected="0, 1, 2, ...",
                              fix="take the least away first: x - x.min()")

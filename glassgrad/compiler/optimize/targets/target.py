@@ -16,7 +16,7 @@ class Target:
     >>> Target("x86_64", 32, 16, frozenset({"avx2", "fma"})).has_fma
     True
     """
-    arch: str                                 # "x86_64" or "aarch64"
+    arch: str                                 # "x86_64", "aarch64", "wasm32", "gpu" or "python"
     vector_bytes: int                         # width of one vector register
     vector_registers: int
     features: frozenset[str] = frozenset()
@@ -66,7 +66,7 @@ class Target:
     @property
     def has_round(self) -> bool:
         """Whether rounding a float to an integer is one instruction (else LLVM would call a library)."""
-        return self.arch == "aarch64" or "sse4.1" in self.features
+        return self.arch in ("aarch64", "wasm32") or "sse4.1" in self.features
 
     @property
     def has_masks(self) -> bool:
@@ -77,3 +77,6 @@ class Target:
 # A group of 256 threads is a vector of 256 floats; two groups on each of an H200's 132 processors keep it busy.
 GPU = Target("gpu", 1024, 64, l1_bytes=128 << 10, row_bytes=40 << 10, task_steps=1 << 10, most_tasks=1 << 20,
              few_tasks=264, least_chunk=64, groups=True)
+
+# Vectors of 128 bits, and one thread: sums are not cut for others. What pays is taken from CPUs (targets/cpu.py).
+WASM = Target("wasm32", 16, 16, few_tasks=1, most_tasks=1)

@@ -325,7 +325,7 @@ class LossesMixin(TensorBase):
                              fix="move time to the front: x.log_softmax(-1).permute(1, 0, 2)")
         labels = targets.uop.reshape((1, targets.numel())) if alone else targets.uop
         if len(labels.shape) == 1:
-            labels = self._cut_labels(labels, [int(n) for n in running.array_of(counts, self.device)])
+            labels = self._cut_labels(labels, list(running.numbers_of(counts, self.device)))
         if len(labels.shape) != 2 or labels.shape[0] != batch or labels.dtype.kind not in "iu":
             raise ShapeError("the targets of ctc_loss do not fit",
                              given=f"{targets.dtype.name} targets {targets.shape} for a batch of {batch}",

@@ -25,6 +25,7 @@ from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.indexing import gather, is_plain_part, lookup, put, replace_view
 from glassgrad.tensor.formulas.movement import every, flatten, repeat_interleave
 from glassgrad.tensor.memory.disk import no_place, on_disk, write
+from glassgrad.tensor.memory.host_values import true_places
 
 __all__ = ["IndexingMixin"]
 
@@ -120,8 +121,8 @@ class IndexingMixin(TensorBase):
 
     def _indices_of(self, mask: TensorBase) -> list[Self]:
         """A mask as index tensors, one per axis of it; how many are true is known only by computing it."""
-        found = running.array_of(mask.uop, mask.device).nonzero()
-        return [self.__class__(axis.astype("int64"), device=self.device) for axis in found]
+        found = true_places(running.bytes_of(mask.uop, mask.device), mask.shape)
+        return [self.__class__(axis, device=self.device) for axis in found]
 
     def _basic(self, parts: list[Any]) -> tuple[UOp, list[tuple[int, UOp]]]:
         """The view that numbers, slices and None give, and the tensors still to look up, by axis of the view."""
@@ -133,7 +134,7 @@ class IndexingMixin(TensorBase):
                                       expected=f"a mask of shape {self.shape[:max(mask.ndim, 1)]}",
                                       fix="compare along these axes")
             if not mask.ndim:           # one truth value: all of the tensor, or nothing, along a new axis
-                some = int(running.array_of(mask.uop, mask.device).item())
+                some = int(running.number_in(mask.uop, mask.device))
                 return self.uop.reshape((1, *self.shape)).shrink(((0, some), *((0, n) for n in self.shape))), []
             parts = self._spread(parts)
         x = self.uop
@@ -310,10 +311,10 @@ class IndexingMixin(TensorBase):
             raise InputError("the repeats do not fit the axis",
                              given=f"{repeats.dtype.name} of shape {repeats.shape} for {n} elements",
                              expected="one integer, or one for each element", fix="check the axis")
-        counts = running.array_of(repeats.uop.broadcast((n,)), repeats.device)
-        if (counts < 0).any():
-            raise _not_so_often(counts.min())
-        indices = [index for index, count in enumerate(counts.tolist()) for _ in range(count)]
+        counts = list(running.numbers_of(repeats.uop.broadcast((n,)), repeats.device)) if n else []
+        if min(counts, default=0) < 0:
+            raise _not_so_often(min(counts))
+        indices = [index for index, count in enumerate(counts) for _ in range(count)]
         return self.__class__(indices, device=self.device, dtype=dtypes.int32)
 
     def take(self, index: Self) -> Self:

@@ -1,0 +1,124 @@
+"""Conversions in WebAssembly. In: a `WasmValue` and a type. Out: the value in that type.
+
+A float becomes an integer as x86 does it: towards zero, the least integer if it cannot fit (WebAssembly's own
+instruction gives the nearest integer then, and 0 for a NaN). Casts of floats below float32 are written as arithmetic
+before they come here (compiler/lower/reduced_precision.py).
+"""
+
+from __future__ import annotations
+
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.render.wasm.instructions import Code
+from glassgrad.compiler.render.wasm.wasm_ops import (PIECE, WasmArithmetic, WasmValue, held, literal, pieces_of,
+                                                     scalar_type)
+
+LOWER_HALVES = bytes([*range(8), *range(PIECE, PIECE + 8)])        # of two vectors
+UPPER_HALF = bytes([*range(8, PIECE), *range(8, PIECE)])           # of one, in both halves
+
+
+class WasmCasts(WasmArithmetic):
+    """Conversions of WasmValues."""
+
+    def cast(self, x: WasmValue, dtype: DType) -> WasmValue:
+        """The value in another type."""
+        a, b = x.dtype.kind, dtype.kind
+        if x.dtype is dtype:
+            return x
+        if b == "b":
+            return self.compare("ne", x.dtype, x, self.constant(0, x))
+        if a == "b":
+            return self._from_bool(x, dtype)
+        if a == "f":
+            return self._between_floats(x, dtype) if b == "f" else self._to_integer(x, dtype)
+        return self._to_float(x, dtype) if b == "f" else self._between_integers(x, dtype)
+
+    def bitcast(self, x: WasmValue, dtype: DType) -> WasmValue:
+        """The same bits under another type of the same size."""
+        dtype = held(dtype)
+        a, b = scalar_type(x.dtype), scalar_type(dtype)
+        if x.lanes:
+            return WasmValue(x.pieces, dtype, x.lanes)
+        return self.fit(x.code, dtype) if a == b else WasmValue((Code(f"{b}.reinterpret_{a}", (x.code,)),), dtype)
+
+    def _from_bool(self, x: WasmValue, dtype: DType) -> WasmValue:
+        if x.lanes:
+            ones = self.wide(literal(1, dtype), x.lanes)
+            return WasmValue(self.each("v128.and", self.mask(x, dtype.itemsize), ones), dtype, x.lanes)
+        return self.cast(WasmValue(x.pieces, dtypes.uint32), dtype)
+
+    def _between_integers(self, x: WasmValue, dtype: DType) -> WasmValue:
+        source = x.dtype
+        if x.lanes:
+            pieces = self.resized(x.pieces, x.lanes, source.itemsize, dtype.itemsize, source.kind)
+            return WasmValue(pieces, dtype, x.lanes)
+        code = x.code
+        if source.bits == 64 and dtype.bits < 64:
+            code = Code("i32.wrap_i64", (code,))
+        elif source.bits < 64 and dtype.bits == 64:
+            code = Code(f"i64.extend_i32_{'s' if source.kind == 'i' else 'u'}", (code,))
+        return self.fit(code, dtype)
+
+    def _to_float(self, x: WasmValue, dtype: DType) -> WasmValue:
+        source, to = x.dtype, scalar_type(dtype)
+        sign = "s" if source.kind == "i" else "u"
+        if not x.lanes:
+            return WasmValue((Code(f"{to}.convert_{scalar_type(source)}_{sign}", (x.code,)),), dtype)
+        if source.bits == 64:
+            return self.lanewise(lambda lane: self._to_float(lane, dtype), dtype, x)
+        pieces = self.resized(x.pieces, x.lanes, source.itemsize, 4, source.kind)
+        if dtype is dtypes.float32:
+            return WasmValue(tuple([Code(f"f32x4.convert_i32x4_{sign}", (p,)) for p in pieces]), dtype, x.lanes)
+        return self._doubled(f"f64x2.convert_low_i32x4_{sign}", pieces, x.lanes)
+
+    def _between_floats(self, x: WasmValue, dtype: DType) -> WasmValue:
+        if not x.lanes:
+            name = "f64.promote_f32" if dtype is dtypes.float64 else "f32.demote_f64"
+            return WasmValue((Code(name, (x.code,)),), dtype)
+        if dtype is dtypes.float64:
+            return self._doubled("f64x2.promote_low_f32x4", x.pieces, x.lanes)
+        halves = tuple([Code("f32x4.demote_f64x2_zero", (piece,)) for piece in x.pieces])
+        return WasmValue(self._joined(halves, x.lanes), dtype, x.lanes)
+
+    def _doubled(self, name: str, pieces: tuple[Code, ...], lanes: int) -> WasmValue:
+        """float64 by an instruction that converts the lower two of four lanes."""
+        pieces = tuple([self.bind(piece) for piece in pieces])
+        halves = [half for p in pieces for half in (p, Code("i8x16.shuffle", (p, p), UPPER_HALF))]
+        return WasmValue(tuple([Code(name, (half,)) for half in halves[:pieces_of(lanes, 8)]]), dtypes.float64, lanes)
+
+    def _joined(self, halves: tuple[Code, ...], lanes: int) -> tuple[Code, ...]:
+        """Vectors of 32-bit lanes out of vectors whose lower half has two of them."""
+        if len(halves) % 2:
+            halves = (*halves, Code("v128.const", (), bytes(PIECE)))
+        joined = [Code("i8x16.shuffle", halves[i:i + 2], LOWER_HALVES) for i in range(0, len(halves), 2)]
+        return tuple(joined[:pieces_of(lanes, 4)])
+
+    # -- float to integer ----------------------------------------------------------------------------------------
+    def _to_integer(self, x: WasmValue, dtype: DType) -> WasmValue:
+        if x.lanes and dtype.bits == 64:
+            return self.lanewise(lambda lane: self._to_integer(lane, dtype), dtype, x)
+        x = self.bound(x)
+        if dtype is dtypes.uint32 or dtype is dtypes.uint64:        # the upper half of the range is reached by a detour
+            signed = dtypes.int32 if dtype is dtypes.uint32 else dtypes.int64
+            half = self.constant(2.0 ** (dtype.bits - 1), x)
+            below = self.bound(self.compare("lt", x.dtype, x, half))
+            unknown = self.compare("ne", x.dtype, x, x)
+            usual = self.bound(self.bitwise("or", dtypes.bool, below, unknown))
+            near = self.select(usual, x, self.native("sub", x.dtype, x, half))
+            low = self.bound(self._to_signed(near, signed))
+            high = self.bitwise("xor", signed, low, self.constant(int(signed.min), low))
+            return self.select(usual, low, high)._replace(dtype=dtype)
+        signed = dtypes.int64 if dtype.bits == 64 else dtypes.int32
+        return self.cast(self._to_signed(x, signed), dtype)
+
+    def _to_signed(self, x: WasmValue, dtype: DType) -> WasmValue:
+        """int32 or int64."""
+        x = self.bound(x)
+        fits = self.compare("lt", x.dtype, x, self.constant(2.0 ** (dtype.bits - 1), x))      # and a NaN does not
+        if not x.lanes:
+            code = Code(f"{scalar_type(dtype)}.trunc_sat_{scalar_type(x.dtype)}_s", (x.code,))
+            nearest = WasmValue((code,), dtype)
+        elif x.dtype is dtypes.float32:
+            nearest = WasmValue(self.each("i32x4.trunc_sat_f32x4_s", x), dtype, x.lanes)
+        else:
+            nearest = WasmValue(self._joined(self.each("i32x4.trunc_sat_f64x2_s_zero", x), x.lanes), dtype, x.lanes)
+        return self.select(fits, nearest, self.constant(int(dtype.min), nearest))

@@ -1,0 +1,291 @@
+"""Memory access in WebAssembly. In: LOADs and Stores. Out: instructions that fit how an index depends on the lanes.
+
+An address is an integer of 32 bits: sums and products of indices are computed modulo 2^32, in which the address is
+exact whatever happens on the way. An index is split into constant + scalar terms + what the lanes add. The scalar terms
+are one pointer per loop level; the constant is part of the instruction, where the pointer alone is not below the
+memory. Where neighbouring lanes read neighbours it is one access for 16 bytes, else one for each lane. A gate of single
+lanes is a branch: all at once where every lane is let through, else lane by lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import index_algebra as ix
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import Prefetch, Store
+from glassgrad.compiler.render.launch import slot_of
+from glassgrad.compiler.render.value_order import NOTHING, Walker
+from glassgrad.compiler.render.wasm.encoding import Block, Line
+from glassgrad.compiler.render.wasm.instructions import At, Code, Local, get
+from glassgrad.compiler.render.wasm.wasm_casts import WasmCasts
+from glassgrad.compiler.render.wasm.wasm_ops import PIECE, WasmValue, held, integers, literal, number, pieces_of
+
+ARGS, TASK, SCRATCH = Local("args", "i32"), Local("task", "i32"), Local("scratch", "i32")      # params of a phase
+LARGEST_OFFSET = 1 << 30         # that an instruction adds to an address
+
+
+class WasmMemory(WasmCasts, Walker):
+    """Loads and stores of a `WasmFunction`."""
+    slots: dict[UOp, int]       # where in `args` shared LOCALs are
+    offsets: dict[UOp, int]     # where in the scratch worker LOCALs are
+
+    def operand(self, node: UOp, lanes: int = 0, dtype: DType | None = None) -> WasmValue: raise NotImplementedError
+    def total(self, constant: int, terms: ix.Terms, dtype: DType) -> WasmValue: raise NotImplementedError
+    def local(self, type_: str, name: str = "v") -> Local: raise NotImplementedError
+
+    def line(self, line: Line) -> None:
+        self.scope.lines.append(line)
+
+    # -- addresses -----------------------------------------------------------------------------------------------
+    def base(self, memory: UOp) -> Code:
+        """The address of a param's or LOCAL's first element, read once at the function's start."""
+        start = self.scopes[0]
+        found = start.values.get(("base", memory))
+        if found is None:
+            resume, self.scope = self.scope, start
+            if memory in self.offsets:
+                found = self.bind(Code("i32.add", (get(SCRATCH), number(self.offsets[memory]))))
+            else:
+                found = self.bind(Code("i32.load", (get(ARGS),), At(4 * slot_of(memory, self.slots))))
+            self.keep(start, ("base", memory), NOTHING, found)
+            self.scope = resume
+        return found  # type: ignore[no-any-return]
+
+    def place(self, memory: UOp, constant: int, terms: ix.Terms) -> tuple[Code, int]:
+        """The address of memory[constant + terms], as a pointer and a number of bytes that instructions add."""
+        short = ("at", memory, id(terms))     # `index_parts` keeps the terms: equal ids, equal terms
+        here = self.scopes[-1]
+        pointer = here.values.get(short)
+        if pointer is None:
+            pointer = self._step(memory, terms)
+            self.keep(here, short, NOTHING.union(*[self.reads[a] for a in terms]), pointer)
+        offset = constant * memory.dtype.itemsize
+        if 0 <= offset < LARGEST_OFFSET and _least(terms) >= 0:
+            return pointer, offset
+        return self.bind(Code("i32.add", (pointer, number(offset)))), 0
+
+    def _step(self, memory: UOp, terms: ix.Terms) -> Code:
+        pointer, size = self.base(memory), memory.dtype.itemsize
+        levels: dict[int, ix.Terms] = {}
+        for atom, k in terms.items():
+            levels.setdefault(self.home(atom).depth, {})[atom] = k * size
+        key: tuple[Any, ...] = ("at", memory)
+        reads = NOTHING
+        resume = self.scope
+        for depth in sorted(levels):
+            key = (*key, *sorted(levels[depth].items(), key=lambda item: ix.order_key(item[0])))
+            reads = reads.union(*[self.reads[a] for a in levels[depth]])
+            self.scope = self.scopes[depth]
+            found = self.scope.values.get(key)
+            if found is None:
+                found = self.bind(Code("i32.add", (pointer, self.total(0, levels[depth], dtypes.int32).code)))
+                self.keep(self.scope, key, reads, found)
+            pointer = found
+        self.scope = resume
+        return pointer
+
+    def lane_places(self, memory: UOp, index: UOp, lanes: int) -> list[tuple[Code, int]]:
+        """The address of every lane."""
+        constant, same, wide, step = self.index_parts(index)
+        if step is not None:
+            return [self.place(memory, constant + step * lane, same) for lane in range(lanes)]
+        assert wide is not None
+        pointer, offset = self.place(memory, constant, same)
+        if offset:
+            pointer = self.bind(Code("i32.add", (pointer, number(offset))))
+        shift = number(memory.dtype.itemsize.bit_length() - 1)
+        indices = self.bound(self.operand(wide, lanes, dtypes.int32))
+        apart = [Code("i32.shl", (self.extract(indices, lane).code, shift)) for lane in range(lanes)]
+        return [(self.bind(Code("i32.add", (pointer, distance))), 0) for distance in apart]
+
+    # -- loads ---------------------------------------------------------------------------------------------------
+    def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> WasmValue:
+        """An element or a vector of them, 0 where the gate is false."""
+        unit = _unit(memory)
+        if not lanes:
+            value = self._load_one(memory, unit, index, gate)
+        elif gate is None:
+            value = self._load_lanes(memory, unit, index, lanes)
+        else:
+            value = self._load_some(memory, unit, index, self.operand(gate, lanes), lanes)
+        return self.cast(value, dtypes.bool) if memory.dtype is dtypes.bool else value     # booleans are bytes there
+
+    def _load_one(self, memory: UOp, unit: DType, index: UOp, gate: UOp | None) -> WasmValue:
+        constant, same, _, _ = self.index_parts(index)
+        if gate is None:
+            return self.read(unit, *self.place(memory, constant, same))
+        test = self.operand(gate)
+        pointer, offset = self.place(memory, constant, same)
+        where = Code("i32.add", (pointer, number(offset))) if offset else pointer
+        safe = Code("select", (where, self.base(memory), test.code))
+        return self.select(test, self.read(unit, safe, 0), literal(0, unit))
+
+    def read(self, unit: DType, pointer: Code, offset: int) -> WasmValue:
+        """One element."""
+        return WasmValue((Code(_LOADS[unit], (pointer,), At(offset)),), unit)
+
+    def cell(self, param: UOp) -> WasmValue:
+        """A scalar argument."""
+        value = self.read(_unit(param), self.base(param), 0)
+        return self.cast(value, dtypes.bool) if param.dtype is dtypes.bool else value
+
+    def _load_lanes(self, memory: UOp, unit: DType, index: UOp, lanes: int) -> WasmValue:
+        constant, same, _, step = self.index_parts(index)
+        if step == 1 or step == -1:
+            pointer, offset = self.place(memory, constant - (lanes - 1 if step == -1 else 0), same)
+            pieces = tuple([_whole_load(pointer, offset + at, nbytes) for at, nbytes in _parts(lanes, unit.itemsize)])
+            value = WasmValue(pieces, unit, lanes)
+            return value if step == 1 else self.reversed(value)
+        places = self.lane_places(memory, index, lanes)
+        bits, count = 8 * unit.itemsize, PIECE // unit.itemsize
+        pieces = ()
+        for first in range(0, lanes, count):
+            pointer, offset = places[first]
+            piece = Code(f"v128.load{bits}_zero", (pointer,), At(offset)) if bits >= 32 else \
+                Code(f"v128.load{bits}_splat", (pointer,), At(offset))
+            for lane, (pointer, offset) in enumerate(places[first + 1:first + count], 1):
+                piece = self.bind(Code(f"v128.load{bits}_lane", (pointer, piece), At(offset, lane)))
+            pieces = (*pieces, piece)
+        return WasmValue(pieces, unit, lanes)
+
+    def _load_some(self, memory: UOp, unit: DType, index: UOp, gate: WasmValue, lanes: int) -> WasmValue:
+        constant, same, _, step = self.index_parts(index)
+        bits, count = 8 * unit.itemsize, PIECE // unit.itemsize
+        tests = self.bound(self.mask(gate, unit.itemsize))
+        places = self.lane_places(memory, index, lanes)
+        pieces = []
+        for first in range(0, lanes, count):
+            found = self.local("v128")
+            each: list[Line] = [_set(found, Code("v128.const", (), bytes(PIECE)))]
+            for lane, (pointer, offset) in enumerate(places[first:first + count]):
+                one = Code(f"v128.load{bits}_lane", (pointer, get(found)), At(offset, lane))
+                each.append(Block("if", self.extract(tests, first + lane).code, [_set(found, one)]))
+            if step == 1:
+                pointer, offset = places[first]
+                nbytes = min(count, lanes - first) * unit.itemsize
+                self.line(Block("if", Code(f"{integers(unit.itemsize)}.all_true", (tests.pieces[first // count],)),
+                                [_set(found, _whole_load(pointer, offset, nbytes))], each))
+            else:
+                self.scope.lines.extend(each)
+            pieces.append(get(found))
+        return WasmValue(tuple(pieces), unit, lanes)
+
+    def reversed(self, x: WasmValue) -> WasmValue:
+        """The lanes from last to first."""
+        x, size = self.bound(x), x.size
+        count = PIECE // size
+        pieces = []
+        for first in range(0, x.lanes, count):
+            lanes = [max(x.lanes - 1 - first - i, 0) for i in range(count)]
+            used = sorted({lane // count for lane in lanes})
+            a, b = used[0], used[-1]
+            order = [(lane - a * count if lane // count == a else lane - b * count + count) * size + byte
+                     for lane in lanes for byte in range(size)]
+            pieces.append(Code("i8x16.shuffle", (x.pieces[a], x.pieces[b]), bytes(order)))
+        return x._replace(pieces=tuple(pieces))
+
+    # -- stores --------------------------------------------------------------------------------------------------
+    def store(self, statement: Store) -> None:
+        memory, combine, gate = statement.memory, statement.combine, statement.gate
+        constant, same, _, step = self.index_parts(statement.index)
+        lanes = self.widths[statement.index]
+        if self.widths[statement.value] > lanes or gate is not None and not lanes:
+            raise Bug("lanes would overwrite each other in one place")
+        value = self.operand(statement.value, lanes)
+        if combine is not None:
+            if lanes and step is None:
+                raise Bug("lanes may meet in one place: they cannot be combined in parallel")
+            # reading again what is already loaded is right: the memory's kept values end with this store
+            value = self.apply(combine, memory.dtype, self.load(memory, statement.index, gate, lanes), value)
+        unit = _unit(memory)
+        if memory.dtype is dtypes.bool:
+            value = self.cast(value, dtypes.uint8)
+        if not lanes:
+            pointer, offset = self.place(memory, constant, same)
+            self.line(Code(_STORES[unit], (pointer, value.code), At(offset)))
+        elif gate is not None:
+            self._store_some(memory, statement.index, self.bound(value), self.operand(gate, lanes))
+        elif step == 1 or step == -1:
+            pointer, offset = self.place(memory, constant - (lanes - 1 if step == -1 else 0), same)
+            value = self.bound(value if step == 1 else self.reversed(value))
+            for piece, (at, nbytes) in zip(value.pieces, _parts(lanes, unit.itemsize)):
+                self.scope.lines.extend(_whole_store(pointer, offset + at, piece, nbytes))
+        else:
+            value = self.bound(value)
+            self.scope.lines.extend(_lane_stores(value, self.lane_places(memory, statement.index, lanes)))
+
+    def _store_some(self, memory: UOp, index: UOp, value: WasmValue, gate: WasmValue) -> None:
+        tests = self.bound(self.mask(gate, value.size))
+        places = self.lane_places(memory, index, value.lanes)
+        each = [Block("if", self.extract(tests, lane).code, [line])
+                for lane, line in enumerate(_lane_stores(value, places))]
+        count, whole = PIECE // value.size, self.index_parts(index)[3] == 1
+        for first in range(0, value.lanes, count):
+            some: list[Line] = [*each[first:first + count]]
+            if whole and value.lanes - first >= count:
+                piece = first // count
+                self.line(Block("if", Code(f"{integers(value.size)}.all_true", (tests.pieces[piece],)),
+                                _whole_store(*places[first], value.pieces[piece], PIECE), some))
+            else:
+                self.scope.lines.extend(some)
+
+    def prefetch(self, statement: Prefetch) -> None:
+        """WebAssembly has no such hint."""
+
+
+_LOADS = {dtypes.int8: "i32.load8_s", dtypes.uint8: "i32.load8_u", dtypes.int16: "i32.load16_s",
+          dtypes.uint16: "i32.load16_u", dtypes.int32: "i32.load", dtypes.uint32: "i32.load", dtypes.int64: "i64.load",
+          dtypes.uint64: "i64.load", dtypes.float32: "f32.load", dtypes.float64: "f64.load"}
+_STORES = {dtypes.int8: "i32.store8", dtypes.uint8: "i32.store8", dtypes.int16: "i32.store16",
+           dtypes.uint16: "i32.store16", dtypes.int32: "i32.store", dtypes.uint32: "i32.store",
+           dtypes.int64: "i64.store", dtypes.uint64: "i64.store", dtypes.float32: "f32.store",
+           dtypes.float64: "f64.store"}
+
+
+def _unit(memory: UOp) -> DType:
+    """The type of an element in memory."""
+    return dtypes.uint8 if memory.dtype is dtypes.bool else held(memory.dtype)
+
+
+def _least(terms: ix.Terms) -> int:
+    """The least value that a sum of terms can have."""
+    return sum([min(k * bound for bound in ix.span(atom)) for atom, k in terms.items()])
+
+
+def _set(local: Local, value: Code) -> Code:
+    return Code("local.set", (value,), local)
+
+
+def _parts(lanes: int, size: int) -> list[tuple[int, int]]:
+    """Where each piece of a vector lies in memory, and how many bytes of it are used."""
+    return [(at * PIECE, min(PIECE, lanes * size - at * PIECE)) for at in range(pieces_of(lanes, size))]
+
+
+def _whole_load(pointer: Code, offset: int, nbytes: int) -> Code:
+    """A piece of which so many bytes are needed. It may read past them: memory ends with bytes for that."""
+    name = {4: "v128.load32_zero", 8: "v128.load64_zero"}.get(nbytes, "v128.load")
+    return Code(name, (pointer,), At(offset))
+
+
+def _whole_store(pointer: Code, offset: int, piece: Code, nbytes: int) -> list[Line]:
+    """The first bytes of a piece, in the largest parts there are."""
+    if nbytes == PIECE:
+        return [Code("v128.store", (pointer, piece), At(offset))]
+    lines: list[Line] = []
+    done = 0
+    for part in (8, 4, 2, 1):
+        if nbytes - done >= part:
+            lines.append(Code(f"v128.store{8 * part}_lane", (pointer, piece), At(offset + done, done // part)))
+            done += part
+    return lines
+
+
+def _lane_stores(value: WasmValue, places: Sequence[tuple[Code, int]]) -> list[Line]:
+    """A store for each lane."""
+    count, name = PIECE // value.size, f"v128.store{8 * value.size}_lane"
+    return [Code(name, (pointer, value.pieces[lane // count]), At(offset, lane % count))
+            for lane, (pointer, offset) in enumerate(places)]

@@ -1,0 +1,415 @@
+"""Arithmetic in WebAssembly. In: operands as `WasmValue`s. Out: the expressions of the result.
+
+`WASM_OPS`, at the end, has one line for each op. A scalar is one expression; integers below 32 bits are held in 32,
+extended as their type says. A vector of n lanes is as many vectors of 128 bits ("pieces") as they fill; lanes beyond
+the last one hold anything. A boolean is 0 or 1, in vectors a mask: all bits of a lane, whose size is that of what was
+compared. Floats below float32 are the integers that hold their bits. Conversions are in `wasm_casts`. Does not know
+loops, memory or where lines go (`bind` is the subclass's).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtypes, wrapped
+from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, bits_of, carrier
+from glassgrad.compiler.render.wasm.instructions import Code
+
+PIECE = 16                       # bytes of a vector
+SHAPES = {("i", 1): "i8x16", ("i", 2): "i16x8", ("i", 4): "i32x4", ("i", 8): "i64x2", ("f", 4): "f32x4",
+          ("f", 8): "f64x2"}
+
+
+class WasmValue(NamedTuple):
+    """A scalar or a vector."""
+    pieces: tuple[Code, ...]
+    dtype: DType                                   # as it is held: of an index that fits 32 bits, int32
+    lanes: int = 0                                 # 0 for a scalar
+    constant: float | int | bool | None = None     # its value, equal in all lanes
+    low: int | None = None                         # the least value it can have, where that is known
+    mask: int = 0                                  # of booleans in lanes: the bytes of a lane
+
+    @property
+    def code(self) -> Code:
+        """The expression of a scalar."""
+        if self.lanes:
+            raise Bug(f"a vector of {self.lanes} lanes is used where a scalar is needed")
+        return self.pieces[0]
+
+    @property
+    def size(self) -> int:
+        """Bytes of a lane."""
+        return self.mask or self.dtype.itemsize
+
+
+def held(dtype: DType) -> DType:
+    """The type a value is held in."""
+    return carrier(dtype) if dtype in SMALL_FLOATS else dtype
+
+
+def scalar_type(dtype: DType) -> str:
+    """The type of a scalar: i32, i64, f32 or f64."""
+    return ("f" if dtype.kind == "f" else "i") + ("64" if dtype.itemsize == 8 else "32")
+
+
+def shape_of(dtype: DType) -> str:
+    """How instructions name a vector of a type."""
+    return SHAPES["f" if dtype.kind == "f" else "i", dtype.itemsize]
+
+
+def integers(size: int) -> str:
+    """How instructions name a vector of integers of so many bytes."""
+    return SHAPES["i", size]
+
+
+def pieces_of(lanes: int, size: int) -> int:
+    """How many vectors so many lanes fill."""
+    return -(-lanes * size // PIECE)
+
+
+def number(value: int, type_: str = "i32") -> Code:
+    """An integer constant, as its bits are."""
+    return Code(f"{type_}.const", (), wrapped(value, dtypes.int32 if type_ == "i32" else dtypes.int64))
+
+
+def literal(value: float | int | bool, dtype: DType) -> WasmValue:
+    """A scalar constant."""
+    if dtype in SMALL_FLOATS:
+        value, dtype = bits_of(float(value), dtype), carrier(dtype)
+    if dtype.kind != "f":
+        known = bool(value) if dtype.kind == "b" else int(value)
+        return WasmValue((number(int(value), scalar_type(dtype)),), dtype, constant=known)
+    bits, code = ("<I", "<f") if dtype is dtypes.float32 else ("<Q", "<d")
+    exact = struct.unpack(code, struct.pack(bits, bits_of(float(value), dtype)))[0]
+    return WasmValue((Code(f"{scalar_type(dtype)}.const", (), exact),), dtype, constant=exact)
+
+
+def lane_bytes(value: float | int | bool, dtype: DType, size: int) -> bytes:
+    """A constant as the bytes of one lane."""
+    if dtype.kind == "f":
+        return bits_of(float(value), dtype).to_bytes(size, "little")
+    return ((-int(value) if dtype.kind == "b" else int(value)) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+
+
+def vector_of(values: Sequence[int], dtype: DType) -> WasmValue:
+    """A vector of constants that differ."""
+    content = b"".join([lane_bytes(v, dtype, dtype.itemsize) for v in values])
+    content = content.ljust(pieces_of(len(values), dtype.itemsize) * PIECE, b"\0")
+    pieces = tuple([Code("v128.const", (), content[at:at + PIECE]) for at in range(0, len(content), PIECE)])
+    return WasmValue(pieces, dtype, len(values))
+
+
+class WasmArithmetic:
+    """Ops on WasmValues of equal width."""
+
+    def bind(self, code: Code) -> Code:
+        """The value of an expression that is used more than once: computed now."""
+        raise NotImplementedError
+
+    def bound(self, x: WasmValue) -> WasmValue:
+        """A value of which every piece can be used more than once."""
+        return x._replace(pieces=tuple([self.bind(piece) for piece in x.pieces]))
+
+    def apply(self, op: o.Op, dtype: DType, *values: WasmValue) -> WasmValue:
+        """An op on values of `dtype`, by its line in the table."""
+        if dtype.kind == "f" and dtype.bits < 32 and op is not o.WHERE:
+            raise Bug(f"{op.name} of {dtype.name} reached the WASM renderer; it must be computed in float32")
+        write = WASM_OPS.get(op)
+        if write is None or dtype.kind not in op.takes:
+            raise Bug(f"{op.name} of {dtype.name} reached the WASM renderer; it must be lowered before")
+        return write(self, dtype, *values)
+
+    # -- building blocks -----------------------------------------------------------------------------------------
+    def each(self, name: str, *values: WasmValue) -> tuple[Code, ...]:
+        """One instruction on every piece."""
+        return tuple([Code(name, pieces) for pieces in zip(*[v.pieces for v in values])])
+
+    def native(self, name: str, dtype: DType, *values: WasmValue) -> WasmValue:
+        """An instruction that has the op's name, for scalars and vectors."""
+        if values[0].lanes:
+            return WasmValue(self.each(f"{shape_of(dtype)}.{name}", *values), dtype, values[0].lanes)
+        return self.fit(Code(f"{scalar_type(dtype)}.{name}", tuple([v.code for v in values])), dtype)
+
+    def fit(self, code: Code, dtype: DType) -> WasmValue:
+        """A scalar of 32 bits as a smaller integer has it: extended from its own bits."""
+        if dtype.kind == "i" and dtype.bits < 32:
+            code = Code(f"i32.extend{dtype.bits}_s", (code,))
+        elif dtype.kind == "u" and dtype.bits < 32:
+            code = Code("i32.and", (code, number((1 << dtype.bits) - 1)))
+        return WasmValue((code,), dtype)
+
+    def bitwise(self, name: str, dtype: DType, x: WasmValue, y: WasmValue) -> WasmValue:
+        """and, or, xor of integers or booleans."""
+        if not x.lanes:
+            return WasmValue((Code(f"{scalar_type(dtype)}.{name}", (x.code, y.code)),), dtype)
+        x, y = self.masks(x, y)
+        return WasmValue(self.each(f"v128.{name}", x, y), dtype, x.lanes, mask=x.mask)
+
+    def constant(self, value: float | int | bool, like: WasmValue, dtype: DType | None = None) -> WasmValue:
+        """A constant as wide as `like`."""
+        return self.wide(literal(value, dtype or like.dtype), like.lanes)
+
+    def wide(self, x: WasmValue, lanes: int) -> WasmValue:
+        """A value repeated in all lanes."""
+        if x.lanes == lanes:
+            return x
+        if x.lanes:
+            raise Bug(f"a vector of {x.lanes} lanes is used where {lanes or 'a scalar'} is needed")
+        mask = 4 if x.dtype is dtypes.bool else 0
+        size = mask or x.dtype.itemsize
+        if x.constant is not None:
+            piece = Code("v128.const", (), lane_bytes(x.constant, x.dtype, size) * (PIECE // size))
+        elif mask:
+            piece = self.bind(Code("i32x4.splat", (Code("i32.sub", (number(0), x.code)),)))
+        else:
+            piece = self.bind(Code(f"{shape_of(x.dtype)}.splat", (x.code,)))
+        return WasmValue((piece,) * pieces_of(lanes, size), x.dtype, lanes, x.constant, mask=mask)
+
+    def extract(self, x: WasmValue, lane: int) -> WasmValue:
+        """One lane as a scalar; the vector's pieces must be `bound`."""
+        count = PIECE // x.size
+        kind = "i" if x.mask else x.dtype.kind
+        shape = integers(x.size) if x.mask else shape_of(x.dtype)
+        sign = "" if x.size >= 4 or kind == "f" else "_s" if kind == "i" else "_u"
+        code = Code(f"{shape}.extract_lane{sign}", (x.pieces[lane // count],), lane % count)
+        if x.mask:
+            code = Code("i32.wrap_i64", (code,)) if x.mask == 8 else code
+            code = Code("i32.and", (code, number(1)))
+        return WasmValue((code,), x.dtype)
+
+    def collect(self, scalars: Sequence[WasmValue], dtype: DType) -> WasmValue:
+        """A vector of scalars that are not booleans."""
+        count, shape = PIECE // dtype.itemsize, shape_of(dtype)
+        pieces = []
+        for at in range(0, len(scalars), count):
+            piece = Code(f"{shape}.splat", (scalars[at].code,))
+            for lane, scalar in enumerate(scalars[at + 1:at + count], 1):
+                piece = self.bind(Code(f"{shape}.replace_lane", (piece, scalar.code), lane))
+            pieces.append(piece)
+        return WasmValue(tuple(pieces), dtype, len(scalars))
+
+    def lanewise(self, compute: Callable[..., WasmValue], dtype: DType, *values: WasmValue) -> WasmValue:
+        """What has no vector instruction, lane by lane."""
+        values = tuple([self.bound(v) for v in values])
+        lanes = range(values[0].lanes)
+        return self.collect([compute(*[self.bound(self.extract(v, lane)) for v in values]) for lane in lanes], dtype)
+
+    # -- masks ---------------------------------------------------------------------------------------------------
+    def mask(self, x: WasmValue, size: int) -> WasmValue:
+        """A vector of booleans in lanes of another size."""
+        if x.mask == size:
+            return x
+        if x.constant is not None:
+            piece = Code("v128.const", (), (b"\xff" if x.constant else b"\0") * PIECE)
+            return x._replace(pieces=(piece,) * pieces_of(x.lanes, size), mask=size)
+        return x._replace(pieces=self.resized(x.pieces, x.lanes, x.mask, size, "i", is_mask=True), mask=size)
+
+    def masks(self, *values: WasmValue) -> tuple[WasmValue, ...]:
+        """Booleans in lanes of one size: that of the first which is not a constant. Others stay as they are."""
+        size = next((v.mask for v in values if v.constant is None), values[0].mask)
+        return tuple([self.mask(v, size) if v.mask else v for v in values])
+
+    def resized(self, pieces: tuple[Code, ...], lanes: int, size: int, to: int, kind: str,
+                is_mask: bool = False) -> tuple[Code, ...]:
+        """Integers of `size` bytes in lanes of `to` bytes: extended by the sign (kind "i") or by zeros, or cut off."""
+        while size < to:
+            name, sign = f"{integers(2 * size)}.extend_%s_{integers(size)}_%s", "s" if kind == "i" else "u"
+            pieces = tuple([self.bind(piece) for piece in pieces])
+            wider = [Code(name % (half, sign), (piece,)) for piece in pieces for half in ("low", "high")]
+            size *= 2
+            pieces = tuple(wider[:pieces_of(lanes, size)])
+        while size > to:
+            if is_mask and size in (2, 4):
+                name, order = f"{integers(size // 2)}.narrow_{integers(size)}_s", None
+            else:
+                name, order = "i8x16.shuffle", bytes([i for i in range(2 * PIECE) if i % size < size // 2])
+            pieces = tuple([self.bind(piece) for piece in pieces])
+            size //= 2
+            pieces = tuple([Code(name, (pieces[2 * i], pieces[min(2 * i + 1, len(pieces) - 1)]), order)
+                            for i in range(pieces_of(lanes, size))])
+        return pieces
+
+    # -- ops -----------------------------------------------------------------------------------------------------
+    def select(self, condition: WasmValue, yes: WasmValue, no: WasmValue) -> WasmValue:
+        if not condition.lanes:
+            yes, no = self.masks(yes, no) if yes.mask else (yes, no)
+            pieces = [self.bind(condition.code)] * len(yes.pieces) if len(yes.pieces) > 1 else [condition.code]
+            chosen = tuple([Code("select", (y, n, c)) for y, n, c in zip(yes.pieces, no.pieces, pieces)])
+            return WasmValue(chosen, yes.dtype, yes.lanes, mask=yes.mask)
+        if yes.mask:
+            condition, yes, no = self.masks(condition, yes, no)
+        condition = self.mask(condition, yes.size)
+        return WasmValue(self.each("v128.bitselect", yes, no, condition), yes.dtype, yes.lanes, mask=yes.mask)
+
+    def multiply(self, dtype: DType, x: WasmValue, y: WasmValue) -> WasmValue:
+        if dtype.kind == "b":
+            return self.bitwise("and", dtype, x, y)
+        if not x.lanes or dtype.itemsize > 1:
+            return self.native("mul", dtype, x, y)
+        x, y = self.bound(x), self.bound(y)         # bytes: products of 16 bits, of which the lower halves stay
+        low, high = (self.each(f"i16x8.extmul_{half}_i8x16_s", x, y) for half in ("low", "high"))
+        order = bytes(range(0, 2 * PIECE, 2))
+        return WasmValue(tuple([Code("i8x16.shuffle", both, order) for both in zip(low, high)]), dtype, x.lanes)
+
+    def negate(self, dtype: DType, x: WasmValue) -> WasmValue:
+        if x.lanes or dtype.kind == "f":
+            return self.native("neg", dtype, x)
+        return self.native("sub", dtype, self.constant(0, x), x)
+
+    def absolute(self, dtype: DType, x: WasmValue) -> WasmValue:
+        if dtype.kind == "u":
+            return x
+        if x.lanes or dtype.kind == "f":
+            return self.native("abs", dtype, x)
+        x = self.bound(x)
+        return self.select(self.compare("lt", dtype, x, self.constant(0, x)), self.negate(dtype, x), x)
+
+    def invert(self, dtype: DType, x: WasmValue) -> WasmValue:
+        if x.lanes:
+            return WasmValue(self.each("v128.not", x), dtype, x.lanes, mask=x.mask)
+        if dtype.kind == "b":
+            return WasmValue((Code("i32.eqz", (x.code,)),), dtype)
+        return self.native("xor", dtype, x, self.constant(-1 if dtype.kind == "i" else int(dtype.max), x))
+
+    def compare(self, how: str, dtype: DType, x: WasmValue, y: WasmValue) -> WasmValue:
+        """lt, eq or ne, as booleans."""
+        if dtype.kind == "b" and x.lanes:
+            x, y = self.masks(x, y)
+            codes = self.each("v128.andnot", y, x) if how == "lt" else self.each("v128.xor", x, y)
+            codes = tuple([Code("v128.not", (code,)) for code in codes]) if how == "eq" else codes
+            return WasmValue(codes, dtypes.bool, x.lanes, mask=x.mask)
+        sign = "" if how != "lt" or dtype.kind == "f" else "_s" if dtype.kind == "i" else "_u"
+        if not x.lanes:
+            return WasmValue((Code(f"{scalar_type(dtype)}.{how}{sign}", (x.code, y.code)),), dtypes.bool)
+        if sign == "_u" and dtype.itemsize == 8:              # only signed ones are there: both move by half the range
+            half, sign = self.constant(-1 << 63, x, dtypes.int64), "_s"
+            x, y = (v._replace(pieces=self.each("v128.xor", v, half)) for v in (x, y))
+        return WasmValue(self.each(f"{shape_of(dtype)}.{how}{sign}", x, y), dtypes.bool, x.lanes, mask=dtype.itemsize)
+
+    def extreme(self, dtype: DType, x: WasmValue, y: WasmValue, name: str, of_bools: str) -> WasmValue:
+        """max or min; a NaN wins."""
+        if dtype.kind == "b":
+            return self.bitwise(of_bools, dtype, x, y)
+        if dtype.kind == "f" and x.lanes and (_is_number(x) or _is_number(y)):
+            first, second = (y, x) if _is_number(x) else (x, y)      # pmax(a, b) is a < b ? b : a, one instruction
+            return self.native(f"p{name}", dtype, first, second)
+        if dtype.kind == "f":
+            return self.native(name, dtype, x, y)
+        if x.lanes and dtype.itemsize < 8:
+            return self.native(f"{name}_{'s' if dtype.kind == 'i' else 'u'}", dtype, x, y)
+        x, y = self.bound(x), self.bound(y)
+        return self.select(self.compare("lt", dtype, *((y, x) if name == "max" else (x, y))), x, y)
+
+    def shift(self, name: str, dtype: DType, x: WasmValue, y: WasmValue) -> WasmValue:
+        """x shifted by y; 0 where y is negative or not less than the number of bits."""
+        instruction = name if name == "shl" else "shr_s" if dtype.kind == "i" else "shr_u"
+        if y.constant is not None:
+            if not 0 <= y.constant < dtype.bits:
+                return self.constant(0, x)
+            by = int(y.constant)
+            if x.lanes:
+                pieces = tuple([Code(f"{shape_of(dtype)}.{instruction}", (piece, number(by))) for piece in x.pieces])
+                return WasmValue(pieces, dtype, x.lanes)
+            return self.native(instruction, dtype, x, literal(by, dtype))
+        if x.lanes:
+            return self.lanewise(lambda a, b: self.shift(name, dtype, a, b), dtype, x, y)
+        y = self.bound(y)
+        type_ = scalar_type(dtype)
+        inside = Code(f"{type_}.lt_u", (y.code, number(dtype.bits, type_)))
+        return self.select(WasmValue((inside,), dtypes.bool), self.native(instruction, dtype, x, y),
+                           self.constant(0, x))
+
+    def divide(self, dtype: DType, x: WasmValue, y: WasmValue, remainder: bool) -> WasmValue:
+        """x // y, or x % y where `remainder`: rounding down; 0 where y is 0."""
+        by = None if y.constant is None else int(y.constant)
+        if by is not None and by > 0 and by & (by - 1) == 0:         # both round down, whatever the sign
+            if remainder:
+                return self.bitwise("and", dtype, x, self.constant(by - 1, x))
+            return self.shift("shr", dtype, x, self.constant(by.bit_length() - 1, x))
+        if x.lanes:
+            scalar = None if by is None else literal(by, dtype)      # so that every lane divides by a constant
+            one = lambda a, b: self.divide(dtype, a._replace(low=x.low), scalar or b, remainder)
+            return self.lanewise(one, dtype, x, y)
+        x, y = self.bound(x), self.bound(y)
+        zero, one_ = self.constant(0, x), self.constant(1, x)
+        sign = "u" if dtype.kind == "u" or by is not None and by > 0 and x.low is not None and x.low >= 0 else "s"
+        if by is not None and by > 0 and sign == "u":
+            return self.native("rem_u" if remainder else "div_u", dtype, x, y)
+        none = self.bound(self.compare("eq", dtype, y, zero))
+        if sign == "u":
+            safe = self.select(none, one_, y)
+            return self.select(none, zero, self.native("rem_u" if remainder else "div_u", dtype, x, safe))
+        minus = self.bound(self.compare("eq", dtype, y, self.constant(-1, y)))      # the least one / -1 traps
+        safe = self.bound(self.select(self.bitwise("or", dtypes.bool, none, minus), one_, y))
+        quotient = self.bound(self.native("div_s", dtype, x, safe))
+        rest = self.bound(self.native("sub", dtype, x, self.native("mul", dtype, quotient, safe)))
+        mixed = self.compare("lt", dtype, self.bitwise("xor", dtype, rest, safe), zero)
+        over = self.bitwise("and", dtypes.bool, mixed, self.compare("ne", dtype, rest, zero))
+        if remainder:                                                # by 1 instead of 0 or -1: 0
+            return self.select(over, self.native("add", dtype, rest, safe), rest)
+        floor = self.select(over, self.native("sub", dtype, quotient, one_), quotient)
+        return self.select(none, zero, self.select(minus, self.native("sub", dtype, zero, x), floor))
+
+    def fold(self, combine: o.Op, dtype: DType, x: WasmValue) -> WasmValue:
+        """All lanes combined: upper half with lower half, again and again; an odd lane joins at the end."""
+        while len(x.pieces) % 2 == 0 and x.lanes * x.size == len(x.pieces) * PIECE:       # whole pieces at once
+            half = len(x.pieces) // 2
+            low, high = (x._replace(pieces=part, lanes=x.lanes // 2) for part in (x.pieces[:half], x.pieces[half:]))
+            x = self.apply(combine, dtype, low, high)
+        x = self.bound(x)
+
+        def tree(values: list[WasmValue]) -> WasmValue:
+            if len(values) == 1:
+                return values[0]
+            half = len(values) // 2
+            pairs = [self.bound(self.apply(combine, dtype, a, b)) for a, b in zip(values, values[half:2 * half])]
+            rest = tree(pairs)
+            return self.bound(self.apply(combine, dtype, rest, values[-1])) if len(values) % 2 else rest
+        return tree([self.bound(self.extract(x, lane)) for lane in range(x.lanes)])
+
+
+def _is_number(value: WasmValue) -> bool:
+    """Whether a float is a literal and not a NaN."""
+    return value.constant is not None and value.constant == value.constant
+
+
+WasmOp = Callable[..., WasmValue]      # (renderer, type of the operands, *operands)
+
+
+def native(name: str, of_bools: str = "") -> WasmOp:
+    """One instruction; of booleans, a bitwise one."""
+    def write(wasm: WasmArithmetic, dtype: DType, *values: WasmValue) -> WasmValue:
+        return wasm.bitwise(of_bools, dtype, *values) if dtype.kind == "b" else wasm.native(name, dtype, *values)
+    return write
+
+
+WASM_OPS: dict[o.Op, WasmOp] = {
+    o.NEG: WasmArithmetic.negate,
+    o.ABS: WasmArithmetic.absolute,
+    o.RECIP: lambda wasm, dtype, x: wasm.native("div", dtype, wasm.constant(1.0, x), x),
+    o.SQRT: native("sqrt"),
+    o.TRUNC: native("trunc"),
+    o.NOT: WasmArithmetic.invert,
+    o.ADD: native("add", of_bools="or"),
+    o.SUB: native("sub"),
+    o.MUL: WasmArithmetic.multiply,
+    o.DIV: native("div"),
+    o.IDIV: lambda wasm, dtype, x, y: wasm.divide(dtype, x, y, remainder=False),
+    o.MOD: lambda wasm, dtype, x, y: wasm.divide(dtype, x, y, remainder=True),
+    o.MAX: lambda wasm, dtype, x, y: wasm.extreme(dtype, x, y, "max", of_bools="or"),
+    o.MIN: lambda wasm, dtype, x, y: wasm.extreme(dtype, x, y, "min", of_bools="and"),
+    o.CMPLT: lambda wasm, dtype, x, y: wasm.compare("lt", dtype, x, y),
+    o.CMPNE: lambda wasm, dtype, x, y: wasm.compare("ne", dtype, x, y),
+    o.CMPEQ: lambda wasm, dtype, x, y: wasm.compare("eq", dtype, x, y),
+    o.AND: lambda wasm, dtype, x, y: wasm.bitwise("and", dtype, x, y),
+    o.OR: lambda wasm, dtype, x, y: wasm.bitwise("or", dtype, x, y),
+    o.XOR: lambda wasm, dtype, x, y: wasm.bitwise("xor", dtype, x, y),
+    o.SHL: lambda wasm, dtype, x, y: wasm.shift("shl", dtype, x, y),
+    o.SHR: lambda wasm, dtype, x, y: wasm.shift("shr", dtype, x, y),
+    o.WHERE: lambda wasm, dtype, condition, x, y: wasm.select(condition, x, y),
+    o.MULACC: lambda wasm, dtype, x, y, z: wasm.apply(o.ADD, dtype, wasm.apply(o.MUL, dtype, x, y), z),
+}

@@ -1,0 +1,121 @@
+"""The device WASM. In: kernels' graphs. Out: WebAssembly modules, run by an engine in this process, on one thread.
+
+All modules share one linear memory, so an address is a number of 32 bits inside it. A launch writes the addresses of
+its arguments into a table at the memory's beginning, with the values of scalars behind it, and calls the module's one
+function. Needs neither NumPy nor llvmlite nor a compiler.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.base.settings import settings
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.optimize.targets.target import WASM
+from glassgrad.compiler.render.launch import LaunchInfo
+from glassgrad.compiler.render.wasm.encoding import ARGS_AT, SCRATCH_AT
+from glassgrad.runtime.backend import Backend, RendererFacts
+from glassgrad.runtime.disk_cache import default_cache
+from glassgrad.runtime.kernel_key import cache_key, cost
+from glassgrad.runtime.wasm.linear_memory import FIRST, LinearMemory
+from glassgrad.runtime.wasm.wasmtime_engine import Stopped, WasmtimeEngine
+
+__all__ = ["WasmDevice"]
+
+
+@dataclass(eq=False)
+class WasmProgram:
+    """A module, ready to be called."""
+    name: str
+    run: Callable[[], None]
+    info: LaunchInfo
+    scalars: tuple[bool, ...]            # which of the params are numbers of the host
+    operations: int
+    bytes: int
+
+
+class WasmDevice(Backend):
+    """A WebAssembly engine and its memory."""
+
+    def __init__(self, name: str = "WASM", engine: Any = None):
+        self.engine = engine or WasmtimeEngine()
+        super().__init__(name, LinearMemory(self.engine))
+        self.renderer = RendererFacts(name, "wasm", has_threads=False)
+        self._scratch = self.memory.allocate(0)        # memory that launches use in turn
+
+    @property
+    def description(self) -> str:
+        return f"WebAssembly with vectors of 128 bits, one thread, run by {self.engine.version}"
+
+    # -- compiling ---------------------------------------------------------------------------------------------
+    def compile(self, ast: UOp) -> WasmProgram:
+        """A kernel from the disk cache, or through the renderer."""
+        cache = default_cache() if settings.CACHE and settings.DEBUG < 4 else None
+        key = cache_key(ast, "wasm32", "wasm") if cache else ""
+        stored = cache.get(key) if cache else None
+        if stored is None:
+            stored = self._build(ast)
+            if cache:
+                cache.put(key, stored)
+        (length,) = struct.unpack_from("<I", stored)
+        name, shared, scratch, scalars = json.loads(stored[4:4 + length])
+        with self.memory.lock:
+            run = self.engine.load(stored[4 + length:])
+        return WasmProgram(name, run, LaunchInfo((), tuple(shared), scratch), tuple(scalars), *cost(ast))
+
+    def _build(self, ast: UOp) -> bytes:
+        from glassgrad.runtime.kernel_source import build  # the whole compiler: a warm process does without
+        built = build(ast, WASM, "wasm")
+        params = sorted(built.kernel.params, key=lambda p: p.arg.slot)
+        head = json.dumps([built.name, built.info.shared, built.info.scratch_bytes,
+                           [p.arg.scalar for p in params]]).encode()
+        return struct.pack("<I", len(head)) + head + built.binary
+
+    def source(self, ast: UOp) -> str:
+        """The module in WebAssembly's text format."""
+        from glassgrad.runtime.kernel_source import build
+        return build(ast, WASM, "wat", say=False).source
+
+    def loop_tree(self, ast: UOp) -> Any:
+        """The optimized loop tree of a kernel (`Kernel`), as it was rendered."""
+        from glassgrad.runtime.kernel_source import kernel_of
+        return kernel_of(ast, WASM)
+
+    # -- running -----------------------------------------------------------------------------------------------
+    def launch(self, program: WasmProgram, addresses: Sequence[int]) -> None:
+        """Write the table of arguments, and call the module's function."""
+        with self.memory.lock:
+            self.memory.copy_in(SCRATCH_AT, self._table(program, addresses))
+            try:
+                program.run()
+            except Stopped as stop:
+                raise DeviceError("a kernel was stopped by the WebAssembly engine", given=f"{program.name}: {stop}",
+                                  expected="a kernel that runs to its end", fix="run it on another device; if "
+                                  "it is right there, this is a fault of the device WASM: please report it") from None
+
+    def _table(self, program: WasmProgram, addresses: Sequence[int]) -> bytes:
+        """The address of scratch memory, those of all arguments, and the values of scalars."""
+        places, numbers = list(addresses), []
+        first = ARGS_AT + -(-len(places) // 2) * 8
+        for position, scalar in enumerate(program.scalars):
+            if scalar:
+                places[position] = first + 8 * len(numbers)
+                numbers.append(ctypes.string_at(addresses[position], 8))
+        head = struct.pack(f"<II{len(places)}I", self._scratch_for(program), 0, *places)
+        table = head.ljust(first - SCRATCH_AT, b"\0") + b"".join(numbers)
+        if SCRATCH_AT + len(table) > FIRST:
+            raise Bug(f"{program.name} has {len(places)} arguments, more than the table holds")
+        return table
+
+    def _scratch_for(self, program: WasmProgram) -> int:
+        """The address of memory for one launch, made larger where that is needed."""
+        if self._scratch.size < program.info.scratch_bytes:
+            self.memory.release(self._scratch)
+            self._scratch = self.memory.allocate(program.info.scratch_bytes)
+        return self._scratch.address
