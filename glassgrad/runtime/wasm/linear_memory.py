@@ -23,6 +23,11 @@ ALIGNMENT = 64
 FIRST = 1 << 10              # the first address that is used: 0 is none
 SPARE = 64                   # bytes at the end that no block has: a load of a whole vector may read past its block
 LEAST_GROWTH = 4 << 20
+FIRST_BYTES = 4 << 20        # that a memory has before it grows
+
+
+class Stopped(Exception):
+    """A function that its engine ended; the text is what the engine says."""
 
 
 class Bytes(Protocol):
