@@ -1,8 +1,9 @@
 """Devices by name. In: a name. Out: an opened device, once. `Device.DEFAULT` is the device of tensors without one.
 
 Everything about a device before it is opened is in its record: `Device.records`. The default is chosen in this order:
-an assignment to `Device.DEFAULT`, the setting DEV, a variable such as CLANG=1, the variable DEVICE, then CPU (in a browser,
-WASM). Where llvmlite is missing CPU uses a C compiler, and without one the interpreter, each with a one-line notice.
+an assignment to `Device.DEFAULT`, the setting DEV, a variable such as CLANG=1, the variable DEVICE, then CPU (in a
+browser, WASM). Where llvmlite is missing CPU uses a C compiler, and without one the interpreter, each with a one-line
+notice.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import sys
 from glassgrad import Device, Tensor, TinyJit, nn
 
 PACKAGES = ("glassgrad.base", "glassgrad.compiler.graph", "glassgrad.compiler.schedule", "glassgrad.compiler.lower",
-            "glassgrad.engine", "glassgrad.tensor.autograd", "glassgrad.tensor.memory")
+            "glassgrad.engine", "glassgrad.tensor.autograd")
 
 ELSEWHERE = ("numpy", "np.", '"CPU', "'CPU")       # in examples that need NumPy, or another device
 
