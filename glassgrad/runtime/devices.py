@@ -1,8 +1,9 @@
 """Devices by name. In: a name. Out: an opened device, once. `Device.DEFAULT` is the device of tensors without one.
 
 Everything about a device before it is opened is in its record: `Device.records`. The default is chosen in this order:
-an assignment to `Device.DEFAULT`, the setting DEV, a variable such as CLANG=1, the variable DEVICE, then CPU. Where
-llvmlite is missing CPU uses a C compiler, and without one the interpreter, each with a one-line notice.
+an assignment to `Device.DEFAULT`, the setting DEV, a variable such as CLANG=1, the variable DEVICE, then CPU (in a
+browser, WASM). Where llvmlite is missing CPU uses a C compiler, and without one the interpreter, each with a one-line
+notice.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ RECORDS = (
     DeviceRecord("WASM", _open_wasm, (), "a WebAssembly engine in this process, on one core", "WebAssembly",
                  "pip install wasmtime"),
 )
+
+_BY_DEFAULT = "WASM" if sys.platform == "emscripten" else "CPU"      # a browser has no machine code to load
 
 # Devices of tinygrad's that this version has not: NAME=1 is an error, not ignored, unless a package registers one.
 ELSEWHERE = {"METAL": "METAL", "WEBGPU": "WEBGPU", "HIP": "HIP", "AMD": "HIP"}
@@ -274,7 +277,7 @@ class _Devices:
             if os.environ.get(flag) == "1":
                 return self.canonicalize(flag, f"{flag}=1")
         named = os.environ.get("DEVICE")
-        return self.canonicalize(named, f"DEVICE={named}") if named else "CPU"
+        return self.canonicalize(named, f"DEVICE={named}") if named else _BY_DEFAULT
 
 
 Device = _Devices()

@@ -23,6 +23,11 @@ ALIGNMENT = 64
 FIRST = PAGE                 # the first address of a block: what lies before is for the arguments of a launch
 SPARE = 64                   # bytes at the end that no block has: a load of a whole vector may read past its block
 LEAST_GROWTH = 4 << 20
+FIRST_BYTES = 4 << 20        # that a memory has before it grows
+
+
+class Stopped(Exception):
+    """A function that its engine ended; the text is what the engine says."""
 
 
 class Bytes(Protocol):

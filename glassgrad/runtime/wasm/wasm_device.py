@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +24,7 @@ from glassgrad.compiler.render.wasm.encoding import ARGS_AT, SCRATCH_AT
 from glassgrad.runtime.backend import Backend, RendererFacts
 from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.kernel_key import cache_key, cost
-from glassgrad.runtime.wasm.linear_memory import FIRST, LinearMemory
-from glassgrad.runtime.wasm.wasmtime_engine import Stopped, WasmtimeEngine
+from glassgrad.runtime.wasm.linear_memory import FIRST, LinearMemory, Stopped
 
 __all__ = ["WasmDevice"]
 
@@ -44,7 +44,7 @@ class WasmDevice(Backend):
     """A WebAssembly engine and its memory."""
 
     def __init__(self, name: str = "WASM", engine: Any = None):
-        self.engine = engine or WasmtimeEngine()
+        self.engine = engine or _engine()
         super().__init__(name, LinearMemory(self.engine))
         self.renderer = RendererFacts(name, "wasm", has_threads=False)
         self._scratch = self.memory.allocate(0)        # memory that launches use in turn
@@ -119,3 +119,12 @@ class WasmDevice(Backend):
             self.memory.release(self._scratch)
             self._scratch = self.memory.allocate(program.info.scratch_bytes)
         return self._scratch.address
+
+
+def _engine() -> Any:
+    """The engine of this process: JavaScript's, where Python itself runs in it; else wasmtime."""
+    if sys.platform == "emscripten":
+        from glassgrad.runtime.wasm.browser_engine import BrowserEngine
+        return BrowserEngine()
+    from glassgrad.runtime.wasm.wasmtime_engine import WasmtimeEngine
+    return WasmtimeEngine()

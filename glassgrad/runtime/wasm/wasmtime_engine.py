@@ -11,13 +11,7 @@ from typing import Any
 
 from glassgrad.base.errors import DeviceError
 from glassgrad.compiler.render.wasm.encoding import MEMORY, RUN
-from glassgrad.runtime.wasm.linear_memory import LIMIT, PAGE
-
-FIRST_BYTES = 4 << 20        # that the memory has before it grows
-
-
-class Stopped(Exception):
-    """A function that the engine ended; the text is what the engine says."""
+from glassgrad.runtime.wasm.linear_memory import FIRST_BYTES, LIMIT, PAGE, Stopped
 
 
 class WasmtimeEngine:
