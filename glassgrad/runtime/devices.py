@@ -61,6 +61,11 @@ def _open_cuda(name: str) -> Backend:
     return open_cuda(name)
 
 
+def _open_webgpu(name: str) -> Backend:
+    from glassgrad.runtime.gpu.webgpu import open_webgpu
+    return open_webgpu(name)
+
+
 RECORDS = (
     DeviceRecord("CPU", open_cpu, ("LLVM",), "this machine's processor, on all cores", "LLVM IR",
                  "pip install llvmlite"),
@@ -72,10 +77,12 @@ RECORDS = (
                  "OpenCL C", "pip install pyopencl, and pocl-binary-distribution to run on the processor"),
     DeviceRecord("CUDA", _open_cuda, ("NV", "GPU"), "the first NVIDIA GPU", "CUDA C++",
                  "NVIDIA's driver, and pip install nvidia-cuda-nvrtc"),
+    DeviceRecord("WEBGPU", _open_webgpu, ("WGPU",), "the GPU that WebGPU prefers", "WGSL",
+                 "pip install wgpu, and a driver for Vulkan: Debian's mesa-vulkan-drivers has one for the processor"),
 )
 
 # Devices of tinygrad's that this version has not: NAME=1 is an error, not ignored, unless a package registers one.
-ELSEWHERE = {"METAL": "METAL", "WEBGPU": "WEBGPU", "HIP": "HIP", "AMD": "HIP"}
+ELSEWHERE = {"METAL": "METAL", "HIP": "HIP", "AMD": "HIP"}
 
 
 def record_of(name: str, device: Any) -> DeviceRecord:

@@ -23,7 +23,9 @@ class Target:
     l1_bytes: int = 32 << 10                  # data cache of one core
     l2_bytes: int = 1 << 20
     row_bytes: int = 256 << 10                # the longest row of values that a task may keep to itself
-    groups: bool = False                      # a vector is a group of threads, which share memory
+    groups: bool = False                      # a vector is a group of threads, which share memory:
+    group_bytes: int = 40 << 10               # so much; what does not fit goes to the device's memory
+    buffers: int = 1 << 30                    # that a kernel can be given
     units: tuple[MatrixUnit, ...] = ()        # products of small matrices in one instruction
     task_steps: int = 32 << 10                # element steps that are worth a task
     most_tasks: int = 256                     # of one loop nest
