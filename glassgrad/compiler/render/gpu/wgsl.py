@@ -210,12 +210,24 @@ class WgslFunction(WgslArithmetic, CFunction):
         return CValue(name, value.dtype)
 
     def _expression(self, node: UOp) -> CValue:
+        if node.dtype is dtypes.float32 and node.op in (o.ADD, o.SUB, o.MUL, o.MULACC):
+            return self.apply(node.op, node.dtype, *[self._unmerged(node, at) for at in range(len(node.src))])
         if node.op is not o.PARAM:
             return super()._expression(node)
         words = CValue(f"args[{node.arg.slot}].xy", dtypes.uint64)
         if node.dtype in LONG:
             return self.short(words) if fits(*ix.bounds(node)) else words._replace(dtype=node.dtype)
         return self._element(node.dtype, CValue(f"args[{node.arg.slot}].x", dtypes.uint32), "0u")
+
+    def _unmerged(self, node: UOp, at: int) -> CValue:
+        """An operand that a driver must not merge with the operation: they take (x + c) - c for x, and NaN * 0 for 0."""
+        source, value = node.src[at], self.operand(node.src[at])
+        inner = source.src[0] if source.op is o.NEG else source
+        adds, twice = at == 2 or node.op in (o.ADD, o.SUB), len(node.src) == 2 and node.src[0] is node.src[1]
+        if (adds and inner.op in (o.ADD, o.SUB, o.MULACC)) or (not adds and inner.op is o.MUL) or \
+                (node.op is o.SUB and twice and at) or (source.op is o.CONST and source.arg == 0):
+            return self.call(self.opaque(), dtypes.float32, 0, value)
+        return value
 
     def sum(self, constant: int, terms: ix.Terms, lanes: int) -> CValue:
         """constant + sum of k * atom: in 32 bits where its numbers fit them."""

@@ -66,6 +66,10 @@ class WgslArithmetic(CArithmetic):
         self.definitions.types.setdefault(name, f"var<private> {name}: u32 = 0x{bits:x}u;")
         return f"bitcast<f32>({name})"
 
+    def opaque(self) -> str:
+        """A function that returns its argument, which no compiler can tell: the last word of an argument is 0."""
+        return self.define("opaque", "f32", "x: f32", "return bitcast<f32>(bitcast<u32>(x) ^ args[0].w);")
+
     def define(self, name: str, result: str, arguments: str, *body: str) -> str:
         if name not in self.definitions.helpers:
             lines = "\n".join(f"  {line}" for line in body)
