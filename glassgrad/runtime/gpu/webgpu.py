@@ -41,6 +41,14 @@ USED = ("max-compute-invocations-per-workgroup", "max-compute-workgroup-size-x",
         "max-compute-workgroups-per-dimension", "max-storage-buffers-per-shader-stage", "max-buffer-size",
         "max-storage-buffer-binding-size", "min-storage-buffer-offset-alignment")
 MOST_LAUNCHES = 64        # in one command buffer: the device begins while others are written
+ROUNDS_TRIED = 70_000     # of a loop; its end depends on what it stores, so that it is not computed at once
+ROUNDS = """
+@group(0) @binding(0) var<uniform> args: array<vec4<u32>, 1>;
+@group(0) @binding(1) var<storage, read_write> done: array<u32>;
+@compute @workgroup_size(1) fn rounds() {{
+  for (var i = 0u; i < {rounds}u + args[0].w; i++) {{ done[0] = i + 1u; }}
+}}
+"""
 FOLD_BYTES = 8            # of a group's memory for each thread: values that threads exchange
 
 
@@ -124,10 +132,11 @@ class WebgpuDevice(GpuDevice):
         self.compute: Any = None                      # the open pass of the encoder
         self.waiting: set[WebgpuLaunch] = set()       # launches in the encoder
         super().__init__(name, WebgpuMemory(self))
+        self.target = GPU
         threads = min(GPU.vector_bytes, self.limits[USED[0]], self.limits[USED[1]])
         near = self.limits["max-compute-workgroup-storage-size"] - FOLD_BYTES * threads
         self.target = replace(GPU, vector_bytes=threads, row_bytes=near, group_bytes=near,
-                              buffers=self.limits["max-storage-buffers-per-shader-stage"])
+                              buffers=self.limits["max-storage-buffers-per-shader-stage"], most_rounds=self.rounds())
         about = adapter.info
         self.machine = f"{about['device']} {about['description']} {about['backend_type']} {wgpu.__version__} " \
                        f"{self.limits}"
@@ -151,6 +160,20 @@ class WebgpuDevice(GpuDevice):
                                              usage=use[usage] | use.COPY_DST | use.COPY_SRC)
         except self.wgpu.GPUOutOfMemoryError:
             return None
+
+    def rounds(self) -> int:
+        """How many rounds of loops a thread may run: a driver on the processor (Mesa's llvmpipe) ends loops after 65535,
+        and says nothing. So a loop is run."""
+        source = ROUNDS.format(rounds=ROUNDS_TRIED)
+        [function] = self.load(source.encode(), ["rounds"])
+        function.sizes = (4,)
+        block = self.memory.allocate(4)
+        launch = WebgpuLaunch(self, function, 1, [False])
+        launch.addresses[0] = block.address
+        launch.start()
+        done = int.from_bytes(self.memory.copy_out(block.address, 4), "little")
+        self.memory.release(block)
+        return GPU.most_rounds if done == ROUNDS_TRIED else done
 
     # -- compiling -------------------------------------------------------------------------------------------
     def compile(self, ast: UOp) -> GpuProgram:

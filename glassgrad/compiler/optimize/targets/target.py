@@ -26,6 +26,7 @@ class Target:
     groups: bool = False                      # a vector is a group of threads, which share memory:
     group_bytes: int = 40 << 10               # so much; what does not fit goes to the device's memory
     buffers: int = 1 << 30                    # that a kernel can be given
+    most_rounds: int = 1 << 62                # of all loops of a thread together, which its driver ends after so many
     units: tuple[MatrixUnit, ...] = ()        # products of small matrices in one instruction
     task_steps: int = 32 << 10                # element steps that are worth a task
     most_tasks: int = 256                     # of one loop nest

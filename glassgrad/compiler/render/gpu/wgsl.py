@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from glassgrad.base.errors import Bug
+from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (Accumulate, Assign, For, Kernel, Prefetch, Statement, Store, ranges_of,
-                                            shared_locals, walk)
+from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, For, If, Kernel, Prefetch, Statement, Store,
+                                            expressions, ranges_of, shared_locals, walk)
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import NAMES, CValue, Definitions, kept
 from glassgrad.compiler.render.c.c_source import CFunction
@@ -37,6 +38,7 @@ from glassgrad.compiler.render.value_order import Flow
 __all__ = ["MOST_GROUPS", "packed_from", "render_wgsl"]
 
 MOST_GROUPS = 65535         # along one axis of a launch; more are counted along two
+MOST_UNROLLED = 32          # iterations of a loop
 WAIT = "workgroupBarrier(); storageBarrier();"
 
 
@@ -129,6 +131,7 @@ class WgslFunction(WgslArithmetic, CFunction):
                  definitions: Definitions, memories: _Memories, tasks: int, threads: int):
         self.memories, self.task_count, self.threads = memories, tasks, threads
         self.thread_ranges, self.fences = frozenset(jammed.lanes), fences(jammed.body)
+        self.at_once = unrolled(jammed.body, target.most_rounds, f"the kernel {name}")
         CFunction.__init__(self, places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
         self.taken |= {*RESERVED, *definitions.types, "thread", "group", "groups"}
@@ -171,9 +174,21 @@ class WgslFunction(WgslArithmetic, CFunction):
         limit = self.constant(range_.arg.size, dtypes.index)
         if stop is not None:
             limit = self.short(self.apply(o.MIN, dtypes.index, self.operand(stop), limit))
-        name = self.named(range_, range_.arg.name)
-        heads = [f"for (var {name} = 0; {name} < {limit.text}; {name}++) {{"]
-        self._nested(heads, statement.body, flow, range_, stop is not None and ix.bounds(stop)[0] <= 0)
+        name, guard = self.named(range_, range_.arg.name), stop is not None and ix.bounds(stop)[0] <= 0
+        if self.at_once == 1 or flow.loops:
+            heads = [f"for (var {name} = 0; {name} < {limit.text}; {name}++) {{"]
+            self._nested(heads, statement.body, flow, range_, guard)
+            return
+        around = self.scopes[-1].lines
+        begin = len(around)
+        self._nested([], statement.body, flow, range_, guard)
+        body = around[begin:-1]
+        del around[begin:]
+        around.append(f"for (var {name}_first = 0; {name}_first < {limit.text}; {name}_first += {self.at_once}) {{")
+        for more in range(self.at_once):
+            around += [f"  if ({name}_first + {more} < {limit.text}) {{", f"    let {name} = {name}_first + {more};",
+                       *["  " + line for line in body], "  }"]
+        around.append("}")
 
     def prefetch(self, statement: Prefetch) -> None:
         """Other threads run while one waits for memory."""
@@ -210,7 +225,7 @@ class WgslFunction(WgslArithmetic, CFunction):
         return CValue(name, value.dtype)
 
     def _expression(self, node: UOp) -> CValue:
-        if node.dtype is dtypes.float32 and node.op in (o.ADD, o.SUB, o.MUL, o.MULACC):
+        if node.dtype is dtypes.float32 and node.op in (o.ADD, o.SUB, o.MUL, o.DIV, o.MULACC):
             return self.apply(node.op, node.dtype, *[self._unmerged(node, at) for at in range(len(node.src))])
         if node.op is not o.PARAM:
             return super()._expression(node)
@@ -220,7 +235,8 @@ class WgslFunction(WgslArithmetic, CFunction):
         return self._element(node.dtype, CValue(f"args[{node.arg.slot}].x", dtypes.uint32), "0u")
 
     def _unmerged(self, node: UOp, at: int) -> CValue:
-        """An operand that a driver must not merge with the operation: they take (x + c) - c for x, and NaN * 0 for 0."""
+        """An operand that a driver must not merge with the operation: they take (x + c) - c for x, NaN * 0 for 0,
+        and x / 0 for anything."""
         source, value = node.src[at], self.operand(node.src[at])
         inner = source.src[0] if source.op is o.NEG else source
         adds, twice = at == 2 or node.op in (o.ADD, o.SUB), len(node.src) == 2 and node.src[0] is node.src[1]
@@ -372,6 +388,37 @@ class WgslFunction(WgslArithmetic, CFunction):
             pairs = [(place.text, value.text if same else f"bitcast<u32>({value.text})")]
         return [f"atomicStore(&{cells.name}[{at}], {text});" if cells.atomic else f"{cells.name}[{at}] = {text};"
                 for at, text in pairs]
+
+
+def unrolled(body: list[Statement], most: int, what: str) -> int:
+    """How many iterations of innermost loops are written out, so that no thread runs more rounds than a driver lets it.
+    Such a driver would end a loop early and say nothing."""
+    inner, outer = _rounds(body)
+    if inner + outer <= most:
+        return 1
+    count = -(-inner // max(1, most - outer))
+    if outer >= most or count > MOST_UNROLLED:
+        raise DeviceError(f"{what} has loops that are too long for this driver", given=f"{inner + outer} rounds",
+                          expected=f"at most {most} rounds of a thread, or {MOST_UNROLLED} times as many in innermost "
+                          "loops: the driver ends a loop after that", fix="use another driver or device")
+    return count
+
+
+def _rounds(body: list[Statement]) -> tuple[int, int]:
+    """The rounds of innermost loops, and those of other loops; a division of 64 bits has 64 of its own."""
+    inner = outer = 0
+    for s in body:
+        outer += 64 * sum(n.op in (o.IDIV, o.MOD) and n.dtype in LONG and not fits(*ix.span(n.src[0]))
+                          for n in toposort(expressions(s)))
+        if isinstance(s, (For, If)):
+            inside, around = _rounds(s.body)
+            times = s.range.arg.size if isinstance(s, For) and s.kind not in (LANE, UNIT) else 1
+            if times > 1 and not inside:
+                inside, times, around = times, 1, around * times
+            else:
+                around += times > 1
+            inner, outer = inner + inside * times, outer + around * times
+    return inner, outer
 
 
 def _wrapped(value: int) -> int:
