@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 from glassgrad.base.errors import Bug, MemoryLimitError
 from glassgrad.base.settings import settings
+from glassgrad.base.source_lines import user_line
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.target import GPU, Target
@@ -110,7 +111,8 @@ class GpuDevice(Backend):
         try:
             compiled = self.compile_source(built.source)
         except Rejected as error:
-            raise Bug(f"{self.name} does not take a kernel: {error}\n{built.source}") from None
+            raise Bug(f"{self.name} does not take a kernel of {user_line() or 'the program'}: {error}\n{built.source}"
+                      ) from None
         params = sorted(kernel.params, key=lambda p: p.arg.slot)
         head = json.dumps([kernel.name, launch.phases, launch.info.shared,
                            [p.arg.scalar for p in params], launch.maps]).encode()

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from glassgrad.base.errors import DeviceError, DTypeError, MemoryLimitError
+from glassgrad.base.errors import Bug, DeviceError, DTypeError, MemoryLimitError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import toposort
@@ -68,6 +68,27 @@ def open_webgpu(name: str = "WEBGPU") -> WebgpuDevice:
         raise DeviceError("WebGPU has no adapter", given=str(error), expected="a driver for Vulkan, Metal or Direct3D",
                           fix=INSTALL) from None
     return WebgpuDevice(name, wgpu, adapter)
+
+
+class DriverErrors:
+    """A block in which the driver's errors become ours."""
+
+    def __init__(self, device: WebgpuDevice, kind: type[Exception]):
+        self.device, self.kind = device, kind
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        wgpu = self.device.wgpu
+        if not isinstance(error, wgpu.GPUError) or isinstance(error, wgpu.GPUOutOfMemoryError):
+            return
+        if "is lost" not in str(error):
+            raise self.kind(f"{self.device.name}: {error}") from None
+        raise DeviceError(f"the GPU of {self.device.name} is lost", given=str(error).split("\n")[-1].strip(),
+                          expected="a device that goes on working",
+                          fix="start the program anew; if it happens again, see the messages of the graphics driver"
+                          ) from None
 
 
 class WebgpuMemory(HandleMemory):
@@ -132,7 +153,7 @@ class WebgpuDevice(GpuDevice):
         self.compute: Any = None                      # the open pass of the encoder
         self.waiting: set[WebgpuLaunch] = set()       # launches in the encoder
         super().__init__(name, WebgpuMemory(self))
-        self.target = GPU
+        self.target, self.clock = GPU, self.new_buffer(4)
         threads = min(GPU.vector_bytes, self.limits[USED[0]], self.limits[USED[1]])
         near = self.limits["max-compute-workgroup-storage-size"] - FOLD_BYTES * threads
         self.target = replace(GPU, vector_bytes=threads, row_bytes=near, group_bytes=near,
@@ -142,22 +163,17 @@ class WebgpuDevice(GpuDevice):
                        f"{self.limits}"
         self.about = f"{about['device']}, {about['description']}, through {about['backend_type']}"
 
-    @contextlib.contextmanager
-    def errors(self) -> Any:
-        """What goes wrong inside, as our errors."""
-        try:
-            yield
-        except self.wgpu.GPUError as error:
-            raise DeviceError(f"{self.name} does not work any more", given=str(error).strip(),
-                              expected="a device that runs what it is given",
-                              fix="start the program anew; if it happens again, see the driver's messages") from None
+    def errors(self, kind: type[Exception] = Bug) -> DriverErrors:
+        """Inside, what the driver reports is raised as our errors: of this kind, unless the device is lost."""
+        return DriverErrors(self, kind)
 
     def new_buffer(self, size: int, usage: str = "STORAGE") -> Any:
         """A buffer of so many bytes, or None."""
         use = self.wgpu.BufferUsage
         try:
-            return self.device.create_buffer(size=-(-size // 4) * 4,
-                                             usage=use[usage] | use.COPY_DST | use.COPY_SRC)
+            with self.errors():
+                return self.device.create_buffer(size=-(-size // 4) * 4,
+                                                 usage=use[usage] | use.COPY_DST | use.COPY_SRC)
         except self.wgpu.GPUOutOfMemoryError:
             return None
 
@@ -195,10 +211,8 @@ class WebgpuDevice(GpuDevice):
 
     def compile_source(self, source: str) -> bytes:
         """WGSL stays WGSL: drivers compile it when it is loaded. Here it is checked."""
-        try:
+        with self.errors(Rejected):
             self.device.create_shader_module(code=source)
-        except self.wgpu.GPUError as error:
-            raise Rejected(str(error)) from None
         return source.encode()
 
     def load(self, compiled: bytes, names: Sequence[str]) -> list[Any]:
@@ -252,7 +266,7 @@ class WebgpuDevice(GpuDevice):
     def synchronize(self) -> None:
         with self.errors():
             self.submit()
-            self.queue.on_submitted_work_done_sync()
+            self.queue.read_buffer(self.clock, 0, 4)          # which waits for all that was submitted before
 
 
 class WebgpuLaunch:
