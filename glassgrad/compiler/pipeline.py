@@ -230,7 +230,7 @@ def unroll_and_jam(work: KernelWork) -> None:
 
 @compiler_pass(TEXT, "render")
 def render(work: KernelWork) -> None:
-    """Write each phase as a function: LLVM IR, C, WebAssembly, or a dialect of C for GPUs."""
+    """Write each phase as a function: LLVM IR, C, WebAssembly, a dialect of C for GPUs, or WGSL."""
     if work.language == "llvm":
         from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
         work.source = render_llvm(work.kernel, work.target, work.phases)
@@ -244,6 +244,9 @@ def render(work: KernelWork) -> None:
             work.binary = module.binary()
         else:
             work.source = module.text()
+    elif work.language == "wgsl":
+        from glassgrad.compiler.render.gpu.wgsl import render_wgsl
+        work.source = render_wgsl(work.kernel, work.target, work.phases)
     else:
         from glassgrad.compiler.render.gpu.dialects import DIALECTS
         from glassgrad.compiler.render.gpu.gpu_source import render_gpu

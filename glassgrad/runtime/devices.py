@@ -67,6 +67,11 @@ def _open_wasm(name: str) -> Backend:
     return WasmDevice(name)
 
 
+def _open_webgpu(name: str) -> Backend:
+    from glassgrad.runtime.gpu.webgpu import open_webgpu
+    return open_webgpu(name)
+
+
 RECORDS = (
     DeviceRecord("CPU", open_cpu, ("LLVM",), "this machine's processor, on all cores", "LLVM IR",
                  "pip install llvmlite"),
@@ -80,12 +85,14 @@ RECORDS = (
                  "NVIDIA's driver, and pip install nvidia-cuda-nvrtc"),
     DeviceRecord("WASM", _open_wasm, (), "a WebAssembly engine in this process, on one core", "WebAssembly",
                  "pip install wasmtime"),
+    DeviceRecord("WEBGPU", _open_webgpu, ("WGPU",), "the GPU that WebGPU prefers", "WGSL",
+                 "pip install wgpu, and a driver for Vulkan: Debian's mesa-vulkan-drivers has one for the processor"),
 )
 
 _BY_DEFAULT = "WASM" if sys.platform == "emscripten" else "CPU"      # a browser has no machine code to load
 
 # Devices of tinygrad's that this version has not: NAME=1 is an error, not ignored, unless a package registers one.
-ELSEWHERE = {"METAL": "METAL", "WEBGPU": "WEBGPU", "HIP": "HIP", "AMD": "HIP"}
+ELSEWHERE = {"METAL": "METAL", "HIP": "HIP", "AMD": "HIP"}
 
 
 def record_of(name: str, device: Any) -> DeviceRecord:

@@ -15,10 +15,11 @@ from typing import Any, ClassVar, Protocol
 
 from glassgrad.base.errors import Bug, MemoryLimitError
 from glassgrad.base.settings import settings
+from glassgrad.base.source_lines import user_line
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.target import GPU, Target
-from glassgrad.compiler.render.gpu.dialects import Dialect
+from glassgrad.compiler.render.gpu.dialects import Language
 from glassgrad.compiler.render.launch import BoxMap, LaunchInfo
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.disk_cache import default_cache
@@ -59,7 +60,7 @@ class GpuProgram:
 
 class GpuDevice(Backend):
     """One GPU, opened. A subclass provides the attributes and the first five methods."""
-    dialect: ClassVar[Dialect]
+    dialect: ClassVar[Language]
     machine: str              # what a compiled kernel depends on: GPU, driver, compiler
     about: str                # what it is, for people
     target: Target = GPU      # what kernels are written for
@@ -106,11 +107,12 @@ class GpuDevice(Backend):
         from glassgrad.compiler.render.gpu.gpu_source import gpu_launch  # a warm process does without
         from glassgrad.runtime.kernel_source import build
         built = build(ast, self.target, self.dialect.name, products=False)
-        kernel, launch = built.kernel, gpu_launch(built.kernel)
+        kernel, launch = built.kernel, gpu_launch(built.kernel, self.target.group_bytes)
         try:
             compiled = self.compile_source(built.source)
         except Rejected as error:
-            raise Bug(f"{self.name} does not take a kernel: {error}\n{built.source}") from None
+            raise Bug(f"{self.name} does not take a kernel of {user_line() or 'the program'}: {error}\n{built.source}"
+                      ) from None
         params = sorted(kernel.params, key=lambda p: p.arg.slot)
         head = json.dumps([kernel.name, launch.phases, launch.info.shared,
                            [p.arg.scalar for p in params], launch.maps]).encode()

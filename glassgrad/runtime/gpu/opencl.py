@@ -1,25 +1,21 @@
 """The device OPENCL. In: the package `pyopencl` and a platform. Out: an opened device.
 
-OpenCL names memory by handles, the engine by addresses: every block gets a range of numbers of its own, and a kernel is
-given a handle and the distance from its beginning.
+OpenCL names memory by handles (handle_memory.py): a kernel is given a handle and the distance from its beginning.
 """
 
 from __future__ import annotations
 
-import bisect
 import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.base.errors import DeviceError
 from glassgrad.compiler.render.gpu.dialects import OPENCL
 from glassgrad.compiler.render.launch import BoxMap
-from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected, no_memory_left
-from glassgrad.runtime.host_memory import MemoryBlock, rounded
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected
+from glassgrad.runtime.gpu.handle_memory import HandleMemory
 
 __all__ = ["open_opencl"]
-
-FIRST = 1 << 60           # numbers of this device's memory, apart from any address of the host
 
 
 def open_opencl(name: str = "OPENCL") -> OpenclDevice:
@@ -44,53 +40,18 @@ def open_opencl(name: str = "OPENCL") -> OpenclDevice:
     return OpenclDevice(name, cl, chosen)
 
 
-class OpenclMemory:
+class OpenclMemory(HandleMemory):
     """Blocks of device memory by numbers."""
-    on_host, in_parts = False, True
 
     def __init__(self, cl: Any, context: Any, queue: Any):
-        self.cl, self.context, self.queue, self.next = cl, context, queue, FIRST
-        self.starts: list[int] = []
-        self.handles: list[Any] = []
-        self.kept: dict[int, list[tuple[int, Any]]] = {}          # size: released blocks
+        super().__init__()
+        self.cl, self.context, self.queue = cl, context, queue
 
-    def allocate(self, nbytes: int) -> MemoryBlock:
-        size = rounded(max(nbytes, 1))
-        pool = self.kept.get(size)
-        if pool:
-            address, handle = pool.pop()
-        else:
-            address, handle = self.next, self._new(size)
-            self.next += -(-size // 4096) * 4096
-        at = bisect.bisect_left(self.starts, address)
-        self.starts.insert(at, address)
-        self.handles.insert(at, handle)
-        return MemoryBlock(address, nbytes, size)
-
-    def _new(self, size: int) -> Any:
+    def new_handle(self, size: int) -> Any:
         try:
             return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, size)
         except self.cl.MemoryError:
-            self.empty_cache()
-        try:
-            return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, size)
-        except self.cl.MemoryError:
-            raise no_memory_left(size) from None
-
-    def release(self, block: MemoryBlock) -> None:
-        at = bisect.bisect_left(self.starts, block.address)
-        del self.starts[at]
-        self.kept.setdefault(block.size, []).append((block.address, self.handles.pop(at)))
-
-    def empty_cache(self) -> None:
-        self.kept.clear()
-
-    def find(self, address: int) -> tuple[Any, int]:
-        """The handle of the block that an address lies in, and the distance from its beginning."""
-        at = bisect.bisect_right(self.starts, address) - 1
-        if at < 0:
-            raise Bug(f"no memory of this device is at {address:#x}")
-        return self.handles[at], address - self.starts[at]
+            return None
 
     def copy_in(self, address: int, data: Any) -> None:
         view = memoryview(data).cast("B")

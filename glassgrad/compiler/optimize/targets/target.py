@@ -23,7 +23,10 @@ class Target:
     l1_bytes: int = 32 << 10                  # data cache of one core
     l2_bytes: int = 1 << 20
     row_bytes: int = 256 << 10                # the longest row of values that a task may keep to itself
-    groups: bool = False                      # a vector is a group of threads, which share memory
+    groups: bool = False                      # a vector is a group of threads, which share memory:
+    group_bytes: int = 40 << 10               # so much; what does not fit goes to the device's memory
+    buffers: int = 1 << 30                    # that a kernel can be given
+    most_rounds: int = 1 << 62                # of all loops of a thread together, which its driver ends after so many
     units: tuple[MatrixUnit, ...] = ()        # products of small matrices in one instruction
     task_steps: int = 32 << 10                # element steps that are worth a task
     most_tasks: int = 256                     # of one loop nest

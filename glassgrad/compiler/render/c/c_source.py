@@ -190,16 +190,21 @@ class CFunction(CMatrices):
 
     def make(self, node: UOp) -> CValue:
         value = self._expression(node)
-        if node.op is o.PARAM:
-            name = self.named(node, f"scalar{node.arg.slot}")
-        elif self.uses.get(node, 1) > 1 and not _is_name(value.text) and not self._is_index(node) \
-                or len(value.text) > LONGEST or self.scope is not self.scopes[-1] and READS in self.reads[node]:
-            self.values_named += 1
-            name = self.named(("value", self.values_named), f"v{self.values_named}")
-        else:
+        name = self.name_for(node, value)
+        if not name:
             return value
         self.line(f"{self.type(node.dtype, value.lanes)} {name} = {value.text};")
         return CValue(name, node.dtype, value.lanes)
+
+    def name_for(self, node: UOp, value: CValue) -> str:
+        """The name that a value gets; empty where it is written in place."""
+        if node.op is o.PARAM:
+            return self.named(node, f"scalar{node.arg.slot}")
+        if self.uses.get(node, 1) > 1 and not _is_name(value.text) and not self._is_index(node) \
+                or len(value.text) > LONGEST or self.scope is not self.scopes[-1] and READS in self.reads[node]:
+            self.values_named += 1
+            return self.named(("value", self.values_named), f"v{self.values_named}")
+        return ""
 
     def _is_index(self, node: UOp) -> bool:
         """Whether a node is a plain sum of counters, which reads best where it is used."""

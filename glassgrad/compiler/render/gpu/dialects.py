@@ -10,7 +10,17 @@ from dataclasses import dataclass
 
 from glassgrad.compiler.render.c.c_ops import Spelling
 
-__all__ = ["CUDA", "DIALECTS", "OPENCL", "Dialect"]
+__all__ = ["CUDA", "DIALECTS", "OPENCL", "WGSL", "Dialect", "Language"]
+
+
+@dataclass(frozen=True)
+class Language:
+    """What a device tells of its language."""
+    name: str
+    by_handle: bool              # memory is a handle and a distance, not an address
+
+
+WGSL = Language("wgsl", by_handle=True)       # not a dialect of C: wgsl.py writes it
 
 
 @dataclass(frozen=True)

@@ -58,12 +58,12 @@ class GpuLaunch:
     maps: tuple[BoxMap, ...] = ()                # further arguments: how boxes of others are copied
 
 
-def gpu_launch(kernel: Kernel) -> GpuLaunch:
-    """What running a kernel takes."""
+def gpu_launch(kernel: Kernel, near_bytes: int = NEAR_BYTES) -> GpuLaunch:
+    """What running a kernel takes, on a device whose groups have so much memory of their own."""
     info = launch_info(kernel)
     threads = [_threads([s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE])
                for phase in kernel.phases]
-    far = is_far(kernel, info.scratch_bytes)
+    far = is_far(kernel, info.scratch_bytes, near_bytes)
     near = [info.scratch_bytes if not far and has_scratch(phase) else 0 for phase in kernel.phases]
     phases = tuple([(name, min(tasks, GROUPS) if far else tasks, t, n)
                     for (name, tasks), t, n in zip(info.phases, threads, near)])
@@ -77,9 +77,9 @@ def has_scratch(phase: Phase) -> bool:
     return any(m.arg.home == "worker" for m in filled(phase))
 
 
-def is_far(kernel: Kernel, scratch_bytes: int) -> bool:
+def is_far(kernel: Kernel, scratch_bytes: int, near_bytes: int = NEAR_BYTES) -> bool:
     """Whether the memory of a group lies in the device's memory; copies go to the group's own, however much it is."""
-    return scratch_bytes > NEAR_BYTES and not has_copies(kernel)
+    return scratch_bytes > near_bytes and not has_copies(kernel)
 
 
 def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Jammed]) -> str:

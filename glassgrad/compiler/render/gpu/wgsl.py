@@ -1,0 +1,432 @@
+"""A kernel in WGSL, the language of WebGPU. In: a `Kernel` whose vectors are very wide. Out: source, one entry point
+per phase.
+
+Threads and groups mean what they mean in gpu_source.py. WGSL has no pointers: every argument is an array of its own,
+bound by number, and `args` says where in it the argument begins (x, in bytes), or holds a number's eight bytes.
+
+    4 bytes         an array of that type
+    8 bytes         an array of vec2<u32>
+    1 and 2 bytes   parts of u32 words. Neighbours in a word are other threads' elements, so a store clears and sets
+                    its bits by atomic operations: any number of threads may write, and loops stay as they are.
+
+Where a kernel has more arguments than the device binds, the last ones are `packed` into one array of words. Reads
+beyond an array are harmless (WGSL promises it), so a gate only selects what was read.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.compiler.graph import index_algebra as ix, ops as o
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.uop import UOp, identity
+from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, For, If, Kernel, Prefetch, Statement, Store,
+                                            expressions, ranges_of, shared_locals, walk)
+from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.render.c.c_ops import NAMES, CValue, Definitions, kept
+from glassgrad.compiler.render.c.c_source import CFunction
+from glassgrad.compiler.render.gpu.barriers import fences
+from glassgrad.compiler.render.gpu.gpu_source import gpu_launch, is_far
+from glassgrad.compiler.render.gpu.wgsl_ops import LONG, PAIR, WgslArithmetic, fits
+from glassgrad.compiler.render.launch import Places, function_name, launch_info
+from glassgrad.compiler.render.unroll_and_jam import Jammed
+from glassgrad.compiler.render.value_order import Flow
+
+__all__ = ["MOST_GROUPS", "packed_from", "render_wgsl"]
+
+MOST_GROUPS = 65535         # along one axis of a launch; more are counted along two
+MOST_UNROLLED = 32          # iterations of a loop
+WAIT = "workgroupBarrier(); storageBarrier();"
+
+
+def packed_from(count: int, most: int) -> int:
+    """Of so many arguments in memory, the first that shares the last binding with those after it."""
+    return count if count <= most else most - 1
+
+
+class Cells(NamedTuple):
+    """Where a memory lies: an array, its element type, whether it is of atomic words, and where it begins."""
+    name: str
+    kind: str
+    atomic: bool
+    begin: str = ""          # elements before the first
+
+
+def render_wgsl(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
+    """The source of all phases of a kernel."""
+    definitions, places, info = Definitions(), Places(kernel), launch_info(kernel)
+    launch = gpu_launch(kernel, target.group_bytes)
+    memories = _Memories(kernel, places, target, definitions)
+    functions = [WgslFunction(kernel, places, target, jammed, function_name(kernel, at), definitions, memories,
+                              info.phases[at][1], launch.phases[at][2]).text()
+                 for at, jammed in enumerate(phases)]
+    return "\n".join([*definitions.lines, "", "\n\n".join(functions), ""])
+
+
+class _Memories:
+    """The arrays of a kernel, which all its phases share."""
+
+    def __init__(self, kernel: Kernel, places: Places, target: Target, definitions: Definitions):
+        self.definitions, self.offsets = definitions, places.offsets
+        self.far = is_far(kernel, places.scratch_bytes, target.group_bytes)
+        stores = {s.memory for phase in kernel.phases for s in walk(phase.body) if isinstance(s, Store)}
+        self.in_parts = {m for m in stores if m.dtype.itemsize < 4}          # words written by several threads
+        self.cells: dict[UOp, Cells] = {}
+        params = sorted(kernel.params, key=lambda p: p.arg.slot)
+        memories = [(p.arg.slot, p) for p in params if not p.arg.scalar]
+        memories += [(len(params) + i, m) for i, m in enumerate(shared_locals(kernel))]
+        scratch = [m for m in places.offsets if self.far]
+        last = packed_from(len(memories) + bool(scratch), target.buffers)
+        self.arguments = len(params) + len(places.slots) + bool(scratch)
+        definitions.types["args"] = f"@group(0) @binding(0) var<uniform> args: array<vec4<u32>, {self.arguments or 1}>;"
+        packed = [m for _, m in memories[last:]] + (scratch if last < len(memories) + bool(scratch) else [])
+        atomic = not self.in_parts.isdisjoint(packed)
+        if packed:
+            self._bind(last, "packed", "u32", atomic)
+        for at, (position, memory) in enumerate(memories):
+            begin = f"i32(args[{position}].x) / {memory.dtype.itemsize}"
+            if memory in packed:
+                self.cells[memory] = Cells("packed", "u32", atomic, begin)
+            else:
+                name = f"data{position}" if memory.op is o.PARAM else f"shared{position}"
+                self.cells[memory] = self._array(memory, name, begin)
+                self._bind(at, *self.cells[memory][:3])
+        if scratch and scratch[0] not in packed:
+            atomic = not self.in_parts.isdisjoint(scratch)
+            self._bind(len(memories), "scratch", "u32", atomic)
+        for memory in scratch:
+            size = memory.dtype.itemsize
+            begin = f"i32(args[{self.arguments - 1}].x) + i32(group.x) * {places.scratch_bytes} + " \
+                    f"{places.offsets[memory]}"
+            self.cells[memory] = Cells("packed" if memory in packed else "scratch", "u32", atomic, f"({begin}) / {size}")
+
+    def _bind(self, at: int, name: str, kind: str, atomic: bool) -> None:
+        inner = "atomic<u32>" if atomic else kind
+        self.definitions.types[name] = f"@group(0) @binding({at + 1}) var<storage, read_write> {name}: array<{inner}>;"
+
+    def _array(self, memory: UOp, name: str, begin: str = "") -> Cells:
+        kind = {8: PAIR, 4: {"i": "i32", "u": "u32", "f": "f32"}.get(memory.dtype.kind, "u32")}
+        return Cells(name, kind.get(memory.dtype.itemsize, "u32"), memory in self.in_parts, begin)
+
+    def of(self, memory: UOp) -> Cells:
+        """The array of a memory; those of a group are declared here."""
+        if memory not in self.cells:
+            if memory not in self.offsets:
+                raise Bug(f"the LOCAL {memory.arg.name} is read but never written")
+            name = f"{memory.arg.name}_near"
+            cells = self.cells[memory] = self._array(memory, name)
+            count = -(-memory.arg.size * memory.dtype.itemsize // max(4, memory.dtype.itemsize))
+            inner = "atomic<u32>" if cells.atomic else cells.kind
+            self.definitions.types[name] = f"var<workgroup> {name}: array<{inner}, {count}>;"
+        return self.cells[memory]
+
+
+class WgslFunction(WgslArithmetic, CFunction):
+    """One phase as one entry point, which every thread of every group runs."""
+
+    def __init__(self, kernel: Kernel, places: Places, target: Target, jammed: Jammed, name: str,
+                 definitions: Definitions, memories: _Memories, tasks: int, threads: int):
+        self.memories, self.task_count, self.threads = memories, tasks, threads
+        self.thread_ranges, self.fences = frozenset(jammed.lanes), fences(jammed.body)
+        self.at_once = unrolled(jammed.body, target.most_rounds, f"the kernel {name}")
+        CFunction.__init__(self, places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
+        self.open.update(dict.fromkeys(jammed.lanes, 0))
+        self.taken |= {*RESERVED, *definitions.types, "thread", "group", "groups"}
+
+    # -- the function ----------------------------------------------------------------------------------------
+    def text(self) -> str:
+        self.take_apart_task()
+        self.run(self.body)
+        lines, count = self.scopes[0].lines, self.task_count
+        number = "i32(group.x)" if count <= MOST_GROUPS else "i32(group.y * groups.x + group.x)"
+        if self.memories.far:
+            head = [f"for (var task = {number}; task < {count}; task += i32(groups.x)) {{"]
+            lines = [*["  " + line for line in lines], f"  {WAIT}", "}"]
+        elif count > MOST_GROUPS:
+            head = [f"let task = {number};", f"if (task < {count}) {{"]
+            lines = [*["  " + line for line in lines], "}"]
+        else:
+            head = [f"let task = {number};"] if self.tasks else []
+        declared = [f"var {name}: {self.type(register.dtype)};" for register, name in self.registers.items()]
+        builtins = "@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) group: vec3<u32>, " \
+                   "@builtin(num_workgroups) groups: vec3<u32>"
+        return "\n".join([f"@compute @workgroup_size({self.threads})", f"fn {self.name}({builtins}) {{",
+                          *["  " + line for line in ("let thread = i32(local);", *self.pointers, *declared, *head,
+                                                      *lines)], "}"])
+
+    def take_apart_task(self) -> None:
+        left = "task"
+        for at, range_ in reversed(list(enumerate(self.tasks))):
+            if range_.arg.size > 1:
+                outer = any(r.arg.size > 1 for r in self.tasks[:at])
+                self.line(f"let {self.named(range_, range_.arg.name)} = {left}{f' % {range_.arg.size}' if outer else ''};")
+                left = f"{left} / {range_.arg.size}"
+
+    def before(self, statement: Statement) -> None:
+        if id(statement) in self.fences:
+            self.line(WAIT)
+
+    def loop(self, statement: For, flow: Flow) -> None:
+        range_, stop = statement.range, statement.stop
+        limit = self.constant(range_.arg.size, dtypes.index)
+        if stop is not None:
+            limit = self.short(self.apply(o.MIN, dtypes.index, self.operand(stop), limit))
+        name, guard = self.named(range_, range_.arg.name), stop is not None and ix.bounds(stop)[0] <= 0
+        if self.at_once == 1 or flow.loops:
+            heads = [f"for (var {name} = 0; {name} < {limit.text}; {name}++) {{"]
+            self._nested(heads, statement.body, flow, range_, guard)
+            return
+        around = self.scopes[-1].lines
+        begin = len(around)
+        self._nested([], statement.body, flow, range_, guard)
+        body = around[begin:-1]
+        del around[begin:]
+        around.append(f"for (var {name}_first = 0; {name}_first < {limit.text}; {name}_first += {self.at_once}) {{")
+        for more in range(self.at_once):
+            around += [f"  if ({name}_first + {more} < {limit.text}) {{", f"    let {name} = {name}_first + {more};",
+                       *["  " + line for line in body], "  }"]
+        around.append("}")
+
+    def prefetch(self, statement: Prefetch) -> None:
+        """Other threads run while one waits for memory."""
+
+    # -- values --------------------------------------------------------------------------------------------------
+    def held(self, node: UOp, dtype: DType) -> CValue:
+        """A value as registers and memory have it: 64-bit integers always as two words."""
+        value = self.operand(node)
+        return self.long(value, dtype) if dtype in LONG else value
+
+    def assign(self, statement: Assign) -> None:
+        value = self.held(statement.value, statement.register.dtype)
+        self.line(f"{self.register(statement.register).text} = {value.text};")
+
+    def accumulate(self, statement: Accumulate) -> None:
+        register, value, dtype = statement.register, statement.value, statement.register.dtype
+        total = self.register(register)
+        if statement.combine is o.ADD and value.op is o.MUL and dtype.kind == "f":
+            result = self.multiply_add(dtype, *(self.operand(s) for s in value.src), total)
+        else:
+            result = self.apply(statement.combine, dtype, total, self.operand(value))
+        self.line(f"{total.text} = {result.text};")
+
+    def _counter(self, node: UOp) -> CValue:
+        name = "thread" if node in self.thread_ranges else self.named(node, node.arg.name)
+        return CValue(name, dtypes.int32, low=0)
+
+    def make(self, node: UOp) -> CValue:
+        value = self._folded(node) if node.op is o.FOLD else self._expression(node)
+        name = self.name_for(node, value)
+        if not name:
+            return value
+        self.line(f"let {name} = {value.text};")
+        return CValue(name, value.dtype)
+
+    def _expression(self, node: UOp) -> CValue:
+        if node.dtype is dtypes.float32 and node.op in (o.ADD, o.SUB, o.MUL, o.DIV, o.MULACC):
+            return self.apply(node.op, node.dtype, *[self._unmerged(node, at) for at in range(len(node.src))])
+        if node.op is not o.PARAM:
+            return super()._expression(node)
+        words = CValue(f"args[{node.arg.slot}].xy", dtypes.uint64)
+        if node.dtype in LONG:
+            return self.short(words) if fits(*ix.bounds(node)) else words._replace(dtype=node.dtype)
+        return self._element(node.dtype, CValue(f"args[{node.arg.slot}].x", dtypes.uint32), "0u")
+
+    def _unmerged(self, node: UOp, at: int) -> CValue:
+        """An operand that a driver must not merge with the operation: they take (x + c) - c for x, NaN * 0 for 0,
+        and x / 0 for anything."""
+        source, value = node.src[at], self.operand(node.src[at])
+        inner = source.src[0] if source.op is o.NEG else source
+        adds, twice = at == 2 or node.op in (o.ADD, o.SUB), len(node.src) == 2 and node.src[0] is node.src[1]
+        if (adds and inner.op in (o.ADD, o.SUB, o.MULACC)) or (not adds and inner.op is o.MUL) or \
+                (node.op is o.SUB and twice and at) or (source.op is o.CONST and source.arg == 0):
+            return self.call(self.opaque(), dtypes.float32, 0, value)
+        return value
+
+    def sum(self, constant: int, terms: ix.Terms, lanes: int) -> CValue:
+        """constant + sum of k * atom: in 32 bits where its numbers fit them."""
+        values = {atom: self.operand(atom) for atom in terms}
+        low, high = ix.span(ix.build(constant, terms))
+        if fits(low, high) and all(v.dtype is dtypes.int32 for v in values.values()):
+            return self._short_sum(constant, terms, values)
+        total = self.long(self.constant(constant, dtypes.index))
+        for atom, k in terms.items():
+            term = self.apply(o.MUL, dtypes.index, values[atom], self.constant(k, dtypes.index)) if k != 1 \
+                else values[atom]
+            total = self.apply(o.ADD, dtypes.index, total, term) if total.constant != 0 else self.long(term)
+        return total
+
+    def _short_sum(self, constant: int, terms: ix.Terms, values: dict[UOp, CValue]) -> CValue:
+        """The sum in 32 bits: right where the result fits them, whatever its parts do."""
+        ranked = sorted(terms, key=lambda a: (self.home(a).depth, ix.order_key(a)))
+        parts = []
+        for atom in ranked:
+            value, k = self.short(values[atom]).inside, _wrapped(terms[atom])
+            parts.append(value if k == 1 else f"{value} * {self.constant(k, dtypes.int32).text}")
+        if _wrapped(constant) or not parts:
+            parts.append(self.constant(_wrapped(constant), dtypes.int32).text)
+        known = constant if not terms else None
+        return CValue(" + ".join(parts), dtypes.int32, 0, len(parts) == 1 and " " not in parts[0], known)
+
+    # -- threads -------------------------------------------------------------------------------------------------
+    def takes_part(self, index: UOp) -> str:
+        """The condition under which this thread has a lane that an index depends on; empty: it always has."""
+        least = min((r.arg.size for r in ranges_of(index) if r in self.thread_ranges), default=self.threads)
+        return f"thread < {least}" if least < self.threads else ""
+
+    def _folded(self, node: UOp) -> CValue:
+        """The values of all threads combined in a tree; every thread gets the result."""
+        dtype, combine = node.dtype, node.arg.combine
+        value = self.held(node.src[0], dtype)
+        lanes = next(r.arg.size for r in node.src[1:] if r in self.thread_ranges)
+        if lanes < self.threads:
+            start = self.constant(identity(combine, dtype).arg, dtype)
+            start = self.long(start, dtype) if dtype in LONG else start
+            value = CValue(f"select({start.text}, {value.text}, thread < {lanes})", dtype)
+        return self.call(self._fold_helper(combine, dtype), dtype, 0, value, CValue("thread", dtypes.int32))
+
+    def _fold_helper(self, combine: Op, dtype: DType) -> str:
+        kind, count = self.type(dtype), self.threads
+        area = f"area_{NAMES[dtype]}_{count}"
+        self.definitions.types.setdefault(area, f"var<workgroup> {area}: array<{kind}, {count}>;")
+        one, other = CValue(f"{area}[thread]", dtype), CValue(f"{area}[thread + gap]", dtype)
+        both = self.apply(combine, dtype, one, other).text
+        half = 1 << (count - 1).bit_length() - 1
+        return self.define(
+            f"fold_{combine.name.lower()}_{NAMES[dtype]}_{count}", kind, f"x: {kind}, thread: i32",
+            "workgroupBarrier();", f"{area}[thread] = x;", "workgroupBarrier();",
+            f"for (var gap = {half}; gap > 0; gap /= 2) {{",
+            f"  if (thread < gap && thread + gap < {count}) {{ {area}[thread] = {both}; }}", "  workgroupBarrier();",
+            "}", f"return {area}[0];")
+
+    # -- memory --------------------------------------------------------------------------------------------------
+    def position(self, memory: UOp, index: UOp) -> CValue:
+        """The element of its array that an index of a memory is."""
+        constant, terms = ix.linear(index)
+        place = self._short_sum(constant, terms, {atom: self.operand(atom) for atom in terms})
+        begin = self.memories.of(memory).begin
+        if not begin:
+            return place
+        known = ("begin", memory)
+        if known not in self.given:
+            self.pointers.append(f"let {self.named(known, f'{self.memories.of(memory).name}_at')} = {begin};")
+        name = self.given[known]
+        return CValue(name if place.constant == 0 else f"{name} + {place.text}", dtypes.int32, 0, place.constant == 0)
+
+    def _once(self, x: CValue) -> str:
+        """A text to be used several times."""
+        if x.simple:
+            return x.text
+        self.values_named += 1
+        name = self.named(("value", self.values_named), f"p{self.values_named}")
+        self.line(f"let {name} = {x.text};")
+        return name
+
+    def _word(self, cells: Cells, at: str) -> str:
+        return f"atomicLoad(&{cells.name}[{at}])" if cells.atomic else f"{cells.name}[{at}]"
+
+    def load(self, memory: UOp, index: UOp, gate: UOp | None, lanes: int) -> CValue:
+        cells, place, dtype = self.memories.of(memory), self.position(memory, index), memory.dtype
+        size = dtype.itemsize
+        if size == 8:
+            at = place.text if cells.kind == PAIR else self._once(place)
+            value = CValue(self._word(cells, at), dtype) if cells.kind == PAIR else CValue(
+                f"{PAIR}({self._word(cells, f'2 * {at}')}, {self._word(cells, f'2 * {at} + 1')})", dtype)
+        elif size == 4:
+            value = CValue(self._word(cells, place.text), dtype)
+            if cells.kind != self.type(dtype):
+                value = CValue(f"bitcast<{self.type(dtype)}>({value.text})", dtype)
+        else:
+            at = self._once(place)
+            value = self._element(dtype, CValue(self._word(cells, f"{at} / {4 // size}"), dtypes.uint32),
+                                  f"u32({at} % {4 // size}) * {8 * size}u")
+        if gate is None:
+            return value
+        zero = CValue(f"{self.type(dtype)}()", dtype)
+        return CValue(f"select({zero.text}, {value.text}, {self.operand(gate).text})", dtype)
+
+    def _element(self, dtype: DType, word: CValue, first: str) -> CValue:
+        """A value of up to 32 bits from a word, from a bit of it on."""
+        kind = kept(dtype)
+        if kind.itemsize == 4:
+            return self.bitcast(word, dtype)
+        text = f"i32({word.text})" if kind.kind == "i" else word.text
+        part = f"extractBits({text}, {first}, {8 * kind.itemsize}u)"
+        return CValue(f"({part} != 0u)" if kind.kind == "b" else part, dtype)
+
+    def store(self, statement: Store) -> None:
+        memory, index, combine, dtype = statement.memory, statement.index, statement.combine, statement.memory.dtype
+        alone = self.thread_ranges.isdisjoint(ranges_of(index))
+        if alone and not self.thread_ranges.isdisjoint(ranges_of(statement.value)):
+            raise Bug("threads would overwrite each other in one place")
+        tests = ["thread == 0" if alone else self.takes_part(index)]
+        tests.append("" if statement.gate is None else self.operand(statement.gate).inside)
+        test = " && ".join(t for t in tests if t)
+        value = self.held(statement.value, dtype)
+        if combine is not None:
+            value = self.apply(combine, dtype, self.load(memory, index, statement.gate, 0), value)
+            value = self.long(value, dtype) if dtype in LONG else value
+        lines = self._writes(memory, self.position(memory, index), value)
+        for line in [f"if ({test}) {{ {' '.join(lines)} }}"] if test else lines:
+            self.line(line)
+
+    def _writes(self, memory: UOp, place: CValue, value: CValue) -> list[str]:
+        cells, dtype = self.memories.of(memory), memory.dtype
+        size = dtype.itemsize
+        if size < 4:
+            at, bits = self._once(place), f"0x{(1 << 8 * size) - 1:x}u"
+            word, first = f"&{cells.name}[{at} / {4 // size}]", f"(u32({at} % {4 // size}) * {8 * size}u)"
+            return [f"atomicAnd({word}, ~({bits} << {first}));",
+                    f"atomicOr({word}, (u32({value.text}) & {bits}) << {first});"]
+        if size == 8 and cells.kind != PAIR:
+            at, both = self._once(place), self._once(value._replace(simple=False))
+            pairs = [(f"2 * {at}", f"{both}.x"), (f"2 * {at} + 1", f"{both}.y")]
+        else:
+            same = cells.kind == self.type(dtype)
+            pairs = [(place.text, value.text if same else f"bitcast<u32>({value.text})")]
+        return [f"atomicStore(&{cells.name}[{at}], {text});" if cells.atomic else f"{cells.name}[{at}] = {text};"
+                for at, text in pairs]
+
+
+def unrolled(body: list[Statement], most: int, what: str) -> int:
+    """How many iterations of innermost loops are written out, so that no thread runs more rounds than a driver lets it.
+    Such a driver would end a loop early and say nothing."""
+    inner, outer = _rounds(body)
+    if inner + outer <= most:
+        return 1
+    count = -(-inner // max(1, most - outer))
+    if outer >= most or count > MOST_UNROLLED:
+        raise DeviceError(f"{what} has loops that are too long for this driver", given=f"{inner + outer} rounds",
+                          expected=f"at most {most} rounds of a thread, or {MOST_UNROLLED} times as many in innermost "
+                          "loops: the driver ends a loop after that", fix="use another driver or device")
+    return count
+
+
+def _rounds(body: list[Statement]) -> tuple[int, int]:
+    """The rounds of innermost loops, and those of other loops; a division of 64 bits has 64 of its own."""
+    inner = outer = 0
+    for s in body:
+        outer += 64 * sum(n.op in (o.IDIV, o.MOD) and n.dtype in LONG and not fits(*ix.span(n.src[0]))
+                          for n in toposort(expressions(s)))
+        if isinstance(s, (For, If)):
+            inside, around = _rounds(s.body)
+            times = s.range.arg.size if isinstance(s, For) and s.kind not in (LANE, UNIT) else 1
+            if times > 1 and not inside:
+                inside, times, around = times, 1, around * times
+            else:
+                around += times > 1
+            inner, outer = inner + inside * times, outer + around * times
+    return inner, outer
+
+
+def _wrapped(value: int) -> int:
+    """A number as 32 bits hold it."""
+    return (value + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+RESERVED = ("alias", "array", "atomic", "bool", "break", "case", "const", "continue", "default", "diagnostic", "discard",
+            "else", "enable", "f16", "f32", "false", "fn", "for", "i32", "if", "let", "local", "loop", "mat2x2",
+            "override", "pass", "ptr", "requires", "return", "struct", "switch", "true", "u32", "var", "vec2", "vec3",
+            "vec4", "while", "select", "min", "max", "abs", "fma", "sqrt", "trunc", "bitcast", "all", "any", "target")

@@ -1,0 +1,264 @@
+"""Arithmetic in WGSL. In: operands as `CValue`s. Out: expressions, and the helpers they call.
+
+`C_OPS` calls the methods below. WGSL has f32, i32, u32 and bool, so a value's `dtype` says how it is carried:
+
+    int8, int16              i32, and uint8, uint16 as u32: each result is cut to its bits again
+    small floats             the unsigned integers that hold their bits
+    int64, uint64            vec2<u32>, the low word first; helpers compute (wgsl_int64.py)
+    int64 that fits 32 bits  i32: counters, and what is cast from smaller integers. Its dtype is int32
+    float64                  refused by the device
+
+A comparison with NaN is written as `!(x == y)`, because `x != y` may be compiled as "both are numbers and differ".
+"""
+
+from __future__ import annotations
+
+import math
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, bits_of
+from glassgrad.compiler.render.c.c_ops import NAMES, CArithmetic, CValue, kept, number
+from glassgrad.compiler.render.gpu.wgsl_int64 import HELPERS
+
+LONG = (dtypes.int64, dtypes.uint64)
+PAIR = "vec2<u32>"
+# Of numbers that fit 32 bits, these results fit too.
+STAYS_SHORT = (o.CMPLT, o.CMPNE, o.CMPEQ, o.MAX, o.MIN, o.WHERE, o.AND, o.OR, o.XOR, o.NOT, o.MOD)
+LONG_OPS = {o.ADD: "add_64", o.SUB: "sub_64", o.MUL: "mul_64", o.NEG: "neg_64", o.ABS: "abs_64"}
+
+
+class WgslArithmetic(CArithmetic):
+    """Ops on values of one number; lanes are threads."""
+    language = "WGSL"
+
+    # -- types and literals --------------------------------------------------------------------------------------
+    def type(self, dtype: DType, lanes: int = 0) -> str:
+        """The WGSL type that a value is carried in."""
+        dtype = kept(dtype)
+        if dtype is dtypes.float64:
+            raise Bug("float64 reached the WGSL renderer, which has no such type")
+        return PAIR if dtype in LONG else {"b": "bool", "f": "f32", "i": "i32", "u": "u32"}[dtype.kind]
+
+    def constant(self, value: float | int | bool, dtype: DType) -> CValue:
+        if dtype in SMALL_FLOATS:
+            value, dtype = bits_of(float(value), dtype), kept(dtype)
+        if dtype is dtypes.int64 and fits(int(value), int(value)):
+            dtype = dtypes.int32
+        if dtype.kind == "b":
+            return CValue("true" if value else "false", dtype, constant=value)
+        if dtype.kind == "f":
+            bits = bits_of(float(value), dtype)
+            if math.isfinite(value) and bits & 0x7FFFFFFF < 0x7F800000:
+                return CValue(number(value, dtype), dtype, constant=value)
+            return CValue(self.hidden(bits), dtype, constant=value)
+        if dtype in LONG:
+            low, high = int(value) & 0xFFFFFFFF, int(value) >> 32 & 0xFFFFFFFF
+            return CValue(f"{PAIR}({low}u, {high}u)", dtype, constant=value)
+        text = f"{value}u" if dtype.kind == "u" else f"({value})" if value < 0 else str(value)
+        return CValue("i32(-2147483648)" if text == "(-2147483648)" else text, dtype, constant=value)
+
+    def hidden(self, bits: int) -> str:
+        """Infinity or NaN, from a variable: as constants WGSL does not take them."""
+        name = f"bits_{bits:x}"
+        self.definitions.types.setdefault(name, f"var<private> {name}: u32 = 0x{bits:x}u;")
+        return f"bitcast<f32>({name})"
+
+    def opaque(self) -> str:
+        """A function that returns its argument, which no compiler can tell: the last word of an argument is 0."""
+        return self.define("opaque", "f32", "x: f32", "return bitcast<f32>(bitcast<u32>(x) ^ args[0].w);")
+
+    def define(self, name: str, result: str, arguments: str, *body: str) -> str:
+        if name not in self.definitions.helpers:
+            lines = "\n".join(f"  {line}" for line in body)
+            self.definitions.helpers[name] = f"fn {name}({arguments}) -> {result} {{\n{lines}\n}}"
+        return name
+
+    def long_helper(self, name: str) -> str:
+        """A function of wgsl_int64.py, and those that it calls."""
+        if name not in self.definitions.helpers:
+            self.definitions.helpers[name] = HELPERS[name]
+            for other in HELPERS:
+                if other != name and f"{other}(" in HELPERS[name]:
+                    self.long_helper(other)
+        return name
+
+    def helper(self, stem: str, dtype: DType, *body: str, names: str = "xy") -> str:
+        """A function on values of one type, named after both."""
+        kind = self.type(dtype)
+        takes = ", ".join(f"{n}: {kind}" for n in names)
+        return self.define(f"{stem}_{NAMES[kept(dtype)]}", kind, takes, *body)
+
+    # -- 64 bits -------------------------------------------------------------------------------------------------
+    def long(self, x: CValue, dtype: DType = dtypes.int64) -> CValue:
+        """A 64-bit integer as two words."""
+        if x.dtype in LONG:
+            return x._replace(dtype=dtype)
+        if x.constant is not None:
+            words = int(x.constant) & 0xFFFFFFFFFFFFFFFF
+            return CValue(f"{PAIR}({words & 0xFFFFFFFF}u, {words >> 32}u)", dtype, constant=x.constant)
+        return self.call(self.long_helper("long_64"), dtype, 0, x)
+
+    def short(self, x: CValue) -> CValue:
+        """The low word of a 64-bit integer, as i32."""
+        return CValue(f"i32({x.inside}.x)", dtypes.int32) if x.dtype in LONG else x
+
+    def apply(self, op: Op, dtype: DType, *values: CValue) -> CValue:
+        if dtype not in LONG:
+            return super().apply(op, dtype, *values)
+        numbers = values[1:] if op is o.WHERE else values
+        if op in STAYS_SHORT and all(v.dtype is dtypes.int32 for v in numbers) and (
+                op is not o.MOD or numbers[1].constant is not None):
+            return super().apply(op, dtypes.int32, *values)
+        if op is o.IDIV and all(v.dtype is dtypes.int32 for v in numbers) and (numbers[1].constant or 0) > 0:
+            return super().apply(op, dtypes.int32, *values)
+        return self.apply_long(op, dtype, values[:1] if op is o.WHERE else (), [self.long(v, dtype) for v in numbers])
+
+    def apply_long(self, op: Op, dtype: DType, condition: tuple[CValue, ...], x: list[CValue]) -> CValue:
+        """An op on pairs of words."""
+        name, texts = NAMES[dtype], [v.text for v in x]
+        if op in LONG_OPS:
+            return self.call(self.long_helper(LONG_OPS[op]), dtype, 0, *x) if op is not o.ABS or dtype.kind == "i" \
+                else x[0]
+        if op in (o.CMPLT, o.CMPEQ, o.CMPNE):
+            if op is o.CMPLT:
+                return self.call(self.long_helper(f"less_{name}"), dtypes.bool, 0, *x)
+            return CValue(f"{'!' if op is o.CMPNE else ''}all({x[0].inside} == {x[1].inside})", dtypes.bool)
+        if op in (o.MAX, o.MIN):
+            less = self.call(self.long_helper(f"less_{name}"), dtypes.bool, 0, *x).text
+            low, high = (texts[0], texts[1]) if op is o.MAX else (texts[1], texts[0])
+            return CValue(f"select({low}, {high}, {less})", dtype)
+        if op is o.WHERE:
+            return CValue(f"select({texts[1]}, {texts[0]}, {condition[0].text})", dtype)
+        if op is o.NOT:
+            return CValue(f"~{x[0].inside}", dtype)
+        if op in (o.AND, o.OR, o.XOR):
+            return CValue(f"({x[0].inside} {({o.AND: '&', o.OR: '|', o.XOR: '^'})[op]} {x[1].inside})", dtype)
+        if op is o.MULACC:
+            product = self.call(self.long_helper("mul_64"), dtype, 0, *x[:2])
+            return self.call(self.long_helper("add_64"), dtype, 0, product, x[2])
+        long = {o.SHL: "shl_64", o.SHR: f"shr_{name}", o.IDIV: f"divide_{name}", o.MOD: f"modulo_{name}"}
+        if op not in long:
+            raise Bug(f"{op.name} of {dtype.name} reached the WGSL renderer")
+        return self.call(self.long_helper(long[op]), dtype, 0, *x)
+
+    # -- ops of up to 32 bits --------------------------------------------------------------------------------------
+    def cut(self, dtype: DType, text: str) -> str:
+        """A result of 32 bits as a smaller integer type has it."""
+        return text if dtype.bits >= 32 or dtype.kind not in "iu" else f"extractBits({text}, 0u, {dtype.bits}u)"
+
+    def infix(self, sign: str, x: CValue, y: CValue, dtype: DType) -> CValue:
+        return CValue(self.cut(dtype, f"({x.inside} {sign} {y.inside})"), dtype)
+
+    def negate(self, dtype: DType, x: CValue) -> CValue:
+        return CValue(self.cut(dtype, f"(0u - {x.inside})" if dtype.kind == "u" else f"(-{x.inside})"), dtype)
+
+    def invert(self, dtype: DType, x: CValue) -> CValue:
+        return CValue(f"!{x.inside}" if dtype.kind == "b" else self.cut(dtype, f"(~{x.inside})"), dtype)
+
+    def absolute(self, dtype: DType, x: CValue) -> CValue:
+        return CValue(self.cut(dtype, f"abs({x.text})"), dtype)
+
+    def function(self, name: str, dtype: DType, *arguments: CValue) -> CValue:
+        return self.call(name, dtype, 0, *arguments)
+
+    def multiply_add(self, dtype: DType, x: CValue, y: CValue, z: CValue) -> CValue:
+        return self.call("fma", dtype, 0, x, y, z) if dtype.kind == "f" else super().multiply_add(dtype, x, y, z)
+
+    def compare(self, sign: str, x: CValue, y: CValue) -> CValue:
+        if sign == "!=" and x.dtype is dtypes.float32:
+            return CValue(f"!({x.inside} == {y.inside})", dtypes.bool)
+        return CValue(f"({x.inside} {sign} {y.inside})", dtypes.bool)
+
+    def logic(self, sign: str, x: CValue, y: CValue) -> CValue:
+        text = f"!{x.inside} & {y.inside}" if sign == "<" else \
+            f"{x.inside} {({'^': '!='}).get(sign, sign)} {y.inside}"
+        return CValue(f"({text})", dtypes.bool)
+
+    def select(self, dtype: DType, condition: CValue, yes: CValue, no: CValue) -> CValue:
+        return CValue(f"select({no.text}, {yes.text}, {condition.text})", dtype)
+
+    def extreme(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
+        """max or min of numbers; a NaN wins: no comparison with it holds."""
+        if dtype.kind != "f":
+            return self.call(name, dtype, 0, x, y)
+        body = f"return select(y, x, x {sign} y || !(x == x));"
+        return self.call(self.helper(name, dtype, body), dtype, 0, x, y)
+
+    def shift(self, sign: str, dtype: DType, x: CValue, y: CValue) -> CValue:
+        """0 where the distance is not below the number of bits."""
+        if y.constant is not None:
+            if not 0 <= y.constant < dtype.bits:
+                return self.constant(0, dtype)
+            return CValue(self.cut(dtype, f"({x.inside} {sign} {y.constant}u)"), dtype)
+        zero = self.constant(0, dtype).text
+        outside = f"u32(y) >= {dtype.bits}u"
+        result = self.cut(dtype, f"x {sign} (u32(y) & 31u)")
+        name = self.helper("left" if sign == "<<" else "right", dtype, f"return select({result}, {zero}, {outside});")
+        return self.call(name, dtype, 0, x, y)
+
+    def divide(self, dtype: DType, x: CValue, y: CValue, sign: str, name: str) -> CValue:
+        """x // y or x % y of integers, rounding down; 0 where y is 0."""
+        if y.constant is not None and y.constant > 0 and (dtype.kind == "u" or x.low is not None and x.low >= 0):
+            return self.infix(sign, x, y, dtype)
+        if dtype.kind == "u":
+            body = ["if (y == 0u) { return 0u; }", f"return x {sign} y;"]
+        elif sign == "/":          # by -1 nothing is divided: the least integer has no counterpart
+            body = ["if (y == 0) { return 0; }", f"if (y == -1) {{ return {self.cut(dtype, '-x')}; }}",
+                    "let q = x / y;", "let r = x % y;", "return select(q, q - 1, r != 0 && (r ^ y) < 0);"]
+        else:
+            body = ["if (y == 0 || y == -1) { return 0; }", "let r = x % y;",
+                    "return select(r, r + y, r != 0 && (r ^ y) < 0);"]
+        return self.call(self.helper(name, dtype, *body), dtype, 0, x, y)
+
+    # -- conversions -----------------------------------------------------------------------------------------------
+    def cast(self, x: CValue, dtype: DType) -> CValue:
+        """The value in another type. float -> int as on other devices: the least integer where it cannot fit."""
+        source = x.dtype
+        if source is dtype:
+            return x
+        if dtype.kind == "b":
+            zero = self.constant(0, source) if source not in LONG else CValue(f"{PAIR}()", source)
+            return self.apply(o.CMPNE, source, x, zero)
+        if source.kind == "f":
+            return self._to_integer(x, dtype)
+        if source in LONG:
+            if dtype in LONG:
+                return x._replace(dtype=dtype)
+            if dtype.kind == "f":
+                return self.call(self.long_helper(f"float_{NAMES[source]}"), dtype, 0, x)
+            low = CValue(f"{x.inside}.x", dtypes.uint32)
+            return low if dtype is dtypes.uint32 else self.cast(low, dtype)
+        if dtype is dtypes.int64:          # what fits 32 bits stays as it is
+            return CValue(f"{PAIR}({x.text}, 0u)", dtype) if source is dtypes.uint32 else self.cast(x, dtypes.int32)
+        if dtype is dtypes.uint64:
+            return self.long(self.cast(x, dtypes.int64), dtype)
+        if self.type(source) == self.type(dtype) and source.bits <= dtype.bits:
+            return x._replace(dtype=dtype)
+        text = x.text if self.type(source) == self.type(dtype) else f"{self.type(dtype)}({x.text})"
+        return CValue(self.cut(dtype, text), dtype)
+
+    def _to_integer(self, x: CValue, dtype: DType) -> CValue:
+        if dtype in LONG:
+            return self.call(self.long_helper(f"{NAMES[dtype]}_float"), dtype, 0, x)
+        low = self.define("i32_float", "i32", "x: f32", "if (x >= -2147483648.0f && x < 2147483648.0f) { return i32(x); }",
+                          "return i32(-2147483648);")
+        if dtype is dtypes.uint32:         # the upper half of the range is reached by a detour
+            name = self.define("u32_float", "u32", "x: f32", "if (x >= 2147483648.0f) { return "
+                               f"u32({low}(x - 2147483648.0f)) ^ 0x80000000u; }}", f"return u32({low}(x));")
+            return self.call(name, dtype, 0, x)
+        return self.cast(self.call(low, dtypes.int32, 0, x), dtype)
+
+    def bitcast(self, x: CValue, dtype: DType) -> CValue:
+        to, source = kept(dtype), kept(x.dtype)
+        if to is source or to in LONG or "f" not in (to.kind, source.kind):
+            return self.cast(x._replace(dtype=source), to)._replace(dtype=dtype) if to not in LONG \
+                else self.long(x, dtype)
+        return CValue(f"bitcast<{self.type(dtype)}>({x.text})", dtype)
+
+
+def fits(low: int, high: int) -> bool:
+    """Whether numbers between these are carried in 32 bits."""
+    return low >= -(1 << 31) and high < 1 << 31

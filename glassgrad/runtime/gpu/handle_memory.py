@@ -1,0 +1,70 @@
+"""Memory that a device names by handles. In: sizes. Out: blocks with addresses.
+
+The engine names memory by addresses: every block gets a range of numbers of its own, and `find` tells the handle and the
+distance from its beginning. Released blocks are kept for the next request of their size.
+"""
+
+from __future__ import annotations
+
+import bisect
+from typing import Any
+
+from glassgrad.base.errors import Bug
+from glassgrad.runtime.gpu.gpu_device import no_memory_left
+from glassgrad.runtime.host_memory import MemoryBlock, rounded
+
+__all__ = ["HandleMemory"]
+
+FIRST = 1 << 60           # numbers of such memory, apart from any address of the host
+
+
+class HandleMemory:
+    """Blocks of device memory by numbers. A subclass provides `new_handle` and the two copies."""
+    on_host, in_parts = False, True
+
+    def __init__(self) -> None:
+        self.next = FIRST
+        self.starts: list[int] = []
+        self.handles: list[Any] = []
+        self.kept: dict[int, list[tuple[int, Any]]] = {}          # size: released blocks
+
+    def new_handle(self, size: int) -> Any:
+        """Memory of so many bytes; None where the device has none left."""
+        raise Bug(f"{type(self).__name__} has no new_handle")
+
+    def allocate(self, nbytes: int) -> MemoryBlock:
+        size = rounded(max(nbytes, 1))
+        pool = self.kept.get(size)
+        if pool:
+            address, handle = pool.pop()
+        else:
+            address, handle = self.next, self._new(size)
+            self.next += -(-size // 4096) * 4096
+        at = bisect.bisect_left(self.starts, address)
+        self.starts.insert(at, address)
+        self.handles.insert(at, handle)
+        return MemoryBlock(address, nbytes, size)
+
+    def _new(self, size: int) -> Any:
+        handle = self.new_handle(size)
+        if handle is None:
+            self.empty_cache()
+            handle = self.new_handle(size)
+        if handle is None:
+            raise no_memory_left(size)
+        return handle
+
+    def release(self, block: MemoryBlock) -> None:
+        at = bisect.bisect_left(self.starts, block.address)
+        del self.starts[at]
+        self.kept.setdefault(block.size, []).append((block.address, self.handles.pop(at)))
+
+    def empty_cache(self) -> None:
+        self.kept.clear()
+
+    def find(self, address: int) -> tuple[Any, int]:
+        """The handle of the block that an address lies in, and the distance from its beginning."""
+        at = bisect.bisect_right(self.starts, address) - 1
+        if at < 0:
+            raise Bug(f"no memory of this device is at {address:#x}")
+        return self.handles[at], address - self.starts[at]

@@ -1,0 +1,386 @@
+"""WGSL and the device WEBGPU: the text of kernels, and what runs through `wgpu`.
+
+What runs needs the package `wgpu` and a driver for Vulkan, Metal or Direct3D 12; Debian's `mesa-vulkan-drivers` has one
+that runs on the processor. The op suite runs there too: `DEVICE=WEBGPU ./dev test tests/tensor tests/tensor_api`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glassgrad import Device, DeviceError, DTypeError, MemoryLimitError, Tensor, Variable
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Param
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.index_algebra import index
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.loops import LOOP, Assign, For, Kernel, Phase, Store, counter, load, register
+from glassgrad.compiler.optimize.targets.target import GPU
+from glassgrad.compiler.pipeline import make_source
+from glassgrad.compiler.render.gpu.wgsl import packed_from, unrolled
+from glassgrad.compiler.render.gpu.wgsl_int64 import HELPERS
+from glassgrad.runtime.gpu import webgpu
+from glassgrad.runtime.gpu.gpu_device import Rejected
+from glassgrad.runtime.kernel_source import kernel_of
+
+needs_webgpu = pytest.mark.skipif(not Device.is_available("WEBGPU"), reason=f"WEBGPU: {webgpu.INSTALL}")
+Make = Callable[..., Tensor]
+
+
+def text_of(result: Tensor, target: Any = GPU) -> str:
+    """The kernel of a result in WGSL."""
+    [item] = result.schedule()
+    return make_source(kernel_of(item.ast, target, products=False), target, "wgsl")
+
+
+def held(values: Any, dtype: str = "float32", device: str | None = None) -> Tensor:
+    return Tensor(np.array(values, dtype=dtype), device=device).contiguous().realize()
+
+
+def message(error: pytest.ExceptionInfo[BaseException]) -> str:
+    return str(error.value).partition("\n  at: ")[0]
+
+
+# -- text -----------------------------------------------------------------------------------------------------------
+def test_the_text_of_a_sum() -> None:
+    x, y = held([1, 2, 3]), held([4, 5, 6])
+    assert text_of(x + y) == """\
+@group(0) @binding(0) var<uniform> args: array<vec4<u32>, 3>;
+@group(0) @binding(1) var<storage, read_write> data0: array<f32>;
+@group(0) @binding(2) var<storage, read_write> data1: array<f32>;
+@group(0) @binding(3) var<storage, read_write> data2: array<f32>;
+
+@compute @workgroup_size(32)
+fn map_3_0(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) group: vec3<u32>, \
+@builtin(num_workgroups) groups: vec3<u32>) {
+  let thread = i32(local);
+  let data1_at = i32(args[1].x) / 4;
+  let data2_at = i32(args[2].x) / 4;
+  let data0_at = i32(args[0].x) / 4;
+  if (thread < 3) { data0[data0_at + thread] = (data1[data1_at + thread] + data2[data2_at + thread]); }
+}
+"""
+
+
+def test_bytes_are_stored_by_atomic_operations_and_words_are_not() -> None:
+    x = held([1, 2, 3], "uint8")
+    source = text_of(x + 1)
+    assert "data0: array<atomic<u32>>" in source and "data1: array<u32>" in source
+    assert "atomicAnd(&data0[p" in source and "atomicOr(&data0[p" in source and "extractBits(data1[p" in source
+    assert "atomic" not in text_of(x.cast("int32"))
+
+
+def test_infinity_and_nan_are_no_constants() -> None:
+    x = held([1.0, 2.0])
+    source = text_of((x > 1.5).where(-math.inf, (x > 0.5).where(math.nan, x)))
+    assert "var<private> bits_ff800000: u32 = 0xff800000u;" in source and "bitcast<f32>(bits_7fc00000)" in source
+
+
+def test_what_differs_from_nan_is_written_as_not_equal() -> None:
+    source = text_of(held([1.0, 2.0]).isnan())
+    assert "let v1 = data1[data1_at + thread];" in source and "!(v1 == v1)" in source
+
+
+def test_sums_that_cancel_are_kept_apart() -> None:
+    """(x + c) - c is not x: rounding to integers is done that way."""
+    x = held([1.5, 2.5])
+    assert "opaque((data1[data1_at + thread] + 12582912.0f)) - 12582912.0f" in text_of((x + 12582912.0) - 12582912.0)
+
+
+def test_64_bit_integers_are_two_words_and_counters_are_not() -> None:
+    source = text_of(held([1, 2, 3], "int64") * 5)
+    assert "data1: array<vec2<u32>>" in source and "mul_64(data1[data1_at + thread], vec2<u32>(5u, 0u))" in source
+    assert "fn mul_64" in source and "fn mul_32" in source and "fn add_64" not in source, "what is called, no more"
+    assert "64" not in text_of(held(np.zeros((3, 500))).sum(1)).replace("641", ""), "index arithmetic is of 32 bits"
+
+
+def test_more_arguments_than_bindings_are_packed() -> None:
+    from dataclasses import replace
+    total = held([0.0])
+    for i in range(5):
+        total = total + held([float(i)])
+    source = text_of(total, replace(GPU, buffers=4))
+    assert source.count("@binding(") == 5 and "@binding(4) var<storage, read_write> packed: array<u32>;" in source
+    assert "bitcast<f32>(packed[packed_at" in source
+    assert [packed_from(n, 4) for n in (3, 4, 5, 9)] == [3, 4, 3, 3]
+
+
+def long_loops(*sizes: int) -> Kernel:
+    """Loops inside each other that sum an argument."""
+    out, x = (UOp(o.PARAM, dtypes.float32, (), Param(slot, (1,))) for slot in range(2))
+    counters, total = [counter(f"k{i}", size) for i, size in enumerate(sizes)], register("acc", dtypes.float32)
+    body: list[Any] = [Assign(total, load(x, counters[-1]))]
+    for k in reversed(counters):
+        body = [For(k, LOOP, body)]
+    return Kernel("k", [out, x], [Phase([*body, Store(out, index(0), total)])], (0,))
+
+
+def test_a_driver_that_ends_long_loops_gets_fewer_rounds() -> None:
+    inside = long_loops(10, 1000).phases[0].body[:1]
+    assert unrolled(inside, 10_010, "k") == 1 and unrolled(inside, 5_010, "k") == 2 and unrolled(inside, 1_010, "k") == 10
+    with pytest.raises(DeviceError) as error:
+        unrolled(inside, 200, "the kernel k_0")
+    assert message(error) == """\
+the kernel k_0 has loops that are too long for this driver
+  given:    10010 rounds
+  expected: at most 200 rounds of a thread, or 32 times as many in innermost loops: the driver ends a loop after that
+  fix:      use another driver or device"""
+
+
+def test_every_helper_of_64_bits_is_found_by_name() -> None:
+    assert all(text.startswith(f"fn {name}(") and text.endswith("}") for name, text in HELPERS.items())
+    assert {"add_64", "divide_i64", "modulo_u64", "float_i64", "u64_float"} <= set(HELPERS)
+
+
+# -- runs -----------------------------------------------------------------------------------------------------------
+RNG = np.random.default_rng(7)
+FLOATS = RNG.uniform(-2, 2, (37, 65)).astype("float32")
+KERNELS: dict[str, Make] = {
+    "elements": lambda x: (x * 2 + 1).relu().exp() - x.sin(),
+    "rows": lambda x: x.softmax(),
+    "everything": lambda x: x.sum() * x.max() - x.min(),
+    "a product": lambda x: x @ x.T,
+    "a long product": lambda x: x.reshape(1, -1) @ x.reshape(-1, 1),
+    "views": lambda x: x.T[3:, ::2].flip(0).pad(((1, 2), (0, 3))),
+    "a window": lambda x: x.reshape(1, 1, 37, 65).avg_pool2d(3),
+    "indices": lambda x: x.argmax(1) + x.argmin(1),
+    "sorted": lambda x: x.sort(1)[0],
+    "sums of parts": lambda x: x.cumsum(1),
+    "look up": lambda x: x[Tensor([3, 1, 36, 1], device=x.device)],
+    "comparisons": lambda x: (x > 0.5) & (x < 1.5) | x.isnan(),
+    "half": lambda x: (x.half() * 3).float() + x.bfloat16().float(),
+}
+
+
+@needs_webgpu
+@pytest.mark.parametrize("name", KERNELS)
+def test_webgpu_gives_what_the_interpreter_gives(name: str) -> None:
+    there, here = (KERNELS[name](Tensor(FLOATS, device=d)).numpy() for d in ("WEBGPU", "PYTHON"))
+    assert there.dtype == here.dtype
+    np.testing.assert_allclose(there, here, rtol=2e-5, atol=2e-5)
+
+
+LONG = np.array([0, 1, -1, 5, -7, 2**31, -2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**63 - 1, -2**63, 1 << 40, -(3 << 33)],
+                dtype="int64")
+
+
+@needs_webgpu
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_arithmetic_of_64_bits(dtype: str) -> None:
+    x, y = (g.ravel() for g in np.meshgrid(LONG.astype(dtype), LONG.astype(dtype)))
+    a, b = Tensor(x, device="WEBGPU"), Tensor(y, device="WEBGPU")
+    with np.errstate(all="ignore"):
+        pairs = {"+": (a + b, x + y), "-": (a - b, x - y), "*": (a * b, x * y), "<": (a < b, x < y),
+                 "==": (a == b, x == y), "max": (a.maximum(b), np.maximum(x, y)), "&": (a & b, x & y),
+                 "^": (a ^ b, x ^ y), "//": (a // b, np.where(y == 0, 0, x // np.where(y == 0, 1, y))),
+                 "%": (a % b, np.where(y == 0, 0, x % np.where(y == 0, 1, y))),
+                 "float": (a.float(), x.astype("float32")), "<<": (a << 33, x << np.array(33, dtype)),
+                 ">>": (a >> 3, x >> np.array(3, dtype)), "int": (a.cast("int32"), x.astype("int32"))}
+    for name, (ours, theirs) in pairs.items():
+        np.testing.assert_array_equal(ours.numpy(), theirs, err_msg=f"{name} of {dtype}")
+
+
+@needs_webgpu
+def test_floats_to_integers_of_64_bits_and_back() -> None:
+    x = np.array([0.0, -0.75, 1.5, -1e10, 3e18, 9.2e18, -9.3e18, 1e30, math.nan, -math.inf], "float32")
+    there, here = (Tensor(x, device=d).cast("int64").tolist() for d in ("WEBGPU", "PYTHON"))
+    assert there == here
+    assert Tensor(np.array([1.8e19, 2.5], "float32"), device="WEBGPU").cast("uint64").tolist() == [
+        int(np.float32(1.8e19)), 2]
+
+
+@needs_webgpu
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "bool"])
+def test_small_integers_share_words_without_harm(dtype: str) -> None:
+    values = RNG.integers(-300, 300, 1001).astype(dtype)
+    x = Tensor(values, device="WEBGPU")
+    y = x ^ True if dtype == "bool" else x * 3 + 5
+    np.testing.assert_array_equal(y.numpy(), values ^ True if dtype == "bool" else (values * 3 + 5).astype(dtype))
+    x = x.contiguous().realize()
+    x[5:11] = Tensor(values[:6], device="WEBGPU")
+    values[5:11] = values[:6].copy()
+    np.testing.assert_array_equal(x.numpy(), values)
+    assert x[3:6].tolist() == values[3:6].tolist() and x[-1:].tolist() == values[-1:].tolist()
+
+
+@needs_webgpu
+def test_nan_infinity_and_negative_zero() -> None:
+    x = Tensor([math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-40], device="WEBGPU")
+    assert x.isnan().tolist() == [True, False, False, False, False, False]
+    assert (x != x).tolist() == [True, False, False, False, False, False]
+    assert x.maximum(1.0).isnan().tolist()[0] and x.minimum(1.0).isnan().tolist()[0]
+    np.testing.assert_array_equal((x - x).numpy()[:4], [math.nan, math.nan, math.nan, 0.0])
+    np.testing.assert_array_equal((x * 0).numpy()[:3], [math.nan] * 3)
+    np.testing.assert_array_equal((1 / x).numpy()[1:5], [0.0, -0.0, -math.inf, math.inf])
+    assert math.copysign(1, (1 / x).tolist()[2]) == -1 and math.copysign(1, (-x).tolist()[4]) == -1
+
+
+@needs_webgpu
+def test_slices_numbers_lengths_and_parts() -> None:
+    x = Tensor(np.arange(12, dtype="float32").reshape(4, 3), device="WEBGPU").realize()
+    assert (x[1:3] + 1).tolist() == [[4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]
+    assert [(x.sum() * (0.5 + step)).item() for step in range(3)] == [33.0, 99.0, 165.0], "numbers are arguments"
+    n = Variable("n", 1, 4)
+    assert [x[:n.bind(k)].sum().item() for k in (1, 3)] == [3.0, 36.0]
+    x[1] = 0
+    assert x.sum(1).tolist() == [3.0, 0.0, 21.0, 30.0] and x.to("CPU").device == "CPU"
+
+
+@needs_webgpu
+def test_a_long_loop_runs_to_its_end() -> None:
+    assert Tensor.arange(100_000, device="WEBGPU").cumsum()[-1].item() == 4999950000
+
+
+@needs_webgpu
+def test_a_network_is_trained() -> None:
+    def losses(device: str) -> list[float]:
+        rng = np.random.default_rng(3)
+        x, y = (Tensor(rng.uniform(-1, 1, s).astype("float32"), device=device) for s in ((32, 8), (32, 1)))
+        w, v = (Tensor(rng.uniform(-1, 1, s).astype("float32"), device=device, requires_grad=True).realize()
+                for s in ((8, 16), (16, 1)))
+        found = []
+        for _ in range(4):
+            loss = (((x @ w).relu() @ v - y) ** 2).mean()
+            for p, g in zip((w, v), loss.gradient(w, v)):
+                p.assign(p.detach() - 0.1 * g).realize()
+            found.append(loss.item())
+        return found
+    np.testing.assert_allclose(losses("WEBGPU"), losses("CPU"), rtol=1e-5)
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+LEAST = {"max-storage-buffers-per-shader-stage": 8, "max-compute-workgroup-storage-size": 16384,
+         "max-compute-invocations-per-workgroup": 256, "max-compute-workgroup-size-x": 256,
+         "min-storage-buffer-offset-alignment": 256, "max-storage-buffer-binding-size": 1 << 20}
+
+
+@pytest.fixture
+def least() -> Iterator[webgpu.WebgpuDevice]:
+    """A device named LEAST with the limits that every WebGPU has, and bindings of 1 MiB."""
+    usual = Device["WEBGPU"]
+    device = webgpu.WebgpuDevice("LEAST", usual.wgpu, usual.wgpu.gpu.request_adapter_sync(), LEAST)
+    Device.register("LEAST", lambda name: device)
+    yield device
+    Device.unregister("LEAST")
+
+
+@needs_webgpu
+def test_the_least_limits_are_enough(least: webgpu.WebgpuDevice) -> None:
+    assert least.target.vector_bytes == 256 and least.target.buffers == 8 and least.target.group_bytes < 16384
+    for name in ("everything", "a product", "rows", "comparisons"):
+        there, here = (KERNELS[name](Tensor(FLOATS, device=d)).numpy() for d in ("LEAST", "CPU"))
+        np.testing.assert_allclose(there, here, rtol=2e-5, atol=2e-5)
+    long = RNG.uniform(-1, 1, (3, 9000)).astype("float32")
+    np.testing.assert_allclose(Tensor(long, device="LEAST").softmax().numpy(), Tensor(long).softmax().numpy(), rtol=1e-4)
+
+
+@needs_webgpu
+def test_a_kernel_with_twenty_arguments(least: webgpu.WebgpuDevice) -> None:
+    """Its last arguments are copied into one buffer; so is what it writes there, and back."""
+    arrays = [RNG.integers(0, 100, 50).astype(d) for d in ("float32", "int64", "uint8", "int16", "int32") * 4]
+    total: Any = 0
+    for a in arrays:
+        total = total + held(a, a.dtype.name, "LEAST").float()
+    np.testing.assert_array_equal(total.numpy(), sum(a.astype("float32") for a in arrays))
+    x = [held(np.arange(6.0) + i, device="LEAST") for i in range(6)]
+    results = [a * 2 + x[0] for a in x]
+    Tensor.realize(*results)
+    assert [r.tolist()[5] for r in results] == [2 * (5.0 + i) + 5.0 for i in range(6)]
+
+
+@needs_webgpu
+def test_what_does_not_fit_a_binding_or_a_buffer_is_refused(least: webgpu.WebgpuDevice) -> None:
+    x = Tensor.zeros(1 << 19, device="LEAST").contiguous()
+    with pytest.raises(MemoryLimitError) as error:
+        x.realize()
+    assert message(error) == """\
+a kernel's argument is larger than WebGPU binds here
+  given:    2.0 MiB
+  expected: at most 1.0 MiB
+  fix:      use smaller batches, or another device"""
+    with pytest.raises(MemoryLimitError, match="a buffer of WebGPU cannot be so large"):
+        least.memory.allocate(1 << 40)
+
+
+# -- what may be missing, and what may go wrong ---------------------------------------------------------------------------
+@needs_webgpu
+def test_float64_is_refused_by_name() -> None:
+    with pytest.raises(DTypeError) as error:
+        (Tensor(np.zeros(3), device="WEBGPU") + 1).realize()
+    assert message(error) == """\
+WEBGPU has no float64
+  given:    a kernel that computes in float64
+  expected: float32 or smaller floats, integers, bool
+  fix:      convert before you move it: x.to("CPU").float().to("WEBGPU"), or Tensor(values, dtype="float32")"""
+    assert f"{__file__}:" in str(error.value)
+    assert Tensor(np.ones(3), device="WEBGPU").tolist() == [1.0, 1.0, 1.0], "memory is memory"
+
+
+@needs_webgpu
+def test_what_is_not_wgsl_is_rejected_in_nagas_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device["WEBGPU"]
+    with pytest.raises(Rejected, match="expected identifier"):
+        device.compile_source("fn f( {")
+
+    def reject(source: str) -> bytes:
+        raise Rejected("in words of naga's")
+    monkeypatch.setattr(device, "compile_source", reject)
+    monkeypatch.setenv("CACHE", "0")
+    with pytest.raises(Bug, match=f"WEBGPU does not take a kernel of {__file__}:[0-9]+: in words of naga's"):
+        (Tensor([1.0, 2.0, 3.5], device="WEBGPU") * 0.731).realize()
+
+
+@needs_webgpu
+def test_a_lost_device_and_full_memory(least: webgpu.WebgpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = Tensor([1.0, 2.0], device="LEAST").realize()
+
+    def full(**_: Any) -> Any:
+        raise least.wgpu.GPUOutOfMemoryError("Not enough memory left")
+    with monkeypatch.context() as patched:
+        patched.setattr(least.device, "create_buffer", full)
+        with pytest.raises(MemoryLimitError, match="the GPU has no memory left"):
+            least.memory.allocate(3 << 20)
+    least.device.destroy()
+    with pytest.raises(DeviceError) as error:
+        (x + 1).tolist()
+    assert message(error).splitlines()[0] == "the GPU of LEAST is lost" and f"{__file__}:" in str(error.value)
+
+
+def test_without_wgpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wgpu", None)
+    with pytest.raises(DeviceError) as error:
+        webgpu.open_webgpu()
+    assert message(error) == """\
+WebGPU needs the package wgpu
+  given:    no wgpu
+  expected: wgpu and a driver
+  fix:      pip install wgpu, and a driver for Vulkan: Debian's mesa-vulkan-drivers has one for the processor"""
+
+
+def test_without_an_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    def request_adapter_sync(**_: Any) -> Any:
+        raise RuntimeError("Request adapter failed (2): no suitable adapter")
+    wgpu = SimpleNamespace(gpu=SimpleNamespace(request_adapter_sync=request_adapter_sync))
+    extras = SimpleNamespace(set_instance_extras=lambda **_: None)
+    for name, module in (("wgpu", wgpu), ("wgpu.backends", extras), ("wgpu.backends.wgpu_native", extras),
+                         ("wgpu.backends.wgpu_native.extras", extras)):
+        monkeypatch.setitem(sys.modules, name, module)
+    with pytest.raises(DeviceError) as error:
+        webgpu.open_webgpu()
+    assert message(error) == """\
+WebGPU has no adapter
+  given:    Request adapter failed (2): no suitable adapter
+  expected: a driver for Vulkan, Metal or Direct3D
+  fix:      pip install wgpu, and a driver for Vulkan: Debian's mesa-vulkan-drivers has one for the processor"""
+
+
+def test_its_names() -> None:
+    assert Device.flags["WEBGPU"] == Device.flags["WGPU"] == "WEBGPU" and Device.canonicalize("wgpu") == "WEBGPU"
