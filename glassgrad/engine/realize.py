@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from glassgrad.base.errors import GlassgradError
 from glassgrad.base.fork import held_at_fork
-from glassgrad.base.settings import kernel_mode
+from glassgrad.base.settings import kernel_mode, settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Param, Shape
 from glassgrad.compiler.graph.dtype import DType
@@ -33,7 +34,9 @@ from glassgrad.engine.in_place import free_sources, piece_of
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.observer import prepare
 from glassgrad.engine.registry import registry
+from glassgrad.engine.report import report_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph, normalize, scalar_bytes, with_params
+from glassgrad.engine.size_families import FIXED_AFTER, GeneralGraph, SizeFamily, split_sizes
 from glassgrad.engine.user_calls import UserCall
 from glassgrad.runtime.devices import Device
 
@@ -55,9 +58,9 @@ def realize(nodes: Sequence[UOp], device: str | None = None) -> list[UOp]:
         sinks = [s for s in sinks if s not in stored]
     if sinks:
         normal = normalize(sinks)
-        compiled = _find_schedule(normal, Device.canonicalize(device))
+        compiled, values = _find_schedule(normal, Device.canonicalize(device), trace is None)
         with _running:
-            results = compiled.run(normal, free)
+            results = compiled.run(normal, free, values=values)
         if trace is not None:
             trace.records.append(Record(compiled, normal, results))
         stored.update((sink, _of_shape(result, sink.shape)) for sink, result in zip(sinks, results))
@@ -71,8 +74,9 @@ def _write_pieces(sinks: Sequence[UOp], device: str | None) -> dict[UOp, UOp]:
         piece = piece_of(sink)
         if piece is not None:
             normal = normalize([piece[0]])
+            compiled, values = _find_schedule(normal, Device.canonicalize(device), True)
             with _running:
-                _find_schedule(normal, Device.canonicalize(device)).run(normal, into=piece[1])
+                compiled.run(normal, into=piece[1], values=values)
             stored[sink] = registry.rewritten(sink.src[2])
     return stored
 
@@ -90,7 +94,9 @@ def schedule_of(nodes: Sequence[UOp], device: str | None = None) -> list[Item]:
 def memory_of(nodes: Sequence[UOp], device: str | None = None) -> MemoryUse:
     """The memory that realizing these would need; compiles, because kernels pack factors, and runs nothing."""
     sinks = list(dict.fromkeys(base for n in nodes if (base := _to_store(n)) is not None))
-    return _find_schedule(normalize(sinks), Device.canonicalize(device)).memory if sinks else MemoryUse(0, 0, 0, 0)
+    if not sinks:
+        return MemoryUse(0, 0, 0, 0)
+    return _find_schedule(normalize(sinks), Device.canonicalize(device), False)[0].memory
 
 
 def _to_store(node: UOp) -> UOp | None:
@@ -162,22 +168,79 @@ class _ScheduleVariants:
 
 
 _known: dict[Any, _ScheduleVariants] = {}
+_families: dict[Any, SizeFamily] = {}
 
 
 @contextmanager
 def forgotten_schedules() -> Iterator[None]:
     """Inside, graphs are scheduled anew, so that observers see it; compiled kernels are still found again."""
-    global _known
-    before, _known = _known, {}
+    global _known, _families
+    before, _known, _families = (_known, _families), {}, {}
     try:
         yield
     finally:
-        _known = before
+        _known, _families = before
 
 
-def _find_schedule(normal: NormalizedGraph, device: str) -> CompiledSchedule:
-    """The compiled schedule of a graph: made once for its structure and constants."""
+def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool) -> tuple[CompiledSchedule, tuple[int, ...]]:
+    """The compiled schedule of a graph, made once for its structure and constants; and the values of its variables.
+    With `any_size`, it may be one that serves graphs of other sizes too."""
     mode = (kernel_mode(), device)
+    known = _known.get((mode, normal.key))
+    if any_size and known is None and settings.DYNAMIC and not normal.symbols:
+        found = _find_general(normal, mode)
+        if found is not None:
+            return found
+    return _find_fixed(normal, mode), tuple([s.value for s in normal.symbols])  # type: ignore[misc]
+
+
+def _find_general(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
+    """The schedule for changing sizes that a graph fits, and the size; None where it is compiled for its own sizes:
+    too few sizes were seen yet, no variable fits them, or this size comes so often that its own kernels pay."""
+    skeleton, sizes = split_sizes(normal.key)
+    if len(_families) >= _MOST_SCHEDULES:
+        _families.pop(next(iter(_families)))
+    family = _families.setdefault((mode, skeleton, Device.registered), SizeFamily())
+    if family.given_up:
+        return None
+    general = family.general
+    value = None if general is None else general.value_for(normal, sizes)
+    if value is None:
+        family.see(normal, sizes)
+        general = _generalize(family, normal, mode[1])
+        value = None if general is None else general.value_for(normal, sizes)
+    if general is None or value is None:
+        return None
+    runs = general.runs[value] = general.runs.get(value, 0) + 1
+    if runs > FIXED_AFTER:
+        report_sizes(f"size {value} was computed {FIXED_AFTER} times: it gets kernels of its own")
+        return None
+    return general.compiled, (value,)
+
+
+def _generalize(family: SizeFamily, normal: NormalizedGraph, device: str) -> GeneralGraph | None:
+    """A family's graph with a variable, compiled; None where there is none yet."""
+    try:
+        general = family.generalize(normal)
+        if general is not None:
+            GlobalCounters.schedules += 1
+            general.compiled = prepare(
+                normal, lambda: make_schedule(general.sinks, general.params, device),
+                lambda planned: CompiledSchedule(planned, general.scalars, len(normal.buffers)))
+    except GlassgradError as why:
+        family.given_up = str(why).splitlines()[0]
+        report_sizes(f"kernels for changing sizes are not possible here: {family.given_up}")
+        return None
+    if general is not None:
+        family.general = general
+        seen = ", ".join(str(sizes[general.base]) for sizes in family.seen)
+        report_sizes(f"a size changes ({seen}): kernels for {general.symbol.low} to {general.symbol.high}")
+    return general
+
+
+def _find_fixed(normal: NormalizedGraph, mode: tuple[Any, str]) -> CompiledSchedule:
+    """The compiled schedule of a graph of fixed sizes, or with variables of the user's."""
+    device = mode[1]
     known = _known.get((mode, normal.key))
     bits = normal.constant_bits()
     if known is None or known.devices != Device.registered:

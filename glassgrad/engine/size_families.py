@@ -1,0 +1,310 @@
+"""Graphs that differ in sizes alone. In: `NormalizedGraph`s. Out: one graph for all of them, and the guard that fits.
+
+A loop over sentences, or a model that writes one token after another, computes the same graph again and again with other
+sizes. Such graphs have one skeleton: the key of a graph with its sizes lifted out, as buffers and floats already are.
+What is lifted out is a list of integers. Where three graphs were seen, every integer that differs is written as a
+polynomial of one of them, n; with n a variable instead of a number, the graph is one that serves every n.
+
+The guard: a new graph of the skeleton is computed by that one only if all its integers are what the polynomials give
+for its n, and n is within the bounds. Sizes 0 and 1 are part of the skeleton, because they change what is computed
+(an axis of size 1 is repeated, an empty one has no kernel). See docs/design/changing_lengths.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Measure, Param
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, lengths_in, replaced
+from glassgrad.compiler.graph.uop import UOp, number_of
+from glassgrad.engine.schedule_key import NormalizedGraph
+
+SEEN = 3                  # different sizes, until a variable is worth compiling for: two are often a batch and its rest
+LEAST_HIGH = 1024         # the least upper bound of a variable
+GROWTH = 4                # and how far beyond the greatest size seen it is
+MOST_SEEN = 12            # sizes that no variable fits, until a skeleton is given up
+FIXED_AFTER = 50          # runs of one size, until that size is compiled for itself
+
+_SHAPES = frozenset((o.RESHAPE, o.EXPAND, o.IOTA, o.RANDOM))
+
+
+class SizesOf(NamedTuple):
+    """The sizes in one row of a key: what is left without them, the integers, and the least that each may become."""
+    rest: Any
+    sizes: tuple[int, ...]
+    least: tuple[int | None, ...]
+
+
+_parts: dict[Any, SizesOf] = {}
+_MOST_PARTS = 8192
+
+
+def _shape_part(shape: tuple[int, ...]) -> SizesOf:
+    return SizesOf(tuple([n if n < 2 else 2 for n in shape]), tuple([n for n in shape if n >= 2]),
+                   tuple([2 for n in shape if n >= 2]))
+
+
+def _part(op: o.Op, arg: Any) -> SizesOf:
+    """The sizes in a node's argument."""
+    if op in _SHAPES:
+        return _shape_part(arg.shape)
+    if op is o.SHRINK:
+        flat = tuple([n for bound in arg.bounds for n in bound])
+        return SizesOf(len(arg.bounds), flat, (0,) * len(flat))
+    if op is o.PAD:
+        flat = tuple([n for pair in arg.padding for n in pair])
+        return SizesOf(tuple([int(n != 0) for n in flat]), tuple([n for n in flat if n]), (1,) * sum(map(bool, flat)))
+    if op is o.UNWINDOW:
+        return SizesOf(arg._replace(length=0), (arg.length,), (2,))
+    return SizesOf(arg, (), ())
+
+
+def _row(row: Any) -> tuple[Any, SizesOf]:
+    """A row of a key without its sizes, and these."""
+    op = row[0]
+    if op is o.BUFFER:
+        part = _shape_part(row[2])
+        return (op, row[1], part.rest, row[3]), part
+    if op is o.CONST:
+        if len(row) == 4 and row[2] is int:
+            return (op, row[1], int), SizesOf(int, (row[3],), (None,))
+        return row, SizesOf(None, (), ())
+    if len(row) < 3:                    # a scalar
+        return row, SizesOf(None, (), ())
+    part = _part(op, row[2])
+    return (op, row[1], part.rest, *row[3:]), part
+
+
+def split_sizes(key: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """A graph's key without its sizes, and the sizes in order."""
+    rows: list[Any] = []
+    sizes: list[int] = []
+    for row in key:
+        if type(row) is not tuple:      # which row a sink is
+            rows.append(row)
+            continue
+        known = _parts.get(row)
+        if known is None:
+            if len(_parts) >= _MOST_PARTS:
+                _parts.clear()
+            rest, part = _row(row)
+            known = _parts[row] = part._replace(rest=rest)
+        rows.append(known.rest)
+        sizes += known.sizes
+    return tuple(rows), tuple(sizes)
+
+
+def _least(key: tuple[Any, ...]) -> list[int | None]:
+    """For each size of a key, the least that it may be in a graph of the same skeleton."""
+    return [n for row in key if type(row) is tuple for n in _row(row)[1].least]
+
+
+# -- sizes as polynomials ----------------------------------------------------------------------------------------
+class Polynomial(NamedTuple):
+    """constant + linear * n + square * n * n"""
+    constant: int
+    linear: int = 0
+    square: int = 0
+
+    def at(self, n: Any) -> Any:
+        """Its value: a number of a number, a length of a length."""
+        return self.constant + self.linear * n + self.square * (n * n)
+
+
+def fit(seen: Sequence[tuple[int, ...]]) -> tuple[int, list[Polynomial]] | None:
+    """Which of the sizes is n, and each size as a polynomial of it; None where there is no such n.
+
+    >>> fit([(7, 3, 4, 9), (7, 4, 5, 16), (7, 8, 9, 64)])
+    (1, [Polynomial(constant=7, linear=0, square=0), Polynomial(constant=0, linear=1, square=0), \
+Polynomial(constant=1, linear=1, square=0), Polynomial(constant=0, linear=0, square=1)])
+    >>> fit([(3, 1), (4, 1), (8, 2)])
+    """
+    first, second, third = seen
+    changing = [i for i, values in enumerate(zip(*seen)) if len(set(values)) > 1]
+    apart = [i for i in changing if len({first[i], second[i], third[i]}) == 3]
+    if not apart:
+        return None
+    base = min(apart, key=lambda i: abs(second[i] - first[i]))
+    points = (first[base], second[base], third[base])
+    found: list[Polynomial] = []
+    known: dict[tuple[int, ...], Polynomial | None] = {}
+    for values in zip(*seen):
+        if values not in known:
+            known[values] = Polynomial(values[0]) if len(set(values)) == 1 else _through(points, values)
+        polynomial = known[values]
+        if polynomial is None:
+            return None
+        found.append(polynomial)
+    return base, found
+
+
+def _through(points: tuple[int, ...], values: tuple[int, ...]) -> Polynomial | None:
+    """The polynomial with integer coefficients through three points; None where there is none."""
+    (x, y, z), (u, v, w) = points, values
+    first, over = divmod(v - u, y - x)
+    second, more = divmod(w - v, z - y)
+    if over or more:
+        return None
+    square, rest = divmod(second - first, z - x)
+    if rest:
+        return None
+    linear = first - square * (x + y)
+    return Polynomial(u - linear * x - square * x * x, linear, square)
+
+
+# -- families ----------------------------------------------------------------------------------------------------
+@dataclass(eq=False)
+class GeneralGraph:
+    """A graph with a variable in its sizes."""
+    base: int                          # which of the sizes is the variable
+    formulas: list[Polynomial]         # each size, by the variable
+    symbol: Symbol
+    scalars: tuple[int, ...]           # floats that are arguments
+    constants: list[float]             # what the others are
+    sinks: list[UOp]
+    params: list[UOp]
+    compiled: Any = None
+    runs: dict[int, int] = field(default_factory=dict)      # of each value of the variable
+
+    def value_for(self, normal: NormalizedGraph, sizes: tuple[int, ...]) -> int | None:
+        """The guard: the variable's value in a graph of this skeleton; None where it is not one of these."""
+        n = sizes[self.base]
+        if not self.symbol.low <= n <= self.symbol.high:
+            return None
+        values: dict[Polynomial, int] = {}
+        for formula, size in zip(self.formulas, sizes):
+            if formula not in values:
+                values[formula] = formula.at(n)
+            if values[formula] != size:
+                return None
+        constants = [c.arg for i, c in enumerate(normal.constants) if i not in self.scalars]
+        return n if _bits(constants) == _bits(self.constants) else None
+
+
+@dataclass(eq=False)
+class SizeFamily:
+    """All graphs of one skeleton: the sizes that were seen, and the graph that serves them."""
+    seen: list[tuple[int, ...]] = field(default_factory=list)
+    constants: list[list[float]] = field(default_factory=list)
+    general: GeneralGraph | None = None
+    given_up: str = ""
+
+    def see(self, normal: NormalizedGraph, sizes: tuple[int, ...]) -> None:
+        """One more graph of the skeleton."""
+        if sizes not in self.seen:
+            self.seen.append(sizes)
+            self.constants.append([c.arg for c in normal.constants])
+            if len(self.seen) > MOST_SEEN:
+                self.given_up = f"no variable fits {MOST_SEEN} sizes"
+
+    def generalize(self, normal: NormalizedGraph) -> GeneralGraph | None:
+        """The graph with a variable, from the last sizes seen; None where none fits."""
+        if len(self.seen) < SEEN:
+            return None
+        found = fit(self.seen[-SEEN:])
+        if found is None:
+            return None
+        base, formulas = found
+        scalars = tuple(i for i, values in enumerate(zip(*self.constants)) if len({_bits([v]) for v in values}) > 1)
+        values = [sizes[base] for sizes in self.seen[-SEEN:]]
+        low, high = _limits(formulas, _least(normal.key), min(values), max(values))
+        symbol = Symbol("v0", low, high, None, True)
+        sinks, params, margins = with_variable(normal, formulas, symbol, scalars)
+        narrower = _last(lambda n: all(int(replaced(margin, lambda _: n)) >= 0 for margin in margins), max(values), high)
+        if narrower < high:
+            symbol = symbol._replace(high=narrower)
+            sinks, params, margins = with_variable(normal, formulas, symbol, scalars)
+        constants = [c.arg for i, c in enumerate(normal.constants) if i not in scalars]
+        return GeneralGraph(base, formulas, symbol, scalars, constants, sinks, params)
+
+
+def _bits(values: Sequence[float]) -> bytes:
+    return struct.pack(f"{len(values)}d", *values)
+
+
+def _limits(formulas: Sequence[Polynomial], least: Sequence[int | None], low: int, high: int) -> tuple[int, int]:
+    """The bounds of a variable that was seen from `low` to `high`: as wide as all sizes stay sizes."""
+    conditions = {(f, n) for f, n in zip(formulas, least) if n is not None and (f.linear or f.square)}
+
+    def holds(value: int) -> bool:
+        return all(formula.at(value) >= n for formula, n in conditions)
+
+    wanted = max(LEAST_HIGH, GROWTH * (1 << (high - 1).bit_length()))
+    while low > 2 and holds(low - 1):
+        low -= 1
+    return low, _last(holds, high, wanted)
+
+
+def _last(holds: Callable[[int], bool], good: int, wanted: int) -> int:
+    """The greatest value up to `wanted` for which a condition holds that holds for `good`, and is lost once."""
+    if holds(wanted):
+        return wanted
+    bad = wanted
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if holds(middle) else (good, middle)
+    return good
+
+
+# -- the graph with a variable -----------------------------------------------------------------------------------
+def with_variable(normal: NormalizedGraph, formulas: Sequence[Polynomial], symbol: Symbol,
+                  scalars: Sequence[int]) -> tuple[list[UOp], list[UOp], list[Length]]:
+    """The sinks over PARAMs, with polynomials of a variable as sizes; the PARAMs by slot, as `with_params` numbers
+    them; and lengths that must not be negative."""
+    variable = Length({(symbol,): 1})
+    sizes = iter([formula.at(variable) if formula.linear or formula.square else formula.constant
+                  for formula in formulas])
+    buffers = {node: slot for slot, node in enumerate(normal.buffers)}
+    cells = {node: slot for slot, node in enumerate(normal.cells, len(buffers))}
+    measure = UOp(o.PARAM, dtypes.index, (), Measure(len(buffers) + len(cells), symbol))
+    numbers = {normal.constants[i]: slot for slot, i in enumerate(scalars, len(buffers) + len(cells) + 1)}
+    slots: dict[int, UOp] = {measure.arg.slot: measure}
+    margins: list[Length] = []
+    new: dict[UOp, UOp] = {}
+    for n in normal.order:
+        if n.op is o.DETACH:
+            new[n] = new[n.src[0]]
+            continue
+        if n in buffers:
+            slot, shape, scalar = buffers[n], _new_shape(n.shape, sizes), False
+        elif n in cells or n in numbers:
+            slot, shape, scalar = cells[n] if n in cells else numbers[n], (), True
+        else:
+            new[n] = _over(n, tuple([new[s] for s in n.src]), sizes)
+            if n.op is o.SHRINK:
+                spare = [whole - stop for (_, stop), whole in zip(new[n].arg.bounds, new[n].src[0].shape)]
+                margins += lengths_in(tuple(spare))
+            continue
+        new[n] = slots[slot] = UOp(o.PARAM, n.dtype, (), Param(slot, shape, scalar, n.device))
+    return [new[s] for s in normal.sinks], [slots[slot] for slot in sorted(slots)], margins
+
+
+def _over(node: UOp, src: tuple[UOp, ...], sizes: Iterator[Size]) -> UOp:
+    """A node over other sources, with the next of the sizes in its argument."""
+    op, arg = node.op, node.arg
+    if op in _SHAPES:
+        arg = arg._replace(shape=_new_shape(arg.shape, sizes))
+    elif op is o.SHRINK:
+        arg = arg._replace(bounds=tuple([(next(sizes), next(sizes)) for _ in arg.bounds]))
+    elif op is o.PAD:
+        arg = arg._replace(padding=tuple([(_if_any(a, sizes), _if_any(b, sizes)) for a, b in arg.padding]))
+    elif op is o.UNWINDOW:
+        arg = arg._replace(length=next(sizes))
+    elif op is o.CONST and type(arg) is int:
+        number = next(sizes)
+        if isinstance(number, Length):
+            return number_of(number, node.dtype)
+    return UOp(op, node.dtype, src, arg, node.place)
+
+
+def _new_shape(shape: Iterable[int], sizes: Iterator[Size]) -> tuple[Size, ...]:
+    return tuple([n if n < 2 else next(sizes) for n in shape])
+
+
+def _if_any(n: int, sizes: Iterator[Size]) -> Size:
+    return next(sizes) if n else 0
