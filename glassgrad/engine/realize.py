@@ -36,7 +36,7 @@ from glassgrad.engine.observer import prepare
 from glassgrad.engine.registry import registry
 from glassgrad.engine.report import report_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph, normalize, scalar_bytes, with_params
-from glassgrad.engine.size_families import FIXED_AFTER, GeneralGraph, SizeFamily, split_sizes
+from glassgrad.engine.size_families import FIXED_AFTER, GeneralGraph, SizeFamilies
 from glassgrad.engine.user_calls import UserCall
 from glassgrad.runtime.devices import Device
 
@@ -168,18 +168,18 @@ class _ScheduleVariants:
 
 
 _known: dict[Any, _ScheduleVariants] = {}
-_families: dict[Any, SizeFamily] = {}
+_sizes = SizeFamilies(_MOST_SCHEDULES)
 
 
 @contextmanager
 def forgotten_schedules() -> Iterator[None]:
     """Inside, graphs are scheduled anew, so that observers see it; compiled kernels are still found again."""
-    global _known, _families
-    before, _known, _families = (_known, _families), {}, {}
+    global _known, _sizes
+    before, _known, _sizes = (_known, _sizes), {}, SizeFamilies(_MOST_SCHEDULES)
     try:
         yield
     finally:
-        _known, _families = before
+        _known, _sizes = before
 
 
 def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool) -> tuple[CompiledSchedule, tuple[int, ...]]:
@@ -197,20 +197,12 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool) -> tupl
 def _find_general(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
     """The schedule for changing sizes that a graph fits, and the size; None where it is compiled for its own sizes:
     too few sizes were seen yet, no variable fits them, or this size comes so often that its own kernels pay."""
-    skeleton, sizes = split_sizes(normal.key)
-    if len(_families) >= _MOST_SCHEDULES:
-        _families.pop(next(iter(_families)))
-    family = _families.setdefault((mode, skeleton, Device.registered), SizeFamily())
-    if family.given_up:
-        return None
-    general = family.general
-    value = None if general is None else general.value_for(normal, sizes)
-    if value is None:
-        family.see(normal, sizes)
-        general = _generalize(family, normal, mode[1])
-        value = None if general is None else general.value_for(normal, sizes)
-    if general is None or value is None:
-        return None
+    found = _sizes.find(normal, (*mode, Device.registered))
+    if found is None:
+        found = _generalize(normal, mode)
+        if found is None:
+            return None
+    general, value = found
     runs = general.runs[value] = general.runs.get(value, 0) + 1
     if runs > FIXED_AFTER:
         report_sizes(f"size {value} was computed {FIXED_AFTER} times: it gets kernels of its own")
@@ -218,24 +210,28 @@ def _find_general(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[Compi
     return general.compiled, (value,)
 
 
-def _generalize(family: SizeFamily, normal: NormalizedGraph, device: str) -> GeneralGraph | None:
-    """A family's graph with a variable, compiled; None where there is none yet."""
+def _generalize(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[GeneralGraph, int] | None:
+    """A new graph with a variable that fits this graph and those seen before, compiled, and this graph's value; None
+    where there is none yet."""
+    where = (*mode, Device.registered)
+    family = _sizes.family(normal, where)
     try:
-        general = family.generalize(normal)
-        if general is not None:
-            GlobalCounters.schedules += 1
-            general.compiled = prepare(
-                normal, lambda: make_schedule(general.sinks, general.params, device),
-                lambda planned: CompiledSchedule(planned, general.scalars, len(normal.buffers)))
+        found = None if family.given_up else family.generalize(normal)
+        if found is None:
+            return None
+        general, sinks, params = found
+        GlobalCounters.schedules += 1
+        general.compiled = prepare(normal, lambda: make_schedule(sinks, params, mode[1]),
+                                   lambda planned: CompiledSchedule(planned, general.scalars, len(normal.buffers)))
     except GlassgradError as why:
         family.given_up = str(why).splitlines()[0]
-        report_sizes(f"kernels for changing sizes are not possible here: {family.given_up}")
+        report_sizes(f"a size changes, and each is compiled for itself: {family.given_up}")
         return None
-    if general is not None:
-        family.general = general
-        seen = ", ".join(str(sizes[general.base]) for sizes in family.seen)
-        report_sizes(f"a size changes ({seen}): kernels for {general.symbol.low} to {general.symbol.high}")
-    return general
+    _sizes.add(normal, where, general)
+    low, high = general.symbol.low, general.symbol.high
+    report_sizes(f"a size changes: kernels for all sizes from {low} to {high}, made at {normal.sinks[0].line}")
+    value = general.value_for(normal)
+    return None if value is None else (general, value)
 
 
 def _find_fixed(normal: NormalizedGraph, mode: tuple[Any, str]) -> CompiledSchedule:

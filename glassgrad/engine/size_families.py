@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from glassgrad.compiler.graph import ops as o
@@ -42,6 +43,7 @@ class SizesOf(NamedTuple):
 
 _parts: dict[Any, SizesOf] = {}
 _MOST_PARTS = 8192
+_MOST_EXPECTED = 64
 
 
 def _shape_part(shape: tuple[int, ...]) -> SizesOf:
@@ -80,28 +82,28 @@ def _row(row: Any) -> tuple[Any, SizesOf]:
     return (op, row[1], part.rest, *row[3:]), part
 
 
+def _split(row: Any) -> SizesOf:
+    """A row of a key, or the number of a sink's row: what is left of it without its sizes, and these."""
+    if type(row) is not tuple:
+        return SizesOf(row, (), ())
+    known = _parts.get(row)
+    if known is None:
+        if len(_parts) >= _MOST_PARTS:
+            _parts.clear()
+        rest, part = _row(row)
+        known = _parts[row] = part._replace(rest=rest)
+    return known
+
+
 def split_sizes(key: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """A graph's key without its sizes, and the sizes in order."""
-    rows: list[Any] = []
-    sizes: list[int] = []
-    for row in key:
-        if type(row) is not tuple:      # which row a sink is
-            rows.append(row)
-            continue
-        known = _parts.get(row)
-        if known is None:
-            if len(_parts) >= _MOST_PARTS:
-                _parts.clear()
-            rest, part = _row(row)
-            known = _parts[row] = part._replace(rest=rest)
-        rows.append(known.rest)
-        sizes += known.sizes
-    return tuple(rows), tuple(sizes)
+    parts = [_split(row) for row in key]
+    return tuple([part.rest for part in parts]), tuple([n for part in parts for n in part.sizes])
 
 
-def _least(key: tuple[Any, ...]) -> list[int | None]:
-    """For each size of a key, the least that it may be in a graph of the same skeleton."""
-    return [n for row in key if type(row) is tuple for n in _row(row)[1].least]
+def ops_of(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The ops of a graph: what is equal in graphs of one skeleton, and found at once."""
+    return tuple([row[0] if type(row) is tuple else row for row in key])
 
 
 # -- sizes as polynomials ----------------------------------------------------------------------------------------
@@ -158,32 +160,59 @@ def _through(points: tuple[int, ...], values: tuple[int, ...]) -> Polynomial | N
 
 
 # -- families ----------------------------------------------------------------------------------------------------
-@dataclass(eq=False)
 class GeneralGraph:
-    """A graph with a variable in its sizes."""
-    base: int                          # which of the sizes is the variable
-    formulas: list[Polynomial]         # each size, by the variable
-    symbol: Symbol
-    scalars: tuple[int, ...]           # floats that are arguments
-    constants: list[float]             # what the others are
-    sinks: list[UOp]
-    params: list[UOp]
-    compiled: Any = None
-    runs: dict[int, int] = field(default_factory=dict)      # of each value of the variable
+    """A graph with a variable in its sizes: made from a graph's key, in which one size is the variable and each size
+    follows from it by a formula."""
 
-    def value_for(self, normal: NormalizedGraph, sizes: tuple[int, ...]) -> int | None:
-        """The guard: the variable's value in a graph of this skeleton; None where it is not one of these."""
-        n = sizes[self.base]
-        if not self.symbol.low <= n <= self.symbol.high:
+    def __init__(self, key: tuple[Any, ...], base: int, formulas: Sequence[Polynomial], symbol: Symbol,
+                 scalars: tuple[int, ...], constants: Sequence[float]):
+        self.symbol = symbol
+        self.scalars = scalars                           # which floats are arguments
+        self.constants = _bits(constants)                # what the others are
+        self.compiled: Any = None
+        self.runs: dict[int, int] = {}                   # how often each value of the variable was computed
+        self._expected: dict[int, tuple[Any, ...]] = {}  # value: the rows that change, as they must be
+        parts = [_split(row) for row in key]
+        rest = iter(formulas)
+        by_row = [[next(rest) for _ in part.sizes] for part in parts]
+        changing = [i for i, row in enumerate(by_row) if any(f.linear or f.square for f in row)]
+        same = sorted(set(range(len(key))) - set(changing))
+        self._changing, self._same = itemgetter(*changing, changing[0]), itemgetter(*same, same[0])
+        self._fixed = self._same(key)
+        self._formulas = [(parts[i].rest, by_row[i]) for i in (*changing, changing[0])]
+        first = [at for at, part in enumerate(parts) for _ in part.sizes]
+        self._row, self._place = first[base], base - first.index(first[base])
+
+    def value_for(self, normal: NormalizedGraph) -> int | None:
+        """The guard: the variable's value in a graph of the same ops; None where it is not one of these graphs."""
+        key = normal.key
+        sizes = _split(key[self._row]).sizes
+        if self._place >= len(sizes) or self._same(key) != self._fixed:
             return None
+        n = sizes[self._place]
+        changing = self._changing(key)
+        expected = self._expected.get(n)
+        if expected is None and self.symbol.low <= n <= self.symbol.high and self._is_as_expected(changing, n):
+            if len(self._expected) >= _MOST_EXPECTED:
+                self._expected.clear()
+            expected = self._expected[n] = changing
+        if expected is None or changing != expected:
+            return None
+        return n if _bits([c.arg for i, c in enumerate(normal.constants) if i not in self.scalars]) == self.constants \
+            else None
+
+    def _is_as_expected(self, rows: Sequence[Any], n: int) -> bool:
         values: dict[Polynomial, int] = {}
-        for formula, size in zip(self.formulas, sizes):
-            if formula not in values:
-                values[formula] = formula.at(n)
-            if values[formula] != size:
-                return None
-        constants = [c.arg for i, c in enumerate(normal.constants) if i not in self.scalars]
-        return n if _bits(constants) == _bits(self.constants) else None
+        for row, (rest, formulas) in zip(rows, self._formulas):
+            part = _split(row)
+            if part.rest != rest:
+                return False
+            for formula, size in zip(formulas, part.sizes):
+                if formula not in values:
+                    values[formula] = formula.at(n)
+                if values[formula] != size:
+                    return False
+        return True
 
 
 @dataclass(eq=False)
@@ -191,7 +220,6 @@ class SizeFamily:
     """All graphs of one skeleton: the sizes that were seen, and the graph that serves them."""
     seen: list[tuple[int, ...]] = field(default_factory=list)
     constants: list[list[float]] = field(default_factory=list)
-    general: GeneralGraph | None = None
     given_up: str = ""
 
     def see(self, normal: NormalizedGraph, sizes: tuple[int, ...]) -> None:
@@ -202,8 +230,9 @@ class SizeFamily:
             if len(self.seen) > MOST_SEEN:
                 self.given_up = f"no variable fits {MOST_SEEN} sizes"
 
-    def generalize(self, normal: NormalizedGraph) -> GeneralGraph | None:
-        """The graph with a variable, from the last sizes seen; None where none fits."""
+    def generalize(self, normal: NormalizedGraph) -> tuple[GeneralGraph, list[UOp], list[UOp]] | None:
+        """The graph with a variable, from the last sizes seen: its guard, its sinks, its PARAMs by slot. None where no
+        variable fits."""
         if len(self.seen) < SEEN:
             return None
         found = fit(self.seen[-SEEN:])
@@ -212,7 +241,8 @@ class SizeFamily:
         base, formulas = found
         scalars = tuple(i for i, values in enumerate(zip(*self.constants)) if len({_bits([v]) for v in values}) > 1)
         values = [sizes[base] for sizes in self.seen[-SEEN:]]
-        low, high = _limits(formulas, _least(normal.key), min(values), max(values))
+        least = [n for row in normal.key for n in _split(row).least]
+        low, high = _limits(formulas, least, min(values), max(values))
         symbol = Symbol("v0", low, high, None, True)
         sinks, params, margins = with_variable(normal, formulas, symbol, scalars)
         narrower = _last(lambda n: all(int(replaced(margin, lambda _: n)) >= 0 for margin in margins), max(values), high)
@@ -220,7 +250,40 @@ class SizeFamily:
             symbol = symbol._replace(high=narrower)
             sinks, params, margins = with_variable(normal, formulas, symbol, scalars)
         constants = [c.arg for i, c in enumerate(normal.constants) if i not in scalars]
-        return GeneralGraph(base, formulas, symbol, scalars, constants, sinks, params)
+        return GeneralGraph(normal.key, base, formulas, symbol, scalars, constants), sinks, params
+
+
+class SizeFamilies:
+    """All families of a process: graphs with a variable by their ops, and what was seen by skeleton."""
+
+    def __init__(self, most: int):
+        self._most = most
+        self._seen: dict[Any, SizeFamily] = {}
+        self._general: dict[Any, list[GeneralGraph]] = {}
+
+    def find(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> tuple[GeneralGraph, int] | None:
+        """The graph with a variable that this graph is one of, and the variable's value. `where` is what else a
+        schedule depends on."""
+        for general in reversed(self._general.get((where, ops_of(normal.key)), ())):
+            value = general.value_for(normal)
+            if value is not None:
+                return general, value
+        return None
+
+    def family(self, normal: NormalizedGraph, where: tuple[Any, ...]) -> SizeFamily:
+        """The family of a graph that no graph with a variable fits; the graph is noted in it."""
+        skeleton, sizes = split_sizes(normal.key)
+        if len(self._seen) >= self._most:
+            self._seen.pop(next(iter(self._seen)))
+        family = self._seen.setdefault((where, skeleton), SizeFamily())
+        family.see(normal, sizes)
+        return family
+
+    def add(self, normal: NormalizedGraph, where: tuple[Any, ...], general: GeneralGraph) -> None:
+        """Keep a graph with a variable."""
+        if len(self._general) >= self._most:
+            self._general.pop(next(iter(self._general)))
+        self._general.setdefault((where, ops_of(normal.key)), []).append(general)
 
 
 def _bits(values: Sequence[float]) -> bytes:
