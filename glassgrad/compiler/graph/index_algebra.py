@@ -193,7 +193,7 @@ def multiply(x: UOp, factor: int) -> UOp:
     return build(c * factor, {a: k * factor for a, k in terms.items()} if factor else {})
 
 
-def product(x: UOp, y: UOp) -> UOp:
+def times(x: UOp, y: UOp) -> UOp:
     """x * y, multiplied out: each pair of atoms is one atom, so that a stride that is known only when a kernel runs
     stands beside the one counter that it belongs to."""
     (c, terms), (d, more) = linear(x), linear(y)
@@ -393,7 +393,7 @@ def rebuild(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node.op is o.ADD:
             return add(*src)
         if node.op is o.MUL:
-            return product(*src)
+            return times(*src)
         if node.op is o.IDIV and src[1].op is o.CONST and src[1].arg > 0:
             return divide(src[0], src[1].arg)
         if node.op is o.MOD and src[1].op is o.CONST and src[1].arg > 0:

@@ -14,7 +14,7 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Shape
 from glassgrad.compiler.graph.axes import runs
 from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, build, divide, index, less, linear,
-                                                    modulo, multiply, operation, product)
+                                                    modulo, multiply, operation, times)
 from glassgrad.compiler.graph.symbolic import Length, Size, memory_size, most
 from glassgrad.compiler.graph.uop import UOp
 
@@ -84,7 +84,7 @@ def _regroup_symbolic(at: Index, shape: Shape, source: Shape, size: Callable[[Si
     """Where a symbolic size does not stand first, how far apart elements are is known only when the kernel runs."""
     flat, step = index(0), 1
     for i, n in zip(reversed(at), reversed(shape)):
-        flat = add(flat, product(i, size(step)))
+        flat = add(flat, times(i, size(step)))
         step = step * n
     out: list[UOp] = []
     left = sum(n != 1 for n in source)
@@ -126,6 +126,6 @@ def flatten(at: Index, shape: Shape, size: Callable[[Size], UOp] = index) -> UOp
     total: UOp = index(0)
     step: Size = 1
     for i, n in zip(reversed(at), reversed(shape)):
-        total = add(total, product(i, size(step)))
+        total = add(total, times(i, size(step)))
         step = step * (most(n) if size is index else memory_size(n))
     return total

@@ -8,9 +8,10 @@ name. Does not know what pays on a processor: that is data (targets/).
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph.index_algebra import add, divide, modulo, multiply
+from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, index, less, modulo, multiply,
+                                                    times)
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import TASK, For, Statement, counter, task_loops, walk
+from glassgrad.compiler.lower.loops import TASK, For, Statement, Store, counter, task_loops, walk
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
@@ -26,6 +27,8 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 Phases = list[list[Statement]]
 BLOCK = 64         # rows or columns of a loop with a symbolic end: a few register tiles
+SMALL = 8          # rows of what is left over
+NARROW = 16        # and columns, which are lanes of vectors
 
 
 def contraction(body: list[Statement], target: Target, decisions: Decisions) -> tuple[Phases, list[Statement]] | None:
@@ -68,10 +71,12 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
 
 def in_blocks(body: list[Statement], done: frozenset[UOp] = frozenset()) -> list[list[Statement]]:
     """TASK i below stop: S  ->  TASK b below stop // 64: TASK i in 64: S[64*b + i]
-                              TASK r below stop % 64: S[stop // 64 * 64 + r]
+                              TASK b below ceil(stop % 64 / 8): TASK i in 8: S[begin + i]    the last begins early
+                              TASK i below stop: S                                           if stop < 8
 
-    For every loop of M or N that ends at a value: tiles are cut to sizes that are known. The blocks are a contraction
-    with one more loop around it; the rest is left to plain loops. refuses (returns the body): there is no such loop
+    For every loop of M or N that ends at a value: tiles are cut to sizes that are known. The blocks are contractions
+    with one more loop around them. The last small block begins 8 before the end, so that none of its rows is beyond it;
+    rows that the block before it has are not stored again. refuses (returns the body): there is no such loop
     """
     loops, inner = task_loops(body)
     ends = [f for f in loops if f.stop is not None and f.range not in done and f.range.arg.size >= 2 * BLOCK]
@@ -80,22 +85,40 @@ def in_blocks(body: list[Statement], done: frozenset[UOp] = frozenset()) -> list
         return [body]
     for f in ends:
         if f.range in product.m or f.range in product.n:
-            block, whole, rest = _cut(loops, f, inner)
-            return [*in_blocks(whole, done | {block}), rest]
+            small = NARROW if f.range in product.with_lanes_right().n else SMALL
+            return [nest for block, whole in _cut(loops, f, inner, small) for nest in in_blocks(whole, done | {block})]
     return [body]
 
 
-def _cut(loops: list[For], loop: For, inner: list[Statement]) -> tuple[UOp, list[Statement], list[Statement]]:
-    """The blocks' counter, the tree of the blocks, and that of the rest."""
+def _cut(loops: list[For], loop: For, inner: list[Statement], size: int) -> list[tuple[UOp, list[Statement]]]:
+    """The trees of large blocks, of small ones, and of loops that are shorter than those; each with the counter that is
+    cut already."""
     name, n, stop = loop.range.arg.name, loop.range.arg.size, loop.stop
     assert stop is not None
-    block, inside, left = counter(name + "b", n // BLOCK), counter(name, BLOCK), counter(name + "r", BLOCK - 1)
-    count = divide(stop, BLOCK)
-    whole = _nest([For(block, TASK, [], count), *[For(inside, TASK, []) if f is loop else f for f in loops]],
+    block, inside = counter(name + "b", n // BLOCK), counter(name, BLOCK)
+    whole = _nest([For(block, TASK, [], divide(stop, BLOCK)), *_with(loops, loop, For(inside, TASK, []))],
                   moves.rebuild(inner, {loop.range: add(multiply(block, BLOCK), inside)}))
-    rest = _nest([For(left, TASK, [], modulo(stop, BLOCK)) if f is loop else f for f in loops],
-                 moves.rebuild(inner, {loop.range: add(multiply(count, BLOCK), left)}))
-    return block, whole, rest
+    enough = divide(stop, size).minimum(1)                                       # 0 where there is no small block
+    left = divide(add(modulo(stop, BLOCK), index(size - 1)), size)
+    small, row = counter(name + "s", BLOCK // size), counter(name, size)
+    begin = add(add(stop, multiply(modulo(stop, BLOCK), -1)), multiply(small, size))
+    early = begin.minimum(add(stop, index(-size)))
+    at = add(early, row)
+    rows = moves.rebuild(inner, {loop.range: at})
+    for s in rows:
+        if isinstance(s, Store):
+            s.gate = both(less(begin, add(at, index(1))), s.gate)
+    cut = _nest([For(small, TASK, [], times(left, enough)), *_with(loops, loop, For(row, TASK, []))], rows)
+    found = [(block, whole), (small, cut)]
+    if bounds(stop)[0] < size:
+        few = counter(name, size - 1)
+        end = times(stop, add(index(1), multiply(enough, -1)))
+        found.append((few, _nest(_with(loops, loop, For(few, TASK, [], end)), moves.rebuild(inner, {loop.range: few}))))
+    return found
+
+
+def _with(loops: list[For], old: For, new: For) -> list[For]:
+    return [new if f is old else f for f in loops]
 
 
 def _nest(loops: list[For], inner: list[Statement]) -> list[Statement]:

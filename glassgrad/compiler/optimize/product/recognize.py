@@ -235,7 +235,7 @@ class FlatProduct:
             return "the left factor is computed, not read"
         if len(self.product.k) != 1 or len(self.m.parts) != 1 or rows > self.m.size:
             return "the left factor is not a matrix"
-        if stride_along(left.src[1], self.m.parts[0]) is None or stride_along(left.src[1], self.product.k[0]) != 1:
+        if not evenly_along(left.src[1], self.m.parts[0]) or stride_along(left.src[1], self.product.k[0]) != 1:
             return "the left factor does not lie along k"
         return None
 
@@ -334,6 +334,16 @@ def stride_along(at: UOp, along: UOp) -> int | None:
     if any(along in ranges_of(atom) and atom is not along for atom in terms):
         return None
     return terms.get(along, 0)
+
+
+def evenly_along(at: UOp, along: UOp) -> bool:
+    """Whether an address has one stride along a counter: a constant, or a number that the running kernel is given."""
+    within = [atom for atom in linear(at)[1] if along in ranges_of(atom) and atom is not along]
+    return all(atom.op is o.MUL and along in atom.src and along not in ranges_of(_other(atom, along)) for atom in within)
+
+
+def _other(product: UOp, factor: UOp) -> UOp:
+    return product.src[1] if product.src[0] is factor else product.src[0]
 
 
 def footprint(factor: UOp, loops: list[UOp]) -> int:
