@@ -36,7 +36,7 @@ from glassgrad.engine.observer import prepare
 from glassgrad.engine.registry import registry
 from glassgrad.engine.report import report_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph, normalize, scalar_bytes, with_params
-from glassgrad.engine.size_families import FIXED_AFTER, GeneralGraph, SizeFamilies
+from glassgrad.engine.size_families import FIXED_AFTER, GeneralGraph, SizeFamilies, fast_up_to
 from glassgrad.engine.user_calls import UserCall
 from glassgrad.runtime.devices import Device
 
@@ -191,7 +191,7 @@ def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool) -> tupl
         found = _find_general(normal, mode)
         if found is not None:
             return found
-    return _find_fixed(normal, mode), tuple([s.value for s in normal.symbols])  # type: ignore[misc]
+    return _find_fixed(normal, mode, known), tuple([s.value for s in normal.symbols])  # type: ignore[misc]
 
 
 def _find_general(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
@@ -203,6 +203,9 @@ def _find_general(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[Compi
         if found is None:
             return None
     general, value = found
+    if value > general.fast_to:
+        report_sizes(f"size {value} gets kernels of its own: products of that size are faster so")
+        return None
     runs = general.runs[value] = general.runs.get(value, 0) + 1
     if runs > FIXED_AFTER:
         report_sizes(f"size {value} was computed {FIXED_AFTER} times: it gets kernels of its own")
@@ -227,6 +230,7 @@ def _generalize(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[General
         family.given_up = str(why).splitlines()[0]
         report_sizes(f"a size changes, and each is compiled for itself: {family.given_up}")
         return None
+    general.fast_to = fast_up_to(general.compiled.items, general.compiled.programs, general.symbol)
     _sizes.add(normal, where, general)
     low, high = general.symbol.low, general.symbol.high
     report_sizes(f"a size changes: kernels for all sizes from {low} to {high}, made at {normal.sinks[0].line}")
@@ -234,10 +238,9 @@ def _generalize(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[General
     return None if value is None else (general, value)
 
 
-def _find_fixed(normal: NormalizedGraph, mode: tuple[Any, str]) -> CompiledSchedule:
+def _find_fixed(normal: NormalizedGraph, mode: tuple[Any, str], known: _ScheduleVariants | None) -> CompiledSchedule:
     """The compiled schedule of a graph of fixed sizes, or with variables of the user's."""
     device = mode[1]
-    known = _known.get((mode, normal.key))
     bits = normal.constant_bits()
     if known is None or known.devices != Device.registered:
         if len(_known) >= _MOST_SCHEDULES:

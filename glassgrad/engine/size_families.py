@@ -12,6 +12,7 @@ for its n, and n is within the bounds. Sizes 0 and 1 are part of the skeleton, b
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from glassgrad.compiler.graph.arguments import Measure, Param
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, lengths_in, replaced
 from glassgrad.compiler.graph.uop import UOp, number_of
+from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.engine.schedule_key import NormalizedGraph
 
 SEEN = 3                  # different sizes, until a variable is worth compiling for: two are often a batch and its rest
@@ -30,6 +32,9 @@ LEAST_HIGH = 1024         # the least upper bound of a variable
 GROWTH = 4                # and how far beyond the greatest size seen it is
 MOST_SEEN = 12            # sizes that no variable fits, until a skeleton is given up
 FIXED_AFTER = 50          # runs of one size, until that size is compiled for itself
+
+UNTILED = 1 << 24         # multiply-adds of a product that is left to plain loops, until one for its own size pays
+READ_IN_PLACE = 1 << 17   # elements of a right factor that is not packed, because where a sum ends is a value
 
 _SHAPES = frozenset((o.RESHAPE, o.EXPAND, o.IOTA, o.RANDOM))
 
@@ -170,6 +175,7 @@ class GeneralGraph:
         self.scalars = scalars                           # which floats are arguments
         self.constants = _bits(constants)                # what the others are
         self.compiled: Any = None
+        self.fast_to = symbol.high                       # beyond it, kernels for one size would be much faster
         self.runs: dict[int, int] = {}                   # how often each value of the variable was computed
         self._expected: dict[int, tuple[Any, ...]] = {}  # value: the rows that change, as they must be
         parts = [_split(row) for row in key]
@@ -229,6 +235,8 @@ class SizeFamily:
             self.constants.append([c.arg for c in normal.constants])
             if len(self.seen) > MOST_SEEN:
                 self.given_up = f"no variable fits {MOST_SEEN} sizes"
+            if any(n.op in (o.COPY, o.CALL) for n in normal.order):
+                self.given_up = "values are copied between devices, or passed to a function of the user's"
 
     def generalize(self, normal: NormalizedGraph) -> tuple[GeneralGraph, list[UOp], list[UOp]] | None:
         """The graph with a variable, from the last sizes seen: its guard, its sinks, its PARAMs by slot. None where no
@@ -312,6 +320,27 @@ def _last(holds: Callable[[int], bool], good: int, wanted: int) -> int:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if holds(middle) else (good, middle)
     return good
+
+
+def fast_up_to(items: Sequence[Item], programs: Sequence[Any], symbol: Symbol) -> int:
+    """The greatest value for which kernels with a variable are about as fast as kernels for that size alone: products
+    that no tiling takes, and those with a sum that ends at the value, whose factors are not packed, only while small."""
+    from glassgrad.compiler.optimize.product.tiling import FAMILIES  # of the compiler, which a warm process does without
+    limits: list[tuple[Size, int]] = []
+    for item, program in zip(items, programs):
+        tiled = any(move.split("(")[0] in FAMILIES for move in getattr(program, "moves", ()))
+        for n in item.ast.toposort():
+            if n.op is not o.SUM or n.src[0].op is not o.MUL or not any(isinstance(size, Length) for size in n.src[0].shape):
+                continue
+            depth = math.prod([n.src[0].shape[axis] for axis in n.arg.axes])
+            columns = next((size for size in reversed(n.shape) if size != 1), 1)
+            if not tiled:
+                limits.append((n.src[0].elements, UNTILED))
+            elif isinstance(depth, Length):
+                limits.append((depth * columns, READ_IN_PLACE))
+    fits = [(size, most) for size, most in limits if isinstance(size, Length)]
+    return _last(lambda value: all(int(replaced(size, lambda _: value)) <= most for size, most in fits),
+                 symbol.low - 1, symbol.high)
 
 
 # -- the graph with a variable -----------------------------------------------------------------------------------

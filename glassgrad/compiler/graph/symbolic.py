@@ -240,7 +240,7 @@ class Variable(Length):
         >>> Variable("n", 1, 4).bind(2).val
         2
         """
-        name, low, high, before = self.symbol
+        name, low, high, before, exact = self.symbol
         value = value.__index__()
         if before is not None and before != value:
             raise InputError("this variable has a value already", given=f"{self} bound to {value}",
@@ -251,7 +251,7 @@ class Variable(Length):
                              expected=f"a value from {low} to {high}",
                              fix=f'bind another value, or widen it: Variable("{name}", {min(low, value)}, '
                                   f"{max(high, value)})" if value >= 0 else "bind another value")
-        bound = Symbol(name, low, high, value)
+        bound = Symbol(name, low, high, value, exact)
         for notify in on_binding:
             notify(bound)
         return Variable._of(bound)

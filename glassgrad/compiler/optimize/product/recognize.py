@@ -259,7 +259,7 @@ class FlatProduct:
             return "the right factor is computed, not read"
         if self.n.pitch or len(self.product.k) != 1 or len(self.n.parts) != 1:
             return "the right factor is not a matrix"
-        if stride_along(right.src[1], self.n.parts[0]) != 1 or stride_along(right.src[1], self.product.k[0]) is None:
+        if stride_along(right.src[1], self.n.parts[0]) != 1 or not evenly_along(right.src[1], self.product.k[0]):
             return "the right factor does not lie along N"
         return None
 
