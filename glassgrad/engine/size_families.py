@@ -225,18 +225,21 @@ class GeneralGraph:
 class SizeFamily:
     """All graphs of one skeleton: the sizes that were seen, and the graph that serves them."""
     seen: list[tuple[int, ...]] = field(default_factory=list)
-    constants: list[list[float]] = field(default_factory=list)
+    constants: dict[int, set[bytes]] = field(default_factory=dict)     # what each float was
     given_up: str = ""
 
     def see(self, normal: NormalizedGraph, sizes: tuple[int, ...]) -> None:
         """One more graph of the skeleton."""
+        if len(self.seen) >= MOST_SEEN:
+            self.given_up = f"no variable fits {MOST_SEEN} sizes"
+        elif any(n.op in (o.COPY, o.CALL) for n in normal.order):
+            self.given_up = "values are copied between devices, or passed to a function of the user's"
+        if self.given_up:
+            return
         if sizes not in self.seen:
             self.seen.append(sizes)
-            self.constants.append([c.arg for c in normal.constants])
-            if len(self.seen) > MOST_SEEN:
-                self.given_up = f"no variable fits {MOST_SEEN} sizes"
-            if any(n.op in (o.COPY, o.CALL) for n in normal.order):
-                self.given_up = "values are copied between devices, or passed to a function of the user's"
+        for i, c in enumerate(normal.constants):
+            self.constants.setdefault(i, set()).add(_bits([c.arg]))
 
     def generalize(self, normal: NormalizedGraph) -> tuple[GeneralGraph, list[UOp], list[UOp]] | None:
         """The graph with a variable, from the last sizes seen: its guard, its sinks, its PARAMs by slot. None where no
@@ -247,8 +250,10 @@ class SizeFamily:
         if found is None:
             return None
         base, formulas = found
-        scalars = tuple(i for i, values in enumerate(zip(*self.constants)) if len({_bits([v]) for v in values}) > 1)
+        scalars = tuple(i for i, values in self.constants.items() if len(values) > 1)
         values = [sizes[base] for sizes in self.seen[-SEEN:]]
+        if min(values) < 0:
+            return None
         least = [n for row in normal.key for n in _split(row).least]
         low, high = _limits(formulas, least, min(values), max(values))
         symbol = Symbol("v0", low, high, None, True)
