@@ -18,7 +18,7 @@ from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.product.group_tile import group_tiles
 from glassgrad.compiler.optimize.product.group_unit import on_group_unit
 from glassgrad.compiler.optimize.product.image_tile import direct
-from glassgrad.compiler.optimize.product.recognize import Product, recognize
+from glassgrad.compiler.optimize.product.recognize import Product, count, recognize
 from glassgrad.compiler.optimize.product.register_tile import RegisterPlan, RegisterTile
 from glassgrad.compiler.optimize.product.sum_tile import dots, taps
 from glassgrad.compiler.optimize.product.unit_tile import on_matrix_unit
@@ -70,15 +70,16 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
     return [*before, *[few_tasks(phase) for phase in phases]]
 
 
-def in_blocks(body: list[Statement]) -> list[list[Statement]]:
+def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     """TASK i below stop: S  ->  TASK b below stop // 64: TASK i in 64: S[64*b + i]
                               TASK b below ceil(stop % 64 / 8): TASK i in 8: S[begin + i]    the last begins early
                               TASK i below stop: S                                           if stop < 8
 
     For a loop of M or N that ends at a value: tiles are cut to sizes that are known. The blocks are contractions with
     one more loop around them. The last small block begins 8 before the end, so that none of its rows is beyond it; rows
-    that the block before it has are not stored again. Where several loops end at values, all are cut into blocks of 16
-    alone, so that there are not too many cases. refuses (returns the body): there is no such loop
+    that the block before it has are not stored again. There are no large blocks where the other factor stays in a cache
+    anyway. Where several loops end at values, all are cut into blocks of 16 alone. Each case is code to compile.
+    refuses (returns the body): there is no such loop
     """
     loops, inner = task_loops(body)
     ends = [f for f in loops if f.stop is not None and f.range.arg.size >= 2 * BLOCK]
@@ -88,11 +89,13 @@ def in_blocks(body: list[Statement]) -> list[list[Statement]]:
     ends = [f for f in ends if f.range in product.m or f.range in product.n]
     if not ends:
         return [body]
-    if len(ends) == 1:
-        whole = _large_blocks(loops, ends[0], inner)
-        size = NARROW if ends[0].range in product.with_lanes_right().n else SMALL
-        return [whole, *_small_blocks(loops, ends, inner, size, rest_of=BLOCK)]
-    return _small_blocks(loops, ends, inner, NARROW, rest_of=0)
+    if len(ends) > 1:
+        return _small_blocks(loops, ends, inner, NARROW, rest_of=0)
+    size = NARROW if ends[0].range in product.with_lanes_right().n else SMALL
+    other = count([*product.k, *(product.n if ends[0].range in product.m else product.m)]) * product.right.dtype.itemsize
+    if 2 * other <= target.l2_bytes:
+        return _small_blocks(loops, ends, inner, size, rest_of=0)
+    return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, NARROW, rest_of=BLOCK)]
 
 
 def _large_blocks(loops: list[For], loop: For, inner: list[Statement]) -> list[Statement]:

@@ -203,20 +203,18 @@ class WideStep:
 def wide_steps(loop: For, tile: int, lanes: int, beside: bool = False) -> list[WideStep]:
     """A loop's iterations as steps: whole tiles, then the vectors left over, then the lanes left over.
 
-    Where the end is known only when the loop runs: whole tiles, then whole vectors, then a vector of which some lanes are
-    beyond the end: they neither read nor store.
+    Where the end is known only when the loop runs: whole tiles, then vectors of which some lanes may be beyond the end:
+    they neither read nor store.
     """
     name, n, stop = loop.range.arg.name, loop.range.arg.size, loop.stop
     if stop is None:
         return [WideStep(name, index(start), count, t, v, None, beside)
                 for start, count, t, v in _steps(n, tile, lanes)]
     stop = within(stop, n)
-    whole, vectors = divide(stop, tile * lanes), divide(stop, lanes)
-    over = modulo(stop, lanes).minimum(1)
+    whole, left = divide(stop, tile * lanes), modulo(stop, tile * lanes)
     steps = [WideStep(name, index(0), n // (tile * lanes), tile, lanes, whole, beside),
-             WideStep(name, multiply(whole, tile * lanes), min(tile - 1, n // lanes), 1, lanes, modulo(vectors, tile),
-                      beside),
-             WideStep(name, multiply(vectors, lanes), int(lanes > 1), 1, lanes, over, beside, stop)]
+             WideStep(name, multiply(whole, tile * lanes), tile, 1, lanes, divide(add(left, index(lanes - 1)), lanes), beside,
+                      stop if lanes > 1 else None)]
     return [step for step in steps if step.count > 0]
 
 
