@@ -1,7 +1,7 @@
 """Graphs that differ in sizes alone. In: `NormalizedGraph`s. Out: one graph for all of them, and the guard that fits.
 
-A loop over sentences, or a model that writes one token after another, computes the same graph again and again with other
-sizes. Such graphs have one skeleton: the key of a graph with its sizes lifted out, as buffers and floats already are.
+A loop over sentences, or a model that writes one token after another, computes the same graph again and again with
+other sizes. Such graphs have one skeleton: the key of a graph with its sizes lifted out, as buffers and floats are.
 What is lifted out is a list of integers. Where three graphs were seen, every integer that differs is written as a
 polynomial of one of them, n; with n a variable instead of a number, the graph is one that serves every n.
 
@@ -258,7 +258,7 @@ class SizeFamily:
         low, high = _limits(formulas, least, min(values), max(values))
         symbol = Symbol("v0", low, high, None, True)
         sinks, params, margins = with_variable(normal, formulas, symbol, scalars)
-        narrower = _last(lambda n: all(int(replaced(margin, lambda _: n)) >= 0 for margin in margins), max(values), high)
+        narrower = _last(lambda n: all(_at(margin, n) >= 0 for margin in margins), max(values), high)
         if narrower < high:
             symbol = symbol._replace(high=narrower)
             sinks, params, margins = with_variable(normal, formulas, symbol, scalars)
@@ -327,25 +327,29 @@ def _last(holds: Callable[[int], bool], good: int, wanted: int) -> int:
     return good
 
 
+def _at(length: Size, value: int) -> int:
+    """A length with this value of its variable."""
+    return int(replaced(length, lambda _: value))
+
+
 def fast_up_to(items: Sequence[Item], programs: Sequence[Any], symbol: Symbol) -> int:
     """The greatest value for which kernels with a variable are about as fast as kernels for that size alone: products
-    that no tiling takes, and those with a sum that ends at the value, whose factors are not packed, only while small."""
-    from glassgrad.compiler.optimize.product.tiling import FAMILIES  # of the compiler, which a warm process does without
+    that no tiling takes, and those with a sum that ends at the value, whose factors are not packed, while small."""
+    from glassgrad.compiler.optimize.product.tiling import \
+        FAMILIES  # of the compiler, which a warm process does without
     limits: list[tuple[Size, int]] = []
     for item, program in zip(items, programs):
         tiled = any(move.split("(")[0] in FAMILIES for move in getattr(program, "moves", ()))
         for n in item.ast.toposort():
-            if n.op is not o.SUM or n.src[0].op is not o.MUL or not any(isinstance(size, Length) for size in n.src[0].shape):
-                continue
-            depth = math.prod([n.src[0].shape[axis] for axis in n.arg.axes])
-            columns = next((size for size in reversed(n.shape) if size != 1), 1)
-            if not tiled:
-                limits.append((n.src[0].elements, UNTILED))
-            elif isinstance(depth, Length):
-                limits.append((depth * columns, READ_IN_PLACE))
+            if n.op is o.SUM and n.src[0].op is o.MUL:
+                depth = math.prod([n.src[0].shape[axis] for axis in n.arg.axes])
+                columns = next((size for size in reversed(n.shape) if size != 1), 1)
+                if not tiled:
+                    limits.append((n.src[0].elements, UNTILED))
+                elif isinstance(depth, Length):
+                    limits.append((depth * columns, READ_IN_PLACE))
     fits = [(size, most) for size, most in limits if isinstance(size, Length)]
-    return _last(lambda value: all(int(replaced(size, lambda _: value)) <= most for size, most in fits),
-                 symbol.low - 1, symbol.high)
+    return _last(lambda value: all(_at(size, value) <= most for size, most in fits), symbol.low - 1, symbol.high)
 
 
 # -- the graph with a variable -----------------------------------------------------------------------------------

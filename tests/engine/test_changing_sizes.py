@@ -105,7 +105,7 @@ def test_many_lengths_are_right_and_compile_as_often_as_three(name: str) -> None
 @pytest.mark.parametrize("name", ["product of a batch", "square", "attention with a mask", "softmax", "convolution",
                                   "cat", "gradient"])
 def test_the_loop_trees_touch_only_their_memory(name: str) -> None:
-    """The loop interpreter raises where an address is outside memory as large as the value, or two tasks write there."""
+    """The loop interpreter raises where an address is outside memory of the value's size, or two tasks write there."""
     program, shape = PROGRAMS[name]
     for n in (3, 5, 4):
         program(Tensor(data(shape(n)))).realize()

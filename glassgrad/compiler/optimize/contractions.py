@@ -8,8 +8,7 @@ name. Does not know what pays on a processor: that is data (targets/).
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph.index_algebra import (add, both, divide, index, less, modulo, multiply,
-                                                    times)
+from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, times
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, Store, counter, task_loops, walk
 from glassgrad.compiler.optimize.decisions import Decisions
@@ -92,17 +91,19 @@ def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     if len(ends) > 1:
         return _small_blocks(loops, ends, inner, NARROW, rest_of=0)
     size = NARROW if ends[0].range in product.with_lanes_right().n else SMALL
-    other = count([*product.k, *(product.n if ends[0].range in product.m else product.m)]) * product.right.dtype.itemsize
-    if 2 * other <= target.l2_bytes:
+    other = [*product.k, *(product.n if ends[0].range in product.m else product.m)]
+    if 2 * count(other) * product.right.dtype.itemsize <= target.l2_bytes:
         return _small_blocks(loops, ends, inner, size, rest_of=0)
     return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, NARROW, rest_of=BLOCK)]
 
 
 def _large_blocks(loops: list[For], loop: For, inner: list[Statement]) -> list[Statement]:
-    assert loop.stop is not None
-    block, inside = counter(loop.range.arg.name + "b", loop.range.arg.size // BLOCK), counter(loop.range.arg.name, BLOCK)
-    around = [For(block, TASK, [], divide(loop.stop, BLOCK)), *[For(inside, TASK, []) if f is loop else f for f in loops]]
-    return _nest(around, moves.rebuild(inner, {loop.range: add(multiply(block, BLOCK), inside)}))
+    name, n, stop = loop.range.arg.name, loop.range.arg.size, loop.stop
+    assert stop is not None
+    block, inside = counter(name + "b", n // BLOCK), counter(name, BLOCK)
+    around = [For(inside, TASK, []) if f is loop else f for f in loops]
+    return _nest([For(block, TASK, [], divide(stop, BLOCK)), *around],
+                 moves.rebuild(inner, {loop.range: add(multiply(block, BLOCK), inside)}))
 
 
 def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], size: int,

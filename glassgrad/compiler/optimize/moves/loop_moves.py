@@ -212,8 +212,9 @@ def wide_steps(loop: For, tile: int, lanes: int, beside: bool = False) -> list[W
                 for start, count, t, v in _steps(n, tile, lanes)]
     stop = within(stop, n)
     whole, left = divide(stop, tile * lanes), modulo(stop, tile * lanes)
+    vectors = divide(add(left, index(lanes - 1)), lanes)
     steps = [WideStep(name, index(0), n // (tile * lanes), tile, lanes, whole, beside),
-             WideStep(name, multiply(whole, tile * lanes), tile, 1, lanes, divide(add(left, index(lanes - 1)), lanes), beside,
+             WideStep(name, multiply(whole, tile * lanes), tile, 1, lanes, vectors, beside,
                       stop if lanes > 1 else None)]
     return [step for step in steps if step.count > 0]
 

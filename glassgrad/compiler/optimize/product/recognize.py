@@ -338,12 +338,13 @@ def stride_along(at: UOp, along: UOp) -> int | None:
 
 def evenly_along(at: UOp, along: UOp) -> bool:
     """Whether an address has one stride along a counter: a constant, or a number that the running kernel is given."""
-    within = [atom for atom in linear(at)[1] if along in ranges_of(atom) and atom is not along]
-    return all(atom.op is o.MUL and along in atom.src and along not in ranges_of(_other(atom, along)) for atom in within)
-
-
-def _other(product: UOp, factor: UOp) -> UOp:
-    return product.src[1] if product.src[0] is factor else product.src[0]
+    for atom in linear(at)[1]:
+        if atom is along or along not in ranges_of(atom):
+            continue
+        others = [s for s in atom.src if s is not along]
+        if atom.op is not o.MUL or len(others) != 1 or along in ranges_of(others[0]):
+            return False
+    return True
 
 
 def footprint(factor: UOp, loops: list[UOp]) -> int:
