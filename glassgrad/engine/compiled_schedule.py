@@ -7,13 +7,14 @@ buffers and numbers of one graph, and takes new memory for its results.
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.settings import State, launch_state
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.symbolic import most
+from glassgrad.compiler.graph.symbolic import lengths_in, memory_size, replaced
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
     from glassgrad.runtime.backend import DevicePlan, Stopwatch
 
 
+MOST_ARENAS = 64          # of values that a variable had
+
+Arena = tuple[str, int, list[tuple[int, int]]]       # a device, how many bytes, and where each slot begins
+
+
 class CompiledSchedule:
     """A compiled schedule: bind buffers and numbers, and run."""
 
@@ -41,7 +47,7 @@ class CompiledSchedule:
         self.segments: list[Segment] = []          # runs of kernels on one device; copies stand between
         outputs = set(planned.sinks)
         slots = len(planned.slots)
-        lives: dict[str, list[tuple[int, Lifetime]]] = {}
+        self.lives: dict[str, list[tuple[int, Lifetime]]] = {}     # by device: what lies in its arena
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         for at, item in enumerate(items):
@@ -54,20 +60,21 @@ class CompiledSchedule:
         for slot, begin in first.items():
             if slot not in outputs:
                 s = planned.slots[slot]
-                lives.setdefault(s.device or "", []).append((slot, Lifetime(begin, last[slot], s.nbytes)))
+                self.lives.setdefault(s.device or "", []).append((slot, Lifetime(begin, last[slot], s.nbytes)))
         for span in one_device_each(items):
             segment = Segment([items[i] for i in span], slots, planned)
             for number, sizes in segment.shared:
                 for nbytes in sizes:
-                    lives.setdefault(segment.device, []).append((slots, Lifetime(span[number], span[number], nbytes)))
+                    life = Lifetime(span[number], span[number], nbytes)
+                    self.lives.setdefault(segment.device, []).append((slots, life))
                     slots += 1
             self.segments.append(segment)
         self.slots = slots
         self.pieces = [(slot, s.whole, s.offset) for slot, s in enumerate(planned.slots) if s.whole is not None]
-        self.arenas: list[tuple[str, int, list[tuple[int, int]]]] = []
-        for name, rows in lives.items():
-            offsets, total = assign_offsets([life for _, life in rows])
-            self.arenas.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
+        self.exact = {slot for slot, s in enumerate(planned.slots) if any(
+            symbol.exact for length in lengths_in(s.shape) for symbol in length.symbols)}
+        self._arenas_of: dict[tuple[int, ...], list[Arena]] = {}
+        self.arenas = self._arenas(()) if not self.exact else []
         cells = [planned.slots[i] for i in range(buffers, planned.inputs)]
         self.cell_types = [c.dtype for c in cells]
         self.cells = (ctypes.c_char * (8 * max(1, len(cells))))()
@@ -76,24 +83,53 @@ class CompiledSchedule:
         self.operations = sum(p.operations for p in self.programs)
         self.bytes = sum(p.bytes for p in self.programs)
 
+    # -- memory ----------------------------------------------------------------------------------------------
+    def _shape(self, slot: int, values: Sequence[int]) -> tuple[int, ...]:
+        """The shape of a slot's memory, for these values of the variables."""
+        shape = tuple([memory_size(n) for n in self.planned.slots[slot].shape])
+        return replaced(shape, lambda symbol: values[int(symbol.name[1:])]) if slot in self.exact else shape
+
+    def _nbytes(self, slot: int, values: Sequence[int]) -> int:
+        return math.prod(self._shape(slot, values)) * self.planned.slots[slot].dtype.itemsize
+
+    def _arenas(self, values: tuple[int, ...]) -> list[Arena]:
+        """What lies where between kernels; where sizes are exact, it depends on their values."""
+        key = values if self.exact else ()
+        known = self._arenas_of.get(key)
+        if known is None:
+            if len(self._arenas_of) >= MOST_ARENAS:
+                self._arenas_of.clear()
+            known = self._arenas_of[key] = []
+            for name, rows in self.lives.items():
+                lives = [life._replace(nbytes=self._nbytes(slot, values)) if slot in self.exact else life
+                         for slot, life in rows]
+                offsets, total = assign_offsets(lives)
+                known.append((name, total, [(slot, offset) for (slot, _), offset in zip(rows, offsets)]))
+        return known
+
     @property
     def memory(self) -> MemoryUse:
         """What one run needs."""
-        given = sum(slot.nbytes for slot in self.planned.slots[:self.buffers])
-        made = sum(self.planned.slots[slot].nbytes for slot in set(self.planned.sinks))
-        scratch = max((s.plan.scratch for s in self.segments), default=0)
-        return MemoryUse(given, made, sum(total for _, total, _ in self.arenas), scratch)
+        return self.memory_for(())
 
-    def run(self, normal: NormalizedGraph, free: Collection[UOp] = (), into: Buffer | None = None) -> list[UOp]:
+    def memory_for(self, values: tuple[int, ...]) -> MemoryUse:
+        """What one run needs, with these values of the variables."""
+        given = sum(self._nbytes(slot, values) for slot in range(self.buffers))
+        made = sum(self._nbytes(slot, values) for slot in set(self.planned.sinks))
+        scratch = max((s.plan.scratch for s in self.segments), default=0)
+        return MemoryUse(given, made, sum(total for _, total, _ in self._arenas(values)), scratch)
+
+    # -- running ---------------------------------------------------------------------------------------------
+    def run(self, normal: NormalizedGraph, free: Collection[UOp] = (), into: Buffer | None = None,
+            values: tuple[int, ...] = ()) -> list[UOp]:
         """Compute the graph's sinks; new buffers for each. A sink that is one of the `free` buffers with a part
-        replaced reuses that buffer in place; `into` is where the only one goes."""
+        replaced reuses that buffer in place; `into` is where the only one goes. `values` are those of the variables."""
         planned = self.planned
         addresses = [0] * self.slots
         addresses[:len(normal.addresses)] = normal.addresses
-        values = [*[c.arg.value for c in normal.cells], *[s.value for s in normal.symbols],
-                  *[normal.constants[i].arg for i in self.scalars]]
+        numbers = [*[c.arg.value for c in normal.cells], *values, *[normal.constants[i].arg for i in self.scalars]]
         base = ctypes.addressof(self.cells)
-        for i, (value, dtype) in enumerate(zip(values, self.cell_types)):
+        for i, (value, dtype) in enumerate(zip(numbers, self.cell_types)):
             ctypes.memmove(base + 8 * i, scalar_bytes(value, dtype), 8)
             addresses[self.buffers + i] = base + 8 * i
         results: dict[int, UOp] = {}
@@ -109,12 +145,12 @@ class CompiledSchedule:
             if slot not in results:
                 s = planned.slots[slot]
                 # the line of the expression says more than that of realize()
-                buffer = into or Buffer(tuple(map(most, s.shape)), s.dtype, s.device or "", sink.place)
+                buffer = into or Buffer(self._shape(slot, values), s.dtype, s.device or "", sink.place)
                 addresses[slot] = buffer.address
                 results[slot] = UOp(o.BUFFER, s.dtype, (), buffer)
         blocks = []
         try:
-            for name, total, rows in self.arenas:
+            for name, total, rows in self._arenas(values):
                 memory = Device[name].memory
                 block = memory.allocate(total)
                 blocks.append((memory, block))
@@ -122,7 +158,7 @@ class CompiledSchedule:
                     addresses[slot] = block.address + offset
             for slot, whole, offset in self.pieces:
                 addresses[slot] = addresses[whole] + offset
-            self._launch(addresses)
+            self._launch(addresses, values)
         finally:
             for memory, block in blocks:
                 memory.release(block)
@@ -132,7 +168,7 @@ class CompiledSchedule:
         """A stopwatch for each segment."""
         return [segment.plan.stopwatch() for segment in self.segments]
 
-    def _launch(self, addresses: list[int]) -> None:
+    def _launch(self, addresses: list[int], values: tuple[int, ...]) -> None:
         state, observers = launch_state(), observing()
         debug, check = state.debug, state.check
         start = time.perf_counter()
@@ -145,10 +181,11 @@ class CompiledSchedule:
                     segment.run(state)
                 continue
             for i, item in enumerate(segment.items):
-                before = segment.contents(item, addresses) if check and item.ast.op not in HOST_PLANS else None
+                before = self._contents(segment, item, addresses, values) \
+                    if check and item.ast.op not in HOST_PLANS else None
                 times.append(run_reported(segment.plan, i, number, item, segment.programs[i], debug))
                 if before is not None:
-                    check_kernel(item, before, segment.contents(item, addresses)[:item.results])
+                    check_kernel(item, before, self._contents(segment, item, addresses, values)[:item.results])
                 number += 1
         if observers and times:
             tell_ran(self, (int(start * 1e9), time.perf_counter_ns()), lambda: times)
@@ -157,7 +194,19 @@ class CompiledSchedule:
         elapsed = time.perf_counter() - start
         GlobalCounters.count_run(len(self.items), self.operations, self.bytes, elapsed)
         if debug >= 1:
-            report_run(len(self.items), elapsed, self.memory)
+            report_run(len(self.items), elapsed, self.memory_for(values))
+
+    def _contents(self, segment: Segment, item: Item, addresses: list[int], values: tuple[int, ...]) -> list[bytes]:
+        """What is in the memory of a kernel's parameters now, its results first."""
+        found = [b""] * len(item.slots)
+        for n in item.ast.toposort():
+            if n.op is o.PARAM:
+                slot = item.slots[n.arg.slot]
+                scalar = n.arg.scalar                      # a number, which the host keeps
+                nbytes = self._nbytes(slot, values) if slot in self.exact else n.size * n.dtype.itemsize
+                found[n.arg.slot] = ctypes.string_at(addresses[slot], 8) if scalar else bytes(
+                    Device[segment.device].copy_out(addresses[slot], nbytes))
+        return found
 
 
 class Segment:
@@ -192,14 +241,3 @@ class Segment:
         if state is not self._state:
             self._state, self._run = state, self.plan.runner()
         self._run()
-
-    def contents(self, item: Item, addresses: list[int]) -> list[bytes]:
-        """What is in the memory of a kernel's parameters now, its results first."""
-        found = [b""] * len(item.slots)
-        for n in item.ast.toposort():
-            if n.op is o.PARAM:
-                address = addresses[item.slots[n.arg.slot]]
-                scalar = n.arg.scalar                      # a number, which the host keeps
-                found[n.arg.slot] = ctypes.string_at(address, 8) if scalar else bytes(
-                    Device[self.device].copy_out(address, n.size * n.dtype.itemsize))
-        return found

@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from glassgrad.base.errors import GlassgradError
 from glassgrad.base.fork import held_at_fork
-from glassgrad.base.settings import kernel_mode
+from glassgrad.base.settings import kernel_mode, settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Param, Shape
 from glassgrad.compiler.graph.dtype import DType
@@ -33,7 +34,9 @@ from glassgrad.engine.in_place import free_sources, piece_of
 from glassgrad.engine.memory_plan import MemoryUse
 from glassgrad.engine.observer import prepare
 from glassgrad.engine.registry import registry
+from glassgrad.engine.report import report_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph, normalize, scalar_bytes, with_params
+from glassgrad.engine.size_families import FIXED_AFTER, GeneralGraph, SizeFamilies, fast_up_to
 from glassgrad.engine.user_calls import UserCall
 from glassgrad.runtime.devices import Device
 
@@ -55,9 +58,9 @@ def realize(nodes: Sequence[UOp], device: str | None = None) -> list[UOp]:
         sinks = [s for s in sinks if s not in stored]
     if sinks:
         normal = normalize(sinks)
-        compiled = _find_schedule(normal, Device.canonicalize(device))
+        compiled, values = _find_schedule(normal, Device.canonicalize(device), trace is None)
         with _running:
-            results = compiled.run(normal, free)
+            results = compiled.run(normal, free, values=values)
         if trace is not None:
             trace.records.append(Record(compiled, normal, results))
         stored.update((sink, _of_shape(result, sink.shape)) for sink, result in zip(sinks, results))
@@ -71,8 +74,9 @@ def _write_pieces(sinks: Sequence[UOp], device: str | None) -> dict[UOp, UOp]:
         piece = piece_of(sink)
         if piece is not None:
             normal = normalize([piece[0]])
+            compiled, values = _find_schedule(normal, Device.canonicalize(device), True)
             with _running:
-                _find_schedule(normal, Device.canonicalize(device)).run(normal, into=piece[1])
+                compiled.run(normal, into=piece[1], values=values)
             stored[sink] = registry.rewritten(sink.src[2])
     return stored
 
@@ -90,7 +94,9 @@ def schedule_of(nodes: Sequence[UOp], device: str | None = None) -> list[Item]:
 def memory_of(nodes: Sequence[UOp], device: str | None = None) -> MemoryUse:
     """The memory that realizing these would need; compiles, because kernels pack factors, and runs nothing."""
     sinks = list(dict.fromkeys(base for n in nodes if (base := _to_store(n)) is not None))
-    return _find_schedule(normalize(sinks), Device.canonicalize(device)).memory if sinks else MemoryUse(0, 0, 0, 0)
+    if not sinks:
+        return MemoryUse(0, 0, 0, 0)
+    return _find_schedule(normalize(sinks), Device.canonicalize(device), False)[0].memory
 
 
 def _to_store(node: UOp) -> UOp | None:
@@ -162,23 +168,79 @@ class _ScheduleVariants:
 
 
 _known: dict[Any, _ScheduleVariants] = {}
+_sizes = SizeFamilies(_MOST_SCHEDULES)
 
 
 @contextmanager
 def forgotten_schedules() -> Iterator[None]:
     """Inside, graphs are scheduled anew, so that observers see it; compiled kernels are still found again."""
-    global _known
-    before, _known = _known, {}
+    global _known, _sizes
+    before, _known, _sizes = (_known, _sizes), {}, SizeFamilies(_MOST_SCHEDULES)
     try:
         yield
     finally:
-        _known = before
+        _known, _sizes = before
 
 
-def _find_schedule(normal: NormalizedGraph, device: str) -> CompiledSchedule:
-    """The compiled schedule of a graph: made once for its structure and constants."""
+def _find_schedule(normal: NormalizedGraph, device: str, any_size: bool) -> tuple[CompiledSchedule, tuple[int, ...]]:
+    """The compiled schedule of a graph, made once for its structure and constants; and the values of its variables.
+    With `any_size`, it may be one that serves graphs of other sizes too."""
     mode = (kernel_mode(), device)
     known = _known.get((mode, normal.key))
+    if any_size and known is None and settings.DYNAMIC and not normal.symbols:
+        found = _find_general(normal, mode)
+        if found is not None:
+            return found
+    return _find_fixed(normal, mode, known), tuple([s.value for s in normal.symbols])  # type: ignore[misc]
+
+
+def _find_general(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[CompiledSchedule, tuple[int, ...]] | None:
+    """The schedule for changing sizes that a graph fits, and the size; None where it is compiled for its own sizes:
+    too few sizes were seen yet, no variable fits them, or this size comes so often that its own kernels pay."""
+    found = _sizes.find(normal, (*mode, Device.registered))
+    if found is None:
+        found = _generalize(normal, mode)
+        if found is None:
+            return None
+    general, value = found
+    if value > general.fast_to:
+        report_sizes(f"size {value} gets kernels of its own: products of that size are faster so")
+        return None
+    runs = general.runs[value] = general.runs.get(value, 0) + 1
+    if runs > FIXED_AFTER:
+        report_sizes(f"size {value} was computed {FIXED_AFTER} times: it gets kernels of its own")
+        return None
+    return general.compiled, (value,)
+
+
+def _generalize(normal: NormalizedGraph, mode: tuple[Any, str]) -> tuple[GeneralGraph, int] | None:
+    """A new graph with a variable that fits this graph and those seen before, compiled, and this graph's value; None
+    where there is none yet."""
+    where = (*mode, Device.registered)
+    family = _sizes.family(normal, where)
+    try:
+        found = None if family.given_up else family.generalize(normal)
+        if found is None:
+            return None
+        general, sinks, params = found
+        GlobalCounters.schedules += 1
+        general.compiled = prepare(normal, lambda: make_schedule(sinks, params, mode[1]),
+                                   lambda planned: CompiledSchedule(planned, general.scalars, len(normal.buffers)))
+    except GlassgradError as why:
+        family.given_up = str(why).splitlines()[0]
+        report_sizes(f"a size changes, and each is compiled for itself: {family.given_up}")
+        return None
+    general.fast_to = fast_up_to(general.compiled.items, general.compiled.programs, general.symbol)
+    _sizes.add(normal, where, general)
+    low, high = general.symbol.low, general.symbol.high
+    report_sizes(f"a size changes: kernels for all sizes from {low} to {high}, made at {normal.sinks[0].line}")
+    value = general.value_for(normal)
+    return None if value is None else (general, value)
+
+
+def _find_fixed(normal: NormalizedGraph, mode: tuple[Any, str], known: _ScheduleVariants | None) -> CompiledSchedule:
+    """The compiled schedule of a graph of fixed sizes, or with variables of the user's."""
+    device = mode[1]
     bits = normal.constant_bits()
     if known is None or known.devices != Device.registered:
         if len(_known) >= _MOST_SCHEDULES:

@@ -24,9 +24,11 @@ from glassgrad.compiler.check.graph_interpreter import array_type, evaluate, phi
 from glassgrad.compiler.check.in_flight import InFlight
 from glassgrad.compiler.check.named_axes import Array, Axis, NamedAxes, Wide, any_over, binary, constant, fold, last
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Measure
 from glassgrad.compiler.graph.dtype import convert
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import ELEMENTWISE
+from glassgrad.compiler.graph.symbolic import Symbol, memory_size, replaced
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, UNIT, WIDE, Accumulate, Assign, AwaitCopies,
                                             AwaitSteps, Barrier, Box, CopyBoxes, For, If, Kernel, Phase, Statement,
@@ -46,14 +48,15 @@ def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
     """
     memories: dict[UOp, CheckedMemory] = {}
     scalars: dict[UOp, Wide] = {}
+    values = {p.arg.symbol: int(arguments[p.arg.slot]) for p in kernel.params if isinstance(p.arg, Measure)}
     for param in kernel.params:
         argument, name = arguments[param.arg.slot], f"param {param.arg.slot}"
         if param.arg.scalar:
             scalars[param] = Wide(np.asarray(convert(argument, param.dtype), array_type(param.dtype)))
             continue
-        wanted = np.dtype(param.dtype.format)
-        if argument.dtype != wanted or argument.shape != (param.size,):
-            raise Bug(f"{name} of kernel {kernel.name} takes a flat array of {param.size} {wanted}, "
+        wanted, size = np.dtype(param.dtype.format), _elements(param, values)
+        if argument.dtype != wanted or argument.shape != (size,):
+            raise Bug(f"{name} of kernel {kernel.name} takes a flat array of {size} {wanted}, "
                       f"not {argument.dtype}{list(argument.shape)}")
         memories[param] = CheckedMemory(name, param.dtype, argument)
     for memory in shared_locals(kernel):
@@ -61,6 +64,11 @@ def run_kernel(kernel: Kernel, arguments: Sequence[Any]) -> None:
     for number, phase in enumerate(kernel.phases):
         with np.errstate(all="ignore"):
             _PhaseRun(kernel, number, phase, memories, scalars).run()
+
+
+def _elements(param: UOp, values: dict[Symbol, int]) -> int:
+    """How many elements a PARAM's memory has, for these values of the variables."""
+    return math.prod(replaced(tuple([memory_size(n) for n in param.shape]), values.__getitem__))
 
 
 class _PhaseRun:

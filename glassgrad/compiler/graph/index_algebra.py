@@ -193,6 +193,20 @@ def multiply(x: UOp, factor: int) -> UOp:
     return build(c * factor, {a: k * factor for a, k in terms.items()} if factor else {})
 
 
+def times(x: UOp, y: UOp) -> UOp:
+    """x * y, multiplied out: each pair of atoms is one atom, so that a stride that is known only when a kernel runs
+    stands beside the one counter that it belongs to."""
+    (c, terms), (d, more) = linear(x), linear(y)
+    if not terms or not more:
+        return multiply(y, c) if not terms else multiply(x, d)
+    out = plus({a: k * d for a, k in terms.items()} if d else {}, more, c)
+    for left, k in terms.items():
+        for right, n in more.items():
+            pair = tuple(sorted((left, right), key=order_key))
+            out = plus(out, {UOp(o.MUL, dtypes.index, pair): k * n})
+    return build(c * d, out)
+
+
 def divide(x: UOp, divisor: int) -> UOp:
     """x // divisor (rounding down), for a positive divisor."""
     if divisor == 1:
@@ -378,8 +392,8 @@ def rebuild(node: UOp, src: tuple[UOp, ...]) -> UOp:
     if node.dtype is dtypes.index:
         if node.op is o.ADD:
             return add(*src)
-        if node.op is o.MUL and src[1].op is o.CONST:
-            return multiply(src[0], src[1].arg)
+        if node.op is o.MUL:
+            return times(*src)
         if node.op is o.IDIV and src[1].op is o.CONST and src[1].arg > 0:
             return divide(src[0], src[1].arg)
         if node.op is o.MOD and src[1].op is o.CONST and src[1].arg > 0:

@@ -34,7 +34,8 @@ N = TypeVar("N", bound="Node")
 _BUFFER = o.BUFFER
 _nothing = int                       # a callable that does nothing, written in C
 
-_SIZED = frozenset((o.RESHAPE, o.EXPAND, o.PAD, o.SHRINK, o.UNWINDOW, o.PARAM, o.LENGTH))   # arguments that hold sizes
+_SIZED = frozenset((o.RESHAPE, o.EXPAND, o.PAD, o.SHRINK, o.UNWINDOW, o.PARAM, o.LENGTH, o.IOTA, o.RANDOM))
+# ^ ops whose arguments hold sizes
 _lock = held_at_fork(threading.RLock(), "node")    # re-entrant: the garbage collector may make nodes while it is held
 
 

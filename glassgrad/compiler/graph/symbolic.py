@@ -20,11 +20,13 @@ from glassgrad.base.errors import InputError, ShapeError
 
 
 class Symbol(NamedTuple):
-    """What a variable is to a graph: a name, the values it may take, and the one it has now."""
+    """What a variable is to a graph: a name, the values it may take, and the one it has now. Memory of a shape with it
+    is as large as `high` needs, or, where it is `exact`, as its value needs: then strides depend on the value."""
     name: str
     low: int
     high: int
     value: int | None = None
+    exact: bool = False
 
 
 class Quotient(NamedTuple):
@@ -238,7 +240,7 @@ class Variable(Length):
         >>> Variable("n", 1, 4).bind(2).val
         2
         """
-        name, low, high, before = self.symbol
+        name, low, high, before, exact = self.symbol
         value = value.__index__()
         if before is not None and before != value:
             raise InputError("this variable has a value already", given=f"{self} bound to {value}",
@@ -249,7 +251,7 @@ class Variable(Length):
                              expected=f"a value from {low} to {high}",
                              fix=f'bind another value, or widen it: Variable("{name}", {min(low, value)}, '
                                   f"{max(high, value)})" if value >= 0 else "bind another value")
-        bound = Symbol(name, low, high, value)
+        bound = Symbol(name, low, high, value, exact)
         for notify in on_binding:
             notify(bound)
         return Variable._of(bound)
@@ -276,6 +278,11 @@ def most(n: Size) -> int:
 def least(n: Size) -> int:
     """The least a size can be."""
     return n.min if isinstance(n, Length) else n  # type: ignore[no-any-return]
+
+
+def memory_size(n: Size) -> Size:
+    """How long an axis is in memory: the greatest a size can be, or the size itself where its variables are exact."""
+    return n if isinstance(n, Length) and all(s.exact for s in n.symbols) else most(n)
 
 
 def sizes_now(shape: Iterable[Size]) -> tuple[int, ...]:

@@ -63,7 +63,7 @@ class _Lowering(Values):
                 depth = self.depth(at, None)
                 if target.op is o.SHRINK:                # a part of what is there already
                     at, _ = source_index(target, at, self.size)
-                blocks[depth].statements.append(Store(target.base, flatten(at, target.base.shape), result))
+                blocks[depth].statements.append(Store(target.base, flatten(at, target.base.shape, self.size), result))
             phases = [Phase(self.nested(blocks))]
         kind = root.op.name.lower() if root.op in (o.SCATTER, o.SCAN) else "reduce" if self.reductions else "map"
         sizes = "_".join([*[str(most(n)) for n in shape if most(n) > 1], *[f"r{most(n)}" for n in self.reduced]])
@@ -115,7 +115,7 @@ class _Lowering(Values):
         counters = tuple(self.counter(f"i{a}", n) for a, n in enumerate(base.shape))
         self.path += [Block(c) for c in counters]
         copied = self.value_at(base, counters, None)
-        self.path[-1].statements.append(Store(target, flatten(counters, base.shape), copied))
+        self.path[-1].statements.append(Store(target, flatten(counters, base.shape, self.size), copied))
         first = Phase(self.nested(self.path))
         self.path = [Block(None)]
         rest = tuple(self.counter(f"j{a}", n) for a, n in enumerate(base.shape[1:]))
@@ -126,7 +126,7 @@ class _Lowering(Values):
         row = self.value_at(where, at, None).cast(dtypes.index)
         value = self.value_at(values, at + rest, None)
         combine = {"set": None, "add": o.ADD, "max": o.MAX}[node.arg.mode]
-        spot = flatten((row.maximum(0).minimum(self.size(base.shape[0] - 1)), *rest), base.shape)
+        spot = flatten((row.maximum(0).minimum(self.size(base.shape[0] - 1)), *rest), base.shape, self.size)
         wide = target.dtype.accumulator
         if combine is not None and wide is not target.dtype:     # floats below float32 are combined in float32
             value = UOp(combine, wide, (load(target, spot).cast(wide), value.cast(wide))).cast(target.dtype)
@@ -145,7 +145,7 @@ class _Lowering(Values):
         total = register("acc", node.dtype.accumulator)
         value = self.value_at(source, at, None).cast(total.dtype)
         along.statements += [Accumulate(total, combine, value),
-                             Store(target, flatten(at, source.shape), total.cast(node.dtype))]
+                             Store(target, flatten(at, source.shape, self.size), total.cast(node.dtype))]
         body: list[Statement] = [Assign(total, identity(combine, total.dtype)), *self.closed([along], LOOP, [])]
         return [Phase(self.closed(outer, TASK, body))]
 

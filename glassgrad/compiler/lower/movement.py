@@ -14,8 +14,8 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Shape
 from glassgrad.compiler.graph.axes import runs
 from glassgrad.compiler.graph.index_algebra import (add, all_of, below_limit, both, build, divide, index, less, linear,
-                                                    modulo, multiply, operation)
-from glassgrad.compiler.graph.symbolic import Length, Size, most
+                                                    modulo, multiply, operation, times)
+from glassgrad.compiler.graph.symbolic import Length, Size, memory_size, most
 from glassgrad.compiler.graph.uop import UOp
 
 Index = tuple[UOp, ...]
@@ -84,12 +84,17 @@ def _regroup_symbolic(at: Index, shape: Shape, source: Shape, size: Callable[[Si
     """Where a symbolic size does not stand first, how far apart elements are is known only when the kernel runs."""
     flat, step = index(0), 1
     for i, n in zip(reversed(at), reversed(shape)):
-        flat = add(flat, operation(o.MUL, i, size(step)))
+        flat = add(flat, times(i, size(step)))
         step = step * n
     out: list[UOp] = []
+    left = sum(n != 1 for n in source)
     for n in reversed(source):
-        out.append(index(0) if n == 1 else operation(o.MOD, flat, size(n)))
-        flat = flat if n == 1 else operation(o.IDIV, flat, size(n))
+        if n == 1:
+            out.append(index(0))
+            continue
+        left -= 1
+        out.append(operation(o.MOD, flat, size(n)) if left else flat)      # what is left is below the first size
+        flat = operation(o.IDIV, flat, size(n)) if left else flat
     return out[::-1]
 
 
@@ -115,10 +120,12 @@ def under_gate(at: UOp, gate: UOp) -> UOp:
     return at
 
 
-def flatten(at: Index, shape: Shape) -> UOp:
-    """The row-major position of an index; memory is as large as the longest of symbolic sizes needs."""
-    total, step = index(0), 1
+def flatten(at: Index, shape: Shape, size: Callable[[Size], UOp] = index) -> UOp:
+    """The row-major position of an index; memory is as large as the longest of symbolic sizes needs, or (given `size`)
+    as the values of exact ones need."""
+    total: UOp = index(0)
+    step: Size = 1
     for i, n in zip(reversed(at), reversed(shape)):
-        total = add(total, multiply(i, step))
-        step *= most(n)
+        total = add(total, times(i, size(step)))
+        step = step * (most(n) if size is index else memory_size(n))
     return total

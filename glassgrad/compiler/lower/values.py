@@ -144,7 +144,7 @@ class Values:
         if op is o.PARAM:
             if node.arg.scalar:
                 return node
-            return _load(node, flatten(at, node.shape), gate)
+            return _load(node, flatten(at, node.shape, self.size), gate)
         if op is o.CONST:
             return node
         if op is o.LENGTH:
@@ -159,7 +159,7 @@ class Values:
         if op is o.RANDOM:
             seed = yield (node.src[0], (), gate)
             stream = yield (node.src[1], (), gate)
-            return philox(seed, stream, flatten(at, node.shape))
+            return philox(seed, stream, flatten(at, node.shape, self.size))
         step = counted(node)
         if step is not None:
             wide = node.dtype.accumulator

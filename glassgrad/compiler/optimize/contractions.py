@@ -8,16 +8,16 @@ name. Does not know what pays on a processor: that is data (targets/).
 
 from __future__ import annotations
 
-from glassgrad.compiler.graph.index_algebra import add, divide, modulo, multiply
+from glassgrad.compiler.graph.index_algebra import add, both, divide, index, less, modulo, multiply, times
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import TASK, For, Statement, counter, task_loops, walk
+from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, Store, counter, task_loops, walk
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
 from glassgrad.compiler.optimize.product.group_tile import group_tiles
 from glassgrad.compiler.optimize.product.group_unit import on_group_unit
 from glassgrad.compiler.optimize.product.image_tile import direct
-from glassgrad.compiler.optimize.product.recognize import Product, recognize
+from glassgrad.compiler.optimize.product.recognize import Product, count, recognize
 from glassgrad.compiler.optimize.product.register_tile import RegisterPlan, RegisterTile
 from glassgrad.compiler.optimize.product.sum_tile import dots, taps
 from glassgrad.compiler.optimize.product.unit_tile import on_matrix_unit
@@ -26,6 +26,9 @@ from glassgrad.compiler.optimize.targets.target import Target
 
 Phases = list[list[Statement]]
 BLOCK = 64         # rows or columns of a loop with a symbolic end: a few register tiles
+SMALL = 8          # rows of what is left over
+NARROW = 16        # and columns, which are lanes of vectors
+MOST_ENDS = 32     # tasks of a loop with a symbolic end around another one
 
 
 def contraction(body: list[Statement], target: Target, decisions: Decisions) -> tuple[Phases, list[Statement]] | None:
@@ -63,39 +66,90 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
     phases = RegisterTile(plan, decisions.ask(plan.own(), plan.refuses, plan.others)).phases()
     for loop in [s for phase in phases for s in walk(phase) if isinstance(s, For) and s.range in product.stops]:
         loop.stop = product.stops[loop.range]
-    return [*before, *phases]
+    return [*before, *[few_tasks(phase) for phase in phases]]
 
 
-def in_blocks(body: list[Statement], done: frozenset[UOp] = frozenset()) -> list[list[Statement]]:
+def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     """TASK i below stop: S  ->  TASK b below stop // 64: TASK i in 64: S[64*b + i]
-                              TASK r below stop % 64: S[stop // 64 * 64 + r]
+                              TASK b below ceil(stop % 64 / 8): TASK i in 8: S[begin + i]    the last begins early
+                              TASK i below stop: S                                           if stop < 8
 
-    For every loop of M or N that ends at a value: tiles are cut to sizes that are known. The blocks are a contraction
-    with one more loop around it; the rest is left to plain loops. refuses (returns the body): there is no such loop
+    For a loop of M or N that ends at a value: tiles are cut to sizes that are known. The blocks are contractions with
+    one more loop around them. The last small block begins 8 before the end, so that none of its rows is beyond it; rows
+    that the block before it has are not stored again. There are no large blocks where the other factor stays in a cache
+    anyway. Where several loops end at values, all are cut into blocks of 16 alone. Each case is code to compile.
+    refuses (returns the body): there is no such loop
     """
     loops, inner = task_loops(body)
-    ends = [f for f in loops if f.stop is not None and f.range not in done and f.range.arg.size >= 2 * BLOCK]
+    ends = [f for f in loops if f.stop is not None and f.range.arg.size >= 2 * BLOCK]
     product = recognize(_nest([For(f.range, TASK, []) for f in loops], inner)) if ends else None
     if product is None or not product.n:
         return [body]
-    for f in ends:
-        if f.range in product.m or f.range in product.n:
-            block, whole, rest = _cut(loops, f, inner)
-            return [*in_blocks(whole, done | {block}), rest]
-    return [body]
+    ends = [f for f in ends if f.range in product.m or f.range in product.n]
+    if not ends:
+        return [body]
+    if len(ends) > 1:
+        return _small_blocks(loops, ends, inner, NARROW, rest_of=0)
+    size = NARROW if ends[0].range in product.with_lanes_right().n else SMALL
+    other = [*product.k, *(product.n if ends[0].range in product.m else product.m)]
+    if 2 * count(other) * product.right.dtype.itemsize <= target.l2_bytes:
+        return _small_blocks(loops, ends, inner, size, rest_of=0)
+    return [_large_blocks(loops, ends[0], inner), *_small_blocks(loops, ends, inner, NARROW, rest_of=BLOCK)]
 
 
-def _cut(loops: list[For], loop: For, inner: list[Statement]) -> tuple[UOp, list[Statement], list[Statement]]:
-    """The blocks' counter, the tree of the blocks, and that of the rest."""
+def _large_blocks(loops: list[For], loop: For, inner: list[Statement]) -> list[Statement]:
     name, n, stop = loop.range.arg.name, loop.range.arg.size, loop.stop
     assert stop is not None
-    block, inside, left = counter(name + "b", n // BLOCK), counter(name, BLOCK), counter(name + "r", BLOCK - 1)
-    count = divide(stop, BLOCK)
-    whole = _nest([For(block, TASK, [], count), *[For(inside, TASK, []) if f is loop else f for f in loops]],
-                  moves.rebuild(inner, {loop.range: add(multiply(block, BLOCK), inside)}))
-    rest = _nest([For(left, TASK, [], modulo(stop, BLOCK)) if f is loop else f for f in loops],
-                 moves.rebuild(inner, {loop.range: add(multiply(count, BLOCK), left)}))
-    return block, whole, rest
+    block, inside = counter(name + "b", n // BLOCK), counter(name, BLOCK)
+    around = [For(inside, TASK, []) if f is loop else f for f in loops]
+    return _nest([For(block, TASK, [], divide(stop, BLOCK)), *around],
+                 moves.rebuild(inner, {loop.range: add(multiply(block, BLOCK), inside)}))
+
+
+def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], size: int,
+                  rest_of: int) -> list[list[Statement]]:
+    """The tree of small blocks, of all positions or of those after the blocks of `rest_of`; and the loops as they are,
+    where one of them is shorter than a block."""
+    enough, gate = index(1), None
+    replace: dict[UOp, UOp] = {}
+    blocks: list[For] = []
+    rows: dict[UOp, UOp] = {}
+    for f in ends:
+        name, n, stop = f.range.arg.name, f.range.arg.size, f.stop
+        assert stop is not None
+        left = modulo(stop, rest_of) if rest_of else stop
+        small, row = counter(name + "s", -(-(rest_of or n) // size)), counter(name, size)
+        begin = add(add(stop, multiply(left, -1)), multiply(small, size))
+        at = add(begin.minimum(add(stop, index(-size))), row)
+        gate = both(gate, less(begin, add(at, index(1))))
+        enough = times(enough, divide(stop, size).minimum(1))                # 0 where there is no whole block
+        blocks.append(For(small, TASK, [], divide(add(left, index(size - 1)), size)))
+        replace[f.range], rows[f.range] = at, row
+    for block in blocks:                        # each of them: what packs a factor runs over the blocks of one alone
+        block.stop = times(block.stop, enough)  # type: ignore[arg-type]
+    cut = moves.rebuild(inner, replace)
+    for s in cut:
+        if isinstance(s, Store):
+            s.gate = both(gate, s.gate)
+    around = [For(rows[f.range], TASK, []) if f in ends else f for f in loops]
+    short = [For(f.range, TASK, [], times(f.stop, add(index(1), multiply(enough, -1))))  # type: ignore[arg-type]
+             if f is ends[0] else f for f in loops]
+    return [_nest([*blocks, *around], cut), _nest(short, inner)]
+
+
+def few_tasks(phase: list[Statement]) -> list[Statement]:
+    """TASK a below m: TASK b below n: TASK c: S  ->  TASK c: TASK t in 32: for a below m, every 32nd: for b below n: S
+
+    For loops that end at values: the greatest these can be would make too many tasks, nearly all of them empty.
+    """
+    loops, body = task_loops(phase)
+    ends = [f for f in loops if f.stop is not None]
+    if len(ends) < 2:
+        return phase
+    for f in reversed(ends[1:]):
+        body = [For(f.range, LOOP, body, f.stop)]
+    body = [moves.tasks(For(ends[0].range, LOOP, body, ends[0].stop), MOST_ENDS)]
+    return _nest([f for f in loops if f.stop is None], body)
 
 
 def _nest(loops: list[For], inner: list[Statement]) -> list[Statement]:

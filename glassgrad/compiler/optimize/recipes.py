@@ -35,7 +35,7 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, products: bool 
     """`optimize`, with the decisions made through the caller's object."""
     phases: list[Phase] = []
     any_tiled = False
-    for body in _loop_nests(kernel):
+    for body in _loop_nests(kernel, target):
         tiled = contraction(body, target, decisions) if products or target.groups else None
         done, rest = ([], body) if tiled is None else tiled
         phases += [Phase(b) for b in [*done, *(plain(rest, target, decisions) if rest else [])]]
@@ -45,11 +45,11 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, products: bool 
     return Kernel(kernel.name, kernel.params, phases, kernel.written, decisions.moves, streamed)
 
 
-def _loop_nests(kernel: Kernel) -> Iterator[list[Statement]]:
+def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[Statement]]:
     """The loop nests that are optimized one by one: of each phase, split by remainders, merged, cut to known sizes."""
     for phase in kernel.phases:
         for part in residues(phase.body):
-            yield from in_blocks(moves.merge_all(part))
+            yield from in_blocks(moves.merge_all(part), target)
 
 
 def unoptimized(kernel: Kernel) -> Kernel:

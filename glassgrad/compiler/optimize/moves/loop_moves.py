@@ -17,7 +17,7 @@ from glassgrad.compiler.graph.index_algebra import (add, both, bounds, divide, i
                                                     substitute_index)
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
-from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps,
                                             Barrier, CopyBoxes, For, If, Prefetch, Statement, Store, counter,
                                             expressions, load, local, ranges_of, register, rewritten, walk)
@@ -173,6 +173,7 @@ class WideStep:
     lanes: int
     stop: UOp | None
     beside: bool = False      # whether a lane has neighbours, else each of its vectors
+    end: UOp | None = None    # the loop's end, where some lanes may be beyond it
 
     def __post_init__(self) -> None:
         self.outer = counter(self.name + "o", self.count)
@@ -187,7 +188,8 @@ class WideStep:
         """What the loop does in one step: registers that begin inside become one for each of its iterations."""
         names: Replace = {r: register(r.arg + f"_{self.name}", r.dtype, (*r.src, *self.axes))
                           for r in assigned(loop.body)}
-        return rebuild(loop.body, {loop.range: self.at, **names})
+        body = rebuild(loop.body, {loop.range: self.at, **names})
+        return body if self.end is None else _gated(body, less(self.at, self.end), accumulated(body))
 
     def tiled(self, body: list[Statement]) -> list[Statement]:
         """S  ->  TILE u: LANE l: S"""
@@ -201,18 +203,41 @@ class WideStep:
 def wide_steps(loop: For, tile: int, lanes: int, beside: bool = False) -> list[WideStep]:
     """A loop's iterations as steps: whole tiles, then the vectors left over, then the lanes left over.
 
-    Where the end is known only when the loop runs: whole tiles, then whole vectors, then one element at a time.
+    Where the end is known only when the loop runs: whole tiles, then vectors of which some lanes may be beyond the end:
+    they neither read nor store.
     """
     name, n, stop = loop.range.arg.name, loop.range.arg.size, loop.stop
     if stop is None:
         return [WideStep(name, index(start), count, t, v, None, beside)
                 for start, count, t, v in _steps(n, tile, lanes)]
     stop = within(stop, n)
-    whole, vectors = divide(stop, tile * lanes), divide(stop, lanes)
-    steps = [(index(0), n // (tile * lanes), tile, lanes, whole),
-             (multiply(whole, tile * lanes), min(tile - 1, n // lanes), 1, lanes, modulo(vectors, tile)),
-             (multiply(vectors, lanes), min(lanes - 1, n), 1, 1, modulo(stop, lanes))]
-    return [WideStep(name, *step, beside) for step in steps if step[1] > 0]
+    whole, left = divide(stop, tile * lanes), modulo(stop, tile * lanes)
+    vectors = divide(add(left, index(lanes - 1)), lanes)
+    steps = [WideStep(name, index(0), n // (tile * lanes), tile, lanes, whole, beside),
+             WideStep(name, multiply(whole, tile * lanes), tile, 1, lanes, vectors, beside,
+                      stop if lanes > 1 else None)]
+    return [step for step in steps if step.count > 0]
+
+
+def _gated(body: list[Statement], gate: UOp, totals: dict[UOp, Op]) -> list[Statement]:
+    """A copy of statements that does nothing where the gate is false: no read, no store, nothing added to `totals`."""
+    out: list[Statement] = []
+    for s in body:
+        if isinstance(s, For):
+            s = For(s.range, s.kind, _gated(s.body, gate, totals), s.stop)
+        elif isinstance(s, If):
+            s = If(s.condition, _gated(s.body, gate, totals))
+        elif isinstance(s, Assign):
+            s = Assign(s.register, edge_gate(s.value, gate))
+        elif isinstance(s, Accumulate):
+            value = edge_gate(s.value, gate)
+            if s.register in totals:
+                value = gate.where(value, identity(s.combine, value.dtype))
+            s = Accumulate(s.register, s.combine, value)
+        elif isinstance(s, Store):
+            s = Store(s.memory, s.index, edge_gate(s.value, gate), s.combine, both(gate, s.gate))
+        out.append(s)
+    return out
 
 
 def within(stop: UOp, size: int) -> UOp:

@@ -8,11 +8,13 @@ is better left there. On a Xeon with 2 MB of second-level cache, y = 1.5 x and a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.symbolic import least
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Statement, Store, expressions, walk
 from glassgrad.compiler.optimize.decisions import Choice, Decisions
@@ -41,4 +43,5 @@ def streamed_slots(bodies: Sequence[list[Statement]], target: Target, decisions:
 
 
 def _bytes(memory: UOp) -> int:
-    return memory.size * memory.dtype.itemsize
+    """How large a result is at least."""
+    return math.prod(map(least, memory.shape)) * memory.dtype.itemsize

@@ -235,7 +235,7 @@ class FlatProduct:
             return "the left factor is computed, not read"
         if len(self.product.k) != 1 or len(self.m.parts) != 1 or rows > self.m.size:
             return "the left factor is not a matrix"
-        if stride_along(left.src[1], self.m.parts[0]) is None or stride_along(left.src[1], self.product.k[0]) != 1:
+        if not evenly_along(left.src[1], self.m.parts[0]) or stride_along(left.src[1], self.product.k[0]) != 1:
             return "the left factor does not lie along k"
         return None
 
@@ -259,7 +259,7 @@ class FlatProduct:
             return "the right factor is computed, not read"
         if self.n.pitch or len(self.product.k) != 1 or len(self.n.parts) != 1:
             return "the right factor is not a matrix"
-        if stride_along(right.src[1], self.n.parts[0]) != 1 or stride_along(right.src[1], self.product.k[0]) is None:
+        if stride_along(right.src[1], self.n.parts[0]) != 1 or not evenly_along(right.src[1], self.product.k[0]):
             return "the right factor does not lie along N"
         return None
 
@@ -334,6 +334,17 @@ def stride_along(at: UOp, along: UOp) -> int | None:
     if any(along in ranges_of(atom) and atom is not along for atom in terms):
         return None
     return terms.get(along, 0)
+
+
+def evenly_along(at: UOp, along: UOp) -> bool:
+    """Whether an address has one stride along a counter: a constant, or a number that the running kernel is given."""
+    for atom in linear(at)[1]:
+        if atom is along or along not in ranges_of(atom):
+            continue
+        others = [s for s in atom.src if s is not along]
+        if atom.op is not o.MUL or len(others) != 1 or along in ranges_of(others[0]):
+            return False
+    return True
 
 
 def footprint(factor: UOp, loops: list[UOp]) -> int:

@@ -106,7 +106,7 @@ class RegisterPlan(FlatProduct):
             right_far=self.right_bytes > self.target.l2_bytes,
             right_stays=in_place and self.right_stays_near(vectors),
             panel_in_l1=4 * self.panel_bytes(vectors) <= 3 * self.target.l1_bytes,
-            vector_bytes=self.target.vector_bytes, accesses=self.accesses))
+            vector_bytes=self.target.vector_bytes, accesses=self.accesses, repeats=self.repeats))
 
     def with_blocks(self, tile: Tiling) -> Tiling:
         """The tile with the recipe's blocks of panels and of K."""
@@ -166,6 +166,12 @@ class RegisterPlan(FlatProduct):
         """How often the epilogue reads or writes memory, for each element."""
         stores = [s for s in self.product.epilogue if isinstance(s, Store)]
         return len(stores) + sum(n.op is o.LOAD for n in toposort([s.value for s in stores]))
+
+    @cached_property
+    def repeats(self) -> int:
+        """About how many blocks of M have the same right factor: of loops that end at a value, half of the most."""
+        blocks = [r for r in self.outer if r in self.product.stops and r not in ranges_of(self.product.right)]
+        return max(1, count(blocks) // 2)
 
     # -- where the factors are read --------------------------------------------------------------------------
     def right_stays_near(self, vectors: int) -> bool:

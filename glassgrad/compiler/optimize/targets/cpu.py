@@ -78,6 +78,7 @@ class TileCounts:
     panel_in_l1: bool
     vector_bytes: int
     accesses: int            # of the epilogue to memory, for each element
+    repeats: int = 1         # how many blocks of M share the right factor
 
 
 def contract_cycles(c: TileCounts) -> float:
@@ -96,7 +97,7 @@ def contract_cycles(c: TileCounts) -> float:
     if c.right == "near":
         packing += 0.4 * c.n
     elif c.right == "packed":
-        packing += PHASE / c.depth + (1.8 if c.right_far else 0.4) * c.n
+        packing += (PHASE / c.depth + (1.8 if c.right_far else 0.4) * c.n) / c.repeats
     lines = 0.12 * (1 if c.right_stays else c.panels_m) * c.n if c.right == "in_place" else 0
     ends = c.accesses * c.rows * c.vectors * (2 if c.m % c.rows else 1) / c.depth
     return c.panels_m * c.panels_n * (step + ends) + packing + lines
