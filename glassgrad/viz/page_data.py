@@ -23,7 +23,7 @@ from glassgrad.viz.advice import judge
 from glassgrad.viz.calls import program_name
 from glassgrad.viz.kernel_data import kernel_texts
 from glassgrad.viz.pass_text import OURS, PassText
-from glassgrad.viz.peak import Peak, measured_peak
+from glassgrad.conformance.peak import Peak, measured_peak
 from glassgrad.viz.recorder import LiveValue, NodeRow, RecordedGraph, Recorder
 
 FORMAT = 1
