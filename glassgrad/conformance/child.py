@@ -1,5 +1,5 @@
 """The process that runs the checks of one group. In: device, group, the first check, what registers the device. Out: a
-line of JSON for each check, on standard output; what the device itself prints goes to standard error.
+line that says "ready", then a line of JSON for each check, on standard output; what the device itself prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ def main(words: Sequence[str]) -> None:
         [group] = chosen([group_name])
         cases = list(group.cases())
         start = [case.name for case in cases].index(first)
+        results.write("ready\n")          # the time limit is that of a check, not of what is imported before it
+        results.flush()
         for case in cases[start:]:
             results.write(json.dumps(asdict(check(group.name, case, device))) + "\n")
             results.flush()

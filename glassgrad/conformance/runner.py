@@ -28,6 +28,8 @@ from glassgrad.runtime.disk_device import on_disk
 __all__ = ["conformance"]
 
 MOST_HANGS = 2           # in one group; each takes the whole time limit
+LONGEST_START = 60.0     # seconds until a process has imported what it needs
+MOST_PRINTED, MOST_SHOWN = 200, 10      # lines that a device printed: kept, and shown
 
 
 def conformance(device: str, only: Sequence[str] = (), *, script: str = "", timeout: float = 60.0,
@@ -66,7 +68,7 @@ def _isolated(device: str, group: Group, script: str, timeout: float) -> Iterato
         for line in child.lines(timeout):
             yield Result(**json.loads(line))
             waiting.pop(0)
-        if waiting and child.ended_early:
+        if waiting:
             hangs += child.hung
             yield Result(group.name, waiting.pop(0), HUNG if child.hung else CRASHED, "", "a result", child.says(timeout))
     yield from (Result(group.name, name, NOT_RUN, "", "", "two checks before it hang") for name in waiting)
@@ -76,11 +78,11 @@ class _Child:
     """A process that runs the checks of a group from one of them on."""
 
     def __init__(self, device: str, group: str, first: str, script: str):
-        self.hung, self.ended_early = False, False
+        self.hung = False
         words = [sys.executable, "-m", "glassgrad.conformance.child", device, group, first, script]
         self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, env=_environment())
-        self.printed: list[bytes] = []
+        self.printed: list[str] = []
         self._lines: queue.Queue[bytes] = queue.Queue()
         self._threads = [threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True),
                          threading.Thread(target=self._drain, args=(self.process.stderr,), daemon=True)]
@@ -97,23 +99,24 @@ class _Child:
         """What the device prints is kept for the report of a crash."""
         with pipe:
             for line in pipe:
-                self.printed = [*self.printed[-11:], line]
+                self.printed = [*self.printed[-MOST_PRINTED:], line.decode(errors="replace").rstrip()]
 
     def lines(self, timeout: float) -> Iterator[bytes]:
         """What the process reports, until it ends or is silent for too long."""
         try:
-            while line := self._lines.get(timeout=timeout):
+            line = self._lines.get(timeout=max(timeout, LONGEST_START))
+            while line and (line := self._lines.get(timeout=timeout)):
                 yield line
-        except queue.Empty:
+            self.process.wait(timeout)
+        except (queue.Empty, subprocess.TimeoutExpired):
             self.hung = True
             self.process.kill()
-        status = self.process.wait()
+            self.process.wait()
         for thread in self._threads:
             thread.join(5)
-        self.ended_early = self.hung or status != 0
 
     def says(self, timeout: float) -> str:
-        """How it ended, and the last lines that it printed."""
+        """How it ended, and the last lines that it printed; of a traceback at a signal, the innermost."""
         code = self.process.returncode
         if self.hung:
             how = f"nothing came for {timeout:g} s"
@@ -121,7 +124,9 @@ class _Child:
             how = f"the process was ended by {signal.Signals(-code).name}"
         else:
             how = f"the process ended with status {code}"
-        return "\n".join([how, *[line.decode(errors="replace").rstrip() for line in self.printed]])
+        fatal = [number for number, line in enumerate(self.printed) if line.startswith("Fatal Python error")]
+        shown = self.printed[fatal[0]:][:MOST_SHOWN] if fatal else self.printed[-MOST_SHOWN:]
+        return "\n".join([how, *shown])
 
 
 def _environment() -> dict[str, str]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import os
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.base.errors import Bug, DeviceError, MemoryLimitError
 from glassgrad.compiler.render.gpu.dialects import OPENCL
 from glassgrad.compiler.render.launch import BoxMap
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected, no_memory_left
-from glassgrad.runtime.host_memory import MemoryBlock, rounded
+from glassgrad.runtime.host_memory import MemoryBlock, readable, rounded
 
 __all__ = ["open_opencl"]
 
@@ -50,6 +51,7 @@ class OpenclMemory:
 
     def __init__(self, cl: Any, context: Any, queue: Any):
         self.cl, self.context, self.queue, self.next = cl, context, queue, FIRST
+        self.largest: int = queue.device.max_mem_alloc_size
         self.starts: list[int] = []
         self.handles: list[Any] = []
         self.kept: dict[int, list[tuple[int, Any]]] = {}          # size: released blocks
@@ -68,14 +70,16 @@ class OpenclMemory:
         return MemoryBlock(address, nbytes, size)
 
     def _new(self, size: int) -> Any:
-        try:
-            return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, size)
-        except self.cl.MemoryError:
-            self.empty_cache()
-        try:
-            return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, size)
-        except self.cl.MemoryError:
-            raise no_memory_left(size) from None
+        if size > self.largest:
+            raise MemoryLimitError("OpenCL has no block as large as this tensor", given=f"a request of {readable(size)}",
+                                   expected=f"at most {readable(self.largest)}, which the driver allows",
+                                   fix="use smaller tensors or batches")
+        for _ in range(2):
+            try:
+                return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, size)
+            except self.cl.MemoryError:
+                self.empty_cache()
+        raise no_memory_left(size)
 
     def release(self, block: MemoryBlock) -> None:
         at = bisect.bisect_left(self.starts, block.address)
@@ -96,14 +100,29 @@ class OpenclMemory:
         view = memoryview(data).cast("B")
         if view.nbytes:
             handle, at = self.find(address)
-            self.cl.enqueue_copy(self.queue, handle, view, dst_offset=at)
+            try:
+                self.cl.enqueue_copy(self.queue, handle, view, dst_offset=at)
+            except self.cl.Error as error:
+                raise driver_failure(self.cl, error, "copy memory in") from None
 
     def copy_out(self, address: int, nbytes: int) -> bytearray:
         out = bytearray(nbytes)
         if nbytes:
             handle, at = self.find(address)
-            self.cl.enqueue_copy(self.queue, out, handle, src_offset=at)
+            try:
+                self.cl.enqueue_copy(self.queue, out, handle, src_offset=at)
+            except self.cl.Error as error:
+                raise driver_failure(self.cl, error, "copy memory out") from None
         return out
+
+
+def driver_failure(cl: Any, error: Exception, doing: str) -> Exception:
+    """What the driver reports, as an error for the user's line: no memory, or a device that is lost."""
+    if isinstance(error, cl.MemoryError):        # drivers may allocate a block when it is first used
+        return MemoryLimitError("the GPU has no memory left", given=str(error), expected="memory that is free",
+                                fix="use smaller batches, or let go of tensors")
+    return DeviceError(f"OPENCL failed to {doing}", given=str(error), expected="a device that answers",
+                       fix="start the program anew; if it happens again, see the driver's messages, or use DEV=CPU")
 
 
 class OpenclDevice(GpuDevice):
@@ -116,7 +135,8 @@ class OpenclDevice(GpuDevice):
         self.queue = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
         super().__init__(name, OpenclMemory(cl, self.context, self.queue))
         self.has_float64 = "cl_khr_fp64" in device.extensions
-        self.machine = f"{device.platform.name} {device.name} {device.driver_version}"
+        options = os.environ.get("PYOPENCL_BUILD_OPTIONS", "")        # pyopencl adds them to every build
+        self.machine = f"{device.platform.name} {device.name} {device.driver_version} {options}"
         self.about = f"{device.name}, compiled by {device.platform.name} {device.driver_version}"
 
     def compile_source(self, source: str) -> bytes:
@@ -135,14 +155,17 @@ class OpenclDevice(GpuDevice):
         return OpenclLaunch(self, function, groups, threads, near, scalars)
 
     def time(self, launches: Sequence[Any]) -> int:
-        self.queue.finish()
+        self.synchronize()
         for launch in launches:
             launch.start()
-        self.queue.finish()
+        self.synchronize()
         return sum(launch.event.profile.end - launch.event.profile.start for launch in launches)
 
     def synchronize(self) -> None:
-        self.queue.finish()
+        try:
+            self.queue.finish()
+        except self.cl.Error as error:
+            raise driver_failure(self.cl, error, "run what was launched") from None
 
 
 class OpenclLaunch:
@@ -173,4 +196,8 @@ class OpenclLaunch:
                 at += 2
         if self.near:
             set_arg(at, self.device.cl.LocalMemory(self.near))
-        self.event = self.device.cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, self.range, self.group)
+        cl = self.device.cl
+        try:
+            self.event = cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, self.range, self.group)
+        except cl.Error as error:
+            raise driver_failure(cl, error, f"launch the kernel {self.kernel.function_name}") from None
