@@ -28,7 +28,7 @@ EXAMPLES = """examples:
 
 Each command explains itself: glassgrad train --help
 """
-OWN_ARGUMENTS = ("demo", "train", "tune", "viz", "explain", "conformance")    # each is a file here, reads its own, and may load much
+OWN_ARGUMENTS = ("demo", "train", "tune", "viz", "explain", "devices", "conformance")    # each a file here
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command is None:
         parser.print_help(sys.stderr)
         return 2
-    rooms = import_module("glassgrad.cli.doctor")
-    return _tell({"doctor": rooms.doctor, "devices": rooms.show_devices, "data": rooms.show_data}[command])
+    checks = import_module("glassgrad.cli.doctor")
+    return _tell({"doctor": checks.doctor, "data": checks.show_data}[command])
 
 
 def _tell(command: Callable[[], int]) -> int:
