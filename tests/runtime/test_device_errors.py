@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -219,3 +220,17 @@ def test_a_kernel_that_the_driver_rejects_names_the_line(opencl: Any, monkeypatc
     with pytest.raises(Bug, match="OPENCL does not take a kernel: unexpected token") as error:
         (x * 9.125 - 0.375).realize()
     assert __file__ in str(error.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_opencl_in_a_forked_process_says_so_and_does_not_hang(opencl: Any) -> None:
+    x = Tensor([1.0, 2.0], device="OPENCL").realize()
+    child = os.fork()
+    if child == 0:
+        try:
+            x.numpy()
+        except DeviceError as error:
+            os._exit(7 if error.what.startswith("OPENCL does not work in a forked process") else 3)
+        os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert x.tolist() == [1.0, 2.0], "the process that forked goes on"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 import os
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,6 +56,8 @@ class OpenclMemory:
         self.starts: list[int] = []
         self.handles: list[Any] = []
         self.kept: dict[int, list[tuple[int, Any]]] = {}          # size: released blocks
+        self.forked = False                                       # whether this is the child of a process that opened it
+        OPENED.add(self)
 
     def allocate(self, nbytes: int) -> MemoryBlock:
         size = rounded(max(nbytes, 1))
@@ -91,6 +94,10 @@ class OpenclMemory:
 
     def find(self, address: int) -> tuple[Any, int]:
         """The handle of the block that an address lies in, and the distance from its beginning."""
+        if self.forked:
+            raise DeviceError("OPENCL does not work in a forked process: its driver's threads are not there",
+                              given="a child of os.fork()", expected="a process that opens the device itself",
+                              fix='start processes by multiprocessing.get_context("spawn"), or use DEV=CPU')
         at = bisect.bisect_right(self.starts, address) - 1
         if at < 0:
             raise Bug(f"no memory of this device is at {address:#x}")
@@ -114,6 +121,18 @@ class OpenclMemory:
             except self.cl.Error as error:
                 raise driver_failure(self.cl, error, "copy memory out") from None
         return out
+
+
+OPENED: weakref.WeakSet[OpenclMemory] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for memory in OPENED:
+        memory.forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def driver_failure(cl: Any, error: Exception, doing: str) -> Exception:
