@@ -107,7 +107,8 @@ def difference(expected: np.ndarray, got: np.ndarray, dtype: str, factor: float)
     if not relative:
         wrong = expected != got
     else:
-        wrong = ~np.isclose(got.astype(np.float64), expected.astype(np.float64), rtol=relative, atol=absolute, equal_nan=True)
+        wrong = ~np.isclose(got.astype(np.float64), expected.astype(np.float64), rtol=relative, atol=absolute,
+                            equal_nan=True)
     if not wrong.any():
         return "", ""
     first = tuple(int(i) for i in np.argwhere(wrong)[0])

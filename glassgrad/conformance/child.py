@@ -1,5 +1,7 @@
-"""The process that runs the checks of one group. In: device, group, the first check, what registers the device. Out: a
-line that says "ready", then a line of JSON for each check, on standard output; what the device itself prints goes to standard error.
+"""The process that runs the checks of one group. In: device, group, first check, what registers the device. Out: lines.
+
+On standard output: a line that says "ready", then a line of JSON for each check. What the device itself prints goes to
+standard error.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ A device that has not a type refuses it by name (`DeviceError` or `DTypeError`);
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -28,9 +29,9 @@ def element_types() -> Iterator[Case]:
     """Every dtype, with each formula."""
     for dtype in dtypes.all:
         for name, (formula, factor) in FORMULAS.items():
-            yield Case(f"{dtype.name}: {name}", lambda device, d=dtype, f=formula, n=factor: _compare(device, d, f, n))
+            yield Case(f"{dtype.name}: {name}", partial(_compare, dtype=dtype, formula=formula, factor=factor))
         if dtypes.is_int(dtype):
-            yield Case(f"{dtype.name}: limits", lambda device, d=dtype: _limits(device, d))
+            yield Case(f"{dtype.name}: limits", partial(_limits, dtype=dtype))
 
 
 def _operands(dtype: DType) -> tuple[np.ndarray, np.ndarray]:

@@ -1,8 +1,9 @@
-"""Checks of memory: bytes survive the way to a device and back. Out: cases. This is what a new device gets right first."""
+"""Checks of memory: bytes survive the way to a device and back, which a new device gets right first. Out: cases."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,7 @@ def copies() -> Iterator[Case]:
     """In and out, of sizes 0, 1 and primes; several values at a time; in order with kernels."""
     yield Case("the device opens", _opens)
     for size in (0, 1, 2, 3, 251, 4096, 4099, 1_000_003):
-        yield Case(f"{size:,} bytes in and out", lambda device, size=size: _round_trip(device, size))
+        yield Case(f"{size:,} bytes in and out", partial(_round_trip, size=size))
     yield Case("every byte value", lambda device: _same("uint8[256]", on(device, BYTES), BYTES))
     yield Case("many values at a time", _many)
     yield Case("to another device and back", _through_another)

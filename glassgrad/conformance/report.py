@@ -91,10 +91,12 @@ class Report:
 
     def next_step(self, result: Result) -> str:
         """What the user may do about a check that did not pass."""
-        again = f"glassgrad conformance {self.device} --only {result.group}" + f" --from {self.script}" * bool(self.script)
+        source = f" --from {self.script}" if self.script else ""
+        again = f"glassgrad conformance {self.device} --only {result.group}{source}"
         look = next(group.look for group in GROUPS if group.name == result.group)
         if result.case == "the device opens":
-            return f"install what it needs: {self.record.install}" if self.record.install else "correct how it is opened"
+            install = self.record.install
+            return f"install what it needs: {install}" if install else "correct how it is opened"
         if result.outcome == CRASHED:
             return f"a kernel or a copy touches memory that is not its own; look at {look}"
         if result.outcome == HUNG:

@@ -70,7 +70,8 @@ def _isolated(device: str, group: Group, script: str, timeout: float) -> Iterato
             waiting.pop(0)
         if waiting:
             hangs += child.hung
-            yield Result(group.name, waiting.pop(0), HUNG if child.hung else CRASHED, "", "a result", child.says(timeout))
+            outcome = HUNG if child.hung else CRASHED
+            yield Result(group.name, waiting.pop(0), outcome, "", "a result", child.says(timeout))
     yield from (Result(group.name, name, NOT_RUN, "", "", "two checks before it hang") for name in waiting)
 
 

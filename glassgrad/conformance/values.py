@@ -27,7 +27,8 @@ def elementwise() -> Iterator[Case]:
     yield value("divide", lambda a, b: a / b, lambda a, b: a / b, x, positive)
     yield value("negate, and a number as operand", lambda a: 3.5 - (-a) * 2, lambda a: 3.5 + a * 2, x)
     yield value("maximum and minimum", lambda a, b: a.maximum(b) - a.minimum(b), lambda a, b: abs(a - b), x, y)
-    yield value("compare and choose", lambda a, b: (a < b).where(a, b * 2), lambda a, b: np.where(a < b, a, b * 2), x, y)
+    yield value("compare and choose", lambda a, b: (a < b).where(a, b * 2), lambda a, b: np.where(a < b, a, b * 2),
+                x, y)
     yield value("a condition", lambda a, b: (a < b) | (a == 1), lambda a, b: (a < b) | (a == 1), x, y)
     for name in ("exp", "sin", "cos", "tanh"):
         yield value(name, lambda a, f=name: getattr(a, f)(), getattr(np, name), x)
@@ -65,7 +66,8 @@ def reductions() -> Iterator[Case]:
         yield value(f"max over {where}", lambda a, n=axis: a.max(n), lambda a, n=axis: a.max(n), x)
     yield value("min", lambda a: a.min(1), lambda a: a.min(1), x)
     yield value("product", lambda a: a.prod(2), lambda a: a.prod(2), x, factor=5)
-    yield value("mean and variance", lambda a: a.mean(1) + a.var(1), lambda a: a.mean(1) + a.var(1, ddof=1), x, factor=5)
+    yield value("mean and variance", lambda a: a.mean(1) + a.var(1), lambda a: a.mean(1) + a.var(1, ddof=1), x,
+                factor=5)
     for size in (0, 1, 2, 31, 1000, 65_537):
         yield value(f"sum of {size:,}", lambda a: a.sum(), lambda a: a.sum(), seeded(size), factor=50)
     yield value("sum of a few long rows", lambda a: a.sum(1), lambda a: a.sum(1), seeded(3, 30_000), factor=50)

@@ -98,13 +98,13 @@ def sampled(tests: Sequence[T], number: int, most: int) -> list[T]:
 # -- the op suite on devices that are not the default ----------------------------------------------------------
 SUITE = ("tests/tensor", "tests/lower", "tests/jit", "tests/nn", "tests/tensor_api")
 ON_DEVICES = {          # device: how many tests a run takes of one file, and the environment that makes it faster
-    "OPENCL": (16, {"PYOPENCL_BUILD_OPTIONS": "-cl-opt-disable", "POCL_MAX_PTHREAD_COUNT": "1"}),
+    "OPENCL": (10, {"PYOPENCL_BUILD_OPTIONS": "-cl-opt-disable", "POCL_MAX_PTHREAD_COUNT": "1"}),
 }
 
 
 def suite_sample(number: int) -> tuple[str, int]:
     """Which file of the op suite a run takes on another device, and which sample of its tests."""
-    files = sorted(str(file.relative_to(ROOT).as_posix()) for folder in SUITE for file in (ROOT / folder).glob("test_*.py"))
+    files = sorted(file.relative_to(ROOT).as_posix() for folder in SUITE for file in (ROOT / folder).glob("test_*.py"))
     return files[number % len(files)], number // len(files)
 
 

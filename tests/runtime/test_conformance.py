@@ -69,7 +69,8 @@ def test_a_device_that_a_script_registers_is_graded_in_processes_of_its_own(grad
 @pytest.mark.skipif(shutil.which("cc") is None, reason="project 7 compiles C")
 def test_the_device_of_project_7_conforms(capsys):
     try:
-        status = main(["MY", "--from", str(ROOT / "projects/07_custom_backend/backend.py"), "--only", "copies", "--json"])
+        script = str(ROOT / "projects/07_custom_backend/backend.py")
+        status = main(["MY", "--from", script, "--only", "copies", "--json"])
     finally:
         Device.unregister("MY")
         Device.unregister("MYOMP")
@@ -156,7 +157,8 @@ def test_the_page_keeps_the_sections_of_other_devices(tmp_path):
 def test_the_command_says_what_is_wrong_with_its_arguments(capsys):
     from glassgrad.cli import main as glassgrad
     assert glassgrad(["conformance", "CPU", "--only", "ten"]) == 1
-    assert "there is no such grade\n  given:    'ten'\n  expected: 1 to 9, or one of copies, " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "there is no such grade\n  given:    'ten'\n  expected: 1 to 9, or one of copies, " in said
     assert glassgrad(["conformance", "NOWHERE"]) == 1
     assert "there is no such device" in capsys.readouterr().err
     assert glassgrad(["conformance", "DISK:/tmp/x"]) == 1

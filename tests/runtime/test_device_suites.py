@@ -30,8 +30,8 @@ def test_a_sample_of_the_op_suite_passes(device: str, tmp_path: Path) -> None:
     file, number = rotation.suite_sample(rotation.run_number()[0])
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--sample", f"{number}:{most}", file]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(words, cwd=ROOT, env={**kept, **environment, "DEVICE": device}, capture_output=True, text=True,
-                          timeout=900)
+    done = subprocess.run(words, cwd=ROOT, env={**kept, **environment, "DEVICE": device}, capture_output=True,
+                          text=True, timeout=900)
     print(f"again: DEVICE={device} ./dev test --sample {number}:{most} {file}\n", done.stdout, done.stderr)
     assert done.returncode == 0
     assert re.search(r"\d+ (passed|skipped)", done.stdout)

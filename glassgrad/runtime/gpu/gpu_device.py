@@ -124,7 +124,8 @@ class GpuDevice(Backend):
             if any(node.dtype.name == missing for node in ast.toposort()):
                 raise DTypeError(f"{self.name} has no {missing}", given=f"a kernel that computes in {missing}",
                                  expected="element types that the device has", where=lines_of(ast),
-                                 fix='convert before you move it: x.to("CPU").float(), or Tensor(values, dtype="float32")')
+                                 fix='convert before you move it: x.to("CPU").float(), '
+                                     'or Tensor(values, dtype="float32")')
 
     def loop_tree(self, ast: UOp) -> Kernel:
         """A kernel's loop tree as it is rendered."""

@@ -56,7 +56,7 @@ class OpenclMemory:
         self.starts: list[int] = []
         self.handles: list[Any] = []
         self.kept: dict[int, list[tuple[int, Any]]] = {}          # size: released blocks
-        self.forked = False                                       # whether this is the child of a process that opened it
+        self.forked = False                                       # whether a parent process opened it
         OPENED.add(self)
 
     def allocate(self, nbytes: int) -> MemoryBlock:
@@ -74,7 +74,8 @@ class OpenclMemory:
 
     def _new(self, size: int) -> Any:
         if size > self.largest:
-            raise MemoryLimitError("OpenCL has no block as large as this tensor", given=f"a request of {readable(size)}",
+            raise MemoryLimitError("OpenCL has no block as large as this tensor",
+                                   given=f"a request of {readable(size)}",
                                    expected=f"at most {readable(self.largest)}, which the driver allows",
                                    fix="use smaller tensors or batches")
         for _ in range(2):
