@@ -37,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run every test, and write docs/test_results.md")
     parser.addoption("--part", type=int, choices=range(1, rotation.PARTS + 1),
                      help="of the slow families, run this part (default: the part of the current commit)")
+    parser.addoption("--sample", metavar="NUMBER:MOST", help="run at most MOST of the tests; NUMBER says which")
 
 
 def default_device() -> str:
@@ -90,6 +91,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if rotation.taken(item.nodeid, part.number)]
         if others:
             config.hook.pytest_deselected(items=others)
+    if config.getoption("sample"):
+        number, _, most = config.getoption("sample").partition(":")
+        chosen = rotation.sampled(items, int(number), int(most))
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:

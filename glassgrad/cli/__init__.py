@@ -19,6 +19,7 @@ EXAMPLES = """examples:
   glassgrad train shakespeare --steps 500 --checkpoint plays.safetensors
   glassgrad doctor                        is everything here, and does it work?
   glassgrad devices                       what this machine offers to run on
+  glassgrad conformance CPU               what a device does rightly: checks of nine grades
   glassgrad data                          where the data sets are, or would be
   glassgrad tune show                     what BEAM searches found; also: export, import, clear
   glassgrad viz script.py                 run a script, and show what became of it in a browser
@@ -27,7 +28,7 @@ EXAMPLES = """examples:
 
 Each command explains itself: glassgrad train --help
 """
-OWN_ARGUMENTS = ("demo", "train", "tune", "viz", "explain")    # each is a file here, reads its own, and may load much
+OWN_ARGUMENTS = ("demo", "train", "tune", "viz", "explain", "devices", "conformance")    # each a file here
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command is None:
         parser.print_help(sys.stderr)
         return 2
-    rooms = import_module("glassgrad.cli.doctor")
-    return _tell({"doctor": rooms.doctor, "devices": rooms.show_devices, "data": rooms.show_data}[command])
+    checks = import_module("glassgrad.cli.doctor")
+    return _tell({"doctor": checks.doctor, "data": checks.show_data}[command])
 
 
 def _tell(command: Callable[[], int]) -> int:
@@ -76,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
                        "train": "train a model on mnist, fashion, cifar or shakespeare",
                        "doctor": "show devices, caches and memory, and test them",
                        "devices": "show what this machine offers to run on",
+                       "conformance": "check a device against NumPy, and grade it",
                        "data": "show where the data sets are, or would be",
                        "tune": "show, export or import the kernels that BEAM found",
                        "viz": "run a script, and show its graphs, kernels, time and memory",

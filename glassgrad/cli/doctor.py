@@ -1,4 +1,4 @@
-"""`glassgrad doctor` and `glassgrad devices`: check this machine. In: the machine. Out: text, and an exit status.
+"""`glassgrad doctor` and `glassgrad data`: check this machine. In: the machine. Out: text, and an exit status.
 
 Shows what glassgrad runs on, what each device lacks and how to get it, where compiled kernels and data are kept, and
 computes something on every device that opens, checked against NumPy.
@@ -24,9 +24,13 @@ from glassgrad.tensor.tensor import Tensor
 def show_devices() -> int:
     """Print one line per device: what it is here, or what it lacks."""
     for name in Device.records:
-        mark = " (the default)" if name == Device.DEFAULT else ""
-        print(f"{name:<8} {describe(name)}{mark}")
+        print(f"{name:<8} {describe(name)}{marked(name)}")
     return 0
+
+
+def marked(name: str) -> str:
+    """What is said of the default device."""
+    return " (the default)" if name == Device.DEFAULT else ""
 
 
 def describe(name: str) -> str:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from glassgrad.base.errors import Bug
+from glassgrad.base.errors import Bug, DeviceError, GlassgradError, MemoryLimitError
 from glassgrad.base.settings import kernel_mode
 
 if TYPE_CHECKING:            # a warm process does without the compiler
@@ -31,7 +31,8 @@ if TYPE_CHECKING:            # a warm process does without the compiler
     from glassgrad.compiler.render.launch import LaunchInfo
     from glassgrad.runtime.host_memory import MemoryBlock
 
-__all__ = ["Backend", "DeviceMemory", "DevicePlan", "DeviceProgram", "DeviceRecord", "RendererFacts", "Stopwatch"]
+__all__ = ["Backend", "DeviceMemory", "DevicePlan", "DeviceProgram", "DeviceRecord", "RendererFacts", "Stopwatch",
+           "device_failure"]
 
 
 @dataclass(frozen=True)
@@ -199,6 +200,11 @@ class Backend:
     renderer: Any = None
     has_float64 = True                 # whether kernels can compute with float64
 
+    @property
+    def missing_types(self) -> tuple[str, ...]:
+        """Names of the element types that it refuses."""
+        return () if self.has_float64 else ("float64",)
+
     def __init__(self, name: str, memory: Any):
         self.name, self.memory = name, memory
         self._programs: dict[tuple[UOp, tuple[Any, ...]], Any] = {}
@@ -253,3 +259,24 @@ class Backend:
     def description(self) -> str:
         """What it is on this machine, in one line for people."""
         return f"here: {type(self).__name__}"
+
+
+def device_failure(device: str, doing: str, error: Exception) -> Exception:
+    """What a device's own code or its driver raised, as an error that says which device failed at what, for the user's
+    line; one that says so already stays as it is.
+
+    >>> print(device_failure("MY", "copy memory in", OSError("the cable is out")).advice)
+    MY failed to copy memory in
+      given:    OSError: the cable is out
+      expected: a device that does what its contract says
+      fix:      see the exception above; glassgrad conformance MY says what works, and DEV=CPU uses another device
+    """
+    if isinstance(error, (GlassgradError, Bug)):
+        return error
+    given = f"{type(error).__name__}: {error}".rstrip(": ")
+    if isinstance(error, MemoryError):
+        return MemoryLimitError(f"{device} has no memory left", given=given, expected="memory that is free",
+                                fix="use smaller batches, or let go of tensors")
+    return DeviceError(f"{device} failed to {doing}", given=given, expected="a device that does what its contract says",
+                       fix=f"see the exception above; glassgrad conformance {device} says what works, and DEV=CPU uses "
+                           "another device")

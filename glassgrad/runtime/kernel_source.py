@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from glassgrad.base.source_lines import one_place
+from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.decisions import Decisions
@@ -43,3 +44,9 @@ def build(ast: UOp, target: Target, language: str, moves: Sequence[str] | None =
     with one_place():
         run_passes(work, KERNEL, TEXT, say=say)
         return Built(work.kernel.name, work.source, work.binary, launch_info(work.kernel), work.kernel, work.decisions)
+
+
+def lines_of(ast: UOp) -> str:
+    """The lines of the user's program that a kernel computes, for messages; empty where they are not known."""
+    stored = [store.src[1] for store in ast.src if store.op is o.STORE]
+    return ", ".join(dict.fromkeys(str(node.line) for node in stored if node.line is not None))

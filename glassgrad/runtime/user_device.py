@@ -20,17 +20,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.base.errors import Bug, DeviceError, GlassgradError
 from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.c.plain_c import PLAIN, plain_function, plain_launch
 from glassgrad.compiler.render.launch import LaunchInfo
-from glassgrad.runtime.backend import Backend
+from glassgrad.runtime.backend import Backend, device_failure
 from glassgrad.runtime.host_memory import MemoryBlock
 from glassgrad.runtime.kernel_key import cost
-from glassgrad.runtime.kernel_source import kernel_of
+from glassgrad.runtime.kernel_source import kernel_of, lines_of
 
 __all__ = ["Allocator", "MallocAllocator", "Compiler", "CompileError", "Runner", "CStyleLanguage", "Compiled",
            "SignatureError"]
@@ -146,6 +146,16 @@ def _two_arguments(allocator: Any, method: str, arguments: str) -> Callable[[Any
     return function      # type: ignore[no-any-return]
 
 
+def _named(device: str, doing: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of a device's own; what it raises names the device and the user's line."""
+    def call(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except Exception as error:
+            raise device_failure(device, doing, error) from error
+    return call
+
+
 def _keywords_of(call: Any, owner: Any, *first: Any) -> dict[str, Any]:
     """The keyword arguments that a runner is called with, besides the handles."""
     for keywords in ({**SIZES, "wait": True}, SIZES):
@@ -160,11 +170,11 @@ class HandleMemory:
     """Allocations of an `Allocator`, by the numbers that the engine uses as addresses."""
     on_host = in_parts = False
 
-    def __init__(self, allocator: Any, first: int):
-        self.alloc = _one_argument(allocator, "_alloc", "size")
-        self.free = _one_argument(allocator, "_free", "handle")
-        self.to_device = _two_arguments(allocator, "copyin", "dest, src")
-        self.to_host = _two_arguments(allocator, "copyout", "dest, src")
+    def __init__(self, device: str, allocator: Any, first: int):
+        self.alloc = _named(device, "allocate memory", _one_argument(allocator, "_alloc", "size"))
+        self.free = _named(device, "release memory", _one_argument(allocator, "_free", "handle"))
+        self.to_device = _named(device, "copy memory in", _two_arguments(allocator, "copyin", "dest, src"))
+        self.to_host = _named(device, "copy memory out", _two_arguments(allocator, "copyout", "dest, src"))
         self.next = first
         self.starts: list[int] = []                              # of all blocks, in order
         self.blocks: dict[int, MemoryBlock] = {}
@@ -282,7 +292,7 @@ class Compiled(Backend):
                 fix="pass your Runner class",
             )
         Compiled._count += 1
-        super().__init__(device, HandleMemory(allocator, Compiled._count * _APART << 8))
+        super().__init__(device, HandleMemory(device, allocator, Compiled._count * _APART << 8))
         self.dname = self.device = device
         self.allocator, self.renderer, self.compiler, self.runtime = allocator, renderer or CStyleLanguage(), \
             compiler or Compiler(), runtime
@@ -296,10 +306,22 @@ class Compiled(Backend):
         """A kernel as plain loops, rendered, compiled and loaded by the device's parts."""
         with one_place():
             kernel = self.loop_tree(ast)
-            run = self.runtime(kernel.name, self.compiler.compile(self.renderer.render(kernel)))
+            run = self._load(ast, kernel)
             if self._keywords is None:
                 self._keywords = _keywords_of(run, run)
             return CalledProgram(kernel.name, run, self._keywords, kernel, plain_launch(kernel), *cost(ast))
+
+    def _load(self, ast: UOp, kernel: Kernel) -> Any:
+        """The kernel, rendered, compiled and made callable; a failure names the lines that the kernel computes."""
+        try:
+            return self.runtime(kernel.name, self.compiler.compile(self.renderer.render(kernel)))
+        except (GlassgradError, Bug):
+            raise
+        except Exception as error:
+            raise CompileError(f"{self.name} does not compile the kernel {kernel.name}",
+                               given=f"{type(error).__name__}: {error}".rstrip(": "),
+                               expected="source that the device's compiler and runner take",
+                               fix="DEBUG=3 prints the source", where=lines_of(ast)) from error
 
     def launch(self, program: CalledProgram, addresses: Sequence[int]) -> None:
         """Call a kernel with the handles of its memory."""
@@ -314,7 +336,10 @@ class Compiled(Backend):
                 handle, is_copy = self.memory.to_read(address, program.sizes.get(position, 1))
                 handles.append(handle)
                 copied += [handle] if is_copy else []
-        program.run(*handles, **program.keywords)
+        try:
+            program.run(*handles, **program.keywords)
+        except Exception as error:
+            raise device_failure(self.name, f"run the kernel {program.name}", error) from error
         for handle in copied:
             self.memory.free(handle)
 

@@ -18,12 +18,12 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.pipeline import PASSES
 from glassgrad.compiler.schedule.kernels import Item
+from glassgrad.conformance.peak import Peak, measured_peak
 from glassgrad.runtime.devices import Device
 from glassgrad.viz.advice import judge
 from glassgrad.viz.calls import program_name
 from glassgrad.viz.kernel_data import kernel_texts
 from glassgrad.viz.pass_text import OURS, PassText
-from glassgrad.viz.peak import Peak, measured_peak
 from glassgrad.viz.recorder import LiveValue, NodeRow, RecordedGraph, Recorder
 
 FORMAT = 1

@@ -14,6 +14,7 @@ from glassgrad.jit import TinyJit
 from glassgrad.tensor.autograd import no_grad
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+FORKS = pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="a driver's threads are not in a forked process")
 
 
 def in_child(check: Callable[[], bool]) -> int:
@@ -35,6 +36,7 @@ def in_child(check: Callable[[], bool]) -> int:
     return 9
 
 
+@FORKS
 def test_a_jit_that_another_thread_is_in_works_in_a_forked_child() -> None:
     entered, leave = threading.Event(), threading.Event()
 
@@ -61,6 +63,7 @@ def test_a_jit_that_another_thread_is_in_works_in_a_forked_child() -> None:
     assert double.captured and double(Tensor([5.0])).item() == 10.0
 
 
+@FORKS
 def test_a_jit_keeps_its_captures_in_a_forked_child() -> None:
     double = TinyJit(lambda x: x * 2)
     for i in range(3):

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glassgrad import cli
+from glassgrad import Device, DeviceError, cli
 from glassgrad.cli import demo, doctor, train
 from glassgrad.nn.datasets import files as datafiles
 from glassgrad.nn.state import safe_load
+from glassgrad.runtime.python.python_device import PythonDevice
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -69,10 +70,31 @@ def test_devices_says_what_each_one_is_on_this_machine():
     assert lines["PYTHON"] == "PYTHON   an interpreter: slow, and needs nothing"
 
 
+def test_devices_says_what_each_one_has_and_needs(monkeypatch, capsys):
+    class Half(PythonDevice):
+        description, has_float64 = "half a device", False
+
+    def absent(name):
+        raise DeviceError("there is none", given="nothing", fix="get one")
+
+    monkeypatch.setattr(Device, "_devices", {})
+    Device.register("HALF", Half, aliases=("SEMI",), target="a desk", dialect="pencil")
+    Device.register("NONE", absent, install="a shop")
+    assert cli.main(["devices", "--measure"]) == 0
+    out = capsys.readouterr().out
+    assert re.fullmatch(r"""HALF     half a device
+         also SEMI; runs on a desk; kernels in pencil
+         dtypes: all 15 but float64; matrix units: none
+         measured: \S+ GFLOPS in float32, \S+ GB/s
+NONE     not here: nothing; get one
+         needs a shop
+""", out), out
+
+
 def test_devices_without_a_c_compiler(tmp_path):
     done = glassgrad("devices", CC="/no/such/compiler", DEV="CPU")
     assert done.returncode == 0
-    assert done.stdout.splitlines()[1] == ("CLANG    not here: CC=/no/such/compiler; "
+    assert done.stdout.splitlines()[3] == ("CLANG    not here: CC=/no/such/compiler; "
                                            "correct the environment variable CC, or unset it")
 
 

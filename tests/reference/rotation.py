@@ -11,6 +11,10 @@ The families are the slowest of the suite by far: of about 26 minutes of process
     ./dev test --part 3           the core suite, and part 3
     ./dev test --all              everything; writes docs/test_results.md
     ./dev test tests/render       what is named, all of it
+    ./dev test --sample 7:20 FILE at most 20 of its tests, evenly spread, the eighth such choice
+
+Devices that are not the default run the op suite (`SUITE`) by `DEVICE=OPENCL ./dev test --all tests/tensor ...`. Each
+usual run takes a few tests of one of its files on each of `ON_DEVICES`: tests/runtime/test_device_suites.py.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "test_results.md"
@@ -32,6 +36,9 @@ CHANGED = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/t
 PARTS = 4
 FAMILIES = ("tests/tensor_api/test_every_method.py", "tests/tensor_api/test_api_order.py",
             "tests/optimize/test_decisions.py", "tests/optimize/test_optimize.py", "tests/optimize/test_matrix_unit.py")
+
+
+T = TypeVar("T")
 
 
 class Part(NamedTuple):
@@ -63,13 +70,42 @@ def _git(*words: str) -> str:
         return ""
 
 
-def current_part(today: datetime.date | None = None) -> Part:
-    """The part of the current commit; the next commit has the next one. Without a whole history: that of the day."""
+def run_number(today: datetime.date | None = None) -> tuple[int, str]:
+    """A number that the next commit raises by one, and what it is of. Without a whole history: that of the day."""
     count = _git("rev-list", "--count", "HEAD")
     if count and _git("rev-parse", "--is-shallow-repository") == "false":
-        return Part(int(count) % PARTS + 1, f"commit {_git('rev-parse', '--short', 'HEAD')}")
+        return int(count), f"commit {_git('rev-parse', '--short', 'HEAD')}"
     day = today or datetime.datetime.now(datetime.timezone.utc).date()
-    return Part(day.toordinal() % PARTS + 1, f"the day {day.isoformat()}")
+    return day.toordinal(), f"the day {day.isoformat()}"
+
+
+def current_part(today: datetime.date | None = None) -> Part:
+    """The part of the current commit; the next commit has the next one."""
+    number, reason = run_number(today)
+    return Part(number % PARTS + 1, reason)
+
+
+def sampled(tests: Sequence[T], number: int, most: int) -> list[T]:
+    """At most so many of the tests, evenly spread; other numbers take the others.
+
+    >>> [sampled("abcdefg", number, most=3) for number in range(3)]
+    [['a', 'd', 'g'], ['b', 'e'], ['c', 'f']]
+    """
+    step = max(1, -(-len(tests) // most))
+    return list(tests[number % step::step])
+
+
+# -- the op suite on devices that are not the default ----------------------------------------------------------
+SUITE = ("tests/tensor", "tests/lower", "tests/jit", "tests/nn", "tests/tensor_api")
+ON_DEVICES = {          # device: how many tests a run takes of one file, and the environment that makes it faster
+    "OPENCL": (10, {"PYOPENCL_BUILD_OPTIONS": "-cl-opt-disable", "POCL_MAX_PTHREAD_COUNT": "1"}),
+}
+
+
+def suite_sample(number: int) -> tuple[str, int]:
+    """Which file of the op suite a run takes on another device, and which sample of its tests."""
+    files = sorted(file.relative_to(ROOT).as_posix() for folder in SUITE for file in (ROOT / folder).glob("test_*.py"))
+    return files[number % len(files)], number // len(files)
 
 
 def describe(part: Part | None) -> str:

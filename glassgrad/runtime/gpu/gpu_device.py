@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from glassgrad.base.errors import Bug, MemoryLimitError
+from glassgrad.base.errors import Bug, DTypeError, MemoryLimitError
 from glassgrad.base.settings import settings
-from glassgrad.base.source_lines import user_line
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.target import GPU, Target
@@ -105,18 +104,28 @@ class GpuDevice(Backend):
 
     def _build(self, ast: UOp) -> bytes:
         from glassgrad.compiler.render.gpu.gpu_source import gpu_launch  # a warm process does without
-        from glassgrad.runtime.kernel_source import build
+        from glassgrad.runtime.kernel_source import build, lines_of
+        self._refuse_missing_types(ast)
         built = build(ast, self.target, self.dialect.name, products=False)
         kernel, launch = built.kernel, gpu_launch(built.kernel, self.target.group_bytes)
         try:
             compiled = self.compile_source(built.source)
         except Rejected as error:
-            raise Bug(f"{self.name} does not take a kernel of {user_line() or 'the program'}: {error}\n{built.source}"
-                      ) from None
+            raise Bug(f"{self.name} does not take a kernel: {error}\n{built.source}\n"
+                      f"  at: {lines_of(ast) or 'unknown'}") from None
         params = sorted(kernel.params, key=lambda p: p.arg.slot)
         head = json.dumps([kernel.name, launch.phases, launch.info.shared,
                            [p.arg.scalar for p in params], launch.maps]).encode()
         return struct.pack("<I", len(head)) + head + compiled
+
+    def _refuse_missing_types(self, ast: UOp) -> None:
+        from glassgrad.runtime.kernel_source import lines_of
+        for missing in self.missing_types:
+            if any(node.dtype.name == missing for node in ast.toposort()):
+                raise DTypeError(f"{self.name} has no {missing}", given=f"a kernel that computes in {missing}",
+                                 expected="element types that the device has", where=lines_of(ast),
+                                 fix='convert before you move it: x.to("CPU").float(), '
+                                     'or Tensor(values, dtype="float32")')
 
     def loop_tree(self, ast: UOp) -> Kernel:
         """A kernel's loop tree as it is rendered."""

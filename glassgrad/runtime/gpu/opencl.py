@@ -6,14 +6,17 @@ OpenCL names memory by handles (handle_memory.py): a kernel is given a handle an
 from __future__ import annotations
 
 import ctypes
+import os
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from glassgrad.base.errors import DeviceError
+from glassgrad.base.errors import DeviceError, MemoryLimitError
 from glassgrad.compiler.render.gpu.dialects import OPENCL
 from glassgrad.compiler.render.launch import BoxMap
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected
 from glassgrad.runtime.gpu.handle_memory import HandleMemory
+from glassgrad.runtime.host_memory import readable
 
 __all__ = ["open_opencl"]
 
@@ -46,25 +49,67 @@ class OpenclMemory(HandleMemory):
     def __init__(self, cl: Any, context: Any, queue: Any):
         super().__init__()
         self.cl, self.context, self.queue = cl, context, queue
+        self.largest: int = queue.device.max_mem_alloc_size
+        self.forked = False                                       # whether a parent process opened it
+        OPENED.add(self)
 
     def new_handle(self, size: int) -> Any:
+        if size > self.largest:
+            raise MemoryLimitError("OpenCL has no block as large as this tensor",
+                                   given=f"a request of {readable(size)}",
+                                   expected=f"at most {readable(self.largest)}, which the driver allows",
+                                   fix="use smaller tensors or batches")
         try:
             return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, size)
         except self.cl.MemoryError:
             return None
 
+    def find(self, address: int) -> tuple[Any, int]:
+        if self.forked:
+            raise DeviceError("OPENCL does not work in a forked process: its driver's threads are not there",
+                              given="a child of os.fork()", expected="a process that opens the device itself",
+                              fix='start processes by multiprocessing.get_context("spawn"), or use DEV=CPU')
+        return super().find(address)
+
     def copy_in(self, address: int, data: Any) -> None:
         view = memoryview(data).cast("B")
         if view.nbytes:
             handle, at = self.find(address)
-            self.cl.enqueue_copy(self.queue, handle, view, dst_offset=at)
+            try:
+                self.cl.enqueue_copy(self.queue, handle, view, dst_offset=at)
+            except self.cl.Error as error:
+                raise driver_failure(self.cl, error, "copy memory in") from None
 
     def copy_out(self, address: int, nbytes: int) -> bytearray:
         out = bytearray(nbytes)
         if nbytes:
             handle, at = self.find(address)
-            self.cl.enqueue_copy(self.queue, out, handle, src_offset=at)
+            try:
+                self.cl.enqueue_copy(self.queue, out, handle, src_offset=at)
+            except self.cl.Error as error:
+                raise driver_failure(self.cl, error, "copy memory out") from None
         return out
+
+
+OPENED: weakref.WeakSet[OpenclMemory] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for memory in OPENED:
+        memory.forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def driver_failure(cl: Any, error: Exception, doing: str) -> Exception:
+    """What the driver reports, as an error for the user's line: no memory, or a device that is lost."""
+    if isinstance(error, cl.MemoryError):        # drivers may allocate a block when it is first used
+        return MemoryLimitError("the GPU has no memory left", given=str(error), expected="memory that is free",
+                                fix="use smaller batches, or let go of tensors")
+    return DeviceError(f"OPENCL failed to {doing}", given=str(error), expected="a device that answers",
+                       fix="start the program anew; if it happens again, see the driver's messages, or use DEV=CPU")
 
 
 class OpenclDevice(GpuDevice):
@@ -77,7 +122,8 @@ class OpenclDevice(GpuDevice):
         self.queue = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
         super().__init__(name, OpenclMemory(cl, self.context, self.queue))
         self.has_float64 = "cl_khr_fp64" in device.extensions
-        self.machine = f"{device.platform.name} {device.name} {device.driver_version}"
+        options = os.environ.get("PYOPENCL_BUILD_OPTIONS", "")        # pyopencl adds them to every build
+        self.machine = f"{device.platform.name} {device.name} {device.driver_version} {options}"
         self.about = f"{device.name}, compiled by {device.platform.name} {device.driver_version}"
 
     def compile_source(self, source: str) -> bytes:
@@ -96,14 +142,17 @@ class OpenclDevice(GpuDevice):
         return OpenclLaunch(self, function, groups, threads, near, scalars)
 
     def time(self, launches: Sequence[Any]) -> int:
-        self.queue.finish()
+        self.synchronize()
         for launch in launches:
             launch.start()
-        self.queue.finish()
+        self.synchronize()
         return sum(launch.event.profile.end - launch.event.profile.start for launch in launches)
 
     def synchronize(self) -> None:
-        self.queue.finish()
+        try:
+            self.queue.finish()
+        except self.cl.Error as error:
+            raise driver_failure(self.cl, error, "run what was launched") from None
 
 
 class OpenclLaunch:
@@ -134,4 +183,8 @@ class OpenclLaunch:
                 at += 2
         if self.near:
             set_arg(at, self.device.cl.LocalMemory(self.near))
-        self.event = self.device.cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, self.range, self.group)
+        cl = self.device.cl
+        try:
+            self.event = cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, self.range, self.group)
+        except cl.Error as error:
+            raise driver_failure(cl, error, f"launch the kernel {self.kernel.function_name}") from None

@@ -1,0 +1,156 @@
+"""One check of a device. In: a `Case` and a device's name. Out: a `Result`: passed, refused or failed, and how.
+
+A case computes something on the device and says what is right: NumPy in float64, or the device PYTHON. A device may
+refuse an element type that it has not, by an error that names it; that is no failure, but it is reported.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from glassgrad.base.errors import DeviceError, DTypeError
+from glassgrad.compiler.graph.dtype import DType, dtypes
+from glassgrad.tensor.tensor import Tensor
+
+__all__ = ["Case", "Compared", "Result", "check", "on", "seeded", "value"]
+
+PASSED, REFUSED, FAILED, CRASHED, HUNG, NOT_RUN = "passed", "refused", "failed", "crashed", "hung", "not run"
+REFERENCE = "PYTHON"                              # the device that gives what NumPy has no formula for
+REQUIRED = ("float32", "int32", "bool")           # element types that no device may refuse
+TOLERANCE = {"float64": (1e-12, 1e-12), "float32": (2e-5, 2e-6), "float16": (4e-3, 1e-3), "bfloat16": (2e-2, 1e-2),
+             "fp8e4m3": (0.13, 0.02), "fp8e5m2": (0.26, 0.02)}         # relative and absolute; others: equal
+
+
+class Compared(NamedTuple):
+    """What a device computed, and what is right."""
+    given: str
+    got: Any                    # a Tensor on the device, or an array
+    expected: Any               # an array
+    factor: float = 1.0         # of the tolerance: a long sum rounds more often than a single operation
+
+
+@dataclass(frozen=True)
+class Case:
+    """A check by name: a function that computes on the named device."""
+    name: str
+    run: Callable[[str], Compared]
+
+
+@dataclass
+class Result:
+    """How a case ended; of what did not pass: the input, what was expected, what came."""
+    group: str
+    case: str
+    outcome: str
+    given: str = ""
+    expected: str = ""
+    got: str = ""
+    seconds: float = 0.0
+
+
+def check(group: str, case: Case, device: str) -> Result:
+    """Run one case."""
+    start = time.perf_counter()
+    try:
+        compared = case.run(device)
+        got = compared.got.numpy() if isinstance(compared.got, Tensor) else np.asarray(compared.got)
+        dtype = compared.got.dtype.name if isinstance(compared.got, Tensor) else got.dtype.name
+        expected, seen = difference(np.asarray(compared.expected), got, dtype, compared.factor)
+        result = Result(group, case.name, FAILED if seen else PASSED, compared.given, expected, seen)
+    except Exception as error:          # any exception of a device's own code is a finding, and the next case runs
+        outcome = REFUSED if refused_type(error) else FAILED
+        result = Result(group, case.name, outcome, refused_type(error), "a result", described(error))
+    result.seconds = time.perf_counter() - start
+    return result
+
+
+def refused_type(error: Exception) -> str:
+    """The element types that an error refuses by name; empty where it does not.
+
+    >>> refused_type(DeviceError("no such type here", given="float64"))
+    'float64'
+    >>> refused_type(DeviceError("no such type here", given="float32")), refused_type(ValueError("float64"))
+    ('', '')
+    """
+    if not isinstance(error, (DeviceError, DTypeError)):
+        return ""
+    words = re.findall(r"\w+", f"{error.what} {error.given}")
+    return ", ".join(dict.fromkeys(d.name for d in dtypes.all if d.name in words and d.name not in REQUIRED))
+
+
+def described(error: Exception) -> str:
+    """An exception for a report: its type, what it says, and the line of the device's own code it comes from."""
+    lines = [line for line in str(error).splitlines() if not line.startswith("  at: ")]
+    text = "\n".join(lines[:6]) + ("\n..." if len(lines) > 6 else "")
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {text}\nraised at {frame.filename}:{frame.lineno}, in {frame.name}"
+
+
+def difference(expected: np.ndarray, got: np.ndarray, dtype: str, factor: float) -> tuple[str, str]:
+    """What was expected and what came, in words; two empty texts where they agree.
+
+    >>> difference(np.array([1.0, 2.0]), np.array([1.0, 3.0]), "float32", 1)
+    ('2.0 at [1]', '3.0; 1 of 2 elements differ')
+    >>> difference(np.array([1.0, 2.0]), np.array([1.0, 2.0]), "float32", 1)
+    ('', '')
+    """
+    if expected.shape != got.shape:
+        return f"shape {list(expected.shape)}", f"shape {list(got.shape)}"
+    relative, absolute = (factor * bound for bound in TOLERANCE.get(dtype, (0.0, 0.0)))
+    if not relative:
+        wrong = expected != got
+    else:
+        wrong = ~np.isclose(got.astype(np.float64), expected.astype(np.float64), rtol=relative, atol=absolute,
+                            equal_nan=True)
+    if not wrong.any():
+        return "", ""
+    first = tuple(int(i) for i in np.argwhere(wrong)[0])
+    place = f" at [{', '.join(map(str, first))}]" if first else ""
+    return (f"{expected[first]}{place}",
+            f"{got[first]}; {int(wrong.sum()):,} of {wrong.size:,} element{'s' * (wrong.size > 1)} differ")
+
+
+# -- what cases are made of ----------------------------------------------------------------------------------
+def seeded(*shape: int, low: float = -2.0, high: float = 2.0, dtype: str = "float32", seed: int = 0) -> np.ndarray:
+    """The same random numbers in every run."""
+    rng = np.random.default_rng([seed, *shape])
+    if dtype == "bool":
+        return rng.random(shape) < 0.5
+    if np.dtype(dtype).kind in "iu":
+        return rng.integers(int(low), int(high) + 1, shape).astype(dtype)
+    return rng.uniform(low, high, shape).astype(dtype)
+
+
+def on(device: str, array: np.ndarray, dtype: DType | None = None) -> Tensor:
+    """An array on a device, in memory there."""
+    return Tensor(array, device=device, dtype=dtype).realize()
+
+
+def value(name: str, formula: Callable[..., Tensor], reference: Callable[..., Any] | None, *arrays: np.ndarray,
+          factor: float = 1.0) -> Case:
+    """A case that computes one tensor. `reference` gets the arrays, floats as float64; None: PYTHON computes it too."""
+    def run(device: str) -> Compared:
+        got = formula(*[on(device, array) for array in arrays])
+        if reference is None:
+            expected = formula(*[on(REFERENCE, array) for array in arrays]).numpy()
+        else:
+            with np.errstate(all="ignore"):
+                expected = reference(*[a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays])
+        return Compared(describe(arrays), got, expected, factor)
+    return Case(name, run)
+
+
+def describe(arrays: tuple[np.ndarray, ...]) -> str:
+    """Inputs in a line: dtype and shape of each.
+
+    >>> describe((np.zeros((2, 3), "float32"), np.zeros(4, "int32")))
+    'float32[2, 3], int32[4]'
+    """
+    return ", ".join(f"{array.dtype.name}[{', '.join(map(str, array.shape))}]" for array in arrays)

@@ -1,0 +1,58 @@
+"""The process that runs the checks of one group. In: device, group, first check, what registers the device. Out: lines.
+
+On standard output: a line that says "ready", then a line of JSON for each check. What the device itself prints goes to
+standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import import_module
+
+from glassgrad.base.errors import InputError
+from glassgrad.conformance.case import check
+from glassgrad.conformance.grades import chosen
+
+__all__ = ["load_devices"]
+
+
+def load_devices(script: str) -> None:
+    """Run what registers devices: a file, not as the main program, or a module by its name."""
+    if not script.endswith(".py"):
+        try:
+            import_module(script)
+        except ModuleNotFoundError as error:
+            raise InputError("there is no such module", given=script, expected="a module that registers a device",
+                             fix=f"--from path/to/file.py, or install what is missing: {error}") from None
+        return
+    if not os.path.isfile(script):
+        raise InputError("there is no such script", given=script, expected="the path of a Python file",
+                         fix="check the path")
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    runpy.run_path(script, run_name="glassgrad_device")
+
+
+def main(words: Sequence[str]) -> None:
+    """Run the checks of a group from one of them on."""
+    device, group_name, first, script = words
+    with os.fdopen(os.dup(1), "w") as results:
+        os.dup2(2, 1)                      # a device that prints, in Python or in C, does not print among the results
+        if script:
+            load_devices(script)
+        [group] = chosen([group_name])
+        cases = list(group.cases())
+        start = [case.name for case in cases].index(first)
+        results.write("ready\n")          # the time limit is that of a check, not of what is imported before it
+        results.flush()
+        for case in cases[start:]:
+            results.write(json.dumps(asdict(check(group.name, case, device))) + "\n")
+            results.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

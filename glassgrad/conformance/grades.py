@@ -1,0 +1,53 @@
+"""The groups of checks, in the order in which a new device gets them right. In: nothing. Out: `GROUPS`.
+
+A device's grade is how many groups it completes from the first on: grade 3 copies, computes elements and reduces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from glassgrad.base.errors import InputError
+from glassgrad.conformance.case import Case
+from glassgrad.conformance.element_types import element_types
+from glassgrad.conformance.memory import copies
+from glassgrad.conformance.programs import jit, random_numbers, training
+from glassgrad.conformance.values import contractions, elementwise, reductions, views
+
+__all__ = ["GROUPS", "Group", "chosen"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A grade: its checks, and where to look when one fails."""
+    name: str
+    cases: Callable[[], Iterator[Case]]
+    look: str
+
+
+GROUPS = (
+    Group("copies", copies, "the device's memory: allocate, copy_in and copy_out, and that copies wait for kernels"),
+    Group("elementwise", elementwise, "how an op is written in the device's language; fast-math must be off"),
+    Group("reductions", reductions, "registers that keep a value over a loop, and memory that a launch brings along"),
+    Group("contractions", contractions, "index arithmetic of nested loops, and barriers where threads share memory"),
+    Group("views", views, "gates of loads, negative steps, and addresses inside a block"),
+    Group("dtypes", element_types, "sizes and casts of the element type; refuse a type that is missing by its name"),
+    Group("random", random_numbers, "32-bit unsigned arithmetic that wraps, and shifts"),
+    Group("jit", jit, "a replay launches with other addresses: nothing may be kept from the launch before"),
+    Group("training", training, "many kernels in order, and values that are written in place"),
+)
+
+
+def chosen(only: Sequence[str]) -> list[Group]:
+    """The groups of these names or numbers; all of them where none is given.
+
+    >>> [group.name for group in chosen(["1", "views"])]
+    ['copies', 'views']
+    """
+    for word in only:
+        if not any(word in (group.name, str(number)) for number, group in enumerate(GROUPS, 1)):
+            raise InputError("there is no such grade", given=repr(word),
+                             expected=f"1 to {len(GROUPS)}, or one of {', '.join(group.name for group in GROUPS)}",
+                             fix=f"--only {GROUPS[0].name}")
+    return [group for number, group in enumerate(GROUPS, 1) if not only or group.name in only or str(number) in only]

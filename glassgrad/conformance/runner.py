@@ -1,0 +1,136 @@
+"""Run the checks. In: a device's name, groups, and the script or module that registers it. Out: a `Report`.
+
+Each group runs in a process of its own, which writes a line before and after each check. A process that ends early has
+crashed in the check it began, one that writes nothing for too long hangs in it; the rest of the group then runs in
+another process. So a device can be graded that does not survive its own kernels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+from glassgrad.base.errors import DeviceError
+from glassgrad.conformance.case import CRASHED, HUNG, NOT_RUN, Result, check
+from glassgrad.conformance.child import load_devices
+from glassgrad.conformance.grades import Group, chosen
+from glassgrad.conformance.report import Report
+from glassgrad.runtime.devices import Device
+from glassgrad.runtime.disk_device import on_disk
+
+__all__ = ["conformance"]
+
+MOST_HANGS = 2           # in one group; each takes the whole time limit
+LONGEST_START = 60.0     # seconds until a process has imported what it needs
+MOST_PRINTED, MOST_SHOWN = 200, 10      # lines that a device printed: kept, and shown
+
+
+def conformance(device: str, only: Sequence[str] = (), *, script: str = "", timeout: float = 60.0,
+                isolated: bool = True) -> Report:
+    """Grade a device. `script` registers it: a Python file or a module; a device that this process registered itself
+    is graded in this process, by `isolated=False`."""
+    groups = chosen(only)
+    if script:
+        load_devices(script)
+    name = Device.canonicalize(device)
+    if on_disk(name):
+        raise DeviceError("a file does not compute: there is nothing to grade", given=name,
+                          expected="a device that runs kernels", fix=f"one of {', '.join(Device.records)}")
+    report = Report(name, Device.records[name], script)
+    for group in groups:
+        if report.opens:
+            runs = _isolated(name, group, script, timeout) if isolated else _here(name, group)
+            report.results.extend(runs)
+        else:                                               # without a device each check fails in the same words
+            report.results.extend(Result(group.name, case.name, NOT_RUN) for case in group.cases())
+    report.finish()
+    return report
+
+
+def _here(device: str, group: Group) -> Iterator[Result]:
+    for case in group.cases():
+        yield check(group.name, case, device)
+
+
+# -- in a process of its own ---------------------------------------------------------------------------------
+def _isolated(device: str, group: Group, script: str, timeout: float) -> Iterator[Result]:
+    """The results of a group, whatever the device does to the process."""
+    waiting, hangs = [case.name for case in group.cases()], 0
+    while waiting and hangs < MOST_HANGS:
+        child = _Child(device, group.name, waiting[0], script)
+        for line in child.lines(timeout):
+            yield Result(**json.loads(line))
+            waiting.pop(0)
+        if waiting:
+            hangs += child.hung
+            outcome = HUNG if child.hung else CRASHED
+            yield Result(group.name, waiting.pop(0), outcome, "", "a result", child.says(timeout))
+    yield from (Result(group.name, name, NOT_RUN, "", "", "two checks before it hang") for name in waiting)
+
+
+class _Child:
+    """A process that runs the checks of a group from one of them on."""
+
+    def __init__(self, device: str, group: str, first: str, script: str):
+        self.hung = False
+        words = [sys.executable, "-m", "glassgrad.conformance.child", device, group, first, script]
+        self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, env=_environment())
+        self.printed: list[str] = []
+        self._lines: queue.Queue[bytes] = queue.Queue()
+        self._threads = [threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True),
+                         threading.Thread(target=self._drain, args=(self.process.stderr,), daemon=True)]
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self, pipe: IO[bytes]) -> None:
+        with pipe:
+            for line in pipe:
+                self._lines.put(line)
+        self._lines.put(b"")
+
+    def _drain(self, pipe: IO[bytes]) -> None:
+        """What the device prints is kept for the report of a crash."""
+        with pipe:
+            for line in pipe:
+                self.printed = [*self.printed[-MOST_PRINTED:], line.decode(errors="replace").rstrip()]
+
+    def lines(self, timeout: float) -> Iterator[bytes]:
+        """What the process reports, until it ends or is silent for too long."""
+        try:
+            line = self._lines.get(timeout=max(timeout, LONGEST_START))
+            while line and (line := self._lines.get(timeout=timeout)):
+                yield line
+            self.process.wait(timeout)
+        except (queue.Empty, subprocess.TimeoutExpired):
+            self.hung = True
+            self.process.kill()
+            self.process.wait()
+        for thread in self._threads:
+            thread.join(5)
+
+    def says(self, timeout: float) -> str:
+        """How it ended, and the last lines that it printed; of a traceback at a signal, the innermost."""
+        code = self.process.returncode
+        if self.hung:
+            how = f"nothing came for {timeout:g} s"
+        elif code < 0:
+            how = f"the process was ended by {signal.Signals(-code).name}"
+        else:
+            how = f"the process ended with status {code}"
+        fatal = [number for number, line in enumerate(self.printed) if line.startswith("Fatal Python error")]
+        shown = self.printed[fatal[0]:][:MOST_SHOWN] if fatal else self.printed[-MOST_SHOWN:]
+        return "\n".join([how, *shown])
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with the same places to import from, and a traceback where a signal ends it."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONFAULTHANDLER": "1"}
+

@@ -1,0 +1,49 @@
+"""The pages of devices are complete: every device has a row with its names, and the conformance report is whole."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from glassgrad.conformance.grades import GROUPS
+from glassgrad.runtime.devices import RECORDS
+
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "devices"
+
+
+def rows() -> dict[str, list[str]]:
+    """The table of the overview: device -> its other cells."""
+    found = {}
+    for line in (PAGES / "index.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        name = re.match(r"\[?`(\w+)`", cells[0])
+        if line.startswith("|") and name:
+            found[name[1]] = cells
+    return found
+
+
+def test_every_device_has_a_row_with_its_names_and_its_language() -> None:
+    shown = rows()
+    for record in RECORDS:
+        assert record.name in shown, f"docs/devices/index.md needs a row: | `{record.name}` | {record.aliases} | ..."
+        names, language, where, missing = shown[record.name][1:]
+        assert names == ", ".join(f"`{alias}`" for alias in record.aliases), record.name
+        assert language == record.dialect and where and missing, record.name
+
+
+def test_there_is_no_row_of_a_device_that_there_is_not() -> None:
+    for name, cells in rows().items():
+        page = re.search(r"\((\w+\.md)\)", cells[0])
+        written = page is None or (PAGES / page[1]).exists()
+        assert not written or name in [record.name for record in RECORDS], f"{name} is not in Device.records"
+
+
+def test_the_conformance_report_is_of_whole_runs_without_failures() -> None:
+    text = (PAGES / "conformance.md").read_text()
+    sections = re.split(r"^## ", text, flags=re.M)[1:]
+    assert {section.split()[0] for section in sections} >= {"CPU", "CLANG", "PYTHON", "OPENCL", "MY"}
+    for section in sections:
+        graded = re.findall(r"^\| (\d) \| (\w+) \| (\d+) \| (\d+) \| (\d+) \|$", section, re.M)
+        assert [group for _, group, *_ in graded] == [group.name for group in GROUPS], section
+        assert all(failed == "0" for *_, failed, _ in graded) and f"rade {len(GROUPS)} of {len(GROUPS)}" in section
+        assert re.search(r"Run \d{4}-\d\d-\d\d at (commit|version) \S+, with Python 3", section)

@@ -1,0 +1,51 @@
+"""The op suite on devices that are not the default: a few tests in each run, others in the next.
+
+Which tests: `ON_DEVICES` and `suite_sample` of tests/reference/rotation.py. All of them, on OpenCL:
+
+    PYOPENCL_BUILD_OPTIONS=-cl-opt-disable DEVICE=OPENCL ./dev test --all tests/tensor tests/lower tests/jit tests/nn
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import rotation
+
+from glassgrad import Device
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.only_on("CPU", reason="a run on another device is a run of its own")
+@pytest.mark.parametrize("device", rotation.ON_DEVICES)
+def test_a_sample_of_the_op_suite_passes(device: str, tmp_path: Path) -> None:
+    if not Device.is_available(device):
+        pytest.skip(f"no {device} here: {Device.records[device].install}")
+    most, environment = rotation.ON_DEVICES[device]
+    file, number = rotation.suite_sample(rotation.run_number()[0])
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--sample", f"{number}:{most}", file]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(words, cwd=ROOT, env={**kept, **environment, "DEVICE": device}, capture_output=True,
+                          text=True, timeout=900)
+    print(f"again: DEVICE={device} ./dev test --sample {number}:{most} {file}\n", done.stdout, done.stderr)
+    assert done.returncode == 0
+    assert re.search(r"\d+ (passed|skipped)", done.stdout)
+
+
+def test_the_samples_of_a_file_take_every_test_once() -> None:
+    tests = list(range(103))
+    taken = [rotation.sampled(tests, number, 16) for number in range(7)]
+    assert sorted(sum(taken, [])) == tests and max(map(len, taken)) <= 16
+    assert rotation.sampled(tests, 7, 16) == taken[0] and rotation.sampled([], 3, 16) == []
+
+
+def test_successive_runs_take_successive_files() -> None:
+    files = [rotation.suite_sample(number) for number in range(200)]
+    first = [file for file, sample in files if sample == 0]
+    assert len(set(first)) == len(first) > 60 and files[len(first)] == (first[0], 1)
+    assert all((ROOT / file).is_file() for file in first)
