@@ -31,7 +31,7 @@ from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.index_limits import limits, version_of
 
 __all__ = ["watch", "watch_classes", "watch_for", "watched_by", "outside", "nearest", "trusted", "sinks",
-           "verify", "refuse_stored", "Flag"]
+           "verify", "refuse_stored", "Check", "Flag"]
 
 
 class Pick(NamedTuple):
@@ -179,9 +179,9 @@ def _first_bad(index: UOp, size: int) -> UOp:
     return position.reduce(o.AMIN, (0,)) if bad.size > 1 else position.contiguous()
 
 
-def verify(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[UOp], Any]) -> None:
-    """Read what was computed; an index that is out of range is an error, at the user's line. `read` gives a node's
-    values as an array."""
+def verify(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[Sequence[UOp]], list[Any]]) -> None:
+    """Read what was computed; an index that is out of range is an error, at the user's line. `read` gives nodes'
+    values as arrays."""
     trace = recording()
     for check, result in zip(checks, results):
         flag = Flag(check, result)
@@ -202,6 +202,7 @@ def verify(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[UOp]
 class Flag:
     """The number that says whether an index was in range, in memory that later runs write again."""
     __slots__ = ("picks", "shape", "size", "line", "buffer", "_number")
+    reads_each_run = False
 
     def __init__(self, check: Check, result: UOp):
         self.picks = _broadcast_picks(check.watched.picks, check.indices)
@@ -216,16 +217,16 @@ class Flag:
         made.picks = tuple(pick._replace(indices=change(pick.indices)) for pick in self.picks)
         return made
 
-    def verify(self, read: Callable[[UOp], Any]) -> None:
+    def verify(self, read: Callable[[Sequence[UOp]], list[Any]]) -> None:
         """Raise if the last run found an index out of range; `read` gives values of that run."""
         position = self._number.value if self._number is not None \
             else int.from_bytes(self.buffer.copy_out()[:4], "little", signed=True)
         if position < self.size:
             raise self._error(position, read)
 
-    def _error(self, position: int, read: Callable[[UOp], Any]) -> IndexRangeError:
+    def _error(self, position: int, read: Callable[[Sequence[UOp]], list[Any]]) -> IndexRangeError:
         for pick in self.picks:
-            values = read(pick.indices)
+            values = read([pick.indices])[0]
             value = int(values.reshape(-1)[position])
             if not pick.least <= value < pick.size:
                 at, where = _coordinates(position, values.shape), str(line_of(self.line) or "")
