@@ -55,7 +55,7 @@ LEAST: dict[str, int] = {"BEAM": 0, "BEAM_SECONDS": 0, "THREADS": 0, "CACHE_MB":
                          "SEED": -1}
 
 # What decides which kernels a graph becomes: who keeps kernels keeps them by these
-KERNEL_SETTINGS = ("NOOPT", "DISABLE_RULES", "CPU_FEATURES", "MATRIX_UNIT", "BEAM")
+KERNEL_SETTINGS = ("NOOPT", "DISABLE_RULES", "CPU_FEATURES", "MATRIX_UNIT", "BEAM", "SANITIZE")
 
 # Called before a Context that names the setting is entered
 on_entering: dict[str, Callable[[], None]] = {}

@@ -111,6 +111,7 @@ OPTIMIZING_LOOPS = When("not under NOOPT=1, nor for a device that takes plain lo
                         lambda work: not (settings.NOOPT or work.plain))
 PLAIN_LOOPS = When("under NOOPT=1, and for a device that takes plain loops",
                    lambda work: bool(settings.NOOPT or work.plain))
+SANITIZING = When("under SANITIZE=1", lambda work: bool(settings.SANITIZE))
 
 
 def compiler_pass(stage: str, file: str, when: When = ALWAYS, *views: Printout) -> Callable[[Any], Any]:
@@ -214,6 +215,13 @@ def plain_loops(work: KernelWork) -> None:
     from glassgrad.compiler.optimize.recipes import unoptimized
     if not (work.target.free_tasks or work.target.groups):
         work.loops = unoptimized(work.kernel)
+
+
+@compiler_pass(KERNEL, "lower/access_bounds.py", SANITIZING)
+def access_bounds(work: KernelWork) -> None:
+    """Prove that every load and store stays inside its memory; changes nothing."""
+    from glassgrad.compiler.lower.access_bounds import prove_accesses
+    prove_accesses(work.kernel)
 
 
 # -- text: from a loop tree to source ------------------------------------------------------------------------

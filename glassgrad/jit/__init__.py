@@ -251,8 +251,8 @@ class _LaunchSettings:
         if state is not self._state or devices != self._devices or chosen is not self._precision \
                 or no_grad is not self._no_grad:
             self._state, self._devices, self._precision, self._no_grad = state, devices, chosen, no_grad
-            self.key = (kernel_mode(), settings.CHECK_INDEX, settings.SANITIZE, Tensor.training, chosen,
-                        Device.DEFAULT, Device.registered, no_grad)
+            self.key = (kernel_mode(), settings.CHECK_INDEX, Tensor.training, chosen, Device.DEFAULT,
+                        Device.registered, no_grad)
             self.check, self.debug = settings.CHECK, settings.DEBUG
             self.number += 1
 

@@ -87,7 +87,7 @@ def trusted() -> Iterator[None]:
 def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...], limit: Any, ignored: int | None = None) -> None:
     """Check this index, which names one of `limit` elements, when something is computed with it, unless it cannot be
     out of range. It is found by its node: the lookup must use this very one, not another that is equal to it."""
-    if _trusting or not settings.CHECK_INDEX:
+    if _trusting or not (settings.CHECK_INDEX or settings.SANITIZE):
         return
     watched, repeated = Watched(tuple(picks), shape, limit, ignored), recording() is not None
     known_good = _in_range.get(picks[0].indices)       # by the user's own index, which may come again
@@ -159,7 +159,7 @@ def nearest(index: UOp, size: int) -> UOp:
 # -- checking as results are computed ------------------------------------------------------------------------
 def sinks(nodes: Sequence[UOp]) -> list[Check]:
     """What to compute along with these nodes."""
-    if not _watched or not settings.CHECK_INDEX:
+    if not _watched or not (settings.CHECK_INDEX or settings.SANITIZE):
         return []
     found: dict[tuple[UOp, Any], Check] = {}
     for node in toposort(nodes):

@@ -24,7 +24,6 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import concrete, toposort
 from glassgrad.compiler.graph.symbolic import value_of
 from glassgrad.compiler.graph.uop import UOp, const
-from glassgrad.compiler.schedule.fusion import LEAVES, fuse
 from glassgrad.engine.capture import record
 from glassgrad.tensor.formulas.counting import counting
 
@@ -32,6 +31,7 @@ __all__ = ["FiniteCheck", "FiniteFlag", "finite_checks", "note_layers"]
 
 Read = Callable[[Sequence[UOp]], list[Any]]      # the values of nodes, as arrays of what is in memory
 _MOST_POSITIONS = 1 << 30                        # that a number of 32 bits can name twice over
+_KEPT = (o.BUFFER, o.GATHER, o.SCATTER, o.SCAN, o.RANDOM)      # and reductions: few values, that much is computed for
 _meant: set[tuple[Line | None, tuple[Any, ...]]] = set()      # lines and shapes of results that hold infinities meant
 
 
@@ -83,49 +83,49 @@ class FiniteFlag:
         if word >= 2 * self.size or word >= self.size and self._key in _meant:
             return
         with record():                           # what is computed for the message is no part of a trace
-            found = self._origin(word % self.size, read)
+            found, index = self._origin(word % self.size, read)
         infinite = word >= self.size
         if infinite and found.kind in (GIVEN, CONSTANT):
             _meant.add(self._key)
             return
-        raise _error(found, "an infinity" if infinite else "a NaN", self.node)
+        raise _error(found, "an infinity" if infinite else "a NaN", Element(self.node, index, None))
 
     @property
     def _key(self) -> tuple[Line | None, tuple[Any, ...]]:
         return line_of(self.node.place), self.node.shape
 
-    def _origin(self, position: int, read: Read) -> Origin:
-        """Where the element began to be bad: with what lies between kernels in memory."""
+    def _origin(self, position: int, read: Read) -> tuple[Origin, tuple[int, ...]]:
+        """Where the element began to be bad, with what lies between kernels in memory; and the element's index."""
         plain = concrete([self.node], value_of)
         node = plain[self.node]
-        kept = [n for n in fuse([node]) if n.dtype is not None and n is not node]
-        leaves = [n for n in toposort([node]) if n.op is o.BUFFER]
-        wanted = [node, *kept, *leaves]
+        wanted = [node, *[n for n in toposort([node]) if (n.op in o.REDUCE or n.op in _KEPT) and n is not node]]
         stored = {n: from_storage(array, n.dtype) for n, array in zip(wanted, read(wanted))}
         index = [0] * len(node.shape)
         for axis in reversed(range(len(node.shape))):
             position, index[axis] = divmod(position, node.shape[axis])
-        return origin(node, tuple(index), stored)
+        return origin(node, tuple(index), stored), tuple(index)
 
 
 # -- the message ---------------------------------------------------------------------------------------------
-def _error(found: Origin, what: str, result: UOp) -> NotFiniteError:
+def _error(found: Origin, what: str, result: Element) -> NotFiniteError:
     cause = found.cause
     if cause is not None and cause.kind in (MADE, COMPILED):         # the NaN is what became of an overflow
         return _described(cause, "an infinity", result, f", and {_formula(found)}")
     return _described(found, what, result, "")
 
 
-def _described(found: Origin, what: str, result: UOp, then: str) -> NotFiniteError:
+def _described(found: Origin, what: str, result: Element, then: str) -> NotFiniteError:
     node, index, value = found.found
     held = f"{node.dtype.name} {node.shape}"
+    asked = result.node.src[0] if result.node.op is o.CONTIGUOUS else result.node
+    reaches = "" if node is asked else f"\nreaches {_element(result)}"
     if found.kind == GIVEN:
         made = node.arg.place if node.op is o.BUFFER else node.place
         given = f"{value} at {list(index)} of a tensor {held} that it is computed from"
-        return NotFiniteError(f"the input already holds {what}", given=given + _made_at(made),
+        return NotFiniteError(f"the input already holds {what}", given=given + _made_at(made) + reaches,
                               expected="inputs, weights and data without NaN",
                               fix="look at that tensor before it is used: load_state_dict, the data, the last step",
-                              where=_where(result.place))
+                              where=_where(asked.place))
     if found.kind == CONSTANT:
         given, fix = f"the constant {value}", "write another number"
     elif found.kind == COMPILED:
@@ -143,7 +143,7 @@ def _described(found: Origin, what: str, result: UOp, then: str) -> NotFiniteErr
         if noted.backward and noted.forward is not None:
             given += f"\nin the gradient of {line_of(noted.forward)}, which {_where(place)} asks for"
             place = noted.forward
-    return NotFiniteError(f"a result holds {what}", given=given,
+    return NotFiniteError(f"a result holds {what}", given=given + reaches,
                           expected="finite values in what is computed and kept, or infinities that the program writes",
                           fix=f"{fix}; SANITIZE=0 goes on with it", where=_where(place))
 
@@ -157,6 +157,12 @@ _ADVICE = {
     o.EXP2: "subtract the largest value before the exponential, as softmax and logsumexp do",
     o.SUB: "a row in which every element is masked by -inf has no softmax: leave one element unmasked",
 }
+
+
+def _element(result: Element) -> str:
+    """An element of a result; axes of length 1 are what reductions leave, and the program may not see them."""
+    long = [(i, n) for i, n in zip(result.index, result.node.shape) if n != 1]
+    return f"{[i for i, _ in long]} of the result, {tuple(n for _, n in long)}" if long else "the result"
 
 
 def _formula(found: Origin) -> str:
