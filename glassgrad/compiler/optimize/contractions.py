@@ -14,6 +14,7 @@ from glassgrad.compiler.lower.loops import TASK, For, Statement, counter, task_l
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
+from glassgrad.compiler.optimize.moves.steps import move
 from glassgrad.compiler.optimize.product.group_tile import group_tiles
 from glassgrad.compiler.optimize.product.group_unit import on_group_unit
 from glassgrad.compiler.optimize.product.image_tile import direct
@@ -28,6 +29,7 @@ Phases = list[list[Statement]]
 BLOCK = 64         # rows or columns of a loop with a symbolic end: a few register tiles
 
 
+@move(lambda body, *_: None)
 def contraction(body: list[Statement], target: Target, decisions: Decisions) -> tuple[Phases, list[Statement]] | None:
     """The phases of a contraction, and a loop nest that is left to do in plain loops (on a GPU, where K is cut into
     parts; else empty). Refuses (None) what is no contraction, and what no family takes."""
@@ -66,6 +68,7 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
     return [*before, *phases]
 
 
+@move(lambda body, *_: [body])
 def in_blocks(body: list[Statement], done: frozenset[UOp] = frozenset()) -> list[list[Statement]]:
     """TASK i below stop: S  ->  TASK b below stop // 64: TASK i in 64: S[64*b + i]
                               TASK r below stop % 64: S[stop // 64 * 64 + r]
