@@ -8,7 +8,7 @@
     text       loop tree -> source in one language
 
 DEBUG=4 prints what a pass with a label leaves. CHECK=1 interprets the loop tree after each pass over a kernel and names
-the first pass that is wrong (engine/report.py). docs/pipeline.md shows the list. Passes over kernels import their code
+the first pass that is wrong (engine/check/). docs/pipeline.md shows the list. Passes over kernels import their code
 when they run, because a process that finds all its kernels on disk does without it. Imports no device, no
 compiler such as LLVM, and no NumPy.
 """

@@ -13,6 +13,7 @@ from collections.abc import Sequence, Set
 from time import perf_counter_ns, process_time
 from typing import Any
 
+from glassgrad.base.calls import program_name
 from glassgrad.base.source_lines import Line, Place, calls_of, line_of
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.ops import Kind
@@ -20,7 +21,6 @@ from glassgrad.compiler.pipeline import PASSES
 from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.runtime.devices import Device
 from glassgrad.viz.advice import judge
-from glassgrad.base.calls import program_name
 from glassgrad.viz.kernel_data import kernel_texts
 from glassgrad.viz.pass_text import OURS, PassText
 from glassgrad.viz.peak import Peak, measured_peak

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
+from glassgrad.base.calls import CallTree
 from glassgrad.base.source_lines import Place, note_calls
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
@@ -26,7 +27,6 @@ from glassgrad.engine.buffer import live_buffers
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.observer import Launches, Observer
 from glassgrad.engine.schedule_key import NormalizedGraph, with_params
-from glassgrad.base.calls import CallTree
 from glassgrad.viz.pass_text import PassText, graph_text, nodes_text
 
 MOST_GRAPHS, MOST_GRAPH_NODES = 200, 120_000
