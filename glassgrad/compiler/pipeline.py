@@ -36,7 +36,7 @@ from glassgrad.compiler.schedule.kernel_groups import KernelGroup, group_results
 from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels, describe_graph
 
 if TYPE_CHECKING:
-    from glassgrad.compiler.lower.loops import Kernel
+    from glassgrad.compiler.lower.loops import Kernel, Statement
     from glassgrad.compiler.optimize.decisions import Decisions
     from glassgrad.compiler.optimize.targets.target import Target
     from glassgrad.compiler.render.unroll_and_jam import Jammed
@@ -69,6 +69,7 @@ class KernelWork:
     loops: Kernel | None = None
     phases: list[Jammed] = field(default_factory=list)           # the loops of each phase without TILE loops
     source: str = ""
+    rows: dict[Statement, int] | None = None          # where given: the rows of the loop tree by what is written of them
 
     @property
     def kernel(self) -> Kernel:
@@ -232,7 +233,12 @@ def unroll_and_jam(work: KernelWork) -> None:
     from glassgrad.compiler.render.unroll_and_jam import jam
     target = work.target
     legalize = legalizer(target.small_floats(work.language), rounding=target.has_round or target.groups)
-    work.phases = [jam(phase, legalize) for phase in work.kernel.phases]
+    origins: dict[Statement, Statement] | None = None if work.rows is None else {}
+    work.phases = [jam(phase, legalize, origins) for phase in work.kernel.phases]
+    if work.rows is not None and origins is not None:
+        from glassgrad.compiler.lower.printing import rows_of
+        rows = rows_of(work.kernel)
+        work.rows.update((made, rows[statement]) for made, statement in origins.items() if statement in rows)
 
 
 @compiler_pass(TEXT, "render")
@@ -240,7 +246,7 @@ def render(work: KernelWork) -> None:
     """Write each phase as a function: LLVM IR, C, or a dialect of C for GPUs."""
     if work.language == "llvm":
         from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
-        work.source = render_llvm(work.kernel, work.target, work.phases)
+        work.source = render_llvm(work.kernel, work.target, work.phases, work.rows or {})
     elif work.language in ("c", "plain c"):
         from glassgrad.compiler.render.c.c_source import render_c
         work.source = render_c(work.kernel, work.target, work.phases, "static " if work.language == "plain c" else "")

@@ -136,7 +136,8 @@ class _Page:
 
         return [{"name": p.name, "stage": p.stage, "does": p.does, "file": p.file, "text": p.text,
                  "links": _trimmed([numbers(row) for row in p.links]) if p.text is not None else [],
-                 "rules": [[name, times, *first] for name, (times, first) in p.rules.items()]} for p in passes]
+                 "rules": [[name, times, *first] for name, (times, first) in p.rules.items()],
+                 "steps": self._passes(p.steps, only)} for p in passes]
 
     # -- kernels ---------------------------------------------------------------------------------------------
     def _kernel(self, item: Item, graph: int, nodes: Sequence[int] = (), roots: Sequence[int] = (),
@@ -192,7 +193,8 @@ class _Page:
                 found[key] = len(programs)
                 lines = {self.tables.line(n.place) for n in item.ast.toposort()} - {-1}
                 programs.append({"passes": self._passes(texts.passes, lines), "moves": texts.moves,
-                                 "assembly": texts.assembly, "source_links": _trimmed(texts.source_links)})
+                                 "assembly": texts.assembly, "source_links": _trimmed(texts.source_links),
+                                 "assembly_links": _trimmed(texts.assembly_links)})
             kernel["program"] = found[key]
         return programs
 

@@ -30,6 +30,7 @@ class PassText:
     text: str | None
     links: Links
     rules: dict[str, Any] = field(default_factory=dict)        # rule: (times, (why, before, after) of the first)
+    steps: list[PassText] = field(default_factory=list)        # what each of its moves left
 
 
 def graph_text(work: GraphWork) -> tuple[str, Links]:

@@ -1,4 +1,4 @@
-"""Run and check one kernel, or one rewrite, by itself. In: a graph and data, as a script of CHECK=1 has them. Out: `Bug`.
+"""Run and check one kernel, or one rewrite, by itself. In: a graph and data, as a script has them. Out: maybe a `Bug`.
 
 For the scripts that reproduce.py writes.
 """
