@@ -221,7 +221,7 @@ class _Jam:
             if node in done:
                 continue
             src = tuple([done[s] for s in node.src])
-            new = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+            new = node if src == node.src else UOp(node.op, node.dtype, src, node.arg, node.place)
             if new.op is o.FOLD:
                 new = self.unfold(new)
             elif self.units.isdisjoint(ranges_of(new)):        # what a matrix unit computes it computes as it is
