@@ -11,8 +11,9 @@ from typing import Any
 
 from glassgrad.base.errors import (AxisError, Bug, DeviceError, DivisionError, DTypeError, DTypeNameError, FormatError,
                                    GlassgradError, GradientError, IndexKindError, IndexRangeError, IndexShapeError,
-                                   InputError, JitError, MemoryLimitError, ModeError, NoAxesError, ShapeError)
-from glassgrad.base.settings import Context, settings
+                                   InputError, JitError, MemoryLimitError, ModeError, NoAxesError, NotFiniteError,
+                                   ShapeError)
+from glassgrad.base.settings import Context, on_entering, settings
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.symbolic import Variable
 from glassgrad.engine.counters import GlobalCounters
@@ -27,7 +28,8 @@ __all__ = ["Tensor", "dtypes", "DType", "Device", "Context", "GlobalCounters", "
            "optim", "profile", "explain", "Function", "custom_gradient", "c_kernel", "checkpoint", "grad",
            "no_grad", "value_and_grad", "jvp", "vmap", "GlassgradError", "ShapeError", "NoAxesError", "DTypeError",
            "AxisError", "DeviceError", "GradientError", "InputError", "ModeError", "DivisionError", "IndexKindError",
-           "IndexShapeError", "IndexRangeError", "DTypeNameError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
+           "IndexShapeError", "IndexRangeError", "DTypeNameError", "NotFiniteError", "MemoryLimitError", "FormatError",
+           "JitError", "Bug"]
 
 # Loaded when they are first asked for, so that `import glassgrad` stays quick.
 _TRANSFORMS = ("checkpoint", "grad", "jvp", "value_and_grad", "vmap")
@@ -53,5 +55,13 @@ def _record() -> None:
         import_module("glassgrad.viz.session").begin(settings.VIZ)
 
 
+def _note_layers() -> None:
+    """For the sanitizer's messages: from now on nodes hold the layers that they are made in."""
+    import_module("glassgrad.tensor.sanitizer").note_layers()
+
+
 when_viz_is_set(_record)
 _record()
+on_entering["SANITIZE"] = _note_layers
+if settings.SANITIZE:
+    _note_layers()

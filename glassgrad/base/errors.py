@@ -9,7 +9,7 @@ from glassgrad.base.source_lines import user_line
 
 __all__ = ["GlassgradError", "ShapeError", "NoAxesError", "DTypeError", "AxisError", "DeviceError", "GradientError",
            "InputError", "ModeError", "DivisionError", "IndexKindError", "IndexShapeError", "IndexRangeError",
-           "DTypeNameError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
+           "DTypeNameError", "NotFiniteError", "MemoryLimitError", "FormatError", "JitError", "Bug"]
 
 
 class GlassgradError(RuntimeError):
@@ -93,6 +93,10 @@ class DTypeNameError(DTypeError, AttributeError):
 
 class IndexRangeError(GlassgradError, IndexError):
     """An index outside its axis."""
+
+
+class NotFiniteError(GlassgradError, FloatingPointError):
+    """A NaN or an infinity that SANITIZE=1 found."""
 
 
 class MemoryLimitError(GlassgradError, MemoryError):

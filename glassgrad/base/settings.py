@@ -29,6 +29,7 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
     Setting("DEBUG", 0, "How much to show: 1 kernels and time, 2 a line per kernel, 3 source, 4 every pass."),
     Setting("NOOPT", 0, "1 switches off algebraic rewriting and kernel optimization: one plain loop per axis."),
     Setting("CHECK", 0, "1 runs every kernel against the NumPy interpreter and names the guilty pass."),
+    Setting("SANITIZE", 0, "1 reports a NaN or an infinity with the op, line, layer and index where it was made."),
     Setting("BEAM", 0, "Width of the search for faster kernels, made once for each and kept; 0 uses the recipe."),
     Setting("BEAM_SECONDS", 10.0, "Time the search may take per kernel; 0 only uses what is known."),
     Setting("VIZ", 0, "1 shows the program in a browser when it ends; VIZ=out.html writes the same page to a file.",
@@ -55,7 +56,10 @@ LEAST: dict[str, int] = {"BEAM": 0, "BEAM_SECONDS": 0, "THREADS": 0, "CACHE_MB":
                          "SEED": -1}
 
 # What decides which kernels a graph becomes: who keeps kernels keeps them by these
-KERNEL_SETTINGS = ("NOOPT", "DISABLE_RULES", "CPU_FEATURES", "MATRIX_UNIT", "BEAM")
+KERNEL_SETTINGS = ("NOOPT", "DISABLE_RULES", "CPU_FEATURES", "MATRIX_UNIT", "BEAM", "SANITIZE")
+
+# Called before a Context that names the setting is entered
+on_entering: dict[str, Callable[[], None]] = {}
 
 _MOST_STATES = 8     # a program changes back and forth between few
 
@@ -221,6 +225,8 @@ class Context:
         self.saved: list[dict[str, Any]] = []
 
     def __enter__(self) -> Context:
+        for name in self.changes.keys() & on_entering.keys():
+            on_entering[name]()
         self.saved.append(_overrides.values)
         _overrides.values = {**_overrides.values, **self.changes}
         return self

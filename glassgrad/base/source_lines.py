@@ -24,10 +24,12 @@ _held = _Held()
 _note_calls: Callable[[FrameType], Any] | None = None
 
 
-def note_calls(note: Callable[[FrameType], Any] | None) -> None:
-    """From now on a place also holds what `note` returns for the innermost frame: the visualizer's layers and calls."""
+def note_calls(note: Callable[[FrameType], Any] | None) -> Callable[[FrameType], Any] | None:
+    """From now on a place also holds what `note` returns for the innermost frame: the layers and calls around it. What
+    was called until now."""
     global _note_calls
-    _note_calls = note
+    before, _note_calls = _note_calls, note
+    return before
 
 
 def calls_of(place: Place | None) -> Any:

@@ -8,7 +8,7 @@
     text       loop tree -> source in one language
 
 DEBUG=4 prints what a pass with a label leaves. CHECK=1 interprets the loop tree after each pass over a kernel and names
-the first pass that is wrong (engine/report.py). docs/pipeline.md shows the list. Passes over kernels import their code
+the first pass that is wrong (engine/check/). docs/pipeline.md shows the list. Passes over kernels import their code
 when they run, because a process that finds all its kernels on disk does without it. Imports no device, no
 compiler such as LLVM, and no NumPy.
 """
@@ -36,7 +36,7 @@ from glassgrad.compiler.schedule.kernel_groups import KernelGroup, group_results
 from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels, describe_graph
 
 if TYPE_CHECKING:
-    from glassgrad.compiler.lower.loops import Kernel
+    from glassgrad.compiler.lower.loops import Kernel, Statement
     from glassgrad.compiler.optimize.decisions import Decisions
     from glassgrad.compiler.optimize.targets.target import Target
     from glassgrad.compiler.render.unroll_and_jam import Jammed
@@ -70,6 +70,7 @@ class KernelWork:
     phases: list[Jammed] = field(default_factory=list)           # the loops of each phase without TILE loops
     source: str = ""
     binary: bytes = b""                               # of a language that is not text
+    rows: dict[Statement, int] | None = None          # where given: the rows of the loop tree by what is written of them
 
     @property
     def kernel(self) -> Kernel:
@@ -112,6 +113,7 @@ OPTIMIZING_LOOPS = When("not under NOOPT=1, nor for a device that takes plain lo
                         lambda work: not (settings.NOOPT or work.plain))
 PLAIN_LOOPS = When("under NOOPT=1, and for a device that takes plain loops",
                    lambda work: bool(settings.NOOPT or work.plain))
+SANITIZING = When("under SANITIZE=1", lambda work: bool(settings.SANITIZE))
 
 
 def compiler_pass(stage: str, file: str, when: When = ALWAYS, *views: Printout) -> Callable[[Any], Any]:
@@ -217,6 +219,13 @@ def plain_loops(work: KernelWork) -> None:
         work.loops = unoptimized(work.kernel)
 
 
+@compiler_pass(KERNEL, "lower/access_bounds.py", SANITIZING)
+def access_bounds(work: KernelWork) -> None:
+    """Prove that every load and store stays inside its memory; changes nothing."""
+    from glassgrad.compiler.lower.access_bounds import prove_accesses
+    prove_accesses(work.kernel)
+
+
 # -- text: from a loop tree to source ------------------------------------------------------------------------
 @compiler_pass(TEXT, "render/unroll_and_jam.py")
 def unroll_and_jam(work: KernelWork) -> None:
@@ -225,7 +234,12 @@ def unroll_and_jam(work: KernelWork) -> None:
     from glassgrad.compiler.render.unroll_and_jam import jam
     target = work.target
     legalize = legalizer(target.small_floats(work.language), rounding=target.has_round or target.groups)
-    work.phases = [jam(phase, legalize) for phase in work.kernel.phases]
+    origins: dict[Statement, Statement] | None = None if work.rows is None else {}
+    work.phases = [jam(phase, legalize, origins) for phase in work.kernel.phases]
+    if work.rows is not None and origins is not None:
+        from glassgrad.compiler.lower.printing import rows_of
+        rows = rows_of(work.kernel)
+        work.rows.update((made, rows[statement]) for made, statement in origins.items() if statement in rows)
 
 
 @compiler_pass(TEXT, "render")
@@ -233,7 +247,7 @@ def render(work: KernelWork) -> None:
     """Write each phase as a function: LLVM IR, C, WebAssembly, a dialect of C for GPUs, or WGSL."""
     if work.language == "llvm":
         from glassgrad.compiler.render.llvm.llvm_ir import render_llvm
-        work.source = render_llvm(work.kernel, work.target, work.phases)
+        work.source = render_llvm(work.kernel, work.target, work.phases, work.rows or {})
     elif work.language in ("c", "plain c"):
         from glassgrad.compiler.render.c.c_source import render_c
         work.source = render_c(work.kernel, work.target, work.phases, "static " if work.language == "plain c" else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -20,12 +20,13 @@ class RunCheck(Protocol):
     """A 32-bit number in memory (`buffer`) that says whether a run went well: below `size`, it did not."""
     buffer: Any
     size: int
+    reads_each_run: bool         # whether Python must look at it after every run, however it went
 
     def over(self, change: Callable[[UOp], UOp]) -> RunCheck:
         """The same of values over other buffers."""
 
-    def verify(self, read: Callable[[UOp], Any]) -> None:
-        """Raise if it did not; `read` gives a node's values as an array."""
+    def verify(self, read: Callable[[Sequence[UOp]], list[Any]]) -> None:
+        """Raise if it did not; `read` gives nodes' values as arrays."""
 
 
 @dataclass(eq=False)

@@ -18,12 +18,13 @@ from glassgrad.compiler.graph.symbolic import lengths_in, memory_size, replaced
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item, Schedule
 from glassgrad.engine.buffer import Buffer
+from glassgrad.engine.check.compare import check_graph, check_kernel
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.device_copies import Copy
 from glassgrad.engine.memory_plan import Lifetime, MemoryUse, assign_offsets
 from glassgrad.engine.observer import observing, run_timed, tell_ran
 from glassgrad.engine.registry import registry
-from glassgrad.engine.report import check_kernel, report_run, run_reported
+from glassgrad.engine.report import report_run, run_reported
 from glassgrad.engine.schedule_key import NormalizedGraph, scalar_bytes
 from glassgrad.engine.user_calls import HOST_PLANS, CallProgram, one_device_each
 from glassgrad.runtime.devices import Device
@@ -44,6 +45,7 @@ class CompiledSchedule:
         self.planned, self.scalars, self.buffers = planned, scalars, buffers
         items = [item for item in planned.items if planned.runs(item)]
         self.items = items
+        self._checked = False                      # whether CHECK compared the graph before and after its passes
         self.segments: list[Segment] = []          # runs of kernels on one device; copies stand between
         outputs = set(planned.sinks)
         slots = len(planned.slots)
@@ -158,7 +160,7 @@ class CompiledSchedule:
                     addresses[slot] = block.address + offset
             for slot, whole, offset in self.pieces:
                 addresses[slot] = addresses[whole] + offset
-            self._launch(addresses, values)
+            self._launch(addresses, normal, values)
         finally:
             for memory, block in blocks:
                 memory.release(block)
@@ -168,9 +170,12 @@ class CompiledSchedule:
         """A stopwatch for each segment."""
         return [segment.plan.stopwatch() for segment in self.segments]
 
-    def _launch(self, addresses: list[int], values: tuple[int, ...]) -> None:
+    def _launch(self, addresses: list[int], normal: NormalizedGraph, values: tuple[int, ...]) -> None:
         state, observers = launch_state(), observing()
         debug, check = state.debug, state.check
+        if check and not self._checked:
+            self._checked = True
+            check_graph(normal, self.scalars)
         start = time.perf_counter()
         number = 0
         times: list[int] = []

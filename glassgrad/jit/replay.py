@@ -27,7 +27,7 @@ from glassgrad.jit.trace import BufferSource, Outcome, TracedCall, add_gradient,
 from glassgrad.jit.values import NestForm, SymbolNames, tensors_of
 from glassgrad.runtime.devices import Device
 from glassgrad.tensor.autograd.leaves import RESET
-from glassgrad.tensor.evaluate import computed_numbers
+from glassgrad.tensor.evaluate import computed_bytes
 from glassgrad.tensor.formulas.random_numbers import streams
 from glassgrad.tensor.jit_access import assign_node, computed_from, result_maker, unread_gradient
 from glassgrad.tensor.memory.storage import is_shared, is_view, shares_with, storage_of
@@ -91,6 +91,7 @@ class CapturedCall:
         self.other_cells = [(cell, address, dtype) for cell, dtype, address, stream in self.replay.cells
                             if not (stream and cell.value > traced.streams[0])]
         self.flags = [flag.over(lambda node: substituted(node, symbols, {})) for flag in traced.trace.flags]
+        self.verifies = any(flag.reads_each_run or not self.replay.pause for flag in self.flags)     # after every run
         self.symbols = traced.symbols             # the variables that arguments bring, as they were in the trace
         self.sizes = [(s, address) for s, address in self.replay.sizes if s in self.symbols]
         self.answers = list(traced.trace.answers)     # how comparisons of them came out
@@ -312,7 +313,7 @@ class CapturedCall:
     def _run(self, tensors: list[Tensor], arguments: list[UOp], found: list[Tensor], holders: list[Any],
              shown: dict[UOp, UOp]) -> Any:
         """Run the kernels, and leave what the function leaves. `shown` are the buffers that weights had before."""
-        if self.replay.run() or self.flags and not self.replay.pause:
+        if self.replay.run() or self.verifies:
             self._verify(arguments, found)
         if self.in_place.disturbed or self.in_place.counted:
             self.in_place.end(found, self.seen, self.known)
@@ -323,13 +324,14 @@ class CapturedCall:
         return self._leave(tensors, found, holders, bases)
 
     def _verify(self, arguments: list[UOp], found: list[Tensor]) -> None:
-        """Raise if the run met an index out of range, naming it."""
+        """Raise if the run met an index out of range, or (under SANITIZE) made a NaN, naming it."""
         present = {**dict(zip(self.inputs, arguments)),
                    **{w.symbol: w.source.nodes(found)[0].base for w in self.weights},
                    **{row.symbol: row.node for row in self.in_place.rows if row.node is not None},
                    **{r.symbol: r.seen_as_in_trace() for r in self.results}}
         for flag in self.flags:
-            flag.verify(lambda node: computed_numbers(substituted(node, present, self.names), Device.DEFAULT))
+            flag.verify(lambda nodes: computed_bytes([substituted(node, present, self.names) for node in nodes],
+                                                      Device.DEFAULT))
 
     def _leave(self, tensors: list[Tensor], found: list[Tensor], holders: list[Any], bases: dict[UOp, UOp]) -> Any:
         """Bind what the function binds; its results in the form it returned them. `bases` are the buffers of this call,

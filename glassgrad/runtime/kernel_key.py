@@ -45,7 +45,8 @@ def _arg(node: UOp) -> str:
 
 def cache_key(ast: UOp, machine: str, compiler: str, moves: tuple[str, ...] = ()) -> str:
     """What a compiled kernel depends on, as one name; no moves are the recipe's."""
-    parts = ("kernel", source_digest(), machine, compiler, str(settings.NOOPT), *moves, structure(ast))
+    proven = ("proven",) if settings.SANITIZE else ()          # its accesses were proven to be inside its memory
+    parts = ("kernel", source_digest(), machine, compiler, str(settings.NOOPT), *proven, *moves, structure(ast))
     return hashlib.sha256("\n\n".join(parts).encode()).hexdigest()
 
 

@@ -38,9 +38,10 @@ def kernel_of(ast: UOp, target: Target, products: bool = True, say: bool = False
 
 
 def build(ast: UOp, target: Target, language: str, moves: Sequence[str] | None = None, products: bool = True,
-          say: bool = True) -> Built:
-    """All passes for one kernel, optimized by the recipe or by the given moves."""
-    work = KernelWork(ast, target, language, products=products, moves=moves)
+          say: bool = True, rows: bool = False) -> Built:
+    """All passes for one kernel, optimized by the recipe or by the given moves. With `rows`, lines of LLVM IR end with
+    the row of the loop tree that they were written for."""
+    work = KernelWork(ast, target, language, products=products, moves=moves, rows={} if rows else None)
     with one_place():
         run_passes(work, KERNEL, TEXT, say=say)
         return Built(work.kernel.name, work.source, work.binary, launch_info(work.kernel), work.kernel, work.decisions)

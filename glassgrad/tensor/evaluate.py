@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glassgrad.base.errors import Bug
+from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.node import toposort
@@ -27,11 +28,12 @@ from glassgrad.runtime.devices import Device
 from glassgrad.runtime.disk_device import on_disk
 from glassgrad.tensor import index_range_check
 from glassgrad.tensor.autograd.leaves import assigned_within
+from glassgrad.tensor.index_range_check import Check
 from glassgrad.tensor.memory.host_values import HostValue, numpy_dtype
 
 __all__ = ["canonical_device", "default_device", "copied", "store", "share", "shared", "taken", "realize", "schedule",
            "Planned", "Step", "memory", "value_of", "bytes_of", "array_of", "shown_array",
-           "computed_numbers", "numbers_of", "number_in", "few_numbers"]
+           "computed_bytes", "numbers_of", "number_in", "few_numbers"]
 
 
 # -- devices -------------------------------------------------------------------------------------------------
@@ -82,6 +84,8 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     """Compute all of these at once; each comes back as a view of a BUFFER. What was assigned to a tensor and is
     computed on the way is remembered."""
     checks, waiting = index_range_check.sinks(nodes), assigned_within(nodes)
+    if settings.SANITIZE:
+        return _realize_sanitized(nodes, checks, waiting, device)
     if not checks and not waiting:
         return compute(_with_known_values(nodes, device), device)
     flags = [c.first_bad for c in checks]
@@ -90,7 +94,30 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
         _remember(node, value)
     if checks:
         found = made[len(nodes):len(nodes) + len(flags)]
-        index_range_check.verify(checks, found, lambda node: computed_numbers(node, device))
+        index_range_check.verify(checks, found, lambda wanted: computed_bytes(wanted, device))
+    return made[:len(nodes)]
+
+
+def _realize_sanitized(nodes: Sequence[UOp], checks: list[Check], waiting: Sequence[UOp], device: str) -> list[UOp]:
+    """The same under SANITIZE=1: each result of floats comes with a number that says whether it is finite."""
+    from glassgrad.tensor.sanitizer import FiniteFlag, finite_checks
+    sanitized = finite_checks(_with_known_values([*nodes, *waiting], device))
+    flags = [*[c.first_bad for c in checks], *[c.first_bad for c in sanitized]]
+    made = compute(_with_known_values([*nodes, *waiting, *flags], device), device)
+    found = made[len(nodes) + len(waiting):]
+
+    def read(wanted: Sequence[UOp]) -> list[Any]:
+        return computed_bytes(wanted, device)
+
+    index_range_check.verify(checks, found[:len(checks)], read)
+    trace = recording()
+    for check, result in zip(sanitized, found[len(checks):]):
+        flag = FiniteFlag(check, result)
+        flag.verify(read)
+        if trace is not None:
+            trace.flags.append(flag)
+    for node, value in zip(waiting, made[len(nodes):]):
+        _remember(node, value)
     return made[:len(nodes)]
 
 
@@ -277,10 +304,10 @@ def shown_array(node: UOp, device: str) -> Any:
     return numpy.frombuffer(bytes_of(node, device).toreadonly(), node.dtype.format).reshape(sizes_now(node.shape))
 
 
-def computed_numbers(node: UOp, device: str) -> Any:
-    """The node's numbers in row-major order, computed anew: nothing remembered is read and nothing is remembered. For
+def computed_bytes(nodes: Sequence[UOp], device: str) -> list[memoryview]:
+    """Nodes' values in row-major order, computed anew: nothing remembered is read and nothing is remembered. For
     messages, inside a jit too."""
-    return _typed(memoryview(compute([node.contiguous()], device)[0].base.arg.copy_out()), node.dtype)
+    return [memoryview(value.base.arg.copy_out()) for value in compute([n.contiguous() for n in nodes], device)]
 
 
 def numbers_of(node: UOp, device: str) -> Any:

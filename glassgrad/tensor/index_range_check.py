@@ -32,7 +32,7 @@ from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.index_limits import limits, version_of
 
 __all__ = ["watch", "watch_classes", "watch_for", "watched_by", "outside", "nearest", "trusted", "sinks",
-           "verify", "refuse_stored", "Flag"]
+           "verify", "refuse_stored", "Check", "Flag"]
 
 
 class Pick(NamedTuple):
@@ -88,7 +88,7 @@ def trusted() -> Iterator[None]:
 def watch(linear: UOp, picks: Sequence[Pick], shape: tuple[int, ...], limit: Any, ignored: int | None = None) -> None:
     """Check this index, which names one of `limit` elements, when something is computed with it, unless it cannot be
     out of range. It is found by its node: the lookup must use this very one, not another that is equal to it."""
-    if _trusting or not settings.CHECK_INDEX:
+    if _trusting or not (settings.CHECK_INDEX or settings.SANITIZE):
         return
     watched, repeated = Watched(tuple(picks), shape, limit, ignored), recording() is not None
     known_good = _in_range.get(picks[0].indices)       # by the user's own index, which may come again
@@ -160,7 +160,7 @@ def nearest(index: UOp, size: int) -> UOp:
 # -- checking as results are computed ------------------------------------------------------------------------
 def sinks(nodes: Sequence[UOp]) -> list[Check]:
     """What to compute along with these nodes."""
-    if not _watched or not settings.CHECK_INDEX:
+    if not _watched or not (settings.CHECK_INDEX or settings.SANITIZE):
         return []
     found: dict[tuple[UOp, Any], Check] = {}
     for node in toposort(nodes):
@@ -180,9 +180,9 @@ def _first_bad(index: UOp, size: int) -> UOp:
     return position.reduce(o.AMIN, (0,)) if bad.size > 1 else position.contiguous()
 
 
-def verify(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[UOp], Any]) -> None:
-    """Read what was computed; an index that is out of range is an error, at the user's line. `read` gives a node's
-    values as an array."""
+def verify(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[Sequence[UOp]], list[memoryview]]) -> None:
+    """Read what was computed; an index that is out of range is an error, at the user's line. `read` gives nodes'
+    values as arrays."""
     trace = recording()
     for check, result in zip(checks, results):
         flag = Flag(check, result)
@@ -203,6 +203,7 @@ def verify(checks: Sequence[Check], results: Sequence[UOp], read: Callable[[UOp]
 class Flag:
     """The number that says whether an index was in range, in memory that later runs write again."""
     __slots__ = ("picks", "shape", "size", "line", "buffer", "_number")
+    reads_each_run = False
 
     def __init__(self, check: Check, result: UOp):
         self.picks = _broadcast_picks(check.watched.picks, check.indices)
@@ -217,16 +218,16 @@ class Flag:
         made.picks = tuple(pick._replace(indices=change(pick.indices)) for pick in self.picks)
         return made
 
-    def verify(self, read: Callable[[UOp], Any]) -> None:
+    def verify(self, read: Callable[[Sequence[UOp]], list[memoryview]]) -> None:
         """Raise if the last run found an index out of range; `read` gives values of that run."""
         position = self._number.value if self._number is not None \
             else int.from_bytes(self.buffer.copy_out()[:4], "little", signed=True)
         if position < self.size:
             raise self._error(position, read)
 
-    def _error(self, position: int, read: Callable[[UOp], Any]) -> IndexRangeError:
+    def _error(self, position: int, read: Callable[[Sequence[UOp]], list[memoryview]]) -> IndexRangeError:
         for pick in self.picks:
-            values = read(pick.indices)
+            values = read([pick.indices])[0].cast(pick.indices.dtype.format)  # type: ignore[call-overload]
             value = int(values[position])
             if not pick.least <= value < pick.size:
                 at, where = _coordinates(position, sizes_now(pick.indices.shape)), str(line_of(self.line) or "")

@@ -15,7 +15,6 @@ from html import escape
 from typing import Any
 
 from glassgrad.base.errors import InputError
-from glassgrad.base.source_lines import note_calls
 from glassgrad.compiler.graph.rules.rewrite import note_rules
 from glassgrad.engine.observer import observed_by
 from glassgrad.engine.realize import forgotten_schedules, realize
@@ -94,7 +93,7 @@ def explained() -> Iterator[Explanation]:
             yield found
     finally:
         if outer is None:
-            note_calls(None)
+            recorder.stop()
             note_rules(None)
         found.recorder = recorder
 

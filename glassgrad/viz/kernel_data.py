@@ -15,11 +15,13 @@ from glassgrad.base.source_lines import one_place
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.decisions import Refused, read
+from glassgrad.compiler.optimize.moves.steps import logged_moves
 from glassgrad.compiler.pipeline import KernelWork, Pass, watched
 from glassgrad.runtime.devices import Device
-from glassgrad.viz.pass_text import OURS, Links, PassText, kernel_text, nodes_text
+from glassgrad.viz.assembly_links import linked_assembly
+from glassgrad.viz.pass_text import OURS, Links, PassText, kernel_text, loop_text, nodes_text
 
-MOST_ASSEMBLY = 60_000          # characters that are kept
+MOST_STEPS = 24                 # moves of a kernel that are shown one by one
 INITIAL = "the kernel's graph"
 
 
@@ -29,6 +31,7 @@ class KernelTexts:
     passes: list[PassText] = field(default_factory=list)
     moves: list[tuple[str, str]] = field(default_factory=list)       # each with what its kind of move does
     assembly: str = ""
+    assembly_links: list[list[int]] = field(default_factory=list)    # for each of its lines, lines of the loop tree
     source_links: list[list[int]] = field(default_factory=list)      # for each line of source, lines of the loop tree
 
 
@@ -52,10 +55,14 @@ def kernel_texts(ast: UOp, device: str, assembly: bool) -> KernelTexts:
             found.moves = [(move, what_it_does(move)) for move in work.loops.moves]
 
     try:
-        with Context(DEBUG=0), one_place(OURS), watched(passed):
-            Device[device].source(ast)
+        with Context(DEBUG=0), one_place(OURS):
+            with watched(passed):
+                Device[device].source(ast)
+            for each in found.passes:
+                if each.name == "optimize" and each.text is not None:
+                    each.steps = move_steps(ast, device)
         if assembly and device == "CPU":
-            found.assembly = _assembly(ast, device)
+            found.assembly, found.assembly_links = linked_assembly(ast, device, [move for move, _ in found.moves])
     except GlassgradError as problem:        # a device of the user's own may have no source
         found.passes.append(PassText("source", "text", str(problem), "", None, []))
     loops = [p for p in found.passes if p.stage == "kernel" and p.text]
@@ -84,16 +91,26 @@ def _at(links: Links, row: int) -> list[Any]:
     return links[row] if row < len(links) else []
 
 
-def _assembly(ast: UOp, device: str) -> str:
-    """What the processor runs, without the lines that are for the linker."""
-    from glassgrad.runtime.cpu.llvm_compiler import assembly
-    from glassgrad.runtime.cpu.toolchain import compiled_source
-    target: Any = getattr(Device[device], "target", None)
-    with Context(DEBUG=0):
-        text = assembly(compiled_source(ast, target, "llvm"))
-    kept = [line for line in text.split("\n") if not re.match(r"\s*\.(cfi_|p2align|size|type|section|file|ident|text$)",
-                                                              line)]
-    return "\n".join(kept)[:MOST_ASSEMBLY]
+def move_steps(ast: UOp, device: str) -> list[PassText]:
+    """The loop tree after each single move of `optimize`: the first, the first two, and so on."""
+    opened = Device[device]
+    with logged_moves() as log:
+        opened.loop_tree(ast)
+    steps: list[PassText] = []
+    if not 1 < len(log.applied) <= MOST_STEPS:
+        return steps
+    for count, move in enumerate(log.applied, 1):
+        trees: list[tuple[str, Links]] = []
+
+        def passed(each: Pass, work: Any, trees: list[tuple[str, Links]] = trees) -> None:
+            if each.name == "optimize":
+                trees.append(loop_text(work))
+
+        with logged_moves(count), watched(passed):
+            opened.loop_tree(ast)
+        if trees:
+            steps.append(PassText(f"{count} {move.name}", "kernel", move.does, move.file, *trees[-1]))
+    return steps
 
 
 # -- source and loop tree ------------------------------------------------------------------------------------

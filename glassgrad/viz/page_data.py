@@ -13,6 +13,7 @@ from collections.abc import Sequence, Set
 from time import perf_counter_ns, process_time
 from typing import Any
 
+from glassgrad.base.calls import program_name
 from glassgrad.base.source_lines import Line, Place, calls_of, line_of
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.ops import Kind
@@ -21,7 +22,6 @@ from glassgrad.compiler.schedule.kernels import Item
 from glassgrad.conformance.peak import Peak, measured_peak
 from glassgrad.runtime.devices import Device
 from glassgrad.viz.advice import judge
-from glassgrad.viz.calls import program_name
 from glassgrad.viz.kernel_data import kernel_texts
 from glassgrad.viz.pass_text import OURS, PassText
 from glassgrad.viz.recorder import LiveValue, NodeRow, RecordedGraph, Recorder
@@ -126,7 +126,7 @@ class _Page:
 
     def _rows(self, rows: Sequence[NodeRow]) -> list[list[Any]]:
         return [[r.op, r.kind, r.dtype, [str(n) if not isinstance(n, int) else n for n in r.shape], r.sources,
-                 r.argument, self.tables.line(r.place), *_noted(r.place)] for r in rows]
+                 r.argument, self.tables.line(r.place), *self._noted(r.place)] for r in rows]
 
     def _passes(self, passes: Sequence[PassText], only: Set[int] | None = None) -> list[dict[str, Any]]:
         """Texts, and for each of their lines the user's lines; `only` those that a kernel's graph has."""
@@ -136,7 +136,8 @@ class _Page:
 
         return [{"name": p.name, "stage": p.stage, "does": p.does, "file": p.file, "text": p.text,
                  "links": _trimmed([numbers(row) for row in p.links]) if p.text is not None else [],
-                 "rules": [[name, times, *first] for name, (times, first) in p.rules.items()]} for p in passes]
+                 "rules": [[name, times, *first] for name, (times, first) in p.rules.items()],
+                 "steps": self._passes(p.steps, only)} for p in passes]
 
     # -- kernels ---------------------------------------------------------------------------------------------
     def _kernel(self, item: Item, graph: int, nodes: Sequence[int] = (), roots: Sequence[int] = (),
@@ -151,7 +152,7 @@ class _Page:
         main = self.tables.line(place)
         if main < 0 and item.lines:
             main = self.tables.number(item.lines[0])
-        call, backward = _noted(place)
+        call, backward = self._noted(place)
         stores = [s for s in item.ast.src if s.op is o.STORE]
         self.kernels.append({
             "graph": graph, "name": "", "device": item.device or "", "program": -1, "reasons": item.reasons,
@@ -192,7 +193,8 @@ class _Page:
                 found[key] = len(programs)
                 lines = {self.tables.line(n.place) for n in item.ast.toposort()} - {-1}
                 programs.append({"passes": self._passes(texts.passes, lines), "moves": texts.moves,
-                                 "assembly": texts.assembly, "source_links": _trimmed(texts.source_links)})
+                                 "assembly": texts.assembly, "source_links": _trimmed(texts.source_links),
+                                 "assembly_links": _trimmed(texts.assembly_links)})
             kernel["program"] = found[key]
         return programs
 
@@ -213,7 +215,12 @@ class _Page:
 
     def _value(self, value: LiveValue) -> list[Any]:
         return [value.nbytes, value.dtype, list(value.shape), self.tables.line(value.place), value.between,
-                _noted(value.place)[0]]
+                self._noted(value.place)[0]]
+
+    def _noted(self, place: Place | None) -> tuple[int, int]:
+        """A place's call, and 1 where it is part of a gradient; -1 where it was noted before the recording."""
+        noted = calls_of(place)
+        return (noted.call, int(noted.backward)) if noted is not None and noted.tree is self.recorder.calls else (-1, 0)
 
     def _peak(self, device: str) -> Peak:
         """The best that was measured, or seen in a kernel that ran."""
@@ -238,12 +245,6 @@ def _main_node(rows: Sequence[NodeRow], nodes: Sequence[int], roots: Sequence[in
     """The node that most of a kernel's work is done for: its largest reduction, or else its result."""
     size = lambda n: math.prod(s if isinstance(s, int) else 1 for s in rows[rows[n].sources[0]].shape)
     return max((n for n in nodes if rows[n].kind == Kind.REDUCE), key=size, default=roots[0])
-
-
-def _noted(place: Place | None) -> tuple[int, int]:
-    """A place's call, and 1 where it is part of a gradient."""
-    noted = calls_of(place)
-    return (-1, 0) if noted is None else (noted.call, int(noted.backward))
 
 
 def _trimmed(rows: list[list[int]]) -> list[list[int]]:

@@ -30,6 +30,7 @@ class PassText:
     text: str | None
     links: Links
     rules: dict[str, Any] = field(default_factory=dict)        # rule: (times, (why, before, after) of the first)
+    steps: list[PassText] = field(default_factory=list)        # what each of its moves left
 
 
 def graph_text(work: GraphWork) -> tuple[str, Links]:
@@ -104,16 +105,17 @@ def kernel_text(each: Pass, work: KernelWork) -> tuple[str, Links]:
 
 
 def loop_text(work: KernelWork) -> tuple[str, Links]:
-    """The loop tree as text; each line with the places whose values it computes."""
-    from glassgrad.compiler.lower.loops import expressions, walk
-    from glassgrad.compiler.lower.printing import show
-    kernel = work.kernel
-    links: Links = [[]]
-    for phase in kernel.phases:
-        if len(kernel.phases) > 1:
-            links.append([])
-        links += [places_in(expressions(statement)) for statement in walk(phase.body)]
-    return _cut(show(kernel).split("\n"), links)
+    """The loop tree as text; each line with the places whose values it computes. A sum that is made anew, as a tile, is
+    of the lines of the kernel's reductions."""
+    from glassgrad.compiler.lower.loops import Accumulate, expressions
+    from glassgrad.compiler.lower.printing import rows_of, show
+    rows = show(work.kernel).split("\n")
+    sums = {id(n.place): n.place for n in toposort([] if work.ast is None else [work.ast])
+            if n.op in o.REDUCE and n.place is not None and n.place is not OURS}
+    links: Links = [[] for _ in rows]
+    for statement, row in rows_of(work.kernel).items():
+        links[row] = places_in(expressions(statement)) or (list(sums.values()) if isinstance(statement, Accumulate) else [])
+    return _cut(rows, links)
 
 
 def places_in(values: Sequence[UOp]) -> list[Place]:

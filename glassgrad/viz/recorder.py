@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
+from glassgrad.base.calls import CallTree
 from glassgrad.base.source_lines import Place, note_calls
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import toposort
@@ -26,7 +27,6 @@ from glassgrad.engine.buffer import live_buffers
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.observer import Launches, Observer
 from glassgrad.engine.schedule_key import NormalizedGraph, with_params
-from glassgrad.viz.calls import CallTree
 from glassgrad.viz.pass_text import PassText, graph_text, nodes_text
 
 MOST_GRAPHS, MOST_GRAPH_NODES = 200, 120_000
@@ -155,16 +155,17 @@ class Recorder(Observer):
         self.scheduling = self.compiling = self.running = self.run_count = 0
         self._by_owner: weakref.WeakKeyDictionary[Any, RunGroup] = weakref.WeakKeyDictionary()
         self._work = threading.local()
+        self._noted_before: Any = None
         self._graph_of: dict[int, RecordedGraph] = {}         # by the id of an item, which the graph keeps
 
     # -- on and off ------------------------------------------------------------------------------------------
     def watch_calls(self) -> None:
-        """From now on nodes know the layers and calls they are made in."""
-        note_calls(self.calls.note)
+        """From now on nodes hold the layers and calls they are made in."""
+        self._noted_before = note_calls(self.calls.note)
 
     def stop(self) -> None:
         """Nothing is noted from now on."""
-        note_calls(None)
+        note_calls(self._noted_before)
         self.ended = perf_counter_ns()
 
     # -- scheduling ------------------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import tempfile
 import threading
 from time import perf_counter
 
-from glassgrad.base.errors import GlassgradError
+from glassgrad.base.errors import GlassgradError, InputError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.rules.rewrite import note_rules
 from glassgrad.engine.observer import ignore, observe
@@ -74,7 +75,12 @@ def show(recorder: Recorder, target: int | str) -> None:
     data = page_data(recorder)
     if isinstance(target, str):
         from glassgrad.viz.html_file import write_page
-        write_page(data, target)
+        try:
+            write_page(data, target)
+        except InputError as problem:              # a long run is not recorded in vain: the page goes elsewhere
+            print(problem.advice, file=sys.stderr)
+            target = os.path.join(tempfile.mkdtemp(prefix="glassgrad-viz-"), "out.html")
+            write_page(data, target)
         size = os.path.getsize(target) / 1e6
         print(f"VIZ: wrote {target} ({size:.1f} MB, {perf_counter() - start:.1f} s): open it in a browser",
               file=sys.stderr)

@@ -145,9 +145,9 @@ def test_check_knows_what_rounding_decides() -> None:
 
 
 def test_check_still_checks_comparisons_of_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    from glassgrad.engine import report
-    wrong = report._written
-    monkeypatch.setattr(report, "_written", lambda *args: ~wrong(*args))
+    from glassgrad.engine.check import compare
+    wrong = compare._written
+    monkeypatch.setattr(compare, "_written", lambda *args: ~wrong(*args))
     with Context(CHECK=1), pytest.raises(Bug, match="a kernel differs from the interpreter"):
         (Tensor(np.arange(12.0).reshape(3, 4)).sum(1) > 7).realize()
 

@@ -38,11 +38,11 @@ def layer(x: Tensor, w: Tensor) -> Tensor:
 
 
 def run(device: str = "CPU") -> tuple[list[str], np.ndarray]:
-    """The passes that ran, in order, and the value."""
+    """The passes that ran, in order, and the value; under SANITIZE=1, when each of them may run."""
     rng = np.random.default_rng(0)
     x, w = (Tensor(rng.random(shape), device=device).realize() for shape in ((4, 5), (5, 6)))
     ran: list[str] = []
-    with watched(lambda each, work: ran.append(each.name)):
+    with Context(SANITIZE=1), watched(lambda each, work: ran.append(each.name)):
         y = layer(x, w).realize()
     np.testing.assert_allclose(y.numpy(), x.numpy() @ w.numpy() + 3, rtol=1e-6)
     return list(dict.fromkeys(ran)), y.numpy()
@@ -55,6 +55,10 @@ def test_every_pass_runs_in_the_order_of_the_list() -> None:
         ran, _ = run()
     assert ran == [p.name for p in PASSES
                    if p.name not in ("fold", "invariant_axes", "nested_sums", "optimize")]
+    ran = []
+    with watched(lambda each, work: ran.append(each.name)):
+        Tensor.rand(4, 4).realize()
+    assert "optimize" in ran and "access_bounds" not in ran
 
 
 def test_an_interpreter_needs_no_text() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 from glassgrad.viz.page_data import page_data
 from glassgrad.viz.recorder import Recorder
@@ -92,3 +93,35 @@ def test_a_script_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.endswith(f"there is no such script\n  given:    {missing}\n"
                                 "  expected: the path of a Python file\n  fix:      check the path\n"), done.stderr
+
+
+# -- where there is nothing to run, or nowhere to write ------------------------------------------------------
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "glassgrad", *arguments], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PYTHONPATH": str(ROOT), **environment})
+
+
+def test_a_script_that_is_not_there_ends_at_once() -> None:
+    done = command("viz", "nothing.py")
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr == """there is no such script
+  given:    nothing.py
+  expected: the path of a Python file
+  fix:      check the path
+"""
+
+
+def test_a_folder_that_is_not_there_is_refused_before_the_script_runs(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('ran')")
+    done = command("viz", "--out", str(tmp_path / "no" / "out.html"), str(script))
+    assert done.returncode == 1 and done.stdout == ""
+    assert "expected: a file in a folder that exists" in done.stderr
+
+
+def test_a_page_that_cannot_be_written_goes_elsewhere_and_the_result_stays(tmp_path: Path) -> None:
+    out, said = run_script("from glassgrad import Tensor\nprint((Tensor([1.0]) + 1).tolist())",
+                           VIZ=str(tmp_path / "no" / "out.html"), TMPDIR=str(tmp_path))
+    assert out == "[2.0]\n" and "the visualizer's page cannot be written" in said
+    found = re.search(r"VIZ: wrote (\S+)", said)
+    assert found is not None and Path(found[1]).read_text(encoding="utf-8").startswith("<!doctype html>")

@@ -36,10 +36,20 @@ function allPasses(kernel, program) {
   const graph = kernel.graph >= 0 ? data.graphs[kernel.graph].passes : [];
   const rows = [...graph.map((p) => ({ ...p, whole: true })), ...program.passes.map((p) => ({ ...p, whole: false }))];
   let before = null, last = null;
-  return rows.map((p, i) => {
+  return rows.flatMap((p, i) => {
     const fresh = i === 0 || p.whole !== rows[i - 1].whole || kindOfText(p) !== last;      // another kind of text: nothing to compare with
     const row = { ...p, id: `${p.whole ? "graph" : "kernel"}:${p.name}`, before: fresh ? null : before, changed: p.text !== null };
+    const steps = stepsOf(row);
     if (p.text !== null) { before = p.text; last = kindOfText(p); }
+    return [row, ...steps];
+  });
+}
+// The moves of a pass, one after another: each is compared with the tree before it.
+function stepsOf(pass) {
+  let before = pass.before;
+  return pass.steps.map((s) => {
+    const row = { ...s, whole: false, move: true, id: `${pass.id}:${s.name}`, before, changed: s.text !== before };
+    before = s.text;
     return row;
   });
 }
@@ -73,7 +83,7 @@ function Passes({ kernel, program, query }) {
       {["graph", "schedule", "kernel", "text"].map((stage) => <Fragment>
         {shown.some((p) => p.stage === stage) ? <h4>{stage}</h4> : null}
         {shown.filter((p) => p.stage === stage).map((p) =>
-          <button key={p.id} class={(p === chosen ? "on " : "") + (p.changed ? "" : "same")} onClick={() => select({ pass: p.id })} title={p.does}>
+          <button key={p.id} class={(p === chosen ? "on " : "") + (p.changed ? "" : "same") + (p.move ? " move-step" : "")} onClick={() => select({ pass: p.id })} title={p.does}>
             {p.name}{p.whole ? <span class="dim"> whole graph</span> : null}
             {hits(p) ? <Count n={hits(p)} /> : null}
           </button>)}
@@ -182,9 +192,23 @@ function Linked({ program }) {
   </div>;
 }
 
+// Each instruction beside the row of the loop tree that it does, and the line that this row came from.
 function Assembly({ program }) {
   const { line } = useSelected();
+  const [at, setAt] = useState([null, -1]);
   if (!program.assembly) return <Empty>Assembly is kept for the slowest kernels of the CPU device.</Empty>;
-  const rows = program.assembly.split("\n").map((text, at) => ({ text, at, kind: /^\w.*:/.test(text) ? "label-row" : "" }));
-  return <Listing rows={rows} links={[]} line={line} />;
+  const loops = [...program.passes].reverse().find((p) => p.stage === "kernel" && p.text);
+  const tree = loops.text.split("\n").map((text, at) => ({ text, at, kind: "" }));
+  const rows = program.assembly.split("\n").map((text, at) => ({ text, at, kind: /^[\w.].*:/.test(text) ? "label-row" : "" }));
+  const rowsOf = program.assembly_links;
+  const links = rows.map((r) => (rowsOf[r.at] || []).flatMap((row) => loops.links[row] || []));
+  const [side, row] = at;
+  const litTree = new Set(side === "assembly" ? rowsOf[row] || [] : side === "tree" ? [row] : []);
+  const litCode = new Set(side === "assembly" ? [row] : side === "tree" ? rows.filter((r) => (rowsOf[r.at] || []).includes(row)).map((r) => r.at) : []);
+  return <div class="side-by-side">
+    <section><h3>Loop tree</h3>
+      <Listing rows={tree} links={loops.links} line={line} lit={litTree} onRow={(r) => setAt(["tree", r])} /></section>
+    <section class="assembly"><h3>Assembly <span class="dim">hover an instruction: the row that it does lights up</span></h3>
+      <Listing rows={rows} links={links} line={line} lit={litCode} onRow={(r) => setAt(["assembly", r])} /></section>
+  </div>;
 }

@@ -408,7 +408,7 @@ def rebuild(node: UOp, src: tuple[UOp, ...]) -> UOp:
     if node.op is o.AND and node.dtype is dtypes.bool:
         return both(*src) or const(True, dtypes.bool)
     if node.op is o.LOAD and len(src) == 3 and src[2].op is o.CONST:
-        return UOp(o.LOAD, node.dtype, src[:2]) if src[2].arg else const(0, node.dtype)
+        return UOp(o.LOAD, node.dtype, src[:2], None, node.place) if src[2].arg else const(0, node.dtype)
     if node.op is o.WHERE and src[0].op is o.CONST:
         return src[1] if src[0].arg else src[2]
-    return UOp(node.op, node.dtype, src, node.arg)
+    return UOp(node.op, node.dtype, src, node.arg, node.place)

@@ -6,7 +6,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.expression_text import combine_text, memory_text, text
 from glassgrad.compiler.lower.loops import (Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, Box, CopyBoxes, For,
-                                            If, Kernel, Prefetch, Statement, Store, expressions)
+                                            If, Kernel, Prefetch, Statement, Store, expressions, walk)
 
 
 def show(kernel: Kernel) -> str:
@@ -30,6 +30,18 @@ def show(kernel: Kernel) -> str:
             lines.append(f"  phase {number}")
         _body(phase.body, 2 if len(kernel.phases) > 1 else 1, lines)
     return "\n".join(lines)
+
+
+def rows_of(kernel: Kernel) -> dict[Statement, int]:
+    """The line of `show` that each statement is on; the first is 0."""
+    rows: dict[Statement, int] = {}
+    at = 1
+    for phase in kernel.phases:
+        at += len(kernel.phases) > 1
+        for s in walk(phase.body):
+            rows[s] = at
+            at += len(s.boxes) if isinstance(s, CopyBoxes) else 1
+    return rows
 
 
 def _body(body: list[Statement], depth: int, lines: list[str]) -> None:

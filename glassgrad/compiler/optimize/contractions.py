@@ -14,6 +14,7 @@ from glassgrad.compiler.lower.loops import LOOP, TASK, For, Statement, Store, co
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.moves.padding_copy import with_zeros
+from glassgrad.compiler.optimize.moves.steps import move
 from glassgrad.compiler.optimize.product.group_tile import group_tiles
 from glassgrad.compiler.optimize.product.group_unit import on_group_unit
 from glassgrad.compiler.optimize.product.image_tile import direct
@@ -31,6 +32,7 @@ NARROW = 16        # and columns, which are lanes of vectors
 MOST_ENDS = 32     # tasks of a loop with a symbolic end around another one
 
 
+@move(lambda body, *_: None)
 def contraction(body: list[Statement], target: Target, decisions: Decisions) -> tuple[Phases, list[Statement]] | None:
     """The phases of a contraction, and a loop nest that is left to do in plain loops (on a GPU, where K is cut into
     parts; else empty). Refuses (None) what is no contraction, and what no family takes."""
@@ -69,6 +71,7 @@ def on_vectors(product: Product, target: Target, decisions: Decisions) -> Phases
     return [*before, *[few_tasks(phase) for phase in phases]]
 
 
+@move(lambda body, *_: [body])
 def in_blocks(body: list[Statement], target: Target) -> list[list[Statement]]:
     """TASK i below stop: S  ->  TASK b below stop // 64: TASK i in 64: S[64*b + i]
                               TASK b below ceil(stop % 64 / 8): TASK i in 8: S[begin + i]    the last begins early

@@ -42,11 +42,13 @@ class Jammed:
     units: list[UOp]          # the ranges inside one instruction of a matrix unit
 
 
-def jam(phase: Phase, legalize: Callable[[UOp], UOp | None]) -> Jammed:
-    """The phase written out. `legalize` exchanges a node (its sources are done) for what the target can do, or None."""
+def jam(phase: Phase, legalize: Callable[[UOp], UOp | None], origins: dict[Statement, Statement] | None = None) \
+        -> Jammed:
+    """The phase written out. `legalize` exchanges a node (its sources are done) for what the target can do, or None.
+    `origins` is filled with the statement of the phase behind each that is written."""
     loops, body = task_loops(phase.body)
     wide = {kind: {s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == kind} for kind in (LANE, UNIT)}
-    writer = _Jam(legalize, wide[LANE], wide[UNIT])
+    writer = _Jam(legalize, wide[LANE], wide[UNIT], origins)
     for loop in reversed(loops):
         if loop.stop is not None:      # a task past the stop does nothing
             body = [If(ix.less(loop.range, loop.stop), body)]
@@ -60,8 +62,9 @@ def jam(phase: Phase, legalize: Callable[[UOp], UOp | None]) -> Jammed:
 
 
 class _Jam:
-    def __init__(self, legalize: Callable[[UOp], UOp | None], lanes: set[UOp], units: set[UOp]):
-        self.legalize, self.units = legalize, units
+    def __init__(self, legalize: Callable[[UOp], UOp | None], lanes: set[UOp], units: set[UOp],
+                 origins: dict[Statement, Statement] | None):
+        self.legalize, self.units, self.origins = legalize, units, origins
         self.lanes = {r for r in lanes if r.arg.size > 1}
         self.open: dict[UOp, int] = {}                              # TILE ranges around this statement -> iterations
         self.prepared: dict[UOp, UOp] = {}
@@ -71,6 +74,7 @@ class _Jam:
     # -- statements ----------------------------------------------------------------------------------------------
     def write(self, body: Iterable[Statement], binding: Binding, out: list[Statement]) -> None:
         for statement in body:
+            written = len(out)
             if isinstance(statement, For):
                 self.loop(statement, binding, out)
             elif isinstance(statement, If):
@@ -103,6 +107,9 @@ class _Jam:
                 out.append(statement)
             else:
                 self.store(statement, binding, out)
+            if self.origins is not None:
+                for made in walk(out[max(0, written - 1):]):       # a store may have joined the If before it
+                    self.origins.setdefault(made, statement)
 
     def loop(self, statement: For, binding: Binding, out: list[Statement]) -> None:
         range_, kind, stop = statement.range, statement.kind, statement.stop
@@ -214,7 +221,7 @@ class _Jam:
             if node in done:
                 continue
             src = tuple([done[s] for s in node.src])
-            new = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+            new = node if src == node.src else UOp(node.op, node.dtype, src, node.arg, node.place)
             if new.op is o.FOLD:
                 new = self.unfold(new)
             elif self.units.isdisjoint(ranges_of(new)):        # what a matrix unit computes it computes as it is

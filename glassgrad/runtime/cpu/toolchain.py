@@ -135,6 +135,7 @@ def source(ast: UOp, target: Target, moves: Sequence[str] | None = None) -> str:
     return build(ast, target, "c", moves, say=False).source
 
 
-def compiled_source(ast: UOp, target: Target, language: str) -> Any:
-    """The text that is really compiled: LLVM IR or C."""
-    return build(ast, target, language).source
+def compiled_source(ast: UOp, target: Target, language: str, moves: Sequence[str] | None = None,
+                    rows: bool = False) -> Any:
+    """The text that is really compiled: LLVM IR or C; with `rows`, IR with the rows of the loop tree behind it."""
+    return build(ast, target, language, moves, rows=rows).source

@@ -270,10 +270,12 @@ class RuleSet:
 _noting: Callable[[Rule, UOp, UOp], None] | None = None
 
 
-def note_rules(note: Callable[[Rule, UOp, UOp], None] | None) -> None:
-    """From now on `note(rule, node, replacement)` is called for each rule that `rewrite` applies: the visualizer's."""
+def note_rules(note: Callable[[Rule, UOp, UOp], None] | None) -> Callable[[Rule, UOp, UOp], None] | None:
+    """From now on `note(rule, node, replacement)` is called for each rule that `rewrite` applies: the visualizer's, and
+    CHECK's. What was called until now."""
     global _noting
-    _noting = note
+    before, _noting = _noting, note
+    return before
 
 
 def rewrite(roots: Sequence[UOp], rules: RuleSet) -> list[UOp]:

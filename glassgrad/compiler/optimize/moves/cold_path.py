@@ -14,8 +14,10 @@ from glassgrad.compiler.lower.loops import (LANE, WIDE, Assign, For, If, Stateme
                                             register)
 from glassgrad.compiler.lower.polynomial import RARELY
 from glassgrad.compiler.optimize.moves.loop_moves import rebuild
+from glassgrad.compiler.optimize.moves.steps import move
 
 
+@move(lambda body, *_: body)
 def branch(body: list[Statement], wide: tuple[For, ...] = (), names: list[UOp] | None = None) -> list[Statement]:
     """S[v < limit ? usual : seldom]  ->  r = usual; if max over lanes of v >= limit: r = that WHERE; S[r]
 

@@ -21,6 +21,7 @@ from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LANE, LOOP, TASK, TILE, Accumulate, Assign, AwaitCopies, AwaitSteps,
                                             Barrier, CopyBoxes, For, If, Prefetch, Statement, Store, counter,
                                             expressions, load, local, ranges_of, register, rewritten, walk)
+from glassgrad.compiler.optimize.moves.steps import move
 
 Replace = dict[UOp, UOp]
 PHASE_TASKS = 4096       # the most of one phase: to claim a task costs 0.05 us, and more where several claim at once
@@ -117,6 +118,7 @@ def left_of(size: int, piece: int, number: UOp) -> UOp | None:
 
 
 # -- moves ---------------------------------------------------------------------------------------------------
+@move(lambda outer: None)
 def merge(outer: For) -> For | None:
     """for i in a: for j in b: ..i..j..  ->  for m in a*b: ..m//b..m%b..      refuses: an index does not stay linear"""
     if len(outer.body) != 1 or not isinstance(outer.body[0], For):
@@ -146,6 +148,7 @@ def merge_all(body: list[Statement]) -> list[Statement]:
     return out
 
 
+@move(lambda loop, *_, **__: [loop])
 def wide(loop: For, tile: int, lanes: int, copies: bool = True, beside: bool = False) -> list[Statement]:
     """for i in n: S  ->  for o in n/(t*v): TILE u in t: LANE l in v: S[i = (o*t + u)*v + l]; and the rest the same way
 
@@ -268,6 +271,7 @@ def _spread_rows(body: list[Statement], memories: Replace, copies: int, at: UOp)
     return body
 
 
+@move(lambda body, count: body)
 def spread(body: list[Statement], count: int) -> list[Statement]:
     """for i in n: S; rest  ->  TASK t in count: { for i in n/count: S; if t is the last: rest }"""
     loop = body[0]
@@ -284,6 +288,7 @@ def spread(body: list[Statement], count: int) -> list[Statement]:
     return [split]
 
 
+@move(lambda loop, count: loop)
 def tasks(loop: For, count: int) -> For:
     """for i in n: S  ->  TASK o in count: for i in n/count: S[i = o*n/count + i]      (the last may be shorter)"""
     n, name = loop.range.arg.size, loop.range.arg.name

@@ -17,8 +17,10 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For,
                                             expressions, fold, load, local, register, walk)
 from glassgrad.compiler.optimize.moves.loop_moves import (Replace, accumulated, flat_index, left_of, loops_around,
                                                           rebuild, wide_steps, within)
+from glassgrad.compiler.optimize.moves.steps import move
 
 
+@move(lambda loop, *_, **__: None)
 def wide_reduce(loop: For, tile: int, lanes: int, chunk: int = 0) -> list[Statement] | None:
     """for k in n: r += f(k)  ->  v[u,l] = 0; for o: TILE u: LANE l: v[u,l] += f((o*t + u)*v + l); r += fold(v); rest
 
@@ -61,6 +63,7 @@ def _in_chunks(loop: For, chunk: int, inside: Callable[[For], list[Statement]]) 
     return out
 
 
+@move(lambda body, chunk: body)
 def chunks(body: list[Statement], chunk: int) -> list[Statement]:
     """for k in n: r += f(k)  ->  for c: { p = 0; for k in chunk: p += f(c*chunk + k); r += p }; and the rest
 
@@ -103,6 +106,7 @@ def _into(body: list[Statement], parts: Replace) -> list[Statement]:
     return body
 
 
+@move(lambda body, rows, chunk: None)
 def group(body: list[Statement], rows: list[UOp], chunk: int) -> tuple[list[Statement], list[Statement]] | None:
     """r = 0; for k in n: r += f(k); rest  ->  phase 1: TASK c: r = 0; for k in chunk: r += f(c*chunk + k); part[c] = r
                                               phase 2: r = 0; for c: r += part[c]; rest

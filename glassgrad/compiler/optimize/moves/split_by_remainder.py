@@ -19,10 +19,12 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Accumulate, For, If, Statement, counter, expressions, task_loops, walk
 from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.moves.steps import move
 
 MOST = 16                # loop nests that a kernel is cut into: each is compiled for itself
 
 
+@move(lambda body: [body])
 def residues(body: list[Statement]) -> list[list[Statement]]:
     """The body as one loop nest for each remainder; itself where no gate tests one."""
     waiting: list[list[Statement]] = [body]

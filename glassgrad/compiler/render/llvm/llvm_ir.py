@@ -7,6 +7,8 @@ access is in `llvm_memory`, of arithmetic in `llvm_ops`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import dtypes
@@ -20,13 +22,21 @@ from glassgrad.compiler.render.llvm.llvm_ops import TYPES, LlvmValue, list_of, l
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import NOTHING, SUMS, Flow, Walker
 
+NO_ROWS: Mapping[Statement, int] = {}
 
-def render_llvm(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
-    """A kernel as the text of an LLVM module with one function per phase."""
+
+ROW = " ; row "           # before the number of a row of the loop tree, at the end of a line that was written for it
+
+
+def render_llvm(kernel: Kernel, target: Target, phases: list[Jammed], rows: Mapping[Statement, int] = NO_ROWS) -> str:
+    """A kernel as the text of an LLVM module with one function per phase. Where `rows` gives the numbers of statements,
+    each line ends with a comment that has the number of the one it was written for."""
     declarations: dict[str, str] = {}
     places = Places(kernel)
     functions = [LlvmFunction(places, target, jammed, function_name(kernel, p), declarations, kernel.streamed)
                  for p, jammed in enumerate(phases)]
+    for function in functions:
+        function.rows = rows
     texts = [function.text() for function in functions]
     notes = [NONTEMPORAL] if any(function.has_streamed for function in functions) else []
     return "\n".join([*texts, *[f"declare {d}" for d in declarations.values()], *notes, ""])
@@ -46,6 +56,8 @@ class LlvmFunction(Matrices):
         self.matrix_terms = {}
         self.streamed, self.has_streamed = streamed, False
         self.labels = 0
+        self.rows = NO_ROWS
+        self.mark = ""                                          # what a line ends with
 
     def text(self) -> str:
         head = f"define void @{self.name}(ptr %args, i64 %task, ptr %scratch) nounwind {{"
@@ -70,7 +82,11 @@ class LlvmFunction(Matrices):
 
     # -- writing -------------------------------------------------------------------------------------------------
     def line(self, text: str) -> None:
-        self.scope.lines.append("  " + text)
+        self.scope.lines.append("  " + text + self.mark)
+
+    def before(self, statement: Statement) -> None:
+        if self.rows:
+            self.mark = f"{ROW}{self.rows[statement]}" if statement in self.rows else ""
 
     def declare(self, result: str, name: str, arguments: str) -> None:
         if name not in self.declarations:
@@ -111,7 +127,7 @@ class LlvmFunction(Matrices):
                 f"phi {new.full} [ {new.text}, %{scope.block} ], [ {old.text}, %{start} ]", new.type, new.lanes)
 
     def _loop(self, statement: For, flow: Flow) -> None:
-        range_ = statement.range
+        range_, mark = statement.range, self.mark
         limit = self._trips(statement)
         around = self.scopes[-1]
         start, head, after = around.block, self.label("loop"), self.label("after")
@@ -148,10 +164,11 @@ class LlvmFunction(Matrices):
         lines += scope.lines
         for k, c in counts.items():
             # frozen, so that LLVM does not take these counters apart again, which costs a third of its time
-            lines += [f"  {c.text}.sum = add i64 {c.text}, {_wrapped(k)}", f"  {c.text}.next = freeze i64 {c.text}.sum"]
+            lines += [f"  {c.text}.sum = add i64 {c.text}, {_wrapped(k)}{mark}",
+                      f"  {c.text}.next = freeze i64 {c.text}.sum{mark}"]
         end_at = limit.text if trips is None else trips * last
-        lines += [f"  {name}.more = icmp ult i64 {counts[last].text}.next, {end_at}",
-                  f"  br i1 {name}.more, label %{head}, label %{after}", f"{after}:"]
+        lines += [f"  {name}.more = icmp ult i64 {counts[last].text}.next, {end_at}{mark}",
+                  f"  br i1 {name}.more, label %{head}, label %{after}{mark}", f"{after}:"]
         around.block = after
         del self.counters[range_]
         self.counts.pop(range_, None)

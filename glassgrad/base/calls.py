@@ -1,7 +1,8 @@
 """Which layers and calls a node was made in. In: running frames. Out: `CallTree`: numbered calls, each with its parent.
 
 A call is a function of the user's, a layer, an optimizer's step, or a method of Tensor. What backward makes counts to
-the call whose gradient it is. Frames are read for the first nodes of a program only, because that takes microseconds.
+the call whose gradient it is. The visualizer reads frames for the first nodes of a program only, because that takes
+microseconds; the sanitizer for all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import weakref
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from glassgrad.base.source_lines import PACKAGE, PROGRAMS, calls_of
+from glassgrad.base.source_lines import PACKAGE, PROGRAMS, Place, calls_of
 
 MOST_NODES = 300_000
 FUNCTION, LAYER, OPTIMIZER, METHOD, BACKWARD = "function", "layer", "optimizer", "method", "backward"
@@ -30,15 +31,28 @@ class Call(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """What is kept of a node: its call, and whether it belongs to a gradient."""
+    """What is kept of a node: its call, whether it belongs to a gradient, and of which node's (its place)."""
     call: int
     backward: bool
+    tree: CallTree
+    forward: Place | None = None
+
+    def path(self, *kinds: str) -> list[str]:
+        """The names of the calls of some kinds that this one is made in, outermost first."""
+        names, number = [], self.call
+        while number >= 0:
+            call = self.tree.calls[number]
+            if call.kind in kinds:
+                names.append(call.name)
+            number = call.parent
+        return names[::-1]
 
 
 class CallTree:
     """All calls that made nodes, in the order they were met."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_nodes: float = MOST_NODES) -> None:
+        self.most_nodes = most_nodes
         self.calls: list[Call] = []
         self._number: dict[tuple[Any, ...], int] = {}
         self._kinds: dict[tuple[str, str], str | None] = {}
@@ -48,16 +62,17 @@ class CallTree:
     def note(self, frame: FrameType | None) -> Noted | None:
         """The call that a frame, and those around it, are part of."""
         self.noted += 1
-        if self.noted > MOST_NODES:
+        if self.noted > self.most_nodes:
             return None
         found: list[tuple[str, FrameType]] = []
         while frame is not None:
             code = frame.f_code
             kind = self._kind(code)
             if kind == BACKWARD:
-                forward = calls_of(getattr(frame.f_locals.get("node"), "place", None))
+                place = getattr(frame.f_locals.get("node"), "place", None)
+                forward = calls_of(place)
                 if forward is not None:
-                    return Noted(forward.call, True)
+                    return Noted(forward.call, True, self, forward.forward or place)
             elif kind is not None:
                 found.append((kind, frame))
             if code.co_name == "<module>":
@@ -72,7 +87,7 @@ class CallTree:
             else:
                 method = False
             number, holder = self._enter(number, kind, each, holder)
-        return Noted(number, False)
+        return Noted(number, False, self)
 
     def _enter(self, parent: int, kind: str, frame: FrameType, holder: Any) -> tuple[int, Any]:
         code = frame.f_code

@@ -1,0 +1,145 @@
+"""What it costs to see: `python -m benchmarks.viz`. Out: JSON.
+
+    overhead    of VIZ and of SANITIZE on a jitted training step: a small one, and one that is mostly products; ratios of
+                the fastest of several rounds, taken in turn
+    page        bytes of the page after 10,000 small steps, and seconds to make it
+    opening     seconds from opening a page to its graph, for 10,000 and 50,000 nodes, in Chromium without a window
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["measure_opening_a_page", "measure_overhead", "measure_page"]
+
+STEPS, ROUNDS = 500, 7
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+
+
+def training_step(sizes: tuple[int, int, int], batch: int) -> Callable[[], Any]:
+    """A jitted step of a network of two layers, captured."""
+    from glassgrad import Tensor, TinyJit, nn
+    first, second = nn.Linear(sizes[0], sizes[1]), nn.Linear(sizes[1], sizes[2])
+    optimizer = nn.optim.SGD(nn.state.get_parameters([first, second]), lr=0.01)
+    x, y = Tensor.rand(batch, sizes[0]).realize(), Tensor.randint(batch, high=sizes[2]).realize()
+
+    @TinyJit
+    @Tensor.train()
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = second(first(x).relu()).cross_entropy(y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for _ in range(4):
+        step(x, y)
+    return lambda: step(x, y)
+
+
+def _seconds(step: Callable[[], Any], steps: int) -> float:
+    began = time.perf_counter()
+    for _ in range(steps):
+        last = step()
+    last.item()
+    return (time.perf_counter() - began) / steps
+
+
+def measure_overhead() -> dict[str, dict[str, float]]:
+    """Seconds of a step, and how many times as long it takes while it is recorded, and while it is sanitized."""
+    from glassgrad import Context
+    from glassgrad.viz.session import begin, end
+    found = {}
+    for name, sizes, batch, steps in (("small", (64, 48, 10), 32, STEPS), ("products", (1024, 1024, 10), 256, 12)):
+        step, sanitized = training_step(sizes, batch), None
+        with Context(SANITIZE=1):
+            sanitized = training_step(sizes, batch)
+        plain, recorded, checked = [], [], []
+        for _ in range(ROUNDS):
+            plain.append(_seconds(step, steps))
+            begin("out.html")
+            recorded.append(_seconds(step, steps))
+            end()
+            with Context(SANITIZE=1):
+                checked.append(_seconds(sanitized, steps))
+        found[name] = {"step": min(plain), "VIZ": min(recorded) / min(plain), "SANITIZE": min(checked) / min(plain)}
+    return found
+
+
+def measure_page(steps: int = 10_000) -> dict[str, float]:
+    """Bytes of the page after so many small steps, and seconds to make it."""
+    from glassgrad.viz.html_file import html_page
+    from glassgrad.viz.page_data import page_data
+    from glassgrad.viz.session import begin, end
+    begin("out.html")
+    step = training_step((64, 48, 10), 32)
+    for _ in range(steps):
+        step()
+    recorder = end()
+    assert recorder is not None
+    began = time.perf_counter()
+    size = len(html_page(page_data(recorder)))
+    return {"steps": steps, "bytes": size, "seconds": time.perf_counter() - began}
+
+
+def _large_page(nodes: int, path: Path) -> None:
+    """A page with a graph of so many nodes, a hundred to a call."""
+    from glassgrad import Tensor
+    from glassgrad.engine.observer import observed_by
+    from glassgrad.engine.realize import forgotten_schedules
+    from glassgrad.viz.html_file import write_page
+    from glassgrad.viz.page_data import page_data
+    from glassgrad.viz.recorder import Recorder
+    recorder = Recorder()
+    with forgotten_schedules(), observed_by(recorder):
+        (Tensor.rand(4).realize() + 1).realize()
+    data = page_data(recorder, measure=False, texts=False)
+    for rows in (data["graphs"][0]["written"], data["graphs"][0]["nodes"]):
+        rows += [["ADD", "binary", "float32", [4], [len(rows) + i - 1, max(0, len(rows) + i - 50)], "", -1, i // 100, 0]
+                 for i in range(nodes - len(rows))]
+    data["calls"] = [[-1 if i % 10 == 0 else i - i % 10, f"block{i}", "layer"] for i in range(nodes // 100 + 1)]
+    write_page(data, path)
+
+
+def measure_opening_a_page(nodes: int, times: int = 3) -> float | None:
+    """Seconds from opening a page to its graph; None where there is no browser to drive."""
+    chromium = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        return None
+    if chromium is None:
+        return None
+    found = []
+    with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder, sync_playwright() as driver:
+        path = Path(folder) / "large.html"
+        _large_page(nodes, path)
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        for _ in range(times):
+            page = browser.new_page()
+            page.goto(path.as_uri() + "#view=graph")
+            page.wait_for_selector(".app")
+            page.keyboard.press("2")
+            page.wait_for_selector("svg.graph .box")
+            found.append(page.evaluate("performance.now()") / 1000)
+            page.close()
+        browser.close()
+    return min(found)
+
+
+def main() -> None:
+    """Print everything as JSON."""
+    json.dump({"overhead": measure_overhead(), "page": measure_page(),
+               "opening": {nodes: measure_opening_a_page(nodes) for nodes in (10_000, 50_000)}}, sys.stdout, indent=2)
+    print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Find the op that made a NaN or an infinity. In: a node, the index of a bad element, values in memory. Out: `Origin`.
+
+The search goes from the bad element back to the element of a source that is bad already, until it comes to an op whose
+operands are good. It sees only what the bad element is made of: a NaN that a WHERE throws away is never reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from glassgrad.compiler.check.boxes import BoxValues, needed, one_element
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.uop import UOp
+
+MADE, GIVEN, CONSTANT, COMPILED = "made", "given", "constant", "compiled"
+
+
+class Element(NamedTuple):
+    """One element of a node."""
+    node: UOp
+    index: tuple[int, ...]
+    value: Any
+
+
+class Origin(NamedTuple):
+    """Where a bad value began, and how: an op MADE it, it was GIVEN in memory, a CONSTANT of the program, or only the
+    COMPILED kernel has it: the ops mean something finite, by a margin that rounding decides."""
+    kind: str
+    found: Element
+    operands: tuple[Element, ...] = ()
+    cause: Origin | None = None          # of a NaN: the infinity among its operands, and where that began
+
+
+def origin(node: UOp, index: tuple[int, ...], stored: Mapping[UOp, Any]) -> Origin:
+    """Where the bad value of one element began. `stored` has arrays for the leaves, and for any other nodes in memory:
+    what is between two of them is computed by NumPy, for one element at a time.
+
+    >>> import numpy as np
+    >>> from glassgrad.compiler.graph.uop import const, full
+    >>> x = full((3,), 0.0)
+    >>> made = origin(x.alu(o.LOG2) * 2.0, (1,), {})
+    >>> made.kind, made.found.node.op, [e.value.item() for e in made.operands]
+    ('made', LOG2, [0.0])
+    """
+    import numpy as np
+    values = BoxValues(node, one_element(index), stored)
+    value = values.arrays[node].reshape(())
+    if np.isfinite(value):                               # what is in memory differs from what the ops mean
+        kept = stored.get(node)
+        return Origin(COMPILED, Element(node, index, value if kept is None else kept[index]))
+    while True:
+        operands = _operands(np, node, index, values)
+        is_bad = np.isnan if np.isnan(value) else np.isinf
+        bad = next((one for one in operands if is_bad(one.value)), None)
+        if bad is None:
+            return _made(np, Element(node, index, value), operands, stored)
+        node, index, value = bad
+        if node.op in (o.BUFFER, o.PARAM, o.SCALAR):
+            return Origin(GIVEN, bad)
+        if node in stored:
+            values = BoxValues(node, one_element(index), stored)
+            if not is_bad(values.arrays[node]).any():
+                return Origin(COMPILED, bad)
+
+
+def _made(np: Any, found: Element, operands: Sequence[Element], stored: Mapping[UOp, Any]) -> Origin:
+    if found.node.op is o.CONST:
+        return Origin(CONSTANT, found)
+    infinite = next((one for one in operands if np.isinf(one.value)), None) if np.isnan(found.value) else None
+    cause = None
+    if infinite is not None:
+        leaf = infinite.node.op in (o.BUFFER, o.PARAM, o.SCALAR)
+        cause = Origin(GIVEN, infinite) if leaf else origin(infinite.node, infinite.index, stored)
+    return Origin(MADE, found, tuple(operands[:4]), cause)
+
+
+def _operands(np: Any, node: UOp, index: tuple[int, ...], values: BoxValues) -> list[Element]:
+    """The elements of floats that one element is made of: of a reduction, the bad ones first."""
+    parts = needed(node, one_element(index))
+    sources = list(zip(node.src, parts))
+    if node.op is o.WHERE:
+        chosen = values.part(node.src[0], parts[0]).reshape(-1)[0]
+        sources = [sources[1] if chosen else sources[2]]
+    elif node.op is o.DETACH:
+        sources = sources[:1]
+    found = []
+    for source, box in sources:
+        if not source.dtype.is_float:
+            continue
+        array = values.part(source, box)
+        if node.op is o.GATHER and source is node.src[0]:
+            at = values.part(node.src[1], parts[1])[index[:len(node.src[1].shape)]]
+            row = min(max(int(at), 0), source.shape[0] - 1)
+            rest = index[len(node.src[1].shape):]
+            found.append(Element(source, (row, *rest), array[(row, *rest)]))
+        elif array.size:
+            flat = array.reshape(-1)
+            wrong = [np.flatnonzero(test(flat)) for test in (np.isnan, np.isinf)]
+            chosen = list(dict.fromkeys([int(w[0]) for w in wrong if len(w)] + [0]))
+            for at in chosen:
+                offsets = np.unravel_index(at, array.shape) if array.shape else ()
+                found.append(Element(source, tuple(int(i) + start for i, (start, _) in zip(offsets, box)), flat[at]))
+    return found

@@ -1,0 +1,119 @@
+"""Prove that a loop tree stays inside its memory (SANITIZE=1). In: a `Kernel`. Out: nothing, or a `Bug` that names it.
+
+Most indices are inside by their bounds alone (graph/index_algebra.py); those that a program computes are clamped, so
+they are among these. Of the others the gate, the conditions and the ends of loops around them decide: every combination
+of the counters that these mention is tried, with NumPy. No kernel runs for this, and none gets slower. What it cannot
+decide (symbolic sizes in a condition, more than 2**24 combinations) it leaves to GUARD_PAGES=1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from glassgrad.base.errors import Bug
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.index_algebra import all_of, bounds, linear, span
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.lower.expression_text import memory_text, text
+from glassgrad.compiler.lower.loops import For, If, Kernel, Prefetch, Statement, Store, expressions, ranges_of
+
+MOST_COMBINATIONS = 1 << 24       # of counters
+
+
+class Access(NamedTuple):
+    """A load or store, and the conditions under which it happens."""
+    memory: UOp
+    index: UOp
+    conditions: tuple[UOp, ...]
+    stores: bool
+
+    @property
+    def size(self) -> int:
+        return int(self.memory.arg.size) if self.memory.op is o.LOCAL else self.memory.size
+
+
+def prove_accesses(kernel: Kernel) -> None:
+    """Raise a `Bug` for an access that can be outside its memory."""
+    for phase in kernel.phases:
+        for access in accesses(phase.body, ()):
+            low, high = span(access.index)
+            if low < 0 or high >= access.size:
+                _try_all(kernel, access)
+
+
+def accesses(body: Sequence[Statement], around: tuple[UOp, ...]) -> Iterator[Access]:
+    """Every load and store of some statements, each once for each statement it is in."""
+    for s in body:
+        if not isinstance(s, Prefetch):                    # a hint, which may be anywhere
+            for n in toposort(expressions(s)):
+                if n.op is o.LOAD:
+                    yield Access(n.src[0], n.src[1], (*around, *[c for gate in n.src[2:] for c in all_of(gate)]), False)
+        if isinstance(s, Store):
+            yield Access(s.memory, s.index, (*around, *(all_of(s.gate) if s.gate is not None else ())), True)
+        elif isinstance(s, For):
+            yield from accesses(s.body, (*around, *([s.range < s.stop] if s.stop is not None else ())))
+        elif isinstance(s, If):
+            yield from accesses(s.body, (*around, *all_of(s.condition)))
+
+
+def _try_all(kernel: Kernel, access: Access) -> None:
+    """First only the counters that conditions mention, the others by their bounds; then all of them."""
+    mentioned = ranges_of(access.index)
+    conditions = [c for c in access.conditions if _is_index(c) and ranges_of(c) & mentioned]
+    if len(conditions) < sum(bool(ranges_of(c) & mentioned) for c in access.conditions) or not _is_index(access.index):
+        return                               # a size that only the run brings, or a value in memory, decides
+    few = {r for c in conditions for r in ranges_of(c)}
+    outside = _outside(access, conditions, few)
+    if outside is not None and not mentioned <= few:
+        outside = _outside(access, conditions, few | mentioned)
+    if outside is not None:
+        raise Bug(f"SANITIZE: the kernel {kernel.name} {'stores' if access.stores else 'loads'} "
+                  f"{memory_text(access.memory)}[{text(access.index)}], which can be outside its {access.size} elements"
+                  f"{' at ' + outside if outside else ''}")
+
+
+def _outside(access: Access, conditions: Sequence[UOp], tried: set[UOp]) -> str | None:
+    """A combination of counters at which an access is outside its memory, as text; None where there is none, or where
+    there are too many to try."""
+    import numpy as np
+    counters = sorted(tried, key=lambda r: str(r.arg.name))
+    if math.prod(r.arg.size for r in counters) > MOST_COMBINATIONS:
+        return None
+    constant, terms = linear(access.index)
+    given: dict[UOp, Any] = {r: np.arange(r.arg.size).reshape([-1 if r is other else 1 for other in counters])
+                             for r in counters}
+    low = high = np.asarray(constant)
+    for atom, factor in terms.items():
+        if _is_index(atom) and ranges_of(atom) <= given.keys():
+            exact = _numbers(np, atom, given) * factor
+            low, high = low + exact, high + exact
+        else:
+            ends = sorted(end * factor for end in bounds(atom))
+            low, high = low + ends[0], high + ends[1]
+    active = np.asarray(True)
+    for condition in conditions:
+        active = active & _numbers(np, condition, given)
+    outside = active & ((low < 0) | (high >= access.size))
+    if not outside.any():
+        return None
+    at = np.unravel_index(int(outside.argmax()), outside.shape) if outside.shape else ()
+    return ", ".join(f"{r.arg.name}={int(i)}" for r, i in zip(counters, at))
+
+
+def _is_index(node: UOp) -> bool:
+    """Whether a value is made of counters and constants alone."""
+    return all(n.op in (o.RANGE, o.CONST) or n.op in o.ELEMENTWISE and n.op.meaning is not None
+               for n in toposort([node]))
+
+
+def _numbers(np: Any, node: UOp, given: dict[UOp, Any]) -> Any:
+    """An index expression's value for all combinations of counters."""
+    done = dict(given)
+    for n in toposort([node]):
+        if n not in done:
+            meaning = n.op.meaning or (lambda np, value=n.arg: np.asarray(value))      # of a constant
+            done[n] = meaning(np, *[done[s] for s in n.src])
+    return done[node]

@@ -1,0 +1,94 @@
+"""Apply only the first moves of a recipe. In: functions that are moves, and a limit. Out: the moves that were applied.
+
+A function with `@move` also says what stands in its place when it is left out: the loops as they are. With the first n
+moves applied and all others left out, a recipe still gives a whole tree that computes the same. So the tree after every
+single move can be shown (the visualizer), and the first move after which it is wrong can be found (CHECK=1). A move
+that another one calls is part of that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from glassgrad.compiler.lower.loops import For, If
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AppliedMove(NamedTuple):
+    """A move that was applied: its name, and what it does, before -> after."""
+    name: str
+    does: str
+    file: str          # below glassgrad/compiler
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class MoveLog:
+    """The moves of one recipe, in order; those beyond the limit are left out."""
+
+    def __init__(self, limit: int | None = None):
+        self.limit, self.applied, self.inside = limit, list[AppliedMove](), False
+
+
+_log: ContextVar[MoveLog | None] = ContextVar("log", default=None)
+
+
+@contextmanager
+def logged_moves(limit: int | None = None) -> Iterator[MoveLog]:
+    """Inside, moves are noted, and only the first `limit` are applied."""
+    log = MoveLog(limit)
+    token = _log.set(log)
+    try:
+        yield log
+    finally:
+        _log.reset(token)
+
+
+def move(leave_out: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Declare a move. `leave_out` gives, from the same arguments, the loops without it (or None, where that is how the
+    move itself refuses)."""
+    def declare(function: Callable[P, R]) -> Callable[P, R]:
+        does = " ".join((function.__doc__ or "").split("\n\n")[0].split())
+        file = function.__module__.split(".compiler.")[-1].replace(".", "/") + ".py"
+        applied = AppliedMove(function.__name__, does, file)
+
+        @wraps(function)
+        def apply(*args: P.args, **kwargs: P.kwargs) -> R:
+            log = _log.get()
+            if log is None or log.inside:
+                return function(*args, **kwargs)
+            if log.limit is not None and len(log.applied) >= log.limit:
+                return leave_out(*args, **kwargs)
+            log.inside = True
+            try:
+                result = function(*args, **kwargs)
+            finally:
+                log.inside = False
+            if result is not None and not _same(result, leave_out(*args, **kwargs)):
+                log.applied.append(applied)
+            return result
+        return apply
+    return declare
+
+
+def _same(result: Any, left_out: Any) -> bool:
+    """Whether a move changed nothing."""
+    return _flat(result) == _flat(left_out)
+
+
+def _flat(statements: Any) -> list[Any]:
+    """Statements, or lists of them, as what can be compared: loops by their heads, all others by identity."""
+    if isinstance(statements, (list, tuple)):
+        return [row for inner in statements for row in ("[", *_flat(inner))]
+    if isinstance(statements, For):
+        return [statements.range, statements.kind, statements.stop, *_flat(statements.body)]
+    if isinstance(statements, If):
+        return [statements.condition, *_flat(statements.body)]
+    return [statements]

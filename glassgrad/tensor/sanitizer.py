@@ -1,0 +1,182 @@
+"""SANITIZE=1: report a NaN or an infinity where it is made. In: values to compute. Out: NotFiniteError.
+
+Along with each result of floats the run computes one number, as for an index (index_range_check.py): where the first
+NaN is, or else the first infinity. It is a minimum over positions, so it has the same bits on every run. Replays of a
+jitted function compute and look at it too. When it names an element, the values between kernels are computed once more
+and kept, and from the bad element the search goes back to the op that made it (compiler/check/non_finite.py).
+
+A NaN is reported always. An infinity is reported where an op made it of finite operands; one that the program wrote
+down, or that was in a tensor already, is meant (a mask of -inf), and from then on results of that line may hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import Any, NamedTuple
+
+from glassgrad.base.calls import LAYER, METHOD, OPTIMIZER, CallTree, Noted
+from glassgrad.base.errors import NotFiniteError
+from glassgrad.base.source_lines import Line, Place, calls_of, line_of, note_calls
+from glassgrad.compiler.check.graph_interpreter import from_storage
+from glassgrad.compiler.check.non_finite import COMPILED, CONSTANT, GIVEN, MADE, Element, Origin, origin
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.node import concrete, toposort
+from glassgrad.compiler.graph.symbolic import value_of
+from glassgrad.compiler.graph.uop import UOp, const
+from glassgrad.engine.capture import record
+from glassgrad.tensor.formulas.counting import counting
+
+__all__ = ["FiniteCheck", "FiniteFlag", "finite_checks", "note_layers"]
+
+Read = Callable[[Sequence[UOp]], list[memoryview]]      # the values of nodes: what is in memory
+_MOST_POSITIONS = 1 << 30                        # that a number of 32 bits can name twice over
+_KEPT = (o.BUFFER, o.GATHER, o.SCATTER, o.SCAN, o.RANDOM)      # and reductions: few values, that much is computed for
+_meant: set[tuple[Line | None, tuple[Any, ...]]] = set()      # lines and shapes of results that hold infinities meant
+
+
+class FiniteCheck(NamedTuple):
+    """A result to look at."""
+    node: UOp
+    first_bad: UOp           # (1,), int32: p where element p is the first NaN, n + p for an infinity, 2n if all is well
+
+
+def note_layers() -> None:
+    """From now on nodes hold the layers and calls they are made in, for messages."""
+    before = note_calls(None)
+    note_calls(before or CallTree(most_nodes=float("inf")).note)
+
+
+def finite_checks(nodes: Sequence[UOp]) -> list[FiniteCheck]:
+    """What to compute along with these nodes."""
+    note_layers()
+    return [FiniteCheck(node, _first_bad(node)) for node in dict.fromkeys(nodes)
+            if node.dtype.is_float and node.size and node.base.op is not o.BUFFER]
+
+
+def _first_bad(node: UOp) -> UOp:
+    flat, size = node.reshape((node.elements,)), min(node.size, _MOST_POSITIONS)
+    position = counting(flat.elements) if node.size <= _MOST_POSITIONS else const(0, counting(1).dtype)
+    is_nan, is_infinite = flat.ne(flat), flat.alu(o.ABS).eq(float("inf"))
+    word = is_nan.where(position, is_infinite.where(position + size, const(2 * size, position.dtype)))
+    return word.reduce(o.AMIN, (0,)) if node.size > 1 else word.contiguous()
+
+
+class FiniteFlag:
+    """The number that says whether a result is finite, in memory that later runs write again."""
+    __slots__ = ("node", "size", "buffer")
+    reads_each_run = True            # whether an infinity is meant is decided in Python
+
+    def __init__(self, check: FiniteCheck, result: UOp):
+        self.node, self.buffer = check.node, result.base.arg
+        self.size = min(check.node.size, _MOST_POSITIONS)      # below it: a NaN
+
+    def over(self, change: Callable[[UOp], UOp]) -> FiniteFlag:
+        """The same number, about a result over other buffers."""
+        made = copy(self)
+        made.node = change(self.node)
+        return made
+
+    def verify(self, read: Read) -> None:
+        """Raise if the last run's result is not finite; `read` gives values of that run."""
+        word = int.from_bytes(self.buffer.copy_out()[:4], "little", signed=True)
+        if word >= 2 * self.size or word >= self.size and self._key in _meant:
+            return
+        with record():                           # what is computed for the message is no part of a trace
+            found, index = self._origin(word % self.size, read)
+        infinite = word >= self.size
+        if infinite and found.kind in (GIVEN, CONSTANT):
+            _meant.add(self._key)
+            return
+        raise _error(found, "an infinity" if infinite else "a NaN", Element(self.node, index, None))
+
+    @property
+    def _key(self) -> tuple[Line | None, tuple[Any, ...]]:
+        return line_of(self.node.place), self.node.shape
+
+    def _origin(self, position: int, read: Read) -> tuple[Origin, tuple[int, ...]]:
+        """Where the element began to be bad, with what lies between kernels in memory; and the element's index."""
+        plain = concrete([self.node], value_of)
+        node = plain[self.node]
+        wanted = [node, *[n for n in toposort([node]) if (n.op in o.REDUCE or n.op in _KEPT) and n is not node]]
+        stored = {n: from_storage(data, n.dtype).reshape(n.shape) for n, data in zip(wanted, read(wanted))}
+        index = [0] * len(node.shape)
+        for axis in reversed(range(len(node.shape))):
+            position, index[axis] = divmod(position, node.shape[axis])
+        return origin(node, tuple(index), stored), tuple(index)
+
+
+# -- the message ---------------------------------------------------------------------------------------------
+def _error(found: Origin, what: str, result: Element) -> NotFiniteError:
+    cause = found.cause
+    if cause is not None and cause.kind in (MADE, COMPILED):         # the NaN is what became of an overflow
+        return _described(cause, "an infinity", result, f", and {_formula(found)}")
+    return _described(found, what, result, "")
+
+
+def _described(found: Origin, what: str, result: Element, then: str) -> NotFiniteError:
+    node, index, value = found.found
+    held = f"{node.dtype.name} {node.shape}"
+    asked = result.node.src[0] if result.node.op is o.CONTIGUOUS else result.node
+    reaches = "" if node is asked else f"\nreaches {_element(result)}"
+    if found.kind == GIVEN:
+        made = node.arg.place if node.op is o.BUFFER else node.place
+        given = f"{value} at {list(index)} of a tensor {held} that it is computed from"
+        return NotFiniteError(f"the input already holds {what}", given=given + _made_at(made) + reaches,
+                              expected="inputs, weights and data without NaN",
+                              fix="look at that tensor before it is used: load_state_dict, the data, the last step",
+                              where=_where(asked.place))
+    if found.kind == CONSTANT:
+        given, fix = f"the constant {value}", "write another number"
+    elif found.kind == COMPILED:
+        given = f"{value} at {list(index)} of {node.op.name}, {held}, where exact arithmetic stays just finite"
+        fix = "keep its operands smaller"
+    else:
+        given = f"{_formula(found)} at {list(index)} of {held}{then}"
+        fix = _ADVICE.get(node.op, _SMALLER)
+    noted: Noted | None = calls_of(node.place)
+    place = node.place
+    if noted is not None:
+        layers, methods = noted.path(LAYER, OPTIMIZER), noted.path(METHOD)
+        given += f"\nin {' > '.join(layers)}" if layers else ""
+        given += f"\nby {methods[-1]}" if methods else ""
+        if noted.backward and noted.forward is not None:
+            given += f"\nin the gradient of {line_of(noted.forward)}, which {_where(place)} asks for"
+            place = noted.forward
+    return NotFiniteError(f"a result holds {what}", given=given + reaches,
+                          expected="finite values in what is computed and kept, or infinities that the program writes",
+                          fix=f"{fix}; SANITIZE=0 goes on with it", where=_where(place))
+
+
+_SMALLER = "keep the operands smaller: a lower learning rate, normalized inputs, or a wider dtype"
+_ADVICE = {
+    o.LOG2: "give the logarithm numbers above 0: add a small one, or clip",
+    o.SQRT: "give the square root numbers of 0 and above: clip, or add a small one before it",
+    o.RECIP: "do not divide by 0: add a small number to the divisor, or choose by where",
+    o.DIV: "do not divide by 0: add a small number to the divisor, or choose by where",
+    o.EXP2: "subtract the largest value before the exponential, as softmax and logsumexp do",
+    o.SUB: "a row in which every element is masked by -inf has no softmax: leave one element unmasked",
+}
+
+
+def _element(result: Element) -> str:
+    """An element of a result; axes of length 1 are what reductions leave, and the program may not see them."""
+    long = [(i, n) for i, n in zip(result.index, result.node.shape) if n != 1]
+    return f"{[i for i, _ in long]} of the result, {tuple(n for _, n in long)}" if long else "the result"
+
+
+def _formula(found: Origin) -> str:
+    """The op on its operands: `LOG2(-1.0) = nan`."""
+    node, _, value = found.found
+    operands = ", ".join(f"{float(one.value):.9g}" for one in found.operands)
+    more = ", ..." if node.op in o.REDUCE else ""
+    return f"{node.op.name}({operands}{more}) = {float(value):.9g}"
+
+
+def _made_at(place: Place | None) -> str:
+    line = line_of(place)
+    return "" if line is None else f", made at {line}"
+
+
+def _where(place: Place | None) -> str:
+    return str(line_of(place) or "")
