@@ -46,6 +46,7 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
     Setting("DISABLE_RULES", "", "Comma-separated names of rewrite rules to leave out, to bisect a wrong result."),
     Setting("CPU_FEATURES", "", "Changes the CPU's features, as LLVM spells them (`-avx512f,+avx2`), to try others."),
     Setting("MATRIX_UNIT", 1, "0 multiplies bfloat16 and int8 in vectors, even where the CPU has a matrix unit (AMX)."),
+    Setting("ONLINE_SOFTMAX", 1, "0 stores the scores of softmax(q @ k.T) @ v, instead of one pass over blocks of them."),
     Setting("SEED", -1, "Seed of the random numbers when `manual_seed` was not called; -1 takes one from the system."),
 ]}
 
@@ -54,7 +55,7 @@ LEAST: dict[str, int] = {"BEAM": 0, "BEAM_SECONDS": 0, "THREADS": 0, "CACHE_MB":
                          "SEED": -1}
 
 # What decides which kernels a graph becomes: who keeps kernels keeps them by these
-KERNEL_SETTINGS = ("NOOPT", "DISABLE_RULES", "CPU_FEATURES", "MATRIX_UNIT", "BEAM")
+KERNEL_SETTINGS = ("NOOPT", "DISABLE_RULES", "CPU_FEATURES", "MATRIX_UNIT", "ONLINE_SOFTMAX", "BEAM")
 
 _MOST_STATES = 8     # a program changes back and forth between few
 

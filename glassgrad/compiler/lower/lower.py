@@ -18,16 +18,22 @@ from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, Kern
                                             register)
 from glassgrad.compiler.lower.movement import flatten, source_index
 from glassgrad.compiler.lower.values import Block, Values
+from glassgrad.compiler.schedule.online_softmax import in_kernel
 
 KEEP_COST = 12            # a value at least this expensive (in vector instructions) is kept rather than computed again
 KEEP_BYTES = 256 * 1024   # the longest row that is kept: on a CPU it should stay in the second-level cache
 
 
-def lower(sink: UOp, keep_bytes: int = KEEP_BYTES) -> Kernel:
-    """The plain loop tree of a kernel's graph; a task keeps rows of up to `keep_bytes`.
+def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, softmax_block: tuple[int, int] = (64, 64)) -> Kernel:
+    """The plain loop tree of a kernel's graph; a task keeps rows of up to `keep_bytes`, and computes softmax(..) times
+    values in blocks of so many rows and keys.
 
     Each round lowers all of it and may find one more value to keep. For a matmul: one round.
     """
+    chain = in_kernel(sink)
+    if chain is not None:
+        from glassgrad.compiler.lower.online_softmax import OnlineSoftmax
+        return OnlineSoftmax(sink, chain, *softmax_block).kernel()
     kept: dict[UOp, tuple[int, ...]] = {}
     while True:
         lowering = _Lowering(sink, kept)

@@ -1,0 +1,72 @@
+"""Tasks that are made of several loop nests. In: a loop nest whose tasks hold nests alone. Out: the same, made fast.
+
+A task that goes block by block through softmax(scores) times values (lower/online_softmax.py) is a list of nests over
+LOCAL memory: two contractions, and what is done with each row. Each is cut as it would be in a kernel of its own, but
+by one worker, in its place in the list: a contraction into register tiles that read both factors in place, anything
+else into lanes. Does not know what the nests compute.
+"""
+
+from __future__ import annotations
+
+from glassgrad.compiler.lower.loops import LOOP, For, If, Statement, task_loops
+from glassgrad.compiler.optimize.decisions import Decisions
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.plain.plain_loops import ask_lanes, vectors_in_flight
+from glassgrad.compiler.optimize.plain.reductions import transposed
+from glassgrad.compiler.optimize.product.recognize import Product, recognize
+from glassgrad.compiler.optimize.product.register_tile import RegisterPlan, RegisterTile
+from glassgrad.compiler.optimize.targets.target import Target
+
+
+def is_nests(body: list[Statement]) -> bool:
+    """Whether tasks hold several loop nests and nothing else."""
+    _, inner = task_loops(body)
+    return len(inner) > 1 and all(isinstance(s, (For, If)) for s in inner)
+
+
+def nests(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
+    """for tasks: nests  ->  TASK ..: nests, each with tiles or lanes"""
+    loops, inner = task_loops(body)
+    return moves.share_out([f.range for f in loops], _in_turn(inner, target, decisions))
+
+
+def _in_turn(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
+    out: list[Statement] = []
+    for s in body:
+        if isinstance(s, If):
+            out.append(If(s.condition, _in_turn(s.body, target, decisions)))
+        elif isinstance(s, For) and s.kind == LOOP:
+            out.append(For(s.range, LOOP, _in_turn(s.body, target, decisions), s.stop))
+        else:
+            product = recognize([s])
+            tiled = None if product is None or not product.n else _tiles(product, target, decisions)
+            out += tiled or _lanes([s], target, decisions)
+    return out
+
+
+def _tiles(product: Product, target: Target, decisions: Decisions) -> list[Statement] | None:
+    """A contraction as register tiles; refuses (None) where a factor would have to be packed."""
+    plan = RegisterPlan.of(product.with_lanes_right(), target)
+    tiles = [] if plan is None else [t for t in plan.tiles() if t.left == t.right == "in_place"]
+    if plan is None or not tiles:
+        return None
+    own = plan.with_blocks(min(tiles, key=plan.cycles))
+    [phase] = RegisterTile(plan, decisions.ask(own, lambda c: plan.refuses(c) or _packs(c.left, c.right))).phases()
+    return moves.serial(phase)
+
+
+def _packs(left: str, right: str) -> str | None:
+    return None if left == right == "in_place" else "a nest among others packs nothing"
+
+
+def _lanes(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
+    """Vectors along the innermost loop of independent iterations, or square blocks of a transposed copy."""
+    loops, inner = task_loops(body)
+    lanes = target.lanes(4)
+    blocks = transposed(loops, inner, lanes, decisions)
+    if blocks is None:
+        chosen = ask_lanes(decisions, loops, len(loops) - 1, vectors_in_flight(inner), lanes)
+        along = next(f for f in loops if f.range.arg.name == chosen.loop)
+        wide = moves.wide(For(along.range, LOOP, inner), chosen.tile, chosen.lanes, copies=False)
+        blocks = [f for f in loops if f is not along], wide
+    return moves.loops_around([f.range for f in blocks[0]], blocks[1])
