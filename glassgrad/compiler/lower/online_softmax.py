@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
@@ -37,10 +38,34 @@ from glassgrad.compiler.lower.values import Block, Computation, Values
 from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
 
 
-class OnlineSoftmax(Values):
-    """The loops of one kernel, with blocks of so many rows and keys."""
+class Blocks(NamedTuple):
+    """How large blocks are at most. All are as large, but for the last keys; the last rows overlap those before."""
+    rows: int = 64
+    keys: int = 64
+    lanes: int = 16                # blocks have a multiple of so many rows
 
-    def __init__(self, sink: UOp, chain: SoftmaxProduct, rows: int, keys: int):
+    def rows_of(self, size: int) -> int:
+        """Rows of a block: few are computed twice, and few blocks read the keys again.
+
+        >>> [Blocks().rows_of(size) for size in (512, 65, 20, 5)]
+        [64, 48, 20, 5]
+        """
+        again = self.rows // 8     # what it costs to read the keys once more, in rows
+        return min(min(range(self.lanes, self.rows + 1, self.lanes), key=lambda n: (-(-size // n) * (n + again), -n)), size)
+
+    def keys_of(self, size: int) -> int:
+        """Keys of a block: all blocks have nearly as many.
+
+        >>> [Blocks().keys_of(size) for size in (512, 197, 80)]
+        [64, 66, 80]
+        """
+        return -(-size // max(1, round(size / self.keys)))
+
+
+class OnlineSoftmax(Values):
+    """The loops of one kernel."""
+
+    def __init__(self, sink: UOp, chain: SoftmaxProduct, blocks: Blocks):
         super().__init__(sink, {})
         self.chain = chain
         self.shape = chain.weights.shape                  # of the product that is summed: rows, columns and keys
@@ -50,7 +75,7 @@ class OnlineSoftmax(Values):
         self.row_axis = max(own, key=lambda a: (self.shape[a], a))
         self.dtype = chain.exps.dtype
         size = self.shape[self.row_axis]
-        self.rows, self.keys = min(rows, size), min(keys, self.shape[chain.axis])
+        self.rows, self.keys = blocks.rows_of(size), blocks.keys_of(self.shape[chain.axis])
         self.row, self.block = counter("q", self.rows), counter("qb", -(-size // self.rows))
         begin = multiply(self.block, self.rows) if self.block.arg.size > 1 else index(0)
         ragged = size % self.rows > 0
@@ -148,11 +173,12 @@ class OnlineSoftmax(Values):
         return left * right
 
     def exponential(self, score: UOp, top: UOp) -> UOp:
-        """exp2((score - top) * rate); before a row has seen anything but -inf, nothing is subtracted."""
-        least = identity(o.MAX, self.dtype)
-        difference = score - (least < top).where(top, const(0, self.dtype))
+        """exp2((score - top) * rate), and 0 for a score of -inf, whatever the top is: a row may have seen nothing else
+        yet. (Nor is the exponential of a number far below 0 computed for it: results that underflow are slow.)"""
+        zero, masked = const(0, self.dtype), score.eq(identity(o.MAX, self.dtype))
+        below = masked.where(zero, score - top)
         rate = self.chain.rate
-        return expand(UOp(o.EXP2, self.dtype, (difference if rate is None else difference * rate,)))
+        return masked.where(zero, expand(UOp(o.EXP2, self.dtype, (below if rate is None else below * rate,))))
 
     # -- the nests -------------------------------------------------------------------------------------------
     def begin(self) -> list[Statement]:
@@ -253,7 +279,12 @@ class OnlineSoftmax(Values):
                 return [Store(self.scale, self.row, factor)]
             out += self.nest([self.row], scale)
             scaled = scaled * load(self.scale, self.row)
-        self.known[chain.total] = lambda at: scaled.cast(chain.total.dtype)
+        if self.gate is not None:         # by rows, so that a row is stored or not as a whole
+            by_rows, spot = local("result", self.dtype, self.out.arg.size), self.result_spot()
+            out += self.nest([self.row, *self.wide], lambda: [Store(by_rows, spot, scaled)])
+            self.known[chain.total] = lambda at: load(by_rows, spot).cast(chain.total.dtype)
+        else:
+            self.known[chain.total] = lambda at: scaled.cast(chain.total.dtype)
         [store] = [s for s in self.sink.src if s.op is o.STORE]
         target, value = store.src
         at = self.result_at(value)
@@ -263,6 +294,10 @@ class OnlineSoftmax(Values):
             return [Store(target.base, flatten(place, target.base.shape), self.value_at(value, at, None), None, self.gate)]
 
         return out + self.nest([self.row, *self.wide], result)
+
+    def result_spot(self) -> UOp:
+        counters = (self.row, *self.wide)
+        return flatten(counters, tuple(c.arg.size for c in counters))
 
     def result_at(self, value: UOp) -> Index:
         """Where an element of the total lies in what is stored."""
