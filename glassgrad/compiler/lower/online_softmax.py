@@ -26,11 +26,11 @@ from typing import NamedTuple
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.axes import varies
-from glassgrad.compiler.graph.index_algebra import add, index, less, linear, multiply
+from glassgrad.compiler.graph.index_algebra import add, index, less, multiply
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Kernel, Phase, Statement, Store,
-                                            counter, load, local, register, walk)
+                                            counter, load, local, register)
 from glassgrad.compiler.lower.masks import blocks_in_sight, kept_below
 from glassgrad.compiler.lower.movement import Index, flatten, reshape_index, source_index
 from glassgrad.compiler.lower.transcendental import expand
@@ -93,14 +93,11 @@ class OnlineSoftmax(Values):
         [self.depth_axis] = chain.products.arg.axes
         self.length = chain.products.src[0].shape[self.depth_axis]
         width = math.prod(c.arg.size for c in self.wide)
-        self.step = counter("r", self.length)
         self.queries = local("queries", chain.rows.dtype, self.length * self.rows)
         self.tile = local("tile", self.dtype, self.keys * self.rows)
         self.top, self.sums, self.shrink, self.scale = (
             local(name, self.dtype, self.rows) for name in ("top", "sums", "shrink", "scale"))
         self.out = local("out", self.dtype, width * self.rows)
-        self.key_copy = local("keys", chain.keys.dtype, self.keys * self.length)
-        self.value_copy = local("values", self.dtype, self.keys * width)
         self.known: dict[UOp, Callable[[Index], UOp]] = {}      # nodes whose elements lie in LOCAL memory
         self.asked: dict[UOp, Index] = {}                       # and where they were asked for
 
@@ -183,7 +180,8 @@ class OnlineSoftmax(Values):
     # -- the nests -------------------------------------------------------------------------------------------
     def begin(self) -> list[Statement]:
         """Nothing is summed yet; the rows' factor of the scores, transposed."""
-        at, step, zero = self.asked_along(self.chain.rows), self.step, const(0, self.dtype)
+        step, zero = counter("r", self.length), const(0, self.dtype)
+        at = tuple([step if a == self.depth_axis else i for a, i in enumerate(self.asked[self.chain.rows])])
         self.known = {}
         return [*self.nest([self.row], lambda: [Store(self.top, self.row, identity(o.MAX, self.dtype)),
                                                 Store(self.sums, self.row, zero)]),
@@ -202,18 +200,14 @@ class OnlineSoftmax(Values):
         self.weigh(chain.weights, at, register("e", self.dtype))
         scores_at, spot = self.asked[chain.exps], add(multiply(key, self.rows), self.row)
         found: list[UOp] = []
-        self.known = {
-            chain.rows: lambda at: load(self.queries, add(multiply(at[self.depth_axis], self.rows), self.row)),
-            chain.keys: lambda at: load(self.key_copy, add(multiply(key, self.length), at[self.depth_axis]))}
+        self.known = {chain.rows: lambda at: load(
+            self.queries, add(multiply(at[self.depth_axis], self.rows), self.row))}
 
         def scores() -> list[Statement]:
             found.append(self.value_at(chain.scores, scores_at, None))
             return [Store(self.tile, spot, found[-1])]
 
         loops = self.nest([key, self.row], scores)
-        copies = self.copied(chain.keys, self.asked_along(chain.keys), [key, self.step], self.key_copy)
-        if not copies:
-            loops = self.nest([key, self.row], scores)
         step = counter("j", size)
         there = load(self.tile, add(multiply(step, self.rows), self.row))
         fresh, total, value = (register(name, self.dtype) for name in ("fresh", "total", "e"))
@@ -227,42 +221,23 @@ class OnlineSoftmax(Values):
             return [Assign(total, const(0, self.dtype)), For(step, LOOP, each),
                     Store(self.sums, self.row, load(self.sums, self.row) * shrink + total)]
 
-        return [*copies, *loops,
+        return [*loops,
                 *self.nest([self.row], lambda: [
                     Assign(fresh, identity(o.MAX, self.dtype)), For(step, LOOP, [Accumulate(fresh, o.MAX, there)]),
                     Store(self.shrink, self.row, self.exponential(top, higher)), Store(self.top, self.row, higher)]),
                 *self.nest([self.row], weights), *self.times_values(first, size)], found[-1]
 
-    def asked_along(self, node: UOp) -> Index:
-        """Where a factor of the scores was asked for, with a counter for the axis that is summed."""
-        return tuple([self.step if a == self.depth_axis else i for a, i in enumerate(self.asked[node])])
-
-    def copied(self, node: UOp, at: Index, counters: list[UOp], memory: UOp) -> list[Statement]:
-        """A factor of a block put into LOCAL memory; nothing where it is read in order, as it lies in memory."""
-        self.known.pop(node, None)
-        nest = self.nest(counters, lambda: [Store(memory, flatten(tuple(counters), tuple(c.arg.size for c in counters)),
-                                                  self.value_at(node, at, None).cast(memory.dtype))])
-        [store] = [s for s in walk(nest) if isinstance(s, Store)]
-        value = store.value
-        in_place = value.op is o.LOAD and len(value.src) == 2 and linear(value.src[1])[1].get(counters[-1]) == 1
-        return [] if in_place else nest
-
     def times_values(self, first: UOp, size: int) -> list[Statement]:
         """The weights of a block times its values, added to what was there."""
-        chain, key, total = self.chain, self.key(size), register("acc", self.dtype)
-        at, counters = self.at(add(first, key)), [key, *self.wide]
-        copies = self.copied(chain.values, at, counters, self.value_copy)
-        if copies:
-            there = load(self.value_copy, flatten(tuple(counters), tuple(c.arg.size for c in counters)))
-            self.known[chain.values] = lambda at: there
-        weight, spot = load(self.tile, add(multiply(key, self.rows), self.row)), self.out_at()
+        key, total, spot = self.key(size), register("acc", self.dtype), self.out_at()
+        weight = load(self.tile, add(multiply(key, self.rows), self.row))
 
         def product() -> list[Statement]:
-            step = Accumulate(total, o.ADD, self.value_at(chain.values, at, None).cast(self.dtype) * weight)
-            return [Assign(total, const(0, self.dtype)), For(key, LOOP, [step]),
+            value = self.value_at(self.chain.values, self.at(add(first, key)), None).cast(self.dtype)
+            return [Assign(total, const(0, self.dtype)), For(key, LOOP, [Accumulate(total, o.ADD, value * weight)]),
                     Store(self.out, spot, load(self.out, spot) * load(self.shrink, self.row) + total)]
 
-        return [*copies, *self.nest([*self.wide, self.row], product)]
+        return self.nest([*self.wide, self.row], product)
 
     def finish(self) -> list[Statement]:
         """What all keys share, then the result."""

@@ -8,13 +8,20 @@ else into lanes. Does not know what the nests compute.
 
 from __future__ import annotations
 
-from glassgrad.compiler.lower.loops import LOOP, For, If, Statement, task_loops
+from dataclasses import replace
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.index_algebra import add, multiply
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, Store, load, local, task_loops
 from glassgrad.compiler.optimize.decisions import Decisions
 from glassgrad.compiler.optimize.moves import loop_moves as moves
 from glassgrad.compiler.optimize.plain.plain_loops import ask_lanes, vectors_in_flight
 from glassgrad.compiler.optimize.plain.reductions import transposed
-from glassgrad.compiler.optimize.product.recognize import Product, recognize
+from glassgrad.compiler.optimize.product.recognize import Product, recognize, stride_along
 from glassgrad.compiler.optimize.product.register_tile import RegisterPlan, RegisterTile
+from glassgrad.compiler.optimize.product.tiling import Tiling
+from glassgrad.compiler.optimize.targets import cpu
 from glassgrad.compiler.optimize.targets.target import Target
 
 
@@ -45,14 +52,41 @@ def _in_turn(body: list[Statement], target: Target, decisions: Decisions) -> lis
 
 
 def _tiles(product: Product, target: Target, decisions: Decisions) -> list[Statement] | None:
-    """A contraction as register tiles; refuses (None) where a factor would have to be packed."""
-    plan = RegisterPlan.of(product.with_lanes_right(), target)
-    tiles = [] if plan is None else [t for t in plan.tiles() if t.left == t.right == "in_place"]
+    """A contraction as register tiles; refuses (None) where the right factor would have to be packed."""
+    product = product.with_lanes_right()
+    before: list[Statement] = []
+    plan, tiles = _tiles_in_place(product, target)
+    if plan is not None and not tiles and len(product.m) == len(product.k) == 1:
+        copy, product = _copied(product, target)
+        before = _lanes(copy, target, decisions)
+        plan, tiles = _tiles_in_place(product, target)
     if plan is None or not tiles:
         return None
     own = plan.with_blocks(min(tiles, key=plan.cycles))
-    [phase] = RegisterTile(plan, decisions.ask(own, lambda c: plan.refuses(c) or _packs(c.left, c.right))).phases()
-    return moves.serial(phase)
+    chosen = decisions.ask(own, lambda c: plan.refuses(c) or _packs(c.left, c.right))
+    [phase] = RegisterTile(plan, chosen).phases()
+    return [*before, *moves.serial(phase)]
+
+
+def _tiles_in_place(product: Product, target: Target) -> tuple[RegisterPlan | None, list[Tiling]]:
+    plan = RegisterPlan.of(product, target)
+    return plan, [] if plan is None else [t for t in plan.tiles() if t.left == t.right == "in_place"]
+
+
+def _copied(product: Product, target: Target) -> tuple[list[Statement], Product]:
+    """for m: for k: left  ->  for m: for k: copy = left, before the product
+
+    For a left factor that is computed, or whose lines share few sets of the cache. The copy lies along the loop that
+    the factor is read along, and its rows are an odd number of lines apart."""
+    [m], [k] = product.m, product.k
+    reads = [n.src[1] for n in toposort([product.left]) if n.op is o.LOAD]
+    outer, inner = (m, k) if any(stride_along(at, k) == 1 for at in reads) else (k, m)
+    line = cpu.CACHE_LINE // product.left.dtype.itemsize
+    pitch = (-(-inner.arg.size // line) | 1) * line
+    memory = local(f"left_{product.total.arg}", product.left.dtype, outer.arg.size * pitch)
+    at = add(multiply(outer, pitch), inner)
+    copy = moves.loops_around([outer, inner], [Store(memory, at, product.left)], TASK)
+    return copy, replace(product, left=load(memory, at))
 
 
 def _packs(left: str, right: str) -> str | None:
