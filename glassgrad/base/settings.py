@@ -48,6 +48,7 @@ SETTINGS: dict[str, Setting] = {s.name: s for s in [
     Setting("DISABLE_RULES", "", "Comma-separated names of rewrite rules to leave out, to bisect a wrong result."),
     Setting("CPU_FEATURES", "", "Changes the CPU's features, as LLVM spells them (`-avx512f,+avx2`), to try others."),
     Setting("MATRIX_UNIT", 1, "0 multiplies bfloat16 and int8 in vectors, even where the CPU has a matrix unit (AMX)."),
+    Setting("ONLINE_SOFTMAX", 1, "softmax(q @ k.T) @ v in one pass: 0 never, 1 where scores are many, 2 of any size."),
     Setting("SEED", -1, "Seed of the random numbers when `manual_seed` was not called; -1 takes one from the system."),
 ]}
 
@@ -56,7 +57,8 @@ LEAST: dict[str, int] = {"BEAM": 0, "BEAM_SECONDS": 0, "THREADS": 0, "CACHE_MB":
                          "SEED": -1}
 
 # What decides which kernels a graph becomes: who keeps kernels keeps them by these
-KERNEL_SETTINGS = ("NOOPT", "DISABLE_RULES", "CPU_FEATURES", "MATRIX_UNIT", "BEAM", "SANITIZE")
+KERNEL_SETTINGS = ("NOOPT", "DISABLE_RULES", "CPU_FEATURES", "MATRIX_UNIT", "ONLINE_SOFTMAX", "BEAM",
+                   "SANITIZE")
 
 # Called before a Context that names the setting is entered
 on_entering: dict[str, Callable[[], None]] = {}

@@ -17,17 +17,23 @@ from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, Kernel, Phase, Statement, Store, load,
                                             register)
 from glassgrad.compiler.lower.movement import flatten, source_index
+from glassgrad.compiler.lower.online_softmax import Blocks, OnlineSoftmax
 from glassgrad.compiler.lower.values import Block, Values
+from glassgrad.compiler.schedule.online_softmax import in_kernel
 
 KEEP_COST = 12            # a value at least this expensive (in vector instructions) is kept rather than computed again
 KEEP_BYTES = 256 * 1024   # the longest row that is kept: on a CPU it should stay in the second-level cache
 
 
-def lower(sink: UOp, keep_bytes: int = KEEP_BYTES) -> Kernel:
-    """The plain loop tree of a kernel's graph; a task keeps rows of up to `keep_bytes`.
+def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: Blocks = Blocks()) -> Kernel:
+    """The plain loop tree of a kernel's graph; a task keeps rows of up to `keep_bytes`, and computes softmax(scores)
+    times values in such blocks.
 
     Each round lowers all of it and may find one more value to keep. For a matmul: one round.
     """
+    chain = in_kernel(sink)
+    if chain is not None:
+        return OnlineSoftmax(sink, chain, blocks).kernel()
     kept: dict[UOp, tuple[int, ...]] = {}
     while True:
         lowering = _Lowering(sink, kept)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from glassgrad.compiler.lower.loops import LOOP, For, If, Kernel, Phase, Statement
+from glassgrad.compiler.lower.loops import Kernel, Phase, Statement
 from glassgrad.compiler.optimize.contractions import contraction, in_blocks
 from glassgrad.compiler.optimize.decisions import Decisions, Refused, read
 from glassgrad.compiler.optimize.moves import cold_path, loop_moves as moves
 from glassgrad.compiler.optimize.moves.split_by_remainder import residues
 from glassgrad.compiler.optimize.moves.streaming_stores import streamed_slots
+from glassgrad.compiler.optimize.nests import is_nests, nests
 from glassgrad.compiler.optimize.plain.plain_loops import plain
 from glassgrad.compiler.optimize.targets.target import Target
 
@@ -33,8 +34,8 @@ def optimize(kernel: Kernel, target: Target, products: bool = True, given: Seque
 
 def decide(kernel: Kernel, target: Target, decisions: Decisions, products: bool = True) -> Kernel:
     """`optimize`, with the decisions made through the caller's object."""
-    phases: list[Phase] = []
-    any_tiled = False
+    phases = [Phase(nests(phase.body, target, decisions)) for phase in kernel.phases if is_nests(phase.body)]
+    any_tiled = bool(phases)
     for body in _loop_nests(kernel, target):
         tiled = contraction(body, target, decisions) if products or target.groups else None
         done, rest = ([], body) if tiled is None else tiled
@@ -47,14 +48,11 @@ def decide(kernel: Kernel, target: Target, decisions: Decisions, products: bool 
 
 def _loop_nests(kernel: Kernel, target: Target) -> Iterator[list[Statement]]:
     """The loop nests that are optimized one by one: of each phase, split by remainders, merged, cut to known sizes."""
-    for phase in kernel.phases:
+    for phase in [p for p in kernel.phases if not is_nests(p.body)]:
         for part in residues(phase.body):
             yield from in_blocks(moves.merge_all(part), target)
 
 
 def unoptimized(kernel: Kernel) -> Kernel:
     """NOOPT: the plain loops, as one task each phase."""
-    def serial(body: list[Statement]) -> list[Statement]:
-        return [For(s.range, LOOP, serial(s.body), s.stop) if isinstance(s, For) else
-                If(s.condition, serial(s.body)) if isinstance(s, If) else s for s in body]
-    return Kernel(kernel.name, kernel.params, [Phase(serial(p.body)) for p in kernel.phases], kernel.written)
+    return Kernel(kernel.name, kernel.params, [Phase(moves.serial(p.body)) for p in kernel.phases], kernel.written)

@@ -34,12 +34,15 @@ from glassgrad.compiler.graph.axes import AxisSet, carried, nontrivial, varies
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.schedule import online_softmax
+from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct, StoresScores
 
 COSTLY = 12            # vector instructions above which a value is stored rather than computed twice
 MANY_INPUTS = 3        # recomputing a value needs this many loads or more: store it instead
 SMALL = 16 * 1024      # elements: below, one kernel that does it all beats two
 LARGEST = 1000         # operations in one kernel: compile time grows faster than what fusing more would save
 DEEPEST = 8            # reductions in a row in one kernel: each reads what all before it made once more
+CONVERSION = 4         # vector instructions that bring an element to another type
 FEWER = 8              # a value this many times smaller than its reader costs next to nothing to keep and to load
 _SEEN_THROUGH = (o.WINDOW, o.UNWINDOW, o.PERMUTE, o.RESHAPE, o.EXPAND, o.FLIP, o.SHRINK)
 _FEEDS = (*_SEEN_THROUGH, o.MUL, o.CAST)
@@ -73,7 +76,7 @@ NOTHING = Inlined(0, 1, None, False, 0)
 CONSTANT = Inlined(0, 0, None, False, 0)
 
 
-def fuse(sinks: list[UOp]) -> dict[UOp, str]:
+def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None = None) -> dict[UOp, str]:
     """Every node that gets memory, sources before users, with the reason.
 
     A first pass may find out late that a mean or a maximum is needed by several kernels, after its early readers were
@@ -81,9 +84,12 @@ def fuse(sinks: list[UOp]) -> dict[UOp, str]:
     """
     order = toposort(sinks)
     plan = _Plan(order, {})
+    chains, apart = online_softmax.find(order, plan.varies, plan.readers, set(sinks), device, stores_scores)
+    plan.one_pass(chains, apart)
     plan.walk(order, set(sinks))
     if plan.few:
         plan = _Plan(order, plan.few)
+        plan.one_pass(chains, apart)
         plan.walk(order, set(sinks))
     return {node: plan.reasons[node] for node in order if node in plan.reasons}
 
@@ -100,6 +106,14 @@ class _Plan:
         for node in order:
             for s in node.src:
                 self.readers.setdefault(s, []).append(node)
+        self.chains: dict[UOp, SoftmaxProduct] = {}      # the nodes of each softmax(scores) times values in one pass
+        self.chain_results: set[UOp] = set()
+        self.apart: dict[UOp, str] = {}         # the totals of others, and why they are not
+
+    def one_pass(self, chains: list[SoftmaxProduct], apart: dict[UOp, str]) -> None:
+        """Take note of what is computed in one pass, and of what could be."""
+        self.chains = {node: chain for chain in chains for node in (*chain.inside, chain.total)}
+        self.chain_results, self.apart = {chain.result for chain in chains}, apart
 
     def walk(self, order: list[UOp], wanted: set[UOp]) -> None:
         for node in order:
@@ -107,6 +121,8 @@ class _Plan:
             if node.op not in LEAVES:
                 if node in wanted:
                     self.store(node, "an output")
+                elif node in self.chain_results:
+                    self.store(node, online_softmax.ONE_PASS)
                 elif node in self.known and self.inlined[node].rows is not None:
                     self.store(node, self.known[node])
         self.separate_shared(order)
@@ -133,7 +149,9 @@ class _Plan:
 
     # -- what each kind of node does with what is inlined in its sources -------------------------------------
     def visit(self, node: UOp) -> None:
-        if node.op in LEAVES:
+        if node in self.chains:
+            self.inlined[node] = self.in_one_pass(node, self.chains[node])
+        elif node.op in LEAVES:
             self.inlined[node] = CONSTANT if node.op in (o.CONST, o.SCALAR) else NOTHING
         elif node.op in o.MOVEMENT:
             self.inlined[node] = self.movement(node)
@@ -172,6 +190,20 @@ class _Plan:
         inside = self.inlined[node]
         if inside.rows is not None or inside.cost > 0:
             self.store(node, reason)
+
+    def in_one_pass(self, node: UOp, chain: SoftmaxProduct) -> Inlined:
+        """A part of softmax(scores) times values, which is one kernel: reductions of others that it reads get memory,
+        and so does what every block of rows would compute again."""
+        for s in node.src:
+            if s not in self.chains and node is not chain.total and self.inlined[s].rows is not None:
+                self.cut(s, "read by each block of a softmax's scores")
+        again = chain.keys if node is chain.products else chain.values if node is chain.total else None
+        if again is not None and self.inlined[again].cost > CONVERSION:
+            self.store_computed(again, "read by each block of a softmax's rows")
+        if node in (chain.products, chain.total):
+            found = self.reduction(node)
+            return found if node is chain.total else found._replace(rows=None, contraction=False, only=None, depth=0)
+        return Inlined(node.op.cost, 0, None, False, node.size)
 
     def elementwise(self, node: UOp) -> Inlined:
         rows: AxisSet | None = None
@@ -303,7 +335,8 @@ class _Plan:
                 inner = inner.src[0]
             for factor in inner.src:
                 if self.inlined[factor].rows is not None:
-                    self.store(factor, "a factor of a sum of products, with a reduction inside")
+                    apart = f"; not in one pass: {self.apart[node]}" if node in self.apart else ""
+                    self.store(factor, "a factor of a sum of products, with a reduction inside" + apart)
         elif inside.rows is not None:
             small = inside.elements <= SMALL and not inside.contraction
             if inside.contraction:

@@ -102,6 +102,12 @@ def loops_around(ranges: Sequence[UOp], body: list[Statement], kind: str = LOOP)
     return body
 
 
+def serial(body: Iterable[Statement]) -> list[Statement]:
+    """TASK i: S  ->  for i: S"""
+    return [For(s.range, LOOP if s.kind == TASK else s.kind, serial(s.body), s.stop) if isinstance(s, For) else
+            If(s.condition, serial(s.body)) if isinstance(s, If) else s for s in body]
+
+
 def pieces(size: int, piece: int) -> list[tuple[int, int, int]]:
     """A length as whole pieces and the rest: (where they start, how many, how long).
 

@@ -64,7 +64,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     if _stores_in_order(inner):
         lane = loops[-1].range if loops and loops[-1] in free else None
         if lane is not None and access_cost(inner, lane, lanes) < access_cost(inner, lane, 1):
-            chosen = _ask_lanes(decisions, loops[-1:], 0, 1, lanes)
+            chosen = ask_lanes(decisions, loops[-1:], 0, 1, lanes)
             return [nest(loops[:-1], moves.wide(For(lane, LOOP, inner, loops[-1].stop), chosen.tile, chosen.lanes),
                          total, target, decisions, apart=False)]
         return [nest(loops, inner, total, target, decisions, apart=False)]
@@ -72,7 +72,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     if blocks is not None:
         return [nest(blocks[0], blocks[1], total, target, decisions)]
     columns = bool(free) and columns_cost(free, inner, lanes) <= rows_cost(inner, lanes)
-    tile = _tile(inner)
+    tile = vectors_in_flight(inner)
     apart = math.prod(f.range.arg.size for f in loops)
     if columns:
         across = free[_lane_loop(free, inner)].range.arg.size
@@ -84,7 +84,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
         if parts is not None:
             return [b for part in parts for b in plain(part, target, decisions)]
     if columns:
-        chosen = _ask_lanes(decisions, free, _lane_loop(free, inner), tile, lanes)
+        chosen = ask_lanes(decisions, free, _lane_loop(free, inner), tile, lanes)
         loop = next(f for f in free if f.range.arg.name == chosen.loop)
         loops.remove(loop)
         slices = None if beside else along_slices(loop, inner, chosen.tile, chosen.lanes, target, decisions)
@@ -102,7 +102,7 @@ def plain(body: list[Statement], target: Target, decisions: Decisions) -> list[l
     return [nest([f for f in loops if f not in (rows.row, rows.few)], wide, total, target, decisions)]
 
 
-def _ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes: int) -> Lanes:
+def ask_lanes(decisions: Decisions, loops: list[For], at: int, tile: int, lanes: int) -> Lanes:
     """Which of the loops the vectors go along, and how many at once."""
     names = [f.range.arg.name for f in loops]
 
@@ -150,10 +150,10 @@ def along_rows(body: list[Statement], lanes: int, decisions: Decisions, most: in
         elif any(isinstance(x, For) for x in s.body):
             out.append(For(s.range, LOOP, along_rows(s.body, lanes, decisions, most), s.stop))
         elif s.kind == TASK:
-            chosen = _ask_lanes(decisions, [s], 0, _tile(s.body), lanes)
+            chosen = ask_lanes(decisions, [s], 0, vectors_in_flight(s.body), lanes)
             out += moves.wide(For(s.range, LOOP, s.body, s.stop), chosen.tile, chosen.lanes)
         else:
-            tile = min(most, _tile(s.body))
+            tile = min(most, vectors_in_flight(s.body))
             wide = sum_moves.wide_reduce(s, tile, lanes, chunk=ADDS * tile * lanes)
             if wide is not None:
                 decisions.ask(FoldedLanes(s.range.arg.name, tile, lanes), lambda c: None)
@@ -287,7 +287,7 @@ def work(body: list[Statement]) -> int:
     return int(total)
 
 
-def _tile(body: list[Statement]) -> int:
+def vectors_in_flight(body: list[Statement]) -> int:
     """How many vectors to keep in flight: fewer where a statement needs many registers."""
     nodes = max((len(toposort(expressions(s))) for s in walk(body) if not isinstance(s, (For, If))), default=1)
     return 4 if nodes <= 24 else 2 if nodes <= 60 else 1

@@ -154,7 +154,7 @@ def transposed(loops: list[For], inner: list[Statement], lanes: int, decisions: 
     chosen = decisions.ask(Transpose(names[-1], lanes), refuses)
     across = read[names.index(chosen.loop)]
     # the loop read in order is outside: each row of a block is then written on where it was left
-    body = moves.wide(For(along.range, LOOP, inner), chosen.lanes, 1)
+    body = moves.wide(For(along.range, LOOP, inner), chosen.lanes, 1, copies=False)
     return [f for f in loops if f not in (along, across)], _within(across, body, chosen.lanes)
 
 

@@ -1,0 +1,87 @@
+"""Which blocks a mask leaves anything of. In: an expression of scores. Out: where a loop over blocks may end.
+
+A score that is `where(k < q + 1, .., -inf)` is -inf for all keys after the row. The comparison is linear in the
+counters, so the index algebra tells from which block on it fails for all rows and keys of the block. Does not know
+where scores come from.
+"""
+
+from __future__ import annotations
+
+import math
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.index_algebra import add, build, divide, index, less, linear, multiply
+from glassgrad.compiler.graph.uop import UOp
+
+
+def blocks_in_sight(score: UOp, block: UOp, inner: list[UOp]) -> UOp | None:
+    """How many blocks a loop has to do: the score of all others is -inf; None: all. `inner` are the counters inside."""
+    for below_zero in _kept_where(score):
+        constant, terms = linear(_least(below_zero, inner))
+        step = terms.pop(block, 0)
+        if step > 0:                # kept where step * block + rest < 0
+            return divide(add(multiply(build(constant, terms), -1), index(step - 1)), step)
+    return None
+
+
+def kept_below(score: UOp, inner: list[UOp]) -> UOp | None:
+    """The condition under which a score is not -inf for all values of the inner counters; None: it may always be."""
+    for below_zero in _kept_where(score):
+        seen = less(_least(below_zero, inner), index(0))
+        if seen.op is not o.CONST or not seen.arg:
+            return seen
+    return None
+
+
+def _kept_where(score: UOp) -> list[UOp]:
+    """Index expressions, each of which is below 0 wherever the score is not -inf."""
+    if score.op is o.CAST or score.op is o.MUL and score.src[1].op is o.CONST and score.src[1].arg > 0:
+        return _kept_where(score.src[0])
+    if score.op is o.WHERE:
+        condition, chosen, other = score.src
+        if _is_least(other):
+            return _holds_where(condition, True) + _kept_where(chosen)
+        return _holds_where(condition, False) + _kept_where(other) if _is_least(chosen) else []
+    return []
+
+
+def _is_least(node: UOp) -> bool:
+    return node.op is o.CONST and node.arg == -math.inf
+
+
+def _holds_where(condition: UOp, holds: bool) -> list[UOp]:
+    """Index expressions that are below 0 wherever the condition holds (or, does not hold)."""
+    if condition.op is o.NOT:
+        return _holds_where(condition.src[0], not holds)
+    if condition.op is o.AND and holds:
+        return [found for s in condition.src for found in _holds_where(s, holds)]
+    if condition.op is not o.CMPLT:
+        return []
+    x, y = (_as_index(s) for s in condition.src)
+    if x is None or y is None:
+        return []
+    return [add(x, multiply(y, -1)) if holds else add(add(y, multiply(x, -1)), index(-1))]
+
+
+def _as_index(value: UOp) -> UOp | None:
+    """An integer as an index expression, where it is made of counters: positions in a tensor do not overflow."""
+    if value.dtype is dtypes.index:
+        return value
+    if value.op is o.CONST and value.dtype.kind == "i":
+        return index(value.arg)
+    if value.op is o.CAST and value.dtype.kind == "i" and value.dtype.itemsize >= 4:
+        return _as_index(value.src[0]) if value.src[0].dtype.kind == "i" else None
+    if value.op not in (o.ADD, o.SUB):
+        return None
+    x, y = (_as_index(s) for s in value.src)
+    if x is None or y is None:
+        return None
+    return add(x, y if value.op is o.ADD else multiply(y, -1))
+
+
+def _least(expression: UOp, inner: list[UOp]) -> UOp:
+    """The least value of an index expression for all values of the inner counters."""
+    constant, terms = linear(expression)
+    low = sum(min(0, terms.get(r, 0) * (r.arg.size - 1)) for r in inner)
+    return build(constant + low, {atom: k for atom, k in terms.items() if atom not in inner})

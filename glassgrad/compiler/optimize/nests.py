@@ -1,0 +1,106 @@
+"""Tasks that are made of several loop nests. In: a loop nest whose tasks hold nests alone. Out: the same, made fast.
+
+A task that goes block by block through softmax(scores) times values (lower/online_softmax.py) is a list of nests over
+LOCAL memory: two contractions, and what is done with each row. Each is cut as it would be in a kernel of its own, but
+by one worker, in its place in the list: a contraction into register tiles that read both factors in place, anything
+else into lanes. Does not know what the nests compute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.index_algebra import add, multiply
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.lower.loops import LOOP, TASK, For, If, Statement, Store, load, local, task_loops
+from glassgrad.compiler.optimize.decisions import Decisions
+from glassgrad.compiler.optimize.moves import loop_moves as moves
+from glassgrad.compiler.optimize.plain.plain_loops import ask_lanes, vectors_in_flight
+from glassgrad.compiler.optimize.plain.reductions import transposed
+from glassgrad.compiler.optimize.product.recognize import Product, recognize, stride_along
+from glassgrad.compiler.optimize.product.register_tile import RegisterPlan, RegisterTile
+from glassgrad.compiler.optimize.product.tiling import Tiling
+from glassgrad.compiler.optimize.targets import cpu
+from glassgrad.compiler.optimize.targets.target import Target
+
+
+def is_nests(body: list[Statement]) -> bool:
+    """Whether tasks hold several loop nests and nothing else."""
+    _, inner = task_loops(body)
+    return len(inner) > 1 and all(isinstance(s, (For, If)) for s in inner)
+
+
+def nests(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
+    """for tasks: nests  ->  TASK ..: nests, each with tiles or lanes"""
+    loops, inner = task_loops(body)
+    return moves.share_out([f.range for f in loops], _in_turn(inner, target, decisions))
+
+
+def _in_turn(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
+    out: list[Statement] = []
+    for s in body:
+        if isinstance(s, If):
+            out.append(If(s.condition, _in_turn(s.body, target, decisions)))
+        elif isinstance(s, For) and s.kind == LOOP:
+            out.append(For(s.range, LOOP, _in_turn(s.body, target, decisions), s.stop))
+        else:
+            product = recognize([s])
+            tiled = None if product is None or not product.n else _tiles(product, target, decisions)
+            out += tiled or _lanes([s], target, decisions)
+    return out
+
+
+def _tiles(product: Product, target: Target, decisions: Decisions) -> list[Statement] | None:
+    """A contraction as register tiles; refuses (None) where the right factor would have to be packed."""
+    product = product.with_lanes_right()
+    before: list[Statement] = []
+    plan, tiles = _tiles_in_place(product, target)
+    if plan is not None and not tiles and len(product.m) == len(product.k) == 1:
+        copy, product = _copied(product, target)
+        before = _lanes(copy, target, decisions)
+        plan, tiles = _tiles_in_place(product, target)
+    if plan is None or not tiles:
+        return None
+    own = plan.with_blocks(min(tiles, key=plan.cycles))
+    chosen = decisions.ask(own, lambda c: plan.refuses(c) or _packs(c.left, c.right))
+    [phase] = RegisterTile(plan, chosen).phases()
+    return [*before, *moves.serial(phase)]
+
+
+def _tiles_in_place(product: Product, target: Target) -> tuple[RegisterPlan | None, list[Tiling]]:
+    plan = RegisterPlan.of(product, target)
+    return plan, [] if plan is None else [t for t in plan.tiles() if t.left == t.right == "in_place"]
+
+
+def _copied(product: Product, target: Target) -> tuple[list[Statement], Product]:
+    """for m: for k: left  ->  for m: for k: copy = left, before the product
+
+    For a left factor that is computed, or whose lines share few sets of the cache. The copy lies along the loop that
+    the factor is read along, and its rows are an odd number of lines apart."""
+    [m], [k] = product.m, product.k
+    reads = [n.src[1] for n in toposort([product.left]) if n.op is o.LOAD]
+    outer, inner = (m, k) if any(stride_along(at, k) == 1 for at in reads) else (k, m)
+    line = cpu.CACHE_LINE // product.left.dtype.itemsize
+    pitch = (-(-inner.arg.size // line) | 1) * line
+    memory = local(f"left_{product.total.arg}", product.left.dtype, outer.arg.size * pitch)
+    at = add(multiply(outer, pitch), inner)
+    copy = moves.loops_around([outer, inner], [Store(memory, at, product.left)], TASK)
+    return copy, replace(product, left=load(memory, at))
+
+
+def _packs(left: str, right: str) -> str | None:
+    return None if left == right == "in_place" else "a nest among others packs nothing"
+
+
+def _lanes(body: list[Statement], target: Target, decisions: Decisions) -> list[Statement]:
+    """Vectors along the innermost loop of independent iterations, or square blocks of a transposed copy."""
+    loops, inner = task_loops(body)
+    lanes = target.lanes(4)
+    blocks = transposed(loops, inner, lanes, decisions)
+    if blocks is None:
+        chosen = ask_lanes(decisions, loops, len(loops) - 1, vectors_in_flight(inner), lanes)
+        along = next(f for f in loops if f.range.arg.name == chosen.loop)
+        wide = moves.wide(For(along.range, LOOP, inner), chosen.tile, chosen.lanes, copies=False)
+        blocks = [f for f in loops if f is not along], wide
+    return moves.loops_around([f.range for f in blocks[0]], blocks[1])

@@ -1,0 +1,295 @@
+"""Find softmax(scores) times values, to be computed in one pass. In: a sum in a graph. Out: a `SoftmaxProduct`, or None.
+
+A chain of reductions over one axis, k, where the later ones read the maximum only through exp(score - maximum):
+
+    m = max over k of s[k]        l = sum over k of exp(s[k] - m)        o[d] = sum over k of exp(s[k] - m) * v[k, d]
+
+can run in one pass over blocks of k. It keeps m, l and o of what it has read so far, and multiplies l and o by
+exp(m before - m after) when the maximum grows. So the scores, a sum of products (query times key) and by far the largest
+value of the chain, are never stored. It is found by what is computed, never by a name: scores may be scaled, masked and
+added to; the weights may be divided by l before or after they are multiplied with the values, and may be masked again.
+Does not know loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from glassgrad.base.settings import settings
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.axes import AxisSet, carried, varies as varies_of
+from glassgrad.compiler.graph.dtype import DType
+from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.ops import Op
+from glassgrad.compiler.graph.uop import UOp
+
+StoresScores = Callable[[str, DType], "str | None"]      # device, type of the factors: why their products are stored
+LEAST_KEYS = 128       # two blocks: what would be stored of fewer scores stays in a cache
+LEAST_ROWS = 32        # that a block shares its keys among
+ONE_PASS = "softmax(scores) times values, in one pass: the scores are not stored"
+_VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.DETACH)
+_ABOVE = (o.RESHAPE, o.PERMUTE, o.CAST)      # a result is stored above these
+
+
+@dataclass(eq=False)
+class SoftmaxProduct:
+    """total = sum over k of weights * values, where weights = exps * (what does not depend on the scores) / row sums."""
+    total: UOp
+    weights: UOp               # a factor of the product that is summed
+    values: UOp                # the other one
+    axis: int                  # k, as an axis of that product
+    row_axis: int              # the longest axis that only the weights have
+    columns: list[int]         # the axes that only the values have
+    exps: UOp                  # EXP2((scores - maximum) * rate)
+    scores: UOp
+    maximum: UOp               # AMAX of the scores over k
+    rate: UOp | None           # a positive constant; None is 1
+    products: UOp              # the sum of products inside the scores
+    rows: UOp                  # its factor that does not depend on k: the queries
+    keys: UOp                  # its factor that does
+    row_sums: list[UOp]        # SUMs of `exps` over k
+    shared: list[tuple[UOp, Op]]     # factors (MUL) and divisors (DIV) of the weights that are the same for all k
+    inside: set[UOp]           # what depends on the scores' products, apart from:
+    above: set[UOp]            # the total, the result and what is between
+    result: UOp                # what is stored: the total, divided by the row sums where that comes after it
+
+
+def softmax_product(total: UOp, varies: dict[UOp, AxisSet], result: UOp | None = None) -> SoftmaxProduct | None:
+    """What a sum computes, if it is softmax(a sum of products) times values; `result` is what is stored of it."""
+    product = total.src[0] if total.op is o.SUM else total
+    while product.op is o.CAST:
+        product = product.src[0]
+    if total.op is not o.SUM or product.op is not o.MUL or len(total.arg.axes) != 1 or total.symbolic:
+        return None
+    for weights, values in (product.src, product.src[::-1]):
+        found = _weighted(total, weights, values, varies, total if result is None else result)
+        if found is not None:
+            return found
+    return None
+
+
+def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet], result: UOp) -> SoftmaxProduct | None:
+    [axis] = total.arg.axes
+    if not _is_contraction(total, varies):
+        return None
+    factors = _Factors(weights)
+    found = [n for n, op in factors.leaves if n.op is o.EXP2 and op is o.MUL and n.dtype.itemsize >= 4]
+    shift = _Shift.of(found[0]) if len(found) == 1 and not factors.twice else None
+    if shift is None or factors.lifted(found[0], frozenset(shift.maximum.arg.axes)) != {axis}:
+        return None
+    exps, scores = found[0], shift.scores
+    sums = [n for n in _down_to_reductions(scores) if _is_contraction(n, varies)]
+    if len(sums) != 1:
+        return None
+    [products] = sums
+    keys, rows = _sides(products, scores, shift.maximum, varies)
+    if keys is None or rows is None:
+        return None
+    inside, above, readers = _dependents(products, total, result)
+    row_sums = [n for n in readers[exps] if n.op is o.SUM and n.arg.axes == shift.maximum.arg.axes]
+    allowed = {scores: {shift.maximum, shift.difference}, exps: {*factors.way, *row_sums},
+               **{n: {*shift.between, exps} for n in (shift.maximum, *shift.between)}}
+    if values in inside or any(not readers[n] <= readers_allowed for n, readers_allowed in allowed.items()):
+        return None
+    shared = [(n, op) for n, op in factors.leaves if n in inside and n is not exps]
+    if any(axis in (factors.lifted(n, varies[n]) or {axis}) for n, _ in shared):
+        return None
+    if {n for n in inside if n.op in o.REDUCE} != {products, shift.maximum, *row_sums}:
+        return None
+    own, others = varies[weights] - varies[values], varies[values] - varies[weights]
+    row_axis = max(own, key=lambda a: (weights.shape[a], a))
+    return SoftmaxProduct(total, weights, values, axis, row_axis, sorted(others), exps, scores, shift.maximum, shift.rate, products, rows, keys,
+                          row_sums, shared, inside, above, result)
+
+
+class _Factors:
+    """What a value is a product of: `leaves` with the op that joins each (MUL, or DIV for divisors); `way` are the
+    nodes above them: views, casts, products, and WHEREs that give 0 elsewhere."""
+
+    def __init__(self, top: UOp):
+        self.top, self.twice = top, False
+        self.leaves: list[tuple[UOp, Op]] = []
+        self.way: list[UOp] = []
+        stack = [(top, o.MUL)]
+        while stack:
+            node, joins = stack.pop()
+            self.twice = self.twice or node in self.way
+            if node.op in _VIEWS or node.op is o.CAST and node.src[0].dtype.is_float:
+                inner = [(node.src[0], joins)]
+            elif node.op is o.MUL and joins is o.MUL:
+                inner = [(s, o.MUL) for s in node.src]
+            elif node.op is o.DIV and joins is o.MUL:
+                inner = [(node.src[0], o.MUL), (node.src[1], o.DIV)]
+            elif node.op is o.WHERE and node.src[2].op is o.CONST and node.src[2].arg == 0 and joins is o.MUL:
+                inner = [(node.src[1], joins)]
+            else:
+                self.leaves.append((node, joins))
+                continue
+            self.way.append(node)
+            stack += inner
+
+    def lifted(self, node: UOp, axes: AxisSet) -> AxisSet | None:
+        """Axes of a leaf as axes of the whole; None where a reshape mixes them with others."""
+        known: dict[UOp, AxisSet] = {node: axes}
+        for n in reversed(self.way):
+            for s in n.src:
+                if s in known:
+                    lifted = carried(n, known[s], exact=True) if n.op in o.MOVEMENT else known[s]
+                    if lifted is None:
+                        return None
+                    known[n] = lifted
+        return known.get(self.top)
+
+
+@dataclass(eq=False)
+class _Shift:
+    """EXP2((scores - maximum) * rate), taken apart."""
+    scores: UOp
+    maximum: UOp
+    rate: UOp | None
+    difference: UOp
+    between: list[UOp]         # from the maximum to the EXP2
+
+    @staticmethod
+    def of(exps: UOp) -> _Shift | None:
+        argument = exps.src[0]
+        rate: UOp | None = None
+        difference = argument
+        if argument.op is o.MUL and argument.src[1].op is o.CONST and argument.src[1].arg > 0:
+            difference, rate = argument.src
+        if difference.op is not o.SUB:
+            return None
+        scores, maximum = difference.src
+        between = list(dict.fromkeys([argument, difference]))
+        while maximum.op in (o.EXPAND, o.DETACH):
+            between.append(maximum)
+            maximum = maximum.src[0]
+        if maximum.op is not o.AMAX or maximum.src[0] is not scores or len(maximum.arg.axes) != 1:
+            return None
+        return _Shift(scores, maximum, rate, difference, between)
+
+
+def _is_contraction(node: UOp, varies: dict[UOp, AxisSet]) -> bool:
+    """A sum over one axis of products, whose factors each have an axis that the other has not."""
+    source = node.src[0]
+    while source.op is o.CAST:
+        source = source.src[0]
+    if node.op is not o.SUM or source.op is not o.MUL or () in (source.src[0].shape, source.src[1].shape):
+        return False
+    left, right = varies[source.src[0]], varies[source.src[1]]
+    return len(node.arg.axes) == 1 and node.arg.axes[0] in left & right and bool(left - right and right - left)
+
+
+def _down_to_reductions(node: UOp) -> list[UOp]:
+    """The first reductions below a node."""
+    found = toposort([node], lambda n: [] if n.op in o.REDUCE else list(n.src))
+    return [n for n in found if n.op in o.REDUCE]
+
+
+def _sides(products: UOp, scores: UOp, maximum: UOp, varies: dict[UOp, AxisSet]) -> tuple[UOp | None, UOp | None]:
+    """The factors of the scores' products: the one whose own axis is that of the maximum, and the other one."""
+    product = products.src[0]
+    while product.op is o.CAST:
+        product = product.src[0]
+    for keys, rows in (product.src, product.src[::-1]):
+        known: dict[UOp, AxisSet | None] = {products: varies[keys] - varies[rows]}
+        for n in toposort([scores], lambda n: [] if n is products else list(n.src)):
+            for s in n.src:
+                axes = known.get(s)
+                if axes is not None and n is not products:
+                    known[n] = carried(n, axes, exact=True) if n.op in o.MOVEMENT else axes
+        if known.get(scores) == frozenset(maximum.arg.axes):
+            return keys, rows
+    return None, None
+
+
+def _dependents(products: UOp, total: UOp, result: UOp) -> tuple[set[UOp], set[UOp], dict[UOp, set[UOp]]]:
+    """What depends on the scores' products, apart from what lies between the total and the result; what lies there,
+    both included; and the readers of each node."""
+    inside, above = {products}, {total}
+    readers: dict[UOp, set[UOp]] = {}
+    for n in toposort([result]):
+        for s in n.src:
+            readers.setdefault(s, set()).add(n)
+        if any(s in above for s in n.src):
+            above.add(n)
+        elif n is not total and any(s in inside for s in n.src):
+            inside.add(n)
+    return inside, above, readers
+
+
+# -- in a whole graph, and in a kernel -------------------------------------------------------------------------------
+def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[UOp]], sinks: set[UOp], device: str,
+         stores_scores: StoresScores | None) -> tuple[list[SoftmaxProduct], dict[UOp, str]]:
+    """Those of a graph that are worth one pass, and why others (by their total) are not."""
+    if not any(n.op is o.EXP2 for n in order):
+        return [], {}
+    found: list[SoftmaxProduct] = []
+    apart: dict[UOp, str] = {}
+    for node in order:
+        chain = softmax_product(node, varies, _result(node, readers, sinks)) if node.op is o.SUM else None
+        if chain is None:
+            continue
+        why = _why_apart(chain, readers, sinks, device, stores_scores)
+        if why is None:
+            found.append(chain)
+        else:
+            apart[node] = why
+    return found, apart
+
+
+def in_kernel(sink: UOp) -> SoftmaxProduct | None:
+    """The one that a kernel computes; None for other kernels."""
+    order = toposort([sink])
+    if not any(n.op is o.EXP2 for n in order):
+        return None
+    known = varies_of(order)
+    stores = [s for s in sink.src if s.op is o.STORE]
+    for node in reversed(order):
+        chain = softmax_product(node, known, stores[0].src[1]) if node.op is o.SUM and len(stores) == 1 else None
+        if chain is not None:
+            return chain
+    return None
+
+
+def _result(total: UOp, readers: dict[UOp, list[UOp]], sinks: set[UOp]) -> UOp:
+    """What is stored: above the total's views and casts, and above its division by the row sums."""
+    node = divided = total
+    while node not in sinks and len(readers.get(node, [])) == 1:
+        reader = readers[node][0]
+        if reader.op is o.DIV and reader.src[0] is node or reader.op is o.MUL:
+            other = reader.src[1] if reader.src[0] is node else reader.src[0]
+            while other.op in (*_ABOVE, o.EXPAND, o.RECIP):
+                other = other.src[0]
+            if other.op is not o.SUM or other.src[0].op is not o.EXP2:
+                return divided
+            divided = reader
+        elif reader.op not in _ABOVE:
+            return reader if reader.op is o.CONTIGUOUS else divided
+        elif reader.op is o.CAST:
+            divided = reader
+        node = reader
+    return divided
+
+
+def _why_apart(chain: SoftmaxProduct, readers: dict[UOp, list[UOp]], sinks: set[UOp], device: str,
+               stores_scores: StoresScores | None) -> str | None:
+    """Why the scores are stored for kernels that follow; None: one pass."""
+    if settings.ONLINE_SOFTMAX == 0:
+        return "ONLINE_SOFTMAX=0"
+    if any(n in sinks or not chain.inside.union(chain.above).issuperset(readers[n]) for n in chain.inside):
+        return "its weights are read by others too"
+    if settings.ONLINE_SOFTMAX == 1:
+        terms = chain.products.src[0].size // chain.products.size
+        keys, rows = chain.weights.shape[chain.axis], chain.weights.shape[chain.row_axis]
+        columns = math.prod(chain.weights.shape[a] for a in chain.columns)
+        if keys < max(LEAST_KEYS, 2 * terms, 2 * columns):
+            return f"{keys} keys of {terms} and {columns} numbers are few"
+        if rows < LEAST_ROWS:
+            return f"{rows} rows are few"
+    factor = chain.keys
+    while factor.op in (*_VIEWS, o.CAST):
+        factor = factor.src[0]
+    return None if stores_scores is None else stores_scores(chain.total.device or device, factor.dtype)
