@@ -61,6 +61,8 @@ class Target:
         """The small floats that convert to and from float32 in one instruction that a renderer writes."""
         if language == "cuda" and any(f.startswith("sm_") and int(f[3:].rstrip("a")) >= 80 for f in self.features):
             return frozenset((dtypes.float16, dtypes.bfloat16))
+        if language in ("hip", "metal"):
+            return frozenset((dtypes.float16,))
         return frozenset((dtypes.float16,)) if language == "llvm" and self.has_f16c else frozenset()
 
     @property
