@@ -61,6 +61,16 @@ def _open_cuda(name: str) -> Backend:
     return open_cuda(name)
 
 
+def _open_hip(name: str) -> Backend:
+    from glassgrad.runtime.gpu.hip import open_hip
+    return open_hip(name)
+
+
+def _open_metal(name: str) -> Backend:
+    from glassgrad.runtime.gpu.metal import open_metal
+    return open_metal(name)
+
+
 RECORDS = (
     DeviceRecord("CPU", open_cpu, ("LLVM",), "this machine's processor, on all cores", "LLVM IR",
                  "pip install llvmlite"),
@@ -72,10 +82,12 @@ RECORDS = (
                  "OpenCL C", "pip install pyopencl, and pocl-binary-distribution to run on the processor"),
     DeviceRecord("CUDA", _open_cuda, ("NV", "GPU"), "the first NVIDIA GPU", "CUDA C++",
                  "NVIDIA's driver, and pip install nvidia-cuda-nvrtc"),
+    DeviceRecord("AMD", _open_hip, ("HIP",), "the first AMD GPU", "HIP", "ROCm: its driver, HIP and hiprtc"),
+    DeviceRecord("METAL", _open_metal, (), "the GPU of a Mac", "Metal", "a Mac with an Apple GPU; nothing to install"),
 )
 
 # Devices of tinygrad's that this version has not: NAME=1 is an error, not ignored, unless a package registers one.
-ELSEWHERE = {"METAL": "METAL", "WEBGPU": "WEBGPU", "HIP": "HIP", "AMD": "HIP"}
+ELSEWHERE = {"WEBGPU": "WEBGPU"}
 
 
 def record_of(name: str, device: Any) -> DeviceRecord:
@@ -167,8 +179,8 @@ class _Devices:
     def flags(self) -> dict[str, str]:
         """The variables that choose a default device when they are 1: variable -> device.
 
-        >>> Device.flags["LLVM"], Device.flags["GPU"], Device.flags["AMD"]
-        ('CPU', 'OPENCL', 'HIP')
+        >>> Device.flags["LLVM"], Device.flags["GPU"], Device.flags["HIP"]
+        ('CPU', 'OPENCL', 'AMD')
         """
         found: dict[str, str] = {}
         for record in self._devices.values():

@@ -1,6 +1,6 @@
 """Devices that run on a GPU. In: kernels' graphs. Out: programs, and plans to run them.
 
-What CUDA and OpenCL share: kernels are lowered for very wide vectors (compiler/render/gpu/gpu_source.py), compiled
+What all of them share: kernels are lowered for very wide vectors (compiler/render/gpu/gpu_source.py), compiled
 once, kept on disk, and launched in order. A subclass adds its memory, its compiler and its way to launch.
 """
 
@@ -11,10 +11,11 @@ import json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
-from glassgrad.base.errors import Bug, MemoryLimitError
+from glassgrad.base.errors import Bug, DeviceError, DTypeError, MemoryLimitError
 from glassgrad.base.settings import settings
+from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.target import GPU, Target
@@ -59,16 +60,17 @@ class GpuProgram:
 
 class GpuDevice(Backend):
     """One GPU, opened. A subclass provides the attributes and the first five methods."""
-    dialect: ClassVar[Dialect]
+    dialect: Dialect
     machine: str              # what a compiled kernel depends on: GPU, driver, compiler
     about: str                # what it is, for people
     target: Target = GPU      # what kernels are written for
 
     def __init__(self, name: str, memory: Any):
         super().__init__(name, memory)
+        self.has_float64 = self.dialect.has_float64
         self.renderer = RendererFacts(name, self.dialect.name, has_local=True, has_shared=True, has_threads=False)
 
-    # -- what CUDA and OpenCL do differently -------------------------------------------------------------------
+    # -- what they do differently ------------------------------------------------------------------------------
     def compile_source(self, source: str) -> bytes:
         """Source to what `load` takes; raises `Rejected`."""
         raise Bug(f"{type(self).__name__} has no compile_source")
@@ -105,8 +107,16 @@ class GpuDevice(Backend):
     def _build(self, ast: UOp) -> bytes:
         from glassgrad.compiler.render.gpu.gpu_source import gpu_launch  # a warm process does without
         from glassgrad.runtime.kernel_source import build
+        if not self.has_float64 and any(node.dtype is dtypes.float64 for node in ast.toposort()):
+            raise DTypeError(f"{self.name} has no float64", given="an operation on float64",
+                             expected="float32, or a smaller type",
+                             fix='compute in float32: x.float(); or on the processor: x.to("CPU")')
         built = build(ast, self.target, self.dialect.name, products=False)
-        kernel, launch = built.kernel, gpu_launch(built.kernel)
+        kernel, launch = built.kernel, gpu_launch(built.kernel, self.dialect.near_bytes)
+        count, most = len(kernel.params) + len(launch.info.shared), self.dialect.most_buffers
+        if count > most > 0:
+            raise DeviceError(f"{self.name} runs no kernel of so many tensors", given=f"{count} buffers",
+                              expected=f"at most {most}", fix="realize some of the tensors before: x.realize()")
         try:
             compiled = self.compile_source(built.source)
         except Rejected as error:

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.render.c.c_ops import Spelling
 
-__all__ = ["CUDA", "DIALECTS", "HIP", "METAL", "OPENCL", "Conversion", "Dialect"]
+__all__ = ["CUDA", "DIALECTS", "HIP", "METAL", "NEAR_BYTES", "OPENCL", "Conversion", "Dialect"]
+
+NEAR_BYTES = 40 << 10       # of LOCAL memory are with the group; more goes to the device's memory
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ class Dialect:
     prelude: tuple[str, ...] = ()            # lines before everything
     shuffle_prelude: str = ""                # what `shuffle` calls
     small_floats: Mapping[DType, Conversion] = field(default_factory=dict)     # by an instruction of their own
+    has_float64: bool = True
+    near_bytes: int = NEAR_BYTES
+    most_buffers: int = 0        # arguments of a kernel; 0: any number
 
 
 CUDA = Dialect(
@@ -148,6 +153,9 @@ static inline ulong shuffle_down(ulong x, ushort step) {
 }""".strip(),
     small_floats={dtypes.float16: Conversion(("return (f32)as_type<half>(x);",),
                                              ("return as_type<ushort>((half)x);",))},
+    has_float64=False,
+    near_bytes=31 << 10,         # of 32 KB, some are for folds
+    most_buffers=31,
 )
 
 DIALECTS = {dialect.name: dialect for dialect in (CUDA, HIP, OPENCL, METAL)}

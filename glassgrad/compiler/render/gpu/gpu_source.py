@@ -32,7 +32,7 @@ from glassgrad.compiler.render.c.c_ops import C_OPS, COp, CValue, Definitions, i
 from glassgrad.compiler.render.c.c_source import CFunction, wrapped
 from glassgrad.compiler.render.gpu.asynchronous import PRELUDE, Asynchronous, box_maps, has_copies
 from glassgrad.compiler.render.gpu.barriers import fences
-from glassgrad.compiler.render.gpu.dialects import Dialect
+from glassgrad.compiler.render.gpu.dialects import NEAR_BYTES, Dialect
 from glassgrad.compiler.render.gpu.fragments import spread
 from glassgrad.compiler.render.gpu.wide_access import load_wide, neighbours, runs_of_sums, store_wide
 from glassgrad.compiler.render.launch import BoxMap, LaunchInfo, Places, function_name, launch_info
@@ -45,7 +45,6 @@ WARP = 32                   # groups are whole multiples of it
 UNROLL = 4
 FEW_STORES = 24             # statements in a row: registers are left to gather what is stored at once
 AT_ONCE = 2                 # groups on one processor: more registers than that leaves would idle the others
-NEAR_BYTES = 40 << 10       # of LOCAL memory are with the group; more goes to the device's memory
 LINES_ALIGNED = 1024        # bytes: where memory begins whose lines copies permute
 GROUPS = 1056               # that run at once where each needs memory of its own on the device: 8 for each of 132
 
@@ -58,12 +57,12 @@ class GpuLaunch:
     maps: tuple[BoxMap, ...] = ()                # further arguments: how boxes of others are copied
 
 
-def gpu_launch(kernel: Kernel) -> GpuLaunch:
-    """What running a kernel takes."""
+def gpu_launch(kernel: Kernel, near_bytes: int = NEAR_BYTES) -> GpuLaunch:
+    """What running a kernel takes, where a group has so much memory of its own."""
     info = launch_info(kernel)
     threads = [_threads([s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE])
                for phase in kernel.phases]
-    far = is_far(kernel, info.scratch_bytes)
+    far = is_far(kernel, info.scratch_bytes, near_bytes)
     near = [info.scratch_bytes if not far and has_scratch(phase) else 0 for phase in kernel.phases]
     phases = tuple([(name, min(tasks, GROUPS) if far else tasks, t, n)
                     for (name, tasks), t, n in zip(info.phases, threads, near)])
@@ -77,14 +76,15 @@ def has_scratch(phase: Phase) -> bool:
     return any(m.arg.home == "worker" for m in filled(phase))
 
 
-def is_far(kernel: Kernel, scratch_bytes: int) -> bool:
+def is_far(kernel: Kernel, scratch_bytes: int, near_bytes: int) -> bool:
     """Whether the memory of a group lies in the device's memory; copies go to the group's own, however much it is."""
-    return scratch_bytes > NEAR_BYTES and not has_copies(kernel)
+    return scratch_bytes > near_bytes and not has_copies(kernel)
 
 
 def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Jammed]) -> str:
     """The source of all phases of a kernel."""
-    definitions, places, info, launch = Definitions(), Places(kernel), launch_info(kernel), gpu_launch(kernel)
+    definitions, places, info, launch = Definitions(), Places(kernel), launch_info(kernel), \
+        gpu_launch(kernel, dialect.near_bytes)
     functions = []
     for number_, jammed in enumerate(phases):
         function = GpuFunction(kernel, places, target, spread(jammed, target.units), function_name(kernel, number_),
@@ -100,7 +100,7 @@ class GpuFunction(CFunction):
     def __init__(self, kernel: Kernel, places: Places, target: Target, jammed: Jammed, name: str,
                  definitions: Definitions, dialect: Dialect, tasks: int, scratch: int, near: int):
         self.dialect, self.kernel, self.scratch_bytes, self.task_count = dialect, kernel, scratch, tasks
-        self.far, self.near_bytes = is_far(kernel, scratch), near
+        self.far, self.near_bytes = is_far(kernel, scratch, dialect.near_bytes), near
         self.spelled = {**CFunction.spelled, **dict(dialect.types)}
         self.inline, self.spelling, self.language = dialect.helper, dialect.spelling, dialect.name
         self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
@@ -133,8 +133,8 @@ class GpuFunction(CFunction):
         declared = [f"{kind} {', '.join(names)};" for kind, names in variables.items()]
         parameters = self._parameters(far)
         near = self._near(far)
-        body = [f"i64 {self.thread} = {d.thread};", *near, *self.beside.begin(), *self.pointers, *declared, *head, *lines,
-                *foot]
+        body = [f"i64 {self.thread} = {d.thread};", *near, *self.beside.begin(), *self.pointers, *declared, *head,
+                *lines, *foot]
         at_once = AT_ONCE if self.near_bytes <= gpu.SHARED_BYTES // AT_ONCE else 1
         declaration = d.kernel.format(threads=self.threads, at_once=at_once)
         return "\n".join([f"{declaration} {self.name}({parameters}) {{",
