@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import rotation
 
-from glassgrad import Context, Device, DeviceError, Tensor, dtypes
+from glassgrad import Context, Device, DeviceError, DTypeError, Tensor, dtypes
 
 NAME = [pytest.mark.only_on("CPU", reason="it shows the default device's name").mark]
 COMPILED = [pytest.mark.only_on("CPU", "CLANG", reason="it shows what compiled kernels need").mark]
@@ -123,6 +123,17 @@ def reason_to_skip(item: pytest.Item, device: str, everything: bool) -> str | No
         return "it compiles C, and there is no cc here"
     slow = any(device in mark.args for mark in item.iter_markers("slow_on"))
     return f"over 20 s on {device} (--slow runs it)" if slow and not everything else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Any:
+    """A test whose numbers are float64 skips on a device that has none, by that device's own refusal."""
+    try:
+        return (yield)
+    except DTypeError as error:
+        if " has no float64\n" not in str(error) or Device[default_device()].has_float64:
+            raise
+        pytest.skip(f"{default_device()} has no float64")
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
-"""The drivers of GPUs that are not here, as objects with their functions. Out: `FakeHip`, `FakeMetal`.
+"""The drivers of GPUs that are not here, as objects with their functions. Out: `FakeDriver`, `FakeMetal`.
 
-Memory is the host's, and kernels run by shim_device.py. So `HipDevice` and `MetalDevice` run whole: what they allocate,
-copy, compile and launch, in which order, and what they must give back. Nothing here checks the drivers themselves.
+Memory is the host's, and kernels run by shim_device.py. So `CudaDevice`, `HipDevice` and `MetalDevice` run whole: what
+they allocate, copy and launch, in which order, and what they must give back. The drivers themselves are not checked.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import Any
 
 from shim_device import ShimDevice, run_kernel, runtime
 
-from glassgrad.compiler.render.gpu.dialects import HIP, METAL
+from glassgrad.compiler.render.gpu.dialects import METAL, Dialect
+from glassgrad.runtime.gpu.driver_device import DriverNames
 from glassgrad.runtime.gpu.gpu_device import Rejected
 from glassgrad.runtime.gpu.metal import ObjectiveC, Size
+from glassgrad.runtime.host_memory import MemoryBlock
 
 ARCHITECTURE = b"gfx90a:sramecc+:xnack-"
 
@@ -26,74 +28,82 @@ def _written(pointer: Any, value: int) -> int:
     return 0
 
 
-class FakeHip:
-    """libamdhip64 with its run-time compiler; functions of these names return these numbers: FakeHip(hipInit=100)."""
+class FakeDriver:
+    """libcuda or libamdhip64, whose functions take the same arguments (`DriverNames`). Functions of these names fail
+    with these numbers: FakeDriver(HipDevice.names, HIP, hipInit=100)."""
 
-    def __init__(self, **failures: int):
-        self.shim, self.failures, self.called = ShimDevice("HIP_SHIM", HIP), failures, []  # type: ignore[var-annotated]
-        self.blocks: dict[int, Any] = {}
+    def __init__(self, names: DriverNames, dialect: Dialect, **failures: int):
+        self.shim, self.failures, self.devices = ShimDevice(f"{dialect.name}_shim", dialect), failures, 1
+        self.called: list[str] = []
+        self.blocks: dict[int, MemoryBlock] = {}
         self.modules: list[bytes] = []
         self.functions: list[Any] = []
+        self.meaning = {name: f"do_{what}" for what, name in names._asdict().items()}
         self.hipGetErrorString = lambda number: f"hip error {number}".encode()
 
     def __getattr__(self, name: str) -> Any:
-        if name == "hipGetDevicePropertiesR0600" or not name.startswith("hip"):
+        if not name.startswith(("hip", "cu")) or name.endswith("R0600") or name == "cuEventElapsedTime_v2":
             raise AttributeError(name)
 
         def function(*arguments: Any) -> int:
             self.called.append(name)
-            return self.failures.get(name) or getattr(self, f"do_{name}", lambda *_: 0)(*arguments)
+            does = getattr(self, self.meaning.get(name, f"do_{name}"), lambda *_: 0)
+            return int(self.failures.get(name) or does(*arguments))
         return function
 
+    # -- the device --------------------------------------------------------------------------------------------------
     def do_hipGetDeviceCount(self, count: Any) -> int:
-        return _written(count, self.failures.get("devices", 1))
+        return _written(count, self.devices)
 
-    def do_hipDeviceGetName(self, text: Any, size: int, device: int) -> int:
-        text.value = b"AMD Instinct"
+    def do_hipDeviceGetName(self, text: Any, size: int, device: Any) -> int:
+        text.value = b"A GPU"
         return 0
+
+    do_cuDeviceGetName = do_hipDeviceGetName
 
     def do_hipGetDeviceProperties(self, record: Any, device: int) -> int:
         ctypes.memmove(ctypes.addressof(record) + 700, ARCHITECTURE, len(ARCHITECTURE))
         return 0
 
-    def do_hipMalloc(self, address: Any, size: Any) -> int:
+    def do_cuDeviceGetAttribute(self, value: Any, number: int, device: Any) -> int:
+        return _written(value, {75: 7, 76: 5}[number])          # sm_75: without float16 instructions, which are PTX
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+    def do_allocate(self, address: Any, size: Any) -> int:
         block = self.shim.memory.allocate(size.value)
         self.blocks[block.address] = block
         return _written(address, block.address)
 
-    def do_hipFree(self, address: Any) -> int:
+    def do_free(self, address: Any) -> int:
         self.shim.memory.release(self.blocks.pop(address.value))
         return 0
 
-    def do_hipMemcpyHtoD(self, to: Any, source: Any, size: Any) -> int:
+    def do_copy_in(self, to: Any, source: Any, size: Any) -> int:
         ctypes.memmove(to.value, source, size.value)
         return 0
 
-    def do_hipMemcpyDtoH(self, to: Any, source: Any, size: Any) -> int:
+    def do_copy_out(self, to: Any, source: Any, size: Any) -> int:
         ctypes.memmove(to, source.value, size.value)
         return 0
 
-    def do_hipModuleLoadData(self, module: Any, code: bytes) -> int:
+    # -- kernels -----------------------------------------------------------------------------------------------------
+    def do_load(self, module: Any, code: bytes) -> int:
         self.modules.append(code)
         return _written(module, len(self.modules))
 
-    def do_hipModuleGetFunction(self, function: Any, module: Any, name: bytes) -> int:
+    def do_function(self, function: Any, module: Any, name: bytes) -> int:
         self.functions += self.shim.load(self.modules[module.value - 1], [name.decode()])
         return _written(function, len(self.functions))
 
-    def do_hipModuleLaunchKernel(self, function: Any, groups: int, gy: int, gz: int, threads: int, ty: int, tz: int,
-                                 near: int, stream: None, pointers: Any, extra: None) -> int:
+    def do_launch(self, function: Any, groups: int, gy: int, gz: int, threads: int, ty: int, tz: int, near: int,
+                  stream: None, pointers: Any, extra: None) -> int:
         ranges = [self.shim.memory.range_of(start) for start in self.blocks]
         ranges += [(p, p + 8) for p in pointers if p]                    # where values lie
         run_kernel(self.functions[function.value - 1], list(pointers), ranges, groups, threads, near)
         return 0
 
-    def do_hipEventElapsedTime(self, milliseconds: Any, first: Any, last: Any) -> int:
+    def do_elapsed(self, milliseconds: Any, first: Any, last: Any) -> int:
         return _written(milliseconds, 2)
-
-    def compile_source(self, source: str) -> bytes:
-        """In the place of hiprtc."""
-        return self.shim.compile_source(source)
 
 
 class FakeMetal(ObjectiveC):

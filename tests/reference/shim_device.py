@@ -1,4 +1,5 @@
-"""Kernels for GPUs that are not here, run on the CPU. In: HIP or Metal source. Out: devices HIP_SHIM and METAL_SHIM.
+"""Kernels for GPUs that are not here, run on the CPU. In: HIP or Metal source. Out: devices HIP_SHIM, METAL_SHIM
+and CUDA_SHIM.
 
 A kernel is compiled as C++ against a header that gives its language's words their meaning (shims/hip_shim.h,
 shims/metal_stdlib) and run by shims/gpu_threads.cpp: the threads of a group as fibers, with every access to memory
@@ -28,7 +29,7 @@ from typing import Any
 import pytest
 
 from glassgrad import Device, DeviceError
-from glassgrad.compiler.render.gpu.dialects import HIP, METAL, Dialect
+from glassgrad.compiler.render.gpu.dialects import CUDA, HIP, METAL, Dialect
 from glassgrad.compiler.render.launch import BoxMap
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, Launch, Rejected
 from glassgrad.runtime.host_memory import MemoryBlock
@@ -37,7 +38,8 @@ SHIMS = Path(__file__).resolve().parent / "shims"
 CACHE = Path(os.environ.get("SHIM_CACHE") or Path(tempfile.gettempdir()) / f"gpu-shims-{getpass.getuser()}")
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-Wno-attributes",
          "-fsanitize=thread", "-nodefaultlibs")
-HEADER = {HIP.name: ("-include", str(SHIMS / "hip_shim.h")), METAL.name: ("-I", str(SHIMS))}
+HEADER = {name: ("-include", str(SHIMS / "hip_shim.h")) for name in (HIP.name, CUDA.name)} | \
+    {METAL.name: ("-I", str(SHIMS))}
 KERNEL = re.compile(r"(?:__global__ void (?:__launch_bounds__\([^)]*\) )?|\[\[kernel[^\n]*?\]\] void |^kernel void )"
                     r"(\w+)\(", re.M)
 GROUP_ARRAY = re.compile(r"^(\s*)(?:__shared__|threadgroup) (\w+ \w+\[\d+\];)", re.M)
@@ -214,7 +216,7 @@ class ShimLaunch:
         run_kernel(self.function, addresses, ranges, *self.shape, order=self.device.order)
 
 
-DIALECT_OF = {"HIP_SHIM": HIP, "METAL_SHIM": METAL}
+DIALECT_OF = {"HIP_SHIM": HIP, "METAL_SHIM": METAL, "CUDA_SHIM": CUDA}
 
 
 def register() -> None:

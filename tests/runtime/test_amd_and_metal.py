@@ -1,37 +1,36 @@
-"""The devices AMD and METAL, without their hardware: whole programs through their drivers' functions, which
+"""The devices AMD, METAL and CUDA, without their hardware: whole programs through their drivers' functions, which
 fake_drivers.py has; what they say where something is missing; and HIP's own compiler, where ROCm's is installed."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from fake_drivers import FakeHip, FakeMetal
-from shim_device import needs_cxx
+from fake_drivers import FakeDriver, FakeMetal
+from shim_device import ShimDevice, compiler, needs_cxx
 
 from glassgrad import Device, DeviceError, DTypeError, InputError, MemoryLimitError, Tensor, TinyJit, Variable, c_kernel
 from glassgrad.base.errors import Bug
-from glassgrad.compiler.render.gpu.dialects import HIP
-from glassgrad.runtime.gpu import hip, metal
+from glassgrad.compiler.optimize.targets.target import GPU
+from glassgrad.compiler.render.gpu.dialects import CUDA, HIP
+from glassgrad.runtime.gpu import cuda, hip, metal
 from glassgrad.runtime.gpu.gpu_device import Rejected
+from glassgrad.runtime.kernel_source import build
 
 
 def message(error: pytest.ExceptionInfo[BaseException]) -> str:
     return str(error.value).partition("\n  at: ")[0]
 
 
-class HipWithoutCompiler(hip.HipDevice):
-    """The device, with C++ in the place of hiprtc."""
-
-    def compile_source(self, source: str) -> bytes:
-        return self.library.compile_source(source)  # type: ignore[no-any-return]
+def open_hip(**failures: int) -> hip.HipDevice:
+    return hip.HipDevice("AMD", FakeDriver(hip.HipDevice.names, HIP, **failures))  # type: ignore[arg-type]
 
 
-def open_hip(**failures: int) -> HipWithoutCompiler:
-    return HipWithoutCompiler("AMD", FakeHip(**failures))  # type: ignore[arg-type]
+def open_cuda() -> cuda.CudaDevice:
+    return cuda.CudaDevice("CUDA", FakeDriver(cuda.CudaDevice.names, CUDA))  # type: ignore[arg-type]
 
 
 def open_metal(**facts: int) -> metal.MetalDevice:
@@ -39,21 +38,22 @@ def open_metal(**facts: int) -> metal.MetalDevice:
     return metal.MetalDevice("METAL", fake, fake.device)
 
 
-@pytest.fixture
-def hiprtc_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Compiler:
-        def version(self) -> str:
-            return "hiprtc 0.0"
-    monkeypatch.setattr(hip, "hiprtc", Compiler)
+@pytest.fixture(autouse=True)
+def compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C++ in the place of NVIDIA's and AMD's compilers."""
+    shims = {dialect.name: ShimDevice(f"{dialect.name}_shim", dialect) for dialect in (HIP, CUDA)} if compiler() else {}
+    monkeypatch.setattr(hip, "compile_hip", lambda source, _: shims[HIP.name].compile_source(source))
+    monkeypatch.setattr(cuda, "compile_cuda", lambda source, _: shims[CUDA.name].compile_source(source))
+    monkeypatch.setattr(cuda, "nvrtc_version", lambda: "nvrtc 0.0")
+    monkeypatch.setattr(hip, "hiprtc", lambda: SimpleNamespace(version=lambda: "hiprtc 0.0"))
 
 
-@pytest.fixture(params=["AMD", "METAL"])
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, hiprtc_here: None) -> Iterator[Any]:
+@pytest.fixture(params=["AMD", "METAL", "CUDA"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An opened device, under its own name."""
-    opened = open_hip() if request.param == "AMD" else open_metal()
+    opened = {"AMD": open_hip, "METAL": open_metal, "CUDA": open_cuda}[request.param]()
     monkeypatch.setitem(Device._opened, request.param, opened)
-    yield opened
-    monkeypatch.delitem(Device._opened, request.param)
+    return opened
 
 
 # -- whole programs -------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def test_a_jitted_step_and_its_times(device: Any) -> None:
     plan = device.plan([program], [(0, 1)])
     blocks = [device.memory.allocate(16) for _ in range(2)]
     plan.bind([b.address for b in blocks])
-    assert plan.run_one(0) == (2_000_000 if device.name == "AMD" else 500_000_000), "as the driver says"
+    assert plan.run_one(0) == (500_000_000 if device.name == "METAL" else 2_000_000), "as the driver says"
 
 
 @needs_cxx
@@ -104,7 +104,7 @@ kernel void twice(device float *out [[buffer(0)]], const device float *x [[buffe
     twice = c_kernel(source, "twice", shape=(300,), dtype="float32")
     x = Tensor(np.arange(300, dtype="float32"), device=device.name)
     assert twice(x).sum().item() == 300 * 299
-    with pytest.raises(InputError, match="the source of f does not compile(.|\n)*expected: (HIP|Metal), with"):
+    with pytest.raises(InputError, match="the source of f does not compile(.|\n)*expected: (HIP|Metal|CUDA), with"):
         c_kernel("kernel void f(float *out, const float *x, long long n {", "f")(x)
 
 
@@ -118,10 +118,10 @@ def test_memory_is_kept_and_given_back(device: Any) -> None:
     for block in blocks:
         memory.release(block)
     memory.empty_cache()
-    if device.name == "AMD":
-        assert device.library.called.count("hipFree") == 1, "small blocks are pieces of one"
-    else:
+    if device.name == "METAL":
         assert device.objc.held("buffer") == 0
+    else:
+        assert device.library.called.count(device.names.free) == 1, "small blocks are pieces of one"
 
 
 # -- Metal ----------------------------------------------------------------------------------------------------------
@@ -200,15 +200,16 @@ Metal is a part of macOS
 
 # -- AMD ------------------------------------------------------------------------------------------------------------
 @needs_cxx
-def test_what_hip_says_of_its_gpu(hiprtc_here: None) -> None:
+def test_what_hip_says_of_its_gpu() -> None:
     device = open_hip()
-    assert device.description == "AMD Instinct, gfx90a:sramecc+:xnack-, compiled by hiprtc 0.0"
+    assert device.description == "A GPU, gfx90a:sramecc+:xnack-, compiled by hiprtc 0.0"
     assert Device.records["AMD"].names == ("AMD", "HIP") and Device.canonicalize("hip") == "AMD"
 
 
 @needs_cxx
-@pytest.mark.parametrize("failures, given", [({"hipInit": 100}, "hip error 100"), ({"devices": 0}, "none")])
-def test_hip_without_a_gpu(failures: dict[str, int], given: str) -> None:
+@pytest.mark.parametrize("failures, given", [({"hipInit": 100}, "hip error 100"), ({}, "none")])
+def test_hip_without_a_gpu(failures: dict[str, int], given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeDriver, "do_hipGetDeviceCount", lambda *_: 0)
     with pytest.raises(DeviceError) as error:
         open_hip(**failures)
     assert message(error) == f"""\
@@ -219,7 +220,7 @@ HIP finds no AMD GPU
 
 
 @needs_cxx
-def test_a_hip_runtime_that_fails(hiprtc_here: None) -> None:
+def test_a_hip_runtime_that_fails() -> None:
     with pytest.raises(MemoryLimitError, match="the GPU has no memory left"):
         open_hip(hipMalloc=2).memory.allocate(1 << 20)
     device = open_hip()
@@ -228,8 +229,12 @@ def test_a_hip_runtime_that_fails(hiprtc_here: None) -> None:
         device.synchronize()
 
 
+COMPILE_HIP, HIPRTC = hip.compile_hip, hip.hiprtc        # ROCm's own
+
+
 def test_without_rocm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hip, "_loaded", lambda names, function: None)
+    monkeypatch.setattr(hip, "hiprtc", HIPRTC)
     with pytest.raises(DeviceError) as error:
         hip.open_hip()
     assert message(error) == """\
@@ -237,9 +242,9 @@ there is no HIP runtime here
   given:    no library libamdhip64
   expected: an AMD GPU with ROCm
   fix:      install ROCm (Debian: apt install libamdhip64-dev), or use another device: DEV=CPU"""
-    hip.hiprtc.cache_clear()
+    HIPRTC.cache_clear()
     with pytest.raises(DeviceError) as error:
-        hip.compile_hip("", "gfx90a")
+        COMPILE_HIP("", "gfx90a")
     assert message(error) == """\
 HIP's compiler is not here
   given:    no library libhiprtc
@@ -260,15 +265,14 @@ needs_hiprtc = pytest.mark.skipif(not rocm_is_here(), reason="ROCm's compiler: a
 
 @needs_hiprtc
 @pytest.mark.parametrize("architecture", ["gfx90a", "gfx1030"])
-def test_hiprtc_takes_the_source(architecture: str) -> None:
+def test_hiprtc_takes_the_source(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One kernel with all that is HIP's own: shuffles, memory of a group, barriers, float16, wide accesses."""
-    from glassgrad.compiler.optimize.targets.target import GPU
-    from glassgrad.runtime.kernel_source import build
+    monkeypatch.setattr(hip, "hiprtc", HIPRTC)
     x = Tensor(np.ones((5, 1000), "float32"))
     [item] = ((x.half() * 3).softmax(1)).schedule()
-    assert hip.compile_hip(build(item.ast, GPU, HIP.name, products=False).source, architecture)[:4] == b"\x7fELF"
+    assert COMPILE_HIP(build(item.ast, GPU, HIP.name, products=False).source, architecture)[:4] == b"\x7fELF"
     with pytest.raises(Rejected, match="expected"):
-        hip.compile_hip("extern void f( {", architecture)
+        COMPILE_HIP("extern void f( {", architecture)
 
 
 def test_structures_are_as_metal_declares_them() -> None:

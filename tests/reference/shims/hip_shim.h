@@ -1,4 +1,4 @@
-// The words of HIP that kernels use, as C++ (-include hip_shim.h). Threads and waiting: gpu_threads.h.
+// The words of HIP and CUDA that kernels use, as C++ (-include hip_shim.h). Threads and waiting: gpu_threads.h.
 #pragma once
 #include "gpu_threads.h"
 
@@ -20,6 +20,7 @@ struct Index {
 
 #define __syncthreads() gpu::barrier(__LINE__)
 #define __shfl_down(x, step, width) gpu::shuffle_down(x, step, width, __LINE__)
+#define __shfl_down_sync(mask, x, step) gpu::shuffle_down(x, step, 32, __LINE__)
 #define __shfl_xor(x, mask, width) gpu::shuffle_xor(x, mask, __LINE__)
 
 struct alignas(8) uint2 {
