@@ -63,7 +63,7 @@ class ObjectiveC:
             function.restype, function.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
         library.objc_autoreleasePoolPush.restype = ctypes.c_void_p
         library.objc_autoreleasePoolPop.argtypes = [ctypes.c_void_p]
-        self.address = ctypes.cast(library.objc_msgSend, ctypes.c_void_p).value
+        self.address = ctypes.cast(library.objc_msgSend, ctypes.c_void_p).value or 0
         self.functions: dict[tuple[Any, ...], Any] = {}
         self.selectors: dict[str, int] = {}
 
