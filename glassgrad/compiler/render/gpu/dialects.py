@@ -52,7 +52,7 @@ class Dialect:
     shuffle_prelude: str = ""                # what `shuffle` calls
     small_floats: Mapping[DType, Conversion] = field(default_factory=dict)     # by an instruction of their own
     has_float64: bool = True
-    near_bytes: int = NEAR_BYTES
+    near_bytes: int = NEAR_BYTES             # of memory that a group shares
     most_buffers: int = 0        # arguments of a kernel; 0: any number
 
 
