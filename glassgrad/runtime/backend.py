@@ -180,7 +180,7 @@ class RendererFacts:
     False
     """
     device: str
-    language: str                      # "llvm", "c", "python", "cuda" or "opencl"
+    language: str                      # "llvm", "c", "python", "cuda", "opencl", "hip" or "metal"
     supports_float4: bool = False      # kernels have vectors of their own; there is no type for four floats
     has_local: bool = False            # no work groups: a kernel's tasks are spread over threads
     has_shared: bool = False

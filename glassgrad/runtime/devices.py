@@ -72,6 +72,16 @@ def _open_webgpu(name: str) -> Backend:
     return open_webgpu(name)
 
 
+def _open_hip(name: str) -> Backend:
+    from glassgrad.runtime.gpu.hip import open_hip
+    return open_hip(name)
+
+
+def _open_metal(name: str) -> Backend:
+    from glassgrad.runtime.gpu.metal import open_metal
+    return open_metal(name)
+
+
 RECORDS = (
     DeviceRecord("CPU", open_cpu, ("LLVM",), "this machine's processor, on all cores", "LLVM IR",
                  "pip install llvmlite"),
@@ -87,12 +97,11 @@ RECORDS = (
                  "pip install wasmtime"),
     DeviceRecord("WEBGPU", _open_webgpu, ("WGPU",), "the GPU that WebGPU prefers", "WGSL",
                  "pip install wgpu, and a driver for Vulkan: Debian's mesa-vulkan-drivers has one for the processor"),
+    DeviceRecord("AMD", _open_hip, ("HIP",), "the first AMD GPU", "HIP", "ROCm: its driver, HIP and hiprtc"),
+    DeviceRecord("METAL", _open_metal, (), "the GPU of a Mac", "Metal", "a Mac with an Apple GPU; nothing to install"),
 )
 
 _BY_DEFAULT = "WASM" if sys.platform == "emscripten" else "CPU"      # a browser has no machine code to load
-
-# Devices of tinygrad's that this version has not: NAME=1 is an error, not ignored, unless a package registers one.
-ELSEWHERE = {"METAL": "METAL", "HIP": "HIP", "AMD": "HIP"}
 
 
 def record_of(name: str, device: Any) -> DeviceRecord:
@@ -184,14 +193,14 @@ class _Devices:
     def flags(self) -> dict[str, str]:
         """The variables that choose a default device when they are 1: variable -> device.
 
-        >>> Device.flags["LLVM"], Device.flags["GPU"], Device.flags["AMD"]
-        ('CPU', 'OPENCL', 'HIP')
+        >>> Device.flags["LLVM"], Device.flags["GPU"], Device.flags["HIP"]
+        ('CPU', 'OPENCL', 'AMD')
         """
         found: dict[str, str] = {}
         for record in self._devices.values():
             for alias in record.names:
                 found.setdefault(alias, record.name)
-        return {**found, **{flag: name for flag, name in ELSEWHERE.items() if flag not in found}}
+        return found
 
     def canonicalize(self, name: str | None, said: str = "") -> str:
         """A device's proper name; None is the default device. `said` is how the user named it, where not by itself.
@@ -223,7 +232,7 @@ class _Devices:
         found = [record.name for record in self._devices.values() if alias in record.aliases]
         if len(found) > 1:
             return next((name for name in found if self.is_available(name)), found[0])
-        return found[0] if found else ELSEWHERE.get(alias, alias)
+        return found[0] if found else alias
 
     def _plugged_in(self, name: str) -> bool:
         from importlib.metadata import entry_points  # a fifth of the time to import glassgrad

@@ -37,7 +37,7 @@ ABSENT = {
     "tinygrad.codegen.opt.heuristic": "kernels are loop trees here",
     "tinygrad.runtime.ops_clang": 'the device CLANG: Tensor(values, device="CLANG"), or CLANG=1 in the environment',
     "tinygrad.runtime.ops_gpu": "GPU=1 in the environment",
-    "tinygrad.runtime.ops_metal": "docs/guide/07_custom_backend.md",
+    "tinygrad.runtime.ops_qcom": "docs/guide/07_custom_backend.md",
     "tinygrad.engine.search": "BEAM=2",
     "tinygrad.schedule.rangeify": "glassgrad.compiler.schedule",
     "tinygrad.gradient": "glassgrad.compiler.graph.gradient",

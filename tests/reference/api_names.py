@@ -272,7 +272,7 @@ MODULE_DIFFERENCES = {
     "Layer": "the base of the layers here; a model of your own needs no base, or `Module`",
     "Muon": "the order of arguments is tinygrad's: momentum before weight_decay; parameters of more axes are taken",
     "torch_load": "executes nothing that is in the file",
-    "Device": "names are CPU, CUDA, OPENCL, CLANG and PYTHON, and those you register",
+    "Device": "names are CPU, CUDA, OPENCL, AMD, METAL, CLANG and PYTHON, and those you register",
     "grad": "the value comes from value_and_grad",
     "value_and_grad": "the value first, then the gradient (PyTorch: the other way round)",
 }

@@ -36,7 +36,7 @@ from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source
 from glassgrad.compiler.render.gpu.barriers import fences
 from glassgrad.compiler.render.gpu.dialects import CUDA, OPENCL, Dialect
-from glassgrad.compiler.render.gpu.gpu_source import NEAR_BYTES, gpu_launch
+from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
 from glassgrad.runtime.gpu import cuda, nvrtc, opencl
 from glassgrad.runtime.gpu.gpu_device import Rejected
 
@@ -162,14 +162,14 @@ def test_threads_may_not_overwrite_each_other() -> None:
 
 def test_long_rows_lie_in_the_devices_memory() -> None:
     """What a group cannot share it is given a piece of, and as many groups run as there are pieces."""
-    row = local("row", FLOAT, NEAR_BYTES // 4 + 1)
+    row = local("row", FLOAT, GPU.group_bytes // 4 + 1)
     out, x = (UOp(o.PARAM, FLOAT, (), arg) for arg in _params(5000, 5000))
     task, lane = counter("t", 5000), counter("l", 256)
     body: list[Statement] = [For(lane, LANE, [Store(row, lane, load(x, task))]), Store(out, task, load(row, index(3)))]
     kernel = Kernel("k", [out, x], [Phase([For(task, "task", body)])], (0,))
     launch = gpu_launch(kernel)
     groups = launch.phases[0][1]
-    assert launch.phases[0][3] == 0 and groups < 5000 and launch.info.shared == (groups * (NEAR_BYTES + 64),)
+    assert launch.phases[0][3] == 0 and groups < 5000 and launch.info.shared == (groups * (GPU.group_bytes + 64),)
     assert "task += gridDim.x" in make_source(kernel, GPU, CUDA.name)
 
 

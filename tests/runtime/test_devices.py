@@ -58,7 +58,7 @@ def test_the_order_of_choice(nothing_set: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("said, make", [
-    ("METAL=1", lambda m: m.setenv("METAL", "1")), ("DEV=quantum", lambda m: m.setenv("DEV", "quantum")),
+    ("WEBGPU=1", lambda m: m.setenv("WEBGPU", "1")), ("DEV=quantum", lambda m: m.setenv("DEV", "quantum")),
     ("DEVICE=quantum", lambda m: m.setenv("DEVICE", "quantum")),
 ])
 def test_a_device_that_is_not_here_is_never_replaced(said: str, make: Any, nothing_set: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_a_device_that_is_not_here_is_never_replaced(said: str, make: Any, nothi
     assert str(error.value).partition("\n  at: ")[0] == f"""\
 there is no such device
   given:    {said}
-  expected: one of CPU, CLANG, PYTHON, OPENCL, CUDA, WASM
+  expected: one of CPU, CLANG, PYTHON, OPENCL, CUDA, WASM, WEBGPU, AMD, METAL
   fix:      check the name, or register a device: Device.register(name, YourDevice)"""
     assert f"{__file__}:" in str(error.value), "at the user's line"
 

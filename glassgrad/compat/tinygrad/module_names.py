@@ -131,6 +131,9 @@ INSTEAD: dict[str, str] = {
     "tinygrad.runtime.ops_cl": 'the device OPENCL: Tensor(values, device="OPENCL"), or GPU=1 in the environment',
     "tinygrad.runtime.ops_cuda": 'the device CUDA: Tensor(values, device="CUDA"), or CUDA=1 in the environment',
     "tinygrad.runtime.ops_nv": 'the device CUDA: Tensor(values, device="CUDA"), or CUDA=1 in the environment',
+    "tinygrad.runtime.ops_hip": 'the device AMD: Tensor(values, device="AMD"), or AMD=1 in the environment',
+    "tinygrad.runtime.ops_amd": 'the device AMD: Tensor(values, device="AMD"), or AMD=1 in the environment',
+    "tinygrad.runtime.ops_metal": 'the device METAL: Tensor(values, device="METAL"), or METAL=1 in the environment',
     "tinygrad.runtime.ops_disk": 'a file as a device: Tensor.empty(4, device="disk:/tmp/numbers")',
     "tinygrad.runtime": "glassgrad.device has the parts of a backend (docs/guide/07_custom_backend.md); "
                         "Device.DEFAULT says which device is used",

@@ -1,6 +1,6 @@
 """Devices that run on a GPU. In: kernels' graphs. Out: programs, and plans to run them.
 
-What CUDA and OpenCL share: kernels are lowered for very wide vectors (compiler/render/gpu/gpu_source.py), compiled
+What all of them share: kernels are lowered for very wide vectors (compiler/render/gpu/gpu_source.py), compiled
 once, kept on disk, and launched in order. A subclass adds its memory, its compiler and its way to launch.
 """
 
@@ -11,14 +11,14 @@ import json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
-from glassgrad.base.errors import Bug, DTypeError, MemoryLimitError
+from glassgrad.base.errors import Bug, DeviceError, DTypeError, MemoryLimitError
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.target import GPU, Target
-from glassgrad.compiler.render.gpu.dialects import Language
+from glassgrad.compiler.render.gpu.dialects import Dialect, Language
 from glassgrad.compiler.render.launch import BoxMap, LaunchInfo
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.disk_cache import default_cache
@@ -59,16 +59,17 @@ class GpuProgram:
 
 class GpuDevice(Backend):
     """One GPU, opened. A subclass provides the attributes and the first five methods."""
-    dialect: ClassVar[Language]
+    dialect: Language | Dialect
     machine: str              # what a compiled kernel depends on: GPU, driver, compiler
     about: str                # what it is, for people
     target: Target = GPU      # what kernels are written for
 
     def __init__(self, name: str, memory: Any):
         super().__init__(name, memory)
+        self.has_float64 = self.dialect.has_float64
         self.renderer = RendererFacts(name, self.dialect.name, has_local=True, has_shared=True, has_threads=False)
 
-    # -- what CUDA and OpenCL do differently -------------------------------------------------------------------
+    # -- what they do differently ------------------------------------------------------------------------------
     def compile_source(self, source: str) -> bytes:
         """Source to what `load` takes; raises `Rejected`."""
         raise Bug(f"{type(self).__name__} has no compile_source")
@@ -108,6 +109,11 @@ class GpuDevice(Backend):
         self._refuse_missing_types(ast)
         built = build(ast, self.target, self.dialect.name, products=False)
         kernel, launch = built.kernel, gpu_launch(built.kernel, self.target.group_bytes)
+        if len(kernel.params) + len(launch.info.shared) > self.target.buffers:
+            raise DeviceError(f"{self.name} runs no kernel of so many tensors",
+                              given=f"{len(kernel.params) + len(launch.info.shared)} buffers",
+                              expected=f"at most {self.target.buffers}",
+                              fix="realize some of the tensors before: x.realize()", where=lines_of(ast))
         try:
             compiled = self.compile_source(built.source)
         except Rejected as error:

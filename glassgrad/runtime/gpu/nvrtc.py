@@ -12,8 +12,8 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from glassgrad.base.errors import Bug, DeviceError
-from glassgrad.runtime.gpu.gpu_device import Rejected
+from glassgrad.base.errors import DeviceError
+from glassgrad.runtime.gpu.driver_device import RunTimeCompiler
 
 __all__ = ["compile_cuda", "nvrtc_version"]
 
@@ -48,43 +48,17 @@ def _library() -> ctypes.CDLL:
                       expected="the one of CUDA, or of a package", fix="pip install nvidia-cuda-nvrtc")
 
 
-def _call(name: str, *arguments: object) -> None:
-    library = _library()
-    result = getattr(library, name)(*arguments)
-    if result:
-        library.nvrtcGetErrorString.restype = ctypes.c_char_p
-        raise Bug(f"{name}: {library.nvrtcGetErrorString(result).decode()}")
+def _compiler() -> RunTimeCompiler:
+    return RunTimeCompiler(_library(), "nvrtc", "CUBIN")
 
 
 @lru_cache(maxsize=1)
 def nvrtc_version() -> str:
     """The compiler's version, which compiled kernels depend on."""
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    _call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
-    return f"nvrtc {major.value}.{minor.value}"
+    return _compiler().version()
 
 
 def compile_cuda(source: str, architecture: str) -> bytes:
     """Machine code for an architecture such as sm_90; other source is `Rejected`."""
-    library, program = _library(), ctypes.c_void_p()
-    _call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
-    try:
-        options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17", b"--fmad=false"]
-        result = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
-        if result:
-            raise Rejected(_text(program, "nvrtcGetProgramLog"))
-        return _bytes(program, "nvrtcGetCUBIN")
-    finally:
-        _call("nvrtcDestroyProgram", ctypes.byref(program))
-
-
-def _bytes(program: ctypes.c_void_p, what: str) -> bytes:
-    size = ctypes.c_size_t()
-    _call(what + "Size", program, ctypes.byref(size))
-    out = ctypes.create_string_buffer(size.value)
-    _call(what, program, out)
-    return out.raw
-
-
-def _text(program: ctypes.c_void_p, what: str) -> str:
-    return _bytes(program, what).rstrip(b"\0").decode(errors="replace")
+    options = [f"--gpu-architecture={architecture}", "--std=c++17", "--fmad=false"]
+    return _compiler().compile(source, "kernel.cu", options)

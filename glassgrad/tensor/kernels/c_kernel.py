@@ -46,6 +46,9 @@ from glassgrad.tensor.kernels.c_signature import check_arguments, check_result, 
 __all__ = ["c_kernel", "launch_on", "load", "without_gradient"]
 
 Shape = Sequence[int]
+LANGUAGES = {"cuda": 'CUDA, with extern "C" __global__ before the kernel',
+             "hip": 'HIP, with extern "C" __global__ before the kernel',
+             "metal": "Metal, with `kernel` before it and [[buffer(0)]], [[buffer(1)]], .. after its arguments"}
 
 
 def c_kernel(
@@ -146,7 +149,7 @@ def _gpu_function(device: GpuDevice, source: str, name: str, numbers: tuple[bool
         kernel = device.user_kernel(source, name, numbers)
     except Rejected as error:
         raise InputError(f"the source of {name} does not compile", given=str(error).strip(), fix="correct the source",
-                         expected='CUDA, with extern "C" __global__ before the kernel') from None
+                         expected=LANGUAGES[device.dialect.name]) from None
 
     def call(*values: Any) -> None:
         kernel([ctypes.addressof(v) if number else v.value for v, number in zip(values, numbers)], values[-1].value)

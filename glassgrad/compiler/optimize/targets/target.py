@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from glassgrad.compiler.graph.dtype import DType, dtypes
@@ -71,6 +71,8 @@ class Target:
         """The small floats that convert to and from float32 in one instruction that a renderer writes."""
         if language == "cuda" and any(f.startswith("sm_") and int(f[3:].rstrip("a")) >= 80 for f in self.features):
             return frozenset((dtypes.float16, dtypes.bfloat16))
+        if language in ("hip", "metal"):
+            return frozenset((dtypes.float16,))
         return frozenset((dtypes.float16,)) if language == "llvm" and self.has_f16c else frozenset()
 
     @property
@@ -87,6 +89,9 @@ class Target:
 # A group of 256 threads is a vector of 256 floats; two groups on each of an H200's 132 processors keep it busy.
 GPU = Target("gpu", 1024, 64, l1_bytes=128 << 10, row_bytes=40 << 10, task_steps=1 << 10, most_tasks=1 << 20,
              few_tasks=264, least_chunk=64, groups=True)
+
+# Of 32 KB that a group of Apple's shares, some are for folds; a kernel has 31 arguments.
+APPLE_GPU = replace(GPU, row_bytes=31 << 10, group_bytes=31 << 10, buffers=31)
 
 # Vectors of 128 bits, and one thread: sums are not cut for others. What pays is taken from CPUs (targets/cpu.py).
 WASM = Target("wasm32", 16, 16, few_tasks=1, most_tasks=1)

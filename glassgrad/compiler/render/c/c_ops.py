@@ -65,6 +65,7 @@ class Spelling:
     function: str = "__builtin_{name}{end}"                         # {end}: "f" for float32
     nan: tuple[str, str] = ('__builtin_nanf("")', '__builtin_nan("")')      # of float32, of float64
     inf: tuple[str, str] = ("__builtin_inff()", "__builtin_inf()")
+    long: str = "ll"                                                # after an integer of 64 bits
 
 
 BUILTIN = Spelling()
@@ -77,7 +78,7 @@ def number(value: float | int | bool, dtype: DType, spelling: Spelling = BUILTIN
     if dtype.kind == "b":
         return "1" if value else "0"
     if dtype.kind != "f":
-        end = {dtypes.uint32: "u", dtypes.uint64: "ull", dtypes.int64: "ll"}.get(dtype, "")
+        end = {dtypes.uint32: "u", dtypes.uint64: f"u{spelling.long}", dtypes.int64: spelling.long}.get(dtype, "")
         if dtype is dtypes.int64 and -(1 << 31) < value < 1 << 31:
             end = ""
         text = f"{value}{end}" if value > dtype.min or not value else f"(-{-(value + 1)}{end} - 1)"
@@ -358,7 +359,7 @@ class CArithmetic:
         source = x.dtype
         bits, signed = max(32, dtype.bits), dtypes.int64 if dtype.bits == 64 else dtypes.int32
         result, scalar, name = self.type(dtype), self.type(source), f"to_{self.type(dtype)}_{self.type(source)}"
-        limit, least = number(2.0 ** (bits - 1), source), number(signed.min, signed)
+        limit, least = number(2.0 ** (bits - 1), source), number(signed.min, signed, self.spelling)
         body = f"x >= -{limit} && x < {limit} ? ({self.type(signed)})x : {least}"
         if dtype in (dtypes.uint32, dtypes.uint64):       # the upper half of the range is reached by a detour
             near = self.type(signed)

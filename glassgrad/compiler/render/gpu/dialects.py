@@ -6,11 +6,13 @@ the rest of a kernel is written by gpu_source.py and c_source.py, alike for ever
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.render.c.c_ops import Spelling
 
-__all__ = ["CUDA", "DIALECTS", "OPENCL", "WGSL", "Dialect", "Language"]
+__all__ = ["CUDA", "DIALECTS", "HIP", "METAL", "OPENCL", "WGSL", "Conversion", "Dialect", "Language"]
 
 
 @dataclass(frozen=True)
@@ -18,9 +20,17 @@ class Language:
     """What a device tells of its language."""
     name: str
     by_handle: bool              # memory is a handle and a distance, not an address
+    has_float64: bool = True
 
 
-WGSL = Language("wgsl", by_handle=True)       # not a dialect of C: wgsl.py writes it
+WGSL = Language("wgsl", by_handle=True, has_float64=False)       # not a dialect of C: wgsl.py writes it
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How a small float, carried as the integer x of its bits, converts to float32 and back: bodies of functions."""
+    widen: tuple[str, ...]       # of x, the bits
+    round: tuple[str, ...]       # of x, a float32; to nearest, ties to even
 
 
 @dataclass(frozen=True)
@@ -37,9 +47,20 @@ class Dialect:
     groups: str                  # the number of groups
     wait: str                    # all threads of a group arrive here before one goes on; what they stored can be read
     types: tuple[tuple[str, str], ...]       # spelled otherwise than in C
+    thread_name: str = "thread"  # the variable that holds the number of this thread
     warp: int = 0                # threads that can read each other's registers; 0: there is no way to
-    by_handle: bool = False      # memory is a handle and a distance, and that of a group comes as an argument too
+    shuffle: str = ""            # x of the thread that is `step` further on in its warp
+    wide_access: bool = False    # up to 16 bytes are loaded and stored at once, through a pointer to words
+    by_handle: bool = False      # memory is a handle and a distance
+    near_argument: str = ""      # the parameter for memory that a group shares; empty: it is declared inside
+    scalar: str = "u64 {name}"   # the parameter for a number's cell of eight bytes,
+    scalar_pointer: str = "const "           # and what comes before the type of a pointer to it
+    binding: str = ""            # after the parameter with this {number}
+    counters: tuple[str, ...] = ()           # parameters after all others: what `thread`, `group` and `groups` name
     prelude: tuple[str, ...] = ()            # lines before everything
+    shuffle_prelude: str = ""                # what `shuffle` calls
+    small_floats: Mapping[DType, Conversion] = field(default_factory=dict)     # by an instruction of their own
+    has_float64: bool = True
 
 
 CUDA = Dialect(
@@ -56,6 +77,35 @@ CUDA = Dialect(
     wait="__syncthreads();",
     types=(("bool", "bool"),),
     warp=32,
+    shuffle="__shfl_down_sync(0xffffffffu, x, step)",
+    wide_access=True,
+    small_floats={
+        dtypes.float16: Conversion(("f32 r;", 'asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x));', "return r;"),
+                                   ("u16 r;", 'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;")),
+        dtypes.bfloat16: Conversion(("return __uint_as_float((unsigned)x << 16);",),     # the upper half of a float32
+                                    ("u16 r;", 'asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;")),
+    },
+)
+
+# AMD's waves are 64 threads (gfx9) or 32 (gfx10 and later). A shuffle of width 32 is the same in both.
+HIP = Dialect(
+    name="hip",
+    spelling=CUDA.spelling,
+    kernel='extern "C" __global__ void __launch_bounds__({threads})',
+    helper="static __device__ __forceinline__",
+    pointer="",
+    near="",
+    thread="threadIdx.x",
+    group="blockIdx.x",
+    groups="gridDim.x",
+    wait="__syncthreads();",
+    types=(("bool", "bool"),),
+    warp=32,
+    shuffle="__shfl_down(x, step, 32)",
+    wide_access=True,
+    small_floats={dtypes.float16: Conversion(
+        ("union { u16 bits; _Float16 value; } both = {x};", "return (f32)both.value;"),
+        ("union { _Float16 value; u16 bits; } both;", "both.value = (_Float16)x;", "return both.bits;"))},
 )
 
 OPENCL = Dialect(
@@ -72,7 +122,45 @@ OPENCL = Dialect(
     wait="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
     types=(("bool", "bool"), ("i64", "long"), ("u64", "unsigned long")),
     by_handle=True,
+    near_argument="__local char *scratch",
     prelude=("#pragma OPENCL FP_CONTRACT OFF",),
 )
 
-DIALECTS = {dialect.name: dialect for dialect in (CUDA, OPENCL)}
+# The driver turns fast math off (runtime/gpu/metal.py). There is no float64, and no shuffle of 64 bits or of bool.
+METAL = Dialect(
+    name="metal",
+    spelling=Spelling("{name}", ("as_type<float>(0x7fc00000)", ""), ("INFINITY", ""), long="l"),
+    kernel="[[kernel, max_total_threads_per_threadgroup({threads})]] void",
+    helper="static inline",
+    pointer="device ",
+    near="threadgroup ",
+    thread="thread_number",
+    group="group_number",
+    groups="group_count",
+    wait="threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);",
+    types=(("bool", "bool"), ("i64", "long"), ("u64", "ulong")),
+    thread_name="t",             # `thread` is a word of the language: where variables of a thread lie
+    warp=32,
+    shuffle="shuffle_down(x, step)",
+    near_argument="threadgroup char *scratch [[threadgroup(0)]]",
+    scalar="constant u64 &{name}",
+    scalar_pointer="constant ",
+    binding=" [[buffer({number})]]",
+    counters=("uint thread_number [[thread_position_in_threadgroup]]",
+              "uint group_number [[threadgroup_position_in_grid]]", "uint group_count [[threadgroups_per_grid]]"),
+    prelude=("#include <metal_stdlib>", "using namespace metal;", "#pragma METAL fp contract(off)"),
+    shuffle_prelude="""
+template <typename T> static inline T shuffle_down(T x, ushort step) { return simd_shuffle_down(x, step); }
+static inline bool shuffle_down(bool x, ushort step) { return simd_shuffle_down((ushort)x, step) != 0; }
+static inline long shuffle_down(long x, ushort step) {
+  return as_type<long>(simd_shuffle_down(as_type<uint2>(x), step));
+}
+static inline ulong shuffle_down(ulong x, ushort step) {
+  return as_type<ulong>(simd_shuffle_down(as_type<uint2>(x), step));
+}""".strip(),
+    small_floats={dtypes.float16: Conversion(("return (f32)as_type<half>(x);",),
+                                             ("return as_type<ushort>((half)x);",))},
+    has_float64=False,
+)
+
+DIALECTS = {dialect.name: dialect for dialect in (CUDA, HIP, OPENCL, METAL)}

@@ -27,7 +27,7 @@ from glassgrad.compiler.lower.loops import (LANE, Accumulate, AwaitCopies, Await
                                             Phase, Prefetch, Statement, Store, filled, ranges_of, shared_locals, walk)
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
 from glassgrad.compiler.optimize.targets import gpu
-from glassgrad.compiler.optimize.targets.target import Target
+from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.render.c.c_ops import C_OPS, COp, CValue, Definitions, infix
 from glassgrad.compiler.render.c.c_source import CFunction, wrapped
 from glassgrad.compiler.render.gpu.asynchronous import PRELUDE, Asynchronous, box_maps, has_copies
@@ -45,7 +45,6 @@ WARP = 32                   # groups are whole multiples of it
 UNROLL = 4
 FEW_STORES = 24             # statements in a row: registers are left to gather what is stored at once
 AT_ONCE = 2                 # groups on one processor: more registers than that leaves would idle the others
-NEAR_BYTES = 40 << 10       # of LOCAL memory are with the group; more goes to the device's memory
 LINES_ALIGNED = 1024        # bytes: where memory begins whose lines copies permute
 GROUPS = 1056               # that run at once where each needs memory of its own on the device: 8 for each of 132
 
@@ -58,7 +57,7 @@ class GpuLaunch:
     maps: tuple[BoxMap, ...] = ()                # further arguments: how boxes of others are copied
 
 
-def gpu_launch(kernel: Kernel, near_bytes: int = NEAR_BYTES) -> GpuLaunch:
+def gpu_launch(kernel: Kernel, near_bytes: int = GPU.group_bytes) -> GpuLaunch:
     """What running a kernel takes, on a device whose groups have so much memory of their own."""
     info = launch_info(kernel)
     threads = [_threads([s.range for s in walk(phase.body) if isinstance(s, For) and s.kind == LANE])
@@ -77,14 +76,15 @@ def has_scratch(phase: Phase) -> bool:
     return any(m.arg.home == "worker" for m in filled(phase))
 
 
-def is_far(kernel: Kernel, scratch_bytes: int, near_bytes: int = NEAR_BYTES) -> bool:
+def is_far(kernel: Kernel, scratch_bytes: int, near_bytes: int) -> bool:
     """Whether the memory of a group lies in the device's memory; copies go to the group's own, however much it is."""
     return scratch_bytes > near_bytes and not has_copies(kernel)
 
 
 def render_gpu(kernel: Kernel, target: Target, dialect: Dialect, phases: list[Jammed]) -> str:
     """The source of all phases of a kernel."""
-    definitions, places, info, launch = Definitions(), Places(kernel), launch_info(kernel), gpu_launch(kernel)
+    definitions, places, info, launch = Definitions(), Places(kernel), launch_info(kernel), \
+        gpu_launch(kernel, target.group_bytes)
     functions = []
     for number_, jammed in enumerate(phases):
         function = GpuFunction(kernel, places, target, spread(jammed, target.units), function_name(kernel, number_),
@@ -100,16 +100,17 @@ class GpuFunction(CFunction):
     def __init__(self, kernel: Kernel, places: Places, target: Target, jammed: Jammed, name: str,
                  definitions: Definitions, dialect: Dialect, tasks: int, scratch: int, near: int):
         self.dialect, self.kernel, self.scratch_bytes, self.task_count = dialect, kernel, scratch, tasks
-        self.far, self.near_bytes = is_far(kernel, scratch), near
+        self.far, self.near_bytes = is_far(kernel, scratch, target.group_bytes), near
         self.spelled = {**CFunction.spelled, **dict(dialect.types)}
         self.inline, self.spelling, self.language = dialect.helper, dialect.spelling, dialect.name
         self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
         self.fences = fences(jammed.body)
-        self.runs = runs_of_sums(jammed.body) if dialect.warp else {}
+        self.runs = runs_of_sums(jammed.body) if dialect.wide_access else {}
         self.folds: set[int] = set()                     # bytes of the values that threads exchange
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
-        self.taken |= {"thread", "area", "rounds", "warps", "left", "right", "round"}
+        self.thread = dialect.thread_name
+        self.taken |= {self.thread, "area", "rounds", "warps", "left", "right", "round"}
         self.beside = Asynchronous(self, kernel, places.slots, dialect.wait)
         if self.beside.maps:
             definitions.helpers.setdefault("asynchronous", PRELUDE)
@@ -132,8 +133,8 @@ class GpuFunction(CFunction):
         declared = [f"{kind} {', '.join(names)};" for kind, names in variables.items()]
         parameters = self._parameters(far)
         near = self._near(far)
-        body = [f"i64 thread = {d.thread};", *near, *self.beside.begin(), *self.pointers, *declared, *head, *lines,
-                *foot]
+        body = [f"i64 {self.thread} = {d.thread};", *near, *self.beside.begin(), *self.pointers, *declared, *head,
+                *lines, *foot]
         at_once = AT_ONCE if self.near_bytes <= gpu.SHARED_BYTES // AT_ONCE else 1
         declaration = d.kernel.format(threads=self.threads, at_once=at_once)
         return "\n".join([f"{declaration} {self.name}({parameters}) {{",
@@ -141,20 +142,22 @@ class GpuFunction(CFunction):
 
     def _parameters(self, far: bool) -> str:
         """The arguments: numbers as the eight bytes of their cell, memory as its dialect passes it."""
-        out = [f"u64 cell{p.arg.slot}" if p.arg.scalar else self._memory(f"data{p.arg.slot}", self._unit(p))
+        d = self.dialect
+        out = [d.scalar.format(name=f"cell{p.arg.slot}") if p.arg.scalar
+               else self._memory(f"data{p.arg.slot}", self._unit(p))
                for p in sorted(self.kernel.params, key=lambda p: p.arg.slot)]
         out += [self._memory(f"shared{i}", "char") for i, _ in enumerate(shared_locals(self.kernel))]
         if far:
             out.append(self._memory("all_scratch", "char"))
-        elif self.near_bytes and self.dialect.by_handle:
-            out.append(f"{self.dialect.near}char *scratch")
-        out += self.beside.parameters()
-        return ", ".join(out)
+        out = [text + d.binding.format(number=number) for number, text in enumerate(out)]
+        if self.near_bytes and d.near_argument:
+            out.append(d.near_argument)
+        return ", ".join([*out, *self.beside.parameters(), *d.counters])
 
     def _memory(self, name: str, kind: str) -> str:
         d = self.dialect
         if not d.by_handle:
-            return f"{kind} *{name}"
+            return f"{d.pointer}{kind} *{name}"
         self.pointers.insert(0, f"{d.pointer}{kind} *{name} = ({d.pointer}{kind} *)({name}_block + {name}_at);")
         return f"{d.pointer}char *{name}_block, u64 {name}_at"
 
@@ -163,7 +166,7 @@ class GpuFunction(CFunction):
         d, out = self.dialect, []
         if far:
             out.append(f"{d.pointer}char *scratch = all_scratch + {d.group} * {self.scratch_bytes};")
-        elif self.near_bytes and not d.by_handle:
+        elif self.near_bytes and not d.near_argument:
             out.append(f"extern __shared__ __align__({LINES_ALIGNED if self.beside.maps else 16}) char scratch[];")
         if self.folds:
             kind = "__shared__" if not d.near else d.near.strip()
@@ -184,13 +187,13 @@ class GpuFunction(CFunction):
 
     # -- threads -----------------------------------------------------------------------------------------------
     def _counter(self, node: UOp) -> CValue:
-        return CValue("thread", node.dtype) if node in self.thread_ranges else super()._counter(node)
+        return CValue(self.thread, node.dtype) if node in self.thread_ranges else super()._counter(node)
 
     def takes_part(self, index: UOp) -> str:
         """The condition under which this thread has a lane that an index depends on; empty: it always has."""
         sizes = {r.arg.size for r in ranges_of(index) if r in self.thread_ranges}
         least = min(sizes, default=self.threads)
-        return f"thread < {least}" if least < self.threads else ""
+        return f"{self.thread} < {least}" if least < self.threads else ""
 
     def make(self, node: UOp) -> CValue:
         if node.op is not o.FOLD:
@@ -200,35 +203,36 @@ class GpuFunction(CFunction):
         name = self.named(("value", self.values_named), f"v{self.values_named}")
         lanes = next(r.arg.size for r in node.src[1:] if r in self.thread_ranges)
         start = self.constant(identity(node.arg.combine, node.dtype).arg, node.dtype)
-        text = f"thread < {lanes} ? {value.inside} : {start.text}" if lanes < self.threads else value.text
+        text = f"{self.thread} < {lanes} ? {value.inside} : {start.text}" if lanes < self.threads else value.text
         fold = self._folded(node.arg.combine, node.dtype)
-        self.line(f"{self.type(node.dtype)} {name} = {fold}({text}, area, thread);")
+        self.line(f"{self.type(node.dtype)} {name} = {fold}({text}, area, {self.thread});")
         return CValue(name, node.dtype)
 
     def _folded(self, combine: Op, dtype: DType) -> str:
         """The helper that combines the values of all threads, in an order that never changes; all get the result."""
-        d, kind = self.dialect, self.type(dtype)
+        d, kind, thread = self.dialect, self.type(dtype), self.thread
         name = f"fold_{combine.name.lower()}_{kind}_{self.threads}"
-        near = f"{d.near}i64 *area, i64 thread"
+        near = f"{d.near}i64 *area, i64 {thread}"
 
         def both(x: str, y: str) -> str:
             return self.apply(combine, dtype, CValue(x, dtype), CValue(y, dtype)).text
         if d.warp:
             self.folds.add(self.threads // d.warp)
+            self.definitions.helpers.setdefault("shuffle", d.shuffle_prelude)
             far = [f"for (int step = {d.warp // 2}; step; step /= 2) {{",
-                   f"  {kind} other = __shfl_down_sync(0xffffffffu, x, step);", f"  x = {both('x', 'other')};", "}"]
-            count, mine, place = self.threads // d.warp, f"thread % {d.warp} == 0", f"thread / {d.warp}"
+                   f"  {kind} other = {d.shuffle};", f"  x = {both('x', 'other')};", "}"]
+            count, mine, place = self.threads // d.warp, f"{thread} % {d.warp} == 0", f"{thread} / {d.warp}"
         else:
             self.folds.add(self.threads)
-            far, count, mine, place = [], self.threads, "", "thread"
+            far, count, mine, place = [], self.threads, "", thread
         store = f"(({d.near}{kind} *)area)[{place}] = x;"
         tree = [f"for (int i = 1; i < {count}; i++) x = {both('x', f'(({d.near}{kind} *)area)[i]')};"]
         if not d.warp:       # halve the number of values again and again
             half = 1 << (count - 1).bit_length() - 1
             one = f"(({d.near}{kind} *)area)"
             tree = [f"for (int gap = {half}; gap; gap /= 2) {{",
-                    f"  if (thread < gap && thread + gap < {count}) "
-                    f"{one}[thread] = {both(f'{one}[thread]', f'{one}[thread + gap]')};", f"  {d.wait}", "}",
+                    f"  if ({thread} < gap && {thread} + gap < {count}) "
+                    f"{one}[{thread}] = {both(f'{one}[{thread}]', f'{one}[{thread} + gap]')};", f"  {d.wait}", "}",
                     f"x = {one}[0];"]
         return self.define(name, kind, f"{kind} x, {near}", *far, d.wait, f"if ({mine}) {store}" if mine else store,
                            d.wait, *([f"x = (({d.near}{kind} *)area)[0];"] if d.warp else []), *tree, "return x;")
@@ -253,7 +257,7 @@ class GpuFunction(CFunction):
 
     def _expression(self, node: UOp) -> CValue:
         if node.op is o.PARAM:
-            return CValue(f"*(const {self._unit(node)} *)&cell{node.arg.slot}", node.dtype)
+            return CValue(f"*({self.dialect.scalar_pointer}{self._unit(node)} *)&cell{node.arg.slot}", node.dtype)
         return super()._expression(node)
 
     def is_near(self, memory: UOp) -> bool:
@@ -270,7 +274,7 @@ class GpuFunction(CFunction):
         assert isinstance(first, Store)
         wide = len(body) <= FEW_STORES or self.is_near(first.memory) or \
             any(n.op is o.LOAD for n in toposort([first.value]))
-        return neighbours(body, at) if self.dialect.warp and wide else [first]
+        return neighbours(body, at) if self.dialect.wide_access and wide else [first]
 
     def store_together(self, stores: list[Store]) -> None:
         store_wide(self, stores, self.store_test(stores[0]), self.is_near)
@@ -346,7 +350,7 @@ class GpuFunction(CFunction):
         alone = self.thread_ranges.isdisjoint(ranges_of(index))
         if alone and not self.thread_ranges.isdisjoint(ranges_of(statement.value)):
             raise Bug("threads would overwrite each other in one place")
-        tests = ["thread == 0" if alone else self.takes_part(index)]
+        tests = [f"{self.thread} == 0" if alone else self.takes_part(index)]
         tests.append("" if statement.gate is None else self.operand(statement.gate).inside)
         return " && ".join(t for t in tests if t)
 
@@ -363,18 +367,15 @@ class GpuFunction(CFunction):
         """Other threads run while one waits for memory."""
 
     def cast(self, x: CValue, dtype: DType) -> CValue:
-        small, f32 = next((d for d in (dtype, x.dtype) if d in SMALL_FLOATS), None), self.type(dtypes.float32)
+        small = next((d for d in (dtype, x.dtype) if d in SMALL_FLOATS), None)
         if small is None or dtype is x.dtype:
             return super().cast(x, dtype)
-        bits, name = self.type(small), {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[small]
+        f32, bits, conversion = self.type(dtypes.float32), self.type(small), self.dialect.small_floats[small]
+        name = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}[small]
         if dtype is small:                  # from float32: others are rounded to that first
-            helper = self.define(f"round_{name}", bits, f"{f32} x", f"{bits} r;",
-                                 f'asm("cvt.rn.{name}.f32 %0, %1;" : "=h"(r) : "f"(x));', "return r;")
-        elif small is dtypes.bfloat16:      # the upper half of a float32
-            helper = self.define(f"widen_{name}", f32, f"{bits} x", "return __uint_as_float((unsigned)x << 16);")
+            helper = self.define(f"round_{name}", bits, f"{f32} x", *conversion.round)
         else:
-            helper = self.define(f"widen_{name}", f32, f"{bits} x", f"{f32} r;",
-                                 f'asm("cvt.f32.{name} %0, %1;" : "=f"(r) : "h"(x));', "return r;")
+            helper = self.define(f"widen_{name}", f32, f"{bits} x", *conversion.widen)
         return self.call(helper, dtype, 0, x)
 
     def bitcast(self, x: CValue, dtype: DType) -> CValue:

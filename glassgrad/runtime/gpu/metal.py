@@ -1,0 +1,320 @@
+"""The device METAL: Apple's GPUs, called through the Objective-C runtime. In: a Mac. Out: an opened device.
+
+Methods are called by `objc_msgSend`, which takes the object, the name of the method and its arguments; each has its
+declaration, in Objective-C, beside it. What a method whose name begins with `new` returns is ours to release; the rest
+belongs to a pool that ends with the call (`pool`).
+
+Buffers are shared by the processor and the GPU. The address of one is where the processor sees it; a kernel is given
+the buffer's handle and the distance from its beginning.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.compiler.optimize.targets.target import APPLE_GPU
+from glassgrad.compiler.render.gpu.dialects import METAL
+from glassgrad.compiler.render.launch import BoxMap
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, Launch, Rejected, no_memory_left
+from glassgrad.runtime.host_memory import MemoryBlock, rounded
+
+__all__ = ["open_metal"]
+
+_RUNTIME = "/usr/lib/libobjc.A.dylib"
+_FRAMEWORKS = ("/System/Library/Frameworks/Foundation.framework/Foundation",
+               "/System/Library/Frameworks/CoreGraphics.framework/CoreGraphics",       # which the default device needs
+               "/System/Library/Frameworks/Metal.framework/Metal")
+_FAILED = 5                # a command buffer's status
+_IN_FLIGHT = 48            # command buffers; a queue has 64, and waits for one where there are more
+
+
+class Size(ctypes.Structure):
+    """MTLSize."""
+    _fields_ = (("width", ctypes.c_uint64), ("height", ctypes.c_uint64), ("depth", ctypes.c_uint64))
+
+
+def open_metal(name: str = "METAL") -> MetalDevice:
+    """The GPU that macOS takes first."""
+    if sys.platform != "darwin":
+        raise DeviceError("Metal is a part of macOS", given=f"this machine runs {sys.platform}",
+                          expected="a Mac with an Apple GPU", fix="use another device: DEV=CPU")
+    try:
+        runtime = ctypes.CDLL(_RUNTIME)
+        *_, metal = [ctypes.CDLL(framework) for framework in _FRAMEWORKS]
+    except OSError as error:
+        raise DeviceError("this Mac has no Metal", given=str(error), expected="macOS 10.13 or newer",
+                          fix="update macOS, or use another device: DEV=CPU") from None
+    metal.MTLCreateSystemDefaultDevice.restype = ctypes.c_void_p
+    return MetalDevice(name, ObjectiveC(runtime), metal.MTLCreateSystemDefaultDevice())
+
+
+class ObjectiveC:
+    """Calls of methods. Arguments are ctypes values or structures; an int is an object or an unsigned number."""
+
+    def __init__(self, library: Any):
+        self.library = library
+        for function in (library.sel_registerName, library.objc_getClass):
+            function.restype, function.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
+        library.objc_autoreleasePoolPush.restype = ctypes.c_void_p
+        library.objc_autoreleasePoolPop.argtypes = [ctypes.c_void_p]
+        self.address = ctypes.cast(library.objc_msgSend, ctypes.c_void_p).value or 0
+        self.functions: dict[tuple[Any, ...], Any] = {}
+        self.selectors: dict[str, int] = {}
+
+    def send(self, receiver: int | None, method: str, *arguments: Any, returns: Any = ctypes.c_void_p) -> Any:
+        """Call a method of an object: the function has the types that the method was declared with."""
+        kinds = tuple([ctypes.c_uint64 if isinstance(a, int) else type(a) for a in arguments])
+        function = self.functions.get((returns, kinds))
+        if function is None:
+            kind = ctypes.CFUNCTYPE(returns, ctypes.c_void_p, ctypes.c_void_p, *kinds)
+            function = self.functions[returns, kinds] = kind(self.address)
+        selector = self.selectors.get(method)
+        if selector is None:
+            selector = self.selectors[method] = self.library.sel_registerName(method.encode())
+        return function(receiver, selector, *arguments)
+
+    def new(self, name: str) -> int:
+        """[[Name alloc] init]"""
+        made: int = self.send(self.library.objc_getClass(name.encode()), "new")
+        return made
+
+    def string(self, text: str) -> int:
+        """An NSString, of the pool."""
+        made: int = self.send(self.library.objc_getClass(b"NSString"), "stringWithUTF8String:",
+                              ctypes.c_char_p(text.encode()))
+        return made
+
+    def text(self, string: int | None) -> str:
+        """What an NSString holds."""
+        held: bytes | None = self.send(string, "UTF8String", returns=ctypes.c_char_p) if string else None
+        return held.decode() if held else ""
+
+    def reason(self, error: int | None) -> str:
+        """What an NSError says."""
+        return self.text(self.send(error, "localizedDescription")) if error else "no reason is given"
+
+    def release(self, thing: int) -> None:
+        self.send(thing, "release", returns=None)
+
+    @contextmanager
+    def pool(self) -> Iterator[None]:
+        """Inside, objects that methods return live; at the end those that were not retained are released."""
+        token = self.library.objc_autoreleasePoolPush()
+        try:
+            yield
+        finally:
+            self.library.objc_autoreleasePoolPop(token)
+
+
+class MetalMemory:
+    """Buffers that the processor sees too, kept by size for the next request."""
+    on_host, in_parts = False, True
+
+    def __init__(self, device: MetalDevice):
+        self.device, self.lock = device, threading.RLock()
+        self.starts: list[int] = []                                # addresses of all buffers, kept ones included
+        self.handles: dict[int, int] = {}
+        self.kept: dict[int, list[int]] = {}                       # size: addresses
+
+    def allocate(self, nbytes: int) -> MemoryBlock:
+        size = rounded(max(nbytes, 256))
+        with self.lock:
+            kept = self.kept.get(size)
+            if kept:
+                return MemoryBlock(kept.pop(), nbytes, size)
+            handle = self._new(size)
+            if handle is None:
+                self.empty_cache()
+                handle = self._new(size)
+            if handle is None:
+                raise no_memory_left(size)
+            address: int = self.device.objc.send(handle, "contents")
+            bisect.insort(self.starts, address)
+            self.handles[address] = handle
+            return MemoryBlock(address, nbytes, size)
+
+    def _new(self, size: int) -> int | None:
+        # - (id<MTLBuffer>)newBufferWithLength:(NSUInteger)length options:(MTLResourceOptions)options;  0: shared
+        made: int | None = self.device.objc.send(self.device.handle, "newBufferWithLength:options:", size, 0)
+        return made
+
+    def release(self, block: MemoryBlock) -> None:
+        with self.lock:
+            self.kept.setdefault(block.size, []).append(block.address)
+
+    def empty_cache(self) -> None:
+        with self.lock:
+            self.device.synchronize()
+            for address in [a for addresses in self.kept.values() for a in addresses]:
+                self.starts.remove(address)
+                self.device.objc.release(self.handles.pop(address))
+            self.kept.clear()
+
+    def find(self, address: int) -> tuple[int, int]:
+        """The buffer that an address lies in, and the distance from its beginning."""
+        with self.lock:
+            at = bisect.bisect_right(self.starts, address) - 1
+            if at < 0:
+                raise Bug(f"no memory of this device is at {address:#x}")
+            return self.handles[self.starts[at]], address - self.starts[at]
+
+    def copy_in(self, address: int, data: Any) -> None:
+        self.device.synchronize()
+        view = memoryview(data).cast("B")
+        ctypes.memmove(address, bytes(view) if view.readonly else
+                       (ctypes.c_char * view.nbytes).from_buffer(view), view.nbytes)
+
+    def copy_out(self, address: int, nbytes: int) -> bytearray:
+        self.device.synchronize()
+        return bytearray(ctypes.string_at(address, nbytes))
+
+
+class MetalDevice(GpuDevice):
+    """One GPU with one queue."""
+    dialect, target = METAL, APPLE_GPU
+
+    def __init__(self, name: str, objc: ObjectiveC, handle: int | None):
+        if handle is None:
+            raise DeviceError("macOS offers no GPU", given="MTLCreateSystemDefaultDevice gives none",
+                              expected="a Mac with an Apple GPU", fix="use another device: DEV=CPU")
+        self.objc, self.handle, self.lock = objc, handle, threading.RLock()
+        self.libraries: dict[str, int] = {}              # source: what was compiled from it
+        self.started: list[int] = []                     # command buffers that may still run
+        super().__init__(name, MetalMemory(self))
+        self.queue = objc.send(handle, "newCommandQueue")
+        with objc.pool():
+            model = objc.text(objc.send(handle, "name"))
+            system = objc.text(objc.send(objc.send(objc.library.objc_getClass(b"NSProcessInfo"), "processInfo"),
+                                         "operatingSystemVersionString"))
+        self.machine = f"{model} macOS {system}"
+        self.about = f"{model}, compiled by macOS {system}"
+
+    # -- kernels ---------------------------------------------------------------------------------------------
+    def compile_source(self, source: str) -> bytes:
+        """The source itself, once it compiles: macOS keeps machine code in a cache of its own."""
+        self._library(source)
+        return source.encode()
+
+    def _library(self, source: str) -> int:
+        found = self.libraries.get(source)
+        if found is not None:
+            return found
+        objc, error = self.objc, ctypes.c_void_p()
+        options = objc.new("MTLCompileOptions")
+        objc.send(options, "setFastMathEnabled:", ctypes.c_bool(False), returns=None)
+        with objc.pool():
+            # - (id<MTLLibrary>)newLibraryWithSource:(NSString *)source options:(MTLCompileOptions *)options
+            #                                  error:(NSError **)error;
+            made: int | None = objc.send(self.handle, "newLibraryWithSource:options:error:", objc.string(source),
+                                         options, ctypes.pointer(error))
+            said = "" if made else objc.reason(error.value)
+        objc.release(options)
+        if made is None:
+            raise Rejected(said)
+        self.libraries[source] = made
+        return made
+
+    def load(self, compiled: bytes, names: Sequence[str]) -> list[int]:
+        library = self._library(compiled.decode())
+        with self.objc.pool():
+            return [self._pipeline(library, name) for name in names]
+
+    def _pipeline(self, library: int, name: str) -> int:
+        objc, error = self.objc, ctypes.c_void_p()
+        function = objc.send(library, "newFunctionWithName:", objc.string(name))
+        # - (id<MTLComputePipelineState>)newComputePipelineStateWithFunction:(id<MTLFunction>)function
+        #                                                              error:(NSError **)error;
+        made: int | None = objc.send(self.handle, "newComputePipelineStateWithFunction:error:", function,
+                                     ctypes.pointer(error))
+        objc.release(function)
+        if made is None:
+            raise Bug(f"{name}: {objc.reason(error.value)}")
+        width = objc.send(made, "threadExecutionWidth", returns=ctypes.c_uint64)
+        if width % METAL.warp:
+            raise DeviceError(f"{self.name} runs {width} threads in step", given=self.about,
+                              expected=f"a GPU that runs {METAL.warp}, as Apple's do",
+                              fix="use another device: DEV=CPU")
+        return made
+
+    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool],
+                maps: Sequence[BoxMap] = ()) -> MetalLaunch:
+        return MetalLaunch(self, function, groups, threads, near, scalars)
+
+    # -- running ---------------------------------------------------------------------------------------------
+    def commit(self, command_buffer: int) -> None:
+        """Start what a command buffer holds; it is ours until it has ended."""
+        with self.lock:
+            self.objc.send(command_buffer, "retain")
+            self.objc.send(command_buffer, "commit", returns=None)
+            self.started.append(command_buffer)
+            if len(self.started) > _IN_FLIGHT:
+                self._await(self.started.pop(0))
+
+    def _await(self, command_buffer: int) -> None:
+        objc = self.objc
+        objc.send(command_buffer, "waitUntilCompleted", returns=None)
+        failed = objc.send(command_buffer, "status", returns=ctypes.c_uint64) == _FAILED
+        said = objc.reason(objc.send(command_buffer, "error")) if failed else ""
+        objc.release(command_buffer)
+        if failed:
+            raise Bug(f"a kernel on {self.name} failed: {said}")
+
+    def synchronize(self) -> None:
+        with self.lock, self.objc.pool():
+            while self.started:
+                self._await(self.started.pop(0))
+
+    def time(self, launches: Sequence[Launch]) -> int:
+        objc = self.objc
+        with self.lock:
+            self.synchronize()
+            for launch in launches:
+                launch.start()
+            ran = [objc.send(b, "retain") for b in self.started]
+            self.synchronize()
+            seconds = sum(objc.send(b, "GPUEndTime", returns=ctypes.c_double)
+                          - objc.send(b, "GPUStartTime", returns=ctypes.c_double) for b in ran)
+            for command_buffer in ran:
+                objc.release(command_buffer)
+            return int(seconds * 1e9)
+
+
+class MetalLaunch:
+    """A pipeline and the addresses of its arguments."""
+
+    def __init__(self, device: MetalDevice, pipeline: int, groups: int, threads: int, near: int,
+                 scalars: Sequence[bool]):
+        self.device, self.pipeline, self.scalars = device, pipeline, scalars
+        self.near = -(-near // 16) * 16
+        self.groups, self.threads = Size(groups, 1, 1), Size(threads, 1, 1)
+        self.addresses = [0] * len(scalars)
+
+    def places(self, position: int) -> tuple[Any, int]:
+        return self.addresses, position
+
+    def start(self) -> None:
+        device, send, memory = self.device, self.device.objc.send, self.device.memory
+        with device.objc.pool():
+            command_buffer = send(device.queue, "commandBuffer")
+            encoder = send(command_buffer, "computeCommandEncoder")
+            send(encoder, "setComputePipelineState:", self.pipeline, returns=None)
+            for number, (address, scalar) in enumerate(zip(self.addresses, self.scalars)):
+                if scalar:
+                    # - (void)setBytes:(const void *)bytes length:(NSUInteger)length atIndex:(NSUInteger)index;
+                    send(encoder, "setBytes:length:atIndex:", ctypes.c_void_p(address), 8, number, returns=None)
+                else:
+                    # - (void)setBuffer:(id<MTLBuffer>)buffer offset:(NSUInteger)offset atIndex:(NSUInteger)index;
+                    send(encoder, "setBuffer:offset:atIndex:", *memory.find(address), number, returns=None)
+            if self.near:
+                send(encoder, "setThreadgroupMemoryLength:atIndex:", self.near, 0, returns=None)
+            # - (void)dispatchThreadgroups:(MTLSize)groups threadsPerThreadgroup:(MTLSize)threads;
+            send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:", self.groups, self.threads, returns=None)
+            send(encoder, "endEncoding", returns=None)
+            device.commit(command_buffer)

@@ -1,0 +1,281 @@
+"""The drivers of GPUs that are not here, as objects with their functions. Out: `FakeDriver`, `FakeMetal`.
+
+Memory is the host's, and kernels run by shim_device.py. So `CudaDevice`, `HipDevice` and `MetalDevice` run whole: what
+they allocate, copy and launch, in which order, and what they must give back. The drivers themselves are not checked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from shim_device import ShimDevice, run_kernel, runtime
+
+from glassgrad.compiler.render.gpu.dialects import METAL, Dialect
+from glassgrad.runtime.gpu.driver_device import DriverNames
+from glassgrad.runtime.gpu.gpu_device import Rejected
+from glassgrad.runtime.gpu.metal import ObjectiveC, Size
+from glassgrad.runtime.host_memory import MemoryBlock
+
+ARCHITECTURE = b"gfx90a:sramecc+:xnack-"
+
+
+def _written(pointer: Any, value: int) -> int:
+    """Write what a function gives back through a pointer."""
+    pointer._obj.value = value
+    return 0
+
+
+class FakeDriver:
+    """libcuda or libamdhip64, whose functions take the same arguments (`DriverNames`). Functions of these names fail
+    with these numbers: FakeDriver(HipDevice.names, HIP, hipInit=100)."""
+
+    def __init__(self, names: DriverNames, dialect: Dialect, **failures: int):
+        self.shim, self.failures, self.devices = ShimDevice(f"{dialect.name}_shim", dialect), failures, 1
+        self.called: list[str] = []
+        self.blocks: dict[int, MemoryBlock] = {}
+        self.modules: list[bytes] = []
+        self.functions: list[Any] = []
+        self.meaning = {name: f"do_{what}" for what, name in names._asdict().items()}
+        self.hipGetErrorString = lambda number: f"hip error {number}".encode()
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith(("hip", "cu")) or name.endswith("R0600") or name == "cuEventElapsedTime_v2":
+            raise AttributeError(name)
+
+        def function(*arguments: Any) -> int:
+            self.called.append(name)
+            does = getattr(self, self.meaning.get(name, f"do_{name}"), lambda *_: 0)
+            return int(self.failures.get(name) or does(*arguments))
+        return function
+
+    # -- the device --------------------------------------------------------------------------------------------------
+    def do_hipGetDeviceCount(self, count: Any) -> int:
+        return _written(count, self.devices)
+
+    def do_hipDeviceGetName(self, text: Any, size: int, device: Any) -> int:
+        text.value = b"A GPU"
+        return 0
+
+    do_cuDeviceGetName = do_hipDeviceGetName
+
+    def do_hipGetDeviceProperties(self, record: Any, device: int) -> int:
+        ctypes.memmove(ctypes.addressof(record) + 700, ARCHITECTURE, len(ARCHITECTURE))
+        return 0
+
+    def do_cuDeviceGetAttribute(self, value: Any, number: int, device: Any) -> int:
+        return _written(value, {75: 7, 76: 5}[number])          # sm_75: without float16 instructions, which are PTX
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+    def do_allocate(self, address: Any, size: Any) -> int:
+        block = self.shim.memory.allocate(size.value)
+        self.blocks[block.address] = block
+        return _written(address, block.address)
+
+    def do_free(self, address: Any) -> int:
+        self.shim.memory.release(self.blocks.pop(address.value))
+        return 0
+
+    def do_copy_in(self, to: Any, source: Any, size: Any) -> int:
+        ctypes.memmove(to.value, source, size.value)
+        return 0
+
+    def do_copy_out(self, to: Any, source: Any, size: Any) -> int:
+        ctypes.memmove(to, source.value, size.value)
+        return 0
+
+    # -- kernels -----------------------------------------------------------------------------------------------------
+    def do_load(self, module: Any, code: bytes) -> int:
+        self.modules.append(code)
+        return _written(module, len(self.modules))
+
+    def do_function(self, function: Any, module: Any, name: bytes) -> int:
+        self.functions += self.shim.load(self.modules[module.value - 1], [name.decode()])
+        return _written(function, len(self.functions))
+
+    def do_launch(self, function: Any, groups: int, gy: int, gz: int, threads: int, ty: int, tz: int, near: int,
+                  stream: None, pointers: Any, extra: None) -> int:
+        ranges = [self.shim.memory.range_of(start) for start in self.blocks]
+        ranges += [(p, p + 8) for p in pointers if p]                    # where values lie
+        run_kernel(self.functions[function.value - 1], list(pointers), ranges, groups, threads, near)
+        return 0
+
+    def do_elapsed(self, milliseconds: Any, first: Any, last: Any) -> int:
+        return _written(milliseconds, 2)
+
+
+class FakeMetal(ObjectiveC):
+    """The Objective-C runtime with Metal's objects, which are numbers here. `alive` counts how often each is held."""
+    POOLED = ("stringWithUTF8String:", "commandBuffer", "computeCommandEncoder", "localizedDescription", "name",
+              "processInfo", "operatingSystemVersionString")
+    RETURNS = {"UTF8String": ctypes.c_char_p, "threadExecutionWidth": ctypes.c_uint64, "status": ctypes.c_uint64,
+               "GPUEndTime": ctypes.c_double, "GPUStartTime": ctypes.c_double}
+    VOID = ("release", "setFastMathEnabled:", "commit", "waitUntilCompleted", "setComputePipelineState:", "endEncoding",
+            "setBytes:length:atIndex:", "setBuffer:offset:atIndex:", "setThreadgroupMemoryLength:atIndex:",
+            "dispatchThreadgroups:threadsPerThreadgroup:")
+
+    def __init__(self, width: int = 32, memory_limit: int = 1 << 40, status: int = 4) -> None:
+        self.shim, self.width, self.memory_limit, self.final_status = ShimDevice("METAL_SHIM", METAL), width, \
+            memory_limit, status
+        self.library = SimpleNamespace(objc_getClass=lambda name: self.made("class", text=name.decode()))
+        self.objects: dict[int, SimpleNamespace] = {}
+        self.alive: dict[int, int] = {}
+        self.called: list[str] = []
+        self.pools = 0
+        self.device = self.made("device")
+
+    def made(self, kind: str, **held: Any) -> int:
+        number = len(self.objects) + 1000
+        self.objects[number] = SimpleNamespace(kind=kind, number=number, **held)
+        self.alive[number] = 1
+        return number
+
+    def held(self, kind: str) -> int:
+        """How many objects of a kind were not released."""
+        return sum(self.alive[n] > 0 for n, thing in self.objects.items() if thing.kind == kind)
+
+    @contextmanager
+    def pool(self) -> Any:
+        before, self.pools = self.pools, self.pools + 1
+        inside: list[int] = []
+        outer, self.pooled = getattr(self, "pooled", inside), inside
+        try:
+            yield
+        finally:
+            for number in inside:
+                self.alive[number] -= 1
+            self.pools, self.pooled = before, outer
+
+    def send(self, receiver: int | None, method: str, *arguments: Any, returns: Any = ctypes.c_void_p) -> Any:
+        assert receiver is not None and self.alive[receiver] > 0, f"{method} of an object that was released"
+        expected = None if method in self.VOID else self.RETURNS.get(method, ctypes.c_void_p)
+        assert returns is expected, f"{method} returns {expected}, not {returns}"
+        assert method.count(":") == len(arguments), f"{method} takes other arguments than {arguments}"
+        self.called.append(method)
+        found = getattr(self, "do_" + method.replace(":", "_").rstrip("_"))(self.objects[receiver], *arguments)
+        if method in self.POOLED:
+            assert self.pools, f"{method} outside of a pool"
+            self.pooled.append(found)
+        return found
+
+    # -- objects ---------------------------------------------------------------------------------------------------
+    def do_new(self, kind: Any) -> int:
+        return self.made(kind.text)
+
+    def do_retain(self, thing: Any) -> int:
+        self.alive[thing.number] += 1
+        return int(thing.number)
+
+    def do_release(self, thing: Any) -> None:
+        self.alive[thing.number] -= 1
+        if thing.kind == "buffer" and not self.alive[thing.number]:
+            self.shim.memory.release(thing.block)
+
+    def do_stringWithUTF8String(self, kind: Any, text: Any) -> int:
+        return self.made("string", text=text.value.decode())
+
+    def do_UTF8String(self, thing: Any) -> bytes:
+        return str(thing.text).encode()
+
+    def do_name(self, thing: Any) -> int:
+        return self.made("string", text="Apple M0")
+
+    def do_processInfo(self, thing: Any) -> int:
+        return self.made("process")
+
+    def do_operatingSystemVersionString(self, thing: Any) -> int:
+        return self.made("string", text="Version 14.0")
+
+    def do_localizedDescription(self, thing: Any) -> int:
+        return self.made("string", text=thing.text)
+
+    def do_error(self, thing: Any) -> int:
+        return self.made("error", text="the GPU was lost")
+
+    # -- compiling and memory ------------------------------------------------------------------------------------------
+    def do_setFastMathEnabled(self, options: Any, value: Any) -> None:
+        options.fast_math = value.value
+
+    def do_newLibraryWithSource_options_error(self, device: Any, source: int, options: int, error: Any) -> int | None:
+        assert self.objects[options].fast_math is False
+        try:
+            return self.made("library", code=self.shim.compile_source(self.objects[source].text))
+        except Rejected as wrong:
+            error.contents.value = self.made("error", text=str(wrong))
+            return None
+
+    def do_newFunctionWithName(self, library: Any, name: int) -> int:
+        return self.made("function", run=self.shim.load(library.code, [self.objects[name].text])[0])
+
+    def do_newComputePipelineStateWithFunction_error(self, device: Any, function: int, error: Any) -> int:
+        return self.made("pipeline", run=self.objects[function].run)
+
+    def do_threadExecutionWidth(self, pipeline: Any) -> int:
+        return self.width
+
+    def do_newBufferWithLength_options(self, device: Any, length: int, options: int) -> int | None:
+        held = sum(thing.block.size for n, thing in self.objects.items() if thing.kind == "buffer" and self.alive[n])
+        if held + length > self.memory_limit:
+            return None
+        return self.made("buffer", block=self.shim.memory.allocate(length))
+
+    def do_contents(self, buffer: Any) -> int:
+        return int(buffer.block.address)
+
+    # -- launching -----------------------------------------------------------------------------------------------------
+    def do_newCommandQueue(self, device: Any) -> int:
+        return self.made("queue")
+
+    def do_commandBuffer(self, queue: Any) -> int:
+        return self.made("command buffer", work=[], status=0)
+
+    def do_computeCommandEncoder(self, command_buffer: Any) -> int:
+        return self.made("encoder", to=command_buffer, arguments={}, near=0)
+
+    def do_setComputePipelineState(self, encoder: Any, pipeline: int) -> None:
+        encoder.run = self.objects[pipeline].run
+
+    def do_setBytes_length_atIndex(self, encoder: Any, address: Any, length: int, index: int) -> None:
+        copied = ctypes.create_string_buffer(ctypes.string_at(address.value, length), length)
+        start = ctypes.addressof(copied)
+        encoder.arguments[index] = copied, start, (start, start + length)
+
+    def do_setBuffer_offset_atIndex(self, encoder: Any, buffer: int, offset: int, index: int) -> None:
+        block = self.objects[buffer].block
+        assert 0 <= offset <= block.size
+        cell = ctypes.c_uint64(block.address + offset)
+        encoder.arguments[index] = cell, ctypes.addressof(cell), (block.address, block.address + block.size)
+
+    def do_setThreadgroupMemoryLength_atIndex(self, encoder: Any, length: int, index: int) -> None:
+        assert length % 16 == 0 and index == 0
+        encoder.near = length
+
+    def do_dispatchThreadgroups_threadsPerThreadgroup(self, encoder: Any, groups: Size, threads: Size) -> None:
+        given = [encoder.arguments[i] for i in range(len(encoder.arguments))]
+        scratch = ctypes.c_uint64(runtime().gpu_scratch())
+        encoder.to.work.append(lambda: run_kernel(
+            encoder.run, [*[address for _, address, _ in given], ctypes.addressof(scratch)],
+            [r for _, _, r in given], groups.width, threads.width, encoder.near))
+
+    def do_endEncoding(self, encoder: Any) -> None:
+        encoder.to.status = 1
+
+    def do_commit(self, command_buffer: Any) -> None:
+        assert command_buffer.status == 1, "the encoder has not ended"
+        for work in command_buffer.work:
+            work()
+        command_buffer.status = self.final_status
+
+    def do_waitUntilCompleted(self, command_buffer: Any) -> None:
+        assert command_buffer.status == self.final_status
+
+    def do_status(self, command_buffer: Any) -> int:
+        return int(command_buffer.status)
+
+    def do_GPUStartTime(self, command_buffer: Any) -> float:
+        return 1.0
+
+    def do_GPUEndTime(self, command_buffer: Any) -> float:
+        return 1.5

@@ -1,0 +1,227 @@
+"""Kernels for GPUs that are not here, run on the CPU. In: HIP or Metal source. Out: devices HIP_SHIM, METAL_SHIM
+and CUDA_SHIM.
+
+A kernel is compiled as C++ against a header that gives its language's words their meaning (shims/hip_shim.h,
+shims/metal_stdlib) and run by shims/gpu_threads.cpp: the threads of a group as fibers, with every access to memory
+followed. A race, a barrier that not all threads reach, and an access outside of a buffer are errors (`KernelFault`).
+
+    DEVICE=HIP_SHIM ./dev test tests/tensor          the suite on one of them; compiled kernels are kept
+    DEVICE=METAL_SHIM SHIM_ORDER=1 ./dev test ..     threads in another order: 0 forward, 1 backward, 2 at random
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import getpass
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassgrad import Device, DeviceError
+from glassgrad.compiler.optimize.targets.target import APPLE_GPU, GPU
+from glassgrad.compiler.render.gpu.dialects import CUDA, HIP, METAL, Dialect
+from glassgrad.compiler.render.launch import BoxMap
+from glassgrad.runtime.gpu.gpu_device import GpuDevice, Launch, Rejected
+from glassgrad.runtime.host_memory import MemoryBlock
+
+SHIMS = Path(__file__).resolve().parent / "shims"
+CACHE = Path(os.environ.get("SHIM_CACHE") or Path(tempfile.gettempdir()) / f"gpu-shims-{getpass.getuser()}")
+FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-Wno-attributes",
+         "-fsanitize=thread", "-nodefaultlibs")
+HEADER = {name: ("-include", str(SHIMS / "hip_shim.h")) for name in (HIP.name, CUDA.name)} | \
+    {METAL.name: ("-I", str(SHIMS))}
+KERNEL = re.compile(r"(?:__global__ void (?:__launch_bounds__\([^)]*\) )?|\[\[kernel[^\n]*?\]\] void |^kernel void )"
+                    r"(\w+)\(", re.M)
+GROUP_ARRAY = re.compile(r"^(\s*)(?:__shared__|threadgroup) (\w+ \w+\[\d+\];)", re.M)
+PLACE = 256                      # bytes: where blocks begin
+
+
+class KernelFault(AssertionError):
+    """What a kernel does wrong, such as a race."""
+
+
+@lru_cache(maxsize=1)
+def compiler() -> str | None:
+    return next((found for name in ("g++", "clang++") if (found := shutil.which(name))), None)
+
+
+needs_cxx = pytest.mark.skipif(compiler() is None, reason="a C++ compiler: apt install g++")
+
+
+# -- compiling ------------------------------------------------------------------------------------------------------
+@lru_cache(maxsize=1)
+def headers() -> bytes:
+    """What every compiled kernel depends on."""
+    version = subprocess.run([compiler() or "", "--version"], capture_output=True, check=True).stdout
+    return version + b"".join((SHIMS / name).read_bytes() for name in ("gpu_threads.h", "hip_shim.h", "metal_stdlib"))
+
+
+def _built(text: str, flags: Sequence[str]) -> Path:
+    """A shared library of C++ source, made once; other source is `Rejected`."""
+    name = hashlib.sha256(headers() + "\0".join([text, *flags]).encode()).hexdigest()[:32]
+    library = CACHE / f"{name}.so"
+    if not library.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        source, unfinished = CACHE / f"{name}.cpp", CACHE / f"{name}.{os.getpid()}"
+        source.write_text(text)
+        done = subprocess.run([compiler() or "", *flags, "-x", "c++", str(source), "-o", str(unfinished), "-lgcc"],
+                              capture_output=True, text=True)
+        if done.returncode:
+            raise Rejected(done.stderr)
+        unfinished.replace(library)
+    return library
+
+
+@lru_cache(maxsize=1)
+def runtime() -> ctypes.CDLL:
+    """The threads, which kernels find by their names."""
+    flags = ("-std=c++17", "-O2", "-fPIC", "-shared", "-U_FORTIFY_SOURCE")
+    library = ctypes.CDLL(str(_built((SHIMS / "gpu_threads.cpp").read_text(), (*flags, "-I", str(SHIMS)))),
+                          mode=ctypes.RTLD_GLOBAL)
+    library.gpu_scratch.restype = ctypes.c_void_p
+    return library
+
+
+def as_cpp(source: str) -> str:
+    """A kernel's source as the header takes it: C++ has no word for arrays of a group, and functions need callers."""
+    source = GROUP_ARRAY.sub(r"\1GROUP_MEMORY \2", source)
+    return source + "".join(f"RUN_KERNEL({name})\n" for name in KERNEL.findall(source))
+
+
+# -- launching ------------------------------------------------------------------------------------------------------
+class Range(ctypes.Structure):
+    _fields_ = (("begin", ctypes.c_uint64), ("end", ctypes.c_uint64))
+
+
+class LaunchDescription(ctypes.Structure):
+    _fields_ = (("args", ctypes.c_void_p), ("groups", ctypes.c_uint), ("threads", ctypes.c_uint),
+                ("near_bytes", ctypes.c_uint), ("order", ctypes.c_int), ("ranges", ctypes.POINTER(Range)),
+                ("count", ctypes.c_uint))
+
+
+def run_kernel(function: Any, addresses: Sequence[int], ranges: Sequence[tuple[int, int]], groups: int, threads: int,
+               near: int = 0, order: int = 0) -> None:
+    """Runs a function; of each argument, the address where its value lies. Raises `KernelFault`."""
+    args = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
+    spans = (Range * max(1, len(ranges)))(*ranges)
+    what = LaunchDescription(ctypes.addressof(args), groups, threads, near, order, spans, len(ranges))
+    function.restype = ctypes.c_char_p
+    wrong = function(ctypes.byref(what))
+    if wrong:
+        raise KernelFault(f"{function.__name__.removeprefix('run_')}: {wrong.decode()}")
+
+
+class ShimMemory:
+    """Blocks of host memory that nothing but kernels and copies may use."""
+    on_host, in_parts = False, True
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.blocks: dict[int, tuple[Any, int]] = {}
+
+    def allocate(self, nbytes: int) -> MemoryBlock:
+        memory = ctypes.create_string_buffer(nbytes + PLACE)
+        address = -(-ctypes.addressof(memory) // PLACE) * PLACE
+        ctypes.memset(address, 0xff, nbytes)                         # nothing is there: floats are not numbers
+        bisect.insort(self.starts, address)
+        self.blocks[address] = memory, nbytes
+        return MemoryBlock(address, nbytes, nbytes)
+
+    def release(self, block: MemoryBlock) -> None:
+        del self.starts[bisect.bisect_left(self.starts, block.address)]
+        del self.blocks[block.address]
+
+    def empty_cache(self) -> None:
+        """Nothing is kept."""
+
+    def range_of(self, address: int) -> tuple[int, int]:
+        """The block that an address lies in."""
+        start = self.starts[bisect.bisect_right(self.starts, address) - 1]
+        return start, start + self.blocks[start][1]
+
+    def copy_in(self, address: int, data: Any) -> None:
+        view = memoryview(data).cast("B")
+        ctypes.memmove(address, bytes(view), view.nbytes)
+
+    def copy_out(self, address: int, nbytes: int) -> bytearray:
+        return bytearray(ctypes.string_at(address, nbytes))
+
+
+class ShimDevice(GpuDevice):
+    """A dialect on the CPU."""
+    memory: ShimMemory
+
+    def __init__(self, name: str, dialect: Dialect):
+        if compiler() is None:
+            raise DeviceError(f"{name} compiles kernels as C++", given="no g++ and no clang++", expected="one of them",
+                              fix="apt install g++")
+        self.dialect, self.target = dialect, APPLE_GPU if dialect is METAL else GPU
+        self.about = f"{dialect.name} on the CPU, compiled by {compiler()}"
+        self.machine = f"{name} {hashlib.sha256(headers()).hexdigest()}"
+        self.order = int(os.environ.get("SHIM_ORDER", "0"))
+        runtime()
+        super().__init__(name, ShimMemory())
+
+    def compile_source(self, source: str) -> bytes:
+        return _built(as_cpp(source), (*FLAGS, *HEADER[self.dialect.name])).read_bytes()
+
+    def load(self, compiled: bytes, names: Sequence[str]) -> list[Any]:
+        library = CACHE / f"{hashlib.sha256(compiled).hexdigest()[:32]}.load.so"
+        if not library.exists():
+            CACHE.mkdir(parents=True, exist_ok=True)
+            unfinished = library.with_suffix(f".{os.getpid()}")
+            unfinished.write_bytes(compiled)
+            unfinished.replace(library)
+        loaded = ctypes.CDLL(str(library))
+        return [getattr(loaded, f"run_{name}") for name in names]
+
+    def prepare(self, function: Any, groups: int, threads: int, near: int, scalars: Sequence[bool],
+                maps: Sequence[BoxMap] = ()) -> ShimLaunch:
+        return ShimLaunch(self, function, groups, threads, near, scalars)
+
+    def time(self, launches: Sequence[Launch]) -> int:
+        start = time.perf_counter_ns()
+        for launch in launches:
+            launch.start()
+        return time.perf_counter_ns() - start
+
+
+class ShimLaunch:
+    """A function and the addresses of its arguments: of numbers those of their cells."""
+
+    def __init__(self, device: ShimDevice, function: Any, groups: int, threads: int, near: int,
+                 scalars: Sequence[bool]):
+        self.device, self.function, self.shape, self.scalars = device, function, (groups, threads, near), scalars
+        self.values = (ctypes.c_uint64 * (len(scalars) + 1))()
+        self.values[len(scalars)] = runtime().gpu_scratch()          # an argument where the dialect has one
+
+    def places(self, position: int) -> tuple[Any, int]:
+        return self.values, position
+
+    def start(self) -> None:
+        first, values, memory = ctypes.addressof(self.values), self.values, self.device.memory
+        addresses = [values[i] if scalar else first + 8 * i for i, scalar in enumerate((*self.scalars, False))]
+        ranges = [(values[i], values[i] + 8) if scalar else memory.range_of(values[i])
+                  for i, scalar in enumerate(self.scalars)]
+        run_kernel(self.function, addresses, ranges, *self.shape, order=self.device.order)
+
+
+DIALECT_OF = {"HIP_SHIM": HIP, "METAL_SHIM": METAL, "CUDA_SHIM": CUDA}
+
+
+def register() -> None:
+    """Adds the devices, for a run that names one of them."""
+    for name, dialect in DIALECT_OF.items():
+        Device.register(name, lambda name, dialect=dialect: ShimDevice(name, dialect), target="the CPU",
+                        dialect=dialect.name, install="apt install g++")

@@ -1,0 +1,264 @@
+"""HIP and Metal without their GPUs: kernels compiled as C++ and run on the CPU by tests/reference/shim_device.py.
+
+First the shim itself, by kernels written by hand whose results, or whose faults, are known. Then kernels of the
+compiler: what they compute, and that none of their barriers can be left out.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+from shim_device import DIALECT_OF, KernelFault, ShimDevice, needs_cxx, register, run_kernel, runtime
+
+from glassgrad import Device, Tensor
+from glassgrad.compiler.graph.uop import UOp
+from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
+from glassgrad.runtime.gpu.gpu_device import Rejected
+
+pytestmark = needs_cxx
+ORDERS = (0, 1, 2)
+FORWARD = 0
+
+
+@pytest.fixture
+def shims() -> Any:
+    before = Device.records
+    register()
+    yield
+    for name in DIALECT_OF.keys() - before.keys():
+        Device.unregister(name)
+
+
+@lru_cache(maxsize=2)
+def device(name: str) -> ShimDevice:
+    return ShimDevice(name, DIALECT_OF[name])
+
+
+def run(name: str, source: str, arrays: list[np.ndarray], groups: int = 1, threads: int = 64, near: int = 0,
+        order: int = FORWARD, function_name: str = "k") -> None:
+    """A kernel on arrays."""
+    [function] = device(name).load(device(name).compile_source(source), [function_name])
+    values = np.array([*[a.ctypes.data for a in arrays], runtime().gpu_scratch()], np.uint64)
+    places = [values.ctypes.data + 8 * i for i in range(len(values))]
+    run_kernel(function, places, [(a.ctypes.data, a.ctypes.data + a.nbytes) for a in arrays], groups, threads, near,
+               order)
+
+
+def fault(*given: Any, **more: Any) -> str:
+    with pytest.raises(KernelFault) as error:
+        run(*given, **more)
+    return str(error.value)
+
+
+HIP_REVERSE = """
+extern "C" __global__ void k(float *out, const float *x) {
+  __shared__ float row[64];
+  unsigned t = threadIdx.x, base = blockIdx.x * 64;
+  row[t] = x[base + t];
+  __syncthreads();
+  out[base + t] = row[63 - t];
+}
+"""
+METAL_REVERSE = """
+#include <metal_stdlib>
+using namespace metal;
+kernel void k(device float *out [[buffer(0)]], const device float *x [[buffer(1)]],
+              threadgroup float *row [[threadgroup(0)]], uint t [[thread_position_in_threadgroup]],
+              uint group [[threadgroup_position_in_grid]]) {
+  row[t] = x[group * 64 + t];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  out[group * 64 + t] = row[63 - t];
+}
+"""
+NAMES = ("HIP_SHIM", "METAL_SHIM")
+REVERSE = {"HIP_SHIM": (HIP_REVERSE, "  __syncthreads();\n", 0),
+           "METAL_SHIM": (METAL_REVERSE, "  threadgroup_barrier(mem_flags::mem_threadgroup);\n", 256)}
+
+
+# -- the shim ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_group_reverses_its_row(name: str, order: int) -> None:
+    source, _, near = REVERSE[name]
+    x, out = np.arange(192, dtype="float32"), np.zeros(192, "float32")
+    run(name, source, [out, x], groups=3, near=near, order=order)
+    np.testing.assert_array_equal(out.reshape(3, 64), x.reshape(3, 64)[:, ::-1])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_barrier_is_found_in_any_order(name: str, order: int) -> None:
+    source, barrier, near = REVERSE[name]
+    assert barrier in source
+    said = fault(name, source.replace(barrier, ""), [np.zeros(64, "float32"), np.ones(64, "float32")], near=near,
+                 order=order)
+    assert said.startswith("k: a race in the group's memory: thread ") and said.endswith(", with no barrier between")
+    if order == FORWARD:
+        assert "thread 32 of group 0 writes what is read by thread 31" in said
+
+
+def test_a_barrier_after_reading_is_as_necessary() -> None:
+    """Each thread reads its neighbour, then writes its own: the write may come first."""
+    source = HIP_REVERSE.replace("  out[base + t] = row[63 - t];", "  float y = row[63 - t];\n  row[t] = y;")
+    said = fault("HIP_SHIM", source, [np.zeros(64, "float32"), np.ones(64, "float32")])
+    assert "thread 32 of group 0 reads what is written by thread 31" in said
+    ends = source.replace("row[t] = y;", "__syncthreads();\n  row[t] = y;\n  out[base + t] = y;")
+    out = np.zeros(64, "float32")
+    run("HIP_SHIM", ends, [out, np.arange(64, dtype="float32")])
+    assert out[0] == 63
+
+
+def test_a_barrier_that_some_threads_do_not_reach() -> None:
+    branch = """extern "C" __global__ void k(float *out) {
+      if (threadIdx.x < 16)
+        __syncthreads();
+      out[threadIdx.x] = 1;
+    }"""
+    assert fault("HIP_SHIM", branch, [np.zeros(64, "float32")]) == \
+        "k: threads of group 0 wait for ever: thread 0 waits at the barrier in line 3, thread 16 has ended"
+    two = branch.replace("        __syncthreads();", "        __syncthreads();\n      else\n        __syncthreads();")
+    assert "thread 0 waits at the barrier in line 3, thread 16 waits at the barrier in line 5" in \
+        fault("HIP_SHIM", two, [np.zeros(64, "float32")])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_threads_of_a_warp_exchange_registers(order: int) -> None:
+    source = """extern "C" __global__ void k(float *sums, int *neighbours) {
+      float x = threadIdx.x;
+      for (int step = 16; step; step /= 2) x += __shfl_down(x, step, 32);
+      if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
+      neighbours[threadIdx.x] = __shfl_xor((int)threadIdx.x, 1, 32);
+    }"""
+    sums, neighbours = np.zeros(2, "float32"), np.zeros(64, "int32")
+    run("HIP_SHIM", source, [sums, neighbours], order=order)
+    assert sums.tolist() == [sum(range(32)), sum(range(32, 64))]
+    np.testing.assert_array_equal(neighbours, np.arange(64) ^ 1)
+
+
+def test_an_exchange_needs_the_whole_warp() -> None:
+    source = """extern "C" __global__ void k(float *out) {
+      float x = 1;
+      if (threadIdx.x != 5)
+        x = __shfl_down(x, 1, 32);
+      out[threadIdx.x] = x;
+    }"""
+    assert fault("HIP_SHIM", source, [np.zeros(64, "float32")]) == \
+        "k: threads of group 0 wait for ever: thread 0 waits in the exchange in line 4, thread 5 has ended"
+
+
+def test_groups_do_not_wait_for_each_other() -> None:
+    writes = 'extern "C" __global__ void k(int *out) { out[threadIdx.x] = blockIdx.x; }'
+    assert "a race in the device's memory: thread 0 of group 1 writes what was written by a thread of another group" \
+        in fault("HIP_SHIM", writes, [np.zeros(64, "int32")], groups=2)
+    reads = """extern "C" __global__ void k(int *out, int *x) {
+      int y = x[threadIdx.x];
+      out[blockIdx.x * 64 + threadIdx.x] = y;
+      if (blockIdx.x == 1) x[threadIdx.x] = y;
+    }"""
+    arrays = [np.zeros(128, "int32"), np.ones(64, "int32")]
+    assert "thread 0 of group 1 writes what is read by a thread of another group" in \
+        fault("HIP_SHIM", reads, arrays, groups=2)
+    run("HIP_SHIM", reads, arrays, groups=1)
+
+
+def test_a_group_has_its_own_memory_which_is_not_cleared() -> None:
+    source = """extern "C" __global__ void k(float *out) {
+      __shared__ float row[64];
+      out[blockIdx.x * 64 + threadIdx.x] = row[threadIdx.x];
+      __syncthreads();
+      row[threadIdx.x] = 1;
+    }"""
+    out = np.zeros(128, "float32")
+    run("HIP_SHIM", source, [out], groups=2)
+    assert np.isnan(out).all()
+
+
+def test_an_access_outside_of_all_buffers() -> None:
+    source = 'extern "C" __global__ void k(int *out) { out[threadIdx.x] = 1; }'
+    assert "thread 63 of group 0 writes 4 bytes at 0x" in fault("HIP_SHIM", source, [np.zeros(63, "int32")])
+
+
+def test_metals_barriers_order_the_memory_that_they_name() -> None:
+    source = """
+    #include <metal_stdlib>
+    using namespace metal;
+    kernel void k(device float *x [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+      x[t] = t;
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      float y = x[63 - t];
+      threadgroup_barrier(mem_flags::mem_device);
+      x[t] = y;
+    }""".replace("    kernel", "kernel")
+    assert "a race in the device's memory" in fault("METAL_SHIM", source, [np.zeros(64, "float32")])
+    x = np.zeros(64, "float32")
+    run("METAL_SHIM", source.replace("mem_flags::mem_threadgroup", "mem_flags::mem_device"), [x])
+    assert x.tolist() == list(range(63, -1, -1))
+
+
+@pytest.mark.parametrize("body, wrong", [
+    ("double y = 1;", "there_is_no_double_in_metal"),
+    ("x[0] = simd_shuffle_down((long)t, 1);", "Shuffled<long"),
+    ("x[0] = simd_shuffle_down(t == 0, 1);", "Shuffled<bool"),
+    ("int thread = 3; x[0] = thread;", "expected"),
+    ("threadgroup float *row = x;", "invalid conversion|may not"),
+], ids=["float64", "64 bits", "bool", "a word of the language", "address spaces"])
+def test_what_metal_has_not_the_shim_has_not(body: str, wrong: str) -> None:
+    source = "#include <metal_stdlib>\nusing namespace metal;\nkernel void k(device float *x [[buffer(0)]], " \
+             f"uint t [[thread_position_in_threadgroup]]) {{ {body} }}\n"
+    if "row" in body:
+        source = source.replace("row = x;", "row = x; device float *y = row;")
+    with pytest.raises(Rejected, match=wrong):
+        device("METAL_SHIM").compile_source(source)
+
+
+# -- kernels of the compiler ------------------------------------------------------------------------------------------
+def x_of(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype("float32")
+
+
+@pytest.mark.parametrize("name", DIALECT_OF)
+def test_what_kernels_compute(name: str, shims: None) -> None:
+    """Rows, a product with a long sum (several phases), long rows, small floats, integers that wrap, and numbers."""
+    def everything(on: str) -> list[np.ndarray]:
+        x, a, b = (Tensor(x_of(*shape), device=on) for shape in ((5, 700), (20, 3000), (3000, 33)))
+        long_rows = Tensor(x_of(2, 9_000), device=on)
+        small = (x.half() * 3).bfloat16().exp()
+        return [t.numpy() for t in (x.softmax(1), (a @ b).gelu(), long_rows.layernorm(), small, x.argmax(1), x * 2.5,
+                                    ((x * 2e9).int() * 3 + 5).sum(1), (x > 0).all(1))]
+    for found, expected in zip(everything(name), everything("CPU")):
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_float16_rounds_as_numpy_does(name: str, shims: None) -> None:
+    x = np.concatenate([x_of(500), x_of(300) * 7e4, x_of(300) * 1e-7, [0.0, -0.0, np.inf, -np.inf, 65519.9, 65520.0]])
+    x = x.astype("float32")
+    with np.errstate(over="ignore"):
+        half = x.astype("float16")
+    found = Tensor(x, device=name).half()
+    np.testing.assert_array_equal(found.numpy().view("uint16"), half.view("uint16"))
+    np.testing.assert_array_equal(found.float().numpy(), half.astype("float32"))
+
+
+@pytest.mark.parametrize("kind", ["rows", "a product"])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_barrier_can_be_left_out(name: str, kind: str, shims: None) -> None:
+    """Of a kernel with reductions and of a staged product: without any one of its barriers there is a race."""
+    values = [x_of(5, 700)] if kind == "rows" else [x_of(40, 70), x_of(70, 40)]
+    inputs = [Tensor(v) for v in values]
+    ast: UOp = (inputs[0].sum(1) if kind == "rows" else inputs[0] @ inputs[1]).schedule()[-1].ast
+    source, launch = device(name).source(ast), gpu_launch(device(name).loop_tree(ast))
+    [(function, groups, threads, near)] = launch.phases
+    arrays = [np.zeros((5,) if kind == "rows" else (40, 40), "float32"), *values]
+    run(name, source, arrays, groups, threads, near, function_name=function)
+    barriers = [m.start() for m in re.finditer(re.escape(DIALECT_OF[name].wait), source)]
+    assert len(barriers) >= 2
+    for at in barriers:
+        without = source[:at] + source[at + len(DIALECT_OF[name].wait):]
+        assert "a race in the group's memory" in \
+            fault(name, without, arrays, groups, threads, near, function_name=function)
