@@ -58,7 +58,7 @@ def test_the_order_of_choice(nothing_set: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("said, make", [
-    ("WEBGPU=1", lambda m: m.setenv("WEBGPU", "1")), ("DEV=quantum", lambda m: m.setenv("DEV", "quantum")),
+    ("DEV=quantum", lambda m: m.setenv("DEV", "quantum")),
     ("DEVICE=quantum", lambda m: m.setenv("DEVICE", "quantum")),
 ])
 def test_a_device_that_is_not_here_is_never_replaced(said: str, make: Any, nothing_set: pytest.MonkeyPatch) -> None:
