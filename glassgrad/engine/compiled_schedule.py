@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from glassgrad.base.settings import State, launch_state
@@ -176,6 +176,7 @@ class CompiledSchedule:
         if check and not self._checked:
             self._checked = True
             check_graph(normal, self.scalars)
+        exact = {slot: self._nbytes(slot, values) for slot in self.exact} if check else {}
         start = time.perf_counter()
         number = 0
         times: list[int] = []
@@ -186,11 +187,10 @@ class CompiledSchedule:
                     segment.run(state)
                 continue
             for i, item in enumerate(segment.items):
-                before = self._contents(segment, item, addresses, values) \
-                    if check and item.ast.op not in HOST_PLANS else None
+                before = segment.contents(item, addresses, exact) if check and item.ast.op not in HOST_PLANS else None
                 times.append(run_reported(segment.plan, i, number, item, segment.programs[i], debug))
                 if before is not None:
-                    check_kernel(item, before, self._contents(segment, item, addresses, values)[:item.results])
+                    check_kernel(item, before, segment.contents(item, addresses, exact)[:item.results])
                 number += 1
         if observers and times:
             tell_ran(self, (int(start * 1e9), time.perf_counter_ns()), lambda: times)
@@ -200,18 +200,6 @@ class CompiledSchedule:
         GlobalCounters.count_run(len(self.items), self.operations, self.bytes, elapsed)
         if debug >= 1:
             report_run(len(self.items), elapsed, self.memory_for(values))
-
-    def _contents(self, segment: Segment, item: Item, addresses: list[int], values: tuple[int, ...]) -> list[bytes]:
-        """What is in the memory of a kernel's parameters now, its results first."""
-        found = [b""] * len(item.slots)
-        for n in item.ast.toposort():
-            if n.op is o.PARAM:
-                slot = item.slots[n.arg.slot]
-                scalar = n.arg.scalar                      # a number, which the host keeps
-                nbytes = self._nbytes(slot, values) if slot in self.exact else n.size * n.dtype.itemsize
-                found[n.arg.slot] = ctypes.string_at(addresses[slot], 8) if scalar else bytes(
-                    Device[segment.device].copy_out(addresses[slot], nbytes))
-        return found
 
 
 class Segment:
@@ -246,3 +234,15 @@ class Segment:
         if state is not self._state:
             self._state, self._run = state, self.plan.runner()
         self._run()
+
+    def contents(self, item: Item, addresses: list[int], exact: Mapping[int, int]) -> list[bytes]:
+        """What is in the memory of a kernel's parameters now, its results first; `exact` are the bytes of slots whose
+        memory is as large as a variable's value says."""
+        found = [b""] * len(item.slots)
+        for n in item.ast.toposort():
+            if n.op is o.PARAM:
+                slot = item.slots[n.arg.slot]
+                nbytes = exact.get(slot, n.size * n.dtype.itemsize)
+                found[n.arg.slot] = ctypes.string_at(addresses[slot], 8) if n.arg.scalar else bytes(
+                    Device[self.device].copy_out(addresses[slot], nbytes))      # a number is kept by the host
+        return found

@@ -42,9 +42,9 @@ def check_alone(ast: UOp, data: Mapping[int, bytes], device: str) -> None:
             if slot not in numbers:
                 opened.copy_in(addresses[slot], content)
         segment.plan.bind(addresses)
-        before = segment.contents(item, addresses)
+        before = segment.contents(item, addresses, {})
         segment.plan.run_one(0)
-        check_kernel(item, before, segment.contents(item, addresses)[:results])
+        check_kernel(item, before, segment.contents(item, addresses, {})[:results])
     finally:
         for block in blocks:
             opened.memory.release(block)
