@@ -19,7 +19,6 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.symbolic import Length, sizes_now
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import evaluate as running
-from glassgrad.tensor.array_text import DECIMALS, array_text
 from glassgrad.tensor.formulas.movement import pad_axis, part
 from glassgrad.tensor.memory.disk import on_disk
 
@@ -46,6 +45,7 @@ def as_text(x: Any) -> str:
 
 
 def _values(x: Any) -> str:
+    from glassgrad.tensor.array_text import DECIMALS, array_text  # only when values are shown
     shape = sizes_now(x.shape)
     everything = math.prod(shape) <= FEW or any(isinstance(n, Length) for n in x.shape) or \
         on_disk(x.uop.device) or x.uop.op is o.BUFFER and x.is_cpu

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from glassgrad import Tensor, dtypes
+from glassgrad.tensor.array_text import array_text
+from glassgrad.tensor.memory.host_values import true_places
 
 
 def whole(x: Tensor) -> str:
@@ -49,3 +52,50 @@ def test_showing_never_raises() -> None:
     x = Tensor.ones(10**7, 10**7).contiguous().sort(0)[0]
     assert repr(x) == "Tensor(<cannot be computed: there is not enough memory for this tensor>, " \
         f"shape=(10000000, 10000000), dtype=float32, device={x.device})"
+
+
+# -- the layout of numbers ------------------------------------------------------------------------------------------
+NEW = tuple(int(n) for n in np.__version__.split(".")[:2]) >= (2, 3)       # since when a type's digits count
+
+
+def random_array(rng: np.random.Generator, dtype: str) -> np.ndarray:
+    """Numbers of few or many digits, near each other or far apart, some of them not finite."""
+    shape = [(), (1,), (7,), (2, 3), (4, 1), (2, 2, 2), (30,), (3, 40), (1, 1, 1, 2)][rng.integers(9)]
+    if dtype == "bool":
+        return np.asarray(rng.random(shape) < 0.5)
+    if "int" in dtype:
+        return np.asarray(rng.integers(0, [2, 10, 200][rng.integers(3)], shape)).astype(dtype)
+    values = np.asarray(rng.standard_normal(shape) * 10.0 ** rng.integers(-6, 9))
+    if rng.random() < 0.3:
+        values = np.round(values, rng.integers(4))
+    if rng.random() < 0.3:
+        values = values * 10.0 ** rng.integers(-3, 3, shape)
+    if rng.random() < 0.2:
+        special = rng.choice([np.inf, -np.inf, np.nan, 0.0, -0.0], shape)
+        values = np.where(rng.random(shape) < 0.3, special, values)
+    with np.errstate(all="ignore"):
+        return np.asarray(values).astype(dtype)
+
+
+@pytest.mark.skipif(not NEW, reason="NumPy before 2.3 lays large numbers out in another way")
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "uint8", "bool"])
+def test_numbers_are_laid_out_as_numpy_does(dtype: str, rng: np.random.Generator) -> None:
+    for _ in range(150):
+        values = random_array(rng, dtype)
+        expected = np.array2string(values, separator=", ", prefix="Tensor(")
+        assert array_text(values.ravel().tolist(), values.shape, getattr(dtypes, dtype), indent=7) == expected
+
+
+def test_a_number_that_is_shown_alone_is_the_number() -> None:
+    for power in (*range(-149, -13), *range(20, 128)):          # with an exponent, which leaves no digits out
+        assert np.float32(array_text([2.0 ** power], (1,), dtypes.float32)[1:-1]) == np.float32(2.0 ** power)
+
+
+def test_a_mask_has_the_same_places_with_and_without_numpy(monkeypatch: pytest.MonkeyPatch,
+                                                           rng: np.random.Generator) -> None:
+    for shape in ((0,), (9,), (3, 5), (4, 1, 6), (2, 0, 3)):
+        mask = rng.random(shape) < 0.4
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, "numpy", None)
+            found = [axis.tolist() for axis in true_places(memoryview(mask.tobytes()), shape)]
+        assert found == [axis.tolist() for axis in mask.nonzero()]

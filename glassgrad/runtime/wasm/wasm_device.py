@@ -101,7 +101,8 @@ class WasmDevice(Backend):
 
     def _table(self, program: WasmProgram, addresses: Sequence[int]) -> bytes:
         """The address of scratch memory, those of all arguments, and the values of scalars."""
-        places, numbers = list(addresses), []
+        places = list(addresses)
+        numbers: list[bytes] = []
         first = ARGS_AT + -(-len(places) // 2) * 8
         for position, scalar in enumerate(program.scalars):
             if scalar:

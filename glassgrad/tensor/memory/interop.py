@@ -219,7 +219,9 @@ class InteropMixin(TensorBase):
         facts = f"shape {tuple(self.shape)}, {self.dtype.name}, {self.device}"
         if self.ndim not in (1, 2) or max(self.shape) > 12 or 0 in self.shape:
             return f"<pre>{html.escape(repr(self))}</pre><small>{facts}</small>"
-        rows = self.reshape(-1, self.shape[-1]).tolist()
+        x = self if self.dtype.kind != "f" or self.dtype.bits >= 32 else self.cast(dtypes.float32)
+        numbers, length = list(running.numbers_of(x.uop, x.device)), self.shape[-1]
+        rows = [numbers[start:start + length] for start in range(0, len(numbers), length)]
         spell = "{:.6g}".format if self.dtype.kind == "f" else str
         body = "".join("<tr>" + "".join(f"<td>{spell(v)}</td>" for v in row) + "</tr>" for row in rows)
         return f"<table>{body}</table><small>{facts}</small>"
