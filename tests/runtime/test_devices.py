@@ -68,7 +68,7 @@ def test_a_device_that_is_not_here_is_never_replaced(said: str, make: Any, nothi
     assert str(error.value).partition("\n  at: ")[0] == f"""\
 there is no such device
   given:    {said}
-  expected: one of CPU, CLANG, PYTHON, OPENCL, CUDA
+  expected: one of CPU, CLANG, PYTHON, OPENCL, CUDA, WEBGPU
   fix:      check the name, or register a device: Device.register(name, YourDevice)"""
     assert f"{__file__}:" in str(error.value), "at the user's line"
 

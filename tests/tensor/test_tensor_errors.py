@@ -224,7 +224,7 @@ there is no such element type
     "no such device": (lambda: Tensor([1], device="TOASTER"), DeviceError, """
 there is no such device
   given:    'TOASTER'
-  expected: one of CPU, CLANG, PYTHON, OPENCL, CUDA
+  expected: one of CPU, CLANG, PYTHON, OPENCL, CUDA, WEBGPU
   fix:      check the name, or register a device: Device.register(name, YourDevice)"""),
     "two devices": (lambda: Tensor([1], device="CPU") + Tensor([1], device="PYTHON"), DeviceError, """
 operands live on different devices
