@@ -237,7 +237,7 @@ def render(work: KernelWork) -> None:
         from glassgrad.compiler.render.c.c_source import render_c
         work.source = render_c(work.kernel, work.target, work.phases, "static " if work.language == "plain c" else "")
     elif work.language == "wgsl":
-        from glassgrad.compiler.render.gpu.wgsl import render_wgsl
+        from glassgrad.compiler.render.wgsl.wgsl_source import render_wgsl
         work.source = render_wgsl(work.kernel, work.target, work.phases)
     else:
         from glassgrad.compiler.render.gpu.dialects import DIALECTS

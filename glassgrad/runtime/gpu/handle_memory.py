@@ -1,7 +1,7 @@
 """Memory that a device names by handles. In: sizes. Out: blocks with addresses.
 
-The engine names memory by addresses: every block gets a range of numbers of its own, and `find` tells the handle and the
-distance from its beginning. Released blocks are kept for the next request of their size.
+The engine names memory by addresses: every block gets a range of numbers of its own, and `find` tells the handle and
+the distance from its beginning. Released blocks are kept for the next request of their size.
 """
 
 from __future__ import annotations

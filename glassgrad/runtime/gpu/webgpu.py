@@ -1,8 +1,8 @@
 """The device WEBGPU. In: the package `wgpu` and a driver for Vulkan, Metal or Direct3D 12. Out: an opened device.
 
 Memory is named by handles (handle_memory.py). A launch binds its arguments' blocks, each from an aligned byte on, and
-writes a small uniform buffer with what remains: distances, and the bytes of numbers. Launches are collected in a command
-buffer, which is submitted when somebody reads, or when it is long.
+writes a small uniform buffer with what remains: distances, and the bytes of numbers. Launches are collected in a
+command buffer, which is submitted before a copy, or when it is long.
 
 Limits are those of the adapter: threads and memory of a group go into the `Target` that kernels are written for; an
 argument that is larger than one binding is refused. A kernel with more arguments than bindings gets the last ones
@@ -29,7 +29,7 @@ from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import WGSL
-from glassgrad.compiler.render.launch import BoxMap
+from glassgrad.compiler.render.launch import BoxMap, packed_from
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuProgram, Rejected
 from glassgrad.runtime.gpu.handle_memory import HandleMemory
 from glassgrad.runtime.host_memory import readable
@@ -178,8 +178,7 @@ class WebgpuDevice(GpuDevice):
             return None
 
     def rounds(self) -> int:
-        """How many rounds of loops a thread may run: a driver on the processor (Mesa's llvmpipe) ends loops after 65535,
-        and says nothing. So a loop is run."""
+        """How many rounds of loops a thread may run (render/wgsl/loop_rounds.py): a loop is run to find out."""
         source = ROUNDS.format(rounds=ROUNDS_TRIED)
         [function] = self.load(source.encode(), ["rounds"])
         function.sizes = (4,)
@@ -315,7 +314,6 @@ class WebgpuLaunch:
 
     def bind(self) -> None:
         """A bind group for the addresses of now."""
-        from glassgrad.compiler.render.gpu.wgsl import packed_from
         device, align = self.device, self.device.limits["min-storage-buffer-offset-alignment"]
         memories = [i for i, scalar in enumerate(self.scalars) if not scalar]
         last = packed_from(len(memories), device.target.buffers)

@@ -20,7 +20,7 @@ class Language:
     by_handle: bool              # memory is a handle and a distance, not an address
 
 
-WGSL = Language("wgsl", by_handle=True)       # not a dialect of C: wgsl.py writes it
+WGSL = Language("wgsl", by_handle=True)       # not a dialect of C: render/wgsl/ writes it
 
 
 @dataclass(frozen=True)
