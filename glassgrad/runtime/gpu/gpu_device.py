@@ -19,7 +19,7 @@ from glassgrad.base.source_lines import user_line
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Kernel
 from glassgrad.compiler.optimize.targets.target import GPU, Target
-from glassgrad.compiler.render.gpu.dialects import Language
+from glassgrad.compiler.render.gpu.dialects import Dialect, Language
 from glassgrad.compiler.render.launch import BoxMap, LaunchInfo
 from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.disk_cache import default_cache
@@ -60,7 +60,7 @@ class GpuProgram:
 
 class GpuDevice(Backend):
     """One GPU, opened. A subclass provides the attributes and the first five methods."""
-    dialect: ClassVar[Language]
+    dialect: ClassVar[Dialect | Language]
     machine: str              # what a compiled kernel depends on: GPU, driver, compiler
     about: str                # what it is, for people
     target: Target = GPU      # what kernels are written for

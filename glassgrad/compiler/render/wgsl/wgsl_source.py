@@ -126,7 +126,7 @@ class WgslFunction(WgslArithmetic, CFunction):
         register, value, dtype = statement.register, statement.value, statement.register.dtype
         total = self.register(register)
         if statement.combine is o.ADD and value.op is o.MUL and dtype.kind == "f":
-            result = self.multiply_add(dtype, *(self.operand(s) for s in value.src), total)
+            result = self.multiply_add(dtype, self.operand(value.src[0]), self.operand(value.src[1]), total)
         else:
             result = self.apply(statement.combine, dtype, total, self.operand(value))
         self.line(f"{total.text} = {result.text};")
