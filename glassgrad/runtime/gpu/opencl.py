@@ -13,7 +13,7 @@ from glassgrad.base.errors import DeviceError
 from glassgrad.compiler.render.gpu.dialects import OPENCL
 from glassgrad.compiler.render.launch import BoxMap
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected
-from glassgrad.runtime.gpu.handle_memory import HandleMemory
+from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 
 __all__ = ["open_opencl"]
 
@@ -40,7 +40,7 @@ def open_opencl(name: str = "OPENCL") -> OpenclDevice:
     return OpenclDevice(name, cl, chosen)
 
 
-class OpenclMemory(HandleMemory):
+class OpenclMemory(MemoryByHandle):
     """Blocks of device memory by numbers."""
 
     def __init__(self, cl: Any, context: Any, queue: Any):

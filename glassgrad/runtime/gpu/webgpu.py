@@ -31,7 +31,7 @@ from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import WGSL
 from glassgrad.compiler.render.launch import BoxMap, packed_from
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuProgram, Rejected
-from glassgrad.runtime.gpu.handle_memory import HandleMemory
+from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 from glassgrad.runtime.host_memory import readable
 
 __all__ = ["WebgpuDevice", "open_webgpu"]
@@ -91,7 +91,7 @@ class DriverErrors:
                           ) from None
 
 
-class WebgpuMemory(HandleMemory):
+class WebgpuMemory(MemoryByHandle):
     """Buffers. Copies are of whole words: what a copy covers in part is read first."""
 
     def __init__(self, device: WebgpuDevice):
@@ -132,7 +132,7 @@ class WebgpuMemory(HandleMemory):
 
 
 @dataclass(eq=False)
-class Function:
+class EntryPoint:
     """A compiled entry point, and what its arguments are: a size in bytes, whether it stores there."""
     pipeline: Any
     layout: Any
@@ -223,7 +223,7 @@ class WebgpuDevice(GpuDevice):
             module = self.device.create_shader_module(code=source)
             layout = self.device.create_bind_group_layout(entries=entries)
             whole = self.device.create_pipeline_layout(bind_group_layouts=[layout])
-            return [Function(self.device.create_compute_pipeline(
+            return [EntryPoint(self.device.create_compute_pipeline(
                 layout=whole, compute={"module": module, "entry_point": name}), layout) for name in names]
 
     # -- running ---------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class WebgpuLaunch:
     """An entry point with the addresses of its arguments, their bindings while these stay the same, and its uniform
     buffer."""
 
-    def __init__(self, device: WebgpuDevice, function: Function, groups: int, scalars: Sequence[bool]):
+    def __init__(self, device: WebgpuDevice, function: EntryPoint, groups: int, scalars: Sequence[bool]):
         self.device, self.function, self.scalars = device, function, scalars
         most_groups = device.limits["max-compute-workgroups-per-dimension"]
         self.groups = (min(groups, most_groups), -(-groups // most_groups))
