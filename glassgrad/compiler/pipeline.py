@@ -261,7 +261,7 @@ def render(work: KernelWork) -> None:
         else:
             work.source = module.text()
     elif work.language == "wgsl":
-        from glassgrad.compiler.render.gpu.wgsl import render_wgsl
+        from glassgrad.compiler.render.wgsl.wgsl_source import render_wgsl
         work.source = render_wgsl(work.kernel, work.target, work.phases)
     else:
         from glassgrad.compiler.render.gpu.dialects import DIALECTS

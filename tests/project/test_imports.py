@@ -16,7 +16,7 @@ PURE = [f"compiler/{stage}" for stage in ("graph", "schedule", "lower", "optimiz
 STAGES = ["base", *PURE, "compiler/pipeline", "compiler/check", "runtime", "engine", "tensor", "nn"]
 
 # Imports inside functions: what is heavy, or of one system only, is loaded when it is needed.
-HEAVY = {"numpy", "llvmlite", "pyopencl", "wasmtime", "tqdm", "fcntl", "resource", "importlib.metadata", "urllib"}
+HEAVY = {"numpy", "llvmlite", "pyopencl", "wasmtime", "wgpu", "tqdm", "fcntl", "resource", "importlib.metadata", "urllib"}
 OPENED_WHEN_NEEDED = {
     "runtime/devices.py": "devices are opened by name",
     "runtime/cpu/native_device.py": "a warm process takes its kernels from the disk cache and never loads the compiler",
@@ -125,8 +125,12 @@ def test_nobody_imports_what_is_not_declared() -> None:
     """At run time: the standard library, ourselves, the three packages that pyproject.toml names, and what an extra
     brings, where it is used."""
     declared = {"glassgrad", "numpy", "llvmlite", "tqdm", "typing_extensions", "tinygrad_lite"}
-    for extra, file in (("pyopencl", "runtime/gpu/opencl.py"), ("wasmtime", "runtime/wasm/wasmtime_engine.py")):
-        declared |= {extra} if all(f.file == file for f in ALL if f.module == extra) else set()
+    only_in = {"pyopencl": "gpu/opencl.py", "wgpu": "gpu/webgpu.py", "wasmtime": "wasm/wasmtime_engine.py",
+               "js": "wasm/browser_engine.py", "pyodide": "wasm/browser_engine.py",
+               "pyodide_js": "wasm/browser_engine.py"}
+    for package, file in only_in.items():
+        users = {f.file for f in ALL if f.module.split(".")[0] == package}
+        declared |= {package} if users <= {f"runtime/{file}"} else set()
     known = declared | set(sys.stdlib_module_names)
     wrong = [str(f) for f in ALL if f.module.split(".")[0] not in known]
     only_typing = [str(f) for f in ALL if f.module == "typing_extensions" and not f.typing]

@@ -46,6 +46,11 @@ def launch_info(kernel: Kernel) -> LaunchInfo:
     return LaunchInfo(phases, shared, Places(kernel).scratch_bytes)
 
 
+def packed_from(count: int, most: int) -> int:
+    """Of so many arguments in memory, the first that shares the last binding with those after it."""
+    return count if count <= most else most - 1
+
+
 def function_name(kernel: Kernel, phase: int) -> str:
     return f"{kernel.name}_{phase}"
 

@@ -1,7 +1,7 @@
 """Memory that a device names by handles. In: sizes. Out: blocks with addresses.
 
-The engine names memory by addresses: every block gets a range of numbers of its own, and `find` tells the handle and the
-distance from its beginning. Released blocks are kept for the next request of their size.
+The engine names memory by addresses: every block gets a range of numbers of its own, and `find` tells the handle and
+the distance from its beginning. Released blocks are kept for the next request of their size.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from glassgrad.base.errors import Bug
 from glassgrad.runtime.gpu.gpu_device import no_memory_left
 from glassgrad.runtime.host_memory import MemoryBlock, rounded
 
-__all__ = ["HandleMemory"]
+__all__ = ["MemoryByHandle"]
 
 FIRST = 1 << 60           # numbers of such memory, apart from any address of the host
 
 
-class HandleMemory:
+class MemoryByHandle:
     """Blocks of device memory by numbers. A subclass provides `new_handle` and the two copies."""
     on_host, in_parts = False, True
 

@@ -15,7 +15,7 @@ from glassgrad.base.errors import DeviceError, MemoryLimitError
 from glassgrad.compiler.render.gpu.dialects import OPENCL
 from glassgrad.compiler.render.launch import BoxMap
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, Rejected
-from glassgrad.runtime.gpu.handle_memory import HandleMemory
+from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 from glassgrad.runtime.host_memory import readable
 
 __all__ = ["open_opencl"]
@@ -43,7 +43,7 @@ def open_opencl(name: str = "OPENCL") -> OpenclDevice:
     return OpenclDevice(name, cl, chosen)
 
 
-class OpenclMemory(HandleMemory):
+class OpenclMemory(MemoryByHandle):
     """Blocks of device memory by numbers."""
 
     def __init__(self, cl: Any, context: Any, queue: Any):

@@ -1,8 +1,8 @@
 """The device WEBGPU. In: the package `wgpu` and a driver for Vulkan, Metal or Direct3D 12. Out: an opened device.
 
 Memory is named by handles (handle_memory.py). A launch binds its arguments' blocks, each from an aligned byte on, and
-writes a small uniform buffer with what remains: distances, and the bytes of numbers. Launches are collected in a command
-buffer, which is submitted when somebody reads, or when it is long.
+writes a small uniform buffer with what remains: distances, and the bytes of numbers. Launches are collected in a
+command buffer, which is submitted before a copy, or when it is long.
 
 Limits are those of the adapter: threads and memory of a group go into the `Target` that kernels are written for; an
 argument that is larger than one binding is refused. A kernel with more arguments than bindings gets the last ones
@@ -29,9 +29,9 @@ from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.render.gpu.dialects import WGSL
-from glassgrad.compiler.render.launch import BoxMap
+from glassgrad.compiler.render.launch import BoxMap, packed_from
 from glassgrad.runtime.gpu.gpu_device import GpuDevice, GpuProgram, Rejected
-from glassgrad.runtime.gpu.handle_memory import HandleMemory
+from glassgrad.runtime.gpu.handle_memory import MemoryByHandle
 from glassgrad.runtime.host_memory import readable
 
 __all__ = ["WebgpuDevice", "open_webgpu"]
@@ -91,7 +91,7 @@ class DriverErrors:
                           ) from None
 
 
-class WebgpuMemory(HandleMemory):
+class WebgpuMemory(MemoryByHandle):
     """Buffers. Copies are of whole words: what a copy covers in part is read first."""
 
     def __init__(self, device: WebgpuDevice):
@@ -132,7 +132,7 @@ class WebgpuMemory(HandleMemory):
 
 
 @dataclass(eq=False)
-class Function:
+class EntryPoint:
     """A compiled entry point, and what its arguments are: a size in bytes, whether it stores there."""
     pipeline: Any
     layout: Any
@@ -178,8 +178,7 @@ class WebgpuDevice(GpuDevice):
             return None
 
     def rounds(self) -> int:
-        """How many rounds of loops a thread may run: a driver on the processor (Mesa's llvmpipe) ends loops after 65535,
-        and says nothing. So a loop is run."""
+        """How many rounds of loops a thread may run (render/wgsl/loop_rounds.py): a loop is run to find out."""
         source = ROUNDS.format(rounds=ROUNDS_TRIED)
         [function] = self.load(source.encode(), ["rounds"])
         function.sizes = (4,)
@@ -224,7 +223,7 @@ class WebgpuDevice(GpuDevice):
             module = self.device.create_shader_module(code=source)
             layout = self.device.create_bind_group_layout(entries=entries)
             whole = self.device.create_pipeline_layout(bind_group_layouts=[layout])
-            return [Function(self.device.create_compute_pipeline(
+            return [EntryPoint(self.device.create_compute_pipeline(
                 layout=whole, compute={"module": module, "entry_point": name}), layout) for name in names]
 
     # -- running ---------------------------------------------------------------------------------------------
@@ -273,7 +272,7 @@ class WebgpuLaunch:
     """An entry point with the addresses of its arguments, their bindings while these stay the same, and its uniform
     buffer."""
 
-    def __init__(self, device: WebgpuDevice, function: Function, groups: int, scalars: Sequence[bool]):
+    def __init__(self, device: WebgpuDevice, function: EntryPoint, groups: int, scalars: Sequence[bool]):
         self.device, self.function, self.scalars = device, function, scalars
         most_groups = device.limits["max-compute-workgroups-per-dimension"]
         self.groups = (min(groups, most_groups), -(-groups // most_groups))
@@ -315,7 +314,6 @@ class WebgpuLaunch:
 
     def bind(self) -> None:
         """A bind group for the addresses of now."""
-        from glassgrad.compiler.render.gpu.wgsl import packed_from
         device, align = self.device, self.device.limits["min-storage-buffer-offset-alignment"]
         memories = [i for i, scalar in enumerate(self.scalars) if not scalar]
         last = packed_from(len(memories), device.target.buffers)

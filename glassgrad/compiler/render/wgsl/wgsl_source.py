@@ -1,137 +1,55 @@
 """A kernel in WGSL, the language of WebGPU. In: a `Kernel` whose vectors are very wide. Out: source, one entry point
 per phase.
 
-Threads and groups mean what they mean in gpu_source.py. WGSL has no pointers: every argument is an array of its own,
-bound by number, and `args` says where in it the argument begins (x, in bytes), or holds a number's eight bytes.
-
-    4 bytes         an array of that type
-    8 bytes         an array of vec2<u32>
-    1 and 2 bytes   parts of u32 words. Neighbours in a word are other threads' elements, so a store clears and sets
-                    its bits by atomic operations: any number of threads may write, and loops stay as they are.
-
-Where a kernel has more arguments than the device binds, the last ones are `packed` into one array of words. Reads
-beyond an array are harmless (WGSL promises it), so a gate only selects what was read.
+Threads and groups mean what they mean in gpu_source.py. Values are written by wgsl_ops.py; where memory lies is in
+wgsl_arrays.py. Reads beyond an array are harmless (WGSL promises it), so a gate only selects what was read.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from glassgrad.base.errors import Bug, DeviceError
+from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
-from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, For, If, Kernel, Prefetch, Statement, Store,
-                                            expressions, ranges_of, shared_locals, walk)
+from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Prefetch, Statement, Store, ranges_of
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.c.c_ops import NAMES, CValue, Definitions, kept
 from glassgrad.compiler.render.c.c_source import CFunction
 from glassgrad.compiler.render.gpu.barriers import fences
-from glassgrad.compiler.render.gpu.gpu_source import gpu_launch, is_far
-from glassgrad.compiler.render.gpu.wgsl_ops import LONG, PAIR, WgslArithmetic, fits
+from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
 from glassgrad.compiler.render.launch import Places, function_name, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import Flow
+from glassgrad.compiler.render.wgsl.loop_rounds import unrolled
+from glassgrad.compiler.render.wgsl.wgsl_arrays import PAIR, Cells, KernelArrays
+from glassgrad.compiler.render.wgsl.wgsl_ops import LONG, WgslArithmetic, fits
 
-__all__ = ["MOST_GROUPS", "packed_from", "render_wgsl"]
+__all__ = ["render_wgsl"]
 
 MOST_GROUPS = 65535         # along one axis of a launch; more are counted along two
-MOST_UNROLLED = 32          # iterations of a loop
 WAIT = "workgroupBarrier(); storageBarrier();"
-
-
-def packed_from(count: int, most: int) -> int:
-    """Of so many arguments in memory, the first that shares the last binding with those after it."""
-    return count if count <= most else most - 1
-
-
-class Cells(NamedTuple):
-    """Where a memory lies: an array, its element type, whether it is of atomic words, and where it begins."""
-    name: str
-    kind: str
-    atomic: bool
-    begin: str = ""          # elements before the first
 
 
 def render_wgsl(kernel: Kernel, target: Target, phases: list[Jammed]) -> str:
     """The source of all phases of a kernel."""
     definitions, places, info = Definitions(), Places(kernel), launch_info(kernel)
     launch = gpu_launch(kernel, target.group_bytes)
-    memories = _Memories(kernel, places, target, definitions)
+    memories = KernelArrays(kernel, places, target, definitions)
     functions = [WgslFunction(kernel, places, target, jammed, function_name(kernel, at), definitions, memories,
-                              info.phases[at][1], launch.phases[at][2]).text()
+                              info.phases[at][1], *launch.phases[at][1:3]).text()
                  for at, jammed in enumerate(phases)]
     return "\n".join([*definitions.lines, "", "\n\n".join(functions), ""])
-
-
-class _Memories:
-    """The arrays of a kernel, which all its phases share."""
-
-    def __init__(self, kernel: Kernel, places: Places, target: Target, definitions: Definitions):
-        self.definitions, self.offsets = definitions, places.offsets
-        self.far = is_far(kernel, places.scratch_bytes, target.group_bytes)
-        stores = {s.memory for phase in kernel.phases for s in walk(phase.body) if isinstance(s, Store)}
-        self.in_parts = {m for m in stores if m.dtype.itemsize < 4}          # words written by several threads
-        self.cells: dict[UOp, Cells] = {}
-        params = sorted(kernel.params, key=lambda p: p.arg.slot)
-        memories = [(p.arg.slot, p) for p in params if not p.arg.scalar]
-        memories += [(len(params) + i, m) for i, m in enumerate(shared_locals(kernel))]
-        scratch = [m for m in places.offsets if self.far]
-        last = packed_from(len(memories) + bool(scratch), target.buffers)
-        self.arguments = len(params) + len(places.slots) + bool(scratch)
-        definitions.types["args"] = f"@group(0) @binding(0) var<uniform> args: array<vec4<u32>, {self.arguments or 1}>;"
-        packed = [m for _, m in memories[last:]] + (scratch if last < len(memories) + bool(scratch) else [])
-        atomic = not self.in_parts.isdisjoint(packed)
-        if packed:
-            self._bind(last, "packed", "u32", atomic)
-        for at, (position, memory) in enumerate(memories):
-            begin = f"i32(args[{position}].x) / {memory.dtype.itemsize}"
-            if memory in packed:
-                self.cells[memory] = Cells("packed", "u32", atomic, begin)
-            else:
-                name = f"data{position}" if memory.op is o.PARAM else f"shared{position}"
-                self.cells[memory] = self._array(memory, name, begin)
-                self._bind(at, *self.cells[memory][:3])
-        if scratch and scratch[0] not in packed:
-            atomic = not self.in_parts.isdisjoint(scratch)
-            self._bind(len(memories), "scratch", "u32", atomic)
-        for memory in scratch:
-            size = memory.dtype.itemsize
-            begin = f"i32(args[{self.arguments - 1}].x) + i32(group.x) * {places.scratch_bytes} + " \
-                    f"{places.offsets[memory]}"
-            self.cells[memory] = Cells("packed" if memory in packed else "scratch", "u32", atomic, f"({begin}) / {size}")
-
-    def _bind(self, at: int, name: str, kind: str, atomic: bool) -> None:
-        inner = "atomic<u32>" if atomic else kind
-        self.definitions.types[name] = f"@group(0) @binding({at + 1}) var<storage, read_write> {name}: array<{inner}>;"
-
-    def _array(self, memory: UOp, name: str, begin: str = "") -> Cells:
-        kind = {8: PAIR, 4: {"i": "i32", "u": "u32", "f": "f32"}.get(memory.dtype.kind, "u32")}
-        return Cells(name, kind.get(memory.dtype.itemsize, "u32"), memory in self.in_parts, begin)
-
-    def of(self, memory: UOp) -> Cells:
-        """The array of a memory; those of a group are declared here."""
-        if memory not in self.cells:
-            if memory not in self.offsets:
-                raise Bug(f"the LOCAL {memory.arg.name} is read but never written")
-            name = f"{memory.arg.name}_near"
-            cells = self.cells[memory] = self._array(memory, name)
-            count = -(-memory.arg.size * memory.dtype.itemsize // max(4, memory.dtype.itemsize))
-            inner = "atomic<u32>" if cells.atomic else cells.kind
-            self.definitions.types[name] = f"var<workgroup> {name}: array<{inner}, {count}>;"
-        return self.cells[memory]
 
 
 class WgslFunction(WgslArithmetic, CFunction):
     """One phase as one entry point, which every thread of every group runs."""
 
     def __init__(self, kernel: Kernel, places: Places, target: Target, jammed: Jammed, name: str,
-                 definitions: Definitions, memories: _Memories, tasks: int, threads: int):
+                 definitions: Definitions, memories: KernelArrays, tasks: int, groups: int, threads: int):
         self.memories, self.task_count, self.threads = memories, tasks, threads
         self.thread_ranges, self.fences = frozenset(jammed.lanes), fences(jammed.body)
-        self.at_once = unrolled(jammed.body, target.most_rounds, f"the kernel {name}")
+        self.at_once = unrolled(jammed.body, target.most_rounds // -(-tasks // groups), f"the kernel {name}")
         CFunction.__init__(self, places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
         self.open.update(dict.fromkeys(jammed.lanes, 0))
         self.taken |= {*RESERVED, *definitions.types, "thread", "group", "groups"}
@@ -162,7 +80,8 @@ class WgslFunction(WgslArithmetic, CFunction):
         for at, range_ in reversed(list(enumerate(self.tasks))):
             if range_.arg.size > 1:
                 outer = any(r.arg.size > 1 for r in self.tasks[:at])
-                self.line(f"let {self.named(range_, range_.arg.name)} = {left}{f' % {range_.arg.size}' if outer else ''};")
+                value = f"{left} % {range_.arg.size}" if outer else left
+                self.line(f"let {self.named(range_, range_.arg.name)} = {value};")
                 left = f"{left} / {range_.arg.size}"
 
     def before(self, statement: Statement) -> None:
@@ -207,7 +126,7 @@ class WgslFunction(WgslArithmetic, CFunction):
         register, value, dtype = statement.register, statement.value, statement.register.dtype
         total = self.register(register)
         if statement.combine is o.ADD and value.op is o.MUL and dtype.kind == "f":
-            result = self.multiply_add(dtype, *(self.operand(s) for s in value.src), total)
+            result = self.multiply_add(dtype, self.operand(value.src[0]), self.operand(value.src[1]), total)
         else:
             result = self.apply(statement.combine, dtype, total, self.operand(value))
         self.line(f"{total.text} = {result.text};")
@@ -390,43 +309,13 @@ class WgslFunction(WgslArithmetic, CFunction):
                 for at, text in pairs]
 
 
-def unrolled(body: list[Statement], most: int, what: str) -> int:
-    """How many iterations of innermost loops are written out, so that no thread runs more rounds than a driver lets it.
-    Such a driver would end a loop early and say nothing."""
-    inner, outer = _rounds(body)
-    if inner + outer <= most:
-        return 1
-    count = -(-inner // max(1, most - outer))
-    if outer >= most or count > MOST_UNROLLED:
-        raise DeviceError(f"{what} has loops that are too long for this driver", given=f"{inner + outer} rounds",
-                          expected=f"at most {most} rounds of a thread, or {MOST_UNROLLED} times as many in innermost "
-                          "loops: the driver ends a loop after that", fix="use another driver or device")
-    return count
-
-
-def _rounds(body: list[Statement]) -> tuple[int, int]:
-    """The rounds of innermost loops, and those of other loops; a division of 64 bits has 64 of its own."""
-    inner = outer = 0
-    for s in body:
-        outer += 64 * sum(n.op in (o.IDIV, o.MOD) and n.dtype in LONG and not fits(*ix.span(n.src[0]))
-                          for n in toposort(expressions(s)))
-        if isinstance(s, (For, If)):
-            inside, around = _rounds(s.body)
-            times = s.range.arg.size if isinstance(s, For) and s.kind not in (LANE, UNIT) else 1
-            if times > 1 and not inside:
-                inside, times, around = times, 1, around * times
-            else:
-                around += times > 1
-            inner, outer = inner + inside * times, outer + around * times
-    return inner, outer
-
-
 def _wrapped(value: int) -> int:
     """A number as 32 bits hold it."""
     return (value + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
-RESERVED = ("alias", "array", "atomic", "bool", "break", "case", "const", "continue", "default", "diagnostic", "discard",
-            "else", "enable", "f16", "f32", "false", "fn", "for", "i32", "if", "let", "local", "loop", "mat2x2",
-            "override", "pass", "ptr", "requires", "return", "struct", "switch", "true", "u32", "var", "vec2", "vec3",
-            "vec4", "while", "select", "min", "max", "abs", "fma", "sqrt", "trunc", "bitcast", "all", "any", "target")
+RESERVED = ("alias", "array", "atomic", "bool", "break", "case", "const", "continue", "default", "diagnostic",
+            "discard", "else", "enable", "f16", "f32", "false", "fn", "for", "i32", "if", "let", "local", "loop",
+            "mat2x2", "override", "pass", "ptr", "requires", "return", "struct", "switch", "true", "u32", "var", "vec2",
+            "vec3", "vec4", "while", "select", "min", "max", "abs", "fma", "sqrt", "trunc", "bitcast", "all", "any",
+            "target")

@@ -21,10 +21,10 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, bits_of
 from glassgrad.compiler.render.c.c_ops import NAMES, CArithmetic, CValue, kept, number
-from glassgrad.compiler.render.gpu.wgsl_int64 import HELPERS
+from glassgrad.compiler.render.wgsl.wgsl_arrays import PAIR
+from glassgrad.compiler.render.wgsl.wgsl_int64 import HELPERS
 
 LONG = (dtypes.int64, dtypes.uint64)
-PAIR = "vec2<u32>"
 # Of numbers that fit 32 bits, these results fit too.
 STAYS_SHORT = (o.CMPLT, o.CMPNE, o.CMPEQ, o.MAX, o.MIN, o.WHERE, o.AND, o.OR, o.XOR, o.NOT, o.MOD)
 LONG_OPS = {o.ADD: "add_64", o.SUB: "sub_64", o.MUL: "mul_64", o.NEG: "neg_64", o.ABS: "abs_64"}
@@ -243,7 +243,8 @@ class WgslArithmetic(CArithmetic):
     def _to_integer(self, x: CValue, dtype: DType) -> CValue:
         if dtype in LONG:
             return self.call(self.long_helper(f"{NAMES[dtype]}_float"), dtype, 0, x)
-        low = self.define("i32_float", "i32", "x: f32", "if (x >= -2147483648.0f && x < 2147483648.0f) { return i32(x); }",
+        low = self.define("i32_float", "i32", "x: f32",
+                          "if (x >= -2147483648.0f && x < 2147483648.0f) { return i32(x); }",
                           "return i32(-2147483648);")
         if dtype is dtypes.uint32:         # the upper half of the range is reached by a detour
             name = self.define("u32_float", "u32", "x: f32", "if (x >= 2147483648.0f) { return "
