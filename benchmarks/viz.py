@@ -1,7 +1,7 @@
 """What it costs to see: `python -m benchmarks.viz`. Out: JSON.
 
-    overhead    of VIZ and of SANITIZE on a jitted training step: a small one, and one that is mostly products; ratios of
-                the fastest of several rounds, taken in turn
+    overhead    of VIZ and of SANITIZE on a jitted training step: a small one, and one that is mostly products; ratios
+                of the fastest of several rounds, taken in turn
     page        bytes of the page after 10,000 small steps, and seconds to make it
     opening     seconds from opening a page to its graph, for 10,000 and 50,000 nodes, in Chromium without a window
 """

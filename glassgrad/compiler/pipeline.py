@@ -72,7 +72,7 @@ class KernelWork:
     phases: list[Jammed] = field(default_factory=list)           # the loops of each phase without TILE loops
     source: str = ""
     binary: bytes = b""                               # of a language that is not text
-    rows: dict[Statement, int] | None = None          # where given: the rows of the loop tree by what is written of them
+    rows: dict[Statement, int] | None = None          # where given: the row of the loop tree behind each statement
 
     @property
     def kernel(self) -> Kernel:

@@ -161,7 +161,7 @@ _ADVICE = {
 
 def _element(result: Element) -> str:
     """An element of a result; axes of length 1 are what reductions leave, and the program may not see them."""
-    long = [(i, n) for i, n in zip(result.index, result.node.shape) if n != 1]
+    long = [(i, n) for i, n in zip(result.at, result.node.shape) if n != 1]
     return f"{[i for i, _ in long]} of the result, {tuple(n for _, n in long)}" if long else "the result"
 
 

@@ -19,7 +19,8 @@ from glassgrad.runtime.devices import Device
 
 MOST_LINES = 1_500              # of assembly that are kept
 _FIRST = 1000                   # number of the first note that is ours: the renderer's own come before
-_DIRECTIVE = re.compile(r"\s*\.(cfi_|p2align|size|type|section|file|ident|text$|globl|byte|short|long|quad|zero|ascii|set)")
+_DIRECTIVE = re.compile(r"\s*\.(cfi_|p2align|size|type|section|file|ident|text$|globl|byte|short|long|quad|zero|ascii|"
+                        r"set)")
 
 
 def linked_assembly(ast: UOp, device: str, moves: Sequence[str]) -> tuple[str, list[list[int]]]:

@@ -114,7 +114,9 @@ def loop_text(work: KernelWork) -> tuple[str, Links]:
             if n.op in o.REDUCE and n.place is not None and n.place is not OURS}
     links: Links = [[] for _ in rows]
     for statement, row in rows_of(work.kernel).items():
-        links[row] = places_in(expressions(statement)) or (list(sums.values()) if isinstance(statement, Accumulate) else [])
+        links[row] = places_in(expressions(statement))
+        if not links[row] and isinstance(statement, Accumulate):
+            links[row] = list(sums.values())
     return _cut(rows, links)
 
 

@@ -19,7 +19,7 @@ MADE, GIVEN, CONSTANT, COMPILED = "made", "given", "constant", "compiled"
 class Element(NamedTuple):
     """One element of a node."""
     node: UOp
-    index: tuple[int, ...]
+    at: tuple[int, ...]              # its index
     value: Any
 
 
@@ -71,7 +71,7 @@ def _made(np: Any, found: Element, operands: Sequence[Element], stored: Mapping[
     cause = None
     if infinite is not None:
         leaf = infinite.node.op in (o.BUFFER, o.PARAM, o.SCALAR)
-        cause = Origin(GIVEN, infinite) if leaf else origin(infinite.node, infinite.index, stored)
+        cause = Origin(GIVEN, infinite) if leaf else origin(infinite.node, infinite.at, stored)
     return Origin(MADE, found, tuple(operands[:4]), cause)
 
 

@@ -26,7 +26,7 @@ MOST_COMBINATIONS = 1 << 24       # of counters
 class Access(NamedTuple):
     """A load or store, and the conditions under which it happens."""
     memory: UOp
-    index: UOp
+    at: UOp                          # the index
     conditions: tuple[UOp, ...]
     stores: bool
 
@@ -39,7 +39,7 @@ def prove_accesses(kernel: Kernel) -> None:
     """Raise a `Bug` for an access that can be outside its memory."""
     for phase in kernel.phases:
         for access in accesses(phase.body, ()):
-            low, high = span(access.index)
+            low, high = span(access.at)
             if low < 0 or high >= access.size:
                 _try_all(kernel, access)
 
@@ -61,9 +61,9 @@ def accesses(body: Sequence[Statement], around: tuple[UOp, ...]) -> Iterator[Acc
 
 def _try_all(kernel: Kernel, access: Access) -> None:
     """First only the counters that conditions mention, the others by their bounds; then all of them."""
-    mentioned = ranges_of(access.index)
+    mentioned = ranges_of(access.at)
     conditions = [c for c in access.conditions if _is_index(c) and ranges_of(c) & mentioned]
-    if len(conditions) < sum(bool(ranges_of(c) & mentioned) for c in access.conditions) or not _is_index(access.index):
+    if len(conditions) < sum(bool(ranges_of(c) & mentioned) for c in access.conditions) or not _is_index(access.at):
         return                               # a size that only the run brings, or a value in memory, decides
     few = {r for c in conditions for r in ranges_of(c)}
     outside = _outside(access, conditions, few)
@@ -71,7 +71,7 @@ def _try_all(kernel: Kernel, access: Access) -> None:
         outside = _outside(access, conditions, few | mentioned)
     if outside is not None:
         raise Bug(f"SANITIZE: the kernel {kernel.name} {'stores' if access.stores else 'loads'} "
-                  f"{memory_text(access.memory)}[{text(access.index)}], which can be outside its {access.size} elements"
+                  f"{memory_text(access.memory)}[{text(access.at)}], which can be outside its {access.size} elements"
                   f"{' at ' + outside if outside else ''}")
 
 
@@ -82,7 +82,7 @@ def _outside(access: Access, conditions: Sequence[UOp], tried: set[UOp]) -> str 
     counters = sorted(tried, key=lambda r: str(r.arg.name))
     if math.prod(r.arg.size for r in counters) > MOST_COMBINATIONS:
         return None
-    constant, terms = linear(access.index)
+    constant, terms = linear(access.at)
     given: dict[UOp, Any] = {r: np.arange(r.arg.size).reshape([-1 if r is other else 1 for other in counters])
                              for r in counters}
     low = high = np.asarray(constant)

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from glassgrad.compiler.lower.loops import For, If
 
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class AppliedMove(NamedTuple):
@@ -51,16 +50,16 @@ def logged_moves(limit: int | None = None) -> Iterator[MoveLog]:
         _log.reset(token)
 
 
-def move(leave_out: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def move(leave_out: Callable[..., Any]) -> Callable[[F], F]:
     """Declare a move. `leave_out` gives, from the same arguments, the loops without it (or None, where that is how the
     move itself refuses)."""
-    def declare(function: Callable[P, R]) -> Callable[P, R]:
+    def declare(function: F) -> F:
         does = " ".join((function.__doc__ or "").split("\n\n")[0].split())
         file = function.__module__.split(".compiler.")[-1].replace(".", "/") + ".py"
         applied = AppliedMove(function.__name__, does, file)
 
         @wraps(function)
-        def apply(*args: P.args, **kwargs: P.kwargs) -> R:
+        def apply(*args: Any, **kwargs: Any) -> Any:
             log = _log.get()
             if log is None or log.inside:
                 return function(*args, **kwargs)
@@ -74,7 +73,7 @@ def move(leave_out: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]
             if result is not None and not _same(result, leave_out(*args, **kwargs)):
                 log.applied.append(applied)
             return result
-        return apply
+        return cast(F, apply)
     return declare
 
 
