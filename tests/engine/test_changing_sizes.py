@@ -112,7 +112,7 @@ def test_the_loop_trees_touch_only_their_memory(name: str) -> None:
     for general in general_graphs():
         for item in general.compiled.items:
             kernel = Device["CPU"].loop_tree(item.ast)
-            for value in (2, 7, 8, 17, 66):
+            for value in (2, 8, 17, 66):
                 arguments: list[Any] = [None] * len(kernel.params)
                 for p in kernel.params:
                     size = replaced(tuple(map(memory_size, p.shape)), lambda _: value)  # noqa: B023 - called at once
@@ -249,7 +249,7 @@ def test_a_model_writes_tokens_as_without() -> None:
 
     def generate() -> list[int]:
         tokens = Tensor([[3, 5]], dtype="int32")
-        for _ in range(24):
+        for _ in range(10):
             following = (model(tokens) * 5).argmax(-1, keepdim=True).cast("int32")
             tokens = tokens.cat(following, dim=1).realize()
         return tokens.tolist()[0]

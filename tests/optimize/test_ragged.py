@@ -145,6 +145,7 @@ def test_every_kind_of_decision_is_here() -> None:
 # functions of optimize/ that say `before -> after`, and the test that runs both on ragged sizes
 REWRITES = {
     "contractions.in_blocks": "test_symbolic.py::test_products_are_packed_in_blocks",
+    "contractions.few_tasks": "test_changing_sizes.py::test_the_loop_trees_touch_only_their_memory",
     "loop_moves.nested": "test_optimize.py::test_nested",
     "loop_moves.loops_around": "test_optimize.py::test_loops_around_keep_those_of_one_iteration",
     "recognize.flat_tasks": "test_optimize_windows.py::test_every_part_keeps_its_answer",
