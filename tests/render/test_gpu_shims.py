@@ -262,3 +262,16 @@ def test_no_barrier_can_be_left_out(name: str, kind: str, shims: None) -> None:
         without = source[:at] + source[at + len(DIALECT_OF[name].wait):]
         assert "a race in the group's memory" in \
             fault(name, without, arrays, groups, threads, near, function_name=function)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_the_thread_that_stores_reads_there(name: str, shims: None) -> None:
+    """A scatter that keeps the larger number reads and writes in one statement, by the first thread: found by random
+    graphs, where all threads read."""
+    x, places = np.linspace(-1, 1, 8).astype("float32"), np.array([3, 1, 3, 7])
+
+    def scattered(on: str) -> np.ndarray:
+        source = Tensor(x, device=on).bfloat16()
+        index = Tensor(places, device=on)
+        return source.scatter_reduce(0, index, source.gather(0, index) * 0.5, "amax").float().numpy()
+    np.testing.assert_array_equal(scattered(name), scattered("CPU"))

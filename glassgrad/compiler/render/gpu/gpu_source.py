@@ -24,7 +24,8 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LANE, Accumulate, AwaitCopies, AwaitSteps, Barrier, CopyBoxes, For, Kernel,
-                                            Phase, Prefetch, Statement, Store, filled, ranges_of, shared_locals, walk)
+                                            Phase, Prefetch, Statement, Store, expressions, filled, ranges_of, shared_locals,
+                                            walk)
 from glassgrad.compiler.lower.reduced_precision import SMALL_FLOATS, carrier
 from glassgrad.compiler.optimize.targets import gpu
 from glassgrad.compiler.optimize.targets.target import GPU, Target
@@ -104,7 +105,7 @@ class GpuFunction(CFunction):
         self.spelled = {**CFunction.spelled, **dict(dialect.types)}
         self.inline, self.spelling, self.language = dialect.helper, dialect.spelling, dialect.name
         self.threads, self.thread_ranges = _threads(jammed.lanes), frozenset(jammed.lanes)
-        self.fences = fences(jammed.body)
+        self.fences, self.own_reads = fences(jammed.body), own_reads(jammed.body, self.thread_ranges)
         self.runs = runs_of_sums(jammed.body) if dialect.wide_access else {}
         self.folds: set[int] = set()                     # bytes of the values that threads exchange
         super().__init__(places, target, Jammed(jammed.tasks, jammed.body, [], jammed.units), name, definitions)
@@ -258,7 +259,10 @@ class GpuFunction(CFunction):
     def _expression(self, node: UOp) -> CValue:
         if node.op is o.PARAM:
             return CValue(f"*({self.dialect.scalar_pointer}{self._unit(node)} *)&cell{node.arg.slot}", node.dtype)
-        return super()._expression(node)
+        value = super()._expression(node)
+        if node in self.own_reads:
+            return CValue(f"{self.thread} == 0 ? {value.inside} : 0", node.dtype, 0, False)
+        return value
 
     def is_near(self, memory: UOp) -> bool:
         """Whether a memory begins at a multiple of 16 bytes: that of a group does."""
@@ -387,6 +391,19 @@ class GpuFunction(CFunction):
         name = self.define(f"{to}_bits_{source}", to, f"{source} x", f"union {{ {source} from; {to} to; }} bits;",
                            "bits.from = x;", "return bits.to;")
         return self.call(name, dtype, 0, x)
+
+
+def own_reads(body: list[Statement], lanes: frozenset[UOp]) -> set[UOp]:
+    """Loads that the first thread alone does, because it stores there in the same statement and no other reads them:
+    the rest would read while it writes."""
+    users: dict[UOp, list[Statement]] = {}
+    for s in walk(body):
+        for node in toposort(expressions(s)):
+            if node.op is o.LOAD:
+                users.setdefault(node, []).append(s)
+    return {node for node, [s, *others] in users.items()
+            if not others and isinstance(s, Store) and s.memory is node.src[0]
+            and lanes.isdisjoint([*ranges_of(s.index), *ranges_of(node.src[1])])}
 
 
 def may_overflow(dtype: DType) -> bool:
