@@ -28,7 +28,7 @@ class Setting:
 SETTINGS: dict[str, Setting] = {s.name: s for s in [
     Setting("DEBUG", 0, "How much to show: 1 kernels and time, 2 a line per kernel, 3 source, 4 every pass."),
     Setting("NOOPT", 0, "1 switches off algebraic rewriting and kernel optimization: one plain loop per axis."),
-    Setting("CHECK", 0, "1 runs every kernel against the NumPy interpreter and names the pass, rule or move that is wrong."),
+    Setting("CHECK", 0, "1 runs every kernel against the NumPy interpreter; names the wrong pass, rule or move."),
     Setting("SANITIZE", 0, "1 reports a NaN or an infinity with the op, line, layer and index where it was made."),
     Setting("BEAM", 0, "Width of the search for faster kernels, made once for each and kept; 0 uses the recipe."),
     Setting("BEAM_SECONDS", 10.0, "Time the search may take per kernel; 0 only uses what is known."),

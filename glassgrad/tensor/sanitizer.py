@@ -19,7 +19,7 @@ from glassgrad.base.calls import LAYER, METHOD, OPTIMIZER, CallTree, Noted
 from glassgrad.base.errors import NotFiniteError
 from glassgrad.base.source_lines import Line, Place, calls_of, line_of, note_calls
 from glassgrad.compiler.check.graph_interpreter import from_storage
-from glassgrad.compiler.check.non_finite import COMPILED, CONSTANT, GIVEN, MADE, Element, Origin, origin
+from glassgrad.compiler.check.non_finite import COMPILED, CONSTANT, GIVEN, MADE, BadElement, Origin, origin
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.node import concrete, toposort
 from glassgrad.compiler.graph.symbolic import value_of
@@ -88,7 +88,7 @@ class FiniteFlag:
         if infinite and found.kind in (GIVEN, CONSTANT):
             _meant.add(self._key)
             return
-        raise _error(found, "an infinity" if infinite else "a NaN", Element(self.node, index, None))
+        raise _error(found, "an infinity" if infinite else "a NaN", BadElement(self.node, index, None))
 
     @property
     def _key(self) -> tuple[Line | None, tuple[Any, ...]]:
@@ -107,14 +107,14 @@ class FiniteFlag:
 
 
 # -- the message ---------------------------------------------------------------------------------------------
-def _error(found: Origin, what: str, result: Element) -> NotFiniteError:
+def _error(found: Origin, what: str, result: BadElement) -> NotFiniteError:
     cause = found.cause
     if cause is not None and cause.kind in (MADE, COMPILED):         # the NaN is what became of an overflow
         return _described(cause, "an infinity", result, f", and {_formula(found)}")
     return _described(found, what, result, "")
 
 
-def _described(found: Origin, what: str, result: Element, then: str) -> NotFiniteError:
+def _described(found: Origin, what: str, result: BadElement, then: str) -> NotFiniteError:
     node, index, value = found.found
     held = f"{node.dtype.name} {node.shape}"
     asked = result.node.src[0] if result.node.op is o.CONTIGUOUS else result.node
@@ -159,7 +159,7 @@ _ADVICE = {
 }
 
 
-def _element(result: Element) -> str:
+def _element(result: BadElement) -> str:
     """An element of a result; axes of length 1 are what reductions leave, and the program may not see them."""
     long = [(i, n) for i, n in zip(result.at, result.node.shape) if n != 1]
     return f"{[i for i, _ in long]} of the result, {tuple(n for _, n in long)}" if long else "the result"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -167,12 +168,15 @@ def test_a_source_file_that_is_gone() -> None:
     assert [f["text"] for f in data["files"] if f["path"] == "nowhere/gone.py"] == [None]
 
 
-def test_a_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    _, said = run_script("from glassgrad import Tensor; Tensor([1.0]).add(1).realize()",
-                         VIZ=str(tmp_path / "no" / "out.html"))
-    assert said == (f"the visualizer's page cannot be written\n  given:    VIZ={tmp_path}/no/out.html: "
-                    "No such file or directory\n  expected: a file in a folder that exists and can be written to\n"
-                    "  fix:      choose another path, such as VIZ=out.html\n")
+def test_a_file_that_cannot_be_written_is_said_and_the_page_goes_elsewhere(tmp_path: Path) -> None:
+    out, said = run_script("from glassgrad import Tensor; print(Tensor([1.0]).add(1).tolist())",
+                           VIZ=str(tmp_path / "no" / "out.html"), TMPDIR=str(tmp_path))
+    problem = (f"the visualizer's page cannot be written\n  given:    VIZ={tmp_path}/no/out.html: "
+               "No such file or directory\n  expected: a file in a folder that exists and can be written to\n"
+               "  fix:      choose another path, such as VIZ=out.html\n")
+    assert out == "[2.0]\n" and said.startswith(problem)
+    found = re.fullmatch(r"VIZ: wrote (\S+) \(.* MB, .* s\): open it in a browser\n", said[len(problem):])
+    assert found is not None and len(data_of(Path(found[1]).read_text(encoding="utf-8"))["kernels"]) == 1
 
 
 def test_viz_set_inside_the_script_counts(tmp_path: Path) -> None:

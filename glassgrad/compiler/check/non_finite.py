@@ -16,8 +16,8 @@ from glassgrad.compiler.graph.uop import UOp
 MADE, GIVEN, CONSTANT, COMPILED = "made", "given", "constant", "compiled"
 
 
-class Element(NamedTuple):
-    """One element of a node."""
+class BadElement(NamedTuple):
+    """One element of a node: a bad one, or an operand of one."""
     node: UOp
     at: tuple[int, ...]              # its index
     value: Any
@@ -27,8 +27,8 @@ class Origin(NamedTuple):
     """Where a bad value began, and how: an op MADE it, it was GIVEN in memory, a CONSTANT of the program, or only the
     COMPILED kernel has it: the ops mean something finite, by a margin that rounding decides."""
     kind: str
-    found: Element
-    operands: tuple[Element, ...] = ()
+    found: BadElement
+    operands: tuple[BadElement, ...] = ()
     cause: Origin | None = None          # of a NaN: the infinity among its operands, and where that began
 
 
@@ -48,13 +48,13 @@ def origin(node: UOp, index: tuple[int, ...], stored: Mapping[UOp, Any]) -> Orig
     value = values.arrays[node].reshape(())
     if np.isfinite(value):                               # what is in memory differs from what the ops mean
         kept = stored.get(node)
-        return Origin(COMPILED, Element(node, index, value if kept is None else kept[index]))
+        return Origin(COMPILED, BadElement(node, index, value if kept is None else kept[index]))
     while True:
         operands = _operands(np, node, index, values)
         is_bad = np.isnan if np.isnan(value) else np.isinf
         bad = next((one for one in operands if is_bad(one.value)), None)
         if bad is None:
-            return _made(np, Element(node, index, value), operands, stored)
+            return _made(np, BadElement(node, index, value), operands, stored)
         node, index, value = bad
         if node.op in (o.BUFFER, o.PARAM, o.SCALAR):
             return Origin(GIVEN, bad)
@@ -64,7 +64,7 @@ def origin(node: UOp, index: tuple[int, ...], stored: Mapping[UOp, Any]) -> Orig
                 return Origin(COMPILED, bad)
 
 
-def _made(np: Any, found: Element, operands: Sequence[Element], stored: Mapping[UOp, Any]) -> Origin:
+def _made(np: Any, found: BadElement, operands: Sequence[BadElement], stored: Mapping[UOp, Any]) -> Origin:
     if found.node.op is o.CONST:
         return Origin(CONSTANT, found)
     infinite = next((one for one in operands if np.isinf(one.value)), None) if np.isnan(found.value) else None
@@ -75,7 +75,7 @@ def _made(np: Any, found: Element, operands: Sequence[Element], stored: Mapping[
     return Origin(MADE, found, tuple(operands[:4]), cause)
 
 
-def _operands(np: Any, node: UOp, index: tuple[int, ...], values: BoxValues) -> list[Element]:
+def _operands(np: Any, node: UOp, index: tuple[int, ...], values: BoxValues) -> list[BadElement]:
     """The elements of floats that one element is made of: of a reduction, the bad ones first."""
     parts = needed(node, one_element(index))
     sources = list(zip(node.src, parts))
@@ -93,12 +93,12 @@ def _operands(np: Any, node: UOp, index: tuple[int, ...], values: BoxValues) -> 
             at = values.part(node.src[1], parts[1])[index[:len(node.src[1].shape)]]
             row = min(max(int(at), 0), source.shape[0] - 1)
             rest = index[len(node.src[1].shape):]
-            found.append(Element(source, (row, *rest), array[(row, *rest)]))
+            found.append(BadElement(source, (row, *rest), array[(row, *rest)]))
         elif array.size:
             flat = array.reshape(-1)
             wrong = [np.flatnonzero(test(flat)) for test in (np.isnan, np.isinf)]
             chosen = list(dict.fromkeys([int(w[0]) for w in wrong if len(w)] + [0]))
             for at in chosen:
                 offsets = np.unravel_index(at, array.shape) if array.shape else ()
-                found.append(Element(source, tuple(int(i) + start for i, (start, _) in zip(offsets, box)), flat[at]))
+                found.append(BadElement(source, tuple(int(i) + start for i, (start, _) in zip(offsets, box)), flat[at]))
     return found
