@@ -12,8 +12,10 @@ from glassgrad import Context, GlobalCounters, Tensor, TinyJit, Variable, nn
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph.arguments import Measure
 from glassgrad.compiler.graph.symbolic import memory_size, replaced
-from glassgrad.engine import realize as engine, size_families
-from glassgrad.engine.size_families import SEEN, GeneralGraph, fit
+from glassgrad.engine import realize as engine
+from glassgrad.engine.changing_sizes import families
+from glassgrad.engine.changing_sizes.families import SEEN, GeneralGraph
+from glassgrad.engine.changing_sizes.general_graph import fit
 from glassgrad.runtime.devices import Device
 
 RANDOM = np.random.default_rng(5)
@@ -181,7 +183,7 @@ def test_a_float_that_follows_the_size_is_an_argument() -> None:
 
 
 def test_longer_than_the_bound_is_compiled_once_more() -> None:
-    sizes = (3, 4, 5, size_families.LEAST_HIGH + 1, size_families.LEAST_HIGH + 2)
+    sizes = (3, 4, 5, families.LEAST_HIGH + 1, families.LEAST_HIGH + 2)
     count, _ = compiled_by(lambda: [(Tensor(data((n, 2))) + 1).numpy() for n in sizes])
     assert count == SEEN + 1
 

@@ -25,6 +25,7 @@ OPENED_WHEN_NEEDED = {
     "runtime/search/tuning_results.py": "only an imported file is checked against the kinds of moves",
     "runtime/cpu/worker_pool.py": "only where llvmlite is missing is the pool compiled from C",
     "compiler/pipeline.py": "a pass over kernels loads its code when it runs: a warm process finds its kernels on disk",
+    "engine/changing_sizes/families.py": "only kernels with a variable are compared with the families of tilings",
     "engine/report.py": "CHECK interprets loop trees, which loads NumPy",
     "tensor/tinygrad_names.py": "a kernel of one's own brings a C compiler and processes, which few ever need",
     "compiler/graph/uop.py": "view.py is built on uop.py, and few ever ask for it; pictures are for notebooks",
