@@ -73,10 +73,12 @@ class CompiledSchedule:
             self.segments.append(segment)
         self.slots = slots
         self.pieces = [(slot, s.whole, s.offset) for slot, s in enumerate(planned.slots) if s.whole is not None]
-        self.exact = {slot for slot, s in enumerate(planned.slots) if any(
-            symbol.exact for length in lengths_in(s.shape) for symbol in length.symbols)}
+        exact = {slot: symbol for slot, s in enumerate(planned.slots) for length in lengths_in(s.shape)
+                 for symbol in length.symbols if symbol.exact}
+        self.exact = frozenset(exact)              # slots whose memory depends on the values of variables
+        self.greatest = tuple([symbol.high for symbol in dict.fromkeys(exact.values())])      # of these
         self._arenas_of: dict[tuple[int, ...], list[Arena]] = {}
-        self.arenas = self._arenas(()) if not self.exact else []
+        self.arenas = self._arenas(self.greatest)
         cells = [planned.slots[i] for i in range(buffers, planned.inputs)]
         self.cell_types = [c.dtype for c in cells]
         self.cells = (ctypes.c_char * (8 * max(1, len(cells))))()
@@ -111,8 +113,8 @@ class CompiledSchedule:
 
     @property
     def memory(self) -> MemoryUse:
-        """What one run needs."""
-        return self.memory_for(())
+        """What one run needs at most."""
+        return self.memory_for(self.greatest)
 
     def memory_for(self, values: tuple[int, ...]) -> MemoryUse:
         """What one run needs, with these values of the variables."""

@@ -28,6 +28,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.pipeline import make_schedule
 from glassgrad.compiler.schedule.kernels import Item, Schedule, Slot
 from glassgrad.engine.capture import Record, recording
+from glassgrad.engine.changing_sizes.families import FIXED_AFTER, GeneralGraph, SizeFamilies, fast_up_to
 from glassgrad.engine.compiled_schedule import CompiledSchedule
 from glassgrad.engine.counters import GlobalCounters
 from glassgrad.engine.in_place import free_sources, piece_of
@@ -36,7 +37,6 @@ from glassgrad.engine.observer import prepare
 from glassgrad.engine.registry import registry
 from glassgrad.engine.report import report_sizes
 from glassgrad.engine.schedule_key import NormalizedGraph, normalize, scalar_bytes, with_params
-from glassgrad.engine.size_families import FIXED_AFTER, GeneralGraph, SizeFamilies, fast_up_to
 from glassgrad.engine.user_calls import UserCall
 from glassgrad.runtime.devices import Device
 

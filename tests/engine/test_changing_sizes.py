@@ -12,8 +12,11 @@ from glassgrad import Context, GlobalCounters, Tensor, TinyJit, Variable, nn
 from glassgrad.compiler.check.loop_interpreter import run_kernel
 from glassgrad.compiler.graph.arguments import Measure
 from glassgrad.compiler.graph.symbolic import memory_size, replaced
-from glassgrad.engine import realize as engine, size_families
-from glassgrad.engine.size_families import SEEN, GeneralGraph, fit
+from glassgrad.engine import realize as engine
+from glassgrad.engine.changing_sizes import families
+from glassgrad.engine.changing_sizes.families import SEEN, GeneralGraph
+from glassgrad.engine.changing_sizes.general_graph import fit
+from glassgrad.engine.observer import Observer, observed_by
 from glassgrad.runtime.devices import Device
 
 RANDOM = np.random.default_rng(5)
@@ -181,7 +184,7 @@ def test_a_float_that_follows_the_size_is_an_argument() -> None:
 
 
 def test_longer_than_the_bound_is_compiled_once_more() -> None:
-    sizes = (3, 4, 5, size_families.LEAST_HIGH + 1, size_families.LEAST_HIGH + 2)
+    sizes = (3, 4, 5, families.LEAST_HIGH + 1, families.LEAST_HIGH + 2)
     count, _ = compiled_by(lambda: [(Tensor(data((n, 2))) + 1).numpy() for n in sizes])
     assert count == SEEN + 1
 
@@ -296,6 +299,7 @@ def test_memory_is_as_large_as_the_size() -> None:
         (Tensor(data((n, n))) + 1).numpy()
     [general] = general_graphs()
     assert general.compiled.memory_for((10,)).results == 400
+    assert general.compiled.memory.results == 4 * general.symbol.high ** 2, "without a value, as much as it can be"
     assert (Tensor(data((10, 10))) + 1).realize().uop.base.arg.nbytes == 400
 
 
@@ -308,3 +312,17 @@ def test_memory_is_as_large_as_the_size() -> None:
 def test_sizes_as_polynomials(seen: list[tuple[int, ...]], found: Any) -> None:
     result = fit(seen)
     assert (None if result is None else [tuple(p) for p in result[1]]) == found
+
+
+def test_observers_are_told_of_these_schedules() -> None:
+    """The profiler and the visualizer read a schedule's memory and its kernels, which have no value of their own."""
+    seen: list[Any] = []
+
+    class Notes(Observer):
+        def prepared(self, normal: Any, ready: Any, times: tuple[int, int, int]) -> None:
+            seen.append((ready.memory.peak, len(ready.arenas), [item.lines for item in ready.items]))
+
+    with observed_by(Notes()):
+        for n in (3, 4, 5, 9):
+            attention(Tensor(data((2, n, 8)))).numpy()
+    assert len(seen) == SEEN and seen[-1][0] > seen[0][0] and all(lines for _, _, lines in seen)

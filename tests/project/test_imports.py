@@ -29,6 +29,7 @@ OPENED_WHEN_NEEDED = {
     "compiler/pipeline.py": "a pass over kernels loads its code when it runs: a warm process finds its kernels on disk",
     "engine/check/compare.py": "what finds a fault and writes a script about it, only where there is one",
     "engine/check/bisect.py": "CHECK interprets loop trees, which loads NumPy",
+    "engine/changing_sizes/families.py": "only kernels with a variable are compared with the families of tilings",
     "tensor/tinygrad_names.py": "a kernel of one's own brings a C compiler and processes, which few ever need",
     "compiler/graph/uop.py": "view.py is built on uop.py, and few ever ask for it; pictures are for notebooks",
     "compiler/schedule/kernels.py": "pictures are for notebooks",

@@ -1,0 +1,130 @@
+"""A graph with a variable in its sizes. In: sizes of three graphs of one skeleton. Out: formulas, and the graph.
+
+Each size that differs is a polynomial of one of them, n. With a variable in the place of n, the graph is built again:
+its shapes are checked as it is built, so formulas that fit by chance and mean nothing are refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.arguments import Measure, Param
+from glassgrad.compiler.graph.dtype import dtypes
+from glassgrad.compiler.graph.symbolic import Length, Size, Symbol, lengths_in
+from glassgrad.compiler.graph.uop import UOp, number_of
+from glassgrad.engine.changing_sizes.skeleton import SHAPES
+from glassgrad.engine.schedule_key import NormalizedGraph
+
+
+# -- sizes as polynomials ----------------------------------------------------------------------------------------
+class Polynomial(NamedTuple):
+    """constant + linear * n + square * n * n"""
+    constant: int
+    linear: int = 0
+    square: int = 0
+
+    def at(self, n: Any) -> Any:
+        """Its value: a number of a number, a length of a length."""
+        return self.constant + self.linear * n + self.square * (n * n)
+
+
+def fit(seen: Sequence[tuple[int, ...]]) -> tuple[int, list[Polynomial]] | None:
+    """Which of the sizes is n, and each size as a polynomial of it; None where there is no such n.
+
+    >>> fit([(7, 3, 4, 9), (7, 4, 5, 16), (7, 8, 9, 64)])
+    (1, [Polynomial(constant=7, linear=0, square=0), Polynomial(constant=0, linear=1, square=0), \
+Polynomial(constant=1, linear=1, square=0), Polynomial(constant=0, linear=0, square=1)])
+    >>> fit([(3, 1), (4, 1), (8, 2)])
+    """
+    first, second, third = seen
+    changing = [i for i, values in enumerate(zip(*seen)) if len(set(values)) > 1]
+    apart = [i for i in changing if len({first[i], second[i], third[i]}) == 3]
+    if not apart:
+        return None
+    base = min(apart, key=lambda i: abs(second[i] - first[i]))
+    points = (first[base], second[base], third[base])
+    found: list[Polynomial] = []
+    known: dict[tuple[int, ...], Polynomial | None] = {}
+    for values in zip(*seen):
+        if values not in known:
+            known[values] = Polynomial(values[0]) if len(set(values)) == 1 else _through(points, values)
+        polynomial = known[values]
+        if polynomial is None:
+            return None
+        found.append(polynomial)
+    return base, found
+
+
+def _through(points: tuple[int, ...], values: tuple[int, ...]) -> Polynomial | None:
+    """The polynomial with integer coefficients through three points; None where there is none."""
+    (x, y, z), (u, v, w) = points, values
+    first, over = divmod(v - u, y - x)
+    second, more = divmod(w - v, z - y)
+    if over or more:
+        return None
+    square, rest = divmod(second - first, z - x)
+    if rest:
+        return None
+    linear = first - square * (x + y)
+    return Polynomial(u - linear * x - square * x * x, linear, square)
+
+
+# -- the graph with a variable -----------------------------------------------------------------------------------
+def with_variable(normal: NormalizedGraph, formulas: Sequence[Polynomial], symbol: Symbol,
+                  scalars: Sequence[int]) -> tuple[list[UOp], list[UOp], list[Length]]:
+    """The sinks over PARAMs, with polynomials of a variable as sizes; the PARAMs by slot, as `with_params` numbers
+    them; and lengths that must not be negative."""
+    variable = Length({(symbol,): 1})
+    sizes = iter([formula.at(variable) if formula.linear or formula.square else formula.constant
+                  for formula in formulas])
+    buffers = {node: slot for slot, node in enumerate(normal.buffers)}
+    cells = {node: slot for slot, node in enumerate(normal.cells, len(buffers))}
+    measure = UOp(o.PARAM, dtypes.index, (), Measure(len(buffers) + len(cells), symbol))
+    numbers = {normal.constants[i]: slot for slot, i in enumerate(scalars, len(buffers) + len(cells) + 1)}
+    slots: dict[int, UOp] = {measure.arg.slot: measure}
+    margins: list[Length] = []
+    new: dict[UOp, UOp] = {}
+    for n in normal.order:
+        if n.op is o.DETACH:
+            new[n] = new[n.src[0]]
+            continue
+        if n in buffers:
+            slot, shape, scalar = buffers[n], _new_shape(n.shape, sizes), False
+        elif n in cells or n in numbers:
+            slot, shape, scalar = cells[n] if n in cells else numbers[n], (), True
+        else:
+            new[n] = _over(n, tuple([new[s] for s in n.src]), sizes)
+            if n.op is o.SHRINK:
+                spare = [whole - stop for (_, stop), whole in zip(new[n].arg.bounds, new[n].src[0].shape)]
+                margins += lengths_in(tuple(spare))
+            continue
+        new[n] = slots[slot] = UOp(o.PARAM, n.dtype, (), Param(slot, shape, scalar, n.device))
+    return [new[s] for s in normal.sinks], [slots[slot] for slot in sorted(slots)], margins
+
+
+def _over(node: UOp, src: tuple[UOp, ...], sizes: Iterator[Size]) -> UOp:
+    """A node over other sources, with the next of the sizes in its argument."""
+    op, arg = node.op, node.arg
+    if op in SHAPES:
+        arg = arg._replace(shape=_new_shape(arg.shape, sizes))
+    elif op is o.SHRINK:
+        arg = arg._replace(bounds=tuple([(next(sizes), next(sizes)) for _ in arg.bounds]))
+    elif op is o.PAD:
+        arg = arg._replace(padding=tuple([(_if_any(a, sizes), _if_any(b, sizes)) for a, b in arg.padding]))
+    elif op is o.UNWINDOW:
+        arg = arg._replace(length=next(sizes))
+    elif op is o.CONST and type(arg) is int:
+        number = next(sizes)
+        if isinstance(number, Length):
+            return number_of(number, node.dtype)
+    return UOp(op, node.dtype, src, arg, node.place)
+
+
+def _new_shape(shape: Iterable[int], sizes: Iterator[Size]) -> tuple[Size, ...]:
+    return tuple([n if n < 2 else next(sizes) for n in shape])
+
+
+def _if_any(n: int, sizes: Iterator[Size]) -> Size:
+    return next(sizes) if n else 0

@@ -1,0 +1,85 @@
+"""A graph's key without its sizes. In: the key of a `NormalizedGraph`. Out: its skeleton, and the sizes as integers.
+
+Sizes are what stands in shapes, bounds and paddings, and integer constants, which often follow from them. Sizes 0 and 1
+are part of the skeleton, because they change what is computed: an axis of size 1 is repeated, an empty one has no
+kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from glassgrad.compiler.graph import ops as o
+
+SHAPES = frozenset((o.RESHAPE, o.EXPAND, o.IOTA, o.RANDOM))        # ops whose argument is a shape
+
+
+class SizesOf(NamedTuple):
+    """The sizes in one row of a key: what is left without them, the integers, and the least that each may become."""
+    rest: Any
+    sizes: tuple[int, ...]
+    least: tuple[int | None, ...]
+
+
+_parts: dict[Any, SizesOf] = {}
+_MOST_PARTS = 8192
+
+
+def _shape_part(shape: tuple[int, ...]) -> SizesOf:
+    return SizesOf(tuple([n if n < 2 else 2 for n in shape]), tuple([n for n in shape if n >= 2]),
+                   tuple([2 for n in shape if n >= 2]))
+
+
+def _part(op: o.Op, arg: Any) -> SizesOf:
+    """The sizes in a node's argument."""
+    if op in SHAPES:
+        return _shape_part(arg.shape)
+    if op is o.SHRINK:
+        flat = tuple([n for bound in arg.bounds for n in bound])
+        return SizesOf(len(arg.bounds), flat, (0,) * len(flat))
+    if op is o.PAD:
+        flat = tuple([n for pair in arg.padding for n in pair])
+        return SizesOf(tuple([int(n != 0) for n in flat]), tuple([n for n in flat if n]), (1,) * sum(map(bool, flat)))
+    if op is o.UNWINDOW:
+        return SizesOf(arg._replace(length=0), (arg.length,), (2,))
+    return SizesOf(arg, (), ())
+
+
+def _apart(row: Any) -> tuple[Any, SizesOf]:
+    """A row of a key without its sizes, and these."""
+    op = row[0]
+    if op is o.BUFFER:
+        part = _shape_part(row[2])
+        return (op, row[1], part.rest, row[3]), part
+    if op is o.CONST:
+        if len(row) == 4 and row[2] is int:
+            return (op, row[1], int), SizesOf(int, (row[3],), (None,))
+        return row, SizesOf(None, (), ())
+    if len(row) < 3:                    # a scalar
+        return row, SizesOf(None, (), ())
+    part = _part(op, row[2])
+    return (op, row[1], part.rest, *row[3:]), part
+
+
+def split(row: Any) -> SizesOf:
+    """A row of a key, or the number of a sink's row: what is left of it without its sizes, and these."""
+    if type(row) is not tuple:
+        return SizesOf(row, (), ())
+    known = _parts.get(row)
+    if known is None:
+        if len(_parts) >= _MOST_PARTS:
+            _parts.clear()
+        rest, part = _apart(row)
+        known = _parts[row] = part._replace(rest=rest)
+    return known
+
+
+def split_sizes(key: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """A graph's key without its sizes, and the sizes in order."""
+    parts = [split(row) for row in key]
+    return tuple([part.rest for part in parts]), tuple([n for part in parts for n in part.sizes])
+
+
+def ops_of(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The ops of a graph: what is equal in graphs of one skeleton, and found at once."""
+    return tuple([row[0] if type(row) is tuple else row for row in key])
