@@ -34,7 +34,12 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("name", READERS)
+SHARES_MEMORY = pytest.mark.only_on("CPU", "CLANG", "PYTHON", reason="it reads the host's memory")
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[SHARES_MEMORY] * (name in ("a shown array", "a memoryview", "a DLPack array")))
+    for name in READERS])
 def test_a_reader_is_listed_while_it_lives(name):
     x, buffer = made()
     assert len(buffer.live_readers()) == 1 and buffer.is_free(x)

@@ -16,13 +16,14 @@ PURE = [f"compiler/{stage}" for stage in ("graph", "schedule", "lower", "optimiz
 STAGES = ["base", *PURE, "compiler/pipeline", "compiler/check", "runtime", "engine", "tensor", "nn"]
 
 # Imports inside functions: what is heavy, or of one system only, is loaded when it is needed.
-HEAVY = {"numpy", "llvmlite", "pyopencl", "wasmtime", "wgpu", "tqdm", "fcntl", "resource", "importlib.metadata", "urllib"}
+HEAVY = {"numpy", "llvmlite", "pyopencl", "wasmtime", "wgpu", "tqdm", "fcntl", "resource",
+         "importlib.metadata", "urllib"}
 OPENED_WHEN_NEEDED = {
     "runtime/devices.py": "devices are opened by name",
     "runtime/cpu/native_device.py": "a warm process takes its kernels from the disk cache and never loads the compiler",
     "runtime/gpu/gpu_device.py": "a warm process finds its kernels on disk, and loads no compiler",
     "runtime/wasm/wasm_device.py": "a warm process finds its kernels on disk, and loads no compiler",
-    "tensor/printing.py": "how numbers are laid out is loaded when values are shown: importing the package stays as fast",
+    "tensor/printing.py": "how numbers are laid out is loaded when values are shown, not with the package",
     "runtime/cpu/toolchain.py": "what writes and compiles C is loaded only for devices that compile C",
     "runtime/search/tuning_results.py": "only an imported file is checked against the kinds of moves",
     "runtime/cpu/worker_pool.py": "only where llvmlite is missing is the pool compiled from C",

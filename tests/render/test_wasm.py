@@ -142,7 +142,7 @@ def test_a_full_memory_is_said() -> None:
         memory.allocate(500_000)
     assert str(caught.value).startswith(
         "there is not enough memory for this tensor\n"
-        "  given:    488.3 KiB more, with 683.6 KiB in use\n"
+        "  given:    512.0 KiB more, with 704.0 KiB in use\n"
         "  expected: at most 1.0 MiB: WebAssembly's addresses have 32 bits\n"
         "  fix:      use smaller tensors or batches, or let go of tensors\n"
         f"  at:       {__file__}:")

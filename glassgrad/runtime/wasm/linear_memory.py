@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from glassgrad.base.errors import Bug, MemoryLimitError
 from glassgrad.base.fork import held_at_fork
-from glassgrad.runtime.host_memory import MemoryBlock, readable
+from glassgrad.runtime.host_memory import MemoryBlock, Stats, readable, rounded
 
 PAGE = 64 << 10              # bytes by which a memory grows
 LIMIT = 4 << 30              # addresses have 32 bits
@@ -54,13 +54,30 @@ class LinearMemory:
         self._starts: list[int] = []          # of the free ranges, in order
         self._sizes: dict[int, int] = {}      # start: bytes
         self._end = FIRST                     # of what was ever free or in use
-        self._live = 0
+        self._live = self._peak = 0
         self.lock = held_at_fork(threading.RLock(), "memory")
         self._extend()
 
     def allocate(self, nbytes: int) -> MemoryBlock:
         """A block of at least so many bytes, not cleared."""
-        size = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+        size = rounded(max(nbytes, 1))        # a multiple of ALIGNMENT; few sizes leave few gaps
+        with self.lock:
+            address = self.reserve(size)
+            self._live += size
+            self._peak = max(self._peak, self._live)
+        return MemoryBlock(address, nbytes, size)
+
+    def release(self, block: MemoryBlock) -> None:
+        """Take back a block that is not used any more."""
+        if not block.address:
+            raise Bug("a block of memory was released twice")
+        with self.lock:
+            self._live -= block.size
+            self.free(block.address, block.size)
+        block.address = 0
+
+    def reserve(self, size: int) -> int:
+        """The address of so many bytes, a multiple of ALIGNMENT, which `stats` does not count: they hold no tensor."""
         with self.lock:
             address = self._take(size)
             if address is None:
@@ -71,17 +88,12 @@ class LinearMemory:
                 address = self._take(size)
             if address is None:
                 raise self._full(size)
-            self._live += size
-        return MemoryBlock(address, nbytes, size)
+            return address
 
-    def release(self, block: MemoryBlock) -> None:
-        """Take back a block that is not used any more."""
-        if not block.address:
-            raise Bug("a block of memory was released twice")
+    def free(self, address: int, size: int) -> None:
+        """Take back what was reserved."""
         with self.lock:
-            self._live -= block.size
-            self._add(block.address, block.size)
-        block.address = 0
+            self._add(address, size)
 
     def copy_in(self, address: int, data: Any) -> None:
         view = memoryview(data).cast("B")
@@ -95,6 +107,16 @@ class LinearMemory:
 
     def empty_cache(self) -> None:
         """Nothing can be given back: the memory does not shrink."""
+
+    def stats(self) -> Stats:
+        """Counts of bytes, rounding included."""
+        with self.lock:
+            return Stats(self._live, sum(self._sizes.values()), self._peak)
+
+    def reset_peak(self) -> None:
+        """Counts the peak from now on."""
+        with self.lock:
+            self._peak = self._live
 
     # -- free ranges -------------------------------------------------------------------------------------------
     def _take(self, size: int) -> int | None:

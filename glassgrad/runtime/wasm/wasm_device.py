@@ -21,7 +21,7 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.optimize.targets.target import WASM
 from glassgrad.compiler.render.launch import LaunchInfo
 from glassgrad.compiler.render.wasm.encoding import ARGS_AT, SCRATCH_AT
-from glassgrad.runtime.backend import Backend, RendererFacts
+from glassgrad.runtime.backend import Backend, DevicePlan, RendererFacts
 from glassgrad.runtime.disk_cache import default_cache
 from glassgrad.runtime.kernel_key import cache_key, cost
 from glassgrad.runtime.wasm.linear_memory import FIRST, LinearMemory, Stopped
@@ -47,7 +47,7 @@ class WasmDevice(Backend):
         self.engine = engine or _engine()
         super().__init__(name, LinearMemory(self.engine))
         self.renderer = RendererFacts(name, "wasm", has_threads=False)
-        self._scratch = self.memory.allocate(0)        # memory that launches use in turn
+        self._scratch = (0, 0)                         # address and bytes of memory that launches use in turn
 
     @property
     def description(self) -> str:
@@ -99,6 +99,10 @@ class WasmDevice(Backend):
                                   expected="a kernel that runs to its end", fix="run it on another device; if "
                                   "it is right there, this is a fault of the device WASM: please report it") from None
 
+    def plan(self, programs: Sequence[WasmProgram], slots: Sequence[tuple[int, ...]]) -> WasmPlan:
+        """Launches of these programs one after another, on numbered slots of memory."""
+        return WasmPlan(programs, slots, self.launch)
+
     def _table(self, program: WasmProgram, addresses: Sequence[int]) -> bytes:
         """The address of scratch memory, those of all arguments, and the values of scalars."""
         places = list(addresses)
@@ -116,10 +120,23 @@ class WasmDevice(Backend):
 
     def _scratch_for(self, program: WasmProgram) -> int:
         """The address of memory for one launch, made larger where that is needed."""
-        if self._scratch.size < program.info.scratch_bytes:
-            self.memory.release(self._scratch)
-            self._scratch = self.memory.allocate(program.info.scratch_bytes)
-        return self._scratch.address
+        address, size = self._scratch
+        if size < program.info.scratch_bytes:
+            if size:
+                self._scratch = (0, 0)
+                self.memory.free(address, size)
+            size = program.info.scratch_bytes
+            address = self.memory.reserve(size)
+            self._scratch = (address, size)
+        return address
+
+
+class WasmPlan(DevicePlan):
+    """Launches one after another."""
+
+    @property
+    def scratch(self) -> int:
+        return max([program.info.scratch_bytes for program in self.programs], default=0)
 
 
 def _engine() -> Any:
