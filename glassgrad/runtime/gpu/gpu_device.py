@@ -1,7 +1,7 @@
 """Devices that run on a GPU. In: kernels' graphs. Out: programs, and plans to run them.
 
-What CUDA and OpenCL share: kernels are lowered for very wide vectors (compiler/render/gpu/gpu_source.py), compiled
-once, kept on disk, and launched in order. A subclass adds its memory, its compiler and its way to launch.
+What CUDA, OpenCL and WebGPU share: kernels are lowered for very wide vectors (compiler/render/gpu/gpu_source.py),
+compiled once, kept on disk, and launched in order. A subclass adds its memory, its compiler and its way to launch.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class GpuDevice(Backend):
         super().__init__(name, memory)
         self.renderer = RendererFacts(name, self.dialect.name, has_local=True, has_shared=True, has_threads=False)
 
-    # -- what CUDA and OpenCL do differently -------------------------------------------------------------------
+    # -- what they do differently ------------------------------------------------------------------------------
     def compile_source(self, source: str) -> bytes:
         """Source to what `load` takes; raises `Rejected`."""
         raise Bug(f"{type(self).__name__} has no compile_source")
