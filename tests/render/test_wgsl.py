@@ -214,6 +214,13 @@ def test_small_integers_share_words_without_harm(dtype: str) -> None:
 
 
 @needs_webgpu
+def test_a_small_integer_is_read_before_its_bits_are_cleared() -> None:
+    x, j = Tensor(np.array([7, -4, -7, -6, 2, 6], "int16")), Tensor([2, 3, 0, 5, 4, 1])
+    there, here = (x.to(d).scatter_add(0, j.to(d), x.to(d)).tolist() for d in ("WEBGPU", "PYTHON"))
+    assert there == here == [0, 2, 0, -10, 4, 0]
+
+
+@needs_webgpu
 def test_nan_infinity_and_negative_zero() -> None:
     x = Tensor([math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-40], device="WEBGPU")
     assert x.isnan().tolist() == [True, False, False, False, False, False]
