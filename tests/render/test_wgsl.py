@@ -22,9 +22,10 @@ from glassgrad.compiler.graph.arguments import Param
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.index_algebra import index
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import LOOP, Assign, For, Kernel, Phase, Store, counter, load, register
+from glassgrad.compiler.lower.loops import LANE, LOOP, Assign, For, Kernel, Phase, Store, counter, load, local, register
 from glassgrad.compiler.optimize.targets.target import GPU
 from glassgrad.compiler.pipeline import make_source
+from glassgrad.compiler.render.gpu.gpu_source import gpu_launch
 from glassgrad.compiler.render.launch import packed_from
 from glassgrad.compiler.render.wgsl.loop_rounds import unrolled
 from glassgrad.compiler.render.wgsl.wgsl_int64 import HELPERS
@@ -213,6 +214,13 @@ def test_small_integers_share_words_without_harm(dtype: str) -> None:
 
 
 @needs_webgpu
+def test_a_small_integer_is_read_before_its_bits_are_cleared() -> None:
+    x, j = Tensor(np.array([7, -4, -7, -6, 2, 6], "int16")), Tensor([2, 3, 0, 5, 4, 1])
+    there, here = (x.to(d).scatter_add(0, j.to(d), x.to(d)).tolist() for d in ("WEBGPU", "PYTHON"))
+    assert there == here == [0, 2, 0, -10, 4, 0]
+
+
+@needs_webgpu
 def test_nan_infinity_and_negative_zero() -> None:
     x = Tensor([math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-40], device="WEBGPU")
     assert x.isnan().tolist() == [True, False, False, False, False, False]
@@ -310,6 +318,49 @@ a kernel's argument is larger than WebGPU binds here
   fix:      use smaller batches, or another device"""
     with pytest.raises(MemoryLimitError, match="a buffer of WebGPU cannot be so large"):
         least.memory.allocate(1 << 40)
+
+
+def run_kernel(device: webgpu.WebgpuDevice, kernel: Kernel, *arrays: np.ndarray) -> list[np.ndarray]:
+    """A hand-written kernel on arrays: what they hold afterwards."""
+    launch = gpu_launch(kernel, device.target.group_bytes)
+    names = [phase[0] for phase in launch.phases]
+    functions = device.load(device.compile_source(make_source(kernel, device.target, "wgsl")), names)
+    sizes = (*[a.nbytes for a in arrays], *launch.info.shared)
+    blocks = [device.memory.allocate(size) for size in sizes]
+    for block, array in zip(blocks, arrays):
+        device.copy_in(block.address, array.tobytes())
+    for function, (_, groups, threads, near) in zip(functions, launch.phases):
+        function.sizes, function.stores = sizes, (True,) * len(sizes)
+        started = device.prepare(function, groups, threads, near, [False] * len(sizes))
+        started.addresses[:] = [block.address for block in blocks]
+        started.start()
+    return [np.frombuffer(device.copy_out(b.address, a.nbytes), a.dtype) for b, a in zip(blocks, arrays)]
+
+
+def params(count: int) -> list[UOp]:
+    return [UOp(o.PARAM, dtypes.float32, (), Param(slot, (count,))) for slot in range(2)]
+
+
+@needs_webgpu
+def test_long_rows_lie_in_the_devices_memory() -> None:
+    """What a group cannot share it is given a piece of, and as many groups run as there are pieces."""
+    device, (out, x) = Device["WEBGPU"], params(3000)
+    row = local("row", dtypes.float32, device.target.group_bytes // 4 + 1)
+    task, lane = counter("t", 3000), counter("l", 64)
+    body: list[Any] = [For(lane, LANE, [Store(row, lane, load(x, task))]), Store(out, task, load(row, index(3)))]
+    values = np.arange(3000, dtype="float32")
+    result = run_kernel(device, Kernel("k", [out, x], [Phase([For(task, "task", body)])], (0,)), values * 0, values)
+    np.testing.assert_array_equal(result[0], values)
+
+
+@needs_webgpu
+def test_more_groups_than_an_axis_has() -> None:
+    out, x = params(70_000)
+    task = counter("t", 70_000)
+    body: list[Any] = [For(task, "task", [Store(out, task, load(x, task))])]
+    values = np.arange(70_000, dtype="float32")
+    result = run_kernel(Device["WEBGPU"], Kernel("k", [out, x], [Phase(body)], (0,)), values * 0, values)
+    np.testing.assert_array_equal(result[0], values)
 
 
 # -- what may be missing, and what may go wrong -----------------------------------------------------------------------

@@ -296,9 +296,10 @@ class WgslFunction(WgslArithmetic, CFunction):
         size = dtype.itemsize
         if size < 4:
             at, bits = self._once(place), f"0x{(1 << 8 * size) - 1:x}u"
+            new = self._once(value._replace(simple=False))       # before: it may be made of what is cleared now
             word, first = f"&{cells.name}[{at} / {4 // size}]", f"(u32({at} % {4 // size}) * {8 * size}u)"
             return [f"atomicAnd({word}, ~({bits} << {first}));",
-                    f"atomicOr({word}, (u32({value.text}) & {bits}) << {first});"]
+                    f"atomicOr({word}, (u32({new}) & {bits}) << {first});"]
         if size == 8 and cells.kind != PAIR:
             at, both = self._once(place), self._once(value._replace(simple=False))
             pairs = [(f"2 * {at}", f"{both}.x"), (f"2 * {at} + 1", f"{both}.y")]
