@@ -1,4 +1,4 @@
-"""One check of a device. In: a `Case` and a device's name. Out: a `Result`: passed, refused or failed, and how.
+"""One check of a device. In: a `Case` and a device's name. Out: a `CheckResult`: passed, refused or failed, and how.
 
 A case computes something on the device and says what is right: NumPy in float64, or the device PYTHON. A device may
 refuse an element type that it has not, by an error that names it; that is no failure, but it is reported.
@@ -19,7 +19,7 @@ from glassgrad.base.errors import DeviceError, DTypeError
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["Case", "Compared", "Result", "check", "on", "seeded", "value"]
+__all__ = ["Case", "Compared", "CheckResult", "check", "on", "seeded", "value"]
 
 PASSED, REFUSED, FAILED, CRASHED, HUNG, NOT_RUN = "passed", "refused", "failed", "crashed", "hung", "not run"
 REFERENCE = "PYTHON"                              # the device that gives what NumPy has no formula for
@@ -44,7 +44,7 @@ class Case:
 
 
 @dataclass
-class Result:
+class CheckResult:
     """How a case ended; of what did not pass: the input, what was expected, what came."""
     group: str
     case: str
@@ -55,7 +55,7 @@ class Result:
     seconds: float = 0.0
 
 
-def check(group: str, case: Case, device: str) -> Result:
+def check(group: str, case: Case, device: str) -> CheckResult:
     """Run one case."""
     start = time.perf_counter()
     try:
@@ -63,10 +63,10 @@ def check(group: str, case: Case, device: str) -> Result:
         got = compared.got.numpy() if isinstance(compared.got, Tensor) else np.asarray(compared.got)
         dtype = compared.got.dtype.name if isinstance(compared.got, Tensor) else got.dtype.name
         expected, seen = difference(np.asarray(compared.expected), got, dtype, compared.factor)
-        result = Result(group, case.name, FAILED if seen else PASSED, compared.given, expected, seen)
+        result = CheckResult(group, case.name, FAILED if seen else PASSED, compared.given, expected, seen)
     except Exception as error:          # any exception of a device's own code is a finding, and the next case runs
         outcome = REFUSED if refused_type(error) else FAILED
-        result = Result(group, case.name, outcome, refused_type(error), "a result", described(error))
+        result = CheckResult(group, case.name, outcome, refused_type(error), "a result", described(error))
     result.seconds = time.perf_counter() - start
     return result
 

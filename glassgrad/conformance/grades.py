@@ -15,31 +15,31 @@ from glassgrad.conformance.memory import copies
 from glassgrad.conformance.programs import jit, random_numbers, training
 from glassgrad.conformance.values import contractions, elementwise, reductions, views
 
-__all__ = ["GROUPS", "Group", "chosen"]
+__all__ = ["GROUPS", "Grade", "chosen"]
 
 
 @dataclass(frozen=True)
-class Group:
-    """A grade: its checks, and where to look when one fails."""
+class Grade:
+    """A group of checks, and where to look when one fails."""
     name: str
     cases: Callable[[], Iterator[Case]]
     look: str
 
 
 GROUPS = (
-    Group("copies", copies, "the device's memory: allocate, copy_in and copy_out, and that copies wait for kernels"),
-    Group("elementwise", elementwise, "how an op is written in the device's language; fast-math must be off"),
-    Group("reductions", reductions, "registers that keep a value over a loop, and memory that a launch brings along"),
-    Group("contractions", contractions, "index arithmetic of nested loops, and barriers where threads share memory"),
-    Group("views", views, "gates of loads, negative steps, and addresses inside a block"),
-    Group("dtypes", element_types, "sizes and casts of the element type; refuse a type that is missing by its name"),
-    Group("random", random_numbers, "32-bit unsigned arithmetic that wraps, and shifts"),
-    Group("jit", jit, "a replay launches with other addresses: nothing may be kept from the launch before"),
-    Group("training", training, "many kernels in order, and values that are written in place"),
+    Grade("copies", copies, "the device's memory: allocate, copy_in and copy_out, and that copies wait for kernels"),
+    Grade("elementwise", elementwise, "how an op is written in the device's language; fast-math must be off"),
+    Grade("reductions", reductions, "registers that keep a value over a loop, and memory that a launch brings along"),
+    Grade("contractions", contractions, "index arithmetic of nested loops, and barriers where threads share memory"),
+    Grade("views", views, "gates of loads, negative steps, and addresses inside a block"),
+    Grade("dtypes", element_types, "sizes and casts of the element type; refuse a type that is missing by its name"),
+    Grade("random", random_numbers, "32-bit unsigned arithmetic that wraps, and shifts"),
+    Grade("jit", jit, "a replay launches with other addresses: nothing may be kept from the launch before"),
+    Grade("training", training, "many kernels in order, and values that are written in place"),
 )
 
 
-def chosen(only: Sequence[str]) -> list[Group]:
+def chosen(only: Sequence[str]) -> list[Grade]:
     """The groups of these names or numbers; all of them where none is given.
 
     >>> [group.name for group in chosen(["1", "views"])]

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from glassgrad.conformance.case import CRASHED, FAILED, HUNG, NOT_RUN, PASSED, REFUSED, Result
+from glassgrad.conformance.case import CRASHED, FAILED, HUNG, NOT_RUN, PASSED, REFUSED, CheckResult
 from glassgrad.conformance.grades import GROUPS
 from glassgrad.runtime.backend import DeviceRecord
 
@@ -23,9 +23,10 @@ MOST_SHOWN = 12            # failures in full; the others by name
 PAGE = """# Conformance
 
 For readers who want to know what each device does rightly. A section is written by
-`glassgrad conformance NAME --write docs/devices/conformance.md`, on the machine and at the commit that it names; the
-[devices](index.md) that have no section here were not run. [Adding a backend](../extending/backend.md) says what the
-grades are.
+`glassgrad conformance NAME --write docs/devices/conformance.md`, on the machine and at the commit that it names; a section with
+fewer than nine groups is of a run with `--only`. [Devices](index.md) without a section were not run: CUDA's driver is not on
+the machines of the tests. `MY` is the device of [project 7](../guide/07_custom_backend.md).
+[Adding a backend](../extending/backend.md) says what the grades are.
 """
 
 
@@ -35,7 +36,7 @@ class Report:
     device: str
     record: DeviceRecord
     script: str = ""
-    results: list[Result] = field(default_factory=list)
+    results: list[CheckResult] = field(default_factory=list)
     date: str = ""
     commit: str = ""
 
@@ -65,7 +66,7 @@ class Report:
         return len(GROUPS)
 
     @property
-    def failures(self) -> list[Result]:
+    def failures(self) -> list[CheckResult]:
         """What did not end as it should."""
         return [result for result in self.results if result.outcome in WRONG]
 
@@ -75,9 +76,9 @@ class Report:
         return bool(self.results) and not self.failures
 
     @property
-    def missing(self) -> dict[str, list[Result]]:
+    def missing(self) -> dict[str, list[CheckResult]]:
         """What the device refuses: element types, each with the checks that need it."""
-        found: dict[str, list[Result]] = {}
+        found: dict[str, list[CheckResult]] = {}
         for result in self.results:
             if result.outcome == REFUSED:
                 found.setdefault(result.given, []).append(result)
@@ -89,7 +90,7 @@ class Report:
         return {"passed": ended.count(PASSED), "failed": sum(outcome in WRONG for outcome in ended),
                 "refused": ended.count(REFUSED)}
 
-    def next_step(self, result: Result) -> str:
+    def next_step(self, result: CheckResult) -> str:
         """What the user may do about a check that did not pass."""
         source = f" --from {self.script}" if self.script else ""
         again = f"glassgrad conformance {self.device} --only {result.group}{source}"
@@ -135,7 +136,7 @@ class Report:
         lacks = f"; it refuses {', '.join(self.missing)}" if self.missing else ""
         return f"grade {self.grade} of {len(GROUPS)}{lacks}"
 
-    def _row(self, result: Result) -> dict[str, str]:
+    def _row(self, result: CheckResult) -> dict[str, str]:
         rows = {"given": result.given, "expected": result.expected, "got": result.got, "next": self.next_step(result)}
         return {name: text for name, text in rows.items() if text}
 

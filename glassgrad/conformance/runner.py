@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from typing import IO
 
 from glassgrad.base.errors import DeviceError
-from glassgrad.conformance.case import CRASHED, HUNG, NOT_RUN, Result, check
+from glassgrad.conformance.case import CRASHED, HUNG, NOT_RUN, CheckResult, check
 from glassgrad.conformance.child import load_devices
-from glassgrad.conformance.grades import Group, chosen
+from glassgrad.conformance.grades import Grade, chosen
 from glassgrad.conformance.report import Report
 from glassgrad.runtime.devices import Device
 from glassgrad.runtime.disk_device import on_disk
@@ -49,30 +49,30 @@ def conformance(device: str, only: Sequence[str] = (), *, script: str = "", time
             runs = _isolated(name, group, script, timeout) if isolated else _here(name, group)
             report.results.extend(runs)
         else:                                               # without a device each check fails in the same words
-            report.results.extend(Result(group.name, case.name, NOT_RUN) for case in group.cases())
+            report.results.extend(CheckResult(group.name, case.name, NOT_RUN) for case in group.cases())
     report.finish()
     return report
 
 
-def _here(device: str, group: Group) -> Iterator[Result]:
+def _here(device: str, group: Grade) -> Iterator[CheckResult]:
     for case in group.cases():
         yield check(group.name, case, device)
 
 
 # -- in a process of its own ---------------------------------------------------------------------------------
-def _isolated(device: str, group: Group, script: str, timeout: float) -> Iterator[Result]:
+def _isolated(device: str, group: Grade, script: str, timeout: float) -> Iterator[CheckResult]:
     """The results of a group, whatever the device does to the process."""
     waiting, hangs = [case.name for case in group.cases()], 0
     while waiting and hangs < MOST_HANGS:
         child = _Child(device, group.name, waiting[0], script)
         for line in child.lines(timeout):
-            yield Result(**json.loads(line))
+            yield CheckResult(**json.loads(line))
             waiting.pop(0)
         if waiting:
             hangs += child.hung
             outcome = HUNG if child.hung else CRASHED
-            yield Result(group.name, waiting.pop(0), outcome, "", "a result", child.says(timeout))
-    yield from (Result(group.name, name, NOT_RUN, "", "", "two checks before it hang") for name in waiting)
+            yield CheckResult(group.name, waiting.pop(0), outcome, "", "a result", child.says(timeout))
+    yield from (CheckResult(group.name, name, NOT_RUN, "", "", "two checks before it hang") for name in waiting)
 
 
 class _Child:
