@@ -10,6 +10,8 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch, the reference of gradients, is not installed")
 from torch_reference import SPECIAL, Tensor, check, dtypes, torch  # noqa: E402
 
+from glassgrad import Device  # noqa: E402
+
 F = torch.nn.functional
 SHAPES = [(), (1,), (7,), (3, 5), (2, 0, 3)]
 
@@ -179,8 +181,14 @@ def in_ulp(found, exact):
     return (error / np.spacing(np.abs(nearest[normal]))).max()
 
 
-@pytest.mark.only_on("CPU", "CLANG", "PYTHON", "OPENCL", "CUDA", reason="it is computed in float64")
+def skip_without_float64():
+    """Powers are computed in float64 where a device has it; in float32 alone they are off by up to 100 last places."""
+    if not Device[Device.DEFAULT].has_float64:
+        pytest.skip(f"{Device.DEFAULT} has no float64, which powers are computed in")
+
+
 def test_a_power_is_the_nearest_number(rng):
+    skip_without_float64()
     many = 20_000
     x, y = np.exp2(rng.uniform(-60, 60, many)).astype("float32"), rng.uniform(-9, 9, many).astype("float32")
     near_one = 1 + rng.uniform(-1e-3, 1e-3, many).astype("float32")
@@ -193,8 +201,8 @@ def test_a_power_is_the_nearest_number(rng):
         assert in_ulp((2.75 ** Tensor(y)).numpy(), np.power(2.75, y.astype("float64"))) < 0.51
 
 
-@pytest.mark.only_on("CPU", "CLANG", "PYTHON", "OPENCL", "CUDA", reason="it is computed in float64")
 def test_a_power_that_is_a_float32_number_is_exact():
+    skip_without_float64()
     base, exponent = (g.astype("float32") for g in np.meshgrid(np.arange(1, 400) / 4, np.arange(-8, 17) / 2))
     exact = np.power(base.astype("float64"), exponent.astype("float64"))
     representable = exact == exact.astype("float32")
