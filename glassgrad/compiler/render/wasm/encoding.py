@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Union
 
-from glassgrad.compiler.render.wasm.instructions import (TYPES, Code, Local, Numbers, encode, splat_load, text_of,
+from glassgrad.compiler.render.wasm.instructions import (TYPES, Code, CodeLocal, Numbers, encode, splat_load, text_of,
                                                          unsigned)
 
 # What a module and its engine agree on:
@@ -24,7 +24,7 @@ MOST_NESTED = 24                 # expressions inside each other
 
 
 @dataclass
-class Block:
+class CodeBlock:
     """"loop": the body, which a br_if at its end begins anew. "if": the body where the condition is not 0, else
     `otherwise`."""
     kind: str
@@ -33,18 +33,18 @@ class Block:
     otherwise: list[Line] = field(default_factory=list)
 
 
-Line = Union[Code, Block]  # noqa: UP007 - it is evaluated, on Python 3.10 too
+Line = Union[Code, CodeBlock]  # noqa: UP007 - it is evaluated, on Python 3.10 too
 
 
 @dataclass
 class CodeFunction:
     """A function without results."""
     name: str
-    params: Sequence[Local]
-    locals: Sequence[Local]
+    params: Sequence[CodeLocal]
+    locals: Sequence[CodeLocal]
     body: list[Line]
 
-    def ordered(self) -> list[Local]:
+    def ordered(self) -> list[CodeLocal]:
         """The locals that are not params, those of one type together: so each type is declared once."""
         return sorted(self.locals, key=lambda local: list(TYPES).index(local.type))
 
@@ -142,7 +142,7 @@ def _write_lines(lines: Sequence[Line], depth: int, out: list[str]) -> None:
 
 
 # -- fewer locals --------------------------------------------------------------------------------------------
-def nest(lines: list[Line]) -> tuple[list[Line], set[Local]]:
+def nest(lines: list[Line]) -> tuple[list[Line], set[CodeLocal]]:
     """Lines in which a local that is set, read once, and read in the next line is not there: its expression is written
     where it is read. Returns the locals that are left, too.
 
@@ -150,22 +150,22 @@ def nest(lines: list[Line]) -> tuple[list[Line], set[Local]]:
         (local.set $v2 (f32.add (local.get $v1) (local.get $x)))    ->
         (local.set $v2 (f32.add (f32.load (local.get $p)) (local.get $x)))
     """
-    reads: Counter[Local] = Counter()
-    sets: Counter[Local] = Counter()
+    reads: Counter[CodeLocal] = Counter()
+    sets: Counter[CodeLocal] = Counter()
     _count(lines, reads, sets)
     once = {local for local, count in reads.items() if count == 1 and sets[local] == 1}
     nested = _nest(lines, once)
-    left: Counter[Local] = Counter()
-    written: Counter[Local] = Counter()
+    left: Counter[CodeLocal] = Counter()
+    written: Counter[CodeLocal] = Counter()
     _count(nested, left, written)
     return nested, left.keys() | written.keys()
 
 
-def _count(lines: Sequence[Line], reads: Counter[Local], sets: Counter[Local]) -> None:
+def _count(lines: Sequence[Line], reads: Counter[CodeLocal], sets: Counter[CodeLocal]) -> None:
     stack: list[Line] = list(lines)
     while stack:
         line = stack.pop()
-        if isinstance(line, Block):
+        if isinstance(line, CodeBlock):
             stack += [*line.body, *line.otherwise]
             if line.condition is not None:
                 stack.append(line.condition)
@@ -177,11 +177,11 @@ def _count(lines: Sequence[Line], reads: Counter[Local], sets: Counter[Local]) -
             sets[line.immediate] += 1
 
 
-def _nest(lines: Sequence[Line], once: set[Local]) -> list[Line]:
+def _nest(lines: Sequence[Line], once: set[CodeLocal]) -> list[Line]:
     out: list[Line] = []
     for line in lines:
-        if isinstance(line, Block):
-            line = Block(line.kind, line.condition, _nest(line.body, once), _nest(line.otherwise, once))
+        if isinstance(line, CodeBlock):
+            line = CodeBlock(line.kind, line.condition, _nest(line.body, once), _nest(line.otherwise, once))
         code = line if isinstance(line, Code) else line.condition
         while code is not None and out and isinstance(out[-1], Code) and out[-1].name == "local.set" and \
                 out[-1].immediate in once:
@@ -190,7 +190,7 @@ def _nest(lines: Sequence[Line], once: set[Local]) -> list[Line]:
                 break
             out.pop()
             code = changed
-        if isinstance(line, Block):
+        if isinstance(line, CodeBlock):
             line.condition = code
         else:
             assert code is not None
@@ -199,7 +199,7 @@ def _nest(lines: Sequence[Line], once: set[Local]) -> list[Line]:
     return out
 
 
-def _replace(code: Code, local: Local, value: Code) -> Code:
+def _replace(code: Code, local: CodeLocal, value: Code) -> Code:
     """The expression with a value in a local's place; the same object where it does not read it."""
     if code.name == "local.get" and code.immediate == local:
         return value

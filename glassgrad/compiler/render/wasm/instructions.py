@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from glassgrad.base.errors import Bug
 
 
-class Local(NamedTuple):
+class CodeLocal(NamedTuple):
     """A variable of a function."""
     name: str
     type: str                     # "i32", "i64", "f32", "f64" or "v128"
@@ -173,7 +173,7 @@ def is_settled(code: Code) -> bool:
     return code.name == "local.get" or code.name.endswith(".const")
 
 
-def get(local: Local) -> Code:
+def get(local: CodeLocal) -> Code:
     """The value of a local."""
     return Code("local.get", (), local)
 
@@ -193,7 +193,7 @@ def splat_load(code: Code) -> Code:
 # -- writing -------------------------------------------------------------------------------------------------
 class Numbers(NamedTuple):
     """The numbers of what instructions name."""
-    locals: Mapping[Local, int]
+    locals: Mapping[CodeLocal, int]
     functions: Mapping[str, int]
 
 
@@ -205,7 +205,7 @@ def encode(code: Code, numbers: Numbers, out: bytearray) -> None:
     value = code.immediate
     if value is None:
         return
-    if isinstance(value, Local):
+    if isinstance(value, CodeLocal):
         out += unsigned(numbers.locals[value])
     elif isinstance(value, At):
         out += unsigned(_alignment(code.name)) + unsigned(value.offset)
@@ -235,7 +235,7 @@ def _immediate(code: Code) -> list[str]:
     value = code.immediate
     if value is None:
         return []
-    if isinstance(value, Local):
+    if isinstance(value, CodeLocal):
         return [f"${value.name}"]
     if isinstance(value, At):
         return ([f"offset={value.offset}"] if value.offset else []) + ([] if value.lane is None else [str(value.lane)])

@@ -19,12 +19,12 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import Prefetch, Store
 from glassgrad.compiler.render.launch import slot_of
 from glassgrad.compiler.render.value_order import NOTHING, Walker
-from glassgrad.compiler.render.wasm.encoding import Block, Line
-from glassgrad.compiler.render.wasm.instructions import At, Code, Local, get
+from glassgrad.compiler.render.wasm.encoding import CodeBlock, Line
+from glassgrad.compiler.render.wasm.instructions import At, Code, CodeLocal, get
 from glassgrad.compiler.render.wasm.wasm_casts import WasmCasts
 from glassgrad.compiler.render.wasm.wasm_ops import PIECE, WasmValue, held, integers, literal, number, pieces_of
 
-ARGS, TASK, SCRATCH = Local("args", "i32"), Local("task", "i32"), Local("scratch", "i32")      # params of a phase
+ARGS, TASK, SCRATCH = (CodeLocal(name, "i32") for name in ("args", "task", "scratch"))      # params of a phase
 LARGEST_OFFSET = 1 << 30         # that an instruction adds to an address
 
 
@@ -35,7 +35,7 @@ class WasmMemory(WasmCasts, Walker):
 
     def operand(self, node: UOp, lanes: int = 0, dtype: DType | None = None) -> WasmValue: raise NotImplementedError
     def total(self, constant: int, terms: ix.Terms, dtype: DType) -> WasmValue: raise NotImplementedError
-    def local(self, type_: str, name: str = "v") -> Local: raise NotImplementedError
+    def local(self, type_: str, name: str = "v") -> CodeLocal: raise NotImplementedError
 
     def line(self, line: Line) -> None:
         self.scope.lines.append(line)
@@ -163,11 +163,11 @@ class WasmMemory(WasmCasts, Walker):
             each: list[Line] = [_set(found, Code("v128.const", (), bytes(PIECE)))]
             for lane, (pointer, offset) in enumerate(places[first:first + count]):
                 one = Code(f"v128.load{bits}_lane", (pointer, get(found)), At(offset, lane))
-                each.append(Block("if", self.extract(tests, first + lane).code, [_set(found, one)]))
+                each.append(CodeBlock("if", self.extract(tests, first + lane).code, [_set(found, one)]))
             if step == 1:
                 pointer, offset = places[first]
                 nbytes = min(count, lanes - first) * unit.itemsize
-                self.line(Block("if", Code(f"{integers(unit.itemsize)}.all_true", (tests.pieces[first // count],)),
+                self.line(CodeBlock("if", Code(f"{integers(unit.itemsize)}.all_true", (tests.pieces[first // count],)),
                                 [_set(found, _whole_load(pointer, offset, nbytes))], each))
             else:
                 self.scope.lines.extend(each)
@@ -221,14 +221,14 @@ class WasmMemory(WasmCasts, Walker):
     def _store_some(self, memory: UOp, index: UOp, value: WasmValue, gate: WasmValue) -> None:
         tests = self.bound(self.mask(gate, value.size))
         places = self.lane_places(memory, index, value.lanes)
-        each = [Block("if", self.extract(tests, lane).code, [line])
+        each = [CodeBlock("if", self.extract(tests, lane).code, [line])
                 for lane, line in enumerate(_lane_stores(value, places))]
         count, whole = PIECE // value.size, self.index_parts(index)[3] == 1
         for first in range(0, value.lanes, count):
             some: list[Line] = [*each[first:first + count]]
             if whole and value.lanes - first >= count:
                 piece = first // count
-                self.line(Block("if", Code(f"{integers(value.size)}.all_true", (tests.pieces[piece],)),
+                self.line(CodeBlock("if", Code(f"{integers(value.size)}.all_true", (tests.pieces[piece],)),
                                 _whole_store(*places[first], value.pieces[piece], PIECE), some))
             else:
                 self.scope.lines.extend(some)
@@ -256,7 +256,7 @@ def _least(terms: ix.Terms) -> int:
     return sum([min(k * bound for bound in ix.span(atom)) for atom, k in terms.items()])
 
 
-def _set(local: Local, value: Code) -> Code:
+def _set(local: CodeLocal, value: Code) -> Code:
     return Code("local.set", (value,), local)
 
 

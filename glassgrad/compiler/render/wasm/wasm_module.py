@@ -16,9 +16,9 @@ from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Stat
 from glassgrad.compiler.render.launch import Places, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import NOTHING, SUMS, Flow, Walker
-from glassgrad.compiler.render.wasm.encoding import (ARGS_AT, RUN, SCRATCH_AT, Block, CodeFunction, CodeModule, Line,
-                                                     nest)
-from glassgrad.compiler.render.wasm.instructions import At, Code, Local, get, is_settled, type_of
+from glassgrad.compiler.render.wasm.encoding import (ARGS_AT, RUN, SCRATCH_AT, CodeBlock, CodeFunction, CodeModule,
+                                                     Line, nest)
+from glassgrad.compiler.render.wasm.instructions import At, Code, CodeLocal, get, is_settled, type_of
 from glassgrad.compiler.render.wasm.wasm_memory import ARGS, SCRATCH, TASK, WasmMemory
 from glassgrad.compiler.render.wasm.wasm_ops import WasmValue, held, literal, number, pieces_of, scalar_type, vector_of
 
@@ -42,15 +42,15 @@ def _run(phases: tuple[tuple[str, int], ...]) -> CodeFunction:
     return CodeFunction(RUN, (), (TASK,), lines)
 
 
-def _set(local: Local, value: Code) -> Code:
+def _set(local: CodeLocal, value: Code) -> Code:
     return Code("local.set", (value,), local)
 
 
-def _counted(counter: Local, by: int, end: Code, body: list[Line]) -> Block:
+def _counted(counter: CodeLocal, by: int, end: Code, body: list[Line]) -> CodeBlock:
     """A loop that runs until the counter, which grows by `by`, reaches the end: at least once."""
     more = Code(f"{counter.type}.add", (get(counter), number(by, counter.type)))
     again = Code("br_if", (Code(f"{counter.type}.lt_u", (get(counter), end)),), 0)
-    return Block("loop", None, [*body, _set(counter, more), again])
+    return CodeBlock("loop", None, [*body, _set(counter, more), again])
 
 
 class WasmFunction(WasmMemory):
@@ -62,7 +62,7 @@ class WasmFunction(WasmMemory):
         self.offsets, self.slots = places.offsets, places.slots
         self.registers: dict[UOp, WasmValue] = {}
         self.counters: dict[UOp, WasmValue] = {}
-        self.counts: dict[UOp, dict[int, Local]] = {}           # of innermost loops: multiples of the counter
+        self.counts: dict[UOp, dict[int, CodeLocal]] = {}           # of innermost loops: multiples of the counter
         self.names: dict[str, int] = {}
 
     def function(self) -> CodeFunction:
@@ -84,11 +84,11 @@ class WasmFunction(WasmMemory):
             left = self.bind(Code("i32.div_u", (left, number(size)))) if outer else left
 
     # -- locals --------------------------------------------------------------------------------------------------
-    def local(self, type_: str, name: str = "v") -> Local:
+    def local(self, type_: str, name: str = "v") -> CodeLocal:
         """A new local."""
         name = "".join(c if c.isalnum() else "_" for c in name)
         self.names[name] = self.names.get(name, 0) + 1
-        return Local(f"{name}_{self.names[name]}" if name != "v" else f"v{self.names[name]}", type_)
+        return CodeLocal(f"{name}_{self.names[name]}" if name != "v" else f"v{self.names[name]}", type_)
 
     def bind(self, code: Code) -> Code:
         if is_settled(code):
@@ -115,7 +115,7 @@ class WasmFunction(WasmMemory):
             self.run(body)
         inner: list[Line] = self.scopes[-1].lines
         self.leave()
-        around.lines.append(Block("if", test.code, inner))
+        around.lines.append(CodeBlock("if", test.code, inner))
 
     def _loop(self, statement: For, flow: Flow) -> None:
         range_ = statement.range
@@ -124,7 +124,7 @@ class WasmFunction(WasmMemory):
         counter = self.local(scalar_type(dtype), range_.arg.name)
         around = self.scopes[-1]
         self.counters[range_] = WasmValue((get(counter),), dtype)
-        counts: dict[int, Local] = {}
+        counts: dict[int, CodeLocal] = {}
         if not flow.loops and dtype is dtypes.int32:
             self.counts[range_] = counts
         else:
@@ -340,6 +340,6 @@ def index_type(*nodes: UOp) -> DType:
     return dtypes.int32 if all(fits(*ix.span(node)) for node in nodes) else dtypes.int64
 
 
-def _by_number(local: Local) -> tuple[str, int]:
+def _by_number(local: CodeLocal) -> tuple[str, int]:
     letters = local.name.rstrip("0123456789")
     return letters, int(local.name[len(letters):] or 0)
