@@ -34,6 +34,7 @@ from glassgrad.compiler.schedule.device_placement import place_on_devices
 from glassgrad.compiler.schedule.fusion import fuse
 from glassgrad.compiler.schedule.kernel_groups import KernelGroup, group_results
 from glassgrad.compiler.schedule.kernels import Schedule, cut_into_kernels, describe_graph
+from glassgrad.compiler.schedule.online_softmax import StoresScores
 
 if TYPE_CHECKING:
     from glassgrad.compiler.lower.loops import Kernel
@@ -51,6 +52,7 @@ class GraphWork:
     sinks: list[UOp]                                  # the results, over PARAM leaves
     inputs: list[UOp]                                 # these leaves, by slot
     device: str                                       # default device, for values with no inputs
+    stores_scores: StoresScores | None = None         # why a device is given softmax's scores in memory
     stored: dict[UOp, str] = field(default_factory=dict)         # nodes that get memory, with the reason
     groups: list[KernelGroup] = field(default_factory=list)            # results by kernel, in the order they run
     schedule: Schedule = field(default_factory=Schedule)
@@ -168,7 +170,7 @@ def separate_results(work: GraphWork) -> None:
 @compiler_pass(SCHEDULE, "schedule/fusion.py")
 def fusion(work: GraphWork) -> None:
     """Decide which values get memory, each with a reason; all others are computed where they are used."""
-    work.stored = fuse(list(dict.fromkeys(work.sinks)))
+    work.stored = fuse(list(dict.fromkeys(work.sinks)), work.device, work.stores_scores)
 
 
 @compiler_pass(SCHEDULE, "schedule/kernel_groups.py")
@@ -273,9 +275,10 @@ def _print(view: Printout, work: GraphWork | KernelWork) -> None:
     print(f"--- {view.label}{detail}\n{view.text(work)}")
 
 
-def make_schedule(sinks: Sequence[UOp], inputs: Sequence[UOp], device: str) -> Schedule:
+def make_schedule(sinks: Sequence[UOp], inputs: Sequence[UOp], device: str,
+                  stores_scores: StoresScores | None = None) -> Schedule:
     """The kernels that compute these results; `inputs` are the PARAM leaves by slot."""
-    work = GraphWork(list(sinks), list(inputs), device)
+    work = GraphWork(list(sinks), list(inputs), device, stores_scores)
     if settings.DEBUG >= 4:
         _print(INITIAL, work)
     run_passes(work, GRAPH, SCHEDULE)

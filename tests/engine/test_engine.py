@@ -308,12 +308,13 @@ def test_answers_do_not_depend_on_threads() -> None:
         long = Tensor.randn(3_000_017).realize()
         image = Tensor.randn(2, 5, 33, 33).realize()
         results = [x @ w, x.softmax(), x.softmax(0), x.sum(), x.sum(0), long.sum(), long.std(), (long * long).mean(),
-                   x.layernorm(), image.conv2d(Tensor.randn(7, 5, 3, 3)), x.cumsum(0), long.max(), (x @ w).sum()]
+                   x.layernorm(), image.conv2d(Tensor.randn(7, 5, 3, 3)), x.cumsum(0), long.max(), (x @ w).sum(),
+                   x.reshape(301, 11, 47).transpose(0, 1).scaled_dot_product_attention(*[Tensor.randn(11, 211, 47)] * 2)]
         for r in results:
             print(hashlib.sha256(r.numpy().tobytes()).hexdigest())
     """
     answers = [run_script(script, THREADS=n)[0] for n in ("1", "2", "3")]
-    assert answers[0].count("\n") == 13
+    assert answers[0].count("\n") == 14
     assert answers[0] == answers[1] == answers[2], "bit by bit"
 
 

@@ -25,9 +25,7 @@ from typing import NamedTuple
 
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.axes import varies
 from glassgrad.compiler.graph.index_algebra import add, index, less, multiply
-from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp, const, identity
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, For, If, Kernel, Phase, Statement, Store,
                                             counter, load, local, register)
@@ -69,12 +67,8 @@ class OnlineSoftmax(Values):
         super().__init__(sink, {})
         self.chain = chain
         self.shape = chain.weights.shape                  # of the product that is summed: rows, columns and keys
-        known = varies(toposort([chain.total]))
-        own = known[chain.weights] - known[chain.values]
-        self.columns = sorted(known[chain.values] - known[chain.weights])      # of the values
-        self.row_axis = max(own, key=lambda a: (self.shape[a], a))
         self.dtype = chain.exps.dtype
-        size = self.shape[self.row_axis]
+        size = self.shape[chain.row_axis]
         self.rows, self.keys = blocks.rows_of(size), blocks.keys_of(self.shape[chain.axis])
         self.row, self.block = counter("q", self.rows), counter("qb", -(-size // self.rows))
         begin = multiply(self.block, self.rows) if self.block.arg.size > 1 else index(0)
@@ -82,13 +76,13 @@ class OnlineSoftmax(Values):
         self.first_row = begin.minimum(size - self.rows) if ragged else begin
         at_row = add(self.first_row, self.row)
         self.gate = less(begin, add(at_row, index(1))) if ragged else None    # rows that the block before has done
-        self.wide = [counter(f"d{a}", self.shape[a]) for a in self.columns]
+        self.wide = [counter(f"d{a}", self.shape[a]) for a in chain.columns]
         self.counters = [counter(f"i{a}", n) for a, n in enumerate(self.shape)
-                         if n > 1 and a not in (self.row_axis, chain.axis, *self.columns)]
+                         if n > 1 and a not in (chain.row_axis, chain.axis, *chain.columns)]
         outer = {int(c.arg.name[1:]): c for c in self.counters}
         self.place = [outer.get(a, index(0)) for a in range(len(self.shape))]
-        self.place[self.row_axis] = at_row
-        for a, c in zip(self.columns, self.wide):
+        self.place[chain.row_axis] = at_row
+        for a, c in zip(chain.columns, self.wide):
             self.place[a] = c
         [self.depth_axis] = chain.products.arg.axes
         self.length = chain.products.src[0].shape[self.depth_axis]

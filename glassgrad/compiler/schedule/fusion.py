@@ -35,7 +35,7 @@ from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule import online_softmax
-from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
+from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct, StoresScores
 
 COSTLY = 12            # vector instructions above which a value is stored rather than computed twice
 MANY_INPUTS = 3        # recomputing a value needs this many loads or more: store it instead
@@ -76,23 +76,26 @@ NOTHING = Inlined(0, 1, None, False, 0)
 CONSTANT = Inlined(0, 0, None, False, 0)
 
 
-def fuse(sinks: list[UOp]) -> dict[UOp, str]:
+def fuse(sinks: list[UOp], device: str = "", stores_scores: StoresScores | None = None) -> dict[UOp, str]:
     """Every node that gets memory, sources before users, with the reason.
 
     A first pass may find out late that a mean or a maximum is needed by several kernels, after its early readers were
     given memory because of the reduction inside them. A second pass treats such values as stored from the start.
     """
     order = toposort(sinks)
-    plan = _Plan(order, {}, set(sinks))
+    plan = _Plan(order, {})
+    chains, apart = online_softmax.find(order, plan.varies, plan.readers, set(sinks), device, stores_scores)
+    plan.one_pass(chains, apart)
     plan.walk(order, set(sinks))
     if plan.few:
-        plan = _Plan(order, plan.few, set(sinks))
+        plan = _Plan(order, plan.few)
+        plan.one_pass(chains, apart)
         plan.walk(order, set(sinks))
     return {node: plan.reasons[node] for node in order if node in plan.reasons}
 
 
 class _Plan:
-    def __init__(self, order: list[UOp], known: dict[UOp, str], sinks: set[UOp]):
+    def __init__(self, order: list[UOp], known: dict[UOp, str]):
         self.inlined: dict[UOp, Inlined] = {}
         self.reasons: dict[UOp, str] = {}
         self.known = known                      # what gets memory whatever else is found
@@ -103,9 +106,14 @@ class _Plan:
         for node in order:
             for s in node.src:
                 self.readers.setdefault(s, []).append(node)
-        chains, self.apart = online_softmax.find(order, self.varies, self.readers, sinks)
+        self.chains: dict[UOp, SoftmaxProduct] = {}      # the nodes of each softmax(scores) times values in one pass
+        self.chain_results: set[UOp] = set()
+        self.apart: dict[UOp, str] = {}         # the totals of others, and why they are not
+
+    def one_pass(self, chains: list[SoftmaxProduct], apart: dict[UOp, str]) -> None:
+        """Take note of what is computed in one pass, and of what could be."""
         self.chains = {node: chain for chain in chains for node in (*chain.inside, chain.total)}
-        self.one_pass = {chain.result for chain in chains}
+        self.chain_results, self.apart = {chain.result for chain in chains}, apart
 
     def walk(self, order: list[UOp], wanted: set[UOp]) -> None:
         for node in order:
@@ -113,7 +121,7 @@ class _Plan:
             if node.op not in LEAVES:
                 if node in wanted:
                     self.store(node, "an output")
-                elif node in self.one_pass:
+                elif node in self.chain_results:
                     self.store(node, online_softmax.ONE_PASS)
                 elif node in self.known and self.inlined[node].rows is not None:
                     self.store(node, self.known[node])

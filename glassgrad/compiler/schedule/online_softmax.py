@@ -13,15 +13,21 @@ Does not know loops.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.axes import AxisSet, carried, varies as varies_of
+from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
 
+StoresScores = Callable[[str, DType], "str | None"]      # device, type of the factors: why their products are stored
+LEAST_KEYS = 128       # two blocks: what would be stored of fewer scores stays in a cache
+LEAST_ROWS = 32        # that a block shares its keys among
 ONE_PASS = "softmax(scores) times values, in one pass: the scores are not stored"
 _VIEWS = (o.RESHAPE, o.PERMUTE, o.EXPAND, o.DETACH)
 _ABOVE = (o.RESHAPE, o.PERMUTE, o.CAST)      # a result is stored above these
@@ -34,6 +40,8 @@ class SoftmaxProduct:
     weights: UOp               # a factor of the product that is summed
     values: UOp                # the other one
     axis: int                  # k, as an axis of that product
+    row_axis: int              # the longest axis that only the weights have
+    columns: list[int]         # the axes that only the values have
     exps: UOp                  # EXP2((scores - maximum) * rate)
     scores: UOp
     maximum: UOp               # AMAX of the scores over k
@@ -90,7 +98,9 @@ def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet],
         return None
     if {n for n in inside if n.op in o.REDUCE} != {products, shift.maximum, *row_sums}:
         return None
-    return SoftmaxProduct(total, weights, values, axis, exps, scores, shift.maximum, shift.rate, products, rows, keys,
+    own, others = varies[weights] - varies[values], varies[values] - varies[weights]
+    row_axis = max(own, key=lambda a: (weights.shape[a], a))
+    return SoftmaxProduct(total, weights, values, axis, row_axis, sorted(others), exps, scores, shift.maximum, shift.rate, products, rows, keys,
                           row_sums, shared, inside, above, result)
 
 
@@ -211,8 +221,8 @@ def _dependents(products: UOp, total: UOp, result: UOp) -> tuple[set[UOp], set[U
 
 
 # -- in a whole graph, and in a kernel -------------------------------------------------------------------------------
-def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[UOp]], sinks: set[UOp]) \
-        -> tuple[list[SoftmaxProduct], dict[UOp, str]]:
+def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[UOp]], sinks: set[UOp], device: str,
+         stores_scores: StoresScores | None) -> tuple[list[SoftmaxProduct], dict[UOp, str]]:
     """Those of a graph that are worth one pass, and why others (by their total) are not."""
     if not any(n.op is o.EXP2 for n in order):
         return [], {}
@@ -222,7 +232,7 @@ def find(order: list[UOp], varies: dict[UOp, AxisSet], readers: dict[UOp, list[U
         chain = softmax_product(node, varies, _result(node, readers, sinks)) if node.op is o.SUM else None
         if chain is None:
             continue
-        why = why_not(chain, readers, sinks)
+        why = _why_apart(chain, readers, sinks, device, stores_scores)
         if why is None:
             found.append(chain)
         else:
@@ -257,19 +267,29 @@ def _result(total: UOp, readers: dict[UOp, list[UOp]], sinks: set[UOp]) -> UOp:
                 return divided
             divided = reader
         elif reader.op not in _ABOVE:
-            return divided
+            return reader if reader.op is o.CONTIGUOUS else divided
         elif reader.op is o.CAST:
             divided = reader
         node = reader
     return divided
 
 
-def why_not(chain: SoftmaxProduct, readers: dict[UOp, list[UOp]], sinks: set[UOp]) -> str | None:
-    """Why a chain is left to kernels that store the scores; None: it is computed in one pass."""
-    if not settings.ONLINE_SOFTMAX:
+def _why_apart(chain: SoftmaxProduct, readers: dict[UOp, list[UOp]], sinks: set[UOp], device: str,
+               stores_scores: StoresScores | None) -> str | None:
+    """Why the scores are stored for kernels that follow; None: one pass."""
+    if settings.ONLINE_SOFTMAX == 0:
         return "ONLINE_SOFTMAX=0"
     if any(n in sinks or not chain.inside.union(chain.above).issuperset(readers[n]) for n in chain.inside):
         return "its weights are read by others too"
-    depth, count = chain.products.src[0].size // chain.products.size, chain.total.src[0].size // chain.total.size
-    columns = chain.values.size // count
-    return None
+    if settings.ONLINE_SOFTMAX == 1:
+        terms = chain.products.src[0].size // chain.products.size
+        keys, rows = chain.weights.shape[chain.axis], chain.weights.shape[chain.row_axis]
+        columns = math.prod(chain.weights.shape[a] for a in chain.columns)
+        if keys < max(LEAST_KEYS, 2 * terms, 2 * columns):
+            return f"{keys} keys of {terms} and {columns} numbers are few"
+        if rows < LEAST_ROWS:
+            return f"{rows} rows are few"
+    factor = chain.keys
+    while factor.op in (*_VIEWS, o.CAST):
+        factor = factor.src[0]
+    return None if stores_scores is None else stores_scores(chain.total.device or device, factor.dtype)

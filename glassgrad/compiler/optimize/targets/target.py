@@ -47,6 +47,13 @@ class Target:
         """How many elements of a size fit one vector register."""
         return max(1, self.vector_bytes // itemsize)
 
+    def why_scores_are_stored(self, dtype: DType) -> str | None:
+        """Why softmax(scores) times values is better done by several kernels, where the factors have this type; None:
+        by one, in one pass over blocks of scores."""
+        if self.groups:
+            return "groups of threads have no tiles for it"
+        return "a matrix unit multiplies what is stored" if any(unit.left is dtype for unit in self.units) else None
+
     @property
     def has_fma(self) -> bool:
         """Whether a multiply and an add are one instruction."""
