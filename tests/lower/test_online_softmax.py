@@ -148,10 +148,11 @@ def test_other_types(dtype: object, close: float) -> None:
     q, k, v = arrays((2, 2, 70, 24), (2, 2, 130, 24), (2, 2, 130, 24))
     tensors = [Tensor(x).cast(dtype) for x in (q, k, v)]  # type: ignore[arg-type]
     with Context(MATRIX_UNIT=0):
-        out = tensors[0].scaled_dot_product_attention(*tensors[1:], is_causal=True)
+        out = tensors[0].scaled_dot_product_attention(tensors[1], tensors[2], is_causal=True)
         assert [lower(item.ast).name.split("_")[0] for item in out.schedule()] == ["online"]
         got = out.cast(dtypes.float64).numpy()
-    wanted = exactly(*(t.cast(dtypes.float64).numpy() for t in tensors), causal(70, 130))
+    q, k, v = (t.cast(dtypes.float64).numpy() for t in tensors)
+    wanted = exactly(q, k, v, causal(70, 130))
     np.testing.assert_allclose(got, wanted, rtol=close, atol=close)
 
 
@@ -224,8 +225,8 @@ def test_a_target_may_want_its_scores_stored(target: Target, dtype: object, why:
 
 def test_gradients_are_those_of_several_kernels() -> None:
     def gradients() -> list[np.ndarray]:
-        leaves = [Tensor(x, requires_grad=True) for x in arrays((2, 40, 8), (2, 70, 8), (2, 70, 8))]
-        out = leaves[0].scaled_dot_product_attention(*leaves[1:])
+        leaves = q, k, v = [Tensor(x, requires_grad=True) for x in arrays((2, 40, 8), (2, 70, 8), (2, 70, 8))]
+        out = q.scaled_dot_product_attention(k, v)
         (out * out).sum().backward()
         out.realize()                                # a kernel of its own; the gradients compute its weights again
         return [leaf.grad.numpy() for leaf in leaves if leaf.grad is not None]
@@ -273,7 +274,8 @@ def test_a_causal_mask_ends_the_loop_over_keys() -> None:
     q, k, v = (Tensor.zeros(2, 512, 64).contiguous().realize() for _ in range(3))
     for is_causal, ends in ((True, True), (False, False)):
         [item] = q.scaled_dot_product_attention(k, v, is_causal=is_causal).schedule()
-        [over_keys] = [s for s in walk(lower(item.ast).phases[0].body) if isinstance(s, For) and s.range.arg.name == "kb"]
+        loops = [s for s in walk(lower(item.ast).phases[0].body) if isinstance(s, For)]
+        [over_keys] = [s for s in loops if s.range.arg.name == "kb"]
         assert (over_keys.stop is not None) == ends
 
 

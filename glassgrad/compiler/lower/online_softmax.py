@@ -49,7 +49,8 @@ class Blocks(NamedTuple):
         [64, 48, 20, 5]
         """
         again = self.rows // 8     # what it costs to read the keys once more, in rows
-        return min(min(range(self.lanes, self.rows + 1, self.lanes), key=lambda n: (-(-size // n) * (n + again), -n)), size)
+        steps = range(self.lanes, self.rows + 1, self.lanes)
+        return min(size, min(steps, key=lambda rows: (-(-size // rows) * (rows + again), -rows)))
 
     def keys_of(self, size: int) -> int:
         """Keys of a block: all blocks have nearly as many.
@@ -58,6 +59,9 @@ class Blocks(NamedTuple):
         [64, 66, 80]
         """
         return -(-size // max(1, round(size / self.keys)))
+
+
+BLOCKS = Blocks()
 
 
 class OnlineSoftmax(Values):
@@ -210,8 +214,9 @@ class OnlineSoftmax(Values):
 
         def weights() -> list[Statement]:
             at = self.at(add(first, step))
-            each = [Assign(value, self.exponential(there, load(self.top, self.row))), Accumulate(total, o.ADD, value),
-                    Store(self.tile, there.src[1], self.weigh(chain.weights, at, value))]
+            each: list[Statement] = [
+                Assign(value, self.exponential(there, load(self.top, self.row))), Accumulate(total, o.ADD, value),
+                Store(self.tile, there.src[1], self.weigh(chain.weights, at, value))]
             return [Assign(total, const(0, self.dtype)), For(step, LOOP, each),
                     Store(self.sums, self.row, load(self.sums, self.row) * shrink + total)]
 
@@ -260,7 +265,8 @@ class OnlineSoftmax(Values):
 
         def result() -> list[Statement]:
             place = source_index(target, at)[0] if target.op is o.SHRINK else at
-            return [Store(target.base, flatten(place, target.base.shape), self.value_at(value, at, None), None, self.gate)]
+            whole = flatten(place, target.base.shape)
+            return [Store(target.base, whole, self.value_at(value, at, None), None, self.gate)]
 
         return out + self.nest([self.row, *self.wide], result)
 

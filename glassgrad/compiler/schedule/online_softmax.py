@@ -1,14 +1,14 @@
-"""Find softmax(scores) times values, to be computed in one pass. In: a sum in a graph. Out: a `SoftmaxProduct`, or None.
+"""Find softmax(scores) times values, for one pass. In: a sum in a graph. Out: a `SoftmaxProduct`, or None.
 
 A chain of reductions over one axis, k, where the later ones read the maximum only through exp(score - maximum):
 
     m = max over k of s[k]        l = sum over k of exp(s[k] - m)        o[d] = sum over k of exp(s[k] - m) * v[k, d]
 
 can run in one pass over blocks of k. It keeps m, l and o of what it has read so far, and multiplies l and o by
-exp(m before - m after) when the maximum grows. So the scores, a sum of products (query times key) and by far the largest
-value of the chain, are never stored. It is found by what is computed, never by a name: scores may be scaled, masked and
-added to; the weights may be divided by l before or after they are multiplied with the values, and may be masked again.
-Does not know loops.
+exp(m before - m after) when the maximum grows. So the scores, a sum of products (query times key) and the largest value
+of the chain by much, are never stored. It is found by what is computed, never by a name: scores may be scaled, masked
+and added to; the weights may be divided by l before or after they are multiplied with the values, and may be masked
+again. Does not know loops.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ABOVE = (o.RESHAPE, o.PERMUTE, o.CAST)      # a result is stored above these
 
 @dataclass(eq=False)
 class SoftmaxProduct:
-    """total = sum over k of weights * values, where weights = exps * (what does not depend on the scores) / row sums."""
+    """total = sum over k of weights * values; weights = exps * (what does not depend on the scores) / row sums."""
     total: UOp
     weights: UOp               # a factor of the product that is summed
     values: UOp                # the other one
@@ -100,8 +100,8 @@ def _weighted(total: UOp, weights: UOp, values: UOp, varies: dict[UOp, AxisSet],
         return None
     own, others = varies[weights] - varies[values], varies[values] - varies[weights]
     row_axis = max(own, key=lambda a: (weights.shape[a], a))
-    return SoftmaxProduct(total, weights, values, axis, row_axis, sorted(others), exps, scores, shift.maximum, shift.rate, products, rows, keys,
-                          row_sums, shared, inside, above, result)
+    return SoftmaxProduct(total, weights, values, axis, row_axis, sorted(others), exps, scores, shift.maximum,
+                          shift.rate, products, rows, keys, row_sums, shared, inside, above, result)
 
 
 class _Factors:
