@@ -16,7 +16,7 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.compiler.lower.loops import For, counter, walk
 from glassgrad.compiler.lower.lower import lower
 from glassgrad.compiler.lower.masks import blocks_in_sight, kept_below
-from glassgrad.compiler.lower.online_softmax import Blocks
+from glassgrad.compiler.lower.online_softmax import ScoreBlocks
 from glassgrad.compiler.optimize.recipes import optimize
 from glassgrad.compiler.optimize.targets.target import GPU, Target
 from glassgrad.compiler.schedule.online_softmax import ONE_PASS
@@ -258,7 +258,7 @@ def test_trees_of_every_target_are_right_and_free_of_races(target: Target, rows:
     q, k, v = arrays((1, rows, 24), (1, 37, 24), (1, 37, 20))
     [item] = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), is_causal=is_causal).schedule()
     out = np.zeros(rows * 20, np.float32)
-    run_kernel(optimize(lower(item.ast, blocks=Blocks(16, 16, 8)), target), [out, *[x.ravel() for x in (q, k, v)]])
+    run_kernel(optimize(lower(item.ast, blocks=ScoreBlocks(16, 16, 8)), target), [out, *[x.ravel() for x in (q, k, v)]])
     mask = causal(rows, 37) if is_causal else 0.0
     np.testing.assert_allclose(out.reshape(1, rows, 20), exactly(q, k, v, mask), rtol=2e-5, atol=2e-6)
 
@@ -308,5 +308,5 @@ def _value(expression: UOp, at: dict[UOp, int]) -> int:
 
 def test_blocks_are_as_large_as_they_may_be() -> None:
     for size in (*range(1, 300), 1024, 4097):
-        rows, keys = Blocks().rows_of(size), Blocks().keys_of(size)
+        rows, keys = ScoreBlocks().rows_of(size), ScoreBlocks().keys_of(size)
         assert 1 <= rows <= min(64, size) and 1 <= keys <= min(96, size)

@@ -17,7 +17,7 @@ from glassgrad.compiler.graph.uop import UOp, identity
 from glassgrad.compiler.lower.loops import (LOOP, TASK, Accumulate, Assign, Kernel, Phase, Statement, Store, load,
                                             register)
 from glassgrad.compiler.lower.movement import flatten, source_index
-from glassgrad.compiler.lower.online_softmax import BLOCKS, Blocks, OnlineSoftmax
+from glassgrad.compiler.lower.online_softmax import SCORE_BLOCKS, OnlineSoftmax, ScoreBlocks
 from glassgrad.compiler.lower.values import Block, Values
 from glassgrad.compiler.schedule.online_softmax import in_kernel
 
@@ -25,7 +25,7 @@ KEEP_COST = 12            # a value at least this expensive (in vector instructi
 KEEP_BYTES = 256 * 1024   # the longest row that is kept: on a CPU it should stay in the second-level cache
 
 
-def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: Blocks = BLOCKS) -> Kernel:
+def lower(sink: UOp, keep_bytes: int = KEEP_BYTES, blocks: ScoreBlocks = SCORE_BLOCKS) -> Kernel:
     """The plain loop tree of a kernel's graph; a task keeps rows of up to `keep_bytes`, and computes softmax(scores)
     times values in such blocks.
 

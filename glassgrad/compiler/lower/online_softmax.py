@@ -36,7 +36,7 @@ from glassgrad.compiler.lower.values import Block, Computation, Values
 from glassgrad.compiler.schedule.online_softmax import SoftmaxProduct
 
 
-class Blocks(NamedTuple):
+class ScoreBlocks(NamedTuple):
     """How large blocks are at most. All are as large, but for the last keys; the last rows overlap those before."""
     rows: int = 64
     keys: int = 64
@@ -45,7 +45,7 @@ class Blocks(NamedTuple):
     def rows_of(self, size: int) -> int:
         """Rows of a block: few are computed twice, and few blocks read the keys again.
 
-        >>> [Blocks().rows_of(size) for size in (512, 65, 20, 5)]
+        >>> [ScoreBlocks().rows_of(size) for size in (512, 65, 20, 5)]
         [64, 48, 20, 5]
         """
         again = self.rows // 8     # what it costs to read the keys once more, in rows
@@ -55,19 +55,19 @@ class Blocks(NamedTuple):
     def keys_of(self, size: int) -> int:
         """Keys of a block: all blocks have nearly as many.
 
-        >>> [Blocks().keys_of(size) for size in (512, 197, 80)]
+        >>> [ScoreBlocks().keys_of(size) for size in (512, 197, 80)]
         [64, 66, 80]
         """
         return -(-size // max(1, round(size / self.keys)))
 
 
-BLOCKS = Blocks()
+SCORE_BLOCKS = ScoreBlocks()
 
 
 class OnlineSoftmax(Values):
     """The loops of one kernel."""
 
-    def __init__(self, sink: UOp, chain: SoftmaxProduct, blocks: Blocks):
+    def __init__(self, sink: UOp, chain: SoftmaxProduct, blocks: ScoreBlocks):
         super().__init__(sink, {})
         self.chain = chain
         self.shape = chain.weights.shape                  # of the product that is summed: rows, columns and keys
