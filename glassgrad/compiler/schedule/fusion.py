@@ -11,6 +11,7 @@ so; the rule's words are kept as the reason, for DEBUG and the visualizer. (a @ 
 
     rule in            words                                                   example
     walk               an output                                               what is realized
+                       softmax(scores) times values, in one pass: ...          (q @ k.T).softmax() @ v, of 128 keys
     visit              read by index: any row, any number of times             (t * 2)[rows]
     elementwise        its rows differ from those it is combined with          t.sum(0)[None, :] * t.sum(1)[:, None]
                        a sum of products shares its kernel with no other ...   a @ b + c @ d
