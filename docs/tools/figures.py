@@ -26,6 +26,8 @@ PARTS = {
     "nn": ("nn",),
     "jit": ("jit",),
 }
+# Devices other than the processor and the interpreter: counted apart
+DEVICES = ("compiler/render/wasm", "compiler/render/wgsl", "compiler/render/gpu", "runtime/wasm", "runtime/gpu")
 JIT_IN_ENGINE = ("engine/capture.py", "engine/replay.py")        # counted with the jit, which they serve alone
 
 
@@ -53,8 +55,10 @@ def code_lines(path: Path) -> int:
 def sizes() -> dict[str, int]:
     """Lines of code of each part and of the whole package."""
     count = {path.relative_to(PACKAGE).as_posix(): code_lines(path) for path in sources()}
-    found = {part: sum(n for file, n in count.items() if file.startswith(folders) and file not in JIT_IN_ENGINE)
+    found = {part: sum(n for file, n in count.items() if file.startswith(folders) and not file.startswith(DEVICES)
+                       and file not in JIT_IN_ENGINE)
              for part, folders in PARTS.items()}
+    found["devices"] = sum(n for file, n in count.items() if file.startswith(DEVICES))
     found["jit"] += sum(count.get(file, 0) for file in JIT_IN_ENGINE)
     found["package"] = sum(count.values())
     return found
