@@ -155,6 +155,8 @@ REWRITES = {
     "reduction_moves.chunks": "test_optimize.py::test_chunks",
     "loop_moves.spread": "test_optimize.py::test_spread_runs_the_rest_once",
     "loop_moves.share_out": "test_optimize.py::test_many_small_products",
+    "loop_moves.serial": "test_online_softmax.py::test_trees_of_every_target_are_right_and_free_of_races",
+    "nests.nests": "test_online_softmax.py::test_any_sizes",
     "loop_moves.tasks": "test_optimize.py::test_tasks",
     "reduction_moves.group": "test_optimize.py::test_group",
     "padding_bounds.bounded": "test_optimize_padding.py::test_bounds_leave_out_the_zeros_and_nothing_else",

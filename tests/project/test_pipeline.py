@@ -121,7 +121,9 @@ def imports() -> Iterator[tuple[str, str]]:
 def test_only_the_list_calls_the_functions_behind_it() -> None:
     functions = workers()
     assert functions >= {"rewrite", "fuse", "lower", "decide", "jam", "render_llvm", "render_c", "render_gpu"}
-    wrong = [f"{file} imports {name}" for file, name in imports() if name in functions]
+    allowed = {("glassgrad/engine/check/one_kernel.py", "rewrite"),         # one rule alone, in a script about a fault
+               ("glassgrad/viz/pass_text.py", "rows_of")}                   # rows of the printed tree
+    wrong = [f"{file} imports {name}" for file, name in imports() if name in functions and (file, name) not in allowed]
     assert not wrong, "these go round compiler/pipeline.py:\n" + "\n".join(wrong)
 
 

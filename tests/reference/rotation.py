@@ -5,7 +5,7 @@ same thing at other values: each run takes one part of its parametrized cases, t
 collected; those of other parts are deselected. A part depends on names alone: it is the same tests on every machine.
 
 The families are the slowest of the suite by far: of about 26 minutes of processor time for 13,600 tests, 13% goes to
-`test_every_method`, 9% to `test_decisions`, and 9% to the other three.
+`test_every_method`, 9% to `test_decisions`, and 9% to the next three.
 
     ./dev test                    the core suite, and the part of the current commit
     ./dev test --part 3           the core suite, and part 3
@@ -35,7 +35,9 @@ RESULTS = ROOT / "docs" / "test_results.md"
 CHANGED = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/test_results.md")
 PARTS = 4
 FAMILIES = ("tests/tensor_api/test_every_method.py", "tests/tensor_api/test_api_order.py",
-            "tests/optimize/test_decisions.py", "tests/optimize/test_optimize.py", "tests/optimize/test_matrix_unit.py")
+            "tests/optimize/test_decisions.py", "tests/optimize/test_optimize.py", "tests/optimize/test_matrix_unit.py",
+            "tests/render/test_render_ops.py", "tests/render/test_render_fuzz.py", "tests/lower/test_online_softmax.py",
+            "tests/engine/test_changing_sizes.py")
 
 
 T = TypeVar("T")

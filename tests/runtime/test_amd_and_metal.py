@@ -7,6 +7,7 @@ import ctypes
 from types import SimpleNamespace
 from typing import Any
 
+import fake_drivers
 import numpy as np
 import pytest
 from fake_drivers import FakeDriver, FakeMetal
@@ -145,9 +146,9 @@ def test_what_metal_lacks_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) ->
         (Tensor([1.0, 2.0], dtype="float64", device="METAL") + 1).numpy()
     assert message(error) == """\
 METAL has no float64
-  given:    an operation on float64
-  expected: float32, or a smaller type
-  fix:      compute in float32: x.float(); or on the processor: x.to("CPU")"""
+  given:    a kernel that computes in float64
+  expected: element types that the device has
+  fix:      convert before you move it: x.to("CPU").float(), or Tensor(values, dtype="float32")"""
     many = [Tensor([float(i)], device="METAL").realize() for i in range(31)]
     with pytest.raises(DeviceError) as errors:
         Tensor.stack(*many).numpy()
@@ -217,6 +218,13 @@ HIP finds no AMD GPU
   given:    {given}
   expected: a GPU that ROCm supports
   fix:      look at what rocminfo says, and at HIP_VISIBLE_DEVICES; or use DEV=CPU"""
+
+
+@needs_cxx
+def test_hip_that_names_no_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_drivers, "ARCHITECTURE", b"unknown")
+    with pytest.raises(DeviceError, match="HIP does not say what its GPU is"):
+        open_hip()
 
 
 @needs_cxx

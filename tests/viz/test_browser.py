@@ -256,7 +256,7 @@ def test_nothing_ran(look: Look, tmp_path: Path) -> None:
 
 def test_one_node_and_a_file_that_is_gone(look: Look, tmp_path: Path) -> None:
     recorder = Recorder()
-    with observed_by(recorder):
+    with forgotten_schedules(), observed_by(recorder):
         exec(compile("Tensor.full((3,), 2.0).contiguous().realize()", "/nowhere/gone.py", "exec"), {"Tensor": Tensor})
     write_page(page_data(recorder), tmp_path / "one.html")
     page = look(tmp_path / "one.html")
@@ -268,9 +268,9 @@ def test_one_node_and_a_file_that_is_gone(look: Look, tmp_path: Path) -> None:
 def large(nodes: int, tmp_path: Path) -> Path:
     """A page with a graph of so many nodes: that of a small program, with many more of its operations, a hundred to a
     call."""
-    recorder = Recorder()
+    recorder, x = Recorder(), Tensor.rand(4).realize()
     with forgotten_schedules(), observed_by(recorder):
-        (Tensor.rand(4).realize() + 1).realize()
+        (x + 1).realize()
     data = page_data(recorder, measure=False, texts=False)
     graph = data["graphs"][0]
     for rows in (graph["written"], graph["nodes"]):

@@ -115,4 +115,5 @@ def test_a_folder_that_is_not_there_is_refused_before_the_script_runs(tmp_path: 
     script.write_text("print('ran')")
     done = command("viz", "--out", str(tmp_path / "no" / "out.html"), str(script))
     assert done.returncode == 1 and done.stdout == ""
+    assert "the visualizer's page could not be written there" in done.stderr
     assert "expected: a file in a folder that exists" in done.stderr

@@ -41,7 +41,7 @@ def origin(node: UOp, index: tuple[int, ...], stored: Mapping[UOp, Any]) -> Orig
     >>> x = full((3,), 0.0)
     >>> made = origin(x.alu(o.LOG2) * 2.0, (1,), {})
     >>> made.kind, made.found.node.op, [e.value.item() for e in made.operands]
-    ('made', LOG2, [0.0])
+    ('made', Ops.LOG2, [0.0])
     """
     import numpy as np
     values = BoxValues(node, one_element(index), stored)

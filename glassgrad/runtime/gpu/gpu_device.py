@@ -63,6 +63,7 @@ class GpuDevice(Backend):
     machine: str              # what a compiled kernel depends on: GPU, driver, compiler
     about: str                # what it is, for people
     target: Target = GPU      # what kernels are written for
+    packs_arguments = False   # whether a kernel with more arguments than buffers gets several in one
 
     def __init__(self, name: str, memory: Any):
         super().__init__(name, memory)
@@ -109,7 +110,7 @@ class GpuDevice(Backend):
         self._refuse_missing_types(ast)
         built = build(ast, self.target, self.dialect.name, products=False)
         kernel, launch = built.kernel, gpu_launch(built.kernel, self.target.group_bytes)
-        if len(kernel.params) + len(launch.info.shared) > self.target.buffers:
+        if len(kernel.params) + len(launch.info.shared) > self.target.buffers and not self.packs_arguments:
             raise DeviceError(f"{self.name} runs no kernel of so many tensors",
                               given=f"{len(kernel.params) + len(launch.info.shared)} buffers",
                               expected=f"at most {self.target.buffers}",

@@ -143,7 +143,7 @@ class EntryPoint:
 class WebgpuDevice(GpuDevice):
     """One adapter. `limits` are the adapter's, or smaller ones."""
     dialect = WGSL
-    has_float64 = False
+    has_float64, packs_arguments = False, True
 
     def __init__(self, name: str, wgpu: Any, adapter: Any, limits: dict[str, int] | None = None):
         self.wgpu, self.limits = wgpu, {key: adapter.limits[key] for key in USED} | (limits or {})

@@ -166,7 +166,8 @@ class GpuFunction(CFunction):
         """Declarations of the memory that a group shares."""
         d, out = self.dialect, []
         if far:
-            out.append(f"{d.pointer}char *scratch = all_scratch + {d.group} * {self.scratch_bytes};")
+            whole = "all_scratch_block + all_scratch_at" if d.by_handle else "all_scratch"
+            out.append(f"{d.pointer}char *scratch = {whole} + {d.group} * {self.scratch_bytes};")
         elif self.near_bytes and not d.near_argument:
             out.append(f"extern __shared__ __align__({LINES_ALIGNED if self.beside.maps else 16}) char scratch[];")
         if self.folds:
