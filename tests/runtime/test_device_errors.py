@@ -73,7 +73,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def use() -> None:
     x = Tensor(np.arange(6, dtype=np.float32), device="FAILING")
-    y = x * 2 + 1
+    y = x * 2.718 + 0.5772
     y.numpy()
 
 
@@ -120,7 +120,7 @@ FAILING does not compile the kernel map_6
   given:    ValueError: line 3: no such function
   expected: source that the device's compiler and runner take
   fix:      DEBUG=3 prints the source
-  at:       {line_of("y = x * 2 + 1")}"""
+  at:       {line_of("y = x * 2.718 + 0.5772")}"""
 
 
 def test_a_kernel_that_fails_while_it_runs(failing: Any) -> None:
