@@ -21,6 +21,7 @@ from glassgrad.base.errors import Bug, IndexRangeError
 from glassgrad.base.settings import settings
 from glassgrad.base.source_lines import line_of
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.axes import coordinates
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.node_table import NodeTable
 from glassgrad.compiler.graph.symbolic import sizes_now
@@ -230,7 +231,7 @@ class Flag:
             values = read([pick.indices])[0].cast(pick.indices.dtype.format)  # type: ignore[call-overload]
             value = int(values[position])
             if not pick.least <= value < pick.size:
-                at, where = _coordinates(position, sizes_now(pick.indices.shape)), str(line_of(self.line) or "")
+                at, where = coordinates(position, sizes_now(pick.indices.shape)), str(line_of(self.line) or "")
                 return _no_such_class(value, pick, self.shape, at, where) if pick.of_classes else \
                     out_of_range(value, pick.axis, self.shape, at, pick.from_end, where)
         raise Bug(f"element {position} of an index into {self.shape} was reported, but no part of it is outside")
@@ -261,13 +262,4 @@ def refuse_stored(index: UOp, numbers: Sequence[int], axis: int, shape: tuple[in
     """Raise for an index whose numbers are known already, where one of them is out of range."""
     for position, value in enumerate(numbers):
         if not (-shape[axis] if from_end else 0) <= value < shape[axis]:
-            raise out_of_range(value, axis, shape, _coordinates(position, index.shape), from_end)
-
-
-def _coordinates(position: int, shape: tuple[int, ...]) -> list[int]:
-    """Where an element is, axis by axis, from its number in row-major order."""
-    found = []
-    for n in reversed(shape):
-        position, i = divmod(position, n)
-        found.append(i)
-    return found[::-1]
+            raise out_of_range(value, axis, shape, coordinates(position, index.shape), from_end)

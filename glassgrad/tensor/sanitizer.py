@@ -21,6 +21,7 @@ from glassgrad.base.source_lines import Line, Place, calls_of, line_of, note_cal
 from glassgrad.compiler.check.graph_interpreter import from_storage
 from glassgrad.compiler.check.non_finite import COMPILED, CONSTANT, GIVEN, MADE, BadElement, Origin, origin
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.axes import coordinates
 from glassgrad.compiler.graph.node import concrete, toposort
 from glassgrad.compiler.graph.symbolic import value_of
 from glassgrad.compiler.graph.uop import UOp, const
@@ -100,10 +101,8 @@ class FiniteFlag:
         node = plain[self.node]
         wanted = [node, *[n for n in toposort([node]) if (n.op in o.REDUCE or n.op in _KEPT) and n is not node]]
         stored = {n: from_storage(data, n.dtype).reshape(n.shape) for n, data in zip(wanted, read(wanted))}
-        index = [0] * len(node.shape)
-        for axis in reversed(range(len(node.shape))):
-            position, index[axis] = divmod(position, node.shape[axis])
-        return origin(node, tuple(index), stored), tuple(index)
+        index = tuple(coordinates(position, node.shape))
+        return origin(node, index, stored), index
 
 
 # -- the message ---------------------------------------------------------------------------------------------
@@ -141,7 +140,7 @@ def _described(found: Origin, what: str, result: BadElement, then: str) -> NotFi
         given += f"\nin {' > '.join(layers)}" if layers else ""
         given += f"\nby {methods[-1]}" if methods else ""
         if noted.backward and noted.forward is not None:
-            given += f"\nin the gradient of {line_of(noted.forward)}, which {_where(place)} asks for"
+            given += f"\nin the gradient of {line_of(noted.forward)}, which {_where(place)} computes"
             place = noted.forward
     return NotFiniteError(f"a result holds {what}", given=given + reaches,
                           expected="finite values in what is computed and kept, or infinities that the program writes",

@@ -105,7 +105,7 @@ def test_a_gradient_names_the_forward_line():
     backward = line_here(1)
     y.backward()
     error = error_of(x.grad.numpy)
-    assert error.where == forward and f"in the gradient of {forward}, which {backward} asks for" in error.given
+    assert error.where == forward and f"in the gradient of {forward}, which {backward} computes" in error.given
     assert "DIV(1, 0) = inf at [1]" in error.given
 
 

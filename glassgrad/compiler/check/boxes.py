@@ -12,6 +12,7 @@ from typing import Any
 
 from glassgrad.compiler.check.graph_interpreter import evaluate
 from glassgrad.compiler.graph import ops as o
+from glassgrad.compiler.graph.axes import coordinates
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 
@@ -80,8 +81,8 @@ def _reshaped(box: Box, shape: tuple[int, ...], source: tuple[int, ...]) -> Box:
     """A box around the elements from the first to the last of another one, in the order of memory."""
     if any(start == stop for start, stop in box):
         return tuple((0, 0) for _ in source)
-    first = _coordinates(_position([start for start, _ in box], shape), source)
-    last = _coordinates(_position([stop - 1 for _, stop in box], shape), source)
+    first = coordinates(_position([start for start, _ in box], shape), source)
+    last = coordinates(_position([stop - 1 for _, stop in box], shape), source)
     found: list[tuple[int, int]] = []
     for a, n in enumerate(source):
         same = all(first[b] == last[b] for b in range(a))
@@ -95,14 +96,6 @@ def _position(index: list[int], shape: tuple[int, ...]) -> int:
     for i, n in zip(index, shape):
         position = position * n + i
     return position
-
-
-def _coordinates(position: int, shape: tuple[int, ...]) -> list[int]:
-    found = []
-    for n in reversed(shape):
-        position, i = divmod(position, n)
-        found.append(i)
-    return found[::-1]
 
 
 class BoxValues:

@@ -5,6 +5,8 @@ A value that does not change along an axis can be computed once for all of it; f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Shape
 from glassgrad.compiler.graph.symbolic import most
@@ -114,3 +116,16 @@ def _edges(node: UOp) -> AxisSet:
     if node.op is o.PAD:
         return frozenset(a for a, zeros in enumerate(node.arg.padding) if zeros != (0, 0))
     return frozenset((node.arg.axis, len(node.shape) - 1)) if node.op is o.UNWINDOW else frozenset()
+
+
+def coordinates(position: int, shape: Sequence[int]) -> list[int]:
+    """Where an element is, axis by axis, from its number in row-major order.
+
+    >>> coordinates(7, (2, 5))
+    [1, 2]
+    """
+    found = []
+    for n in reversed(shape):
+        position, i = divmod(position, n)
+        found.append(i)
+    return found[::-1]

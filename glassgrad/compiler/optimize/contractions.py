@@ -115,7 +115,7 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], siz
     where one of them is shorter than a block."""
     enough, gate = index(1), None
     replace: dict[UOp, UOp] = {}
-    blocks: list[For] = []
+    counts: dict[UOp, UOp] = {}                 # of small blocks, by their counter
     rows: dict[UOp, UOp] = {}
     for f in ends:
         name, n, stop = f.range.arg.name, f.range.arg.size, f.stop
@@ -126,17 +126,18 @@ def _small_blocks(loops: list[For], ends: list[For], inner: list[Statement], siz
         at = add(begin.minimum(add(stop, index(-size))), row)
         gate = both(gate, less(begin, add(at, index(1))))
         enough = times(enough, divide(stop, size).minimum(1))                # 0 where there is no whole block
-        blocks.append(For(small, TASK, [], divide(add(left, index(size - 1)), size)))
+        counts[small] = divide(add(left, index(size - 1)), size)
         replace[f.range], rows[f.range] = at, row
-    for block in blocks:                        # each of them: what packs a factor runs over the blocks of one alone
-        block.stop = times(block.stop, enough)  # type: ignore[arg-type]
+    # `enough` ends each of them: what packs a factor runs over the blocks of one alone
+    blocks = [For(small, TASK, [], times(count, enough)) for small, count in counts.items()]
     cut = moves.rebuild(inner, replace)
     for s in cut:
         if isinstance(s, Store):
             s.gate = both(gate, s.gate)
     around = [For(rows[f.range], TASK, []) if f in ends else f for f in loops]
-    short = [For(f.range, TASK, [], times(f.stop, add(index(1), multiply(enough, -1))))  # type: ignore[arg-type]
-             if f is ends[0] else f for f in loops]
+    too_short = add(index(1), multiply(enough, -1))
+    short = [For(f.range, TASK, [], times(f.stop, too_short)) if f is ends[0] and f.stop is not None else f
+             for f in loops]
     return [_nest([*blocks, *around], cut), _nest(short, inner)]
 
 

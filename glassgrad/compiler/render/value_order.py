@@ -15,7 +15,7 @@ from typing import Any
 from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.index_algebra import Terms, bounds, build, linear
+from glassgrad.compiler.graph.index_algebra import Terms, bounds, build, exact, linear, plus
 from glassgrad.compiler.graph.node import toposort
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.lower.loops import (LANE, UNIT, Accumulate, Assign, AwaitCopies, AwaitSteps, Barrier, CopyBoxes,
@@ -71,6 +71,18 @@ class Walker:
         self.changing: dict[Any, int] = {}                # register, memory or READS -> depth of its innermost change
         self.scope = self.scopes[0]                       # where lines go now
         self._parts: dict[int, tuple[Terms, Terms, UOp | None, int | None]] = {}     # by the id of the first terms
+
+    def sides_of_less(self, node: UOp) -> tuple[UOp, UOp] | None:
+        """x < y between indices as two others: what differs between lanes on the left, one scalar limit on the right;
+        None where nothing differs, or a side does not fit."""
+        (c, left), (d, right) = linear(node.src[0]), linear(node.src[1])
+        terms = plus(left, right, -1)
+        wide = build(0, {a: k for a, k in terms.items() if self.widths[a]})
+        limit = build(d - c, {a: -k for a, k in terms.items() if not self.widths[a]})
+        if not ranges_of(wide) or not all(exact(n) for n in (*node.src, wide, limit)):
+            return None
+        self.note((wide, limit))
+        return wide, limit
 
     # -- what subclasses provide ---------------------------------------------------------------------------------
     def make(self, node: UOp) -> Any: raise NotImplementedError

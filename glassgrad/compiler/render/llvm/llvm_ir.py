@@ -13,7 +13,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Statement, Store, ranges_of, walk
+from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Statement, Store, walk
 from glassgrad.compiler.optimize.targets.target import Target
 from glassgrad.compiler.render.launch import Places, function_name
 from glassgrad.compiler.render.llvm.amx import Matrices
@@ -354,16 +354,13 @@ class LlvmFunction(Matrices):
         return result
 
     def lane_less(self, node: UOp, lanes: int) -> LlvmValue | None:
-        """x < y between indices: what differs between lanes stays on the left, the rest becomes one scalar limit."""
-        (c, left), (d, right) = ix.linear(node.src[0]), ix.linear(node.src[1])
-        terms = ix.plus(left, right, -1)
-        wide = ix.build(0, {a: k for a, k in terms.items() if self.widths[a]})
-        rest = ix.build(d - c, {a: -k for a, k in terms.items() if not self.widths[a]})
-        if not ranges_of(wide) or not all(ix.exact(n) for n in (*node.src, wide, rest)):
+        """x < y between indices: what differs between lanes against one scalar limit."""
+        sides = self.sides_of_less(node)
+        if sides is None:
             return None
-        self.note((wide, rest))
-        type_ = "i32" if fits(*ix.span(wide)) and fits(*ix.span(rest)) else "i64"
-        return self.compare("slt", self.operand(wide, lanes, type_), self.operand(rest, lanes, type_))
+        wide, limit = sides
+        type_ = "i32" if fits(*ix.span(wide)) and fits(*ix.span(limit)) else "i64"
+        return self.compare("slt", self.operand(wide, lanes, type_), self.operand(limit, lanes, type_))
 
 
 _IN_32_BITS = (o.IDIV, o.MOD, o.MAX, o.MIN, o.CMPLT, o.CMPEQ, o.CMPNE)

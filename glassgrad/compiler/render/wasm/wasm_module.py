@@ -12,7 +12,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.compiler.graph import index_algebra as ix, ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Statement, ranges_of
+from glassgrad.compiler.lower.loops import Accumulate, Assign, For, Kernel, Statement
 from glassgrad.compiler.render.launch import Places, launch_info
 from glassgrad.compiler.render.unroll_and_jam import Jammed
 from glassgrad.compiler.render.value_order import NOTHING, SUMS, Flow, Walker
@@ -315,16 +315,13 @@ class WasmFunction(WasmMemory):
         return result
 
     def lane_less(self, node: UOp, lanes: int) -> WasmValue | None:
-        """x < y between indices: what differs between lanes stays on the left, the rest becomes one scalar limit."""
-        (c, left), (d, right) = ix.linear(node.src[0]), ix.linear(node.src[1])
-        terms = ix.plus(left, right, -1)
-        wide = ix.build(0, {a: k for a, k in terms.items() if self.widths[a]})
-        rest = ix.build(d - c, {a: -k for a, k in terms.items() if not self.widths[a]})
-        if not ranges_of(wide) or not all(ix.exact(n) for n in (*node.src, wide, rest)):
+        """x < y between indices: what differs between lanes against one scalar limit."""
+        sides = self.sides_of_less(node)
+        if sides is None:
             return None
-        self.note((wide, rest))
-        dtype = index_type(wide, rest)
-        return self.compare("lt", dtype, self.operand(wide, lanes, dtype), self.operand(rest, lanes, dtype))
+        wide, limit = sides
+        dtype = index_type(wide, limit)
+        return self.compare("lt", dtype, self.operand(wide, lanes, dtype), self.operand(limit, lanes, dtype))
 
 
 _IN_32_BITS = (o.IDIV, o.MOD, o.MAX, o.MIN, o.CMPLT, o.CMPEQ, o.CMPNE)
