@@ -10,6 +10,7 @@ leaves out, each skip with its reason:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -22,6 +23,7 @@ import pytest
 import rotation
 
 from glassgrad import Context, Device, DeviceError, DTypeError, Tensor, dtypes
+from glassgrad.engine.realize import forgotten_schedules
 
 NAME = [pytest.mark.only_on("CPU", reason="it shows the default device's name").mark]
 COMPILED = [pytest.mark.only_on("CPU", "CLANG", reason="it shows what compiled kernels need").mark]
@@ -81,6 +83,12 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["part"] = part.number if part else 0
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from fixed_scheduling import FixedScheduling
+    return FixedScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
 def pytest_report_header(config: pytest.Config) -> list[str]:
     return [f"device: {default_device()}", rotation.describe(config.stash[PART])]
 
@@ -97,6 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if rotation.taken(item.nodeid, part.number)]
         if others:
             config.hook.pytest_deselected(items=others)
+        items.sort(key=lambda item: rotation.part_of(item.nodeid) > 0)      # what changes with each commit comes last
     if config.getoption("sample"):
         number, _, most = config.getoption("sample").partition(":")
         chosen = rotation.sampled(items, int(number), int(most))
@@ -149,4 +158,11 @@ def _public_names(doctest_namespace: dict[str, Any]) -> Iterator[None]:
         sys.modules["glassgrad.compat.finder"].uninstall()
     sys.modules.pop("glassgrad.compat", None)      # so that a page that imports it finds it newly imported
     with Context():                                # `Tensor.training = True` ends with the test that says so
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _new_schedules(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A page or docstring begins as a user's process does: no schedule and no size was seen before."""
+    with forgotten_schedules() if isinstance(request.node, pytest.DoctestItem) else contextlib.nullcontext():
         yield

@@ -13,6 +13,9 @@ The families are the slowest of the suite by far: of about 26 minutes of process
     ./dev test tests/render       what is named, all of it
     ./dev test --sample 7:20 FILE at most 20 of its tests, evenly spread, the eighth such choice
 
+Which process runs a test follows from its file and its place there, not from how fast the others were: what a test
+finds in its process (compiled kernels, sizes that were seen) is then the same in every run, and a failure comes again.
+
 Devices that are not the default run the op suite (`SUITE`) by `DEVICE=OPENCL ./dev test --all tests/tensor ...`. Each
 usual run takes a few tests of one of its files on each of `ON_DEVICES`: tests/runtime/test_device_suites.py.
 """
@@ -63,6 +66,24 @@ def part_of(test: str) -> int:
 def taken(test: str, part: int | None) -> bool:
     """Whether a run with this part takes a test; None takes everything."""
     return part is None or part_of(test) in (0, part)
+
+
+TOGETHER = 8              # neighbours in a file that one process runs: often they share kernels
+
+
+def shared_out(tests: Sequence[str], processes: int) -> list[int]:
+    """For each test, the number of the process that runs it.
+
+    >>> shared_out([f"tests/test_a.py::test_{i}" for i in range(20)], processes=2)
+    [1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1]
+    """
+    places: Counter[str] = Counter()
+    numbers = []
+    for test in tests:
+        file = test.partition("::")[0]
+        numbers.append((zlib.crc32(file.encode()) + places[file] // TOGETHER) % processes)
+        places[file] += 1
+    return numbers
 
 
 def _git(*words: str) -> str:
