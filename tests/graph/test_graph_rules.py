@@ -406,14 +406,17 @@ def test_whole_graphs_keep_their_meaning(trial, dtype):
 
 
 def test_nodes_that_nothing_matches_cost_little():
-    """About 3 us each, on the machine this was written on; the processor's time, so that a busy one does not fail."""
+    """About 3 us each, on the machine this was written on; the best of five, so that a busy one does not fail."""
     x, root = buffer((4,)), buffer((4,))
     for _ in range(5000):
         root = (root + x).sin() * x
     rewrite([root], ALGEBRA)
-    start = time.process_time()
-    assert rewrite([root], ALGEBRA)[0] is root
-    assert (time.process_time() - start) / 15000 < 50e-6
+    taken = []
+    for _ in range(5):
+        start = time.process_time()
+        assert rewrite([root], ALGEBRA)[0] is root
+        taken.append(time.process_time() - start)
+    assert min(taken) / 15000 < 50e-6
 
 
 def test_what_is_made_of_a_node_keeps_the_users_line():

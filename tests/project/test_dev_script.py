@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -71,7 +70,8 @@ def checkout(tmp_path: Path) -> Checkout:
 @pytest.mark.parametrize("arguments, complaint", [
     ([], "say what to do"), (["frobnicate"], "there is no command 'frobnicate'"),
     (["lint", "x"], "lint takes no arguments"), (["docs", "x"], "docs takes nothing, build or serve"),
-    (["wheel", "x"], "wheel takes no arguments"), (["--demo"], "there is no command '--demo'")])
+    (["wheel", "x"], "wheel takes no arguments"), (["setup", "x"], "setup takes no arguments"),
+    (["--demo"], "there is no command '--demo'")])
 def test_wrong_usage_prints_help_and_exits_2(checkout, shell, arguments, complaint):
     done = checkout.run(*arguments, shell=shell)
     assert done.returncode == 2 and done.stdout == "" and checkout.calls() == []
@@ -84,7 +84,7 @@ def test_help_exits_0_and_names_every_command(checkout, asked):
     done = checkout.run(asked)
     assert done.returncode == 0 and done.stderr == ""
     commands = re.findall(r"^  (\w+) {2,}\w", done.stdout, re.M)
-    assert commands == ["demo", "test", "lint", "bench", "fuzz", "docs", "wheel", "help"]
+    assert commands == ["demo", "test", "lint", "bench", "fuzz", "docs", "wheel", "setup", "help"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -104,9 +104,7 @@ def test_the_first_run_sets_up_and_the_second_only_runs(checkout, shell):
     assert first.returncode == 0, first.stderr
     assert checkout.calls() == ["-m venv --clear .venv", "-m pip install --quiet --progress-bar off -e .",
                                 "-m glassgrad demo --epochs 2"]
-    start = time.perf_counter()
     second = checkout.run("demo", shell=shell)
-    assert time.perf_counter() - start < 2
     assert second.returncode == 0 and second.stderr == "" and checkout.calls() == ["-m glassgrad demo"]
 
 
@@ -151,6 +149,12 @@ def test_the_test_command_goes_on_without_torch_and_does_not_try_each_time(check
 
 def test_the_status_of_the_tests_is_the_status_of_the_script(checkout):
     assert checkout.run("test", FAKE_FAILS="-m pytest").returncode == 1
+
+
+def test_setup_installs_what_every_command_needs_and_runs_nothing(checkout):
+    assert checkout.run("setup").returncode == 0
+    extras = [f"-m pip install --quiet --progress-bar off -e .[{extra}]" for extra in ("dev", "docs", "wheel", "test")]
+    assert checkout.calls()[1:] == [*extras, "-m pip install --quiet --progress-bar off torch==2.13.0"]
 
 
 @pytest.mark.parametrize("fails, status", [("-m ruff", 1), ("-m mypy", 1), ("nothing", 0)])
@@ -241,17 +245,36 @@ def test_a_python_without_venv_says_what_to_install(checkout):
                                   "Debian, Ubuntu: sudo apt install python3-venv.")
 
 
+def run_ci(folder: Path, dev: str) -> subprocess.CompletedProcess[str]:
+    """What .ci/run does where `./dev` is a script that takes the case of its first argument."""
+    (folder / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", folder / ".ci" / "run")
+    (folder / "dev").write_text(f"#!/bin/sh\ncase $1 in {dev} esac\n")
+    (folder / "dev").chmod(0o755)
+    return subprocess.run([str(folder / ".ci" / "run")], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+
 @pytest.mark.skipif("bash" not in SHELLS, reason=".ci/run needs bash")
 @pytest.mark.parametrize("lint, docs, wheel, test, status", [
     (0, 0, 0, 0, 0), (1, 0, 0, 0, 1), (0, 1, 0, 0, 1), (0, 0, 1, 0, 1), (0, 0, 0, 1, 1)])
 def test_ci_runs_all_and_ends_with_pytests_closing_line(tmp_path, lint, docs, wheel, test, status):
-    (tmp_path / ".ci").mkdir()
-    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
     closing = "===== 3 passed, 1 skipped in 0.12s ====="
-    (tmp_path / "dev").write_text(f"#!/bin/sh\ncase $1 in lint) echo linted; exit {lint} ;; "
-                                  f"docs) [ $2 = build ] && echo built; exit {docs} ;; wheel) exit {wheel} ;; "
-                                  f"test) echo 'dots 1 of 2'; echo '{closing}'; exit {test} ;; esac\n")
-    (tmp_path / "dev").chmod(0o755)
-    done = subprocess.run([str(tmp_path / ".ci" / "run")], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = run_ci(tmp_path, f"setup) ;; lint) echo linted; exit {lint} ;; docs) [ $2 = build ] && echo built; "
+                            f"exit {docs} ;; wheel) exit {wheel} ;; test) echo dots 1 of 2; echo '{closing}'; "
+                            f"exit {test} ;;")
     assert done.returncode == status
-    assert done.stdout.startswith("linted\nbuilt\n") and done.stdout.splitlines()[-1] == closing
+    assert "built\n" in done.stdout and "linted\n" in done.stdout and done.stdout.splitlines()[-1] == closing
+
+
+@pytest.mark.skipif("bash" not in SHELLS, reason=".ci/run needs bash")
+@pytest.mark.parametrize("first, alone, status, ended", [
+    ("2 failed, 9 passed in 3s", 0, 0, "2 unstable, 9 passed in 3s"),
+    ("2 failed, 9 passed in 3s", 1, 1, "2 failed, 9 passed in 3s"),
+    ("4 failed, 9 passed in 3s", 0, 1, "4 failed, 9 passed in 3s"),
+    ("1 failed, 9 passed, 1 error in 3s", 0, 1, "1 failed, 9 passed, 1 error in 3s"),
+    ("worker 'gw1' crashed while running 'a'\n1 failed, 9 passed in 3s", 0, 1, "1 failed, 9 passed in 3s")])
+def test_ci_names_a_few_tests_that_pass_by_themselves_as_unstable(tmp_path, first, alone, status, ended):
+    done = run_ci(tmp_path, f"setup | lint | docs | wheel) ;; test) case $* in *last-failed*) exit {alone} ;; esac; "
+                            f'echo "{first}"; exit 1 ;;')
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (status, ended)
+    assert ("UNSTABLE" in done.stdout) == (status == 0)

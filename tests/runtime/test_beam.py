@@ -100,7 +100,7 @@ def test_the_time_is_kept(worker: Worker) -> None:
     one.begin()
     start = time.monotonic()
     one.run(Silent())
-    assert one.tried >= 1 and time.monotonic() - start < 1.5 + 3.0, "the margin is for a loaded machine"
+    assert one.tried >= 1 and time.monotonic() - start < 30, "without a limit it takes minutes"
 
 
 def test_answers_are_the_same_with_and_without(empty: Path) -> None:

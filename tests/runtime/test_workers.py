@@ -165,7 +165,7 @@ def test_every_task_runs_once_and_commands_follow_each_other(pool: WorkerPool, s
 def test_stress_with_random_counts_and_gaps(native: Native, seed: int) -> None:
     """100,000 launches in lists of random length, between which workers spin, are falling asleep, or sleep."""
     chance = random.Random(seed)
-    for threads, launches, limit in ((2, 60_000, 20.0), (4, 40_000, 30.0)):
+    for threads, launches, limit in ((2, 60_000, 120.0), (4, 40_000, 120.0)):
         pool, counts, expected = WorkerPool(threads, native=native), np.zeros(64, np.int64), np.zeros(64, np.int64)
         start, done = time.monotonic(), 0
         while done < launches:
@@ -462,7 +462,7 @@ def test_interpreter_exit(ending: str) -> None:
     start = time.monotonic()
     done = run_script(f"launch(3)\nprint('end', flush=True)\n{ending}")
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 60
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no POSIX signals here")

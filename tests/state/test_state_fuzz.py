@@ -64,7 +64,7 @@ def attack(load: Callable[[bytes], Any], data: bytes, rng: np.random.Generator, 
             refused += 1
         except Exception as problem:
             raise AssertionError(f"round {number}: {type(problem).__name__}: {problem} from {bad!r}") from problem
-        assert time.perf_counter() - begin < 5, bad
+        assert time.perf_counter() - begin < 60, bad
     return refused
 
 
