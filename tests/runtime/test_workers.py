@@ -8,7 +8,6 @@ import ctypes
 import random
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pool_kernels import KERNELS
 
 from glassgrad.base.errors import Bug, DeviceError
 from glassgrad.base.settings import Context
@@ -28,98 +28,6 @@ from glassgrad.runtime.cpu.worker_pool_text import ir_text
 pytest.importorskip("llvmlite", reason="the kernels of these tests are LLVM IR")
 
 ROOT = Path(__file__).resolve().parents[2]
-KERNELS = """
-; out[task] = in[(7 task + 3) mod n] + 1, where in is what the command before wrote
-define void @follow(ptr %args, i64 %task, ptr %scratch) nounwind {
-  %out.at = getelementptr ptr, ptr %args, i64 1
-  %n.at = getelementptr ptr, ptr %args, i64 2
-  %in = load ptr, ptr %args
-  %out = load ptr, ptr %out.at
-  %n.cell = load ptr, ptr %n.at
-  %n = load i64, ptr %n.cell
-  %a = mul i64 %task, 7
-  %b = add i64 %a, 3
-  %c = urem i64 %b, %n
-  %p = getelementptr i64, ptr %in, i64 %c
-  %v = load i64, ptr %p
-  %w = add i64 %v, 1
-  %q = getelementptr i64, ptr %out, i64 %task
-  store i64 %w, ptr %q
-  ret void
-}
-; counts[task] += 1, not atomically: two runs of one task at once would lose a count
-define void @count(ptr %args, i64 %task, ptr %scratch) nounwind {
-  %counts = load ptr, ptr %args
-  %p = getelementptr i64, ptr %counts, i64 %task
-  %v = load i64, ptr %p
-  %w = add i64 %v, 1
-  store i64 %w, ptr %p
-  ret void
-}
-; seen[task] = scratch; scratch[0] = task, and after some work scratch[0] must still be task
-define void @arena(ptr %args, i64 %task, ptr %scratch) nounwind {
-entry:
-  %seen = load ptr, ptr %args
-  %p = getelementptr i64, ptr %seen, i64 %task
-  store volatile i64 %task, ptr %scratch
-  br label %loop
-loop:
-  %i = phi i64 [ 0, %entry ], [ %j, %loop ]
-  %j = add i64 %i, 1
-  %now = load volatile i64, ptr %scratch
-  %more = icmp ult i64 %j, 200
-  br i1 %more, label %loop, label %out
-out:
-  %ok = icmp eq i64 %now, %task
-  %address = ptrtoint ptr %scratch to i64
-  %result = select i1 %ok, i64 %address, i64 0
-  store i64 %result, ptr %p
-  ret void
-}
-; meets the other tasks: waits until all have arrived, or gives up after a long while; met[0] counts arrivals,
-; met[1] the tasks that saw everybody, met[2] is how many there are, met[3 + task] becomes the task's arena
-define void @meet(ptr %args, i64 %task, ptr %scratch) nounwind {
-entry:
-  %met = load ptr, ptr %args
-  %happy = getelementptr i64, ptr %met, i64 1
-  %all.at = getelementptr i64, ptr %met, i64 2
-  %all = load i64, ptr %all.at
-  %slot = add i64 %task, 3
-  %arena.at = getelementptr i64, ptr %met, i64 %slot
-  store ptr %scratch, ptr %arena.at
-  atomicrmw add ptr %met, i64 1 seq_cst
-  br label %loop
-loop:
-  %i = phi i64 [ 0, %entry ], [ %j, %wait ]
-  %here = load atomic i64, ptr %met seq_cst, align 8
-  %everybody = icmp sge i64 %here, %all
-  br i1 %everybody, label %good, label %wait
-wait:
-  %j = add i64 %i, 1
-  %patient = icmp ult i64 %j, 3000000000
-  br i1 %patient, label %loop, label %out
-good:
-  atomicrmw add ptr %happy, i64 1 seq_cst
-  br label %out
-out:
-  ret void
-}
-; spins for as many rounds as the cell says
-define void @busy(ptr %args, i64 %task, ptr %scratch) nounwind {
-entry:
-  %cell = load ptr, ptr %args
-  %rounds = load i64, ptr %cell
-  br label %loop
-loop:
-  %i = phi i64 [ 0, %entry ], [ %j, %loop ]
-  store volatile i64 %i, ptr %scratch
-  %j = add i64 %i, 1
-  %more = icmp ult i64 %j, %rounds
-  br i1 %more, label %loop, label %out
-out:
-  ret void
-}
-"""
 image = Image(llvm.compile_ir(KERNELS))
 FOLLOW, COUNT, ARENA, MEET, BUSY = (image.address(name) for name in ("follow", "count", "arena", "meet", "busy"))
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
@@ -395,92 +303,6 @@ def test_setting_chooses_the_pool() -> None:
     assert worker_pool().threads == workers.available_cores()
     with pytest.raises(Bug, match="at least one worker"):
         WorkerPool(0)
-
-
-PRELUDE = """
-import ctypes, os, signal, sys, threading, time
-import numpy as np
-from glassgrad.runtime.cpu import llvm_compiler as llvm
-from glassgrad.runtime.cpu.elf_loader import Image
-from glassgrad.runtime.cpu.worker_pool import CommandList, WorkerPool
-image = Image(llvm.compile_ir(KERNELS))
-pool, counts = WorkerPool(4), np.zeros(50, np.int64)
-commands = CommandList([(image.address("count"), [counts.ctypes.data], 50, False)] * 20)
-def launch(times=1):
-    for _ in range(times): pool.run(commands.address, 20)
-cell = np.array([1], np.int64)
-busy = CommandList([(image.address("busy"), [cell.ctypes.data], 4, False)])
-"""
-
-
-def run_script(body: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    script = f"KERNELS = {KERNELS!r}\n{PRELUDE}\n{textwrap.dedent(body)}"
-    return subprocess.run([sys.executable, "-X", "faulthandler", "-c", script], cwd=ROOT, capture_output=True,
-                          text=True, timeout=timeout)
-
-
-@pytest.mark.skipif(not hasattr(sys, "getswitchinterval") or sys.platform == "win32", reason="no fork here")
-def test_fork() -> None:
-    """Children rebuild the pool, also when the parent forked while another of its threads was launching."""
-    done = run_script("""
-        launch()
-        stop = []
-        other = threading.Thread(target=lambda: [launch() for _ in iter(lambda: bool(stop), True)])
-        other.start()
-        for number in range(12):
-            child = os.fork()
-            if child == 0:
-                counts[:] = 0
-                launch(5)
-                workers = sum(t.name.startswith("glassgrad-worker") for t in threading.enumerate())
-                os._exit(0 if (counts == 100).all() and workers == 3 else 1)
-            assert os.waitpid(child, 0)[1] == 0, "the child failed"
-        stop.append(1)
-        other.join()
-        counts[:] = 0
-        launch(5)
-        assert (counts == 100).all()
-        child = os.fork()
-        if child == 0:
-            launch()
-            sys.exit(0)                         # the ordinary way out, with its own workers to join
-        assert os.waitpid(child, 0)[1] == 0
-        print("fine")
-    """)
-    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
-
-
-@pytest.mark.parametrize("ending", [
-    "launch()",                                                                         # workers spin
-    "launch(); time.sleep(0.05)",                                                       # workers sleep
-    "threading.Thread(target=lambda: launch(10**9), daemon=True).start(); time.sleep(0.05)",   # launching for ever
-    "pool = None",                                                                      # dropped before the end
-    "import atexit; atexit.register(launch); launch()",                                 # launching while it ends
-    "import weakref; f = weakref.finalize(counts.base if counts.base is not None else pool, launch)",
-], ids=["spinning", "asleep", "launching", "dropped", "atexit", "finalizer"])
-def test_interpreter_exit(ending: str) -> None:
-    start = time.monotonic()
-    done = run_script(f"launch(3)\nprint('end', flush=True)\n{ending}")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
-    assert time.monotonic() - start < 60
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no POSIX signals here")
-def test_control_c_arrives_after_the_call_and_the_pool_survives() -> None:
-    done = run_script("""
-        cell[0] = 500_000_000
-        threading.Timer(0.15, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-        try:
-            pool.run(busy.address, 1)
-            time.sleep(5)
-            print("not interrupted")
-        except KeyboardInterrupt:
-            print("interrupted")
-        counts[:] = 0
-        launch(5)
-        print((counts == 100).all(), sum(t.name.startswith("glassgrad-worker") for t in threading.enumerate()))
-    """)
-    assert (done.returncode, done.stdout) == (0, "interrupted\nTrue 3\n"), done.stderr
 
 
 @pytest.mark.parametrize("triple", ["x86_64-unknown-linux-gnu", "x86_64-pc-windows-msvc-elf",
