@@ -20,8 +20,6 @@ from typing import Any, TypeVar
 from glassgrad.tensor import checks
 from glassgrad.tensor.base import TensorBase
 
-__all__ = ["arguments", "computed"]
-
 TensorKind = TypeVar("TensorKind", bound=TensorBase)
 
 _AXES = frozenset(("axis", "axis0", "axis1", "dim", "dim0", "dim1", "dims", "start_dim", "end_dim"))

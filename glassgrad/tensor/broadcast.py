@@ -18,9 +18,6 @@ from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.compiler.graph.uop import UOp, const
 
-__all__ = ["Axis", "broadcast_shape", "broadcast_pair", "broadcast_all", "number", "one_row", "resolve_axis",
-           "resolve_axes", "shape_from", "size_from", "whole", "working_axis"]
-
 Axis = int | Sequence[int] | None
 
 VERBS = {o.ADD: ("add", "+"), o.SUB: ("subtract", "-"), o.MUL: ("multiply", "*"), o.DIV: ("divide", "/"),

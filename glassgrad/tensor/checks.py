@@ -29,12 +29,6 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.broadcast import broadcast_shape, shape_from, whole
 
-__all__ = ["KINDS", "REQUIRED", "SPELLINGS", "broadcast_to", "broadcast_together", "callables", "cannot_take",
-           "checked", "choice", "dtype_or_none", "fit_together", "index_fits", "integer_index", "flags", "integer",
-           "integer_or_none", "integers_in", "items", "mappings", "number", "number_or_none", "numbers_in", "options",
-           "paths", "readable", "several", "sizes", "spelled", "strings", "tensor_list", "tensors", "tensors_or_none",
-           "two_axes"]
-
 
 class _Required:
     """The default of a parameter that must be given, by its own name or by a synonym."""

@@ -31,10 +31,6 @@ from glassgrad.tensor.autograd.leaves import assigned_within
 from glassgrad.tensor.index_range_check import Check
 from glassgrad.tensor.memory.host_values import HostValue, numpy_dtype
 
-__all__ = ["canonical_device", "default_device", "copied", "store", "share", "shared", "taken", "realize", "schedule",
-           "Planned", "Step", "memory", "value_of", "bytes_of", "array_of", "shown_array",
-           "computed_bytes", "numbers_of", "number_in", "few_numbers"]
-
 
 # -- devices -------------------------------------------------------------------------------------------------
 def canonical_device(name: str | None) -> str | None:

@@ -32,9 +32,6 @@ from glassgrad.runtime.devices import Device
 from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.index_limits import limits, version_of
 
-__all__ = ["watch", "watch_classes", "watch_for", "watched_by", "outside", "nearest", "trusted", "sinks",
-           "verify", "refuse_stored", "Check", "Flag"]
-
 
 class Pick(NamedTuple):
     """One index as the user wrote it, on an axis of a tensor."""

@@ -28,8 +28,6 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine.capture import record
 from glassgrad.tensor.formulas.counting import counting
 
-__all__ = ["FiniteCheck", "FiniteFlag", "finite_checks", "note_layers"]
-
 Read = Callable[[Sequence[UOp]], list[memoryview]]      # the values of nodes: what is in memory
 _MOST_POSITIONS = 1 << 30                        # that a number of 32 bits can name twice over
 _KEPT = (o.BUFFER, o.GATHER, o.SCATTER, o.SCAN, o.RANDOM)      # and reductions: few values, that much is computed for

@@ -59,8 +59,6 @@ from glassgrad.tensor.methods.trigonometry import TrigonometryMixin
 from glassgrad.tensor.printing import as_text
 from glassgrad.tensor.tinygrad_names import TinygradNamesMixin
 
-__all__ = ["Tensor", "class_of_results"]
-
 
 class Tensor(ArithmeticMixin, AssignmentMixin, CastMixin, CreationMixin, ElementwiseMixin, InPlaceMixin,
              FactorizationsMixin, NormsMixin, ProductsMixin, ActivationsMixin, ConvolutionMixin,

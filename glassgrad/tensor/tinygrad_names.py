@@ -27,8 +27,6 @@ from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas.arithmetic import binary, where
 
-__all__ = ["TinygradNamesMixin"]
-
 TIMEOUT = 30.0         # seconds without a byte from a server
 
 

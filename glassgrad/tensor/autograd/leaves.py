@@ -22,10 +22,6 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.engine.capture import note_written
 from glassgrad.engine.registry import Tensors, registry
 
-__all__ = ["RESET", "Leaf", "UnreadGradient", "assigned", "assigned_within", "cut_off", "distinct",
-           "has_another_value", "hold", "holders", "is_cut_off", "is_held", "leaf_row", "leaves_among",
-           "refuse_cut_off", "refuse_replaced", "started_from", "still_a_leaf", "take_started"]
-
 
 class Leaf:
     """A token, equal only to itself."""

@@ -16,8 +16,6 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.uop import UOp
 
-__all__ = ["cut", "ended", "inside", "no_grad", "traced"]
-
 open_blocks = 0                  # blocks, and traces of the jit, in all threads; with none, nothing is checked
 _counting = held_at_fork(threading.Lock(), "counter")
 

@@ -25,8 +25,6 @@ from glassgrad.tensor.broadcast import resolve_axis
 from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.tensor import Tensor
 
-__all__ = ["jvp", "vmap", "checkpoint", "grad", "value_and_grad"]
-
 
 def _alias(tensor: Tensor) -> Tensor:
     """The same value as a node of its own, through which gradients pass on."""

@@ -19,11 +19,6 @@ from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor.broadcast import VERBS, broadcast_all, broadcast_pair, broadcast_shape, number
 from glassgrad.tensor.formulas import elementary, remainders
 
-__all__ = ["Operand", "absolute", "add", "as_float", "at_least", "at_most", "binary", "both", "ceil", "clamp",
-           "divide", "equal", "floor", "floor_divide", "in_accumulator", "is_finite", "is_float", "is_infinite",
-           "is_nan", "is_negative", "less", "maximum", "minimum", "mul", "not_equal", "power", "remainder",
-           "round_half_even", "sign", "square", "sub", "truncated_divide", "where"]
-
 Operand = UOp | bool | int | float          # or a symbolic length
 
 _bool = dtypes.bool

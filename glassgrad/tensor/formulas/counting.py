@@ -8,8 +8,6 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.symbolic import Size, most
 from glassgrad.compiler.graph.uop import UOp
 
-__all__ = ["counting"]
-
 
 def counting(n: Size, dtype: DType = dtypes.int32) -> UOp:
     """0, 1, ..., n - 1.

@@ -22,10 +22,6 @@ from glassgrad.tensor.formulas.movement import along, movedim, pad_axis, part
 from glassgrad.tensor.formulas.order import key_of, largest_of, order_of
 from glassgrad.tensor.memory.storage import Step, applied, refuse_repeated
 
-__all__ = ["argsort", "choose", "gather", "gather_known", "lookup", "product_at", "put",
-           "replace_part", "replace_view", "rows_of", "scatter", "scatter_slices", "scatter_targets", "sort", "take",
-           "topk", "true_indices", "unrows"]
-
 
 # -- looking up ----------------------------------------------------------------------------------------------
 def lookup(x: UOp, picks: Sequence[tuple[int, UOp]], from_end: bool = True) -> UOp:

@@ -15,10 +15,6 @@ from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor.broadcast import number
 from glassgrad.tensor.formulas.counting import counting
 
-__all__ = ["above_diagonal", "along", "cat", "diagonal", "eye", "flatten", "joined", "matrix_transpose", "movedim",
-           "pad_constant", "part", "repeat_interleave", "roll", "squeeze", "stack", "transpose", "tril", "triu",
-           "unsqueeze"]
-
 
 def _from_front(axis: int, rank: int) -> int:
     return axis + rank if axis < 0 else axis

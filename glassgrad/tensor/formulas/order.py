@@ -15,8 +15,6 @@ from glassgrad.compiler.graph.symbolic import most
 from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor.formulas.counting import counting
 
-__all__ = ["key_of", "order_of", "largest_of"]
-
 SHORT = 64                 # rows up to here are ordered by counting
 _WORDS = {8: dtypes.uint8, 16: dtypes.uint16, 32: dtypes.uint32, 64: dtypes.uint64}
 _FIELD = 21                # bits of a running count: three of them share an int64

@@ -16,8 +16,6 @@ from glassgrad.tensor.formulas.indexing import gather_known, rows_of, sort, take
 from glassgrad.tensor.formulas.movement import flatten
 from glassgrad.tensor.formulas.reductions import all_true, any_true, total
 
-__all__ = ["median", "quantile", "search_sorted"]
-
 
 def median(x: UOp, axis: int, skip_nan: bool) -> tuple[UOp, UOp]:
     """The lower of the middle values along an axis, which stays with size 1, and its index. With a NaN the median is

@@ -21,10 +21,6 @@ from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import absolute, as_float, divide, in_accumulator, is_nan, power, square
 from glassgrad.tensor.formulas.movement import along, flatten
 
-__all__ = ["all_true", "any_true", "arg_extreme", "count", "largest", "logsumexp", "mean", "norm", "product", "reduce",
-           "refuse_empty", "running", "running_extreme", "smallest", "standard_deviation", "sum_dtype", "total",
-           "variance"]
-
 _WORDS = {o.SUM: "sum", o.PROD: "prod", o.AMAX: "max", o.AMIN: "min"}
 
 

@@ -13,9 +13,6 @@ from glassgrad.tensor.formulas.arithmetic import (absolute, as_float, broadcast,
 from glassgrad.tensor.formulas.elementary import erf, exp, log, polynomial, tan
 from glassgrad.tensor.formulas.movement import pad_axis, part
 
-__all__ = ["differences", "digamma", "erfinv", "finite", "greatest_divisor", "hypot", "lgamma", "logcumsumexp", "logit",
-           "sinc", "skipping_nan", "xlogy"]
-
 # Giles (2012), "Approximating the erfinv function": two polynomials in w = -ln(1 - x^2)
 _ERFINV_NEAR = (1.50140941, 0.246640727, -0.00417768164, -0.00125372503, 0.00021858087, -4.39150654e-06, -3.5233877e-06,
                 3.43273939e-07, 2.81022636e-08)

@@ -18,8 +18,6 @@ from glassgrad.tensor.formulas.movement import along, diagonal, matrix_transpose
 from glassgrad.tensor.formulas.reductions import arg_extreme, mean, norm, running, total
 from glassgrad.tensor.formulas.special import differences
 
-__all__ = ["correlation", "covariance", "histogram", "mode", "renorm", "trapezoids"]
-
 
 def mode(x: UOp, axis: int) -> tuple[UOp, UOp]:
     """The most frequent value along an axis, which stays with size 1 (of equally frequent ones the smallest), and its

@@ -43,8 +43,6 @@ from glassgrad.tensor.autograd.function import custom_gradient
 from glassgrad.tensor.base import TensorBase
 from glassgrad.tensor.kernels.c_signature import check_arguments, check_result, number_for, parameters_of
 
-__all__ = ["c_kernel", "launch_on", "load", "without_gradient"]
-
 Shape = Sequence[int]
 LANGUAGES = {"cuda": 'CUDA, with extern "C" __global__ before the kernel',
              "hip": 'HIP, with extern "C" __global__ before the kernel',

@@ -15,8 +15,6 @@ from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.tensor.base import TensorBase
 
-__all__ = ["C_NAMES", "Parameter", "check_arguments", "check_result", "number_for", "parameters_of"]
-
 C_NAMES = {dtypes.bool: "_Bool", dtypes.int8: "signed char", dtypes.uint8: "unsigned char", dtypes.int16: "short",
            dtypes.uint16: "unsigned short", dtypes.int32: "int", dtypes.uint32: "unsigned", dtypes.int64: "long long",
            dtypes.uint64: "unsigned long long", dtypes.float32: "float", dtypes.float64: "double"}

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 from glassgrad.base.errors import DeviceError, DTypeError, InputError
 from glassgrad.compiler.graph.dtype import DType, dtypes
 
-__all__ = ["CPU", "Foreign", "give", "take"]
-
 
 # -- the C structures (dlpack.h) -----------------------------------------------------------------------------
 class _Device(ctypes.Structure):

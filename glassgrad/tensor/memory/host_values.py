@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import ALL, DType, dtypes
 
-__all__ = ["HostValue", "is_torch", "read_value", "read_array", "nest", "numpy_dtype", "true_places"]
-
 _CODES = {dtypes.int8: "b", dtypes.uint8: "B", dtypes.int16: "h", dtypes.uint16: "H", dtypes.int32: "i",
           dtypes.uint32: "I", dtypes.int64: "q", dtypes.uint64: "Q", dtypes.float32: "f", dtypes.float64: "d"}
 # fp8 and bfloat16 have no name in NumPy or in Python's own formats

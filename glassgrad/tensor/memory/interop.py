@@ -23,8 +23,6 @@ from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.memory import dlpack
 from glassgrad.tensor.memory.host_values import HostValue
 
-__all__ = ["InteropMixin"]
-
 # NumPy's functions of elements that are methods here: numpy.exp(x) is x.exp(), and stays lazy
 _OPERATORS = {"add": ("__add__", "__radd__"), "subtract": ("__sub__", "__rsub__"),
               "multiply": ("__mul__", "__rmul__"), "divide": ("__truediv__", "__rtruediv__"),

@@ -15,8 +15,6 @@ from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.evaluate import canonical_device
 
-__all__ = ["ShardingMixin"]
-
 
 class ShardingMixin(TensorBase):
     """Where a tensor is, by other libraries' names."""

@@ -19,9 +19,6 @@ from glassgrad.compiler.graph.ops import Kind, Op
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.graph.view import ShapeTracker, View
 
-__all__ = ["Step", "TensorStorage", "applied", "follows", "is_shared", "is_view", "leave", "refuse_repeated", "share",
-           "shares_with", "storage_of"]
-
 Step = tuple[Op, Any]                        # a movement op (or DETACH) and its argument
 _FEW = 8                                     # members that are listed before dead ones are dropped
 _ONE_TO_ONE = frozenset((o.RESHAPE, o.PERMUTE, o.SHRINK, o.FLIP, o.DETACH))

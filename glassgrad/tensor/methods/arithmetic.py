@@ -25,8 +25,6 @@ from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas import arithmetic
 from glassgrad.tensor.formulas.arithmetic import as_node, binary
 
-__all__ = ["ArithmeticMixin"]
-
 _bool = dtypes.bool
 _QUOTIENTS = (arithmetic.floor_divide, arithmetic.truncated_divide, arithmetic.remainder,
               arithmetic.truncated_remainder)

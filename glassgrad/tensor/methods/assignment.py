@@ -26,8 +26,6 @@ from glassgrad.tensor.formulas.reductions import running as running_total
 from glassgrad.tensor.memory.disk import on_disk, write
 from glassgrad.tensor.memory.storage import applied, is_shared, leave, storage_of
 
-__all__ = ["AssignmentMixin"]
-
 
 class AssignmentMixin(TensorBase):
     """A tensor that takes another value."""

@@ -18,8 +18,6 @@ from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import working_axis
 from glassgrad.tensor.formulas.movement import matrix_transpose
 
-__all__ = ["CastMixin", "PredicatesMixin"]
-
 
 class CastMixin(TensorBase):
     """x.float(), x.half(), x.int(), ..."""

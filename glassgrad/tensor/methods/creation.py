@@ -27,8 +27,6 @@ from glassgrad.tensor.formulas.reductions import largest
 from glassgrad.tensor.memory.disk import on_disk, opened
 from glassgrad.tensor.memory.host_values import read_array
 
-__all__ = ["CreationMixin"]
-
 
 class CreationMixin(TensorBase):
     """New tensors."""

@@ -19,8 +19,6 @@ from glassgrad.tensor.formulas import arithmetic, elementary
 from glassgrad.tensor.formulas.arithmetic import as_float, as_node, both, where
 from glassgrad.tensor.formulas.reductions import all_true
 
-__all__ = ["ElementwiseMixin"]
-
 
 class ElementwiseMixin(TensorBase):
     """Functions of one number."""

@@ -21,8 +21,6 @@ from glassgrad.tensor.formulas.arithmetic import add, ceil, divide, in_accumulat
 from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, uniform
 
-__all__ = ["InPlaceMixin", "in_place_methods"]
-
 # methods that have an in-place form, each with arguments for its example
 _ONE_TENSOR = """abs absolute acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh ceil cos
     cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 fix floor frac lgamma log log10 log1p log2 logical_not logit

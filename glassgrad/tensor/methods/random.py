@@ -22,8 +22,6 @@ from glassgrad.tensor.formulas.movement import flatten
 from glassgrad.tensor.formulas.order import order_of
 from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, streams, uniform, weighted_draws
 
-__all__ = ["RandomMixin"]
-
 
 class RandomMixin(TensorBase):
     """Random tensors."""

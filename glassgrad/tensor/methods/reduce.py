@@ -21,8 +21,6 @@ from glassgrad.tensor.base import Found, Self, TensorBase
 from glassgrad.tensor.broadcast import Axis
 from glassgrad.tensor.formulas import reductions
 
-__all__ = ["ReduceMixin"]
-
 
 class ReduceMixin(TensorBase):
     """Many values to one."""

@@ -25,8 +25,6 @@ from glassgrad.tensor.formulas.movement import cat, flatten, part, squeeze, stac
 from glassgrad.tensor.formulas.order_statistics import median, quantile, search_sorted
 from glassgrad.tensor.formulas.reductions import arg_extreme, largest, running as running_total, smallest, total
 
-__all__ = ["SortingMixin"]
-
 
 class SortingMixin(TensorBase):
     """Order and choice."""

@@ -18,8 +18,6 @@ from glassgrad.tensor.formulas.arithmetic import (add, as_float, as_node, both, 
 from glassgrad.tensor.formulas.movement import cat
 from glassgrad.tensor.formulas.reductions import all_true
 
-__all__ = ["SpecialFunctionsMixin"]
-
 
 class SpecialFunctionsMixin(TensorBase):
     """More functions of numbers."""

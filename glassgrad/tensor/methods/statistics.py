@@ -19,8 +19,6 @@ from glassgrad.tensor.formulas.arithmetic import equal
 from glassgrad.tensor.formulas.movement import flatten, squeeze, unsqueeze
 from glassgrad.tensor.formulas.reductions import any_true, largest, running as running_total, smallest, sum_dtype, total
 
-__all__ = ["StatisticsMixin"]
-
 
 class StatisticsMixin(TensorBase):
     """What a set of numbers is like."""

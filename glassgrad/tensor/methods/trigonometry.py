@@ -11,8 +11,6 @@ from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import as_float, broadcast, in_accumulator
 
-__all__ = ["TrigonometryMixin"]
-
 
 class TrigonometryMixin(TensorBase):
     """Angles, hyperbolas and the error function."""

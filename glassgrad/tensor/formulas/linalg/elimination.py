@@ -17,8 +17,6 @@ from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.formulas.counting import counting
 from glassgrad.tensor.formulas.movement import above_diagonal, eye, halves, joined, matrix_transpose, part
 
-__all__ = ["eliminate", "cholesky", "householder", "jacobi", "parity"]
-
 
 def _step(number: int) -> UOp:
     return UOp(o.SCALAR, dtypes.int32, (), Cell(number))

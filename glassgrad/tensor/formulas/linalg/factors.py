@@ -19,8 +19,6 @@ from glassgrad.tensor.formulas.movement import cat, eye, matrix_transpose, part,
 from glassgrad.tensor.formulas.order import key_of, order_of
 from glassgrad.tensor.formulas.reductions import any_true, product, total
 
-__all__ = ["cholesky", "determinant", "eigen", "inverse", "orthogonal", "signed_log", "singular", "solve"]
-
 
 def _device(*nodes: UOp) -> str:
     return next((n.device for n in nodes if n.device), running.default_device())

@@ -16,8 +16,6 @@ from glassgrad.tensor.formulas.arithmetic import add, mul, sub
 from glassgrad.tensor.formulas.movement import matrix_transpose, roll
 from glassgrad.tensor.formulas.reductions import total
 
-__all__ = ["contract", "cross", "kron", "linear", "matmul", "outer", "product_dtype", "scaled_sum"]
-
 
 def product_dtype(factors: DType) -> DType:
     """The type of a matrix product: sums of products of int8, int16 and their unsigned twins are taken in 32 bits."""

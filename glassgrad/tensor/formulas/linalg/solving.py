@@ -13,8 +13,6 @@ from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas.linalg import factors
 from glassgrad.tensor.formulas.movement import cat, matrix_transpose, squeeze, unsqueeze
 
-__all__ = ["inverted", "matrices", "singular_values", "solved"]
-
 
 def matrices(x: UOp, what: str, square: bool = True) -> tuple[UOp, tuple[int, ...]]:
     """A node as (batch, m, n) of float32 or float64, and its axes before the last two."""

@@ -14,9 +14,6 @@ from glassgrad.tensor.formulas.arithmetic import absolute, as_float, binary, div
 from glassgrad.tensor.formulas.movement import pad_constant
 from glassgrad.tensor.formulas.reductions import largest, mean, mean_square, norm, total
 
-__all__ = ["between", "hardswish", "layer_norm", "leaky_relu", "local_response_norm", "log_softmax", "normalize",
-           "relu", "rms_norm", "silu", "sigmoid", "softmax", "softplus", "softshrink", "softsign", "tanh"]
-
 
 # -- element by element --------------------------------------------------------------------------------------
 def relu(x: UOp) -> UOp:

@@ -13,8 +13,6 @@ from glassgrad.tensor.formulas.neural.activations import softmax
 from glassgrad.tensor.formulas.random_numbers import uniform
 from glassgrad.tensor.formulas.reductions import any_true
 
-__all__ = ["attention", "dropout"]
-
 
 def dropout(x: UOp, p: float) -> UOp:
     """Each value 0 with probability p, the others over 1 - p."""

@@ -19,8 +19,6 @@ from glassgrad.tensor.formulas.linalg.products import product_dtype
 from glassgrad.tensor.formulas.movement import pad_constant
 from glassgrad.tensor.formulas.neural.windows import Windows
 
-__all__ = ["convolve", "convolve_transposed", "each", "refuse_large_windows", "space_padding"]
-
 
 def each(value: Any, rank: int, what: str, least: int = 1) -> tuple[int, ...]:
     """One number per space axis, from one number or a sequence."""

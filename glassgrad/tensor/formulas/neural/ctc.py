@@ -21,8 +21,6 @@ from glassgrad.tensor.formulas.elementary import exp, log
 from glassgrad.tensor.formulas.indexing import gather
 from glassgrad.tensor.formulas.movement import joined, pad_axis, part, stack
 
-__all__ = ["from_labels", "losses"]
-
 _WIDE = 16        # how many steps are put together at once
 
 

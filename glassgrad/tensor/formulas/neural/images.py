@@ -17,8 +17,6 @@ from glassgrad.tensor.formulas.movement import at, matrix_transpose, movedim, st
 from glassgrad.tensor.formulas.reductions import total
 from glassgrad.tensor.formulas.remainders import toward_zero
 
-__all__ = ["affine_grid", "grid_sample", "resize", "resize_pixels", "resize_smoothly"]
-
 
 def affine_grid(theta: UOp, height: int, width: int, align_corners: bool) -> UOp:
     """Where affine maps (batch, 2, 3) take the elements of an image: (batch, height, width, 2)."""

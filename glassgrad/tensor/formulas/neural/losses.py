@@ -19,10 +19,6 @@ from glassgrad.tensor.formulas.neural.activations import log_sigmoid, log_softma
 from glassgrad.tensor.formulas.reductions import mean, norm, total
 from glassgrad.tensor.formulas.special import xlogy
 
-__all__ = ["REDUCTIONS", "binary_cross_entropy", "binary_cross_entropy_logits", "class_axis", "cosine_embedding",
-           "cosine_similarity", "cross_entropy", "gaussian", "huber", "kl_divergence", "multi_margin", "nll",
-           "pairwise_distance", "poisson", "reduced", "triplet_margin"]
-
 REDUCTIONS = ("mean", "sum", "none")
 
 

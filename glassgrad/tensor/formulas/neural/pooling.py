@@ -22,8 +22,6 @@ from glassgrad.tensor.formulas.neural.convolution import each, refuse_large_wind
 from glassgrad.tensor.formulas.neural.windows import FirstTakesAll, Windows
 from glassgrad.tensor.formulas.reductions import arg_extreme, total
 
-__all__ = ["PoolOptions", "adaptive_max", "adaptive_mean", "max_pool", "mean_pool"]
-
 
 @dataclass(frozen=True)
 class PoolOptions:

@@ -12,8 +12,6 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.formulas.counting import counting
 
-__all__ = ["FirstTakesAll", "Windows"]
-
 
 @dataclass(frozen=True)
 class Windows:

@@ -21,8 +21,6 @@ from glassgrad.tensor.formulas.linalg.solving import inverted, matrices, singula
 from glassgrad.tensor.formulas.movement import cat, diagonal, eye, matrix_transpose, pad_axis, tril, triu, unsqueeze
 from glassgrad.tensor.formulas.reductions import largest, total
 
-__all__ = ["FactorizationsMixin"]
-
 
 def _eigen(x: UOp, UPLO: str, what: str) -> tuple[UOp, UOp]:
     """Eigenvalues and eigenvectors, read from one triangle."""

@@ -21,8 +21,6 @@ from glassgrad.tensor.formulas.linalg.solving import inverted, matrices, singula
 from glassgrad.tensor.formulas.movement import at, cat, flatten, movedim, squeeze, unsqueeze
 from glassgrad.tensor.formulas.reductions import largest, norm, running, smallest, sum_dtype, total
 
-__all__ = ["NormsMixin"]
-
 _MATRIX_NORMS = ("fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf)
 
 

@@ -18,8 +18,6 @@ from glassgrad.tensor.formulas.linalg import products
 from glassgrad.tensor.formulas.movement import unsqueeze
 from glassgrad.tensor.formulas.reductions import total
 
-__all__ = ["ProductsMixin"]
-
 
 class ProductsMixin(TensorBase):
     """Products of vectors and matrices."""

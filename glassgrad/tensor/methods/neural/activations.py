@@ -22,8 +22,6 @@ from glassgrad.tensor.formulas.movement import halves, repeat_interleave
 from glassgrad.tensor.formulas.neural import activations
 from glassgrad.tensor.formulas.neural.attention import attention, dropout
 
-__all__ = ["ActivationsMixin"]
-
 
 class ActivationsMixin(TensorBase):
     """Activation functions and what layers are made of."""

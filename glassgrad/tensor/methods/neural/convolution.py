@@ -20,8 +20,6 @@ from glassgrad.tensor.formulas.indexing import scatter, scatter_targets
 from glassgrad.tensor.formulas.neural.convolution import convolve, convolve_transposed, each
 from glassgrad.tensor.formulas.neural.pooling import PoolOptions, adaptive_max, adaptive_mean, max_pool, mean_pool
 
-__all__ = ["ConvolutionMixin"]
-
 Sizes = int | Sequence[int]
 OutputSize = int | Sequence[int | None] | None     # None keeps a size
 

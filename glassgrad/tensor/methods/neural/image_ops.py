@@ -20,8 +20,6 @@ from glassgrad.tensor.formulas.neural import images
 from glassgrad.tensor.formulas.neural.convolution import each
 from glassgrad.tensor.formulas.neural.pooling import adaptive_mean
 
-__all__ = ["ImageOpsMixin"]
-
 Sizes = int | Sequence[int]
 
 

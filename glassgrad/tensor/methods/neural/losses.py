@@ -23,8 +23,6 @@ from glassgrad.tensor.formulas.neural.activations import relu, softplus
 from glassgrad.tensor.formulas.neural.losses import reduced
 from glassgrad.tensor.formulas.reductions import mean, norm, total
 
-__all__ = ["LossesMixin"]
-
 
 class LossesMixin(TensorBase):
     """Losses and distances."""

@@ -24,8 +24,6 @@ from glassgrad.tensor.formulas.arithmetic import mul
 from glassgrad.tensor.formulas.linalg.products import matmul, product_dtype
 from glassgrad.tensor.formulas.movement import diagonal
 
-__all__ = ["EinsumMixin"]
-
 
 def _wrong(formula: str, expected: str) -> InputError:
     return InputError("the formula cannot be read", given=repr(formula), expected=expected,

@@ -27,8 +27,6 @@ from glassgrad.tensor.formulas.movement import every, flatten, repeat_interleave
 from glassgrad.tensor.memory.disk import no_place, on_disk, write
 from glassgrad.tensor.memory.host_values import true_places
 
-__all__ = ["IndexingMixin"]
-
 
 class IndexingMixin(TensorBase):
     """x[...] and its kin."""

@@ -20,8 +20,6 @@ from glassgrad.tensor.formulas.movement import (cat, diagonal, diagonal_matrix, 
                                                 stack, unsqueeze)
 from glassgrad.tensor.formulas.reductions import total
 
-__all__ = ["JoiningMixin"]
-
 
 def _several(first: Any, others: Sequence[Any], what: str) -> list[Any]:
     """The tensors of f(a, b, c) or of f([a, b, c]), as PyTorch writes it."""

@@ -19,8 +19,6 @@ from glassgrad.tensor.broadcast import one_row, resolve_axes, resolve_axis, shap
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas.movement import transpose
 
-__all__ = ["MovementMixin"]
-
 Sizes = int | Sequence[int]
 
 

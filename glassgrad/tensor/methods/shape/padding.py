@@ -15,8 +15,6 @@ from glassgrad.tensor.broadcast import one_row, plain_number, resolve_axis, shap
 from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas.movement import joined, pad_constant, part
 
-__all__ = ["PaddingMixin"]
-
 Padding = Sequence[Any]     # pairs (before, after) or None for every axis, or numbers from the last axis backward
 
 

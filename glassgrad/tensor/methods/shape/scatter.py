@@ -20,8 +20,6 @@ from glassgrad.tensor.checks import REQUIRED
 from glassgrad.tensor.formulas.arithmetic import as_node, mul
 from glassgrad.tensor.formulas.indexing import product_at, scatter, scatter_reduce, scatter_slices, scatter_targets
 
-__all__ = ["ScatterMixin"]
-
 _REDUCES = ("sum", "prod", "mean", "amax", "amin")
 
 
