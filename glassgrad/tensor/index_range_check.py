@@ -29,7 +29,7 @@ from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine.capture import recording
 from glassgrad.engine.registry import registry
 from glassgrad.runtime.devices import Device
-from glassgrad.tensor.formulas.counting import counting
+from glassgrad.tensor.formulas.movement import counting
 from glassgrad.tensor.index_limits import limits, version_of
 
 

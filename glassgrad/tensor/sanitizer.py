@@ -26,7 +26,7 @@ from glassgrad.compiler.graph.node import concrete, toposort
 from glassgrad.compiler.graph.symbolic import value_of
 from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.engine.capture import record
-from glassgrad.tensor.formulas.counting import counting
+from glassgrad.tensor.formulas.movement import counting
 
 Read = Callable[[Sequence[UOp]], list[memoryview]]      # the values of nodes: what is in memory
 _MOST_POSITIONS = 1 << 30                        # that a number of 32 bits can name twice over

@@ -21,10 +21,9 @@ from glassgrad.compiler.graph.ops import Kind, Op
 from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.checks import REQUIRED, arguments
 from glassgrad.tensor.formulas.arithmetic import binary, where
 
 TIMEOUT = 30.0         # seconds without a byte from a server

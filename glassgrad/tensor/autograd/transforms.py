@@ -22,7 +22,7 @@ from glassgrad.tensor import checks, index_range_check
 from glassgrad.tensor.autograd.custom_gradient import own_gradient
 from glassgrad.tensor.autograd.leaves import distinct
 from glassgrad.tensor.broadcast import resolve_axis
-from glassgrad.tensor.formulas.counting import counting
+from glassgrad.tensor.formulas.movement import counting
 from glassgrad.tensor.tensor import Tensor
 
 

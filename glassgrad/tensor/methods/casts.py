@@ -13,9 +13,9 @@ from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.uop import full
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import working_axis
+from glassgrad.tensor.checks import arguments
 from glassgrad.tensor.formulas.movement import matrix_transpose
 
 

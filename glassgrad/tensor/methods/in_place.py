@@ -14,11 +14,11 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
+from glassgrad.tensor.checks import arguments
 from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import add, ceil, divide, in_accumulator, less, maximum, mul, sub, where
-from glassgrad.tensor.formulas.counting import counting
+from glassgrad.tensor.formulas.movement import counting
 from glassgrad.tensor.formulas.random_numbers import integers, standard_normal, uniform
 
 # methods that have an in-place form, each with arguments for its example

@@ -12,9 +12,8 @@ from typing import Any
 from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, dtypes
 from glassgrad.tensor import checks
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
-from glassgrad.tensor.checks import options, sizes
+from glassgrad.tensor.checks import arguments, options, sizes
 from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import both, broadcast, divide, in_accumulator, less, sub
 from glassgrad.tensor.formulas.hashes import absorb, hash_parameters, lane_tables, padding_bytes, threefry

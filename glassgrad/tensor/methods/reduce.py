@@ -15,10 +15,10 @@ from glassgrad.compiler.graph.dtype import DType, dtypes
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
-from glassgrad.tensor.arguments import arguments, computed
 from glassgrad.tensor.autograd.autocast import exact
 from glassgrad.tensor.base import Found, Self, TensorBase
 from glassgrad.tensor.broadcast import Axis
+from glassgrad.tensor.checks import arguments, computed
 from glassgrad.tensor.formulas import reductions
 
 

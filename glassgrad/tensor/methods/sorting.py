@@ -15,15 +15,15 @@ from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Found, Self, TensorBase
 from glassgrad.tensor.broadcast import broadcast_shape, plain_number, resolve_axis
+from glassgrad.tensor.checks import arguments
 from glassgrad.tensor.formulas import order
 from glassgrad.tensor.formulas.arithmetic import both, maximum, minimum, where
 from glassgrad.tensor.formulas.indexing import argsort, gather_known, sort, take, topk, true_indices
 from glassgrad.tensor.formulas.movement import cat, flatten, part, squeeze, stack
-from glassgrad.tensor.formulas.order_statistics import median, quantile, search_sorted
 from glassgrad.tensor.formulas.reductions import arg_extreme, largest, running as running_total, smallest, total
+from glassgrad.tensor.formulas.statistics import median, quantile, search_sorted
 
 
 class SortingMixin(TensorBase):

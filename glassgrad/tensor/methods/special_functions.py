@@ -9,9 +9,9 @@ from glassgrad.base.errors import DTypeError, InputError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.arguments import arguments, computed
 from glassgrad.tensor.base import Operand, Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis, working_axis
+from glassgrad.tensor.checks import arguments, computed
 from glassgrad.tensor.formulas import arithmetic, elementary, special
 from glassgrad.tensor.formulas.arithmetic import (add, as_float, as_node, both, broadcast, divide, equal,
                                                   in_accumulator, mul, where)

@@ -10,10 +10,9 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Found, Self, TensorBase
 from glassgrad.tensor.broadcast import working_axis
-from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.checks import REQUIRED, arguments
 from glassgrad.tensor.formulas import statistics
 from glassgrad.tensor.formulas.arithmetic import equal
 from glassgrad.tensor.formulas.movement import flatten, squeeze, unsqueeze

@@ -1,21 +1,25 @@
-"""Solutions, determinants and factors of matrices with their gradients, on nodes (batch, m, n). In, out: UOps.
+"""Solutions, determinants and factors of matrices with their gradients. In, out: UOps.
 
-The factors are computed at once (`elimination.py`); their gradients are lazy expressions. Does not know tensors.
+The formulas take nodes (batch, m, n) of a type that sums well; what is last, "stacks of matrices", brings stacks of any
+shape and float type to that form, and checks them in the user's words. Factors are computed at once (`elimination.py`);
+their gradients are lazy expressions. Does not know tensors.
 """
 
 from __future__ import annotations
 
 import math
 
+from glassgrad.base.errors import DTypeError, ShapeError
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import evaluate as running
 from glassgrad.tensor.autograd.custom_gradient import JointResults, gradient_is, own_gradient, while_in_use
+from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas import elementary
 from glassgrad.tensor.formulas.arithmetic import sign, square
 from glassgrad.tensor.formulas.indexing import gather_known
 from glassgrad.tensor.formulas.linalg import elimination
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.movement import cat, eye, matrix_transpose, part, tril, unsqueeze
+from glassgrad.tensor.formulas.movement import cat, eye, matrix_transpose, part, squeeze, tril, unsqueeze
 from glassgrad.tensor.formulas.order import key_of, order_of
 from glassgrad.tensor.formulas.reductions import any_true, product, total
 
@@ -218,3 +222,50 @@ def _eigen_gradient(a: UOp, parts: tuple[UOp, ...], to_values: UOp | None, to_ve
     gaps = unsqueeze(values, 1) - unsqueeze(values, 2) + one
     inner = matmul(matrix_transpose(v), to_vectors) / gaps * (1 - one)
     return _symmetric(matmul(matmul(v, inner), matrix_transpose(v)))
+
+
+# -- stacks of matrices --------------------------------------------------------------------------------------
+def matrices(x: UOp, what: str, square: bool = True) -> tuple[UOp, tuple[int, ...]]:
+    """A node as (batch, m, n) of float32 or float64, and its axes before the last two."""
+    if len(x.shape) < 2 or square and x.shape[-1] != x.shape[-2]:
+        raise ShapeError(f"{what} needs a {'square ' if square else ''}matrix", given=f"shape {x.shape}",
+                         expected="(.., n, n)" if square else "(.., m, n)",
+                         fix="check the tensor's shape: print(x.shape)")
+    if x.dtype.kind != "f":
+        raise DTypeError(f"{what} needs floats", given=f"{x.dtype.name} values", expected="a float tensor",
+                         fix="cast first: x.float()")
+    lead = x.shape[:-2]
+    return x.cast(x.dtype.accumulator).reshape((math.prod(lead), *x.shape[-2:])), lead
+
+
+def solved(x: UOp, other: UOp) -> UOp:
+    """The solution of x @ solution = other, a matrix of columns or one vector."""
+    vector = len(other.shape) == 1 or len(other.shape) == len(x.shape) - 1 and other.shape == x.shape[:-1]
+    right = unsqueeze(other, -1) if vector else other
+    if len(x.shape) < 2 or len(right.shape) < 2 or right.shape[-2] != x.shape[-2]:
+        raise ShapeError("the right side does not fit the matrix", given=f"{x.shape} and {other.shape}",
+                         expected="as many rows on both sides", fix="transpose the right side")
+    lead = broadcast_shape(x.shape[:-2], right.shape[:-2])
+    a, _ = matrices(x.broadcast((*lead, *x.shape[-2:])), "solve")
+    b, _ = matrices(right.cast(x.dtype).broadcast((*lead, *right.shape[-2:])), "solve", False)
+    found = solve(a, b).cast(x.dtype).reshape((*lead, *right.shape[-2:]))
+    return squeeze(found, -1) if vector else found
+
+
+def inverted(x: UOp, what: str = "inv") -> UOp:
+    """The inverse of square matrices."""
+    return inverse(matrices(x, what)[0]).cast(x.dtype).reshape(x.shape)
+
+
+def singular_values(x: UOp, full_matrices: bool = False) -> tuple[UOp, UOp, UOp]:
+    """U, S and V with U diag(S) V equal to x."""
+    m, n = x.shape[-2:] if len(x.shape) >= 2 else (0, 0)
+    if m < n:
+        u, s, v = singular_values(matrix_transpose(x), full_matrices)
+        return matrix_transpose(v), s, matrix_transpose(u)
+    a, lead = matrices(x, "svd", False)
+    found = singular(a)
+    u, s, v = found.nodes(a)
+    left = cat([u, found.rest[0]], 2) if full_matrices and m > n else u
+    return tuple(t.cast(x.dtype).reshape((*lead, *t.shape[1:]))            # type: ignore[return-value]
+                 for t in (left, s, matrix_transpose(v)))

@@ -12,12 +12,12 @@ import math
 from glassgrad.base.errors import ShapeError
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks, evaluate as running
-from glassgrad.tensor.arguments import arguments, computed
 from glassgrad.tensor.base import Self, TensorBase
+from glassgrad.tensor.checks import arguments, computed
 from glassgrad.tensor.formulas.arithmetic import add, divide, less, mul, where
 from glassgrad.tensor.formulas.linalg import factors
+from glassgrad.tensor.formulas.linalg.factors import inverted, matrices, singular_values, solved
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.linalg.solving import inverted, matrices, singular_values, solved
 from glassgrad.tensor.formulas.movement import cat, diagonal, eye, matrix_transpose, pad_axis, tril, triu, unsqueeze
 from glassgrad.tensor.formulas.reductions import largest, total
 

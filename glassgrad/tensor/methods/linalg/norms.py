@@ -11,13 +11,13 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks
-from glassgrad.tensor.arguments import arguments, computed
 from glassgrad.tensor.base import Operand, Self, TensorBase
 from glassgrad.tensor.broadcast import Axis, resolve_axis
+from glassgrad.tensor.checks import arguments, computed
 from glassgrad.tensor.formulas.arithmetic import absolute, divide, less, maximum, mul
 from glassgrad.tensor.formulas.linalg import factors
+from glassgrad.tensor.formulas.linalg.factors import inverted, matrices, singular_values, solved
 from glassgrad.tensor.formulas.linalg.products import matmul, vecdot
-from glassgrad.tensor.formulas.linalg.solving import inverted, matrices, singular_values, solved
 from glassgrad.tensor.formulas.movement import at, cat, flatten, movedim, squeeze, unsqueeze
 from glassgrad.tensor.formulas.reductions import largest, norm, running, smallest, sum_dtype, total
 

@@ -13,9 +13,9 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.uop import full
 from glassgrad.tensor import checks
-from glassgrad.tensor.arguments import arguments, computed
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import shape_from, whole
+from glassgrad.tensor.checks import arguments, computed
 from glassgrad.tensor.formulas.indexing import scatter, scatter_targets
 from glassgrad.tensor.formulas.neural.convolution import convolve, convolve_transposed, each
 from glassgrad.tensor.formulas.neural.pooling import PoolOptions, adaptive_max, adaptive_mean, max_pool, mean_pool

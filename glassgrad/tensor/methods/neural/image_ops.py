@@ -12,9 +12,9 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import whole
+from glassgrad.tensor.checks import arguments
 from glassgrad.tensor.formulas.arithmetic import clamp, round_half_even
 from glassgrad.tensor.formulas.neural import images
 from glassgrad.tensor.formulas.neural.convolution import each

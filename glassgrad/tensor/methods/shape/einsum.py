@@ -16,10 +16,10 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType, dtype_by_name, promote
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axes, whole
+from glassgrad.tensor.checks import arguments
 from glassgrad.tensor.formulas.arithmetic import mul
 from glassgrad.tensor.formulas.linalg.products import matmul, product_dtype
 from glassgrad.tensor.formulas.movement import diagonal

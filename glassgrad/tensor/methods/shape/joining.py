@@ -11,10 +11,9 @@ from glassgrad.base.errors import AxisError, InputError, ShapeError
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import resolve_axis, shape_from, whole, working_axis
-from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.checks import REQUIRED, arguments
 from glassgrad.tensor.formulas.indexing import take
 from glassgrad.tensor.formulas.movement import (cat, diagonal, diagonal_matrix, flatten, pad_axis, part, roll, squeeze,
                                                 stack, unsqueeze)

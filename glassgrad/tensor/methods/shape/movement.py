@@ -13,10 +13,9 @@ from glassgrad.base.errors import AxisError, InputError, ShapeError
 from glassgrad.compiler.graph.dtype import DType
 from glassgrad.compiler.graph.symbolic import Length
 from glassgrad.tensor import checks
-from glassgrad.tensor.arguments import arguments
 from glassgrad.tensor.base import Self, TensorBase
 from glassgrad.tensor.broadcast import one_row, resolve_axes, resolve_axis, shape_from, whole
-from glassgrad.tensor.checks import REQUIRED
+from glassgrad.tensor.checks import REQUIRED, arguments
 from glassgrad.tensor.formulas.movement import transpose
 
 Sizes = int | Sequence[int]
