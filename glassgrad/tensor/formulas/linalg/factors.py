@@ -8,6 +8,8 @@ their gradients are lazy expressions. Does not know tensors.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from glassgrad.base.errors import DTypeError, ShapeError
 from glassgrad.compiler.graph.uop import UOp, full
@@ -19,7 +21,7 @@ from glassgrad.tensor.formulas.arithmetic import sign, square
 from glassgrad.tensor.formulas.indexing import gather_known
 from glassgrad.tensor.formulas.linalg import elimination
 from glassgrad.tensor.formulas.linalg.products import matmul
-from glassgrad.tensor.formulas.movement import cat, eye, matrix_transpose, part, squeeze, tril, unsqueeze
+from glassgrad.tensor.formulas.movement import cat, eye, matrix_transpose, pad_axis, part, squeeze, tril, unsqueeze
 from glassgrad.tensor.formulas.order import key_of, order_of
 from glassgrad.tensor.formulas.reductions import any_true, product, total
 
@@ -105,6 +107,14 @@ def orthogonal(a: UOp) -> JointResults:
     k = min(m, n)
     q, r = elimination.householder(a, _device(a))
     return JointResults((part(q, 2, 0, k), part(r, 1, 0, k)), _qr_gradient, part(q, 2, k, m).detach())
+
+
+def complete_orthogonal(a: UOp) -> tuple[UOp, UOp]:
+    """The same with all of Q's columns, (batch, m, m), and rows of zeros below R."""
+    found = orthogonal(a)
+    q, r = found.nodes(a)
+    below = a.shape[1] - r.shape[1]
+    return (cat([q, found.rest[0]], 2), pad_axis(r, 1, 0, below)) if below else (q, r)
 
 
 def _qr_gradient(a: UOp, parts: tuple[UOp, ...], to_q: UOp | None, to_r: UOp | None) -> UOp:
@@ -252,20 +262,29 @@ def solved(x: UOp, other: UOp) -> UOp:
     return squeeze(found, -1) if vector else found
 
 
+def of_matrices(formula: Callable[[UOp], Any], x: UOp, what: str, square: bool = True) -> list[UOp]:
+    """What a formula of nodes (batch, m, n) gives for a stack of any shape, as stacks of its type."""
+    a, lead = matrices(x, what, square)
+    found = formula(a)
+    nodes = [found] if isinstance(found, UOp) else found.nodes(a) if isinstance(found, JointResults) else found
+    return [node.cast(x.dtype).reshape((*lead, *node.shape[1:])) for node in nodes]
+
+
 def inverted(x: UOp, what: str = "inv") -> UOp:
     """The inverse of square matrices."""
-    return inverse(matrices(x, what)[0]).cast(x.dtype).reshape(x.shape)
+    return of_matrices(inverse, x, what)[0]
 
 
-def singular_values(x: UOp, full_matrices: bool = False) -> tuple[UOp, UOp, UOp]:
+def singular_values(x: UOp, full_matrices: bool = False) -> Sequence[UOp]:
     """U, S and V with U diag(S) V equal to x."""
     m, n = x.shape[-2:] if len(x.shape) >= 2 else (0, 0)
     if m < n:
         u, s, v = singular_values(matrix_transpose(x), full_matrices)
         return matrix_transpose(v), s, matrix_transpose(u)
-    a, lead = matrices(x, "svd", False)
-    found = singular(a)
-    u, s, v = found.nodes(a)
-    left = cat([u, found.rest[0]], 2) if full_matrices and m > n else u
-    return tuple(t.cast(x.dtype).reshape((*lead, *t.shape[1:]))            # type: ignore[return-value]
-                 for t in (left, s, matrix_transpose(v)))
+
+    def factors(a: UOp) -> tuple[UOp, UOp, UOp]:
+        found = singular(a)
+        u, s, v = found.nodes(a)
+        return cat([u, found.rest[0]], 2) if full_matrices and m > n else u, s, matrix_transpose(v)
+
+    return of_matrices(factors, x, "svd", False)

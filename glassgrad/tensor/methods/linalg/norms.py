@@ -16,7 +16,7 @@ from glassgrad.tensor.broadcast import Axis, resolve_axis
 from glassgrad.tensor.checks import arguments, computed
 from glassgrad.tensor.formulas.arithmetic import absolute, divide, less, maximum, mul
 from glassgrad.tensor.formulas.linalg import factors
-from glassgrad.tensor.formulas.linalg.factors import inverted, matrices, singular_values, solved
+from glassgrad.tensor.formulas.linalg.factors import inverted, of_matrices, singular_values, solved
 from glassgrad.tensor.formulas.linalg.products import matmul, vecdot
 from glassgrad.tensor.formulas.movement import at, cat, flatten, movedim, squeeze, unsqueeze
 from glassgrad.tensor.formulas.reductions import largest, norm, running, smallest, sum_dtype, total
@@ -112,8 +112,7 @@ class NormsMixin(TensorBase):
         """
         atol, rtol, hermitian = arguments("matrix_rank", atol=atol, rtol=rtol, hermitian=hermitian)
         if hermitian:
-            a, lead = matrices(self.uop, "matrix_rank")
-            sizes = factors.eigen(a).nodes(a)[0].cast(self.dtype).reshape((*lead, self.shape[-1])).abs()
+            sizes = of_matrices(factors.eigen, self.uop, "matrix_rank")[0].abs()
         else:
             sizes = singular_values(self.uop)[1]
         share = rtol if rtol is not None else 0.0 if atol else max(self.shape[-2:]) * 2.0 ** -self.dtype.mantissa
