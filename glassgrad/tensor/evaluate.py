@@ -28,7 +28,6 @@ from glassgrad.runtime.devices import Device
 from glassgrad.runtime.disk_device import on_disk
 from glassgrad.tensor import index_range_check
 from glassgrad.tensor.autograd.leaves import assigned_within
-from glassgrad.tensor.index_range_check import Check
 from glassgrad.tensor.memory.host_values import HostValue, numpy_dtype
 
 
@@ -78,41 +77,25 @@ def shared(memory: UOp) -> UOp:
 # -- computing -----------------------------------------------------------------------------------------------
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     """Compute all of these at once; each comes back as a view of a BUFFER. What was assigned to a tensor and is
-    computed on the way is remembered."""
-    checks, waiting = index_range_check.sinks(nodes), assigned_within(nodes)
+    computed on the way is remembered. Beside them, checks compute a number each: whether an index is in range and,
+    under SANITIZE=1, whether a result is finite."""
+    checks: list[Any] = index_range_check.sinks(nodes)
+    waiting = assigned_within(nodes)
     if settings.SANITIZE:
-        return _realize_sanitized(nodes, checks, waiting, device)
+        from glassgrad.tensor.sanitizer import finite_checks
+        checks += finite_checks(_with_known_values([*nodes, *waiting], device))
     if not checks and not waiting:
         return compute(_with_known_values(nodes, device), device)
-    flags = [c.first_bad for c in checks]
+    flags = [check.first_bad for check in checks]
     made = compute(_with_known_values([*nodes, *flags, *waiting], device), device)
-    for node, value in zip(waiting, made[len(nodes) + len(flags):]):
-        _remember(node, value)
-    if checks:
-        found = made[len(nodes):len(nodes) + len(flags)]
-        index_range_check.verify(checks, found, lambda wanted: computed_bytes(wanted, device))
-    return made[:len(nodes)]
-
-
-def _realize_sanitized(nodes: Sequence[UOp], checks: list[Check], waiting: Sequence[UOp], device: str) -> list[UOp]:
-    """The same under SANITIZE=1: each result of floats comes with a number that says whether it is finite."""
-    from glassgrad.tensor.sanitizer import FiniteFlag, finite_checks
-    sanitized = finite_checks(_with_known_values([*nodes, *waiting], device))
-    flags = [*[c.first_bad for c in checks], *[c.first_bad for c in sanitized]]
-    made = compute(_with_known_values([*nodes, *waiting, *flags], device), device)
-    found = made[len(nodes) + len(waiting):]
-
-    def read(wanted: Sequence[UOp]) -> list[Any]:
-        return computed_bytes(wanted, device)
-
-    index_range_check.verify(checks, found[:len(checks)], read)
     trace = recording()
-    for check, result in zip(sanitized, found[len(checks):]):
-        flag = FiniteFlag(check, result)
-        flag.verify(read)
+    for check, result in zip(checks, made[len(nodes):]):
+        flag = check.flag(result)
+        flag.verify(lambda wanted: computed_bytes(wanted, device))
+        check.passed()
         if trace is not None:
             trace.flags.append(flag)
-    for node, value in zip(waiting, made[len(nodes):]):
+    for node, value in zip(waiting, made[len(nodes) + len(flags):]):
         _remember(node, value)
     return made[:len(nodes)]
 

@@ -39,6 +39,13 @@ class FiniteCheck(NamedTuple):
     node: UOp
     first_bad: UOp           # (1,), int32: p where element p is the first NaN, n + p for an infinity, 2n if all is well
 
+    def flag(self, result: UOp) -> FiniteFlag:
+        """What reads the number, once it is computed."""
+        return FiniteFlag(self, result)
+
+    def passed(self) -> None:
+        """Nothing: a result is computed once."""
+
 
 def note_layers() -> None:
     """From now on nodes hold the layers and calls they are made in, for messages."""

@@ -15,7 +15,6 @@ from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Axes, Param, Scan, Unwindow, Window
 from glassgrad.compiler.graph.dtype import dtypes
 from glassgrad.compiler.graph.node import toposort
-from glassgrad.compiler.graph.ops import Kind
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.registry import registry
 from glassgrad.tensor import checks, index_range_check
@@ -220,7 +219,7 @@ class _Batch:
 
     def _batched(self, node: UOp) -> UOp:
         op, arg, kind = node.op, node.arg, node.op.kind
-        if kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY) or op is o.DETACH:
+        if kind in (o.Kind.UNARY, o.Kind.BINARY, o.Kind.TERNARY) or op is o.DETACH:
             src = tuple(self.full(s, node.shape if op is not o.DETACH else s.shape) for s in node.src)
             made = UOp(op, node.dtype, src, arg)
             found = index_range_check.watched_by(node) if op is o.CMPEQ else None
@@ -228,9 +227,9 @@ class _Batch:
                 self._watch(found[1], self.mapped(found[0]), found[1].limit, made)
             return made
         x = self.full(node.src[0], node.src[0].shape)
-        if kind == Kind.REDUCE:
+        if kind == o.Kind.REDUCE:
             return UOp(op, node.dtype, (x,), Axes(tuple(a + 1 for a in arg.axes)))
-        if kind == Kind.MOVEMENT:
+        if kind == o.Kind.MOVEMENT:
             return self._moved(op, arg, x)
         if op in (o.CONTIGUOUS, o.COPY):
             return UOp(op, node.dtype, (x,), arg)

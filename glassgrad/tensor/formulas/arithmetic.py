@@ -14,7 +14,6 @@ from typing import Any
 from glassgrad.base.errors import DTypeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes, promote
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, const, full
 from glassgrad.tensor.broadcast import VERBS, broadcast_all, broadcast_pair, broadcast_shape, number
 from glassgrad.tensor.formulas import elementary, remainders
@@ -27,7 +26,7 @@ _INTEGER_ONLY = frozenset({o.AND, o.OR, o.XOR, o.SHL, o.SHR})
 
 
 # -- operands ------------------------------------------------------------------------------------------------
-def as_node(x: Any, beside: Any, op: Op = o.ADD) -> UOp:
+def as_node(x: Any, beside: Any, op: o.Op = o.ADD) -> UOp:
     """An operand as a node: a number takes the type of the node beside it."""
     return x if isinstance(x, UOp) else number(x, beside.dtype, op) if isinstance(beside, UOp) else const(x)
 
@@ -65,7 +64,7 @@ def in_accumulator(formula: Callable[..., UOp], *operands: UOp) -> UOp:
 
 
 # -- two operands --------------------------------------------------------------------------------------------
-def binary(op: Op, x: Any, y: Any) -> UOp:
+def binary(op: o.Op, x: Any, y: Any) -> UOp:
     """One op of two operands, at least one of which is a node."""
     if isinstance(x, UOp):
         if isinstance(y, UOp):
@@ -123,7 +122,7 @@ def divide(x: Any, y: Any) -> UOp:
     return binary(o.DIV, x, y)
 
 
-def _of_floats(formula: Callable[[UOp, UOp], UOp], op: Op, x: Any, y: Any) -> UOp:
+def _of_floats(formula: Callable[[UOp, UOp], UOp], op: o.Op, x: Any, y: Any) -> UOp:
     x, y = both(x, y)
     shape = broadcast_shape(x.shape, y.shape, op)
     return in_accumulator(formula, x.broadcast(shape), y.broadcast(shape))
@@ -166,7 +165,7 @@ def truncated_remainder(x: Any, y: Any) -> UOp:
     return sub(x, mul(truncated_divide(x, y), y))
 
 
-def _limited(op: Op, x: Any, y: Any) -> UOp:
+def _limited(op: o.Op, x: Any, y: Any) -> UOp:
     if isinstance(x, UOp) and x.dtype.kind == "f" and type(y) in (int, float):
         return elementary.limited(op, x, const(y, x.dtype))
     return binary(op, x, y)

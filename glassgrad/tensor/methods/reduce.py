@@ -12,7 +12,6 @@ from typing import Any
 
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType, dtypes
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor import checks
 from glassgrad.tensor.autograd.autocast import exact
@@ -224,7 +223,7 @@ class ReduceMixin(TensorBase):
         """
         return self._running(o.MUL, "cumprod", axis, dtype, spelling)
 
-    def _running(self, op: Op, what: str, axis: int, dtype: DType | str | None, spelling: dict[str, Any]) -> Self:
+    def _running(self, op: o.Op, what: str, axis: int, dtype: DType | str | None, spelling: dict[str, Any]) -> Self:
         axis, kind = arguments(what, spelling, axis=axis, dtype=dtype)
         return self._with(reductions.running(op, self.uop, axis, kind or self._sum_dtype(self.dtype)))
 

@@ -12,7 +12,6 @@ from glassgrad.base.errors import InputError, ShapeError
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Scatter
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.ops import Op
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.tensor import checks, evaluate as running
 from glassgrad.tensor.base import Found, Self, TensorBase
@@ -116,7 +115,7 @@ class SortingMixin(TensorBase):
         """
         return self._extreme("min", o.AMIN, axis, keepdim, dim, spelling)
 
-    def _extreme(self, what: str, op: Op, axis: Any, keepdim: bool, dim: int | None, spelling: dict[str, Any]) -> Any:
+    def _extreme(self, what: str, op: o.Op, axis: Any, keepdim: bool, dim: int | None, spelling: dict[str, Any]) -> Any:
         axis, keepdim = arguments(what, spelling, axis=axis, keepdim=keepdim)
         x = self.uop
         if isinstance(axis, TensorBase):
