@@ -28,7 +28,7 @@ def limits(node: UOp, stored: bool = True) -> Limits | None:
     """The least and greatest a node of integers can be, as far as its formula tells. Without `stored`, whatever is in
     the buffers.
 
-    >>> from glassgrad.tensor.formulas.counting import counting
+    >>> from glassgrad.tensor.formulas.movement import counting
     >>> limits(counting(5) % 3)
     (0, 2)
     """
