@@ -271,16 +271,12 @@ def _part(data: bytearray, shape: Sequence[int], sizes: Sequence[int], itemsize:
     return bytearray().join([data[start * stride:start * stride + length] for start in starts])
 
 
-def array_of(node: UOp, device: str) -> Any:
-    """The node's value as a NumPy array of the caller's own: values here never change, so no memory is shared."""
+def array_of(node: UOp, device: str, shown: bool = False) -> Any:
+    """The values as a NumPy array of their own; or, to be shown, as one that reads the memory itself."""
     import numpy
-    return numpy.frombuffer(bytearray(bytes_of(node, device)), node.dtype.format).reshape(sizes_now(node.shape))
-
-
-def shown_array(node: UOp, device: str) -> Any:
-    """The node's value as a read-only NumPy array; of a BUFFER in the host's memory, that memory itself."""
-    import numpy
-    return numpy.frombuffer(bytes_of(node, device).toreadonly(), node.dtype.format).reshape(sizes_now(node.shape))
+    data = bytes_of(node, device)
+    return numpy.frombuffer(data.toreadonly() if shown else bytearray(data), node.dtype.format).reshape(
+        sizes_now(node.shape))
 
 
 def computed_bytes(nodes: Sequence[UOp], device: str) -> list[memoryview]:

@@ -31,9 +31,8 @@ def _alias(tensor: Tensor) -> Tensor:
 
 
 # -- derivatives ---------------------------------------------------------------------------------------------
-def jvp(
-    function: Callable[..., Tensor], primals: Sequence[Tensor], tangents: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
+def jvp(function: Callable[..., Tensor], primals: Sequence[Tensor],
+        tangents: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """The value at `primals`, and how fast it changes when they move along `tangents`.
 
     >>> y, dy = jvp(lambda x: x ** 3, [Tensor([2.0])], [Tensor([1.0])])

@@ -13,8 +13,8 @@ from typing import Any
 
 from glassgrad.base.errors import DTypeError
 from glassgrad.compiler.graph import ops as o
-from glassgrad.compiler.graph.dtype import DType, dtypes, promote
-from glassgrad.compiler.graph.uop import UOp, const, full
+from glassgrad.compiler.graph.dtype import dtypes, promote
+from glassgrad.compiler.graph.uop import UOp, const
 from glassgrad.tensor.broadcast import VERBS, broadcast_all, broadcast_pair, broadcast_shape, number
 from glassgrad.tensor.formulas import elementary, remainders
 
@@ -135,18 +135,18 @@ def _as_numbers(x: Any, y: Any) -> tuple[Any, Any]:
     return x, y
 
 
+def _floored(of_floats: Callable[[UOp, UOp], UOp], op: o.Op, x: Any, y: Any) -> UOp:
+    return _of_floats(of_floats, op, x, y) if is_float(x) or is_float(y) else binary(op, *_as_numbers(x, y))
+
+
 def floor_divide(x: Any, y: Any) -> UOp:
     """x // y, rounded down."""
-    if is_float(x) or is_float(y):
-        return _of_floats(remainders.floor_quotient, o.IDIV, x, y)
-    return binary(o.IDIV, *_as_numbers(x, y))
+    return _floored(remainders.floor_quotient, o.IDIV, x, y)
 
 
 def remainder(x: Any, y: Any) -> UOp:
     """x % y, with the sign of y."""
-    if is_float(x) or is_float(y):
-        return _of_floats(remainders.floored, o.MOD, x, y)
-    return binary(o.MOD, *_as_numbers(x, y))
+    return _floored(remainders.floored, o.MOD, x, y)
 
 
 def truncated_divide(x: Any, y: Any) -> UOp:
@@ -285,11 +285,6 @@ def is_infinite(x: UOp) -> UOp:
 def is_negative(x: UOp) -> UOp:
     """Whether the sign is a minus; of -0.0 too."""
     return less(x, 0) | (x.eq(0) & (x.recip() < 0)) if x.dtype.kind == "f" else less(x, 0)
-
-
-def zeros(shape: tuple[Any, ...], dtype: DType) -> UOp:
-    """A constant 0 at a shape."""
-    return full(shape, 0, dtype)
 
 
 # -- formulas of several operators ---------------------------------------------------------------------------

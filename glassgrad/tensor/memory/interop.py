@@ -76,7 +76,7 @@ class InteropMixin(TensorBase):
         """The values for NumPy: `numpy.asarray(x)` shows the memory of what is computed, read-only; `numpy.array(x)`
         copies."""
         shared = not copy and self.uop.op is o.BUFFER and self._in_numpy and Device[self.device].memory.on_host
-        array = running.shown_array(self.uop, self.device) if shared else self.numpy()
+        array = running.array_of(self.uop, self.device, shown=True) if shared else self.numpy()
         if dtype is not None and array.dtype != dtype:
             array, shared = array.astype(dtype), False
         if copy is False and not shared:
@@ -109,9 +109,8 @@ class InteropMixin(TensorBase):
         """Where DLPack will find the values: the host's memory."""
         return (dlpack.CPU, 0)
 
-    def __dlpack__(
-        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
-    ) -> Any:
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None,
+                   copy: bool | None = None) -> Any:
         """The values as a DLPack capsule: `torch.from_dlpack(x)`, `numpy.from_dlpack(x)`. They are shared, not copied,
         unless `copy=True`.
 

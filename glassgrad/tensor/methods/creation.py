@@ -133,8 +133,7 @@ class CreationMixin(TensorBase):
         >>> Tensor([1, 2]).const_like(7).tolist()
         [7, 7]
         """
-        value, = checks.spelled("const_like", spelling, value=value)
-        return self._filled(value, {"dtype": dtype})
+        return self._filled(*checks.spelled("const_like", spelling, value=value), {"dtype": dtype})
 
     def empty_like(self, dtype: Any = None, device: str | None = None, **kwargs: Any) -> Self:
         """A tensor of this shape whose values do not matter yet (they are zeros).

@@ -208,8 +208,7 @@ class ReduceMixin(TensorBase):
         >>> Tensor([0, 3, 5]).count_nonzero().item()
         2
         """
-        axis, = arguments("count_nonzero", spelling, axis=axis)
-        return self._with(reductions.total(self.uop.cast(dtypes.bool), axis))
+        return computed(self, lambda x, at: reductions.total(x.cast(dtypes.bool), at), "count_nonzero", spelling, axis=axis)
 
     # -- running ---------------------------------------------------------------------------------------------
     def cumsum(self, axis: int = 0, *, dtype: DType | str | None = None, **spelling: Any) -> Self:
@@ -238,8 +237,7 @@ class ReduceMixin(TensorBase):
         >>> [t.tolist() for t in Tensor([1, 3, 2]).cummax()]
         [[1, 3, 3], [0, 1, 1]]
         """
-        axis, = arguments("cummax", spelling, axis=axis)
-        return Found(*map(self._with, reductions.running_extreme(o.MAX, self.uop, axis)))
+        return self._running_extreme(o.MAX, *arguments("cummax", spelling, axis=axis))
 
     def cummin(self, axis: int = 0, **spelling: Any) -> Found:
         """The smallest so far, and its index (of equal ones the latest).
@@ -247,8 +245,10 @@ class ReduceMixin(TensorBase):
         >>> [t.tolist() for t in Tensor([3, 1, 2]).cummin()]
         [[3, 1, 1], [0, 1, 1]]
         """
-        axis, = arguments("cummin", spelling, axis=axis)
-        return Found(*map(self._with, reductions.running_extreme(o.MIN, self.uop, axis)))
+        return self._running_extreme(o.MIN, *arguments("cummin", spelling, axis=axis))
+
+    def _running_extreme(self, op: o.Op, axis: int) -> Found:
+        return Found(*map(self._with, reductions.running_extreme(op, self.uop, axis)))
 
     # -- what a set of numbers is like -----------------------------------------------------------------------
     def mode(self, dim: int = -1, keepdim: bool = False, **spelling: Any) -> Found:

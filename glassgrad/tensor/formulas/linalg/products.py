@@ -60,13 +60,9 @@ def linear(x: UOp, weight: UOp, bias: UOp | None = None, dtype: DType | None = N
     return x if bias is None else add(x, in_autocast_dtype(bias))
 
 
-def scaled_sum(x: UOp, beta: Any, product: UOp, alpha: Any) -> UOp:
-    """beta x + alpha product, where a factor of 1 is not multiplied by."""
-    return add(x if _is_one(beta) else mul(x, beta), product if _is_one(alpha) else mul(product, alpha))
-
-
-def _is_one(factor: Any) -> bool:
-    return not isinstance(factor, UOp) and bool(factor == 1)
+def scaled(x: UOp, factor: Any) -> UOp:
+    """A node times a factor, which costs nothing where it is the number 1."""
+    return x if not isinstance(factor, UOp) and factor == 1 else mul(x, factor)
 
 
 def outer(x: UOp, y: UOp) -> UOp:

@@ -15,7 +15,7 @@ from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.base import Operand, Self, TensorBase
 from glassgrad.tensor.broadcast import Axis, resolve_axis, working_axis
 from glassgrad.tensor.checks import REQUIRED, arguments, computed
-from glassgrad.tensor.formulas.arithmetic import absolute, divide, less, maximum, mul
+from glassgrad.tensor.formulas.arithmetic import absolute, add, divide, less, maximum, mul
 from glassgrad.tensor.formulas.linalg import factors, products
 from glassgrad.tensor.formulas.linalg.factors import inverted, of_matrices, singular_values, solved
 from glassgrad.tensor.formulas.linalg.products import matmul, vecdot
@@ -225,7 +225,8 @@ class ProductsMixin(TensorBase):
         """beta x + alpha times a product of two tensors."""
         first, second = arguments(what, **factors)
         beta, alpha = self._operand(beta, "as beta"), self._operand(alpha, "as alpha")
-        return self._with(products.scaled_sum(self.uop, beta, product(first.uop, second.uop), alpha), first, second)
+        terms = products.scaled(self.uop, beta), products.scaled(product(first.uop, second.uop), alpha)
+        return self._with(add(*terms), first, second)
 
     # -- norms -----------------------------------------------------------------------------------------------
     def _as(self, dtype: DType | str | None) -> UOp:
