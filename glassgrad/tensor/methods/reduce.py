@@ -208,7 +208,8 @@ class ReduceMixin(TensorBase):
         >>> Tensor([0, 3, 5]).count_nonzero().item()
         2
         """
-        return computed(self, lambda x, at: reductions.total(x.cast(dtypes.bool), at), "count_nonzero", spelling, axis=axis)
+        axis, = arguments("count_nonzero", spelling, axis=axis)
+        return self._with(reductions.total(self.uop.cast(dtypes.bool), axis))
 
     # -- running ---------------------------------------------------------------------------------------------
     def cumsum(self, axis: int = 0, *, dtype: DType | str | None = None, **spelling: Any) -> Self:
