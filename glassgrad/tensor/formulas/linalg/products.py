@@ -8,20 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from glassgrad.base.errors import ShapeError
-from glassgrad.compiler.graph.dtype import DType, dtypes, promote
+from glassgrad.compiler.graph.dtype import DType, promote
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.broadcast import broadcast_shape
 from glassgrad.tensor.formulas.arithmetic import add, mul, sub
 from glassgrad.tensor.formulas.movement import matrix_transpose, roll
-from glassgrad.tensor.formulas.reductions import total
-
-
-def product_dtype(factors: DType) -> DType:
-    """The type of a matrix product: sums of products of int8, int16 and their unsigned twins are taken in 32 bits."""
-    if factors.kind == "f" or factors.bits >= 32:
-        return factors
-    return dtypes.uint32 if factors.kind == "u" else dtypes.int32
+from glassgrad.tensor.formulas.reductions import sum_dtype, total
 
 
 def contract(x: UOp, y: UOp, out: DType) -> UOp:
@@ -41,7 +34,7 @@ def matmul(x: UOp, y: UOp, dtype: DType | None = None) -> UOp:
         raise ShapeError("cannot multiply these matrices", given=f"{x.shape} @ {y.shape}",
                          expected=f"columns of the left ({x.shape[-1]}) == rows of the right ({inner})",
                          fix="transpose one side, or check the layer's in_features")
-    out = dtype or product_dtype(promote(x.dtype, y.dtype))
+    out = dtype or sum_dtype(promote(x.dtype, y.dtype))
     vector_left, vector_right = len(x.shape) == 1, len(y.shape) == 1
     k = x.shape[-1]
     m, n = 1 if vector_left else x.shape[-2], 1 if vector_right else y.shape[-1]

@@ -18,8 +18,8 @@ from glassgrad.compiler.graph.uop import UOp
 from glassgrad.tensor.autograd.autocast import in_autocast_dtype
 from glassgrad.tensor.broadcast import whole
 from glassgrad.tensor.formulas.arithmetic import add
-from glassgrad.tensor.formulas.linalg.products import product_dtype
 from glassgrad.tensor.formulas.movement import counting, pad_constant
+from glassgrad.tensor.formulas.reductions import sum_dtype
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def convolve(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: Any, dilatio
     size, strides, dilations = w.shape[2:], each(stride, rank, "stride"), each(dilation, rank, "dilation")
     pairs = space_padding(padding, rank)
     refuse_large_windows("conv2d", x.shape[2:], pairs, size, dilations)
-    out = dtype or product_dtype(promote(x.dtype, w.dtype))
+    out = dtype or sum_dtype(promote(x.dtype, w.dtype))
     x, w = x.cast(out.accumulator), w.cast(out.accumulator)
     batch, outputs, inputs = x.shape[0], w.shape[0] // groups, w.shape[1]
     seen = Windows(size, strides, dilations).seen(pad_constant(x, [(0, 0), (0, 0), *pairs]))
@@ -187,7 +187,7 @@ def convolve_transposed(x: UOp, w: UOp, bias: UOp | None, groups: int, stride: A
     size = w.shape[2:]
     strides, dilations = each(stride, rank, "stride"), each(dilation, rank, "dilation")
     pads, extra = each(padding, rank, "padding", 0), each(output_padding, rank, "output_padding", 0)
-    out = product_dtype(promote(x.dtype, w.dtype))
+    out = sum_dtype(promote(x.dtype, w.dtype))
     x, w = x.cast(out.accumulator), w.cast(out.accumulator)
     batch, inputs, outputs = x.shape[0], x.shape[1] // groups, w.shape[1]
     x = x.reshape((batch, groups, inputs, *x.shape[2:]))

@@ -70,7 +70,7 @@ class ProductsMixin(TensorBase):
 
     def _product_dtype(self, factors: DType) -> DType:
         """The type that a matrix product of factors of this type has. A subclass may say another."""
-        return products.product_dtype(factors)
+        return sum_dtype(factors)
 
     def __matmul__(self, other: Any) -> Self: return self._product(other)
     def __rmatmul__(self, other: Any) -> Self: return self._product(other, True)
