@@ -15,7 +15,7 @@ from glassgrad.base.errors import Bug
 from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.dtype import DType
-from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.node import substitute, toposort
 from glassgrad.compiler.graph.symbolic import sizes_now
 from glassgrad.compiler.graph.uop import UOp
 from glassgrad.compiler.schedule.kernels import Item
@@ -165,14 +165,9 @@ def taken(node: UOp, device: str) -> UOp:
     """What a view of files shows now, in memory of a device."""
     refuse_reading(f"the file of {node.device}")
     host = device if Device[device].memory.on_host else "CPU"
-    new: dict[UOp, UOp] = {}
-    for n in node.toposort():
-        if n.op is o.BUFFER and on_disk(n.device):
-            lent = Buffer.from_host(n.arg, n.arg.address, n.arg.shape, n.dtype, host)
-            new[n] = shared(UOp(o.BUFFER, n.dtype, (), lent))
-        else:
-            new[n] = n.over(tuple([new[s] for s in n.src]))
-    found = new[node]
+    lent = {n: shared(UOp(o.BUFFER, n.dtype, (), Buffer.from_host(n.arg, n.arg.address, n.arg.shape, n.dtype, host)))
+            for n in node.toposort() if n.op is o.BUFFER and on_disk(n.device)}
+    [found] = substitute([node], lent)
     made = store(HostValue(found.arg.view() if found.arg.nbytes else b"", found.shape, found.dtype), host) \
         if found.op is o.BUFFER else realize([found.contiguous()], host)[0]
     return made if host == device else made.copy_to(device)

@@ -14,7 +14,7 @@ from glassgrad.base.settings import settings
 from glassgrad.compiler.graph import ops as o
 from glassgrad.compiler.graph.arguments import Axes, Param, Scan, Unwindow, Window
 from glassgrad.compiler.graph.dtype import dtypes
-from glassgrad.compiler.graph.node import toposort
+from glassgrad.compiler.graph.node import substitute, toposort
 from glassgrad.compiler.graph.uop import UOp, full
 from glassgrad.engine.registry import registry
 from glassgrad.tensor import checks, index_range_check
@@ -100,7 +100,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any) -> Tensor:
     def backward(g: UOp, out: UOp, *nodes: UOp) -> tuple[UOp | None, ...]:
         # a copy of the inputs, made once the gradient is there: what hangs on it is computed then, not kept
         again = {n: UOp(o.CONTIGUOUS, n.dtype, (_after(n, g),), "again") for n in nodes}
-        copied = value._with(_over(value.uop, again))
+        copied = value._with(*substitute([value.uop], again))
         targets = [value._with(again[n]) for n in nodes]
         found = copied.gradient(*targets, gradient=value._with(g), materialize_grads=True)
         return tuple(f.uop for f in found)
@@ -110,20 +110,13 @@ def checkpoint(function: Callable[..., Tensor], *args: Any) -> Tensor:
 
 def _outside(value: Tensor, args: Sequence[Tensor]) -> list[UOp]:
     """What a graph is computed from: its arguments and every other float leaf (weights)."""
-    stop = {a.uop for a in args}
-    found: dict[UOp, None] = dict.fromkeys(a.uop for a in args if a.dtype.kind == "f")
-    stack, seen = [value.uop], set()
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if node not in stop and (node.op is o.BUFFER or node in registry.leaves):
-            if node.dtype.kind == "f":
-                found[node] = None
-        elif node not in stop:
-            stack.extend(node.src)
-    return list(found)
+    given = dict.fromkeys(a.uop for a in args)
+
+    def is_leaf(node: UOp) -> bool:
+        return node in given or node.op is o.BUFFER or node in registry.leaves
+
+    below = toposort([value.uop], lambda node: () if is_leaf(node) else node.src)
+    return list(dict.fromkeys(node for node in (*given, *below) if is_leaf(node) and node.dtype.kind == "f"))
 
 
 def _after(node: UOp, g: UOp) -> UOp:
@@ -131,15 +124,6 @@ def _after(node: UOp, g: UOp) -> UOp:
     first = g.shrink([(0, min(1, n)) for n in g.shape]).reshape(()) if g.size else full((), 0.0, g.dtype)
     late = first.cast(dtypes.float32).bitcast(dtypes.int32).eq(0x7FC0BEEF)        # one NaN of four billion
     return UOp(o.WHERE, node.dtype, (late.broadcast(node.shape), full(node.shape, 0.0, node.dtype), node))
-
-
-def _over(root: UOp, new: dict[UOp, UOp]) -> UOp:
-    """A graph over other leaves."""
-    made = dict(new)
-    for node in toposort([root]):
-        if node not in made:
-            made[node] = node.over(tuple(made[s] for s in node.src)) if node.src else node
-    return made[root]
 
 
 # -- one more axis -------------------------------------------------------------------------------------------

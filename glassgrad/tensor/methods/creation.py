@@ -101,8 +101,7 @@ class CreationMixin(TensorBase):
         >>> Tensor([1, 2]).full_like(7).tolist()
         [7, 7]
         """
-        kwargs.update(dtype=dtype, device=device)
-        return self._filled(fill_value, kwargs)
+        return self._filled(fill_value, {**kwargs, "dtype": dtype, "device": device})
 
     def _filled(self, fill_value: Any, given: dict[str, Any]) -> Self:
         """One value everywhere, in the shape of this tensor."""

@@ -227,8 +227,7 @@ class SortingMixin(TensorBase):
         >>> Tensor([0, 5, 7]).argwhere().tolist()
         [[1], [2]]
         """
-        columns = self._index_columns(None)
-        return self._with(stack(columns, 1) if self.ndim else columns[0])
+        return self.nonzero()  # type: ignore[no-any-return]
 
     def masked_select(self, mask: Self, size: int | None = None, fill_value: Any = 0) -> Self:
         """The elements where a mask is true, as a vector; with `size`, exactly that many, the missing ones
