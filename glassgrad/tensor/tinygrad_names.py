@@ -42,8 +42,8 @@ class TinygradNamesMixin(TensorBase):
         >>> Tensor([1.0, 2.0]).as_param(0).shape
         (2,)
         """
-        place = Param(*arguments("as_param", slot=slot), self.shape, False, self.device)
-        return self._with(UOp(o.PARAM, self.dtype, (), place))
+        slot, = arguments("as_param", slot=slot)
+        return self._with(UOp(o.PARAM, self.dtype, (), Param(slot, self.shape, False, self.device)))
 
     def call(self, *lst: Self, fxn: Self | UOp, grad_fxn: Callable[..., Any] | None = None) -> Self:
         """A function, given as a tensor computed from placeholders, of this tensor and others. `grad_fxn(gradient,

@@ -132,7 +132,8 @@ class CreationMixin(TensorBase):
         >>> Tensor([1, 2]).const_like(7).tolist()
         [7, 7]
         """
-        return self._filled(*checks.spelled("const_like", spelling, value=value), {"dtype": dtype})
+        value, = checks.spelled("const_like", spelling, value=value)
+        return self._filled(value, {"dtype": dtype})
 
     def empty_like(self, dtype: Any = None, device: str | None = None, **kwargs: Any) -> Self:
         """A tensor of this shape whose values do not matter yet (they are zeros).

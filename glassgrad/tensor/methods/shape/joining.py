@@ -214,7 +214,8 @@ class JoiningMixin(TensorBase):
         >>> [t.tolist() for t in Tensor([1, 2, 3, 4, 5]).split(2)]
         [[1, 2], [3, 4], [5]]
         """
-        return self._split(*checks.spelled("split", spelling, sizes=sizes, dim=dim), "split")
+        sizes, dim = checks.spelled("split", spelling, sizes=sizes, dim=dim)
+        return self._split(sizes, dim, "split")
 
     split_with_sizes = split
 
